@@ -1,0 +1,73 @@
+# make demo · make test · make check · make bench · make docs
+# Everything is installed into .venv and target/ beneath this folder; nothing else on the machine is changed.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# rustup's cargo looks for its toolchains beneath $$HOME; where HOME is another (CI, containers), they still lie
+# beside cargo itself.
+CARGO_DIR := $(patsubst %/,%,$(dir $(shell command -v cargo 2>/dev/null)))
+ifeq ($(origin RUSTUP_HOME),undefined)
+ifneq ($(CARGO_DIR),)
+ifneq ($(wildcard $(CARGO_DIR)/../../.rustup/toolchains),)
+export RUSTUP_HOME := $(abspath $(CARGO_DIR)/../../.rustup)
+endif
+endif
+endif
+
+.PHONY: help demo test check bench docs setup prerequisites install clean test-rust test-python
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## make demo    set up, simulate, push, analyse under MPI, print what happened (writes demo-report.json)
+demo: install
+	$(BIN)/python demo/demo.py
+
+## make test    set up and run every test
+test: install test-rust test-python
+
+test-rust: prerequisites
+	cargo test --workspace --locked
+
+test-python: install
+	$(BIN)/python -m pytest -q -rs bindings/python/tests tests
+
+## make check   formatting, lints, the house's rules (scripts/tidy.py)
+check: $(VENV)/.requirements
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror examples/c/*.c bindings/c/include/zazen_mpi.h
+	$(BIN)/python scripts/tidy.py
+
+## make bench   the figures, as ratios within one run, with their spread
+bench: install
+	cargo build --release --locked -p zazen-bench
+	$(BIN)/python bench/run.py
+
+## make docs    API documentation of the crates into target/doc
+docs: prerequisites
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+prerequisites:
+	@PYTHON="$(PYTHON)" scripts/prerequisites.sh
+
+$(VENV)/.requirements: requirements/demo.txt requirements/test.txt | prerequisites
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -r requirements/demo.txt -r requirements/test.txt
+	@touch $@
+
+# `pip install .` is the whole installation: the wheel carries the Python package, `zazen` and `zazend`.
+install: $(VENV)/.requirements
+	@echo "building and installing zazen into $(VENV) (the first time takes some minutes)"
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps .
+
+setup: install
+
+clean:
+	rm -rf $(VENV) target build .demo demo-report.json

@@ -1,0 +1,1 @@
+//! The C API: libzazen and zazen.h

@@ -1,0 +1,1 @@
+//! MPI bound at run time, as a carrier of the assignment protocol

@@ -1,0 +1,1 @@
+//! The Python package's native module

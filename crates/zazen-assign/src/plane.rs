@@ -1,0 +1,286 @@
+//! Planes: 65 536 indices as 1024 words, the unit in which holdings are compared.
+//!
+//! A [`Reader`] lays a set out window by window in ascending order; a [`Builder`] turns planes and runs back
+//! into a set and finds the strided runs again, so that regular placements stay described.
+
+use zazen_core::{Run, RunSet, runset::Segment};
+
+/// Indices per window.
+pub(crate) const WINDOW: u64 = 1 << 16;
+/// Words per window.
+pub(crate) const WORDS: usize = 1024;
+
+/// One bit per index of a window.
+pub(crate) type Plane = [u64; WORDS];
+
+pub(crate) fn new_plane() -> Box<Plane> {
+    Box::new([0; WORDS])
+}
+
+/// Sets bits `first ..= last`.
+pub(crate) fn fill_range(plane: &mut Plane, first: usize, last: usize) {
+    let (low, high) = (first / 64, last / 64);
+    let (head, tail) = (u64::MAX << (first % 64), u64::MAX >> (63 - last % 64));
+    if low == high {
+        plane[low] |= head & tail;
+    } else {
+        plane[low] |= head;
+        plane[low + 1..high].fill(u64::MAX);
+        plane[high] |= tail;
+    }
+}
+
+/// Sets bits `first, first + step, … ≤ last`.
+fn fill_stride(plane: &mut Plane, first: usize, last: usize, step: usize) {
+    if step == 1 {
+        return fill_range(plane, first, last);
+    }
+    if step >= 64 {
+        for bit in (first..=last).step_by(step) {
+            plane[bit / 64] |= 1 << (bit % 64);
+        }
+        return;
+    }
+    // A word holds the pattern of the step, shifted to where its first bit falls.
+    let pattern = (0..64).step_by(step).fold(0u64, |pattern, bit| pattern | 1 << bit);
+    let (low, high) = (first / 64, last / 64);
+    let turn = 64 % step;
+    let mut phase = first % 64;
+    let mut word = pattern << phase;
+    phase %= step;
+    for at in low..=high {
+        plane[at] |= if at == high { word & (u64::MAX >> (63 - last % 64)) } else { word };
+        phase = if phase >= turn { phase - turn } else { phase + step - turn };
+        word = pattern << phase;
+    }
+}
+
+fn span(segment: &Segment<'_>) -> (u64, u64) {
+    match segment {
+        Segment::Run(run) => (run.first, run.last()),
+        Segment::Sparse { base, .. } | Segment::Bits { base, .. } => (*base, base + (WINDOW - 1)),
+    }
+}
+
+/// A set, read window by window.
+pub(crate) struct Reader<'a> {
+    segments: Vec<Segment<'a>>,
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(set: &'a RunSet) -> Reader<'a> {
+        Reader { segments: set.segments().collect(), at: 0 }
+    }
+
+    /// Passes the segments that end before `base`; windows are visited in ascending order.
+    pub(crate) fn advance(&mut self, base: u64) {
+        while self.segments.get(self.at).is_some_and(|segment| span(segment).1 < base) {
+            self.at += 1;
+        }
+    }
+
+    /// The segment that holds `base` or follows it, with its span; after [`Reader::advance`] to `base`.
+    pub(crate) fn next(&self) -> Option<(Segment<'a>, u64, u64)> {
+        self.segments.get(self.at).map(|segment| {
+            let (first, last) = span(segment);
+            (*segment, first, last)
+        })
+    }
+
+    /// Whether anything may lie in the window at `base`; after [`Reader::advance`] to it.
+    pub(crate) fn touches(&self, base: u64) -> bool {
+        self.next().is_some_and(|(_, first, _)| first < base + WINDOW)
+    }
+
+    /// Adds the window at `base` to `plane`.
+    pub(crate) fn fill(&mut self, base: u64, plane: &mut Plane) {
+        self.advance(base);
+        let end = base + (WINDOW - 1);
+        for segment in &self.segments[self.at..] {
+            if span(segment).0 > end {
+                break;
+            }
+            match segment {
+                Segment::Run(run) => {
+                    let skipped = base.saturating_sub(run.first).div_ceil(run.step);
+                    let first = run.first + skipped * run.step;
+                    let last = run.last().min(end);
+                    if first <= last {
+                        fill_stride(plane, (first - base) as usize, (last - base) as usize, run.step as usize);
+                    }
+                }
+                Segment::Sparse { offsets, .. } => {
+                    for offset in *offsets {
+                        plane[usize::from(offset >> 6)] |= 1 << (offset & 63);
+                    }
+                }
+                Segment::Bits { words, .. } => {
+                    for (into, from) in plane.iter_mut().zip(*words) {
+                        *into |= from;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How many bits are set.
+pub(crate) fn population(plane: &Plane) -> u64 {
+    plane.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+/// Collects a set in ascending order from planes and runs.
+#[derive(Default)]
+pub(crate) struct Builder {
+    pieces: Vec<Piece>,
+    scratch: Option<Box<Plane>>,
+}
+
+enum Piece {
+    Run(Run),
+    /// Words from the window at this base, from which trailing zero words are cut.
+    Bits(u64, Vec<u64>),
+}
+
+impl Builder {
+    /// Adds a run that begins after all that was added before.
+    pub(crate) fn push_run(&mut self, run: Run) {
+        if let Some(Piece::Run(last)) = self.pieces.last_mut() {
+            let gap = run.first - last.last();
+            let fits = |own: &Run| own.count == 1 || own.step == gap;
+            if fits(last) && fits(&run) {
+                *last = Run { first: last.first, count: last.count + run.count, step: gap };
+                return;
+            }
+        }
+        self.pieces.push(Piece::Run(run));
+    }
+
+    /// Adds the window at `base`, which lies after all that was added before.
+    pub(crate) fn push_plane(&mut self, base: u64, plane: &Plane) {
+        let Some(high) = plane.iter().rposition(|word| *word != 0) else { return };
+        match self.as_run(plane, high) {
+            Some(run) => self.push_run(Run { first: base + run.first, ..run }),
+            None => self.pieces.push(Piece::Bits(base, plane[..=high].to_vec())),
+        }
+    }
+
+    /// The plane as one strided run, if it is one.
+    fn as_run(&mut self, plane: &Plane, high: usize) -> Option<Run> {
+        let low = plane.iter().position(|word| *word != 0)?;
+        let first = 64 * low + plane[low].trailing_zeros() as usize;
+        let last = 64 * high + 63 - plane[high].leading_zeros() as usize;
+        let count = population(plane) as usize;
+        if count == 1 {
+            return Some(Run { first: first as u64, count: 1, step: 1 });
+        }
+        let step = (last - first) / (count - 1);
+        if (last - first) % (count - 1) != 0 {
+            return None;
+        }
+        let expected = self.scratch.get_or_insert_with(new_plane);
+        expected.fill(0);
+        fill_stride(expected, first, last, step);
+        (**expected == *plane).then_some(Run { first: first as u64, count: count as u64, step: step as u64 })
+    }
+
+    pub(crate) fn finish(self) -> RunSet {
+        let (mut runs, mut bits) = (Vec::new(), Vec::new());
+        for piece in self.pieces {
+            match piece {
+                Piece::Run(run) => runs.push(run),
+                Piece::Bits(base, words) => bits.push((base, words)),
+            }
+        }
+        let regular = RunSet::from_runs(runs);
+        if bits.is_empty() {
+            return regular;
+        }
+        let irregular = bits.iter().flat_map(|(base, words)| ones(words).map(move |bit| base + bit));
+        regular.union(&RunSet::from_ascending(irregular))
+    }
+}
+
+/// The numbers of the bits set, ascending.
+pub(crate) fn ones(words: &[u64]) -> impl Iterator<Item = u64> + '_ {
+    words.iter().enumerate().flat_map(|(at, word)| {
+        let mut rest = *word;
+        std::iter::from_fn(move || {
+            let bit = (rest != 0).then(|| 64 * at as u64 + u64::from(rest.trailing_zeros()))?;
+            rest &= rest - 1;
+            Some(bit)
+        })
+    })
+}
+
+/// The union of sets in any order.
+pub(crate) fn union_all(mut sets: Vec<RunSet>) -> RunSet {
+    sets.retain(|set| !set.is_empty());
+    // Pairwise, so that each number is copied a logarithmic number of times.
+    while sets.len() > 1 {
+        sets = sets
+            .chunks(2)
+            .map(|pair| match pair {
+                [a, b] => a.union(b),
+                _ => pair[0].clone(),
+            })
+            .collect();
+    }
+    sets.pop().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_set_read_by_planes_and_built_again_is_itself(
+            runs in proptest::collection::vec((0u64..300_000, 1u64..3000, 1u64..200), 1..8),
+        ) {
+            let runs: Vec<Run> = runs.into_iter().map(|(f, c, s)| Run::new(f, c, s).unwrap()).collect();
+            let expected: BTreeSet<u64> =
+                runs.iter().flat_map(|run| (0..run.count).map(|k| run.first + k * run.step)).collect();
+            let set = RunSet::from_runs(runs);
+            let (mut reader, mut builder, mut plane) = (Reader::new(&set), Builder::default(), new_plane());
+            let mut found = Vec::new();
+            for base in (0..20 * WINDOW).step_by(WINDOW as usize) {
+                plane.fill(0);
+                reader.advance(base);
+                if reader.touches(base) {
+                    reader.fill(base, &mut plane);
+                }
+                found.extend(ones(&plane[..]).map(|bit| base + bit));
+                builder.push_plane(base, &plane);
+            }
+            prop_assert_eq!(&found, &expected.into_iter().collect::<Vec<_>>());
+            prop_assert!(builder.finish() == set);
+        }
+
+        #[test]
+        fn every_stride_fills_its_own_bits(first in 0usize..65_536, step in 1usize..300, count in 1usize..70_000) {
+            let last = (first + (count - 1) * step).min(65_535);
+            let mut plane = new_plane();
+            fill_stride(&mut plane, first, last, step);
+            let expected: Vec<u64> = (first..=last).step_by(step).map(|bit| bit as u64).collect();
+            prop_assert_eq!(ones(&plane[..]).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn a_strided_run_stays_one_run_across_windows() {
+        let set = RunSet::from_run(Run::new(5, 100_000, 7).unwrap());
+        let (mut reader, mut builder, mut plane) = (Reader::new(&set), Builder::default(), new_plane());
+        for base in (0..11 * WINDOW).step_by(WINDOW as usize) {
+            plane.fill(0);
+            reader.fill(base, &mut plane);
+            builder.push_plane(base, &plane);
+        }
+        assert_eq!(builder.pieces.len(), 1);
+        assert!(builder.finish() == set);
+    }
+}

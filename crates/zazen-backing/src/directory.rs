@@ -1,0 +1,1 @@
+//! A mounted directory as backing store.

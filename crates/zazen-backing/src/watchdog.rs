@@ -1,0 +1,232 @@
+//! Deadlines for file-system calls that have none: on a hung NFS mount a thread sleeps in the kernel and cannot
+//! be woken, so calls run on a pool's threads and the caller stops waiting at the deadline.
+//!
+//! Invariant: at most [`STUCK_MAX`] threads are ever lost to calls that hang; while that many hang, new calls
+//! fail at once. A call that returns late frees its thread again.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// Calls that may hang at once before further ones are refused.
+const STUCK_MAX: usize = 16;
+/// Threads at most; more callers queue.
+const THREADS_MAX: usize = 48;
+/// A thread without work for so long ends.
+const IDLE_EXIT: Duration = Duration::from_secs(20);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    stuck: usize,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while the lock is held; a poisoned one still has a sound state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pool whose calls have a deadline.
+pub(crate) struct Watchdog {
+    shared: Arc<Shared>,
+    deadline: Option<Duration>,
+}
+
+const WAITING: u8 = 0;
+const ABANDONED: u8 = 1;
+const DONE: u8 = 2;
+
+impl Watchdog {
+    /// `None`: calls run on the caller's own thread, without a bound.
+    pub(crate) fn new(deadline: Option<Duration>) -> Watchdog {
+        Watchdog { shared: Arc::default(), deadline }
+    }
+
+    /// Runs `call`; `TimedOut` naming `what` if it takes longer than the deadline.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        what: impl Fn() -> String,
+        call: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        match self.deadline {
+            None => call(),
+            Some(_) => self.wait(what, self.start(call)),
+        }
+    }
+
+    /// Runs all of `calls` at the same time; results in the same order.
+    pub(crate) fn run_all<T: Send + 'static, F: FnOnce() -> Result<T> + Send + 'static>(
+        &self,
+        what: impl Fn() -> String,
+        calls: Vec<F>,
+    ) -> Vec<Result<T>> {
+        if self.deadline.is_none() {
+            return calls.into_iter().map(|call| call()).collect();
+        }
+        let started: Vec<_> = calls.into_iter().map(|call| self.start(call)).collect();
+        started.into_iter().map(|call| self.wait(&what, call)).collect()
+    }
+
+    fn start<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Option<Started<T>> {
+        let (answer, receiver) = mpsc::sync_channel(1);
+        let fate = Arc::new(AtomicU8::new(WAITING));
+        let (shared, seen) = (self.shared.clone(), fate.clone());
+        let job = Box::new(move || {
+            if seen.load(Ordering::Acquire) == ABANDONED {
+                shared.state().stuck -= 1;
+                return;
+            }
+            let result = call();
+            if seen.swap(DONE, Ordering::AcqRel) == ABANDONED {
+                shared.state().stuck -= 1;
+            }
+            // The caller may have stopped waiting.
+            answer.send(result).ok();
+        });
+        let mut state = self.shared.state();
+        if state.stuck >= STUCK_MAX {
+            return None;
+        }
+        state.queue.push_back(job);
+        if state.queue.len() > state.idle && state.threads < THREADS_MAX {
+            let shared = self.shared.clone();
+            let spawned = std::thread::Builder::new().name("backing".into()).spawn(move || serve(&shared));
+            // Without a new thread the present ones come to it, or the deadline does.
+            state.threads += usize::from(spawned.is_ok());
+        }
+        drop(state);
+        self.shared.work.notify_one();
+        Some(Started { receiver, fate })
+    }
+
+    fn wait<T>(&self, what: impl Fn() -> String, started: Option<Started<T>>) -> Result<T> {
+        let deadline = self.deadline.unwrap_or(Duration::MAX);
+        let Some(started) = started else {
+            return Err(Error::new(
+                ErrorKind::TimedOut,
+                format!("{}: {STUCK_MAX} calls to this backing store hang already; check its mount", what()),
+            ));
+        };
+        if let Ok(result) = started.receiver.recv_timeout(deadline) {
+            return result;
+        }
+        // Counted before the fate is told, so that the job cannot take the count down first.
+        self.shared.state().stuck += 1;
+        if started.fate.swap(ABANDONED, Ordering::AcqRel) == DONE {
+            self.shared.state().stuck -= 1;
+            if let Ok(result) = started.receiver.recv() {
+                return result;
+            }
+        }
+        Err(Error::new(
+            ErrorKind::TimedOut,
+            format!("{}: no answer within {:.0?}; the mount hangs, check its server", what(), deadline),
+        ))
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.shared.state().closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+struct Started<T> {
+    receiver: mpsc::Receiver<Result<T>>,
+    fate: Arc<AtomicU8>,
+}
+
+fn serve(shared: &Shared) {
+    loop {
+        let mut state = shared.state();
+        let job = loop {
+            if let Some(job) = state.queue.pop_front() {
+                break job;
+            }
+            if state.closed {
+                state.threads -= 1;
+                return;
+            }
+            state.idle += 1;
+            let (back, waited) =
+                shared.work.wait_timeout(state, IDLE_EXIT).unwrap_or_else(PoisonError::into_inner);
+            state = back;
+            state.idle -= 1;
+            if waited.timed_out() && state.queue.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        };
+        drop(state);
+        job();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_hangs_times_out_and_the_pool_recovers() {
+        let dog = Watchdog::new(Some(Duration::from_millis(30)));
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        for _ in 0..STUCK_MAX {
+            let gate = gate.clone();
+            let hung = dog.run(
+                || "stat /x".into(),
+                move || {
+                    let mut open = gate.0.lock().unwrap();
+                    while !*open {
+                        open = gate.1.wait(open).unwrap();
+                    }
+                    Ok(())
+                },
+            );
+            assert_eq!(hung.unwrap_err().kind(), ErrorKind::TimedOut);
+        }
+        let refused = dog.run(|| "stat /x".into(), || Ok(())).unwrap_err();
+        assert!(refused.to_string().contains("hang already"), "{refused}");
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        while dog.shared.state().stuck > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(dog.run(|| "stat /x".into(), || Ok(7)).unwrap(), 7);
+    }
+
+    #[test]
+    fn many_callers_share_the_threads() {
+        let dog = Arc::new(Watchdog::new(Some(Duration::from_secs(60))));
+        std::thread::scope(|scope| {
+            for caller in 0..8u64 {
+                let dog = dog.clone();
+                scope.spawn(move || {
+                    for n in 0..200 {
+                        assert_eq!(dog.run(|| "x".into(), move || Ok(caller * n)).unwrap(), caller * n);
+                    }
+                });
+            }
+        });
+        let all = dog.run_all(|| "x".into(), (0..100).map(|n| move || Ok(n)).collect());
+        assert!(all.into_iter().enumerate().all(|(n, got)| got.unwrap() == n));
+    }
+}

@@ -1,0 +1,18 @@
+//! Every bound that a peer, a file or a user can run into, in one place.
+
+/// The largest frame number: 2⁴⁰.
+pub const FRAME_NO_MAX: u64 = 1 << 40;
+/// The largest frame: 1 TiB.
+pub const FRAME_BYTES_MAX: u64 = 1 << 40;
+/// The longest relative path (dataset or frame), in bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// The longest path component, in bytes (the kernel's NAME_MAX).
+pub const NAME_BYTES_MAX: usize = 255;
+/// The largest message payload that a peer may announce, in bytes. Bulk data are streamed and not counted.
+pub const PAYLOAD_BYTES_MAX: usize = 256 << 20;
+/// Descriptors in one message; the kernel's own bound is 253.
+pub const FDS_PER_MESSAGE_MAX: usize = 64;
+/// The directory inside a dataset's cache folder that holds Zazen's own files; no frame path may use it.
+pub const OWN_DIR: &str = ".zazen";
+/// The file in a dataset's backing directory that describes its frames where names alone do not.
+pub const MANIFEST_NAME: &str = "zazen.toml";

@@ -1,0 +1,154 @@
+//! The writer's state machine: where each frame goes, what waits, what is given up (Zazen paper §3.1).
+//!
+//! Pure: events in, actions out; time is an argument, randomness a seed. The client library drives it with
+//! threads and sockets, the fault tests with virtual time, the simulator at scale.
+
+mod rest;
+mod writer;
+
+pub use writer::Writer;
+
+use zazen_core::FrameNo;
+
+/// What to do when the window is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnSlow {
+    /// The frame is not cached; the writer goes on at once. The backing store has the frame.
+    Skip,
+    /// The writer waits for room.
+    Block,
+}
+
+/// Settings of a writer.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Nodes, in the order of the user's list.
+    pub nodes: usize,
+    /// Frames in flight at most.
+    pub window_frames: usize,
+    /// Bytes in flight at most; a larger single frame still goes, alone.
+    pub window_bytes: u64,
+    /// What to do when the window is full.
+    pub on_slow: OnSlow,
+    /// Other nodes tried after a failure before a frame is given up.
+    pub retries: u32,
+    /// First pause before a dead node is tried again, in nanoseconds; doubles up to `backoff_max_ns`.
+    pub backoff_min_ns: u64,
+    /// Longest such pause, in nanoseconds.
+    pub backoff_max_ns: u64,
+}
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The application hands over a frame.
+    Submit {
+        /// Its number.
+        frame: FrameNo,
+        /// Its length.
+        bytes: u64,
+    },
+    /// A node has it.
+    Acknowledged {
+        /// The frame.
+        frame: FrameNo,
+        /// The node.
+        node: usize,
+        /// It was there before.
+        already: bool,
+    },
+    /// A node refused this frame for good (conflict, too large, no permission): no other node would take it.
+    Refused {
+        /// The frame.
+        frame: FrameNo,
+        /// The node.
+        node: usize,
+    },
+    /// A node has no room: the frame goes elsewhere, the node is passed over for a while.
+    Full {
+        /// The frame.
+        frame: FrameNo,
+        /// The node.
+        node: usize,
+    },
+    /// A node is gone or silent: it counts as dead, the frame goes elsewhere. It may yet have stored the frame.
+    Failed {
+        /// The frame.
+        frame: FrameNo,
+        /// The node.
+        node: usize,
+    },
+    /// Time has passed.
+    Tick,
+    /// No more frames will come.
+    Finish,
+}
+
+/// Something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send this frame to this node.
+    Send {
+        /// The frame.
+        frame: FrameNo,
+        /// The node.
+        node: usize,
+    },
+    /// Let the application go on: its `Submit` has been dealt with (accepted or given up).
+    Accept {
+        /// The frame.
+        frame: FrameNo,
+    },
+    /// This frame's fate is settled; its buffer may be freed.
+    Done {
+        /// The frame.
+        frame: FrameNo,
+        /// How it ended.
+        fate: Fate,
+    },
+    /// Call [`Writer::step`] with a `Tick` at this time.
+    WakeAt {
+        /// Monotonic nanoseconds.
+        at_ns: u64,
+    },
+    /// All is settled after a `Finish`.
+    Finished,
+}
+
+/// How a frame ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Some node stored it.
+    Pushed,
+    /// Some node had it already.
+    AlreadyThere,
+    /// The window was full and `OnSlow::Skip` was set.
+    SkippedSlow,
+    /// Every node was dead or full.
+    SkippedNoNode,
+    /// A node refused it for good.
+    Refused,
+}
+
+/// How many frames met each fate; every submitted frame is in exactly one when the writer has finished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames handed over.
+    pub submitted: u64,
+    /// Fates.
+    pub pushed: u64,
+    /// See [`Fate::AlreadyThere`].
+    pub already_there: u64,
+    /// See [`Fate::SkippedSlow`].
+    pub skipped_slow: u64,
+    /// See [`Fate::SkippedNoNode`].
+    pub skipped_no_node: u64,
+    /// See [`Fate::Refused`].
+    pub refused: u64,
+    /// Sends repeated on another node.
+    pub resent: u64,
+    /// Times a node was marked dead.
+    pub node_deaths: u64,
+    /// Bytes of pushed frames.
+    pub bytes_pushed: u64,
+}

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""The house's rules that a machine can check; `make check` runs it.
+
+- arrows between crates point one way: the table below is the whole of what is allowed;
+- pure crates stay pure: no files, sockets, clocks, threads or randomness in them;
+- dependencies come under licences that may be shipped with an Apache-2.0 product;
+- no file grows past the limit, no unfinished code lands, every decision page is listed.
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# crate -> crates of ours that it may depend on (tests may also use what is behind the bar).
+EDGES = {
+    "zazen-core": "",
+    "zazen-env": "zazen-core",
+    "zazen-wire": "zazen-core",
+    "zazen-store": "zazen-core zazen-env zazen-wire",
+    "zazen-assign": "zazen-core zazen-wire",
+    "zazen-backing": "zazen-core zazen-wire",
+    "zazen-call": "zazen-core zazen-wire",
+    "zazen-push": "zazen-core",
+    "zazen-client": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-push | zazend",
+    "zazend": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-call | zazen-client",
+    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-client zazen-push",
+    "zazen-mpi": "zazen-core zazen-assign",
+    "zazen-c": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
+    "zazen-python": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
+    "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push",
+}
+
+# Protocol logic: events in, actions out. Test modules are exempt.
+PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign"]
+IMPURE = re.compile(r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::")
+# The carrier that runs ranks as threads of one process is assignment's own test and scenario rig.
+PURE_EXCEPT = {"crates/zazen-assign/src/threads.rs"}
+
+LINES_MAX = 800
+LICENCES = re.compile(
+    r"\b(MIT|Apache-2\.0|BSD-[123]-Clause|0BSD|ISC|Zlib|Unicode-3\.0|Unlicense|BSL-1\.0|CC0-1\.0|MPL-2\.0|MIT-0)\b"
+)
+
+problems = []
+
+
+def problem(where, what):
+    problems.append(f"{where}: {what}")
+
+
+def tracked(*patterns):
+    out = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [line for line in out.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def check_dependencies():
+    out = subprocess.run(
+        ["cargo", "metadata", "--format-version", "1", "--locked"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    packages = json.loads(out.stdout)["packages"]
+    ours = {package["name"] for package in packages if package["source"] is None}
+    for package in packages:
+        name = package["name"]
+        if package["source"] is not None:
+            licence = package["license"] or "none named"
+            if not LICENCES.search(licence):
+                problem(f"dependency {name}", f"licence {licence} is not on the list in scripts/tidy.py")
+            continue
+        if name not in EDGES:
+            problem(name, "is not in the table of crates in scripts/tidy.py; add its allowed edges")
+            continue
+        normal, _, test = EDGES[name].partition("|")
+        allowed = {None: set(normal.split()), "build": set(), "dev": set(normal.split()) | set(test.split())}
+        for dependency in package["dependencies"]:
+            if dependency["name"] in ours and dependency["name"] not in allowed[dependency["kind"]] | {name}:
+                problem(name, f"must not depend on {dependency['name']} (table in scripts/tidy.py)")
+
+
+def check_purity():
+    for crate in PURE:
+        for path in tracked(f"crates/{crate}/src/*.rs", f"crates/{crate}/src/**/*.rs"):
+            if path in PURE_EXCEPT or "/tests" in path:
+                continue
+            code = (ROOT / path).read_text().split("#[cfg(test)]")[0]
+            for number, line in enumerate(code.splitlines(), 1):
+                stripped = line.split("//")[0]
+                if IMPURE.search(stripped):
+                    problem(f"{path}:{number}", "a pure crate touches the machine")
+
+
+def check_files():
+    for path in tracked("*.rs", "*.py", "*.c", "*.h", "*.sh"):
+        text = (ROOT / path).read_text()
+        lines = text.count("\n")
+        if lines > LINES_MAX and "/golden/" not in path:
+            problem(path, f"{lines} lines; past {LINES_MAX}, ask what second thing the file does")
+        for number, line in enumerate(text.splitlines(), 1):
+            if re.search(r"\b(todo!|unimplemented!)\(|\bFIXME\b|\bXXX\b", line) and path != "scripts/tidy.py":
+                problem(f"{path}:{number}", "unfinished code")
+    for path in tracked("docs/decisions/*.md"):
+        if pathlib.Path(path).name not in (ROOT / "ARCHITECTURE.md").read_text():
+            problem(path, "is not listed in ARCHITECTURE.md")
+
+
+def main():
+    check_dependencies()
+    check_purity()
+    check_files()
+    for line in problems:
+        print(line)
+    print(f"tidy: {len(problems)} problem(s)")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
