@@ -45,9 +45,9 @@ check: $(VENV)/.requirements
 	$(BIN)/python scripts/tidy.py
 
 ## make bench   the figures, as ratios within one run, with their spread
-bench: install
-	cargo build --release --locked -p zazen-bench
-	$(BIN)/python bench/run.py
+bench: prerequisites
+	cargo build --release --locked -p zazen-bench -p zazend -p zazen-cli
+	target/release/zazen-bench $(BENCH)
 
 ## make docs    API documentation of the crates into target/doc
 docs: prerequisites

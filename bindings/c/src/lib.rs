@@ -1,1 +1,17 @@
-//! The C API: libzazen and zazen.h
+//! The C API: libzazen and zazen.h.
+//!
+//! `include/zazen.h` is generated from this crate (`tests/header.rs` compares, `ZAZEN_UPDATE_HEADER=1` rewrites).
+//!
+//! Invariants: no panic crosses into C; a call that fails changes nothing, neither its out parameters nor what it
+//! works on; every struct that C allocates begins with its size, so that fields can be added at the end.
+
+// C names are the names of the ABI.
+#![allow(non_camel_case_types)]
+
+pub mod collectives;
+pub mod dataset;
+pub mod frames;
+pub mod runset;
+pub mod status;
+mod structs;
+pub mod writer;

@@ -1,1 +1,41 @@
-//! The Python package's native module
+//! `zazen._zazen`, the Python package's native module.
+//!
+//! Invariants: the interpreter's lock is released whenever a call may wait (disk, daemon, other ranks); a frame's
+//! bytes are never copied on their way to Python, and live as long as any view of them; every error is an exception
+//! of the tree made from [`zazen_core::error::ERROR_TABLE`].
+
+mod carrier;
+mod dataset;
+mod errors;
+mod frame;
+mod notices;
+mod runset;
+mod scenario;
+mod writer;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = true)]
+fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    for exception in errors::tree(py)? {
+        module.add(exception.bind(py).name()?, exception)?;
+    }
+    notices::install(module)?;
+    module.add_class::<runset::PyRunSet>()?;
+    module.add_class::<frame::PyFrame>()?;
+    module.add_class::<dataset::PyDataset>()?;
+    module.add_class::<dataset::PyFrames>()?;
+    module.add_class::<dataset::PyReadStats>()?;
+    module.add_class::<dataset::PyAssignment>()?;
+    module.add_class::<writer::PyWriter>()?;
+    module.add_class::<writer::PyCounters>()?;
+    module.add_function(wrap_pyfunction!(dataset::open, module)?)?;
+    module.add_function(wrap_pyfunction!(scenario::scenario_json, module)?)?;
+    module.add_function(wrap_pyfunction!(carrier::check_launcher, module)?)?;
+    module.add_function(wrap_pyfunction!(carrier::check_world, module)?)?;
+    module.add_function(wrap_pyfunction!(carrier::mpi_library, module)?)?;
+    module.add_class::<carrier::CarrierProbe>()?;
+    Ok(())
+}

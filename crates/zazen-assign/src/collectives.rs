@@ -62,7 +62,10 @@ impl Collectives for Solo {
         if send.len() != 1 {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("all-to-all with {} blocks in a communicator of one; give one block per rank", send.len()),
+                format!(
+                    "all-to-all with {} blocks in a communicator of one; give one block per rank",
+                    send.len()
+                ),
             ));
         }
         Ok(send)

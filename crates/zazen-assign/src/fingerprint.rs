@@ -99,6 +99,11 @@ impl Draws {
         Draws(u64::from_le_bytes(word))
     }
 
+    /// Values that follow from `word`.
+    pub(crate) fn from_word(word: u64) -> Draws {
+        Draws(word)
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -18,9 +18,9 @@
 //!    the lowest node, counted by leader's rank, reads them; several aliens make a residue). Contested frames
 //!    are decided one after the other in ascending order: each goes to the holder with the least load per rank
 //!    of its node, ties to the lowest leader, and adds one to that load. Up to [`DECIDED_TOGETHER_MAX`]
-//!    contested frames are decided in one place. Beyond that each owner decides its slice alone against its
-//!    share of the base loads (by its share of the contested frames), which is off by at most one frame per
-//!    owner.
+//!    contested frames are decided in one place. Beyond that each owner decides its slice alone, against the
+//!    part of the base loads that its part of the contested frames is of all: this levels well where the
+//!    slices are alike, but two slices do not see each other's decisions, so it is not the least maximum.
 //! 3. A node's frames so far are dealt to its m ranks in rank order as contiguous ascending blocks of equal
 //!    size (the first get one more where m does not divide).
 //! 4. The residue, ascending, is cut into contiguous blocks in rank order: of the sizes that raise the least

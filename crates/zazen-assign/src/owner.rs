@@ -4,8 +4,8 @@
 //! runs alone describe a stretch of windows, nothing is laid out at all.
 
 use crate::Rules;
-use crate::plane::{Builder, Plane, Reader, WINDOW, WORDS, fill_range, new_plane, population};
-use zazen_core::{Run, RunSet};
+use crate::plane::{Builder, Plane, Reader, WINDOW, fill_range, new_plane, population};
+use zazen_core::{Run, RunSet, runset::Segment};
 
 /// What one node holds of a slice, in indices; no index is in both.
 #[derive(Default)]
@@ -33,22 +33,31 @@ pub(crate) struct Resolved {
 }
 
 /// Resolves the indices `first .. end`, of which only those in `target` exist (all, if there is none).
-pub(crate) fn resolve(rules: Rules, first: u64, end: u64, target: Option<&RunSet>, offers: &[Offer]) -> Resolved {
+pub(crate) fn resolve(
+    rules: Rules,
+    first: u64,
+    end: u64,
+    target: Option<&RunSet>,
+    offers: &[Offer],
+) -> Resolved {
+    let builders = || offers.iter().map(|_| Builder::default()).collect();
+    // Windows reach beyond the slice on both sides: the target must not.
+    let target = target.filter(|_| first < end).map(|target| target.slice(first, end - 1));
     let mut resolver = Resolver {
         rules,
         first,
         end,
-        target: target.map(Reader::new),
-        natives: offers.iter().map(|offer| Reader::new(&offer.native)).collect(),
-        aliens: offers.iter().map(|offer| Reader::new(&offer.alien)).collect(),
-        claims: offers.iter().map(|_| Builder::default()).collect(),
-        knocked: offers.iter().map(|_| Builder::default()).collect(),
+        target: target.as_ref().map(Reader::new),
+        native: Side::new(offers.iter().map(|offer| &offer.native)),
+        alien: Side::new(offers.iter().map(|offer| &offer.alien)),
+        output: new_plane(),
+        native_claims: builders(),
+        alien_claims: builders(),
+        knocked: builders(),
         residue: Builder::default(),
         loads: vec![0; offers.len()],
-        native: 0,
-        alien: 0,
-        contested: 0,
-        work: Work::default(),
+        counts: [0; 3],
+        irregular_before: 0,
     };
     let mut base = first - first % WINDOW;
     while base < end {
@@ -60,14 +69,16 @@ pub(crate) fn resolve(rules: Rules, first: u64, end: u64, target: Option<&RunSet
             }
         };
     }
+    let claims = resolver.native_claims.into_iter().zip(resolver.alien_claims);
+    let [native, alien, contested] = resolver.counts;
     Resolved {
         loads: resolver.loads,
-        claims: resolver.claims.into_iter().map(Builder::finish).collect(),
+        claims: claims.map(|(native, alien)| native.finish().union(&alien.finish())).collect(),
         knocked: resolver.knocked.into_iter().map(Builder::finish).collect(),
         residue: resolver.residue.finish(),
-        native: resolver.native,
-        alien: resolver.alien,
-        contested: resolver.contested,
+        native,
+        alien,
+        contested,
     }
 }
 
@@ -76,46 +87,44 @@ struct Resolver<'a> {
     first: u64,
     end: u64,
     target: Option<Reader<'a>>,
-    natives: Vec<Reader<'a>>,
-    aliens: Vec<Reader<'a>>,
-    claims: Vec<Builder>,
+    native: Side<'a>,
+    alien: Side<'a>,
+    output: Box<Plane>,
+    native_claims: Vec<Builder>,
+    alien_claims: Vec<Builder>,
     knocked: Vec<Builder>,
     residue: Builder,
     loads: Vec<u64>,
-    native: u64,
-    alien: u64,
-    contested: u64,
-    work: Work,
+    /// Frames read as natives, as aliens, and those of both that are contested.
+    counts: [u64; 3],
+    /// Up to here no stretch was found to be regular: not worth looking again.
+    irregular_before: u64,
 }
 
-/// Planes that are used again for every window.
-#[derive(Default)]
-struct Work {
-    native: Layer,
-    alien: Layer,
-    output: Option<Box<Plane>>,
-}
-
-/// The holders of one kind in a window.
-#[derive(Default)]
-struct Layer {
+/// The holders of one kind, with planes that are used again for every window.
+struct Side<'a> {
+    readers: Vec<Reader<'a>>,
     planes: Vec<Box<Plane>>,
     /// The node of each plane in use.
     nodes: Vec<usize>,
-    /// Some node has it; several nodes have it.
-    any: Option<Box<Plane>>,
-    several: Option<Box<Plane>>,
+    /// Some node has it.
+    any: Box<Plane>,
+    /// Several nodes have it.
+    several: Box<Plane>,
 }
 
-impl Layer {
-    /// Lays out the window at `base`; returns (any, several).
-    fn load(&mut self, base: u64, readers: &mut [Reader<'_>]) {
-        let any = self.any.get_or_insert_with(new_plane);
-        let several = self.several.get_or_insert_with(new_plane);
-        any.fill(0);
-        several.fill(0);
+impl<'a> Side<'a> {
+    fn new(sets: impl Iterator<Item = &'a RunSet>) -> Side<'a> {
+        let readers = sets.map(Reader::new).collect();
+        Side { readers, planes: Vec::new(), nodes: Vec::new(), any: new_plane(), several: new_plane() }
+    }
+
+    /// Lays out the window at `base`.
+    fn load(&mut self, base: u64) {
+        self.any.fill(0);
+        self.several.fill(0);
         self.nodes.clear();
-        for (node, reader) in readers.iter_mut().enumerate() {
+        for (node, reader) in self.readers.iter_mut().enumerate() {
             reader.advance(base);
             if !reader.touches(base) {
                 continue;
@@ -126,34 +135,158 @@ impl Layer {
             let plane = &mut self.planes[self.nodes.len()];
             plane.fill(0);
             reader.fill(base, plane);
-            for ((held, any), several) in plane.iter().zip(any.iter_mut()).zip(several.iter_mut()) {
+            for ((held, any), several) in plane.iter().zip(self.any.iter_mut()).zip(self.several.iter_mut()) {
                 *several |= *any & held;
                 *any |= held;
             }
             self.nodes.push(node);
         }
     }
+
+    fn held(&self) -> impl Iterator<Item = (usize, &Plane)> {
+        self.nodes.iter().copied().zip(self.planes.iter().map(|plane| &**plane))
+    }
+}
+
+/// Writes `combine` of each word's number to `into`; returns how many bits that sets.
+fn compose(into: &mut Plane, combine: impl Fn(usize) -> u64) -> u64 {
+    into.iter_mut().enumerate().for_each(|(at, word)| *word = combine(at));
+    population(into)
 }
 
 impl Resolver<'_> {
     /// Resolves the window at `base` word by word.
     fn window(&mut self, base: u64) {
-        let mut work = std::mem::take(&mut self.work);
-        work.native.load(base, &mut self.natives);
-        work.alien.load(base, &mut self.aliens);
-        let mut output = work.output.take().unwrap_or_else(new_plane);
-        if let (Some(any), Some(several), Some(alien_any), Some(alien_several)) =
-            (&work.native.any, &work.native.several, &mut work.alien.any, &mut work.alien.several)
-        {
-            for (node, plane) in work.native.nodes.iter().zip(&work.native.planes) {
-                self.loads[*node] += split(plane, several, &mut output);
-                self.claims[*node].push_plane(base, &output);
+        self.native.load(base);
+        self.alien.load(base);
+        let (native, alien, output) = (&self.native, &self.alien, &mut *self.output);
+        for (node, plane) in native.held() {
+            let contested = compose(output, |at| plane[at] & native.several[at]);
+            self.loads[node] += population(plane) - contested;
+            if contested > 0 {
+                self.native_claims[node].push_plane(base, output);
             }
-            self.native += population(any);
-            self.contested += population(several);
-            self.aliens_of_window(base, any, (alien_any, alien_several), &work.alien, &mut output);
         }
-        work.output = Some(output);
-        self.work = work;
+        let full = self.rules == Rules::Full;
+        for (node, plane) in alien.held() {
+            self.loads[node] += compose(output, |at| plane[at] & !native.any[at] & !alien.several[at]);
+            let knocks = |at: usize| native.any[at] | if full { 0 } else { alien.several[at] };
+            if compose(output, |at| plane[at] & knocks(at)) > 0 {
+                self.knocked[node].push_plane(base, output);
+            }
+            if full && compose(output, |at| plane[at] & !native.any[at] & alien.several[at]) > 0 {
+                self.alien_claims[node].push_plane(base, output);
+            }
+        }
+        let several = compose(output, |at| !native.any[at] & alien.several[at]);
+        let sole = compose(output, |at| !native.any[at] & alien.any[at] & !alien.several[at]);
+        self.counts[0] += population(&native.any);
+        self.counts[1] += sole + if full { several } else { 0 };
+        self.counts[2] += population(&native.several) + if full { several } else { 0 };
+        self.residue_of_window(base);
     }
+
+    /// What exists in the window and nobody reads from its cache.
+    fn residue_of_window(&mut self, base: u64) {
+        let output = &mut *self.output;
+        output.fill(0);
+        match &mut self.target {
+            Some(target) => target.fill(base, output),
+            None => {
+                let last = (self.end - base).min(WINDOW) - 1;
+                fill_range(output, self.first.saturating_sub(base) as usize, last as usize);
+            }
+        }
+        let (native, alien, full) = (&self.native, &self.alien, self.rules == Rules::Full);
+        for (at, word) in output.iter_mut().enumerate() {
+            let aliens = if full { alien.any[at] } else { alien.any[at] & !alien.several[at] };
+            *word &= !(native.any[at] | aliens);
+        }
+        self.residue.push_plane(base, output);
+    }
+
+    /// Resolves a stretch of windows from `base` that runs of natives alone describe, and returns where it
+    /// ends; none, if there is no such stretch or it is not worth it.
+    fn stretch(&mut self, base: u64) -> Option<u64> {
+        if base < self.first || base < self.irregular_before {
+            return None;
+        }
+        let mut limit = self.end;
+        for reader in &mut self.alien.readers {
+            reader.advance(base);
+            limit = reader.next().map_or(limit, |(_, first, _)| limit.min(first));
+        }
+        let mut active: Vec<(usize, Run)> = Vec::new();
+        for (node, reader) in self.native.readers.iter_mut().enumerate() {
+            reader.advance(base);
+            limit = match reader.next() {
+                None => limit,
+                Some((_, first, _)) if first > base => limit.min(first),
+                Some((Segment::Run(run), _, last)) => {
+                    active.push((node, run));
+                    limit.min(last + 1)
+                }
+                Some(_) => return None,
+            };
+        }
+        limit -= limit % WINDOW;
+        if limit < base + 2 * WINDOW {
+            return None;
+        }
+        let gap = match free_class(&active) {
+            Some(gap) if gap.is_none() || self.target.is_none() => gap,
+            _ => {
+                self.irregular_before = limit;
+                return None;
+            }
+        };
+        for (node, run) in active {
+            let count = members(&run, base, limit).map_or(0, |run| run.count);
+            self.loads[node] += count;
+            self.counts[0] += count;
+        }
+        if let Some(left) = gap.and_then(|gap| members(&gap, base, limit)) {
+            let _ = left;
+        }
+        Some(limit)
+    }
+}
+
+/// The part of `run`, continued without end in both directions, within `first .. end`.
+fn members(run: &Run, first: u64, end: u64) -> Option<Run> {
+    let from = first + (run.first % run.step + run.step - first % run.step) % run.step;
+    let count = (end > from).then(|| (end - 1 - from) / run.step + 1)?;
+    Some(Run { first: from, count, step: if count == 1 { 1 } else { run.step } })
+}
+
+/// What runs that are continued without end leave free: nothing (`Some(None)`) or one strided run. `None` if
+/// they overlap, if what is left is not one run, or if their common period is long.
+fn free_class(active: &[(usize, Run)]) -> Option<Option<Run>> {
+    let mut period = 1;
+    for (_, run) in active {
+        period = period / greatest_common_divisor(period, run.step) * run.step;
+        if period > WINDOW {
+            return None;
+        }
+    }
+    let mut taken = vec![false; period as usize];
+    for (_, run) in active {
+        for class in (run.first % run.step..period).step_by(run.step as usize) {
+            if std::mem::replace(&mut taken[class as usize], true) {
+                return None;
+            }
+        }
+    }
+    let free: Vec<u64> = (0..period).filter(|class| !taken[*class as usize]).collect();
+    let Some(first) = free.first() else { return Some(None) };
+    let step = period / free.len() as u64;
+    let even = period % free.len() as u64 == 0 && free.windows(2).all(|pair| pair[1] - pair[0] == step);
+    even.then_some(Some(Run { first: *first, count: free.len() as u64, step }))
+}
+
+fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }

@@ -48,11 +48,12 @@ fn fill_stride(plane: &mut Plane, first: usize, last: usize, step: usize) {
     let mut phase = first % 64;
     let mut word = pattern << phase;
     phase %= step;
-    for at in low..=high {
-        plane[at] |= if at == high { word & (u64::MAX >> (63 - last % 64)) } else { word };
+    for into in &mut plane[low..high] {
+        *into |= word;
         phase = if phase >= turn { phase - turn } else { phase + step - turn };
         word = pattern << phase;
     }
+    plane[high] |= word & (u64::MAX >> (63 - last % 64));
 }
 
 fn span(segment: &Segment<'_>) -> (u64, u64) {
@@ -107,7 +108,12 @@ impl<'a> Reader<'a> {
                     let first = run.first + skipped * run.step;
                     let last = run.last().min(end);
                     if first <= last {
-                        fill_stride(plane, (first - base) as usize, (last - base) as usize, run.step as usize);
+                        fill_stride(
+                            plane,
+                            (first - base) as usize,
+                            (last - base) as usize,
+                            run.step as usize,
+                        );
                     }
                 }
                 Segment::Sparse { offsets, .. } => {
@@ -133,36 +139,26 @@ pub(crate) fn population(plane: &Plane) -> u64 {
 /// Collects a set in ascending order from planes and runs.
 #[derive(Default)]
 pub(crate) struct Builder {
-    pieces: Vec<Piece>,
+    set: RunSet,
     scratch: Option<Box<Plane>>,
-}
-
-enum Piece {
-    Run(Run),
-    /// Words from the window at this base, from which trailing zero words are cut.
-    Bits(u64, Vec<u64>),
 }
 
 impl Builder {
     /// Adds a run that begins after all that was added before.
     pub(crate) fn push_run(&mut self, run: Run) {
-        if let Some(Piece::Run(last)) = self.pieces.last_mut() {
-            let gap = run.first - last.last();
-            let fits = |own: &Run| own.count == 1 || own.step == gap;
-            if fits(last) && fits(&run) {
-                *last = Run { first: last.first, count: last.count + run.count, step: gap };
-                return;
-            }
-        }
-        self.pieces.push(Piece::Run(run));
+        self.set.insert_run(run);
     }
 
     /// Adds the window at `base`, which lies after all that was added before.
     pub(crate) fn push_plane(&mut self, base: u64, plane: &Plane) {
         let Some(high) = plane.iter().rposition(|word| *word != 0) else { return };
+        // Regular windows are found by comparing words, which spares walking their bits.
         match self.as_run(plane, high) {
             Some(run) => self.push_run(Run { first: base + run.first, ..run }),
-            None => self.pieces.push(Piece::Bits(base, plane[..=high].to_vec())),
+            None => {
+                let added = self.set.extend_bits(base, &plane[..=high]);
+                assert!(added, "windows are pushed in ascending order");
+            }
         }
     }
 
@@ -176,7 +172,7 @@ impl Builder {
             return Some(Run { first: first as u64, count: 1, step: 1 });
         }
         let step = (last - first) / (count - 1);
-        if (last - first) % (count - 1) != 0 {
+        if !(last - first).is_multiple_of(count - 1) {
             return None;
         }
         let expected = self.scratch.get_or_insert_with(new_plane);
@@ -186,48 +182,8 @@ impl Builder {
     }
 
     pub(crate) fn finish(self) -> RunSet {
-        let (mut runs, mut bits) = (Vec::new(), Vec::new());
-        for piece in self.pieces {
-            match piece {
-                Piece::Run(run) => runs.push(run),
-                Piece::Bits(base, words) => bits.push((base, words)),
-            }
-        }
-        let regular = RunSet::from_runs(runs);
-        if bits.is_empty() {
-            return regular;
-        }
-        let irregular = bits.iter().flat_map(|(base, words)| ones(words).map(move |bit| base + bit));
-        regular.union(&RunSet::from_ascending(irregular))
+        self.set
     }
-}
-
-/// The numbers of the bits set, ascending.
-pub(crate) fn ones(words: &[u64]) -> impl Iterator<Item = u64> + '_ {
-    words.iter().enumerate().flat_map(|(at, word)| {
-        let mut rest = *word;
-        std::iter::from_fn(move || {
-            let bit = (rest != 0).then(|| 64 * at as u64 + u64::from(rest.trailing_zeros()))?;
-            rest &= rest - 1;
-            Some(bit)
-        })
-    })
-}
-
-/// The union of sets in any order.
-pub(crate) fn union_all(mut sets: Vec<RunSet>) -> RunSet {
-    sets.retain(|set| !set.is_empty());
-    // Pairwise, so that each number is copied a logarithmic number of times.
-    while sets.len() > 1 {
-        sets = sets
-            .chunks(2)
-            .map(|pair| match pair {
-                [a, b] => a.union(b),
-                _ => pair[0].clone(),
-            })
-            .collect();
-    }
-    sets.pop().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -235,6 +191,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    /// The numbers of the bits set, ascending.
+    fn ones(words: &[u64]) -> Vec<u64> {
+        let set = |bit: &u64| words[*bit as usize / 64] >> (bit % 64) & 1 == 1;
+        (0..64 * words.len() as u64).filter(set).collect()
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
@@ -254,7 +216,7 @@ mod tests {
                 if reader.touches(base) {
                     reader.fill(base, &mut plane);
                 }
-                found.extend(ones(&plane[..]).map(|bit| base + bit));
+                found.extend(ones(&plane[..]).iter().map(|bit| base + bit));
                 builder.push_plane(base, &plane);
             }
             prop_assert_eq!(&found, &expected.into_iter().collect::<Vec<_>>());
@@ -267,7 +229,7 @@ mod tests {
             let mut plane = new_plane();
             fill_stride(&mut plane, first, last, step);
             let expected: Vec<u64> = (first..=last).step_by(step).map(|bit| bit as u64).collect();
-            prop_assert_eq!(ones(&plane[..]).collect::<Vec<_>>(), expected);
+            prop_assert_eq!(ones(&plane[..]), expected);
         }
     }
 
@@ -280,7 +242,7 @@ mod tests {
             reader.fill(base, &mut plane);
             builder.push_plane(base, &plane);
         }
-        assert_eq!(builder.pieces.len(), 1);
-        assert!(builder.finish() == set);
+        assert!(builder.set == set);
+        assert_eq!(builder.finish().segments().count(), 1);
     }
 }

@@ -6,9 +6,9 @@ use crate::Rules;
 use crate::plane::{Builder, Plane, Reader, WINDOW, WORDS, new_plane};
 use zazen_core::RunSet;
 
-/// Contested frames up to this number are decided in one place, exactly in order; more are decided slice by
-/// slice, off by at most one frame per owner.
-pub const DECIDED_TOGETHER_MAX: u64 = 1 << 20;
+/// Contested frames up to this number (2²⁴) are decided in one place, in order; more are decided slice by
+/// slice, each against its share of the base loads: level where the slices are alike, which is not promised.
+pub const DECIDED_TOGETHER_MAX: u64 = 1 << 24;
 
 /// What became of contested frames.
 pub(crate) struct Decision {
@@ -39,7 +39,8 @@ pub(crate) fn decide(rules: Rules, claims: &[RunSet], scale: &Scale<'_>) -> Deci
     let mut base = 0;
     loop {
         readers.iter_mut().for_each(|reader| reader.advance(base));
-        let Some(next) = readers.iter().filter_map(|reader| reader.next()).map(|next| next.1.max(base)).min() else {
+        let Some(next) = readers.iter().filter_map(|reader| reader.next()).map(|next| next.1.max(base)).min()
+        else {
             break;
         };
         base = next - next % WINDOW;
@@ -78,7 +79,13 @@ impl<'a> Picker<'a> {
     fn new(rules: Rules, scale: &Scale<'a>) -> Picker<'a> {
         let (part, whole) = if scale.part == scale.whole { (1, 1) } else { (scale.part, scale.whole) };
         let scaled = scale.loads.iter().map(|load| u128::from(*load) * u128::from(part)).collect();
-        Picker { rules, ranks: scale.ranks, scaled, unit: u128::from(whole), wins: vec![0; scale.loads.len()] }
+        Picker {
+            rules,
+            ranks: scale.ranks,
+            scaled,
+            unit: u128::from(whole),
+            wins: vec![0; scale.loads.len()],
+        }
     }
 
     /// `planes` are claims of the `active` nodes (ascending); each loses its won bits, which leaves the lost.

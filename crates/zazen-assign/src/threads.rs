@@ -25,7 +25,8 @@ pub fn run<T: Send>(size: usize, body: impl Fn(&ThreadRank) -> Result<T> + Sync)
                     .stack_size(STACK_BYTES)
                     .spawn_scoped(scope, move || body(&member));
                 // The closure is gone with its rank where no thread could be had, so that the others are told.
-                spawned.map_err(|source| Error::io(format!("start a thread for rank {rank} of {size}"), source))
+                spawned
+                    .map_err(|source| Error::io(format!("start a thread for rank {rank} of {size}"), source))
             })
             .collect();
         spawned
@@ -95,7 +96,12 @@ impl Hub {
 
 impl ThreadRank {
     /// Everyone's deposit in the next round, by rank.
-    fn exchange(&self, call: &'static str, words: Vec<u64>, blocks: Vec<Vec<u8>>) -> Result<Arc<Vec<Arc<Deposit>>>> {
+    fn exchange(
+        &self,
+        call: &'static str,
+        words: Vec<u64>,
+        blocks: Vec<Vec<u8>>,
+    ) -> Result<Arc<Vec<Arc<Deposit>>>> {
         let round = self.round.get() + 1;
         self.round.set(round);
         let mut state = self.hub.lock();
@@ -134,7 +140,12 @@ impl ThreadRank {
     }
 
     /// Reduces one piece per rank, then gathers the pieces: each word is combined by one rank only.
-    fn allreduce(&self, call: &'static str, values: &mut [u64], combine: impl Fn(u64, u64) -> u64) -> Result<()> {
+    fn allreduce(
+        &self,
+        call: &'static str,
+        values: &mut [u64],
+        combine: impl Fn(u64, u64) -> u64,
+    ) -> Result<()> {
         let size = self.hub.size;
         let bounds = |rank: usize| values.len() * rank / size;
         let all = self.exchange(call, values.to_vec(), Vec::new())?;
@@ -182,7 +193,11 @@ impl Collectives for ThreadRank {
         if send.len() != self.hub.size {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("all-to-all with {} blocks among {} ranks; give one per rank", send.len(), self.hub.size),
+                format!(
+                    "all-to-all with {} blocks among {} ranks; give one per rank",
+                    send.len(),
+                    self.hub.size
+                ),
             ));
         }
         let all = self.exchange("alltoallv", Vec::new(), send)?;
@@ -194,7 +209,8 @@ impl Collectives for ThreadRank {
     }
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let all = self.exchange("allgatherv", Vec::new(), vec![mine.to_vec()])?;
-        let read = |from: &Arc<Deposit>| from.blocks.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
+        let read =
+            |from: &Arc<Deposit>| from.blocks.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
         Ok(all.iter().map(read).collect())
     }
     fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {

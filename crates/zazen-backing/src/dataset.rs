@@ -1,8 +1,31 @@
 //! A dataset on a backing store: its layout and extent, from a manifest (`zazen.toml`), a given pattern, or the
 //! names in its directory.
+//!
+//! A manifest holds either a pattern, for one file per frame (the number may stand in a folder's name):
+//!
+//! ```toml
+//! pattern = "step{n}/data.vtu"
+//! ```
+//!
+//! or pieces, for frames of equal size inside trajectory files:
+//!
+//! ```toml
+//! [[pieces]]
+//! path = "part-0.dcd"   # beneath the dataset
+//! first = 0             # number of the first frame in this file
+//! count = 1000          # frames in it
+//! step = 1              # distance between their numbers; 1 if left out
+//! offset = 276          # where the first one begins, in bytes
+//! frame_bytes = 65592   # bytes of each
+//! ```
 
 use crate::Backing;
-use zazen_core::{Layout, RelPath, Result, RunSet};
+use serde::Deserialize;
+use zazen_core::limits::MANIFEST_NAME;
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet};
+
+/// The largest manifest, in bytes.
+pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;
 
 /// How a dataset's frames are named, and which exist.
 #[derive(Clone, Debug)]
@@ -20,12 +43,195 @@ pub fn describe(
     directory: &RelPath,
     pattern: Option<&str>,
 ) -> Result<DatasetDescription> {
-    let _ = (backing, directory, pattern);
-    todo!()
+    let described = match told_layout(backing, directory, pattern)? {
+        Some(Layout::Files(template)) => {
+            let extent = files_extent(backing, directory, &template)?;
+            DatasetDescription { layout: Some(Layout::Files(template)), extent }
+        }
+        Some(pieces) => {
+            let extent = pieces.declared_extent().unwrap_or_default();
+            DatasetDescription { layout: Some(pieces), extent }
+        }
+        None => {
+            let names = backing.list_files(directory)?;
+            match NameTemplate::detect(frame_names(&names)) {
+                Some(template) => {
+                    let numbers = names.iter().filter_map(|name| template.number(name));
+                    let extent = numbers.map(FrameNo::get).collect();
+                    DatasetDescription { layout: Some(Layout::Files(template)), extent }
+                }
+                None => DatasetDescription { layout: None, extent: RunSet::new() },
+            }
+        }
+    };
+    Ok(described)
 }
 
 /// The layout alone: no listing where a manifest or the pattern tells.
 pub fn layout(backing: &dyn Backing, directory: &RelPath, pattern: Option<&str>) -> Result<Option<Layout>> {
-    let _ = (backing, directory, pattern);
-    todo!()
+    match told_layout(backing, directory, pattern)? {
+        Some(layout) => Ok(Some(layout)),
+        None => Ok(NameTemplate::detect(frame_names(&backing.list_files(directory)?)).map(Layout::Files)),
+    }
+}
+
+/// Whether `name` is one that programs use for files that are not finished or not meant to be seen: hidden ones,
+/// `x.tmp`, `x.part`, `x~`.
+pub fn is_temporary_name(name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    last.starts_with('.') || last.ends_with('~') || last.ends_with(".tmp") || last.ends_with(".part")
+}
+
+/// Reads a manifest's text; `named` is its path, for messages.
+pub fn parse_manifest(text: &str, named: &str) -> Result<Layout> {
+    let refuse = |why: String| Error::new(ErrorKind::Config, format!("dataset manifest {named}: {why}"));
+    let manifest: Manifest =
+        toml::from_str(text).map_err(|error| refuse(error.to_string().trim_end().to_owned()))?;
+    let layout = match (manifest.pattern, manifest.pieces) {
+        (Some(pattern), None) => {
+            Layout::Files(NameTemplate::parse(&pattern).map_err(|error| refuse(format!("pattern: {error}")))?)
+        }
+        (None, Some(pieces)) => {
+            let pieces = pieces.into_iter().map(ManifestPiece::check).collect::<Result<Vec<Piece>>>();
+            Layout::Pieces(pieces.map_err(|error| refuse(error.to_string()))?)
+        }
+        (Some(_), Some(_)) => return Err(refuse("has both `pattern` and [[pieces]]; keep one".into())),
+        (None, None) => return Err(refuse("has neither `pattern` nor [[pieces]]; give one".into())),
+    };
+    layout.validate().map_err(|error| refuse(error.to_string()))?;
+    Ok(layout)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    pattern: Option<String>,
+    pieces: Option<Vec<ManifestPiece>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ManifestPiece {
+    path: String,
+    first: u64,
+    count: u64,
+    #[serde(default = "one")]
+    step: u64,
+    #[serde(default)]
+    offset: u64,
+    frame_bytes: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+impl ManifestPiece {
+    fn check(self) -> Result<Piece> {
+        let path = RelPath::new(&self.path)?;
+        if path.is_root() {
+            return Err(Error::new(ErrorKind::Config, "a piece has an empty path; name its file"));
+        }
+        let ManifestPiece { first, count, step, offset, frame_bytes, .. } = self;
+        Ok(Piece { path, first, count, step, offset, frame_bytes })
+    }
+}
+
+/// What the manifest or the pattern says; `None` if there is neither.
+fn told_layout(backing: &dyn Backing, directory: &RelPath, pattern: Option<&str>) -> Result<Option<Layout>> {
+    if let Some(text) = read_manifest(backing, directory)? {
+        let named = format!("{directory}/{MANIFEST_NAME} on {}", backing.describe());
+        return parse_manifest(&text, &named).map(Some);
+    }
+    pattern.map(|pattern| NameTemplate::parse(pattern).map(Layout::Files)).transpose()
+}
+
+fn read_manifest(backing: &dyn Backing, directory: &RelPath) -> Result<Option<String>> {
+    let file = match backing.open(&directory.join(MANIFEST_NAME)?) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let stat = backing.stat(directory)?;
+            return match stat.is_dir {
+                true => Ok(None),
+                false => Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("{directory} on {} is a file; a dataset is a directory", backing.describe()),
+                )),
+            };
+        }
+        Err(error) => return Err(error),
+    };
+    let refuse = |kind, why: &str| {
+        let named = format!("dataset manifest {directory}/{MANIFEST_NAME} on {}", backing.describe());
+        Err(Error::new(kind, format!("{named}: {why}")))
+    };
+    let size = file.stat().validator.size;
+    if size > MANIFEST_BYTES_MAX {
+        return refuse(ErrorKind::TooLarge, "larger than 16 MiB; merge its pieces into longer runs");
+    }
+    let mut bytes = vec![0; size as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read_at(&mut bytes[filled..], filled as u64)? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    bytes.truncate(filled);
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Some(text)),
+        Err(_) => refuse(ErrorKind::Config, "is not UTF-8 text"),
+    }
+}
+
+fn frame_names(names: &[String]) -> impl Iterator<Item = &str> {
+    names.iter().map(String::as_str).filter(|name| !is_temporary_name(name) && *name != MANIFEST_NAME)
+}
+
+/// The numbers whose files exist. Where the number stands in a folder's name, the folders are listed and each is
+/// asked for its file.
+fn files_extent(backing: &dyn Backing, directory: &RelPath, template: &NameTemplate) -> Result<RunSet> {
+    let text = template.to_string();
+    let place = text.find("{n").unwrap_or(0);
+    let (folder, from) = text[..place].rsplit_once('/').map_or(("", 0), |(head, _)| (head, head.len() + 1));
+    let tail = text[place..].find('/').map(|at| place + at);
+    let component = NameTemplate::parse(&text[from..tail.unwrap_or(text.len())])?;
+    let listed = if folder.is_empty() { directory.clone() } else { directory.join(folder)? };
+    let names = match tail {
+        Some(_) => backing.list(&listed),
+        None => backing.list_files(&listed),
+    };
+    let names = match names {
+        // The dataset is there (its manifest was looked for); the frames' own folder may come later.
+        Err(error) if error.kind() == ErrorKind::NotFound && !folder.is_empty() => return Ok(RunSet::new()),
+        names => names?,
+    };
+    let numbers: RunSet = names.iter().filter_map(|name| component.number(name)).map(FrameNo::get).collect();
+    match tail {
+        None => Ok(numbers),
+        Some(_) => existing(backing, directory, template, &numbers),
+    }
+}
+
+fn existing(
+    backing: &dyn Backing,
+    directory: &RelPath,
+    template: &NameTemplate,
+    numbers: &RunSet,
+) -> Result<RunSet> {
+    const AT_ONCE: u64 = 4096;
+    let mut found = RunSet::new();
+    let mut start = 0;
+    while start < numbers.len() {
+        let block: Vec<u64> = numbers.block(start, AT_ONCE).iter().collect();
+        let paths = block.iter().map(|number| directory.join(&template.name(FrameNo::new(*number)?)));
+        let stats = backing.stat_many(&paths.collect::<Result<Vec<_>>>()?)?;
+        for (number, stat) in block.iter().zip(stats) {
+            if stat.is_ok_and(|stat| !stat.is_dir) {
+                found.insert(*number);
+            }
+        }
+        start += AT_ONCE;
+    }
+    Ok(found)
 }

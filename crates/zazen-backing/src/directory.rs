@@ -1,1 +1,472 @@
 //! A mounted directory as backing store.
+//!
+//! Invariants: every path is resolved beneath a descriptor of the root, so that no spelling and no symbolic
+//! link leaves it; the root is looked up at each call, so that a mount that vanished or was replaced is
+//! noticed, and noticed as `Unavailable`, never as files that don't exist; no call outlasts the deadline.
+
+use crate::watchdog::Watchdog;
+use crate::{Backing, SourceFile, SourceStat, may_search_by_stat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
+
+/// How long a call may take before the mount counts as hung.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(20);
+/// The largest single read that goes to the file system.
+const READ_BYTES_MAX: usize = 4 << 20;
+/// Stats slower than this (a network's round trip) are worth asking for in parallel.
+const SLOW_STAT: Duration = Duration::from_micros(60);
+
+/// A directory of this machine, typically a network file system's mount point. Shared by threads.
+pub struct DirectoryBacking {
+    tree: Arc<Tree>,
+    watchdog: Arc<Watchdog>,
+}
+
+impl DirectoryBacking {
+    /// The directory `root`, with the default deadline of [`DEFAULT_DEADLINE`] per call. The directory need not
+    /// be there yet: a call that finds none is `Unavailable`. `Config` if `root` is not absolute.
+    pub fn new(root: impl Into<PathBuf>) -> Result<DirectoryBacking> {
+        DirectoryBacking::with_deadline(root, Some(DEFAULT_DEADLINE))
+    }
+
+    /// As [`DirectoryBacking::new`] with a deadline per call of one's own. `None` runs each call on the caller's
+    /// thread, without a bound and without the cost of a thread switch.
+    pub fn with_deadline(root: impl Into<PathBuf>, deadline: Option<Duration>) -> Result<DirectoryBacking> {
+        let root = root.into();
+        if !root.is_absolute() {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("backing directory {}: give an absolute path", root.display()),
+            ));
+        }
+        let tree = Tree {
+            root,
+            held: Mutex::default(),
+            populated: AtomicBool::new(false),
+            no_openat2: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        };
+        Ok(DirectoryBacking { tree: Arc::new(tree), watchdog: Arc::new(Watchdog::new(deadline)) })
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        verb: &str,
+        path: &RelPath,
+        call: impl FnOnce(&Tree, &RelPath) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (tree, owned) = (self.tree.clone(), path.clone());
+        self.watchdog.run(
+            || format!("{verb} {}", self.tree.root.join(path.as_str()).display()),
+            move || call(&tree, &owned),
+        )
+    }
+}
+
+impl Backing for DirectoryBacking {
+    fn describe(&self) -> String {
+        format!("directory {}", self.tree.root.display())
+    }
+
+    fn stat(&self, path: &RelPath) -> Result<SourceStat> {
+        self.run("stat", path, |tree, path| tree.stat(path))
+    }
+
+    fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>> {
+        let (file, stat) = self.run("open", path, |tree, path| tree.open_file(path))?;
+        let name = self.tree.root.join(path.as_str());
+        let (tree, watchdog) = (self.tree.clone(), self.watchdog.clone());
+        Ok(Box::new(DirectoryFile { file: Arc::new(file), stat, name, tree, watchdog }))
+    }
+
+    fn list(&self, path: &RelPath) -> Result<Vec<String>> {
+        self.run("list", path, |tree, path| tree.list(path, false))
+    }
+
+    fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
+        self.run("list", path, |tree, path| tree.list(path, true))
+    }
+
+    fn may_search(&self, who: &Credentials, directory: &RelPath) -> Result<bool> {
+        let owned = who.clone();
+        // A mount beneath a closed directory is as closed to a caller as that directory.
+        let above = self.run("stat", &RelPath::default(), move |tree, _| tree.ancestors_allow(&owned))?;
+        Ok(above && may_search_by_stat(self, who, directory)?)
+    }
+
+    fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
+        let describe = || format!("stat beneath {}", self.tree.root.display());
+        let part = |paths: &[RelPath]| {
+            let (tree, paths) = (self.tree.clone(), paths.to_vec());
+            move || tree.stat_many(&paths)
+        };
+        let probe = paths.len().min(4);
+        let begun = Instant::now();
+        let mut stats = self.watchdog.run(describe, part(&paths[..probe]))?;
+        let rest = &paths[probe..];
+        if rest.is_empty() {
+            return Ok(stats);
+        }
+        let slow = begun.elapsed() > SLOW_STAT * probe as u32;
+        let chunk = if slow { rest.len().div_ceil(8) } else { rest.len() };
+        for answer in self.watchdog.run_all(describe, rest.chunks(chunk).map(part).collect()) {
+            stats.extend(answer?);
+        }
+        Ok(stats)
+    }
+
+    fn traffic(&self) -> (u64, u64) {
+        (self.tree.reads.load(Ordering::Relaxed), self.tree.bytes.load(Ordering::Relaxed))
+    }
+}
+
+struct DirectoryFile {
+    file: Arc<OwnedFd>,
+    stat: SourceStat,
+    name: PathBuf,
+    tree: Arc<Tree>,
+    watchdog: Arc<Watchdog>,
+}
+
+impl SourceFile for DirectoryFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let wanted = buffer.len().min(READ_BYTES_MAX);
+        let what = || format!("read {} at byte {offset}", self.name.display());
+        let file = self.file.clone();
+        // The bytes go through a buffer of the call's own: a call that hangs must not hold the caller's.
+        let bytes = self.watchdog.run(what, move || {
+            let mut bytes = Vec::with_capacity(wanted);
+            loop {
+                match rustix::io::pread(&*file, rustix::buffer::spare_capacity(&mut bytes), offset) {
+                    Ok(_) => return Ok(bytes),
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(Error::io(format!("read at byte {offset}"), errno.into())),
+                }
+            }
+        });
+        let bytes = bytes.map_err(|error| error.within(self.name.display()))?;
+        buffer[..bytes.len()].copy_from_slice(&bytes);
+        self.tree.reads.fetch_add(1, Ordering::Relaxed);
+        self.tree.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(bytes.len())
+    }
+
+    fn stat(&self) -> SourceStat {
+        self.stat
+    }
+
+    fn descriptor(&self) -> Option<OwnedFd> {
+        self.file.try_clone().ok()
+    }
+}
+
+/// Which directory the root path led to when it was opened.
+struct HeldRoot {
+    device: u64,
+    inode: u64,
+    fd: Arc<OwnedFd>,
+}
+
+/// The blocking half: what runs on the watchdog's threads.
+struct Tree {
+    root: PathBuf,
+    held: Mutex<Option<HeldRoot>>,
+    /// Something was found beneath the root at some time: an empty root later is an unmounted one.
+    populated: AtomicBool,
+    /// The kernel (or a sandbox around us) has no openat2.
+    no_openat2: AtomicBool,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Tree {
+    fn gone(&self, why: &str) -> Error {
+        let root = self.root.display();
+        Error::new(ErrorKind::Unavailable, format!("backing directory {root} {why}; check its mount"))
+    }
+
+    /// A descriptor of the directory that the root path leads to now.
+    fn root_fd(&self) -> Result<Arc<OwnedFd>> {
+        let now = rustix::fs::stat(&self.root).map_err(|errno| self.root_error(errno))?;
+        if !FileType::from_raw_mode(now.st_mode).is_dir() {
+            return Err(self.gone("is not a directory"));
+        }
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(root) = held.as_ref().filter(|root| (root.device, root.inode) == (now.st_dev, now.st_ino))
+        {
+            return Ok(root.fd.clone());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd =
+            rustix::fs::open(&self.root, flags, Mode::empty()).map_err(|errno| self.root_error(errno))?;
+        let fd = Arc::new(fd);
+        *held = Some(HeldRoot { device: now.st_dev, inode: now.st_ino, fd: fd.clone() });
+        Ok(fd)
+    }
+
+    fn root_error(&self, errno: Errno) -> Error {
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => self.gone("is not there"),
+            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN | Errno::IO => self.gone("does not answer"),
+            errno => Error::io(format!("backing directory {}", self.root.display()), errno.into()),
+        }
+    }
+
+    /// Opens `path` beneath the root. `NotFound` means that the root is there and the path isn't.
+    fn open_beneath(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
+        let root = self.root_fd()?;
+        let opened = self.open_from(&root, path, flags | OFlags::CLOEXEC);
+        let opened = opened.map_err(|errno| self.path_error(path, errno))?;
+        if !path.is_root() {
+            self.populated.store(true, Ordering::Relaxed);
+        }
+        Ok(opened)
+    }
+
+    fn open_from(&self, root: &OwnedFd, path: &RelPath, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let spelled = if path.is_root() { "." } else { path.as_str() };
+        let mut tries_left = 8;
+        while !self.no_openat2.load(Ordering::Relaxed) {
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+            match rustix::fs::openat2(root, spelled, flags, Mode::empty(), resolve) {
+                // A rename elsewhere in the tree disturbed the walk.
+                Err(Errno::AGAIN) if tries_left > 0 => tries_left -= 1,
+                Err(Errno::NOSYS | Errno::PERM) => self.no_openat2.store(true, Ordering::Relaxed),
+                opened => return opened,
+            }
+        }
+        open_without_links(root, spelled, flags)
+    }
+
+    fn path_error(&self, path: &RelPath, errno: Errno) -> Error {
+        let full = self.root.join(path.as_str());
+        let full = full.display();
+        match errno {
+            Errno::NOENT | Errno::NOTDIR if self.populated.load(Ordering::Relaxed) && self.is_empty() => {
+                self.gone("is empty, though it held files before")
+            }
+            Errno::XDEV => Error::new(
+                ErrorKind::PermissionDenied,
+                format!("{full} leads out of {} through a symbolic link", self.root.display()),
+            ),
+            Errno::LOOP => Error::new(
+                ErrorKind::PermissionDenied,
+                format!("{full} is or passes through a symbolic link that cannot be followed here"),
+            ),
+            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN => self.gone("does not answer"),
+            errno => Error::io(full.to_string(), errno.into()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let names = self.root_fd().and_then(|root| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let fd = self.open_from(&root, &RelPath::default(), flags);
+            fd.map_err(|errno| self.root_error(errno))
+        });
+        let Ok(mut entries) = names.and_then(|fd| Dir::new(fd).map_err(|errno| self.root_error(errno)))
+        else {
+            return false;
+        };
+        !entries.any(|entry| entry.is_ok_and(|entry| !matches!(entry.file_name().to_bytes(), b"." | b"..")))
+    }
+
+    fn stat(&self, path: &RelPath) -> Result<SourceStat> {
+        let fd = self.open_beneath(path, OFlags::PATH)?;
+        rustix::fs::fstat(&fd).map(source_stat).map_err(|errno| self.path_error(path, errno))
+    }
+
+    /// Stats by folder: one walk from the root for each folder, then one call a name.
+    fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
+        let mut folder: Option<(RelPath, OwnedFd)> = None;
+        let mut stats = Vec::with_capacity(paths.len());
+        for path in paths {
+            let stat = self.stat_in(&mut folder, path);
+            match stat {
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut) => {
+                    return Err(error);
+                }
+                stat => stats.push(stat),
+            }
+        }
+        Ok(stats)
+    }
+
+    fn stat_in(&self, held: &mut Option<(RelPath, OwnedFd)>, path: &RelPath) -> Result<SourceStat> {
+        let Some((folder, name)) = path.split() else { return self.stat(path) };
+        if held.as_ref().is_none_or(|(of, _)| *of != folder) {
+            let fd = self.open_beneath(&folder, OFlags::PATH | OFlags::DIRECTORY)?;
+            *held = Some((folder, fd));
+        }
+        let Some((_, fd)) = held.as_ref() else { return self.stat(path) };
+        match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
+            // Only the kernel's own walk may follow a link, so that it stays beneath the root.
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_symlink() => self.stat(path),
+            Ok(stat) => Ok(source_stat(stat)),
+            Err(errno) => Err(self.path_error(path, errno)),
+        }
+    }
+
+    fn open_file(&self, path: &RelPath) -> Result<(OwnedFd, SourceStat)> {
+        // Without O_NONBLOCK the opening of a FIFO would wait for its writer.
+        let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK)?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.path_error(path, errno))?;
+        if !FileType::from_raw_mode(stat.st_mode).is_file() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{} is not a regular file", self.root.join(path.as_str()).display()),
+            ));
+        }
+        Ok((fd, source_stat(stat)))
+    }
+
+    fn list(&self, path: &RelPath, files_only: bool) -> Result<Vec<String>> {
+        let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let entries = Dir::new(fd).map_err(|errno| self.path_error(path, errno))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|errno| self.path_error(path, errno))?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..")
+                || (files_only && entry.file_type() == FileType::Directory)
+            {
+                continue;
+            }
+            // A name that isn't UTF-8 cannot be spelled in a RelPath, so it is no frame.
+            if let Ok(name) = entry.file_name().to_str() {
+                names.push(name.to_owned());
+            }
+        }
+        if path.is_root() && names.is_empty() && self.populated.load(Ordering::Relaxed) {
+            return Err(self.gone("is empty, though it held files before"));
+        }
+        self.populated.fetch_or(!names.is_empty(), Ordering::Relaxed);
+        Ok(names)
+    }
+
+    fn ancestors_allow(&self, who: &Credentials) -> Result<bool> {
+        for folder in self.root.ancestors().skip(1) {
+            let stat = rustix::fs::stat(folder).map_err(|errno| self.root_error(errno))?;
+            if !who.may_search(stat.st_uid, stat.st_gid, stat.st_mode) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// For kernels without openat2: the same walk, one component at a time, refusing every symbolic link.
+fn open_without_links(root: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let mut at: Option<OwnedFd> = None;
+    let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
+    for folder in folders.split('/').filter(|folder| !folder.is_empty()) {
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let from = at.as_ref().map_or(root.as_fd(), |fd| fd.as_fd());
+        at = Some(rustix::fs::openat(from, folder, step, Mode::empty())?);
+    }
+    let from = at.as_ref().map_or(root.as_fd(), |fd| fd.as_fd());
+    let fd = rustix::fs::openat(from, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    // O_PATH with O_NOFOLLOW opens the link itself.
+    if flags.contains(OFlags::PATH) && FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode).is_symlink() {
+        return Err(Errno::LOOP);
+    }
+    Ok(fd)
+}
+
+fn source_stat(stat: rustix::fs::Stat) -> SourceStat {
+    let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64);
+    SourceStat {
+        validator: Validator { size: stat.st_size as u64, mtime_ns },
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mode: stat.st_mode & 0o7777,
+        is_dir: FileType::from_raw_mode(stat.st_mode).is_dir(),
+    }
+}
+
+/// What a local path looks like, as a backing store would say it: for writers that record a source's validator.
+pub fn stat_local(path: &Path) -> Result<SourceStat> {
+    rustix::fs::stat(path)
+        .map(source_stat)
+        .map_err(|errno| Error::io(path.display().to_string(), errno.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_root_that_vanishes_is_unavailable_and_may_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, away) = (dir.path().join("root"), dir.path().join("away"));
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join("a"), "1").unwrap();
+        let backing = DirectoryBacking::new(&root).unwrap();
+        assert!(backing.stat(&path("a")).is_ok());
+        assert_eq!(backing.stat(&path("b")).unwrap_err().kind(), ErrorKind::NotFound);
+
+        std::fs::rename(&root, &away).unwrap();
+        let missing = backing.stat(&path("a")).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::Unavailable, "{missing}");
+        assert!(missing.to_string().contains(root.to_str().unwrap()), "{missing}");
+
+        std::fs::create_dir(&root).unwrap();
+        for result in [backing.stat(&path("a")).map(|_| ()), backing.open(&path("a")).map(|_| ())] {
+            let unmounted = result.unwrap_err();
+            assert_eq!(unmounted.kind(), ErrorKind::Unavailable, "{unmounted}");
+        }
+        assert_eq!(backing.list(&path("")).unwrap_err().kind(), ErrorKind::Unavailable);
+
+        std::fs::remove_dir(&root).unwrap();
+        std::fs::rename(&away, &root).unwrap();
+        assert!(backing.stat(&path("a")).is_ok());
+    }
+
+    #[test]
+    fn links_within_are_followed_and_links_out_refused_with_and_without_openat2() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("secret"), "s").unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("sub")).unwrap();
+        std::fs::write(root.join("sub/a"), "1").unwrap();
+        for (link, target) in [("in", "sub/a"), ("out", "../secret"), ("abs", "/etc/passwd"), ("up", "..")] {
+            std::os::unix::fs::symlink(target, root.join(link)).unwrap();
+        }
+        let backing = DirectoryBacking::new(&root).unwrap();
+        assert_eq!(backing.stat(&path("in")).unwrap().validator.size, 1);
+        let many = backing.stat_many(&[path("in"), path("out"), path("sub/a")]).unwrap();
+        assert_eq!(many.iter().map(|stat| stat.is_ok()).collect::<Vec<_>>(), [true, false, true]);
+        for leaving in ["out", "abs", "up/secret"] {
+            let refused = backing.open(&path(leaving)).map(|_| ()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+        }
+        backing.tree.no_openat2.store(true, Ordering::Relaxed);
+        assert!(backing.open(&path("sub/a")).is_ok());
+        for link in ["in", "out", "abs", "up/secret"] {
+            assert!(backing.open(&path(link)).is_err(), "{link}");
+            assert!(backing.stat(&path(link)).is_err(), "{link}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_without_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let backing = DirectoryBacking::with_deadline(dir.path(), None).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, dir.path().join("pipe"), Mode::RUSR).unwrap();
+        for odd in ["pipe", ""] {
+            let refused = backing.open(&path(odd)).map(|_| ()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        }
+        assert_eq!(DirectoryBacking::new("relative").err().unwrap().kind(), ErrorKind::Config);
+    }
+}

@@ -3,17 +3,35 @@
 //! A service knows nothing of transports; a transport knows nothing of services. Carriers: a unix socket
 //! (identity by SO_PEERCRED, descriptors) and TCP (peers prove the cluster key before a byte of theirs is
 //! believed). Blocking: the server gives each connection a thread, within a bound.
+//!
+//! What a peer must do: one call at a time on a connection; the next request follows the reply. The server
+//! reads all bulk bytes of a call, or discards what the service left, before it replies; so a call that is
+//! refused (a frame in conflict, say) costs the transfer of its bulk and keeps its connection.
+//!
+//! What is not promised: messages over TCP are authenticated at the connection's beginning only and are not
+//! encrypted; the CRCs of header and payload guard against damage, not against attackers on the network.
+//! Bulk bytes carry no checksum of this layer: frames have their own, end to end.
+
+mod bulk;
+mod connection;
+mod handshake;
+mod key;
+mod message;
+mod registry;
+mod serve;
+mod server;
+mod stream;
+mod tcp;
+mod unix;
+
+pub use connection::Connection;
+pub use key::{ClusterKey, KEY_BYTES_MIN};
+pub use server::Server;
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 use zazen_core::{Credentials, Result};
-
-/// The shared secret of a cluster's daemons and tools. Never printed.
-#[derive(Clone)]
-pub struct ClusterKey(pub(crate) Arc<[u8]>);
 
 /// Who is calling. Local callers are known by the kernel; remote ones by the key, and their uid, gid and
 /// host are the key holder's word.
@@ -51,7 +69,7 @@ pub struct Call<'a> {
 }
 
 /// A service's answer.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Reply {
     /// Encoded results.
     pub payload: Vec<u8>,
@@ -81,42 +99,6 @@ pub struct ServerLimits {
     pub stall_timeout: Duration,
 }
 
-/// A running server: accepts on any number of listeners, dispatches to its services.
-pub struct Server {
-    _private: (),
-}
-
-#[allow(unused_variables)]
-impl Server {
-    /// A server of `services`. `key` is needed to accept TCP peers.
-    pub fn new(services: Vec<Arc<dyn Service>>, key: Option<ClusterKey>, limits: ServerLimits) -> Server {
-        todo!()
-    }
-    /// Listens on a unix socket at `path` (mode 0666: identity comes from the kernel). A stale socket is
-    /// replaced, a live one is `Busy`.
-    pub fn listen_unix(&self, path: &Path) -> Result<()> {
-        todo!()
-    }
-    /// Listens on `addr` ("host:port", port 0 picks one); returns the bound address. Needs a key.
-    pub fn listen_tcp(&self, addr: &str) -> Result<std::net::SocketAddr> {
-        todo!()
-    }
-    /// Connections now.
-    pub fn connections(&self) -> usize {
-        todo!()
-    }
-    /// Stops accepting, lets calls in progress finish for at most `patience`, then closes every connection.
-    /// Returns how many calls were cut off. The unix socket file is removed.
-    pub fn drain(&self, patience: Duration) -> usize {
-        todo!()
-    }
-}
-
-/// A client's connection to one daemon. One call at a time; not shared between threads (open several).
-pub struct Connection {
-    _private: (),
-}
-
 /// How a client presents itself to a remote daemon.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -128,36 +110,18 @@ pub struct Identity {
     pub pid: u32,
 }
 
-#[allow(unused_variables)]
-impl Connection {
-    /// Connects to the daemon of this machine.
-    pub fn unix(path: &Path, timeout: Duration) -> Result<Connection> {
-        todo!()
-    }
-    /// Connects to a remote daemon and proves the key, both ways.
-    pub fn tcp(addr: &str, key: &ClusterKey, identity: &Identity, timeout: Duration) -> Result<Connection> {
-        todo!()
-    }
-    /// Calls and waits. `bulk` is sent after the payload. Replies later than `timeout` (as set) are `TimedOut`
-    /// and the connection is dead from then on. After `Unavailable`, `TimedOut` or `Protocol`, reconnect.
-    pub fn call(&mut self, service: u16, function: u16, payload: &[u8], bulk: &[&[u8]]) -> Result<Reply> {
-        todo!()
-    }
-    /// The time allowed for each reply (default: no bound; the peer's death is noticed all the same).
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        todo!()
-    }
-}
-
-#[allow(unused_variables)]
-impl ClusterKey {
-    /// Reads a key file: at least 16 bytes after trimming white space; refused (`Config`) if others than its
-    /// owner and group can read it.
-    pub fn from_file(path: &Path) -> Result<ClusterKey> {
-        todo!()
-    }
-    /// A fresh random key as printable text, for `zazen key new`.
-    pub fn generate() -> Result<String> {
-        todo!()
+impl Identity {
+    /// This process as it is: effective ids, groups, pid, host name.
+    pub fn of_this_process() -> Identity {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        Identity {
+            credentials: Credentials {
+                uid: rustix::process::geteuid().as_raw(),
+                gid: rustix::process::getegid().as_raw(),
+                groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+            },
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            pid: rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(),
+        }
     }
 }

@@ -1,1 +1,90 @@
-fn main() {}
+//! `zazen`: the operator's and the user's tool.
+//!
+//! Invariants: results go to stdout, everything else to stderr; an error is one line that names the object, the
+//! limit and the next step. Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+mod commands;
+mod output;
+mod parse;
+mod target;
+mod testbed;
+
+use clap::{Parser, Subcommand};
+use commands::{assign, datasets, evict, key, load, ls, pin, push, stat, status, verify};
+use std::process::ExitCode;
+
+/// Zazen keeps the frames of simulations on the disks of the nodes that analyse them.
+#[derive(Parser)]
+#[command(
+    name = "zazen",
+    version,
+    max_term_width = 100,
+    after_help = "EXAMPLES:
+  zazen push --watch /lustre/sim1 --nodes nodes.txt      # while the simulation runs
+  zazen status --nodes nodes.txt                         # who holds what, dead nodes
+  zazen testbed up 4                                     # try it all on this machine
+
+`zazen COMMAND --help` shows examples of each command."
+)]
+struct Zazen {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show how the nodes are: frames, space, hit rate, who is dead
+    Status(status::Status),
+    /// List the datasets that are cached
+    Datasets(datasets::Datasets),
+    /// List the cached frames of a dataset
+    Ls(ls::Ls),
+    /// Show all that is known of one frame
+    Stat(stat::Stat),
+    /// Push frames to the nodes' caches, from files or while a simulation writes them
+    Push(push::Push),
+    /// Fill the caches from the backing store
+    Load(load::Load),
+    /// Remove frames from the caches
+    Evict(evict::Evict),
+    /// Keep a dataset from being evicted
+    Pin(pin::Pin),
+    /// Check cached frames against their checksums
+    Verify(verify::Verify),
+    /// Run the assignment protocol on a scenario
+    Assign(assign::Assign),
+    /// Make and break a cluster on this machine
+    Testbed(commands::testbed::Testbed),
+    /// Make a cluster key
+    Key(key::Key),
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("ZAZEN_LOG").unwrap_or_else(|_| "error".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let outcome = match Zazen::parse().command {
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Datasets(arguments) => datasets::run(&arguments),
+        Command::Ls(arguments) => ls::run(&arguments),
+        Command::Stat(arguments) => stat::run(&arguments),
+        Command::Push(arguments) => push::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
+        Command::Evict(arguments) => evict::run(&arguments),
+        Command::Pin(arguments) => pin::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
+        Command::Assign(arguments) => assign::run(&arguments),
+        Command::Testbed(arguments) => commands::testbed::run(arguments),
+        Command::Key(arguments) => key::run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::note(error.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}

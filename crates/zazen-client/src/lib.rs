@@ -3,14 +3,23 @@
 //! Blocking, no async in any contract. A daemon that does not answer costs time, never results: reading falls
 //! back to the backing store with one warning.
 
+pub mod cluster;
+mod direct;
+pub mod load;
 pub mod nodes;
 pub mod push;
 pub mod read;
 pub mod session;
 pub mod testbed_env;
+mod warn;
 pub mod watch;
 
+pub use cluster::{Remote, Target};
+
+pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};
 pub use push::{FrameSource, Pusher, PusherOptions};
 pub use read::{Frame, FrameReader, ReadOptions, ReadStats};
 pub use session::{Dataset, OpenOptions};
+pub use warn::warnings;
+pub use watch::{WatchEvent, WatchOptions, watch};

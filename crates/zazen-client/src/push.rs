@@ -1,11 +1,35 @@
 //! Pushing frames to the nodes' caches while a simulation writes them: threads and sockets around
 //! [`zazen_push::Writer`].
+//!
+//! Invariants: each `Send` of the writer gets exactly one outcome; a frame's bytes are held once, however often
+//! it is sent; a thread that pushes waits for nothing but the lock and, under `OnSlow::Block`, for room.
+
+mod courier;
 
 use crate::NodeList;
+use crate::cluster::utf8;
+use courier::Courier;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use zazen_core::{Credentials, FrameNo, Result, Validator};
-use zazen_push::{Counters, OnSlow};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_backing::{DirectoryBacking, dataset};
+use zazen_call::ClusterKey;
+use zazen_core::{
+    Credentials, Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Source, Validator, limits,
+};
+use zazen_push::{Action, Config, Counters, Event, OnSlow, Writer};
+use zazen_wire::checksum::frame_checksum;
+use zazen_wire::frames::Push;
+
+/// Other nodes tried before a frame is given up.
+const RETRIES: u32 = 3;
+/// First and longest pause before a dead or full node is tried again.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Failures kept as text.
+const PROBLEMS_MAX: usize = 32;
+/// Senders at once, whatever the window.
+const COURIERS_MAX: usize = 32;
 
 /// How to push.
 #[derive(Clone, Debug)]
@@ -26,6 +50,21 @@ pub struct PusherOptions {
     pub seed: Option<u64>,
 }
 
+impl PusherOptions {
+    /// The defaults: 64 frames or 256 MiB in flight, frames skipped when the nodes can't keep up, 10 s a frame.
+    pub fn new(nodes: NodeList, key: impl Into<PathBuf>) -> PusherOptions {
+        PusherOptions {
+            nodes,
+            key: key.into(),
+            window_frames: 64,
+            window_bytes: 256 << 20,
+            on_slow: OnSlow::Skip,
+            timeout: Duration::from_secs(10),
+            seed: None,
+        }
+    }
+}
+
 /// Where a pushed frame's bytes live on the backing store.
 #[derive(Clone, Debug, Default)]
 pub struct FrameSource {
@@ -42,32 +81,375 @@ pub struct FrameSource {
 }
 
 /// A writer into the caches of many nodes. Threads may share it.
+///
+/// Dropped without [`Pusher::finish`], frames in flight are given up.
 pub struct Pusher {
-    _private: (),
+    shared: Arc<Shared>,
+    dataset: PathBuf,
+    layout: Option<Layout>,
+    owner: (Credentials, u32),
 }
 
-#[allow(unused_variables)]
+/// A frame on its way.
+struct Payload {
+    dataset: String,
+    source: Source,
+    /// Without the checksum.
+    meta: FrameMeta,
+    bytes: Vec<u8>,
+    checksum: OnceLock<u64>,
+}
+
+impl Payload {
+    /// The call's arguments; the first caller computes the checksum, off the application's thread.
+    fn message(&self) -> Push {
+        let mut meta = self.meta.clone();
+        meta.checksum = *self.checksum.get_or_init(|| frame_checksum(&self.bytes));
+        Push { dataset: self.dataset.clone(), source: self.source.clone(), meta }
+    }
+}
+
+struct Entry {
+    payload: Arc<Payload>,
+    /// The window has taken it, or it was given up.
+    accepted: bool,
+    /// A newer version of the same frame, to go when this one is settled.
+    newer: Option<Arc<Payload>>,
+}
+
+/// A sending to be done.
+#[derive(Clone, Copy)]
+struct Sending {
+    frame: FrameNo,
+    node: usize,
+    /// The node's deaths when this was queued: behind a node that died meanwhile nobody waits again.
+    deaths: u64,
+}
+
+struct State {
+    writer: Writer,
+    entries: BTreeMap<FrameNo, Entry>,
+    newer_bytes: u64,
+    queue: VecDeque<Sending>,
+    deaths: Vec<u64>,
+    problems: VecDeque<String>,
+    couriers: usize,
+    idle: usize,
+    stop: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Couriers wait for sendings.
+    work: Condvar,
+    /// Pushers wait for room, finishers for the end.
+    settled: Condvar,
+    begun: Instant,
+    nodes: Vec<String>,
+    key: ClusterKey,
+    timeout: Duration,
+    couriers_max: usize,
+    on_slow: OnSlow,
+    window_bytes: u64,
+}
+
 impl Pusher {
     /// A pusher for the dataset at `dataset` (absolute path as the readers spell it). `pattern` names frames that come
     /// without a name. Connects lazily; fails with `Config`/`Authentication` for a bad key file.
+    ///
+    /// Without `pattern` the dataset's manifest names them, or the files that are there.
     pub fn new(dataset: &Path, pattern: Option<&str>, options: PusherOptions) -> Result<Pusher> {
-        todo!()
+        if !dataset.is_absolute() {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("dataset {}: give its absolute path, as the readers spell it", dataset.display()),
+            ));
+        }
+        if options.nodes.nodes.is_empty() {
+            return Err(Error::new(ErrorKind::Config, "no nodes to push to; give at least one host[:port]"));
+        }
+        utf8(dataset)?;
+        let key = ClusterKey::from_file(&options.key)?;
+        let layout = layout_of(dataset, pattern)?;
+        let seed = match options.seed {
+            Some(seed) => seed,
+            None => zazen_env::random_u128()? as u64,
+        };
+        let config = Config {
+            nodes: options.nodes.nodes.len(),
+            window_frames: options.window_frames,
+            window_bytes: options.window_bytes,
+            on_slow: options.on_slow,
+            retries: RETRIES,
+            backoff_min_ns: BACKOFF.0.as_nanos() as u64,
+            backoff_max_ns: BACKOFF.1.as_nanos() as u64,
+        };
+        let nodes: Vec<_> = options.nodes.nodes.into_iter().map(|node| node.addr).collect();
+        let shared = Shared {
+            state: Mutex::new(State {
+                writer: Writer::new(config, seed),
+                entries: BTreeMap::new(),
+                newer_bytes: 0,
+                queue: VecDeque::new(),
+                deaths: vec![0; nodes.len()],
+                problems: VecDeque::new(),
+                couriers: 0,
+                idle: 0,
+                stop: false,
+            }),
+            work: Condvar::new(),
+            settled: Condvar::new(),
+            begun: Instant::now(),
+            couriers_max: COURIERS_MAX.min(2 * nodes.len()).min(options.window_frames.max(1)),
+            nodes,
+            key,
+            timeout: options.timeout,
+            on_slow: options.on_slow,
+            window_bytes: options.window_bytes,
+        };
+        let identity = crate::cluster::own_identity();
+        let owner = (identity.credentials, 0o644 & !umask());
+        Ok(Pusher { shared: Arc::new(shared), dataset: dataset.to_owned(), layout, owner })
     }
+
+    /// The dataset's path as given.
+    pub fn dataset(&self) -> &Path {
+        &self.dataset
+    }
+
     /// Hands over a frame; the bytes are taken. Returns at once unless the window is full and `OnSlow::Block` is set.
     /// An error is the caller's (bad number or name); the fate of accepted frames shows in [`Pusher::counters`].
+    ///
+    /// A frame that is still in flight under the same number is followed by this newer one.
     pub fn push(&self, number: FrameNo, bytes: Vec<u8>, source: FrameSource) -> Result<()> {
-        todo!()
+        let payload = Arc::new(self.payload(number, bytes, source)?);
+        let mut state = self.shared.lock();
+        if self.shared.on_slow == OnSlow::Block {
+            while state.entries.contains_key(&number) {
+                state = self.shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        } else if let Some(entry) = state.entries.get_mut(&number) {
+            let replaced = entry.newer.replace(payload.clone());
+            let replaced_bytes = replaced.as_ref().map_or(0, |older| older.bytes.len() as u64);
+            state.newer_bytes = state.newer_bytes + payload.bytes.len() as u64 - replaced_bytes;
+            if replaced.is_some() || state.newer_bytes > self.shared.window_bytes {
+                self.shared.drop_newer(&mut state, number, replaced.is_none());
+            }
+            return Ok(());
+        }
+        self.shared.submit(&mut state, number, payload);
+        while state.entries.get(&number).is_some_and(|entry| !entry.accepted) {
+            state = self.shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
     }
+
     /// Fates so far.
     pub fn counters(&self) -> Counters {
-        todo!()
+        self.shared.lock().writer.counters()
     }
+
+    /// Frames handed over whose fate is open.
+    pub fn in_flight(&self) -> usize {
+        self.shared.lock().entries.len()
+    }
+
+    /// Addresses of the nodes that count as dead now.
+    pub fn dead_nodes(&self) -> Vec<String> {
+        let dead = self.shared.lock().writer.dead(self.shared.now_ns());
+        dead.into_iter().map(|node| self.shared.nodes[node].clone()).collect()
+    }
+
     /// The last few failures as text: node, frame, reason.
     pub fn problems(&self) -> Vec<String> {
-        todo!()
+        self.shared.lock().problems.iter().cloned().collect()
     }
+
     /// Waits until every frame's fate is settled; returns the counters.
     pub fn finish(self) -> Result<Counters> {
-        todo!()
+        self.drain();
+        Ok(self.counters())
     }
+
+    /// Waits until no frame is in flight; the pusher stays usable.
+    pub fn drain(&self) {
+        let mut state = self.shared.lock();
+        while !state.entries.is_empty() {
+            state = self.shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn payload(&self, number: FrameNo, bytes: Vec<u8>, source: FrameSource) -> Result<Payload> {
+        let length = bytes.len() as u64;
+        if length > limits::FRAME_BYTES_MAX {
+            let why = format!("frame {number} has {length} bytes, the limit is {}", limits::FRAME_BYTES_MAX);
+            return Err(Error::new(ErrorKind::TooLarge, why));
+        }
+        let at = self.source(number, length, &source)?;
+        let validator = match source.validator {
+            Some(validator) => Some(validator),
+            None => self.look_at(&at, length),
+        };
+        let (who, mode) = source.owner.unwrap_or_else(|| self.owner.clone());
+        let meta = FrameMeta { number, length, checksum: 0, validator, uid: who.uid, gid: who.gid, mode };
+        let dataset = utf8(&self.dataset)?.to_owned();
+        Ok(Payload { dataset, source: at, meta, bytes, checksum: OnceLock::new() })
+    }
+
+    fn source(&self, number: FrameNo, length: u64, given: &FrameSource) -> Result<Source> {
+        if let Some(name) = &given.name {
+            let path = RelPath::new(name)?;
+            if path.is_root() {
+                let why = format!("frame {number}: its file name is empty");
+                return Err(Error::new(ErrorKind::InvalidArgument, why));
+            }
+            return Ok(Source { path, offset: given.offset, length: given.piece.then_some(length) });
+        }
+        let named = self.layout.as_ref().and_then(|layout| layout.source(number));
+        let source = named.ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("frame {number}: nothing says which file it is; give its name, or the writer a pattern"),
+            )
+        })?;
+        match source.length {
+            Some(expected) if expected != length => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("frame {number} has {length} bytes, its piece in {} has {expected}", source.path),
+            )),
+            _ => Ok(source),
+        }
+    }
+
+    /// What the source looks like now; `None` where it is not there, or is not yet what is pushed.
+    fn look_at(&self, source: &Source, length: u64) -> Option<Validator> {
+        let path = self.dataset.join(source.path.as_str());
+        let found = zazen_backing::directory::stat_local(&path).ok().filter(|found| !found.is_dir)?;
+        let end = source.offset.saturating_add(length);
+        let whole = source.length.is_none();
+        let fits = if whole { found.validator.size == end } else { found.validator.size >= end };
+        fits.then_some(found.validator)
+    }
+}
+
+impl Drop for Pusher {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.stop = true;
+        state.queue.clear();
+        drop(state);
+        self.shared.work.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    fn submit(self: &Arc<Shared>, state: &mut State, frame: FrameNo, payload: Arc<Payload>) {
+        let bytes = payload.bytes.len() as u64;
+        state.entries.insert(frame, Entry { payload, accepted: false, newer: None });
+        self.step(state, Event::Submit { frame, bytes });
+    }
+
+    /// Gives up a frame that waits behind an older one of its number; the writer counts it as skipped.
+    fn drop_newer(self: &Arc<Shared>, state: &mut State, frame: FrameNo, take: bool) {
+        if take && let Some(entry) = state.entries.get_mut(&frame) {
+            let dropped = entry.newer.take();
+            state.newer_bytes -= dropped.map_or(0, |newer| newer.bytes.len() as u64);
+        }
+        self.step(state, Event::Submit { frame, bytes: 0 });
+    }
+
+    /// One event through the writer, and what follows from it.
+    fn step(self: &Arc<Shared>, state: &mut State, event: Event) {
+        let mut actions = Vec::new();
+        let mut resubmit = Vec::new();
+        state.writer.step(self.now_ns(), event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Send { frame, node } => {
+                    let deaths = state.deaths[node];
+                    state.queue.push_back(Sending { frame, node, deaths });
+                    self.call_courier(state);
+                }
+                Action::Accept { frame } => {
+                    if let Some(entry) = state.entries.get_mut(&frame) {
+                        entry.accepted = true;
+                    }
+                    self.settled.notify_all();
+                }
+                Action::Done { frame, .. } => {
+                    let newer = state.entries.remove(&frame).and_then(|entry| entry.newer);
+                    resubmit.extend(newer.map(|newer| (frame, newer)));
+                    self.settled.notify_all();
+                }
+                // Pauses are compared with the time of each event; the end is when no entry is left.
+                Action::WakeAt { .. } | Action::Finished => {}
+            }
+        }
+        for (frame, newer) in resubmit {
+            state.newer_bytes -= newer.bytes.len() as u64;
+            self.submit(state, frame, newer);
+        }
+    }
+
+    /// Sees to it that somebody takes what has been queued.
+    fn call_courier(self: &Arc<Shared>, state: &mut State) {
+        if state.idle >= state.queue.len() || state.couriers >= self.couriers_max {
+            self.work.notify_one();
+            return;
+        }
+        let shared = self.clone();
+        let spawned = std::thread::Builder::new()
+            .name("zazen-push".to_owned())
+            .spawn(move || Courier::new(&shared).run());
+        match spawned {
+            Ok(_) => state.couriers += 1,
+            Err(error) if state.couriers == 0 => {
+                note(state, format!("no thread to push with: {error}"));
+                // Nobody will ever send it: it fails here and now.
+                if let Some(Sending { frame, node, .. }) = state.queue.pop_back() {
+                    self.step(state, Event::Failed { frame, node });
+                }
+            }
+            Err(_) => self.work.notify_one(),
+        }
+    }
+}
+
+fn note(state: &mut State, problem: String) {
+    tracing::debug!("{problem}");
+    if state.problems.len() == PROBLEMS_MAX {
+        state.problems.pop_front();
+    }
+    state.problems.push_back(problem);
+}
+
+fn layout_of(dataset: &Path, pattern: Option<&str>) -> Result<Option<Layout>> {
+    let named = |error: Error| error.within(format!("dataset {}", dataset.display()));
+    let backing = DirectoryBacking::new(dataset)?;
+    match dataset::layout(&backing, &RelPath::default(), pattern) {
+        Ok(layout) => Ok(layout),
+        // The simulation may make its directory later: names are then the pattern's or the caller's affair.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable) => match pattern {
+            Some(pattern) => {
+                zazen_core::NameTemplate::parse(pattern).map(|template| Some(Layout::Files(template)))
+            }
+            None => Ok(None),
+        },
+        Err(error) => Err(named(error)),
+    }
+}
+
+/// This process's file mode mask, without changing it (setting it would race with other threads).
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o022)
 }

@@ -1,9 +1,34 @@
 //! Reading frames: storage order, read-ahead within a memory bound, several files in flight, checksums checked.
 
+//!
+//! A feeder thread fetches descriptors ahead of use, reader threads read them into pooled buffers, and the consumer
+//! takes frames as they come, or reads some itself when none is ready.
+
+mod access;
+mod buffer;
+mod feed;
+pub(crate) mod job;
+mod pipeline;
+
+pub(crate) use access::{Access, DaemonSpec, scan_one};
+pub(crate) use buffer::Pool;
+pub(crate) use feed::Scan;
+
+use access::{Got, LastFile};
+use buffer::Buffer;
+use pipeline::{Outcome, Pipeline};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use zazen_core::{Error, Result};
+use std::sync::atomic::Ordering;
+use zazen_core::{Error, Result, RunSet};
 use zazen_wire::frames::Delivery;
+
+/// Files in flight where nobody knows the disk: a flash device and a network file system do best with some
+/// (measured: one reader gets a third of the device, four to eight all of it).
+const READERS_UNKNOWN: usize = 4;
+/// More never helped.
+const READERS_MAX: usize = 64;
 
 /// How to read.
 #[derive(Clone, Debug)]
@@ -31,13 +56,28 @@ pub struct Frame {
     pub delivery: Option<Delivery>,
     /// Absolute path by which a program can open the bytes: in the cache if cached, else on the backing store.
     pub path: PathBuf,
-    _bytes: Arc<Vec<u8>>,
+    buffer: Arc<Buffer>,
 }
 
 impl Frame {
+    pub(crate) fn new(number: u64, got: Got) -> Frame {
+        Frame { number, delivery: got.delivery, path: got.path, buffer: Arc::new(got.buffer) }
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        todo!()
+        self.buffer.bytes()
+    }
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frame")
+            .field("number", &self.number)
+            .field("delivery", &self.delivery)
+            .field("path", &self.path)
+            .field("bytes", &self.bytes().len())
+            .finish()
     }
 }
 
@@ -59,24 +99,106 @@ pub struct ReadStats {
 /// An iterator over frames; dropping it stops the read-ahead.
 ///
 /// An `Err` item names its frame; the iteration can go on after it.
+///
+/// May move to another thread; one thread uses it at a time. Frames outlive it.
 pub struct FrameReader {
-    _private: (),
+    shared: Arc<Shared>,
+    /// Outcomes that this side has, still counted as read ahead.
+    local: VecDeque<Outcome>,
+    last: LastFile,
+    stats: ReadStats,
+    remaining: u64,
+}
+
+struct Shared {
+    pipeline: Pipeline,
+    access: Access,
 }
 
 impl FrameReader {
+    /// Starts reading `set`: from `scan` where there is one, else from the backing store.
+    pub(crate) fn start(
+        access: Access,
+        scan: Option<Scan>,
+        set: RunSet,
+        options: &ReadOptions,
+        advised: Option<usize>,
+    ) -> Result<FrameReader> {
+        let readers = options.readers.or(advised).unwrap_or(READERS_UNKNOWN).clamp(1, READERS_MAX);
+        let shared = Arc::new(Shared { pipeline: Pipeline::new(options.memory_max, readers), access });
+        let remaining = set.len();
+        let mut reader = FrameReader {
+            shared,
+            local: VecDeque::new(),
+            last: None,
+            stats: ReadStats::default(),
+            remaining,
+        };
+        // The consumer reads too: as many threads as frames, less one, are enough.
+        let threads = readers.min(usize::try_from(remaining.saturating_sub(1)).unwrap_or(readers));
+        for _ in 0..threads {
+            reader.spawn("zazen-read", |shared| shared.pipeline.run_reader(&shared.access))?;
+        }
+        let bytes_max = (options.memory_max / 4).max(1);
+        reader.spawn("zazen-feed", move |shared| {
+            feed::run(&shared.pipeline, &shared.access, scan, &set, bytes_max);
+        })?;
+        Ok(reader)
+    }
+
+    fn spawn(&mut self, name: &str, body: impl FnOnce(&Shared) + Send + 'static) -> Result<()> {
+        let shared = self.shared.clone();
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || body(&shared));
+        spawned.map(drop).map_err(|error| Error::io(format!("start thread {name}"), error))
+    }
+
     /// Where the frames taken so far came from.
     pub fn stats(&self) -> ReadStats {
-        todo!()
+        self.stats
     }
+
     /// Frames not yet taken.
     pub fn remaining(&self) -> u64 {
-        todo!()
+        self.remaining
+    }
+}
+
+impl ReadStats {
+    pub(crate) fn count(&mut self, got: &Got) {
+        match got.delivery {
+            Some(Delivery::Native) => self.native += 1,
+            Some(Delivery::Alien) => self.alien += 1,
+            Some(Delivery::Failed) => {}
+            Some(Delivery::Fetched | Delivery::ReadThrough | Delivery::Inline) | None => self.backing_reads += 1,
+        }
+        self.bytes += got.buffer.bytes().len() as u64;
+        self.mended += u64::from(got.mended);
     }
 }
 
 impl Iterator for FrameReader {
     type Item = std::result::Result<Frame, Error>;
+
     fn next(&mut self) -> Option<Self::Item> {
-        todo!()
+        if self.local.is_empty()
+            && !self.shared.pipeline.next(&self.shared.access, &mut self.last, &mut self.local)
+        {
+            return None;
+        }
+        let outcome = self.local.pop_front()?;
+        self.shared.pipeline.taken(&outcome);
+        self.remaining = self.remaining.saturating_sub(1);
+        Some(outcome.got.map(|got| {
+            self.stats.count(&got);
+            Frame::new(outcome.number, got)
+        }))
+    }
+}
+
+impl Drop for FrameReader {
+    fn drop(&mut self) {
+        self.shared.access.stop.store(true, Ordering::Relaxed);
+        self.shared.pipeline.stop();
+        self.shared.access.pool.close();
     }
 }

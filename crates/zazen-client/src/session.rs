@@ -1,8 +1,20 @@
 //! A dataset opened through the node's daemon, or straight from the backing store when none answers.
 
+use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, daemon_is_gone};
+use crate::direct::{Direct, DirectSpec, absolute};
+use crate::read::{Access, DaemonSpec, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
+use crate::testbed_env::{launcher_rank_and_size, testbed_backing, testbed_socket};
+use crate::warn::warn_once;
 use std::path::{Path, PathBuf};
-use zazen_assign::{Assignment, Collectives, Protocol, Rules};
-use zazen_core::{Layout, Result, RunSet};
+use std::sync::Arc;
+use std::time::Duration;
+use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_wire::codec::{Message, Reader, Writer};
+use zazen_wire::frames::{DatasetInfo, NodeInfo};
+
+/// How long a daemon may take to list a large directory or to answer a query, before it counts as dead.
+const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How to open.
 #[derive(Clone, Debug, Default)]
@@ -11,53 +23,119 @@ pub struct OpenOptions {
     pub socket: Option<PathBuf>,
     /// File-name template; `None`: the manifest, or what the names tell.
     pub pattern: Option<String>,
-    /// `tcp://host:port` of a served backing store to use when no daemon answers (`$ZAZEN_BACKING`); `None`: the
-    /// dataset's path itself.
+    /// A served backing store to use when no daemon answers, as `/ROOT=tcp://host:port` or `tcp://host:port/ROOT`
+    /// (`$ZAZEN_BACKING`); `None`: the dataset's path itself.
     pub backing: Option<String>,
     /// Don't ask a daemon at all.
     pub direct: bool,
 }
 
-/// An opened dataset. Not shared between threads.
-pub struct Dataset {
-    _private: (),
+/// The daemon's side of an opened dataset.
+struct Local {
+    remote: Remote,
+    node: NodeInfo,
+    info: DatasetInfo,
+    spec: DaemonSpec,
 }
 
-#[allow(unused_variables)]
+/// An opened dataset. Not shared between threads.
+pub struct Dataset {
+    path: PathBuf,
+    local: Option<Local>,
+    node: u128,
+    direct_spec: DirectSpec,
+    direct: Option<Arc<Direct>>,
+    extent: Option<RunSet>,
+}
+
 impl Dataset {
     /// Opens the dataset whose directory is `path` (absolute or relative, as the user types it).
     ///
     /// With no daemon: a warning once per process, then the backing store. `NotFound` if there is no such directory.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Dataset> {
-        todo!()
+        let path = absolute(path)?;
+        let backing = options.backing.clone().or_else(|| variable("ZAZEN_BACKING")).or_else(testbed_backing);
+        let direct_spec = DirectSpec { path: path.clone(), pattern: options.pattern.clone(), backing };
+        let local = if options.direct { None } else { open_local(&path, options)? };
+        let node = match &local {
+            Some(local) => local.node.node,
+            None => zazen_env::random_u128()?,
+        };
+        let mut dataset = Dataset { path, local, node, direct_spec, direct: None, extent: None };
+        if dataset.local.is_none() {
+            dataset.direct()?;
+        }
+        Ok(dataset)
     }
+
     /// Absolute path as opened.
     pub fn path(&self) -> &Path {
-        todo!()
+        &self.path
     }
-    /// Whether a daemon answered.
+
+    /// Whether a daemon answered, and has not left off since.
     pub fn has_daemon(&self) -> bool {
-        todo!()
+        self.local.is_some()
     }
+
     /// Identity of the node whose daemon answered; a random one (fixed for this Dataset) without a daemon.
     pub fn node(&self) -> u128 {
-        todo!()
+        self.node
     }
+
+    /// What the daemon told of itself, if one answered.
+    pub fn node_info(&self) -> Option<&NodeInfo> {
+        self.local.as_ref().map(|local| &local.node)
+    }
+
     /// How numbers map to files, if known.
     pub fn layout(&self) -> Option<&Layout> {
-        todo!()
+        match (&self.local, &self.direct) {
+            (Some(local), _) => local.info.layout.as_ref(),
+            (None, Some(direct)) => direct.layout(),
+            (None, None) => None,
+        }
     }
+
     /// The frame numbers that exist on the backing store (or, if that doesn't answer, in this node's cache). Listed
     /// on the first call, then remembered.
     pub fn extent(&mut self) -> Result<RunSet> {
-        todo!()
+        if let Some(extent) = &self.extent {
+            return Ok(extent.clone());
+        }
+        let listed = self.with_daemon(|local| {
+            let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
+            let extent = match &info.extent {
+                Some(extent) => extent.clone(),
+                None => {
+                    let held = local.remote.query_all(info.handle)?;
+                    held.native.union(&held.alien)
+                }
+            };
+            local.info = info;
+            Ok(extent)
+        })?;
+        let extent = match listed {
+            Some(extent) => extent,
+            None => self.direct()?.extent()?,
+        };
+        self.extent = Some(extent.clone());
+        Ok(extent)
     }
+
     /// What this node holds of begin..=end at stride, as frame numbers: (natives, aliens). Paper: `query`.
+    /// Without a daemon both are empty.
     pub fn query(&mut self, begin: u64, end: u64, stride: u64) -> Result<(RunSet, RunSet)> {
-        todo!()
+        Request::new(begin, end, stride)?;
+        let held = self.with_daemon(|local| local.remote.query(local.info.handle, begin, end, stride))?;
+        Ok(held.map(|held| (held.native, held.alien)).unwrap_or_default())
     }
+
     /// Runs the assignment protocol with the other ranks (collective) for begin..=end at stride, or for the whole
     /// dataset where `range` is `None` (rank 0's extent counts for all and is broadcast). Paper: `zazen`.
+    ///
+    /// An error of one rank ends the call on every rank. `Mpi` if the launcher started several ranks and the
+    /// communicator has one: `$ZAZEN_ALLOW_SINGLETON=1` says that this is meant.
     pub fn assign(
         &mut self,
         range: Option<(u64, u64, u64)>,
@@ -65,14 +143,278 @@ impl Dataset {
         protocol: Protocol,
         collectives: &dyn Collectives,
     ) -> Result<Assignment> {
-        todo!()
+        refuse_singletons(collectives.size(), launcher_rank_and_size(), variable("ZAZEN_ALLOW_SINGLETON"))?;
+        let asked = match range {
+            Some((begin, end, stride)) => Request::new(begin, end, stride).map(|request| (request, None)),
+            None => Ok(self.agree_on_extent(collectives)?),
+        };
+        let input = asked.and_then(|(request, target)| {
+            let (native, alien) = self.query(request.begin(), request.end(), request.stride())?;
+            let seed = zazen_env::random_u128()?.to_le_bytes();
+            let node = self.node;
+            Ok(Input { node, native, alien, request, target, rules, protocol, verify_exact: false, seed })
+        });
+        match input {
+            Ok(input) => zazen_assign::assign(input, collectives),
+            // The others wait in the protocol's first round: they are told there.
+            Err(error) => Err(zazen_assign::decline(error, collectives)),
+        }
     }
+
+    /// The whole dataset as a request and, where the request has gaps, the frames in it; or rank 0's error on
+    /// every rank.
+    fn agree_on_extent(&mut self, collectives: &dyn Collectives) -> Result<(Request, Option<RunSet>)> {
+        let mine = match collectives.rank() {
+            0 => RootExtent(self.extent().map_err(|error| (error.kind() as u32, error.to_string()))).encode(),
+            _ => Vec::new(),
+        };
+        let extent = match RootExtent::decode(&collectives.broadcast(&mine)?)?.0 {
+            Ok(extent) => extent,
+            Err((kind, message)) => {
+                let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Unavailable);
+                return Err(Error::new(kind, format!("rank 0: {message}")));
+            }
+        };
+        self.extent = Some(extent.clone());
+        let (Some(begin), Some(end)) = (extent.first(), extent.last()) else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!(
+                    "dataset {}: has no frames; give a pattern if its files have other names",
+                    self.path.display()
+                ),
+            ));
+        };
+        let mut runs = extent.runs();
+        match (runs.next(), runs.next()) {
+            (Some(run), None) => Ok((Request::new(begin, end, run.step)?, None)),
+            _ => Ok((Request::new(begin, end, 1)?, Some(extent.clone()))),
+        }
+    }
+
     /// Reads one frame: bytes checked against their checksum.
-    pub fn read(&mut self, number: u64) -> Result<crate::Frame> {
-        todo!()
+    pub fn read(&mut self, number: u64) -> Result<Frame> {
+        FrameNo::new(number)?;
+        let job = self.with_daemon(|local| scan_one(&mut local.remote, local.info.handle, number))?;
+        let access = self.access(Pool::new(0), true)?;
+        let job = match job {
+            Some(job) => job,
+            None => access.open_direct(number, &mut None)?,
+        };
+        match access.read(job) {
+            Some(got) => Ok(Frame::new(number, got?)),
+            None => Err(Error::new(ErrorKind::ShuttingDown, format!("frame {number}: the read was stopped"))),
+        }
     }
+
     /// Reads `set` in storage order with read-ahead.
-    pub fn frames(&mut self, set: RunSet, options: &crate::ReadOptions) -> Result<crate::FrameReader> {
-        todo!()
+    pub fn frames(&mut self, set: RunSet, options: &ReadOptions) -> Result<FrameReader> {
+        let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
+        let advised = self.local.as_ref().map(|local| usize::from(local.node.readers));
+        let access = self.access(Pool::new(options.memory_max), options.check)?;
+        FrameReader::start(access, scan, set, options, advised)
+    }
+
+    fn access(&mut self, pool: Arc<Pool>, check: bool) -> Result<Access> {
+        let daemon = self.local.as_ref().map(|local| local.spec.clone());
+        if daemon.is_none() {
+            self.direct()?;
+        }
+        Ok(Access::new(pool, check, daemon, self.direct_spec.clone(), self.direct.clone()))
+    }
+
+    fn direct(&mut self) -> Result<Arc<Direct>> {
+        if let Some(direct) = &self.direct {
+            return Ok(direct.clone());
+        }
+        let direct = Arc::new(self.direct_spec.open()?);
+        self.direct = Some(direct.clone());
+        Ok(direct)
+    }
+
+    /// Asks the daemon, a second time on a new connection if the first is lost; `None` if there is none, or none any
+    /// more (with a warning).
+    fn with_daemon<T>(&mut self, mut ask: impl FnMut(&mut Local) -> Result<T>) -> Result<Option<T>> {
+        let Some(local) = &mut self.local else { return Ok(None) };
+        let first = match ask(local) {
+            Err(error) if lost(local, &error) => error,
+            answer => return answer.map(Some),
+        };
+        tracing::debug!("{first}; connecting again");
+        let reopened = connect(&local.spec.target)
+            .and_then(|(remote, node)| open_on(remote, node, local.spec.clone()));
+        let second = match reopened {
+            Ok(reopened) => {
+                *local = reopened;
+                match ask(local) {
+                    Err(error) if lost(local, &error) => error,
+                    answer => return answer.map(Some),
+                }
+            }
+            Err(error) if daemon_is_gone(&error) => error,
+            Err(error) => return Err(error),
+        };
+        let text = format!(
+            "the Zazen daemon left off ({second}); {} is read straight from the backing store from now on. Results \
+             are the same, only slower; restart it with `zazend`",
+            self.path.display()
+        );
+        warn_once("lost daemon", &text);
+        self.local = None;
+        Ok(None)
+    }
+}
+
+/// What rank 0 tells the others: the frames that exist, or why it does not know, as (kind code, message).
+struct RootExtent(std::result::Result<RunSet, (u32, String)>);
+
+impl Message for RootExtent {
+    const NAME: &'static str = "RootExtent";
+
+    fn write(&self, writer: &mut Writer) {
+        match &self.0 {
+            Ok(extent) => {
+                writer.bool(true);
+                writer.runset(extent);
+            }
+            Err((kind, message)) => {
+                writer.bool(false);
+                writer.u32(*kind);
+                writer.clipped_text(message);
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<RootExtent> {
+        Ok(RootExtent(if reader.bool()? {
+            Ok(reader.runset()?)
+        } else {
+            Err((reader.u32()?, reader.free_text()?))
+        }))
+    }
+}
+
+/// Ranks that came up as singletons would each read everything, and nobody would notice.
+fn refuse_singletons(size: usize, launcher: Option<(usize, usize)>, allowed: Option<String>) -> Result<()> {
+    let Some((rank, launched)) = launcher else { return Ok(()) };
+    if size != 1 || launched <= 1 || allowed.as_deref() == Some("1") {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Mpi,
+        format!(
+            "the launcher started {launched} ranks (this is rank {rank}) but the communicator has only one: most \
+             likely this program's MPI library (mpi4py's, say) is not the one that mpiexec belongs to, or the \
+             communicator is COMM_SELF. Use the mpiexec of the same installation, or set ZAZEN_ALLOW_SINGLETON=1 \
+             if each rank is meant to read everything"
+        ),
+    ))
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Whether `error` means that the daemon is lost. One that says no over a living connection speaks of the dataset
+/// or of the backing store.
+fn lost(local: &Local, error: &Error) -> bool {
+    error.kind() == ErrorKind::ShuttingDown || !local.remote.is_alive()
+}
+
+fn connect(target: &Target) -> Result<(Remote, NodeInfo)> {
+    let mut remote = Remote::connect(target, None)?;
+    remote.set_timeout(Some(CONNECT_TIMEOUT));
+    let node = remote.hello()?;
+    remote.set_timeout(Some(CALL_TIMEOUT));
+    Ok((remote, node))
+}
+
+fn open_on(mut remote: Remote, node: NodeInfo, spec: DaemonSpec) -> Result<Local> {
+    let info = remote.open(&spec.path, spec.pattern.as_deref(), false)?;
+    Ok(Local { remote, node, info, spec })
+}
+
+/// The daemon's side, or `None` with a warning where no daemon can help with this path.
+fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
+    let explicit = options.socket.clone().or_else(|| variable("ZAZEN_SOCKET").map(PathBuf::from));
+    let socket = explicit.or_else(testbed_socket).unwrap_or_else(zazen_env::socket_path::find_socket_path);
+    let target = Target::Local(socket.clone());
+    let no_daemon = |error: &Error| {
+        let text = format!(
+            "no Zazen daemon answers at {} ({error}); reading straight from the backing store. Results are the \
+             same, only slower; start one with `zazend --cache DIR --backing DIR`",
+            socket.display()
+        );
+        warn_once("no daemon", &text);
+    };
+    let (remote, node) = match connect(&target) {
+        Ok(connected) => connected,
+        Err(error) if daemon_is_gone(&error) || error.kind() == ErrorKind::NotFound => {
+            no_daemon(&error);
+            return Ok(None);
+        }
+        Err(error) => return Err(error.within(target)),
+    };
+    let Some(known) = beneath_roots(path, &node.backing_roots) else {
+        let text = format!(
+            "{} is not beneath what this node's daemon caches ({}); reading it straight. Add it with `zazend \
+             --backing`",
+            path.display(),
+            node.backing_roots.join(", ")
+        );
+        warn_once(&format!("outside {}", path.display()), &text);
+        return Ok(None);
+    };
+    let spec = DaemonSpec { target, path: known, pattern: options.pattern.clone() };
+    match open_on(remote, node, spec) {
+        Ok(local) => Ok(Some(local)),
+        Err(error) if daemon_is_gone(&error) => {
+            no_daemon(&error);
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The path as the daemon knows it: as typed or, where that is beneath no root, with symbolic links resolved.
+fn beneath_roots(path: &Path, roots: &[String]) -> Option<PathBuf> {
+    let beneath = |path: &Path| roots.iter().any(|root| path.starts_with(root));
+    if beneath(path) {
+        return Some(path.to_owned());
+    }
+    std::fs::canonicalize(path).ok().filter(|resolved| beneath(resolved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn singletons_are_refused() {
+        let check = |size, launcher, allowed: Option<&str>, fine: bool| {
+            let found = refuse_singletons(size, launcher, allowed.map(str::to_owned));
+            assert_eq!(found.is_ok(), fine, "{size} {launcher:?} {allowed:?}");
+            if let Err(error) = found {
+                assert_eq!(error.kind(), ErrorKind::Mpi);
+                assert!(error.to_string().contains("4 ranks"), "{error}");
+            }
+        };
+        check(1, None, None, true);
+        check(1, Some((0, 1)), None, true);
+        check(4, Some((0, 4)), None, true);
+        check(2, Some((0, 4)), None, true);
+        check(1, Some((2, 4)), None, false);
+        check(1, Some((2, 4)), Some("0"), false);
+        check(1, Some((2, 4)), Some("1"), true);
+    }
+
+    #[test]
+    fn what_rank_0_tells_survives_the_way() {
+        let set = RunSet::range(3, 9).union(&RunSet::range(20, 20));
+        let told = RootExtent::decode(&RootExtent(Ok(set.clone())).encode()).unwrap();
+        assert_eq!(told.0, Ok(set));
+        let told = RootExtent::decode(&RootExtent(Err((2, "no".into()))).encode()).unwrap();
+        assert_eq!(told.0, Err((2, "no".into())));
+        assert!(RootExtent::decode(&[]).is_err());
     }
 }

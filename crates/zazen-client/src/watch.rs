@@ -1,11 +1,29 @@
 //! Pushing the files of a simulation code that cannot be changed: inotify on a directory, files that were
 //! closed after writing or renamed into place, and those that were there before.
+//!
+//! The watch begins before the directory is listed, so that no file falls between; what both see is pushed once.
+//! A file that is hard-linked into place without being written there shows at the next listing only.
+
+mod inbox;
 
 use crate::Pusher;
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-use zazen_core::Result;
+use crate::push::FrameSource;
+use inbox::{Arrival, Inbox};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use zazen_backing::{DirectoryBacking, dataset};
+use zazen_core::{Credentials, Error, ErrorKind, FrameNo, Layout, NameTemplate, RelPath, Result, Validator};
+
+/// How often `stop` is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// First pause before a file that was changing is looked at again; it doubles.
+const RETRY: Duration = Duration::from_millis(100);
+/// Looks at a changing file before it is given up until its next close.
+const RETRIES: u32 = 8;
 
 /// How to watch.
 #[derive(Clone, Debug)]
@@ -18,6 +36,13 @@ pub struct WatchOptions {
     pub idle_exit: Option<Duration>,
     /// Leave off when a file of this name appears in the directory.
     pub until: Option<String>,
+}
+
+impl Default for WatchOptions {
+    /// Existing files too, for ever.
+    fn default() -> WatchOptions {
+        WatchOptions { pattern: None, existing: true, idle_exit: None, until: None }
+    }
 }
 
 /// What [`watch`] tells as it goes.
@@ -46,6 +71,9 @@ pub enum WatchEvent {
 }
 
 /// Watches `directory` and pushes until `stop` is set or the options say so. Runs on the caller's thread.
+///
+/// `NotFound` if there is no such directory. A file that cannot be read or pushed is told and passed over; the
+/// watch goes on.
 pub fn watch(
     directory: &Path,
     pusher: &Pusher,
@@ -53,6 +81,288 @@ pub fn watch(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(WatchEvent),
 ) -> Result<()> {
-    let _ = (directory, pusher, options, stop, tell);
-    todo!()
+    let mut watcher = Watch::new(directory, options)?;
+    let deep = watcher.deep();
+    let inbox = Inbox::open(directory, deep)?;
+    watcher.list(options.existing)?;
+    let mut submit = |number, bytes, source| pusher.push(number, bytes, source);
+    let mut last = Instant::now();
+    watcher.work_off(stop, &mut submit, tell);
+    if options.existing && !stop.load(Ordering::Relaxed) {
+        tell(WatchEvent::CaughtUp);
+    }
+    let mut ended = watcher.until_seen;
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let arrivals = inbox.wait(if ended { Duration::ZERO } else { LOOK })?;
+        let quiet = arrivals.is_empty();
+        for arrival in arrivals {
+            match arrival {
+                Arrival::File(name) => watcher.note(name),
+                Arrival::Folder | Arrival::Overflow => watcher.list(true)?,
+                Arrival::Gone => {
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        format!("directory {}: is gone; files in it are no longer watched", directory.display()),
+                    ));
+                }
+            }
+        }
+        if watcher.work_off(stop, &mut submit, tell) > 0 {
+            last = Instant::now();
+        }
+        if quiet && watcher.nothing_due() {
+            let idle = options.idle_exit.is_some_and(|bound| last.elapsed() >= bound);
+            if idle || ended {
+                return Ok(());
+            }
+        }
+        ended |= watcher.until_seen;
+    }
+}
+
+/// A file to be looked at.
+struct Due {
+    at: Instant,
+    looks: u32,
+}
+
+struct Watch {
+    directory: PathBuf,
+    layout: Option<Layout>,
+    until: Option<String>,
+    until_seen: bool,
+    /// Names to look at, in the order of names: of padded numbers the order of frames.
+    due: BTreeMap<String, Due>,
+    /// What was pushed last under a number, so that a file that is seen twice is pushed once.
+    pushed: HashMap<u64, Validator>,
+    strangers: BTreeSet<String>,
+}
+
+impl Watch {
+    fn new(directory: &Path, options: &WatchOptions) -> Result<Watch> {
+        match std::fs::metadata(directory) {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => {
+                let why = format!("{}: is not a directory; give the one the simulation writes to", directory.display());
+                return Err(Error::new(ErrorKind::InvalidArgument, why));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let why = format!("directory {}: there is none; make it before the watch begins", directory.display());
+                return Err(Error::new(ErrorKind::NotFound, why));
+            }
+            Err(error) => return Err(Error::io(format!("directory {}", directory.display()), error)),
+        }
+        let backing = DirectoryBacking::new(crate::direct::absolute(directory)?)?;
+        let layout = dataset::layout(&backing, &RelPath::default(), options.pattern.as_deref())?;
+        Ok(Watch {
+            directory: directory.to_owned(),
+            layout,
+            until: options.until.clone(),
+            until_seen: false,
+            due: BTreeMap::new(),
+            pushed: HashMap::new(),
+            strangers: BTreeSet::new(),
+        })
+    }
+
+    /// Whether frames lie in folders of the directory.
+    fn deep(&self) -> bool {
+        match &self.layout {
+            Some(Layout::Files(template)) => template.to_string().contains('/'),
+            Some(Layout::Pieces(pieces)) => pieces.iter().any(|piece| piece.path.as_str().contains('/')),
+            None => false,
+        }
+    }
+
+    /// Looks through the directory: every file is noted where `all`, else remembered as one that is not to be pushed.
+    fn list(&mut self, all: bool) -> Result<()> {
+        let mut folders = vec![(self.directory.clone(), String::new())];
+        let deep = self.deep();
+        while let Some((folder, prefix)) = folders.pop() {
+            let named = |error| Error::io(format!("list {}", folder.display()), error);
+            for entry in std::fs::read_dir(&folder).map_err(named)? {
+                let entry = entry.map_err(named)?;
+                let Ok(name) = entry.file_name().into_string() else { continue };
+                let name = format!("{prefix}{name}");
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    if deep {
+                        folders.push((entry.path(), format!("{name}/")));
+                    }
+                } else if all {
+                    self.note(name);
+                } else {
+                    self.until_seen |= self.until.as_deref() == Some(&name);
+                    if let Ok(found) = File::open(entry.path()).and_then(|file| look_of(&file)) {
+                        let parts = frames_in(self.layout.as_ref(), &name).into_iter();
+                        self.pushed.extend(parts.map(|part| (part.number.get(), found.0)));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, name: String) {
+        if self.until.as_deref() == Some(&name) {
+            self.until_seen = true;
+            return;
+        }
+        self.due.insert(name, Due { at: Instant::now(), looks: 0 });
+    }
+
+    fn nothing_due(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    /// Looks at every file whose time has come; returns how many frames were submitted.
+    fn work_off(&mut self, stop: &AtomicBool, submit: &mut Submit<'_>, tell: &mut dyn FnMut(WatchEvent)) -> u64 {
+        let mut submitted = 0;
+        let now = Instant::now();
+        let names: Vec<String> =
+            self.due.iter().filter(|(_, due)| due.at <= now).map(|(name, _)| name.clone()).collect();
+        for name in names {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let Some(due) = self.due.remove(&name) else { continue };
+            match self.look(&name, submit, tell) {
+                Ok(frames) => submitted += frames,
+                Err(Trouble::Changing) if due.looks < RETRIES => {
+                    let looks = due.looks + 1;
+                    self.due.insert(name, Due { at: Instant::now() + RETRY * (1 << due.looks), looks });
+                }
+                Err(Trouble::Changing) => {
+                    let reason = "is still being changed; it is pushed when it is closed".to_owned();
+                    tell(WatchEvent::Failed { name, reason });
+                }
+                Err(Trouble::Failed(error)) => tell(WatchEvent::Failed { name, reason: error.to_string() }),
+            }
+        }
+        submitted
+    }
+
+    fn look(
+        &mut self,
+        name: &str,
+        submit: &mut Submit<'_>,
+        tell: &mut dyn FnMut(WatchEvent),
+    ) -> std::result::Result<u64, Trouble> {
+        if dataset::is_temporary_name(name) || name == zazen_core::limits::MANIFEST_NAME {
+            return Ok(0);
+        }
+        if self.layout.is_none() {
+            self.layout = NameTemplate::detect([name]).map(Layout::Files);
+        }
+        let frames = frames_in(self.layout.as_ref(), name);
+        if frames.is_empty() {
+            if self.strangers.insert(name.to_owned()) {
+                tell(WatchEvent::NotAFrame(name.to_owned()));
+            }
+            return Ok(0);
+        }
+        let mut submitted = 0;
+        for part in frames {
+            let Some((bytes, validator, owner)) = self.read(name, &part)? else { continue };
+            let length = bytes.len() as u64;
+            let source = FrameSource {
+                name: Some(name.to_owned()),
+                offset: part.offset,
+                piece: part.bytes.is_some(),
+                validator: Some(validator),
+                owner: Some(owner),
+            };
+            submit(part.number, bytes, source).map_err(Trouble::Failed)?;
+            self.pushed.insert(part.number.get(), validator);
+            submitted += 1;
+            tell(WatchEvent::Submitted { number: part.number.get(), name: name.to_owned(), bytes: length });
+        }
+        Ok(submitted)
+    }
+
+    /// The frame's bytes and what its file looked like, if that has not been pushed already. Owner and validator
+    /// are those of the open file: the name may lead to another one by now.
+    fn read(&self, name: &str, part: &Part) -> std::result::Result<Option<Found>, Trouble> {
+        let path = self.directory.join(name);
+        let failed = |error| Trouble::Failed(Error::io(path.display().to_string(), error));
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            // Renamed on or removed: its new name, if any, is told by an event of its own.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let before = look_of(&file).map_err(failed)?;
+        if self.pushed.get(&part.number.get()) == Some(&before.0) {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        match part.bytes {
+            None => {
+                bytes.reserve_exact(before.0.size as usize);
+                file.read_to_end(&mut bytes).map_err(failed)?;
+            }
+            // The file is not complete yet: what is missing comes with its next close.
+            Some(length) if part.offset + length > before.0.size => return Ok(None),
+            Some(length) => {
+                bytes.resize(length as usize, 0);
+                std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, part.offset).map_err(failed)?;
+            }
+        }
+        let after = look_of(&file).map_err(failed)?;
+        let whole = part.bytes.is_some() || bytes.len() as u64 == before.0.size;
+        if before.0 != after.0 || !whole {
+            return Err(Trouble::Changing);
+        }
+        Ok(Some((bytes, after.0, after.1)))
+    }
+}
+
+type Submit<'a> = dyn FnMut(FrameNo, Vec<u8>, FrameSource) -> Result<()> + 'a;
+type Found = (Vec<u8>, Validator, (Credentials, u32));
+
+enum Trouble {
+    Changing,
+    Failed(Error),
+}
+
+/// A frame of a file.
+struct Part {
+    number: FrameNo,
+    offset: u64,
+    /// `None`: the whole file.
+    bytes: Option<u64>,
+}
+
+/// The frames whose bytes the file `name` holds.
+fn frames_in(layout: Option<&Layout>, name: &str) -> Vec<Part> {
+    match layout {
+        None => Vec::new(),
+        Some(Layout::Files(template)) => {
+            template.number(name).map(|number| Part { number, offset: 0, bytes: None }).into_iter().collect()
+        }
+        Some(Layout::Pieces(pieces)) => {
+            let of_file = pieces.iter().filter(|piece| piece.path.as_str() == name);
+            let parts = of_file.flat_map(|piece| {
+                (0..piece.count).filter_map(|index| {
+                    let number = FrameNo::new(piece.first + index * piece.step).ok()?;
+                    let offset = piece.offset + index * piece.frame_bytes;
+                    Some(Part { number, offset, bytes: Some(piece.frame_bytes) })
+                })
+            });
+            parts.collect()
+        }
+    }
+}
+
+fn look_of(file: &File) -> std::io::Result<(Validator, (Credentials, u32))> {
+    use std::os::unix::fs::MetadataExt;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(std::io::Error::other("is not a plain file"));
+    }
+    let mtime_ns = found.mtime().saturating_mul(1_000_000_000).saturating_add(found.mtime_nsec());
+    let owner = Credentials { uid: found.uid(), gid: found.gid(), groups: Vec::new() };
+    Ok((Validator { size: found.size(), mtime_ns }, (owner, found.mode() & 0o7777)))
 }

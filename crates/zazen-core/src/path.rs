@@ -33,8 +33,12 @@ impl RelPath {
         for part in text.split('/') {
             match part {
                 "" => continue,
-                "." | ".." => return refuse(ErrorKind::InvalidArgument, "`.` and `..` are not allowed in it"),
-                OWN_DIR => return refuse(ErrorKind::InvalidArgument, "`.zazen` is reserved for Zazen's own files"),
+                "." | ".." => {
+                    return refuse(ErrorKind::InvalidArgument, "`.` and `..` are not allowed in it");
+                }
+                OWN_DIR => {
+                    return refuse(ErrorKind::InvalidArgument, "`.zazen` is reserved for Zazen's own files");
+                }
                 _ if part.len() > NAME_BYTES_MAX => {
                     return refuse(ErrorKind::TooLarge, "has a component longer than 255 bytes");
                 }
@@ -60,7 +64,7 @@ impl RelPath {
 
     /// `self/child`; fails like [`RelPath::new`].
     pub fn join(&self, child: &str) -> Result<RelPath> {
-        RelPath::new(&format!("{}/{child}", self.0).trim_start_matches('/').to_owned())
+        RelPath::new(format!("{}/{child}", self.0).trim_start_matches('/'))
     }
 
     /// The folder that holds this path, and the last component; `None` for the root.

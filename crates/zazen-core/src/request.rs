@@ -20,7 +20,9 @@ impl Request {
         if begin > end {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("request begins at frame {begin}, after its end {end}; give begin <= end (end is inclusive)"),
+                format!(
+                    "request begins at frame {begin}, after its end {end}; give begin <= end (end is inclusive)"
+                ),
             ));
         }
         if stride == 0 {

@@ -5,182 +5,400 @@
 //! A billion numbers with regular placement are one segment; nothing here ever expands a run into a list.
 //!
 //! Invariant: segments are in ascending order, their spans do not overlap, and no segment is empty.
+//!
+//! Costs: with s segments, `contains`, `rank`, `select`, `insert` and `remove` search O(log s) (the first
+//! `rank` or `select` after a change counts once through the segments, and an insertion of a segment moves
+//! those behind it); `slice`, `block`, `cut` and the set operations are O(s), plus the 64 Ki windows where
+//! differing segments overlap and no closed form fits. A union or difference of long, interleaved runs of
+//! unlike steps therefore takes room in proportion to the span in which they overlap (1 bit per number): cut
+//! sets that come from strangers to the request first.
+//!
+//! No number is larger than [`NUMBER_MAX`].
 
-use crate::error::Result;
+mod append;
+mod cut;
+mod edit;
+mod iter;
+mod ops;
+mod run;
+mod segment;
+#[cfg(test)]
+mod tests;
+
 use crate::request::Request;
+use ops::{Op, combine};
+pub use run::{NUMBER_MAX, Run};
+use segment::Seg;
+pub use segment::Segment;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::sync::OnceLock;
 
-/// The numbers `first, first + step, …` (`count` of them). `count ≥ 1`, `step ≥ 1`; `step` is 1 where
-/// `count` is 1; the last number fits in a u64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Run {
-    /// The first number.
-    pub first: u64,
-    /// How many.
-    pub count: u64,
-    /// The distance between neighbours.
-    pub step: u64,
+/// A set of u64 numbers up to [`NUMBER_MAX`]; see the module. Equality is set equality, whatever the segments.
+#[derive(Clone, Default)]
+pub struct RunSet {
+    segs: Vec<Seg>,
+    len: u64,
+    /// The last segment is a block that is not in its smallest form yet.
+    open: bool,
+    /// How many numbers lie before each segment; made when first asked for, dropped by every change.
+    ranks: OnceLock<Box<[u64]>>,
 }
 
-impl Run {
-    /// A run; fails with `InvalidArgument` if `count` or `step` is 0, `TooLarge` if the last number overflows.
-    pub fn new(first: u64, count: u64, step: u64) -> Result<Run> {
-        let _ = (first, count, step);
-        todo!()
+impl RunSet {
+    /// The empty set.
+    pub fn new() -> RunSet {
+        RunSet::default()
     }
 
-    /// The last number.
-    pub fn last(&self) -> u64 {
-        self.first + (self.count - 1) * self.step
+    /// All of `first ..= last`; empty if `first > last`. `last` is taken as [`NUMBER_MAX`] at most.
+    pub fn range(first: u64, last: u64) -> RunSet {
+        let last = last.min(NUMBER_MAX);
+        if first > last {
+            return RunSet::new();
+        }
+        RunSet::from_run(Run { first, count: last - first + 1, step: 1 })
+    }
+
+    /// One run. Panics if it is not valid (see [`Run`]); [`Run::new`] checks what comes from outside.
+    pub fn from_run(run: Run) -> RunSet {
+        assert!(run.is_valid(), "{run:?} is no valid run");
+        let run = Run::normal(run.first, run.count, run.step);
+        RunSet { segs: vec![Seg::Run(run)], len: run.count, ..RunSet::default() }
+    }
+
+    /// The union of runs in any order, overlapping or not. Panics if one is not valid.
+    pub fn from_runs(runs: impl IntoIterator<Item = Run>) -> RunSet {
+        let checked = runs.into_iter().map(|run| {
+            assert!(run.is_valid(), "{run:?} is no valid run");
+            Run::normal(run.first, run.count, run.step)
+        });
+        let mut runs = run::mesh(checked.collect());
+        runs.sort_by_key(|run| run.first);
+        // Runs whose spans overlap go to different layers; each layer is then ascending.
+        let mut layers: Vec<RunSet> = Vec::new();
+        let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+        for run in runs {
+            let at = match ends.peek() {
+                Some(Reverse((last, at))) if *last < run.first => {
+                    let at = *at;
+                    ends.pop();
+                    layers[at].append_run(run);
+                    at
+                }
+                _ => {
+                    layers.push(RunSet::from_run(run));
+                    layers.len() - 1
+                }
+            };
+            ends.push(Reverse((run.last(), at)));
+        }
+        RunSet::union_all(layers)
+    }
+
+    /// The union of many sets.
+    pub fn union_all(sets: impl IntoIterator<Item = RunSet>) -> RunSet {
+        let mut sets: Vec<RunSet> = sets.into_iter().collect();
+        while sets.len() > 1 {
+            sets = sets
+                .chunks(2)
+                .map(|pair| pair.iter().fold(RunSet::new(), |all, set| all.union(set)))
+                .collect();
+        }
+        let mut all = sets.pop().unwrap_or_default();
+        all.seal();
+        all
+    }
+
+    /// Numbers in strictly ascending order, compressed as they come. Panics if they do not ascend.
+    pub fn from_ascending(numbers: impl IntoIterator<Item = u64>) -> RunSet {
+        let mut set = RunSet::new();
+        let mut least = 0;
+        for number in numbers {
+            assert!(number >= least, "number {number} comes after {}: not ascending", least - 1);
+            set.append(number);
+            least = number + 1;
+        }
+        set.seal();
+        set
+    }
+
+    /// How many numbers.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is no number in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The smallest number.
+    pub fn first(&self) -> Option<u64> {
+        self.segs.first().map(Seg::first)
+    }
+
+    /// The largest number.
+    pub fn last(&self) -> Option<u64> {
+        self.segs.last().map(Seg::last)
     }
 
     /// Whether `number` is in it.
     pub fn contains(&self, number: u64) -> bool {
-        number >= self.first && number <= self.last() && (number - self.first) % self.step == 0
+        self.holder_of(number).is_some()
     }
-}
 
-/// One segment, borrowed: what codecs and fingerprints walk.
-#[derive(Clone, Copy, Debug)]
-pub enum Segment<'a> {
-    /// A strided run of any span.
-    Run(Run),
-    /// Numbers `base + offsets[i]`, ascending; `base` is a multiple of 65 536.
-    Sparse {
-        /// The block's first number.
-        base: u64,
-        /// Offsets from it, ascending.
-        offsets: &'a [u16],
-    },
-    /// Number `base + 64·w + b` is in it where bit `b` of `words[w]` is set; `base` is a multiple of 65 536,
-    /// at most 1024 words, trailing zero words may be cut.
-    Bits {
-        /// The block's first number.
-        base: u64,
-        /// The bitmap, least significant bit first.
-        words: &'a [u64],
-    },
-}
+    /// The segment that holds `number`.
+    fn holder_of(&self, number: u64) -> Option<usize> {
+        let at = self.segs.partition_point(|seg| seg.first() <= number).checked_sub(1)?;
+        self.segs[at].contains(number).then_some(at)
+    }
 
-/// A set of u64 numbers; see the module. Equality is set equality, whatever the segments.
-#[derive(Clone, Debug, Default)]
-pub struct RunSet {
-    // the owner of this file chooses
-    _private: (),
-}
-
-#[allow(unused_variables, missing_docs)]
-impl RunSet {
-    /// The empty set.
-    pub fn new() -> RunSet {
-        todo!()
-    }
-    /// All of `first ..= last`; empty if `first > last`.
-    pub fn range(first: u64, last: u64) -> RunSet {
-        todo!()
-    }
-    /// One run.
-    pub fn from_run(run: Run) -> RunSet {
-        todo!()
-    }
-    /// The union of runs in any order, overlapping or not.
-    pub fn from_runs(runs: impl IntoIterator<Item = Run>) -> RunSet {
-        todo!()
-    }
-    /// Numbers in strictly ascending order, compressed as they come.
-    pub fn from_ascending(numbers: impl IntoIterator<Item = u64>) -> RunSet {
-        todo!()
-    }
-    /// How many numbers.
-    pub fn len(&self) -> u64 {
-        todo!()
-    }
-    pub fn is_empty(&self) -> bool {
-        todo!()
-    }
-    /// The smallest number.
-    pub fn first(&self) -> Option<u64> {
-        todo!()
-    }
-    /// The largest number.
-    pub fn last(&self) -> Option<u64> {
-        todo!()
-    }
-    pub fn contains(&self, number: u64) -> bool {
-        todo!()
-    }
     /// Adds a number; false if it was there. Ascending arrivals (a daemon's log) cost O(1) amortised and
-    /// compress as they come; any order costs at most one 64 Ki block.
+    /// compress as they come; any order costs at most one 64 Ki block. Panics beyond [`NUMBER_MAX`].
     pub fn insert(&mut self, number: u64) -> bool {
-        todo!()
+        match self.last() {
+            Some(last) if number < last => {
+                let added = self.insert_inside(number);
+                if added {
+                    self.forget_ranks();
+                }
+                added
+            }
+            Some(last) if number == last => false,
+            _ => {
+                self.append(number);
+                true
+            }
+        }
     }
+
+    /// Adds all numbers of a run. Panics if it is not valid.
+    pub fn insert_run(&mut self, run: Run) {
+        assert!(run.is_valid(), "{run:?} is no valid run");
+        if self.last().is_none_or(|last| last < run.first) {
+            self.append_run(Run::normal(run.first, run.count, run.step));
+        } else {
+            *self = self.union(&RunSet::from_run(run));
+        }
+    }
+
+    /// Adds the numbers of a bitmap as in [`Segment::Bits`], all of them behind the last number; false, and
+    /// nothing is added, if they are not, or if `base` or `words` are not of that form. For decoders.
+    pub fn extend_bits(&mut self, base: u64, words: &[u64]) -> bool {
+        let formed = base.is_multiple_of(segment::WINDOW) && words.len() <= segment::WORDS;
+        let Some(first) = words.iter().position(|word| *word != 0).filter(|_| formed) else {
+            return formed;
+        };
+        let first = base + first as u64 * 64 + u64::from(words[first].trailing_zeros());
+        let reaches_end =
+            base == segment::base_of(u64::MAX) && words.get(segment::WORDS - 1) >= Some(&(1 << 63));
+        if reaches_end || self.last().is_some_and(|last| last >= first) {
+            return false;
+        }
+        self.append_words(base, words);
+        true
+    }
+
+    /// Adds the numbers `base + offsets[i]`, ascending as in [`Segment::Sparse`] (but of any length), all of
+    /// them behind the last number; false, and nothing is added, if they are not, or if `base` or `offsets`
+    /// are not of that form. For decoders.
+    pub fn extend_sparse(&mut self, base: u64, offsets: &[u16]) -> bool {
+        let formed = base.is_multiple_of(segment::WINDOW) && offsets.is_sorted_by(|a, b| a < b);
+        let (Some(first), Some(last), true) = (offsets.first(), offsets.last(), formed) else {
+            return formed;
+        };
+        let behind = self.last().is_none_or(|held| held < base + u64::from(*first));
+        let fits = behind && base + u64::from(*last) <= NUMBER_MAX;
+        if fits {
+            self.append_offsets(base, offsets);
+        }
+        fits
+    }
+
     /// Removes a number; false if it was not there.
     pub fn remove(&mut self, number: u64) -> bool {
-        todo!()
+        let Some(at) = self.holder_of(number) else {
+            return false;
+        };
+        self.forget_ranks();
+        self.remove_from(at, number);
+        true
     }
+
+    /// The numbers in either set.
     pub fn union(&self, other: &RunSet) -> RunSet {
-        todo!()
+        match (self.is_empty(), other.is_empty()) {
+            (_, true) => self.clone(),
+            (true, false) => other.clone(),
+            _ => combine(self, other, Op::Union, false),
+        }
     }
+
+    /// The numbers in both sets.
     pub fn intersection(&self, other: &RunSet) -> RunSet {
-        todo!()
+        combine(self, other, Op::Intersection, false)
     }
+
+    /// The numbers of this set that are not in `other`.
     pub fn difference(&self, other: &RunSet) -> RunSet {
-        todo!()
+        combine(self, other, Op::Difference, false)
     }
+
+    /// Whether every number of this set is in `other`.
     pub fn is_subset(&self, other: &RunSet) -> bool {
-        todo!()
+        self.len <= other.len && combine(self, other, Op::Difference, true).is_empty()
     }
+
+    /// Whether no number is in both sets.
+    pub fn is_disjoint(&self, other: &RunSet) -> bool {
+        combine(self, other, Op::Intersection, true).is_empty()
+    }
+
     /// The numbers within `first ..= last`.
     pub fn slice(&self, first: u64, last: u64) -> RunSet {
-        todo!()
+        let mut out = RunSet::new();
+        self.for_each_clipped(first, last, |seg| out.append_seg(seg));
+        out.seal();
+        out
     }
+
+    /// Calls `take` with each segment's part within `first ..= last`.
+    fn for_each_clipped(&self, first: u64, last: u64, mut take: impl FnMut(&Seg)) {
+        let start = self.segs.partition_point(|seg| seg.last() < first);
+        for seg in &self.segs[start..] {
+            if seg.first() > last {
+                return;
+            }
+            if first <= seg.first() && seg.last() <= last {
+                take(seg);
+            } else if let Some(part) = seg.clip(first, last) {
+                take(&part);
+            }
+        }
+    }
+
     /// The numbers that `request` names, as indices of its index space. A run stays a run (closed form).
     pub fn cut(&self, request: &Request) -> RunSet {
-        todo!()
+        cut::cut(self, request)
     }
-    /// Indices of `request` back to frame numbers; inverse of [`RunSet::cut`] within the request.
+
+    /// Indices of `request` back to frame numbers; inverse of [`RunSet::cut`] within the request. Indices
+    /// beyond the request are dropped.
     pub fn uncut(&self, request: &Request) -> RunSet {
-        todo!()
+        cut::uncut(self, request)
     }
+
     /// How many numbers are smaller than `number`.
     pub fn rank(&self, number: u64) -> u64 {
-        todo!()
+        let Some(at) = self.segs.partition_point(|seg| seg.first() < number).checked_sub(1) else {
+            return 0;
+        };
+        self.ranks()[at] + self.segs[at].rank(number)
     }
+
     /// The number with `rank` smaller ones before it.
     pub fn select(&self, rank: u64) -> Option<u64> {
-        todo!()
+        if rank >= self.len {
+            return None;
+        }
+        let ranks = self.ranks();
+        let at = ranks.partition_point(|before| *before <= rank) - 1;
+        Some(self.segs[at].select(rank - ranks[at]))
     }
+
+    fn ranks(&self) -> &[u64] {
+        self.ranks.get_or_init(|| {
+            let mut before = 0;
+            let count = |seg: &Seg| {
+                before += seg.len();
+                before - seg.len()
+            };
+            self.segs.iter().map(count).collect()
+        })
+    }
+
+    fn forget_ranks(&mut self) {
+        if self.ranks.get().is_some() {
+            self.ranks.take();
+        }
+    }
+
     /// The `count` numbers from rank `start` on (fewer at the end): a contiguous block of the set.
     pub fn block(&self, start: u64, count: u64) -> RunSet {
-        todo!()
+        let end = start.saturating_add(count).min(self.len);
+        if start >= end {
+            return RunSet::new();
+        }
+        match (self.select(start), self.select(end - 1)) {
+            (Some(first), Some(last)) => self.slice(first, last),
+            _ => RunSet::new(),
+        }
     }
+
     /// All numbers ascending; lazy.
-    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        std::iter::empty()
+    pub fn iter(&self) -> impl Iterator<Item = u64> + Clone + '_ {
+        iter::Numbers::new(&self.segs, self.len)
     }
-    /// The set as disjoint strided runs ascending by first number, greedy from the left; lazy.
-    pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
-        std::iter::empty()
+
+    /// The set as disjoint strided runs ascending by first number, greedy from the left; lazy. The sequence
+    /// depends on the set alone, so equal sets print alike.
+    pub fn runs(&self) -> impl Iterator<Item = Run> + Clone + '_ {
+        iter::Runs::new(&self.segs)
     }
+
     /// The segments as stored.
     pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> + '_ {
-        std::iter::empty()
+        self.segs.iter().map(Seg::view)
     }
+
     /// Heap bytes held.
     pub fn heap_bytes(&self) -> usize {
-        todo!()
+        let segments = self.segs.capacity() * segment::SEGMENT_BYTES;
+        let blocks = self.segs.iter().map(Seg::heap_bytes).sum::<usize>();
+        segments + blocks + self.ranks.get().map_or(0, |ranks| ranks.len() * 8)
     }
 }
 
 impl PartialEq for RunSet {
-    fn eq(&self, _other: &RunSet) -> bool {
-        todo!()
+    fn eq(&self, other: &RunSet) -> bool {
+        self.len == other.len && (self.segs == other.segs || self.runs().eq(other.runs()))
     }
 }
 impl Eq for RunSet {}
 
+impl fmt::Debug for RunSet {
+    /// The first runs, as `first..=last/step`, and how many numbers in all.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunSet({} numbers:", self.len)?;
+        for (at, run) in self.runs().take(17).enumerate() {
+            match (at, run.count, run.step) {
+                (16, ..) => write!(f, " …")?,
+                (_, 1, _) => write!(f, " {}", run.first)?,
+                (_, _, 1) => write!(f, " {}..={}", run.first, run.last())?,
+                _ => write!(f, " {}..={}/{}", run.first, run.last(), run.step)?,
+            }
+        }
+        f.write_str(")")
+    }
+}
+
 impl FromIterator<u64> for RunSet {
     /// Any order, duplicates welcome.
-    fn from_iter<I: IntoIterator<Item = u64>>(_numbers: I) -> RunSet {
-        todo!()
+    fn from_iter<I: IntoIterator<Item = u64>>(numbers: I) -> RunSet {
+        let mut set = RunSet::new();
+        let mut late = Vec::new();
+        for number in numbers {
+            if set.last().is_none_or(|last| last < number) {
+                set.append(number);
+            } else {
+                late.push(number);
+            }
+        }
+        set.seal();
+        late.sort_unstable();
+        late.dedup();
+        if late.is_empty() { set } else { set.union(&RunSet::from_ascending(late)) }
     }
 }

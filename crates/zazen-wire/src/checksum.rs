@@ -3,12 +3,12 @@
 
 /// CRC-64/NVME of `bytes`.
 pub fn frame_checksum(bytes: &[u8]) -> u64 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
+    crc_fast::crc64_nvme(bytes)
 }
 
 /// CRC-32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    crc_fast::crc32_iscsi(bytes)
 }
 
 /// CRC-64/NVME of bytes that come in pieces.

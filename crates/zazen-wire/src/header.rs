@@ -1,1 +1,235 @@
-//! pending
+//! The 64-byte header of every message, request or reply, on every carrier.
+//!
+//! ```text
+//!  byte  0        4        6     7     8        10       12        16
+//!       +--------+--------+-----+-----+--------+--------+---------+------------------+
+//!       | "ZZNC" | version| kind|  0  | service|function| status  | call id          |
+//!       +--------+--------+-----+-----+--------+--------+---------+------------------+
+//!       24        28       30    32                 40         44                60
+//!       +---------+--------+-----+------------------+----------+-----------------+------------+
+//!       | payload | fd     |  0  | bulk bytes       | payload  | 0               | header     |
+//!       | bytes   | count  |     |                  | CRC-32C  |                 | CRC-32C    |
+//!       +---------+--------+-----+------------------+----------+-----------------+------------+
+//! ```
+//!
+//! All little endian. After it come the payload, then the bulk bytes. `status` is 0, or in a reply the code of
+//! an [`zazen_core::ErrorKind`]; the payload is then an [`ErrorReply`]. Descriptors travel with the header's
+//! first byte.
+//!
+//! Invariants for all versions to come: the length, magic, version, call id and header CRC stay where they are,
+//! so that any two versions can refuse each other in words. Reserved bytes are written as 0 and not looked at.
+
+use crate::checksum::crc32c;
+use crate::codec::{Message, Reader, Writer};
+use zazen_core::limits::{FDS_PER_MESSAGE_MAX, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use zazen_core::{Error, ErrorKind, Result};
+
+/// Length of the header in bytes.
+pub const HEADER_BYTES: usize = 64;
+/// The first four bytes of every message.
+pub const MAGIC: [u8; 4] = *b"ZZNC";
+/// The oldest protocol version that this build speaks.
+pub const VERSION_MIN: u16 = 1;
+/// The newest protocol version that this build speaks, and the one that it writes.
+pub const VERSION: u16 = 1;
+
+const CRC_AT: usize = HEADER_BYTES - 4;
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// From a client.
+    Request,
+    /// From a server.
+    Reply,
+}
+
+/// A message's header, without what is the same in all (magic, version) or computed (header CRC).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Request or reply.
+    pub kind: Kind,
+    /// The service called.
+    pub service: u16,
+    /// The function called.
+    pub function: u16,
+    /// 0, or the code of an error's kind; always 0 in a request.
+    pub status: u32,
+    /// Chosen by the client, repeated in the reply; 0 in a reply to no call in particular.
+    pub call: u64,
+    /// Bytes of payload that follow the header.
+    pub payload_bytes: u32,
+    /// Descriptors that came with the header.
+    pub fd_count: u16,
+    /// Bulk bytes that follow the payload.
+    pub bulk_bytes: u64,
+    /// CRC-32C of the payload.
+    pub payload_crc: u32,
+}
+
+impl Header {
+    /// The header as bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut writer = Writer::new();
+        writer.raw(&MAGIC);
+        writer.u16(VERSION);
+        writer.u8(match self.kind {
+            Kind::Request => 1,
+            Kind::Reply => 2,
+        });
+        writer.u8(0);
+        writer.u16(self.service);
+        writer.u16(self.function);
+        writer.u32(self.status);
+        writer.u64(self.call);
+        writer.u32(self.payload_bytes);
+        writer.u16(self.fd_count);
+        writer.u16(0);
+        writer.u64(self.bulk_bytes);
+        writer.u32(self.payload_crc);
+        let written = writer.into_bytes();
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..written.len()].copy_from_slice(&written);
+        let crc = crc32c(&bytes[..CRC_AT]);
+        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The header in `bytes`.
+    ///
+    /// Fails with `Protocol` if these bytes are no header (magic), damaged (CRC) or malformed, `Unsupported` if
+    /// the peer's version is not spoken here, `TooLarge` beyond the limits of payload, bulk and descriptors.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header> {
+        let protocol = |why: String| Err(Error::new(ErrorKind::Protocol, why));
+        let mut reader = Reader::new("header", bytes);
+        if reader.raw(4)? != MAGIC {
+            return protocol(format!(
+                "the peer does not speak Zazen's call protocol (message begins with {:02x?}); check the address",
+                &bytes[..4]
+            ));
+        }
+        let crc = crc32c(&bytes[..CRC_AT]).to_le_bytes();
+        if crc != bytes[CRC_AT..] {
+            return protocol(
+                "a message header was damaged on its way (its CRC-32C does not match)".to_owned(),
+            );
+        }
+        let version = reader.u16()?;
+        if !(VERSION_MIN..=VERSION).contains(&version) {
+            return Err(version_refusal(version, version));
+        }
+        let kind = match reader.u8()? {
+            1 => Kind::Request,
+            2 => Kind::Reply,
+            other => return protocol(format!("a message is of unknown kind {other}")),
+        };
+        reader.u8()?;
+        let (service, function, status) = (reader.u16()?, reader.u16()?, reader.u32()?);
+        let (call, payload_bytes, fd_count) = (reader.u64()?, reader.u32()?, reader.u16()?);
+        reader.u16()?;
+        let (bulk_bytes, payload_crc) = (reader.u64()?, reader.u32()?);
+        let header = Header {
+            kind,
+            service,
+            function,
+            status,
+            call,
+            payload_bytes,
+            fd_count,
+            bulk_bytes,
+            payload_crc,
+        };
+        header.check_limits()?;
+        Ok(header)
+    }
+
+    /// The call id of a header that [`Header::decode`] refuses for its version or its sizes; 0 if the bytes are
+    /// no header at all. With it, a refusal can name the call.
+    pub fn call_of(bytes: &[u8; HEADER_BYTES]) -> u64 {
+        let intact = bytes[..4] == MAGIC && crc32c(&bytes[..CRC_AT]).to_le_bytes() == bytes[CRC_AT..];
+        let mut call = [0; 8];
+        call.copy_from_slice(&bytes[16..24]);
+        if intact { u64::from_le_bytes(call) } else { 0 }
+    }
+
+    /// Whether sizes and counts are within what any message may have; `TooLarge` names the one that is not.
+    pub fn check_limits(&self) -> Result<()> {
+        for (what, found, max) in [
+            ("payload bytes", u64::from(self.payload_bytes), PAYLOAD_BYTES_MAX as u64),
+            ("bulk bytes", self.bulk_bytes, FRAME_BYTES_MAX),
+            ("descriptors", u64::from(self.fd_count), FDS_PER_MESSAGE_MAX as u64),
+        ] {
+            if found > max {
+                return Err(Error::new(
+                    ErrorKind::TooLarge,
+                    format!("a message announces {found} {what}, beyond the limit of {max}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `payload` is what this header announced; `Protocol` if it was damaged.
+    pub fn check_payload(&self, payload: &[u8]) -> Result<()> {
+        if payload.len() as u64 != u64::from(self.payload_bytes) || crc32c(payload) != self.payload_crc {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                format!(
+                    "the payload of a message ({} bytes, service {}, function {}) was damaged on its way \
+                     (its CRC-32C does not match)",
+                    payload.len(),
+                    self.service,
+                    self.function
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The words in which a peer that speaks only `min ..= max` is refused.
+pub fn version_refusal(min: u16, max: u16) -> Error {
+    let theirs = if min == max { format!("{min}") } else { format!("{min} to {max}") };
+    let ours =
+        if VERSION_MIN == VERSION { format!("{VERSION}") } else { format!("{VERSION_MIN} to {VERSION}") };
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "the peer speaks version {theirs} of the call protocol, this build speaks {ours}; \
+             install the same release of Zazen on both sides"
+        ),
+    )
+}
+
+/// The payload of a reply whose status is not 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorReply {
+    /// What went wrong, for a person; clipped to [`crate::codec::TEXT_BYTES_MAX`].
+    pub message: String,
+}
+
+impl Message for ErrorReply {
+    const NAME: &'static str = "ErrorReply";
+
+    fn write(&self, writer: &mut Writer) {
+        writer.clipped_text(&self.message);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<ErrorReply> {
+        Ok(ErrorReply { message: reader.free_text()? })
+    }
+}
+
+impl ErrorReply {
+    /// The error that travelled as `status` and this message. A kind that this build does not know (a newer
+    /// peer's) becomes `Unsupported`.
+    pub fn into_error(self, status: u32) -> Error {
+        match ErrorKind::from_code(status) {
+            Some(kind) => Error::new(kind, self.message),
+            None => Error::new(
+                ErrorKind::Unsupported,
+                format!("{} (error kind {status} of a newer release)", self.message),
+            ),
+        }
+    }
+}

@@ -2,11 +2,15 @@
 //!
 //! Everything is little endian and versioned; fields are added at the end of a message only. A decoder meets
 //! the world: it never panics, never allocates more than the input can justify, and says what is wrong.
+//! `docs/formats/wire.md` is the page for people.
 
 pub mod checksum;
 pub mod codec;
 pub mod frames;
+mod frames_codec;
 pub mod handshake;
 pub mod header;
 pub mod record;
 pub mod runset_codec;
+
+pub use codec::Message;

@@ -1,1 +1,27 @@
-//! The node daemon
+//! The node daemon: configuration, the frames and control services, and what holds them together.
+//!
+//! Invariants: the cache is never the truth (whatever it lacks or doubts comes from the backing store); a frame is
+//! handed only to a caller that its source would let read it; one miss is one fetch, however many ask.
+//! The daemon is a library with a thin `main`, so that tests run it in their own process.
+
+pub mod admission;
+pub mod backing_roots;
+pub mod byte_size;
+pub mod check;
+pub mod config;
+pub mod counters;
+pub mod daemon;
+pub mod fetcher;
+pub mod guarded_backing;
+pub mod metrics;
+pub mod misses;
+pub mod node;
+pub mod scan;
+pub mod service_control;
+pub mod service_frames;
+pub mod session;
+pub mod signals;
+pub mod status;
+
+pub use config::Config;
+pub use daemon::Daemon;

@@ -1,1 +1,67 @@
-fn main() {}
+//! zazend: reads its settings, starts the daemon, waits for a signal.
+
+use clap::Parser;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use zazen_core::{Error, Result};
+use zazend::config::{Args, Config};
+use zazend::signals::StopSignals;
+use zazend::{Daemon, check};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.check {
+        let report = check::check(&args);
+        // The report is the command's output.
+        std::io::stdout().write_all(report.text.as_bytes()).ok();
+        return if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    start_log();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Log lines go to standard error; `ZAZEN_LOG` sets what is shown (`info`, `debug`, `zazen_store=debug`, …).
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ZAZEN_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+}
+
+fn run(args: &Args) -> Result<()> {
+    let config = Config::assemble(args)?;
+    let (tell_node, node_later) = mpsc::channel();
+    let signals = StopSignals::catch(node_later)?;
+    let (ready_fd, ready_file) = (config.ready_fd, config.ready_file.clone());
+    let daemon = Daemon::start(config)?;
+    tell_node.send(daemon.node().clone()).ok();
+    tracing::info!("{}", daemon.describe());
+    let ready = daemon.ready_json() + "\n";
+    if let Some(fd) = ready_fd {
+        let told = std::fs::OpenOptions::new().write(true).open(format!("/dev/fd/{fd}"));
+        let told = told.and_then(|mut file| file.write_all(ready.as_bytes()));
+        told.map_err(|error| Error::io(format!("tell readiness to --ready-fd {fd}"), error))?;
+    }
+    if let Some(path) = ready_file {
+        // Written aside and renamed: whoever waits for the file never sees half of it.
+        let fresh = path.with_extension("new");
+        let told = std::fs::write(&fresh, &ready).and_then(|()| std::fs::rename(&fresh, &path));
+        told.map_err(|error| Error::io(format!("write --ready-file {}", path.display()), error))?;
+    }
+    let signal = signals.wait();
+    tracing::info!("{signal}: stopping, calls in progress may finish; signal again to stop at once");
+    let cut_off = daemon.stop()?;
+    match cut_off {
+        0 => tracing::info!("stopped"),
+        _ => {
+            tracing::warn!("stopped; {cut_off} calls were cut off after the time that --drain-seconds gives")
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Cold reads through the API against fio's best on the same disk and the same files.
+
+use crate::measure::{Row, interleave, rate, seconds, speed_ratios};
+use crate::rig::{Daemon, Folder, dataset, drop_caches};
+use crate::warm::{SIZES, read_through, skipped};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use zazen_core::{Error, ErrorKind, Result, RunSet};
+
+/// One way for fio to read a large file, sequentially or several blocks at once.
+const FIO_WAYS: [&[&str]; 4] = [
+    &["--ioengine=io_uring", "--iodepth=16", "--direct=1", "--bs=1M"],
+    &["--ioengine=io_uring", "--iodepth=32", "--direct=1", "--bs=512k"],
+    &["--ioengine=psync", "--numjobs=4", "--direct=1", "--bs=1M", "--offset_increment=25%", "--size=25%"],
+    &["--ioengine=psync", "--numjobs=4", "--bs=1M", "--offset_increment=25%", "--size=25%"],
+];
+
+pub(crate) fn cold(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
+    if Command::new("fio").arg("--version").output().is_err() {
+        return Ok(vec![skipped("cold read / fio", "fio is not installed (Debian: apt-get install -y fio)")]);
+    }
+    if !drop_caches() {
+        return Ok(vec![skipped("cold read / fio", "needs root to drop the page cache")]);
+    }
+    let mut rows = Vec::new();
+    for (name, bytes, count) in SIZES {
+        let place = folder.fresh("cold")?;
+        let backing = place.join("backing");
+        let source = dataset(&backing, "sim", count, bytes)?;
+        let total = bytes as u64 * count;
+        let large = large_file(&place, total)?;
+        let daemon = Daemon::start(&place, &backing)?;
+        let mut opened = daemon.open(&source)?;
+        let set = RunSet::range(0, count - 1);
+        read_through(&mut opened, &set)?;
+        // The sources are compared by stat alone; their pages must not help.
+        let mut best = (f64::MAX, 0);
+        for way in 0..FIO_WAYS.len() {
+            let time = fio(&large, way)?;
+            if time < best.0 {
+                best = (time, way);
+            }
+        }
+        let (ours, peer) = interleave(
+            repeats,
+            || {
+                drop_caches();
+                seconds(|| read_through(&mut opened, &set).map(drop))
+            },
+            || fio(&large, best.1),
+        )?;
+        let note = format!(
+            "ours {:.0} MB/s, fio {:.0} MB/s on one file of the same size ({})",
+            rate(total, &ours),
+            rate(total, &peer),
+            FIO_WAYS[best.1].join(" ")
+        );
+        let goal = if bytes >= 430_000 { ">= 0.95" } else { "-" };
+        let value = speed_ratios(&ours, &peer);
+        rows.push(Row { name: format!("cold read, {name} frames / fio's best"), value, unit: "ratio", goal, note });
+    }
+    Ok(rows)
+}
+
+fn large_file(place: &Path, bytes: u64) -> Result<PathBuf> {
+    let path = place.join("large");
+    let fail = |error| Error::io(format!("write {}", path.display()), error);
+    let mut file = std::fs::File::create(&path).map_err(fail)?;
+    let block = crate::rig::noise(4 << 20);
+    let mut left = bytes;
+    while left > 0 {
+        let part = left.min(block.len() as u64);
+        std::io::Write::write_all(&mut file, &block[..part as usize]).map_err(fail)?;
+        left -= part;
+    }
+    file.sync_all().map_err(fail)?;
+    Ok(path)
+}
+
+/// Seconds that fio says it took to read the file once, cold.
+fn fio(file: &Path, way: usize) -> Result<f64> {
+    drop_caches();
+    let output = Command::new("fio")
+        .args(["--name=peer", "--rw=read", "--readonly", "--output-format=json", "--group_reporting"])
+        .arg(format!("--filename={}", file.display()))
+        .args(FIO_WAYS[way])
+        .output()
+        .map_err(|error| Error::io("run fio", error))?;
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Error::new(ErrorKind::Io, format!("fio's answer: {error}")))?;
+    let read = &told["jobs"][0]["read"];
+    match (read["io_bytes"].as_f64(), read["bw_bytes"].as_f64()) {
+        (Some(bytes), Some(rate)) if rate > 0.0 => Ok(bytes / rate),
+        _ => Err(Error::new(ErrorKind::Io, format!("fio read nothing: {}", String::from_utf8_lossy(&output.stderr)))),
+    }
+}

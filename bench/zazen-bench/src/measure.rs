@@ -1,0 +1,98 @@
+//! Interleaved repeats, medians, spreads, and the one way a row is printed.
+
+use serde::Serialize;
+use std::time::Instant;
+use zazen_core::Result;
+
+/// One figure.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// What was measured.
+    pub(crate) name: String,
+    /// The figure: a ratio, or a quantity where no peer exists.
+    pub(crate) value: Spread,
+    /// Its unit: "ratio", "ms", "MiB", "%".
+    pub(crate) unit: &'static str,
+    /// The goal, as text.
+    pub(crate) goal: &'static str,
+    /// Absolute rates, peers' settings, or why a row was skipped.
+    pub(crate) note: String,
+}
+
+/// Smallest, median and largest of some repeats.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) min: f64,
+    pub(crate) median: f64,
+    pub(crate) max: f64,
+    pub(crate) repeats: usize,
+}
+
+impl Spread {
+    pub(crate) fn of(values: &[f64]) -> Spread {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len() / 2;
+        let median = match sorted.len() {
+            0 => f64::NAN,
+            n if n % 2 == 1 => sorted[middle],
+            _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        };
+        Spread {
+            min: sorted.first().copied().unwrap_or(f64::NAN),
+            median,
+            max: sorted.last().copied().unwrap_or(f64::NAN),
+            repeats: sorted.len(),
+        }
+    }
+}
+
+/// Seconds that `work` took.
+pub(crate) fn seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Times of `ours` and `peer`, taken in turn (A B, B A, …) after one uncounted turn of each.
+pub(crate) fn interleave(
+    repeats: usize,
+    mut ours: impl FnMut() -> Result<f64>,
+    mut peer: impl FnMut() -> Result<f64>,
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    ours()?;
+    peer()?;
+    for turn in 0..repeats {
+        if turn % 2 == 0 {
+            a.push(ours()?);
+            b.push(peer()?);
+        } else {
+            b.push(peer()?);
+            a.push(ours()?);
+        }
+    }
+    Ok((a, b))
+}
+
+/// Pairwise ratios `peer / ours` of two time series: above 1, ours is faster.
+pub(crate) fn speed_ratios(ours: &[f64], peer: &[f64]) -> Spread {
+    Spread::of(&ours.iter().zip(peer).map(|(ours, peer)| peer / ours).collect::<Vec<_>>())
+}
+
+/// `bytes` at the median of `times`, in MB/s.
+pub(crate) fn rate(bytes: u64, times: &[f64]) -> f64 {
+    bytes as f64 / 1e6 / Spread::of(times).median
+}
+
+#[allow(clippy::print_stdout)] // a command's own output
+pub(crate) fn print_head() {
+    println!("{:<44} {:>9} {:>19} {:>7}  {:<10} note", "figure", "median", "min … max", "unit", "goal");
+}
+
+#[allow(clippy::print_stdout)] // a command's own output
+pub(crate) fn print(row: &Row) {
+    let Spread { min, median, max, .. } = row.value;
+    let spread = format!("{min:.3} … {max:.3}");
+    println!("{:<44} {median:>9.3} {spread:>19} {:>7}  {:<10} {}", row.name, row.unit, row.goal, row.note);
+}

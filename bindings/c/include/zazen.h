@@ -1,0 +1,535 @@
+#ifndef ZAZEN_H
+#define ZAZEN_H
+
+/* Generated from the Rust sources by `ZAZEN_UPDATE_HEADER=1 cargo test -p zazen-c`: do not edit. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+// How a frame came.
+enum zazen_source_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // From the node's cache, pushed there by a writer.
+  ZAZEN_NATIVE = 0,
+  // From the node's cache, brought there by an earlier miss.
+  ZAZEN_ALIEN = 1,
+  // From the backing store, through the daemon.
+  ZAZEN_BACKING = 2,
+  // From the backing store, without a daemon.
+  ZAZEN_DIRECT = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum zazen_source_t zazen_source_t;
+#else
+typedef int32_t zazen_source_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What a call came to: ZAZEN_OK or a negative status. New ones may be added: treat an unknown negative value as an
+// error.
+enum zazen_status_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // It worked.
+  ZAZEN_OK = 0,
+  // The call asks for something that cannot be: fix the call.
+  ZAZEN_INVALID_ARGUMENT = -1,
+  // The named object does not exist.
+  ZAZEN_NOT_FOUND = -2,
+  // The caller may not do this with this object.
+  ZAZEN_PERMISSION_DENIED = -3,
+  // A different object already has this name or number.
+  ZAZEN_CONFLICT = -4,
+  // A disk, budget or quota is full.
+  ZAZEN_NO_SPACE = -5,
+  // A daemon, node or backing store does not answer: start it, or wait.
+  ZAZEN_UNAVAILABLE = -6,
+  // An answer did not come in time.
+  ZAZEN_TIMED_OUT = -7,
+  // Stored bytes do not match their checksum, or a stored record is damaged.
+  ZAZEN_CORRUPT = -8,
+  // A peer broke the protocol.
+  ZAZEN_PROTOCOL = -9,
+  // The cluster key is missing or wrong.
+  ZAZEN_AUTHENTICATION = -10,
+  // A size, count or number is beyond its limit.
+  ZAZEN_TOO_LARGE = -11,
+  // In use, or at the limit of callers: try again.
+  ZAZEN_BUSY = -12,
+  // This build, file system or peer version cannot do it.
+  ZAZEN_UNSUPPORTED = -13,
+  // The source changed after the copy was made.
+  ZAZEN_STALE = -14,
+  // The daemon is draining and takes no new work.
+  ZAZEN_SHUTTING_DOWN = -15,
+  // The device or the kernel reported a failure.
+  ZAZEN_IO = -16,
+  // MPI or the caller's own collectives failed, or the ranks came up as singletons.
+  ZAZEN_MPI = -17,
+  // The configuration is wrong: fix the file or option that the message names.
+  ZAZEN_CONFIG = -18,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum zazen_status_t zazen_status_t;
+#else
+typedef int32_t zazen_status_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// An opened dataset. Threads may share it; they take turns.
+typedef struct zazen_dataset_t zazen_dataset_t;
+
+// A frame in memory. Threads may share it; its bytes live until zazen_frame_free.
+typedef struct zazen_frame_t zazen_frame_t;
+
+// An iteration over frames with read-ahead. Threads may share it; they take turns.
+typedef struct zazen_frames_t zazen_frames_t;
+
+// An iteration over the runs of a set. One thread at a time.
+typedef struct zazen_runs_t zazen_runs_t;
+
+// An immutable set of frame numbers, held as runs. Threads may share it.
+typedef struct zazen_runset_t zazen_runset_t;
+
+// A writer into the caches of many nodes. Threads may share it.
+typedef struct zazen_writer_t zazen_writer_t;
+
+// The numbers first, first + step, … (count of them); count and step are at least 1.
+typedef struct zazen_run_t {
+  // The first number.
+  uint64_t first;
+  // How many.
+  uint64_t count;
+  // The distance between neighbours.
+  uint64_t step;
+} zazen_run_t;
+
+// How to open a dataset; zero in a field means the default.
+typedef struct zazen_open_options_t {
+  // sizeof(zazen_open_options_t).
+  size_t struct_size;
+  // The daemon's socket; NULL: $ZAZEN_SOCKET or the default.
+  const char *socket;
+  // File names, such as "frame-{n:07}.dcd"; NULL: the manifest, or what the names tell.
+  const char *pattern;
+  // "tcp://host:port" of a served backing store to read when no daemon answers; NULL: $ZAZEN_BACKING, or the
+  // dataset's directory itself.
+  const char *backing;
+  // Not 0: ask no daemon at all.
+  uint64_t direct;
+} zazen_open_options_t;
+
+// Frames begin, begin + stride, … up to end, inclusive.
+typedef struct zazen_range_t {
+  // The first frame number.
+  uint64_t begin;
+  // The bound, inclusive.
+  uint64_t end;
+  // The distance between frame numbers; at least 1.
+  uint64_t stride;
+} zazen_range_t;
+
+// How to assign; zero in a field means the default. Equal on all ranks.
+typedef struct zazen_assign_options_t {
+  // sizeof(zazen_assign_options_t).
+  size_t struct_size;
+  // 0: the full rules. 1: exactly the paper's (Zazen, FAST'10, section 4).
+  uint64_t paper_rules;
+  // 0: the owner-resolved protocol. 1: two all-reduces over bitmaps, as the paper has it.
+  uint64_t bitmap_protocol;
+} zazen_assign_options_t;
+
+// Collective operations of the caller's ranks. zazen_mpi.h fills it from an MPI_Comm; programs without MPI fill it
+// themselves.
+//
+// All functions are called on the thread that called zazen_assign, by all ranks in the same order; they block. Each
+// returns 0, or a code of its own that the error message repeats; after one failed the ranks are out of step and the
+// job should end. No function may call back into Zazen.
+typedef struct zazen_collectives_t {
+  // sizeof(zazen_collectives_t).
+  size_t struct_size;
+  // Passed to every function.
+  void *context;
+  // This rank, from 0.
+  uint64_t rank;
+  // How many ranks there are.
+  uint64_t size;
+  // Replaces `words` by their element-wise sums (wrapping) over all ranks; counts are equal.
+  int32_t (*allreduce_sum)(void *context, uint64_t *words, uint64_t count);
+  // Replaces `words` by their bitwise or over all ranks; counts are equal.
+  int32_t (*allreduce_or)(void *context, uint64_t *words, uint64_t count);
+  // Sends word j of `send` to rank j; `receive[j]` is what rank j sent here. One word per rank each.
+  int32_t (*alltoall)(void *context, const uint64_t *send, uint64_t *receive);
+  // Sends `send_bytes[j]` bytes at `send[j]` to rank j and receives `receive_bytes[j]` from it at `receive[j]`. Both
+  // sides know the lengths, which may be 0 (then the pointer may be NULL) and may exceed 2^31. What a rank sends to
+  // itself has length 0.
+  int32_t (*alltoallv)(void *context,
+                       const void *const *send,
+                       const uint64_t *send_bytes,
+                       void *const *receive,
+                       const uint64_t *receive_bytes);
+  // Copies rank 0's `bytes` bytes at `buffer` to all ranks.
+  int32_t (*broadcast)(void *context, void *buffer, uint64_t bytes);
+} zazen_collectives_t;
+
+// How the frames were assigned.
+typedef struct zazen_assignment_t {
+  // sizeof(zazen_assignment_t), set by the caller.
+  size_t struct_size;
+  // Frames of this rank that its node holds as natives,
+  uint64_t native;
+  // as aliens,
+  uint64_t alien;
+  // and that no node holds.
+  uint64_t residue;
+  // The same over all ranks.
+  uint64_t total_native;
+  // Aliens over all ranks.
+  uint64_t total_alien;
+  // Residue over all ranks.
+  uint64_t total_residue;
+  // Payload bytes that this rank sent.
+  uint64_t bytes_sent;
+  // Collective rounds.
+  uint64_t rounds;
+  // 1 if the fingerprint showed a perfect hit, 0 if holdings were exchanged.
+  uint64_t perfect_hit;
+} zazen_assignment_t;
+
+// How to read; zero in a field means the default.
+typedef struct zazen_read_options_t {
+  // sizeof(zazen_read_options_t).
+  size_t struct_size;
+  // Bytes read ahead at most (a larger single frame still comes); 0: 256 MiB.
+  uint64_t memory_max;
+  // Files in flight; 0: as suits the node's disk.
+  uint64_t readers;
+  // Not 0: do not compare checksums.
+  uint64_t unchecked;
+} zazen_read_options_t;
+
+// Where the frames taken so far came from.
+typedef struct zazen_read_stats_t {
+  // sizeof(zazen_read_stats_t), set by the caller.
+  size_t struct_size;
+  // From the cache as natives.
+  uint64_t native;
+  // From the cache as aliens that were there before.
+  uint64_t alien;
+  // Read from the backing store, by the daemon or directly.
+  uint64_t backing_reads;
+  // Bytes of all frames.
+  uint64_t bytes;
+  // Bad checksums met and mended.
+  uint64_t mended;
+} zazen_read_stats_t;
+
+// How to push; zero in a field means the default.
+typedef struct zazen_writer_options_t {
+  // sizeof(zazen_writer_options_t).
+  size_t struct_size;
+  // "host[:port],host[:port]…" or the path of a file with one a line. Needed.
+  const char *nodes;
+  // The cluster key file; NULL: $ZAZEN_KEY.
+  const char *key;
+  // Names frames that come without a name, such as "frame-{n:07}.dcd".
+  const char *pattern;
+  // When the window is full: 0: skip the frame (the backing store has it). 1: wait.
+  uint64_t block;
+  // Frames in flight at most; 0: 64.
+  uint64_t window_frames;
+  // Bytes in flight at most; 0: 256 MiB.
+  uint64_t window_bytes;
+  // Milliseconds that a node may take for a frame before it counts as dead; 0: 10 000.
+  uint64_t timeout_ms;
+} zazen_writer_options_t;
+
+// How many frames met each fate. After zazen_writer_close every submitted frame is in exactly one of pushed,
+// already_there, skipped_slow, skipped_no_node and refused.
+typedef struct zazen_counters_t {
+  // sizeof(zazen_counters_t), set by the caller.
+  size_t struct_size;
+  // Frames handed over.
+  uint64_t submitted;
+  // Stored by some node.
+  uint64_t pushed;
+  // Some node had the very same frame.
+  uint64_t already_there;
+  // The window was full and the writer was not to wait.
+  uint64_t skipped_slow;
+  // Every node was dead or full.
+  uint64_t skipped_no_node;
+  // A node refused the frame for good.
+  uint64_t refused;
+  // Sends repeated on another node.
+  uint64_t resent;
+  // Times a node was marked dead.
+  uint64_t node_deaths;
+  // Bytes of pushed frames.
+  uint64_t bytes_pushed;
+} zazen_counters_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Says in a few words what `status` means. The string is static.
+const char *zazen_strerror(int32_t status);
+
+// The message of the last call that failed on this thread: object, limit and next step. Empty if none did. Valid until
+// the next call fails on this thread.
+const char *zazen_last_error(void);
+
+// The library's version, such as "0.1.0". The string is static.
+const char *zazen_version(void);
+
+// Makes the union of `count` runs, in any order, overlapping or not. `*set` is the caller's to free.
+//
+// The caller sees to it that:
+// `runs` points to `count` runs (or `count` is 0); `set` is writable.
+int32_t zazen_runset_from_runs(const struct zazen_run_t *runs, size_t count, struct zazen_runset_t **set);
+
+// How many numbers are in `set`; 0 for NULL.
+//
+// The caller sees to it that:
+// `set` is NULL or live.
+uint64_t zazen_runset_len(const struct zazen_runset_t *set);
+
+// Whether `number` is in `set`: 1 or 0.
+//
+// The caller sees to it that:
+// `set` is NULL or live.
+int32_t zazen_runset_contains(const struct zazen_runset_t *set, uint64_t number);
+
+// Writes the numbers from the `rank`-th smallest on (0 is the smallest) to `numbers`, at most `capacity`; returns how
+// many. Fewer than `capacity` means that the set ends there.
+//
+// The caller sees to it that:
+// `set` is NULL or live; `numbers` has room for `capacity`.
+size_t zazen_runset_numbers(const struct zazen_runset_t *set,
+                            uint64_t rank,
+                            uint64_t *numbers,
+                            size_t capacity);
+
+// Begins an iteration over the disjoint runs of `set`, ascending by first number; NULL for NULL. The iteration is the
+// caller's to free and outlives `set`.
+//
+// The caller sees to it that:
+// `set` is NULL or live.
+struct zazen_runs_t *zazen_runset_runs(const struct zazen_runset_t *set);
+
+// Writes the next run to `*run` and returns 1, or returns 0 at the end.
+//
+// The caller sees to it that:
+// `runs` is NULL or live; `run` is writable.
+int32_t zazen_runs_next(struct zazen_runs_t *runs, struct zazen_run_t *run);
+
+// Ends an iteration over runs; NULL is ignored.
+//
+// The caller sees to it that:
+// `runs` is NULL or live, and not used afterwards.
+void zazen_runs_free(struct zazen_runs_t *runs);
+
+// Frees a set; NULL is ignored.
+//
+// The caller sees to it that:
+// `set` is NULL or live, and not used afterwards.
+void zazen_runset_free(struct zazen_runset_t *set);
+
+// Opens the dataset whose directory is `path`. `options` may be NULL. `*dataset` is the caller's to close.
+//
+// Where no daemon answers, frames come from the backing store: see zazen_has_daemon. ZAZEN_NOT_FOUND if there is no
+// such directory.
+//
+// The caller sees to it that:
+// Strings are NUL-terminated; `options` is NULL or as large as it says; `dataset` is writable.
+int32_t zazen_open(const char *path,
+                   const struct zazen_open_options_t *options,
+                   struct zazen_dataset_t **dataset);
+
+// Closes a dataset; frames and readers obtained from it live on. NULL is ignored.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live, and not used afterwards.
+void zazen_close(struct zazen_dataset_t *dataset);
+
+// Whether a daemon answered when the dataset was opened: 1 or 0.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live.
+int32_t zazen_has_daemon(const struct zazen_dataset_t *dataset);
+
+// The dataset's absolute path; NULL for NULL. Lives as long as the dataset.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live.
+const char *zazen_path(const struct zazen_dataset_t *dataset);
+
+// The frame numbers that exist on the backing store, or in the node's cache if that does not answer. `*set` is the
+// caller's to free.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `set` is writable.
+int32_t zazen_extent(struct zazen_dataset_t *dataset,
+                     struct zazen_runset_t **set);
+
+// What this node's cache holds of `range` as natives and aliens (paper section 4: query). Both sets are the caller's to
+// free.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `range` is readable; `native` and `alien` are writable.
+int32_t zazen_query(struct zazen_dataset_t *dataset,
+                    const struct zazen_range_t *range,
+                    struct zazen_runset_t **native,
+                    struct zazen_runset_t **alien);
+
+// Agrees with the other ranks on who reads what (paper section 4: zazen). Collective: every rank calls it with an equal
+// range and options.
+//
+// `range`: NULL for all frames that exist, as rank 0 sees them. `options`: NULL for the defaults. `collectives`: NULL for
+// this process alone. `assignment`: filled if not NULL. `*set`: the frame numbers that this rank reads, the caller's to
+// free; every requested frame is in exactly one rank's set.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; structs are NULL or as large as they say; `set` is writable.
+int32_t zazen_assign(struct zazen_dataset_t *dataset,
+                     const struct zazen_range_t *range,
+                     const struct zazen_assign_options_t *options,
+                     const struct zazen_collectives_t *collectives,
+                     struct zazen_assignment_t *assignment,
+                     struct zazen_runset_t **set);
+
+// Reads frame `number`, checked against its checksum. `*frame` is the caller's to free.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `frame` is writable.
+int32_t zazen_read(struct zazen_dataset_t *dataset, uint64_t number, struct zazen_frame_t **frame);
+
+// Begins reading the frames of `set` in storage order. `options` may be NULL. `*frames` is the caller's to close; it
+// outlives `set` and `dataset`.
+//
+// The caller sees to it that:
+// `dataset` and `set` are NULL or live; `options` is NULL or as large as it says; `frames` is writable.
+int32_t zazen_frames(struct zazen_dataset_t *dataset,
+                     const struct zazen_runset_t *set,
+                     const struct zazen_read_options_t *options,
+                     struct zazen_frames_t **frames);
+
+// The next frame, which is the caller's to free; `*frame` is NULL at the end. A failure concerns one frame: the iteration
+// can go on.
+//
+// The caller sees to it that:
+// `frames` is NULL or live; `frame` is writable.
+int32_t zazen_next(struct zazen_frames_t *frames,
+                   struct zazen_frame_t **frame);
+
+// Frames not yet taken; 0 for NULL.
+//
+// The caller sees to it that:
+// `frames` is NULL or live.
+uint64_t zazen_frames_remaining(const struct zazen_frames_t *frames);
+
+// Where the frames taken so far came from.
+//
+// The caller sees to it that:
+// `frames` is NULL or live; `stats` is as large as it says.
+int32_t zazen_frames_stats(const struct zazen_frames_t *frames, struct zazen_read_stats_t *stats);
+
+// Ends an iteration and its read-ahead; frames taken from it live on. NULL is ignored.
+//
+// The caller sees to it that:
+// `frames` is NULL or live, and not used afterwards.
+void zazen_frames_close(struct zazen_frames_t *frames);
+
+// The frame's number.
+//
+// The caller sees to it that:
+// `frame` is NULL or live.
+uint64_t zazen_frame_number(const struct zazen_frame_t *frame);
+
+// The frame's bytes, read-only; NULL for NULL.
+//
+// The caller sees to it that:
+// `frame` is NULL or live.
+const void *zazen_frame_data(const struct zazen_frame_t *frame);
+
+// How many bytes the frame has.
+//
+// The caller sees to it that:
+// `frame` is NULL or live.
+uint64_t zazen_frame_bytes(const struct zazen_frame_t *frame);
+
+// Absolute path by which the bytes can be opened: in the cache if cached, else on the backing store. Lives as long as
+// the frame.
+//
+// The caller sees to it that:
+// `frame` is NULL or live.
+const char *zazen_frame_path(const struct zazen_frame_t *frame);
+
+// How the frame came.
+//
+// The caller sees to it that:
+// `frame` is NULL or live.
+zazen_source_t zazen_frame_source(const struct zazen_frame_t *frame);
+
+// Frees a frame and its bytes; NULL is ignored.
+//
+// The caller sees to it that:
+// `frame` is NULL or live, and not used afterwards.
+void zazen_frame_free(struct zazen_frame_t *frame);
+
+// Opens a writer for the dataset at `dataset`, its absolute path as the readers spell it. It connects when there is
+// something to send. `*writer` is the caller's to close.
+//
+// The caller sees to it that:
+// Strings are NUL-terminated; `options` is as large as it says; `writer` is writable.
+int32_t zazen_writer_open(const char *dataset,
+                          const struct zazen_writer_options_t *options,
+                          struct zazen_writer_t **writer);
+
+// Hands over frame `number`; its bytes are copied before the call returns. `name`: the file beneath the dataset that
+// holds the frame; NULL: as the pattern says.
+//
+// Returns at once unless the window is full and the writer is to wait. What becomes of the frame shows in the counters.
+//
+// The caller sees to it that:
+// `writer` is NULL or live; `data` has `bytes` readable bytes; `name` is NULL or NUL-terminated.
+int32_t zazen_write(struct zazen_writer_t *writer,
+                    uint64_t number,
+                    const void *data,
+                    uint64_t bytes,
+                    const char *name);
+
+// Fates so far.
+//
+// The caller sees to it that:
+// `writer` is NULL or live; `counters` is as large as it says.
+int32_t zazen_writer_counters(const struct zazen_writer_t *writer, struct zazen_counters_t *counters);
+
+// Waits until every frame's fate is settled, fills `counters` if not NULL, and frees the writer, which must not be used
+// afterwards. A wrong `counters->struct_size` or a NULL writer is refused, and nothing is freed; any other failure frees
+// the writer too.
+//
+// The caller sees to it that:
+// `writer` is NULL or live; `counters` is NULL or as large as it says.
+int32_t zazen_writer_close(struct zazen_writer_t *writer,
+                           struct zazen_counters_t *counters);
+
+// Drops a writer without waiting: frames in flight may or may not arrive. NULL is ignored.
+//
+// The caller sees to it that:
+// `writer` is NULL or live, and not used afterwards.
+void zazen_writer_abandon(struct zazen_writer_t *writer);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* ZAZEN_H */

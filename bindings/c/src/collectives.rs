@@ -1,0 +1,180 @@
+//! `zazen_collectives_t`: the caller's own collectives as a carrier.
+
+use crate::status::invalid;
+use std::ffi::c_void;
+use zazen_assign::Collectives;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// Collective operations of the caller's ranks. zazen_mpi.h fills it from an MPI_Comm; programs without MPI fill it
+/// themselves.
+///
+/// All functions are called on the thread that called zazen_assign, by all ranks in the same order; they block. Each
+/// returns 0, or a code of its own that the error message repeats; after one failed the ranks are out of step and the
+/// job should end. No function may call back into Zazen.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct zazen_collectives_t {
+    /// sizeof(zazen_collectives_t).
+    pub struct_size: usize,
+    /// Passed to every function.
+    pub context: *mut c_void,
+    /// This rank, from 0.
+    pub rank: u64,
+    /// How many ranks there are.
+    pub size: u64,
+    /// Replaces `words` by their element-wise sums (wrapping) over all ranks; counts are equal.
+    pub allreduce_sum: Option<unsafe extern "C" fn(context: *mut c_void, words: *mut u64, count: u64) -> i32>,
+    /// Replaces `words` by their bitwise or over all ranks; counts are equal.
+    pub allreduce_or: Option<unsafe extern "C" fn(context: *mut c_void, words: *mut u64, count: u64) -> i32>,
+    /// Sends word j of `send` to rank j; `receive[j]` is what rank j sent here. One word per rank each.
+    pub alltoall:
+        Option<unsafe extern "C" fn(context: *mut c_void, send: *const u64, receive: *mut u64) -> i32>,
+    /// Sends `send_bytes[j]` bytes at `send[j]` to rank j and receives `receive_bytes[j]` from it at `receive[j]`. Both
+    /// sides know the lengths, which may be 0 (then the pointer may be NULL) and may exceed 2^31. What a rank sends to
+    /// itself has length 0.
+    pub alltoallv: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            send: *const *const c_void,
+            send_bytes: *const u64,
+            receive: *const *mut c_void,
+            receive_bytes: *const u64,
+        ) -> i32,
+    >,
+    /// Copies rank 0's `bytes` bytes at `buffer` to all ranks.
+    pub broadcast: Option<unsafe extern "C" fn(context: *mut c_void, buffer: *mut c_void, bytes: u64) -> i32>,
+}
+
+// SAFETY: repr(C), size first, zero is NULL throughout, no padding.
+unsafe impl crate::structs::Sized0 for zazen_collectives_t {
+    const NAME: &'static str = "zazen_collectives_t";
+}
+
+/// A checked table.
+pub(crate) struct Table(zazen_collectives_t);
+
+impl Table {
+    pub(crate) fn new(table: zazen_collectives_t) -> Result<Table> {
+        if table.rank >= table.size {
+            return Err(invalid(format!(
+                "zazen_collectives_t: rank {} of {}; ranks count from 0",
+                table.rank, table.size
+            )));
+        }
+        let complete = table.allreduce_sum.is_some()
+            && table.allreduce_or.is_some()
+            && table.alltoall.is_some()
+            && table.alltoallv.is_some()
+            && table.broadcast.is_some();
+        if !complete {
+            return Err(invalid("zazen_collectives_t: a function is NULL; fill in all five"));
+        }
+        Ok(Table(table))
+    }
+
+    fn lengths(&self, send: &[u64]) -> Result<Vec<u64>> {
+        let mut receive = vec![0u64; send.len()];
+        let call = self.0.alltoall.ok_or_else(missing)?;
+        // SAFETY: the table's contract; both arrays have one word per rank.
+        check(unsafe { call(self.0.context, send.as_ptr(), receive.as_mut_ptr()) }, "alltoall")?;
+        Ok(receive)
+    }
+
+    /// Sends `block(j)` to each other rank j; returns what each other rank sent, and nothing for this one.
+    fn exchange<'a>(&self, block: impl Fn(usize) -> &'a [u8]) -> Result<Vec<Vec<u8>>> {
+        let others = |rank: usize| if rank == self.rank() { &[][..] } else { block(rank) };
+        let blocks: Vec<&[u8]> = (0..self.size()).map(others).collect();
+        let send_bytes: Vec<u64> = blocks.iter().map(|block| block.len() as u64).collect();
+        let receive_bytes = self.lengths(&send_bytes)?;
+        let mut received = receive_bytes
+            .iter()
+            .enumerate()
+            .map(|(from, bytes)| room(*bytes, from))
+            .collect::<Result<Vec<_>>>()?;
+        let send: Vec<*const c_void> = blocks.iter().map(|block| block.as_ptr().cast()).collect();
+        let receive: Vec<*mut c_void> = received.iter_mut().map(|room| room.as_mut_ptr().cast()).collect();
+        let call = self.0.alltoallv.ok_or_else(missing)?;
+        // SAFETY: the table's contract; each pointer is to as many bytes as its length says.
+        let code = unsafe {
+            call(self.0.context, send.as_ptr(), send_bytes.as_ptr(), receive.as_ptr(), receive_bytes.as_ptr())
+        };
+        check(code, "alltoallv")?;
+        Ok(received)
+    }
+
+    fn bcast(&self, bytes: &mut [u8]) -> Result<()> {
+        let call = self.0.broadcast.ok_or_else(missing)?;
+        // SAFETY: the table's contract; the buffer is writable for its length.
+        check(unsafe { call(self.0.context, bytes.as_mut_ptr().cast(), bytes.len() as u64) }, "broadcast")
+    }
+}
+
+fn missing() -> Error {
+    invalid("zazen_collectives_t: a function is NULL")
+}
+
+fn room(bytes: u64, from: usize) -> Result<Vec<u8>> {
+    let too_large =
+        || Error::new(ErrorKind::TooLarge, format!("no memory for {bytes} bytes from rank {from}"));
+    let length = usize::try_from(bytes).map_err(|_| too_large())?;
+    let mut room = Vec::new();
+    room.try_reserve_exact(length).map_err(|_| too_large())?;
+    room.resize(length, 0);
+    Ok(room)
+}
+
+fn check(code: i32, name: &str) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Mpi,
+        format!("the caller's {name} returned {code}; end the job, its ranks are out of step"),
+    ))
+}
+
+impl Collectives for Table {
+    fn rank(&self) -> usize {
+        self.0.rank as usize
+    }
+    fn size(&self) -> usize {
+        self.0.size as usize
+    }
+    fn allreduce_sum(&self, values: &mut [u64]) -> Result<()> {
+        let call = self.0.allreduce_sum.ok_or_else(missing)?;
+        // SAFETY: the table's contract; the words are writable for their count.
+        check(unsafe { call(self.0.context, values.as_mut_ptr(), values.len() as u64) }, "allreduce_sum")
+    }
+    fn allreduce_or(&self, values: &mut [u64]) -> Result<()> {
+        let call = self.0.allreduce_or.ok_or_else(missing)?;
+        // SAFETY: the table's contract; the words are writable for their count.
+        check(unsafe { call(self.0.context, values.as_mut_ptr(), values.len() as u64) }, "allreduce_or")
+    }
+    fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()> {
+        zazen_mpi::two_bit_by_exchange(self, values)
+    }
+    fn alltoallv(&self, mut send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        if send.len() != self.size() {
+            return Err(invalid(format!(
+                "all-to-all with {} blocks among {} ranks",
+                send.len(),
+                self.size()
+            )));
+        }
+        let mut received = self.exchange(|to| &send[to])?;
+        received[self.rank()] = std::mem::take(&mut send[self.rank()]);
+        Ok(received)
+    }
+    fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut received = self.exchange(|_| mine)?;
+        received[self.rank()] = mine.to_vec();
+        Ok(received)
+    }
+    fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {
+        let mut length = (mine.len() as u64).to_le_bytes();
+        self.bcast(&mut length)?;
+        let mut bytes = if self.rank() == 0 { mine.to_vec() } else { room(u64::from_le_bytes(length), 0)? };
+        self.bcast(&mut bytes)?;
+        Ok(bytes)
+    }
+}

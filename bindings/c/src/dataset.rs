@@ -1,0 +1,296 @@
+//! Opening a dataset, and asking what is where.
+
+use crate::collectives::{Table, zazen_collectives_t};
+use crate::runset::zazen_runset_t;
+use crate::status::{ask, guard, invalid, needed_text, optional_text};
+use crate::structs::Sized0;
+use std::ffi::{CString, c_char};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use zazen_assign::{Collectives, Path as Found, Protocol, Rules, Solo};
+use zazen_client::{Dataset, OpenOptions};
+use zazen_core::Result;
+
+/// An opened dataset. Threads may share it; they take turns.
+pub struct zazen_dataset_t {
+    inner: Mutex<Dataset>,
+    path: CString,
+    has_daemon: bool,
+}
+
+impl zazen_dataset_t {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Dataset> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// How to open a dataset; zero in a field means the default.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct zazen_open_options_t {
+    /// sizeof(zazen_open_options_t).
+    pub struct_size: usize,
+    /// The daemon's socket; NULL: $ZAZEN_SOCKET or the default.
+    pub socket: *const c_char,
+    /// File names, such as "frame-{n:07}.dcd"; NULL: the manifest, or what the names tell.
+    pub pattern: *const c_char,
+    /// "tcp://host:port" of a served backing store to read when no daemon answers; NULL: $ZAZEN_BACKING, or the
+    /// dataset's directory itself.
+    pub backing: *const c_char,
+    /// Not 0: ask no daemon at all.
+    pub direct: u64,
+}
+
+// SAFETY: repr(C), size first, zeroes are NULL and 0, no padding.
+unsafe impl Sized0 for zazen_open_options_t {
+    const NAME: &'static str = "zazen_open_options_t";
+}
+
+/// Frames begin, begin + stride, … up to end, inclusive.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct zazen_range_t {
+    /// The first frame number.
+    pub begin: u64,
+    /// The bound, inclusive.
+    pub end: u64,
+    /// The distance between frame numbers; at least 1.
+    pub stride: u64,
+}
+
+/// How to assign; zero in a field means the default. Equal on all ranks.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct zazen_assign_options_t {
+    /// sizeof(zazen_assign_options_t).
+    pub struct_size: usize,
+    /// 0: the full rules. 1: exactly the paper's (Zazen, FAST'10, section 4).
+    pub paper_rules: u64,
+    /// 0: the owner-resolved protocol. 1: two all-reduces over bitmaps, as the paper has it.
+    pub bitmap_protocol: u64,
+}
+
+// SAFETY: repr(C), size first, plain integers, no padding.
+unsafe impl Sized0 for zazen_assign_options_t {
+    const NAME: &'static str = "zazen_assign_options_t";
+}
+
+/// How the frames were assigned.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct zazen_assignment_t {
+    /// sizeof(zazen_assignment_t), set by the caller.
+    pub struct_size: usize,
+    /// Frames of this rank that its node holds as natives,
+    pub native: u64,
+    /// as aliens,
+    pub alien: u64,
+    /// and that no node holds.
+    pub residue: u64,
+    /// The same over all ranks.
+    pub total_native: u64,
+    /// Aliens over all ranks.
+    pub total_alien: u64,
+    /// Residue over all ranks.
+    pub total_residue: u64,
+    /// Payload bytes that this rank sent.
+    pub bytes_sent: u64,
+    /// Collective rounds.
+    pub rounds: u64,
+    /// 1 if the fingerprint showed a perfect hit, 0 if holdings were exchanged.
+    pub perfect_hit: u64,
+}
+
+// SAFETY: repr(C), size first, plain integers, no padding.
+unsafe impl Sized0 for zazen_assignment_t {
+    const NAME: &'static str = "zazen_assignment_t";
+}
+
+/// Opens the dataset whose directory is `path`. `options` may be NULL. `*dataset` is the caller's to close.
+///
+/// Where no daemon answers, frames come from the backing store: see zazen_has_daemon. ZAZEN_NOT_FOUND if there is no
+/// such directory.
+///
+/// # Safety
+/// Strings are NUL-terminated; `options` is NULL or as large as it says; `dataset` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_open(
+    path: *const c_char,
+    options: *const zazen_open_options_t,
+    dataset: *mut *mut zazen_dataset_t,
+) -> i32 {
+    guard(|| {
+        if dataset.is_null() {
+            return Err(invalid("zazen_open: dataset is NULL"));
+        }
+        // SAFETY: by the caller's word.
+        let (path, options) = unsafe { (needed_text(path, "path")?, open_options(options)?) };
+        let inner = Dataset::open(Path::new(path), &options)?;
+        let path = CString::new(inner.path().to_string_lossy().into_owned()).unwrap_or_default();
+        let opened = zazen_dataset_t { path, has_daemon: inner.has_daemon(), inner: Mutex::new(inner) };
+        // SAFETY: by the caller's word.
+        unsafe { *dataset = Box::into_raw(Box::new(opened)) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As for [`zazen_open`].
+unsafe fn open_options(given: *const zazen_open_options_t) -> Result<OpenOptions> {
+    // SAFETY: by the caller's word.
+    unsafe {
+        let given = zazen_open_options_t::take(given)?;
+        Ok(OpenOptions {
+            socket: optional_text(given.socket, "socket")?.map(PathBuf::from),
+            pattern: optional_text(given.pattern, "pattern")?.map(str::to_owned),
+            backing: optional_text(given.backing, "backing")?.map(str::to_owned),
+            direct: given.direct != 0,
+        })
+    }
+}
+
+/// Closes a dataset; frames and readers obtained from it live on. NULL is ignored.
+///
+/// # Safety
+/// `dataset` is NULL or live, and not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_close(dataset: *mut zazen_dataset_t) {
+    // SAFETY: made by Box::into_raw, by the caller's word not closed before.
+    ask((), || (!dataset.is_null()).then(|| drop(unsafe { Box::from_raw(dataset) })))
+}
+
+/// Whether a daemon answered when the dataset was opened: 1 or 0.
+///
+/// # Safety
+/// `dataset` is NULL or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_has_daemon(dataset: *const zazen_dataset_t) -> i32 {
+    // SAFETY: by the caller's word.
+    ask(0, || Some(i32::from(unsafe { dataset.as_ref() }?.has_daemon)))
+}
+
+/// The dataset's absolute path; NULL for NULL. Lives as long as the dataset.
+///
+/// # Safety
+/// `dataset` is NULL or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_path(dataset: *const zazen_dataset_t) -> *const c_char {
+    // SAFETY: by the caller's word.
+    ask(std::ptr::null(), || Some(unsafe { dataset.as_ref() }?.path.as_ptr()))
+}
+
+/// The frame numbers that exist on the backing store, or in the node's cache if that does not answer. `*set` is the
+/// caller's to free.
+///
+/// # Safety
+/// `dataset` is NULL or live; `set` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_extent(dataset: *mut zazen_dataset_t, set: *mut *mut zazen_runset_t) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let dataset = unsafe { live(dataset) }?;
+        if set.is_null() {
+            return Err(invalid("zazen_extent: set is NULL"));
+        }
+        let extent = dataset.lock().extent()?;
+        // SAFETY: by the caller's word.
+        unsafe { *set = zazen_runset_t::boxed(extent) };
+        Ok(())
+    })
+}
+
+/// What this node's cache holds of `range` as natives and aliens (paper section 4: query). Both sets are the caller's to
+/// free.
+///
+/// # Safety
+/// `dataset` is NULL or live; `range` is readable; `native` and `alien` are writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_query(
+    dataset: *mut zazen_dataset_t,
+    range: *const zazen_range_t,
+    native: *mut *mut zazen_runset_t,
+    alien: *mut *mut zazen_runset_t,
+) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let (dataset, range) = unsafe { (live(dataset)?, range.as_ref()) };
+        let Some(range) = range.filter(|_| !native.is_null() && !alien.is_null()) else {
+            return Err(invalid("zazen_query: range, native or alien is NULL"));
+        };
+        let held = dataset.lock().query(range.begin, range.end, range.stride)?;
+        // SAFETY: by the caller's word.
+        unsafe {
+            *native = zazen_runset_t::boxed(held.0);
+            *alien = zazen_runset_t::boxed(held.1);
+        }
+        Ok(())
+    })
+}
+
+/// Agrees with the other ranks on who reads what (paper section 4: zazen). Collective: every rank calls it with an equal
+/// range and options.
+///
+/// `range`: NULL for all frames that exist, as rank 0 sees them. `options`: NULL for the defaults. `collectives`: NULL for
+/// this process alone. `assignment`: filled if not NULL. `*set`: the frame numbers that this rank reads, the caller's to
+/// free; every requested frame is in exactly one rank's set.
+///
+/// # Safety
+/// `dataset` is NULL or live; structs are NULL or as large as they say; `set` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_assign(
+    dataset: *mut zazen_dataset_t,
+    range: *const zazen_range_t,
+    options: *const zazen_assign_options_t,
+    collectives: *const zazen_collectives_t,
+    assignment: *mut zazen_assignment_t,
+    set: *mut *mut zazen_runset_t,
+) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let (dataset, range, options) =
+            unsafe { (live(dataset)?, range.as_ref(), zazen_assign_options_t::take(options)?) };
+        // SAFETY: by the caller's word.
+        unsafe { zazen_assignment_t::check(assignment) }?;
+        if set.is_null() {
+            return Err(invalid("zazen_assign: set is NULL"));
+        }
+        let rules = if options.paper_rules != 0 { Rules::Paper } else { Rules::Full };
+        let protocol = if options.bitmap_protocol != 0 { Protocol::Bitmaps } else { Protocol::Owner };
+        let carrier: Box<dyn Collectives> = if collectives.is_null() {
+            Box::new(Solo)
+        } else {
+            // SAFETY: by the caller's word.
+            Box::new(Table::new(unsafe { zazen_collectives_t::take(collectives) }?)?)
+        };
+        let range = range.map(|range| (range.begin, range.end, range.stride));
+        let found = dataset.lock().assign(range, rules, protocol, &*carrier)?;
+        // SAFETY: by the caller's word; the size was checked above.
+        unsafe {
+            described(&found).give(assignment)?;
+            *set = zazen_runset_t::boxed(found.set);
+        }
+        Ok(())
+    })
+}
+
+fn described(found: &zazen_assign::Assignment) -> zazen_assignment_t {
+    zazen_assignment_t {
+        struct_size: 0,
+        native: found.mine.native,
+        alien: found.mine.alien,
+        residue: found.mine.residue,
+        total_native: found.total.native,
+        total_alien: found.total.alien,
+        total_residue: found.total.residue,
+        bytes_sent: found.bytes_sent,
+        rounds: u64::from(found.rounds),
+        perfect_hit: u64::from(found.path == Found::Fingerprint),
+    }
+}
+
+/// # Safety
+/// `dataset` is NULL or live for as long as the result.
+pub(crate) unsafe fn live<'a>(dataset: *mut zazen_dataset_t) -> Result<&'a zazen_dataset_t> {
+    // SAFETY: by the caller's word.
+    unsafe { dataset.as_ref() }.ok_or_else(|| invalid("dataset is NULL; open one with zazen_open"))
+}

@@ -1,0 +1,239 @@
+//! Pushing frames to the nodes' caches.
+
+use crate::status::{ask, guard, invalid, needed_text, optional_text};
+use crate::structs::Sized0;
+use std::ffi::{c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
+use zazen_core::{Error, ErrorKind, FrameNo, Result};
+use zazen_push::{Counters, OnSlow};
+
+/// A writer into the caches of many nodes. Threads may share it.
+pub struct zazen_writer_t(Pusher);
+
+const WINDOW_FRAMES: usize = 64;
+const WINDOW_BYTES: u64 = 256 << 20;
+const TIMEOUT_MS: u64 = 10_000;
+
+/// How to push; zero in a field means the default.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct zazen_writer_options_t {
+    /// sizeof(zazen_writer_options_t).
+    pub struct_size: usize,
+    /// "host[:port],host[:port]…" or the path of a file with one a line. Needed.
+    pub nodes: *const c_char,
+    /// The cluster key file; NULL: $ZAZEN_KEY.
+    pub key: *const c_char,
+    /// Names frames that come without a name, such as "frame-{n:07}.dcd".
+    pub pattern: *const c_char,
+    /// When the window is full: 0: skip the frame (the backing store has it). 1: wait.
+    pub block: u64,
+    /// Frames in flight at most; 0: 64.
+    pub window_frames: u64,
+    /// Bytes in flight at most; 0: 256 MiB.
+    pub window_bytes: u64,
+    /// Milliseconds that a node may take for a frame before it counts as dead; 0: 10 000.
+    pub timeout_ms: u64,
+}
+
+// SAFETY: repr(C), size first, zeroes are NULL and 0, no padding.
+unsafe impl Sized0 for zazen_writer_options_t {
+    const NAME: &'static str = "zazen_writer_options_t";
+}
+
+/// How many frames met each fate. After zazen_writer_close every submitted frame is in exactly one of pushed,
+/// already_there, skipped_slow, skipped_no_node and refused.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct zazen_counters_t {
+    /// sizeof(zazen_counters_t), set by the caller.
+    pub struct_size: usize,
+    /// Frames handed over.
+    pub submitted: u64,
+    /// Stored by some node.
+    pub pushed: u64,
+    /// Some node had the very same frame.
+    pub already_there: u64,
+    /// The window was full and the writer was not to wait.
+    pub skipped_slow: u64,
+    /// Every node was dead or full.
+    pub skipped_no_node: u64,
+    /// A node refused the frame for good.
+    pub refused: u64,
+    /// Sends repeated on another node.
+    pub resent: u64,
+    /// Times a node was marked dead.
+    pub node_deaths: u64,
+    /// Bytes of pushed frames.
+    pub bytes_pushed: u64,
+}
+
+// SAFETY: repr(C), size first, plain integers, no padding.
+unsafe impl Sized0 for zazen_counters_t {
+    const NAME: &'static str = "zazen_counters_t";
+}
+
+impl From<Counters> for zazen_counters_t {
+    fn from(counters: Counters) -> zazen_counters_t {
+        zazen_counters_t {
+            struct_size: 0,
+            submitted: counters.submitted,
+            pushed: counters.pushed,
+            already_there: counters.already_there,
+            skipped_slow: counters.skipped_slow,
+            skipped_no_node: counters.skipped_no_node,
+            refused: counters.refused,
+            resent: counters.resent,
+            node_deaths: counters.node_deaths,
+            bytes_pushed: counters.bytes_pushed,
+        }
+    }
+}
+
+/// Opens a writer for the dataset at `dataset`, its absolute path as the readers spell it. It connects when there is
+/// something to send. `*writer` is the caller's to close.
+///
+/// # Safety
+/// Strings are NUL-terminated; `options` is as large as it says; `writer` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_writer_open(
+    dataset: *const c_char,
+    options: *const zazen_writer_options_t,
+    writer: *mut *mut zazen_writer_t,
+) -> i32 {
+    guard(|| {
+        if writer.is_null() {
+            return Err(invalid("zazen_writer_open: writer is NULL"));
+        }
+        // SAFETY: by the caller's word.
+        let opened = unsafe {
+            let (dataset, given) = (needed_text(dataset, "dataset")?, zazen_writer_options_t::take(options)?);
+            let pattern = optional_text(given.pattern, "pattern")?;
+            Pusher::new(Path::new(dataset), pattern, pusher_options(&given)?)?
+        };
+        // SAFETY: by the caller's word.
+        unsafe { *writer = Box::into_raw(Box::new(zazen_writer_t(opened))) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As for [`zazen_writer_open`].
+unsafe fn pusher_options(given: &zazen_writer_options_t) -> Result<PusherOptions> {
+    // SAFETY: by the caller's word.
+    let (nodes, key) = unsafe { (needed_text(given.nodes, "nodes")?, optional_text(given.key, "key")?) };
+    let key = key.map(PathBuf::from).or_else(|| std::env::var_os("ZAZEN_KEY").map(PathBuf::from));
+    let or = |value: u64, default: u64| if value == 0 { default } else { value };
+    Ok(PusherOptions {
+        nodes: NodeList::read(nodes)?,
+        key: key.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Config,
+                "no cluster key; set the option key or ZAZEN_KEY to the daemons' key file",
+            )
+        })?,
+        window_frames: or(given.window_frames, WINDOW_FRAMES as u64) as usize,
+        window_bytes: or(given.window_bytes, WINDOW_BYTES),
+        on_slow: if given.block != 0 { OnSlow::Block } else { OnSlow::Skip },
+        timeout: Duration::from_millis(or(given.timeout_ms, TIMEOUT_MS)),
+        seed: None,
+    })
+}
+
+/// Hands over frame `number`; its bytes are copied before the call returns. `name`: the file beneath the dataset that
+/// holds the frame; NULL: as the pattern says.
+///
+/// Returns at once unless the window is full and the writer is to wait. What becomes of the frame shows in the counters.
+///
+/// # Safety
+/// `writer` is NULL or live; `data` has `bytes` readable bytes; `name` is NULL or NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_write(
+    writer: *mut zazen_writer_t,
+    number: u64,
+    data: *const c_void,
+    bytes: u64,
+    name: *const c_char,
+) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let writer = unsafe { live(writer) }?;
+        let length = usize::try_from(bytes).ok().filter(|length| *length <= isize::MAX as usize);
+        let Some(length) = length.filter(|length| *length == 0 || !data.is_null()) else {
+            return Err(invalid(format!("zazen_write: frame {number} has {bytes} bytes at {data:?}")));
+        };
+        let number = FrameNo::new(number)?;
+        // SAFETY: by the caller's word.
+        let name = unsafe { optional_text(name, "name") }?.map(str::to_owned);
+        let taken = match length {
+            0 => &[][..],
+            // SAFETY: by the caller's word.
+            _ => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length) },
+        };
+        writer.0.push(number, taken.to_vec(), FrameSource { name, ..FrameSource::default() })
+    })
+}
+
+/// Fates so far.
+///
+/// # Safety
+/// `writer` is NULL or live; `counters` is as large as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_writer_counters(
+    writer: *const zazen_writer_t,
+    counters: *mut zazen_counters_t,
+) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let writer = unsafe { live(writer.cast_mut()) }?;
+        if counters.is_null() {
+            return Err(invalid("zazen_writer_counters: counters is NULL"));
+        }
+        // SAFETY: by the caller's word.
+        unsafe { zazen_counters_t::from(writer.0.counters()).give(counters) }
+    })
+}
+
+/// Waits until every frame's fate is settled, fills `counters` if not NULL, and frees the writer, which must not be used
+/// afterwards. A wrong `counters->struct_size` or a NULL writer is refused, and nothing is freed; any other failure frees
+/// the writer too.
+///
+/// # Safety
+/// `writer` is NULL or live; `counters` is NULL or as large as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_writer_close(
+    writer: *mut zazen_writer_t,
+    counters: *mut zazen_counters_t,
+) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        unsafe {
+            live(writer)?;
+            zazen_counters_t::check(counters)?;
+        }
+        // SAFETY: made by Box::into_raw, by the caller's word not closed before.
+        let writer = unsafe { Box::from_raw(writer) };
+        let settled = writer.0.finish()?;
+        // SAFETY: by the caller's word.
+        unsafe { zazen_counters_t::from(settled).give(counters) }
+    })
+}
+
+/// Drops a writer without waiting: frames in flight may or may not arrive. NULL is ignored.
+///
+/// # Safety
+/// `writer` is NULL or live, and not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_writer_abandon(writer: *mut zazen_writer_t) {
+    // SAFETY: made by Box::into_raw, by the caller's word not closed before.
+    ask((), || (!writer.is_null()).then(|| drop(unsafe { Box::from_raw(writer) })))
+}
+
+/// # Safety
+/// `writer` is NULL or live for as long as the result.
+unsafe fn live<'a>(writer: *mut zazen_writer_t) -> Result<&'a zazen_writer_t> {
+    // SAFETY: by the caller's word.
+    unsafe { writer.as_ref() }.ok_or_else(|| invalid("writer is NULL; open one with zazen_writer_open"))
+}

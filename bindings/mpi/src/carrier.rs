@@ -1,0 +1,284 @@
+//! [`Collectives`] over a duplicate of the user's communicator.
+//!
+//! All-to-all and all-gather are pairwise exchanges in shifted order: immune to the libraries' tuning tables (their
+//! default algorithms are up to twice slower), without incast, and with 64-bit lengths on MPIs whose counts are `int`.
+
+use crate::abi::{Abi, Handle};
+use crate::launcher::check_launcher;
+use crate::library::{Mpi, UserOp, running};
+use std::ffi::{c_int, c_void};
+use std::marker::PhantomData;
+use zazen_assign::{Collectives, two_bit};
+use zazen_core::{Error, ErrorKind, Result};
+
+/// Bytes of one message at most; below 2³¹ − 1, with room for libraries that compute byte offsets in an `int`.
+const CHUNK_BYTES: usize = 1 << 30;
+/// Words of one reduction at most, for the same reason.
+const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
+/// Tag of our messages; the communicator is our own, so nobody else's can be met.
+const TAG: c_int = 0;
+
+/// A communicator of the MPI that this process runs on.
+///
+/// Holds a duplicate of the user's, freed on drop unless MPI is finalised by then. Making and dropping one are
+/// collective. Stays on its thread (MPI may be initialised for one thread only).
+pub struct MpiCollectives {
+    mpi: &'static Mpi,
+    comm: Handle,
+    rank: usize,
+    size: usize,
+    _one_thread: PhantomData<*const ()>,
+}
+
+impl MpiCollectives {
+    /// A carrier over a duplicate of the communicator `handle` (an `MPI_Comm`, an `int` one zero-extended; mpi4py's
+    /// `comm.handle`). Collective over it.
+    ///
+    /// Fails with `Mpi` if no MPI is loaded, MPI is not initialised, or the ranks came up as singletons, and with
+    /// `InvalidArgument` for a null handle or an intercommunicator.
+    ///
+    /// # Safety
+    /// `handle` is a live communicator of the MPI library that this process has initialised.
+    pub unsafe fn from_handle(handle: usize) -> Result<MpiCollectives> {
+        if handle == 0 {
+            return Err(Error::new(ErrorKind::InvalidArgument, "the communicator is null; give a live one"));
+        }
+        let mpi = running()?;
+        let handle = if mpi.constants.int_handles { handle & 0xffff_ffff } else { handle };
+        let ask = |call: unsafe extern "C" fn(Handle, *mut c_int) -> c_int, name, comm| {
+            let mut value: c_int = 0;
+            // SAFETY: MPI is up, `comm` is live by the caller's word, and the call writes one int.
+            mpi.check(unsafe { call(comm, &mut value) }, name)?;
+            Ok::<usize, Error>(usize::try_from(value).unwrap_or(0))
+        };
+        check_launcher(ask(mpi.calls.comm_size, "MPI_Comm_size", mpi.constants.comm_world)?)?;
+        if ask(mpi.calls.comm_test_inter, "MPI_Comm_test_inter", handle)? != 0 {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "the communicator is an intercommunicator; merge it first (MPI_Intercomm_merge)",
+            ));
+        }
+        let mut slot = 0u64;
+        // SAFETY: as above; the new handle, int or pointer, fits the 8-byte slot.
+        mpi.check(unsafe { (mpi.calls.comm_dup)(handle, (&raw mut slot).cast()) }, "MPI_Comm_dup")?;
+        let comm = mpi.constants.handle_of(slot);
+        let mut carrier = MpiCollectives { mpi, comm, rank: 0, size: 0, _one_thread: PhantomData };
+        // SAFETY: both handles are live; from here on errors come back as codes.
+        let code = unsafe { (mpi.calls.comm_set_errhandler)(comm, mpi.constants.errors_return) };
+        mpi.check(code, "MPI_Comm_set_errhandler")?;
+        carrier.rank = ask(mpi.calls.comm_rank, "MPI_Comm_rank", comm)?;
+        carrier.size = ask(mpi.calls.comm_size, "MPI_Comm_size", comm)?;
+        Ok(carrier)
+    }
+
+    /// A carrier over a duplicate of MPI_COMM_WORLD. Collective over all ranks; fails as
+    /// [`MpiCollectives::from_handle`] does.
+    pub fn world() -> Result<MpiCollectives> {
+        let world = running()?.constants.comm_world;
+        // SAFETY: MPI_COMM_WORLD is live while MPI is up, which `running` has checked.
+        unsafe { MpiCollectives::from_handle(world) }
+    }
+
+    /// The MPI library's file and ABI.
+    pub fn library(&self) -> (&str, Abi) {
+        (&self.mpi.file, self.mpi.abi)
+    }
+
+    fn allreduce(&self, values: &mut [u64], op: Handle) -> Result<()> {
+        let constants = &self.mpi.constants;
+        for chunk in values.chunks_mut(CHUNK_WORDS) {
+            // SAFETY: `chunk` is writable for its length in words, which fits an int; the handles are live.
+            let code = unsafe {
+                (self.mpi.calls.allreduce)(
+                    constants.in_place as *const c_void,
+                    chunk.as_mut_ptr().cast(),
+                    chunk.len() as c_int,
+                    constants.uint64,
+                    op,
+                    self.comm,
+                )
+            };
+            self.mpi.check(code, "MPI_Allreduce")?;
+        }
+        Ok(())
+    }
+
+    /// Every rank's length of the block that it will send here.
+    fn exchange_lengths(&self, outgoing: &[u64]) -> Result<Vec<u64>> {
+        let mut incoming = vec![0u64; self.size];
+        let uint64 = self.mpi.constants.uint64;
+        // SAFETY: both arrays have one word per rank.
+        let code = unsafe {
+            (self.mpi.calls.alltoall)(
+                outgoing.as_ptr().cast(),
+                1,
+                uint64,
+                incoming.as_mut_ptr().cast(),
+                1,
+                uint64,
+                self.comm,
+            )
+        };
+        self.mpi.check(code, "MPI_Alltoall")?;
+        Ok(incoming)
+    }
+
+    /// Sends `block(j)` to each other rank j; returns what each other rank sent here, and nothing for this one.
+    fn exchange<'a>(&self, block: impl Fn(usize) -> &'a [u8]) -> Result<Vec<Vec<u8>>> {
+        let outgoing: Vec<u64> = (0..self.size).map(|to| block(to).len() as u64).collect();
+        let incoming = self.exchange_lengths(&outgoing)?;
+        let mut received: Vec<Vec<u8>> = (0..self.size).map(|_| Vec::new()).collect();
+        for shift in 1..self.size {
+            let to = (self.rank + shift) % self.size;
+            let from = (self.rank + self.size - shift) % self.size;
+            received[from] = room_for(incoming[from], from)?;
+            self.send_and_receive(to, block(to), from, &mut received[from])?;
+        }
+        Ok(received)
+    }
+
+    fn send_and_receive(&self, to: usize, send: &[u8], from: usize, receive: &mut [u8]) -> Result<()> {
+        let (mut sent, mut got) = (0, 0);
+        let constants = &self.mpi.constants;
+        while sent < send.len() || got < receive.len() {
+            let out = &send[sent..send.len().min(sent + CHUNK_BYTES)];
+            let end = receive.len().min(got + CHUNK_BYTES);
+            let into = &mut receive[got..end];
+            let peer =
+                |rank: usize, bytes: usize| if bytes == 0 { constants.proc_null } else { rank as c_int };
+            // SAFETY: both buffers are live for their lengths, which fit an int; a side that is done names no peer.
+            let code = unsafe {
+                (self.mpi.calls.sendrecv)(
+                    out.as_ptr().cast(),
+                    out.len() as c_int,
+                    constants.byte,
+                    peer(to, out.len()),
+                    TAG,
+                    into.as_mut_ptr().cast(),
+                    into.len() as c_int,
+                    constants.byte,
+                    peer(from, into.len()),
+                    TAG,
+                    self.comm,
+                    constants.status_ignore as *mut c_void,
+                )
+            };
+            self.mpi.check(code, "MPI_Sendrecv")?;
+            sent += out.len();
+            got = end;
+        }
+        Ok(())
+    }
+
+    fn bcast(&self, buffer: *mut c_void, count: usize, datatype: Handle) -> Result<()> {
+        // SAFETY: the callers pass a buffer of `count` elements of `datatype`, `count` within an int.
+        let code = unsafe { (self.mpi.calls.bcast)(buffer, count as c_int, datatype, 0, self.comm) };
+        self.mpi.check(code, "MPI_Bcast")
+    }
+}
+
+impl Drop for MpiCollectives {
+    fn drop(&mut self) {
+        if self.mpi.is_up() {
+            let mut slot = self.comm as u64;
+            // SAFETY: the duplicate is ours and live; on little-endian machines an int handle is the slot's first
+            // four bytes. A failure leaks one communicator, which is all that can be done here.
+            unsafe { (self.mpi.calls.comm_free)((&raw mut slot).cast()) };
+        }
+    }
+}
+
+/// A zeroed buffer for a block that rank `from` announces.
+fn room_for(bytes: u64, from: usize) -> Result<Vec<u8>> {
+    let too_large = || {
+        Error::new(
+            ErrorKind::TooLarge,
+            format!(
+                "rank {from} sends a block of {bytes} bytes, for which this rank has no memory; use more nodes"
+            ),
+        )
+    };
+    let length = usize::try_from(bytes).map_err(|_| too_large())?;
+    let mut room = Vec::new();
+    room.try_reserve_exact(length).map_err(|_| too_large())?;
+    room.resize(length, 0);
+    Ok(room)
+}
+
+/// The paper's operator as an `MPI_User_function` on MPI_UINT64_T.
+unsafe extern "C" fn two_bit_op(
+    input: *mut c_void,
+    inout: *mut c_void,
+    length: *mut c_int,
+    _datatype: *mut c_void,
+) {
+    // SAFETY: MPI passes two buffers of `*length` elements of the reduction's datatype, which is MPI_UINT64_T;
+    // a library may pass them unaligned, hence the unaligned reads.
+    unsafe {
+        let words = usize::try_from(*length).unwrap_or(0);
+        let (input, inout) = (input.cast::<u64>(), inout.cast::<u64>());
+        for at in 0..words {
+            let combined = two_bit(input.add(at).read_unaligned(), inout.add(at).read_unaligned());
+            inout.add(at).write_unaligned(combined);
+        }
+    }
+}
+
+impl Collectives for MpiCollectives {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn allreduce_sum(&self, values: &mut [u64]) -> Result<()> {
+        self.allreduce(values, self.mpi.constants.sum)
+    }
+
+    fn allreduce_or(&self, values: &mut [u64]) -> Result<()> {
+        self.allreduce(values, self.mpi.constants.bor)
+    }
+
+    fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()> {
+        let mut slot = 0u64;
+        let commutes = 1;
+        // SAFETY: `two_bit_op` lives as long as the program; the new handle fits the slot.
+        let code =
+            unsafe { (self.mpi.calls.op_create)(two_bit_op as UserOp, commutes, (&raw mut slot).cast()) };
+        self.mpi.check(code, "MPI_Op_create")?;
+        let reduced = self.allreduce(values, self.mpi.constants.handle_of(slot));
+        // SAFETY: the operator is ours and no reduction with it is under way.
+        let freed = unsafe { (self.mpi.calls.op_free)((&raw mut slot).cast()) };
+        reduced.and(self.mpi.check(freed, "MPI_Op_free"))
+    }
+
+    fn alltoallv(&self, mut send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        if send.len() != self.size {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("all-to-all with {} blocks among {} ranks; give one per rank", send.len(), self.size),
+            ));
+        }
+        let mut received = self.exchange(|to| &send[to])?;
+        received[self.rank] = std::mem::take(&mut send[self.rank]);
+        Ok(received)
+    }
+
+    fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut received = self.exchange(|_| mine)?;
+        received[self.rank] = mine.to_vec();
+        Ok(received)
+    }
+
+    fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {
+        let mut length = mine.len() as u64;
+        self.bcast((&raw mut length).cast(), 1, self.mpi.constants.uint64)?;
+        let mut bytes = if self.rank == 0 { mine.to_vec() } else { room_for(length, 0)? };
+        for chunk in bytes.chunks_mut(CHUNK_BYTES) {
+            self.bcast(chunk.as_mut_ptr().cast(), chunk.len(), self.mpi.constants.byte)?;
+        }
+        Ok(bytes)
+    }
+}

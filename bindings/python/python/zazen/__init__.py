@@ -1,0 +1,132 @@
+"""Frames of scientific datasets, read from the disks of the nodes that compute on them.
+
+Read a dataset, on a laptop or on every rank of a job::
+
+    import zazen
+    from mpi4py import MPI
+
+    with zazen.open("/lustre/sim1") as dataset:
+        for number, data, path in dataset.frames(comm=MPI.COMM_WORLD):
+            ...  # data is a read-only memoryview of the frame's bytes
+
+Every frame is read by exactly one rank, mostly from the disk of the node it runs on. Without ``comm`` one process reads
+all; without a daemon the backing store is read directly, with the same result.
+
+Errors are ``zazen.Error`` and its subclasses, each of which is also the builtin that fits (``NotFoundError`` is a
+``FileNotFoundError``). Warnings are ``ZazenWarning``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zazen import _zazen
+from zazen._collectives import Collectives
+from zazen._zazen import (
+    Assignment,
+    AuthenticationError,
+    BusyError,
+    ConfigError,
+    ConflictError,
+    CorruptError,
+    Counters,
+    Dataset,
+    Error,
+    Frame,
+    Frames,
+    InvalidArgumentError,
+    IoError,
+    MpiError,
+    NoSpaceError,
+    NotFoundError,
+    PermissionDeniedError,
+    ProtocolError,
+    ReadStats,
+    RunSet,
+    ShuttingDownError,
+    StaleError,
+    TimedOutError,
+    TooLargeError,
+    UnavailableError,
+    UnsupportedError,
+    Writer,
+    ZazenWarning,
+    __version__,
+    open,
+)
+
+__all__ = [
+    "Assignment",
+    "AuthenticationError",
+    "BusyError",
+    "Collectives",
+    "ConfigError",
+    "ConflictError",
+    "CorruptError",
+    "Counters",
+    "Dataset",
+    "Error",
+    "Frame",
+    "Frames",
+    "InvalidArgumentError",
+    "IoError",
+    "MpiError",
+    "NoSpaceError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "ProtocolError",
+    "ReadStats",
+    "RunSet",
+    "ShuttingDownError",
+    "StaleError",
+    "TimedOutError",
+    "TooLargeError",
+    "UnavailableError",
+    "UnsupportedError",
+    "Writer",
+    "ZazenWarning",
+    "__version__",
+    "assign_scenario",
+    "get_include",
+    "get_library",
+    "open",
+]
+
+
+def assign_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the assignment protocol over in-process ranks.
+
+    ``scenario``: ``nodes_of_ranks`` (the node of each rank), ``begin``, ``end`` (inclusive), ``stride``, ``native`` and
+    ``alien`` (by node, runs ``[first, count, step]``), ``rules`` ("full" or "paper"), ``protocol`` ("owner" or
+    "bitmaps"); the last five but ``native`` may be left out.
+
+    Returns ``assigned`` (by rank, runs), ``native``, ``alien``, ``residue``, ``path`` ("fingerprint" or "exchange"),
+    ``bytes_sent`` (by rank) and ``rounds``. Raises InvalidArgumentError naming the field that is wrong.
+    """
+    return json.loads(_zazen.scenario_json(json.dumps(dict(scenario))))
+
+
+def get_include() -> str:
+    """The folder of ``zazen.h`` and ``zazen_mpi.h``, for a C compiler's ``-I``.
+
+    Raises NotFoundError if this installation does not carry the C library.
+    """
+    return str(_carried("include"))
+
+
+def get_library() -> str:
+    """The path of ``libzazen.so``, to link a C program with.
+
+    Raises NotFoundError if this installation does not carry the C library.
+    """
+    return str(_carried("lib") / "libzazen.so")
+
+
+def _carried(folder: str) -> Path:
+    path = Path(__file__).resolve().parent / folder
+    if not path.is_dir():
+        raise NotFoundError(2, f"{path} is not there: this installation carries no C library; reinstall the package")
+    return path

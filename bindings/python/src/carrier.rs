@@ -1,0 +1,240 @@
+//! From a Python communicator to [`Collectives`].
+
+use crate::errors::{lift, raise};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyList};
+use std::sync::Mutex;
+use zazen_assign::{Collectives, Solo};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_mpi::{MpiCollectives, two_bit_by_exchange};
+
+/// What carries an assignment's messages.
+pub(crate) enum Carrier {
+    /// One process.
+    Solo,
+    /// MPI bound at run time; the user's MPI_Comm.
+    Mpi(usize),
+    /// A Python object with the methods of `zazen.Collectives`.
+    Python(PythonCarrier),
+}
+
+impl Carrier {
+    /// `comm` as the user gave it; `choice` is "auto", "mpi" or "mpi4py". Collective over an mpi4py communicator.
+    pub(crate) fn resolve(
+        py: Python<'_>,
+        comm: Option<&Bound<'_, PyAny>>,
+        choice: &str,
+    ) -> PyResult<Carrier> {
+        let Some(comm) = comm else { return Ok(Carrier::Solo) };
+        let resolved = py.import("zazen._mpi4py")?.getattr("resolve")?.call1((comm, choice))?;
+        match resolved.extract::<usize>() {
+            Ok(handle) => Ok(Carrier::Mpi(handle)),
+            Err(_) => Ok(Carrier::Python(PythonCarrier::new(&resolved)?)),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Carrier::Solo => "solo",
+            Carrier::Mpi(_) => "mpi",
+            Carrier::Python(_) => "python",
+        }
+    }
+
+    /// Runs `body` with the interpreter's lock released. An exception raised by a Python carrier comes out as it was.
+    pub(crate) fn run<T: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce(&dyn Collectives) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let result = py.detach(|| match self {
+            Carrier::Solo => body(&Solo),
+            // SAFETY: `zazen._mpi4py.resolve` took the handle from a live mpi4py communicator whose library it has
+            // compared with the bound one; the caller holds that communicator during the call.
+            Carrier::Mpi(handle) => body(&unsafe { MpiCollectives::from_handle(*handle) }?),
+            Carrier::Python(carrier) => body(carrier),
+        });
+        result.map_err(|error| match self {
+            Carrier::Python(carrier) => carrier.take_raised().unwrap_or_else(|| raise(py, &error)),
+            _ => raise(py, &error),
+        })
+    }
+}
+
+/// A Python object with the methods of `zazen.Collectives`, which move words and bytes as buffers.
+pub(crate) struct PythonCarrier {
+    object: Py<PyAny>,
+    rank: usize,
+    size: usize,
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl PythonCarrier {
+    fn new(object: &Bound<'_, PyAny>) -> PyResult<PythonCarrier> {
+        let rank: usize = object.getattr("rank")?.extract()?;
+        let size: usize = object.getattr("size")?.extract()?;
+        if rank >= size {
+            let error = Error::new(
+                ErrorKind::InvalidArgument,
+                format!("communicator of size {size} has rank {rank}"),
+            );
+            return Err(raise(object.py(), &error));
+        }
+        Ok(PythonCarrier { object: object.clone().unbind(), rank, size, raised: Mutex::new(None) })
+    }
+
+    fn take_raised(&self) -> Option<PyErr> {
+        self.raised.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+    }
+
+    /// Calls into Python; an exception is kept for [`Carrier::run`] and told to the protocol as `Mpi`.
+    fn call<T>(&self, name: &str, body: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T> {
+        Python::attach(|py| body(self.object.bind(py))).map_err(|raised| {
+            let error = Error::new(ErrorKind::Mpi, format!("the communicator's {name} raised {raised}"));
+            *self.raised.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(raised);
+            error
+        })
+    }
+
+    fn allreduce(&self, name: &str, values: &mut [u64]) -> Result<()> {
+        self.call(name, |object| {
+            let bytes: Vec<u8> = values.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let buffer = PyByteArray::new(object.py(), &bytes);
+            object.call_method1(name, (&buffer,))?;
+            let reduced = buffer.to_vec();
+            if reduced.len() != bytes.len() {
+                return Err(pyo3::exceptions::PyValueError::new_err(format!(
+                    "{name} changed its buffer's length"
+                )));
+            }
+            for (into, word) in values.iter_mut().zip(reduced.chunks_exact(8)) {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(word);
+                *into = u64::from_ne_bytes(bytes);
+            }
+            Ok(())
+        })
+    }
+
+    fn blocks(&self, name: &str, returned: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
+        let blocks: Vec<Vec<u8>> =
+            returned.try_iter()?.map(|block| bytes_of(&block?)).collect::<PyResult<_>>()?;
+        if blocks.len() != self.size {
+            let text =
+                format!("{name} returned {} blocks, not one for each of {} ranks", blocks.len(), self.size);
+            return Err(pyo3::exceptions::PyValueError::new_err(text));
+        }
+        Ok(blocks)
+    }
+}
+
+fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    pyo3::buffer::PyBuffer::<u8>::get(object)?.to_vec(object.py())
+}
+
+impl Collectives for PythonCarrier {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+    fn size(&self) -> usize {
+        self.size
+    }
+    fn allreduce_sum(&self, values: &mut [u64]) -> Result<()> {
+        self.allreduce("allreduce_sum", values)
+    }
+    fn allreduce_or(&self, values: &mut [u64]) -> Result<()> {
+        self.allreduce("allreduce_or", values)
+    }
+    fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()> {
+        two_bit_by_exchange(self, values)
+    }
+    fn alltoallv(&self, send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        self.call("alltoallv", |object| {
+            let py = object.py();
+            let blocks = PyList::new(py, send.iter().map(|block| PyBytes::new(py, block)))?;
+            self.blocks("alltoallv", &object.call_method1("alltoallv", (blocks,))?)
+        })
+    }
+    fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.call("allgatherv", |object| {
+            let mine = PyBytes::new(object.py(), mine);
+            self.blocks("allgatherv", &object.call_method1("allgatherv", (mine,))?)
+        })
+    }
+    fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {
+        self.call("broadcast", |object| {
+            bytes_of(&object.call_method1("broadcast", (PyBytes::new(object.py(), mine),))?)
+        })
+    }
+}
+
+/// Raises MpiError if a world of `world_size` ranks contradicts the launcher's environment.
+#[pyfunction]
+pub(crate) fn check_launcher(py: Python<'_>, world_size: usize) -> PyResult<()> {
+    lift(py, zazen_mpi::check_launcher(world_size))
+}
+
+/// Raises MpiError unless the MPI library found in this process has MPI_COMM_WORLD = `world`.
+#[pyfunction]
+pub(crate) fn check_world(py: Python<'_>, world: usize) -> PyResult<()> {
+    lift(py, zazen_mpi::check_world(world))
+}
+
+/// (file, ABI) of the MPI library of this process; raises MpiError if there is none or it is not initialised.
+#[pyfunction]
+pub(crate) fn mpi_library(py: Python<'_>) -> PyResult<(String, String)> {
+    lift(py, zazen_mpi::loaded_library()).map(|(file, abi)| (file, format!("{abi:?}")))
+}
+
+/// One carrier's collectives, for the carriers' contract tests. Not public.
+#[pyclass(module = "zazen._zazen", frozen)]
+pub(crate) struct CarrierProbe {
+    carrier: Carrier,
+    /// Keeps the communicator alive.
+    _comm: Option<Py<PyAny>>,
+}
+
+#[pymethods]
+impl CarrierProbe {
+    #[new]
+    #[pyo3(signature = (comm = None, carrier = "auto"))]
+    fn new(py: Python<'_>, comm: Option<Bound<'_, PyAny>>, carrier: &str) -> PyResult<CarrierProbe> {
+        let resolved = Carrier::resolve(py, comm.as_ref(), carrier)?;
+        Ok(CarrierProbe { carrier: resolved, _comm: comm.map(Bound::unbind) })
+    }
+
+    fn name(&self) -> &'static str {
+        self.carrier.name()
+    }
+
+    fn rank_and_size(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        self.carrier.run(py, |collectives| Ok((collectives.rank(), collectives.size())))
+    }
+
+    /// `operator` is "sum", "or" or "two_bit".
+    fn allreduce(&self, py: Python<'_>, operator: &str, mut values: Vec<u64>) -> PyResult<Vec<u64>> {
+        self.carrier.run(py, |collectives| {
+            match operator {
+                "sum" => collectives.allreduce_sum(&mut values),
+                "or" => collectives.allreduce_or(&mut values),
+                _ => collectives.allreduce_two_bit(&mut values),
+            }?;
+            Ok(values)
+        })
+    }
+
+    fn alltoallv<'py>(&self, py: Python<'py>, send: Vec<Vec<u8>>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let got = self.carrier.run(py, |collectives| collectives.alltoallv(send))?;
+        Ok(got.iter().map(|block| PyBytes::new(py, block)).collect())
+    }
+
+    fn allgatherv<'py>(&self, py: Python<'py>, mine: Vec<u8>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let got = self.carrier.run(py, |collectives| collectives.allgatherv(&mine))?;
+        Ok(got.iter().map(|block| PyBytes::new(py, block)).collect())
+    }
+
+    fn broadcast<'py>(&self, py: Python<'py>, mine: Vec<u8>) -> PyResult<Bound<'py, PyBytes>> {
+        let got = self.carrier.run(py, |collectives| collectives.broadcast(&mine))?;
+        Ok(PyBytes::new(py, &got))
+    }
+}

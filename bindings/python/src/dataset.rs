@@ -1,0 +1,463 @@
+//! `zazen.Dataset` and the iterator over its frames.
+
+use crate::carrier::Carrier;
+use crate::errors::{lift, raise, raise_kind};
+use crate::frame::PyFrame;
+use crate::notices;
+use crate::runset::PyRunSet;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use zazen_assign::{Assignment, Collectives, Path, Protocol, Rules};
+use zazen_client::{Dataset, FrameReader, OpenOptions, ReadOptions, ReadStats};
+use zazen_core::{Error, ErrorKind, Layout, Result};
+
+/// Opens the dataset whose directory is `path`.
+///
+/// `socket`: the daemon's socket; None: $ZAZEN_SOCKET or the default. `pattern`: file names, such as
+/// "frame-{n:07}.dcd"; None: the manifest, or what the names tell. `backing`: "tcp://host:port" of a served backing
+/// store to read when no daemon answers ($ZAZEN_BACKING). `direct`: ask no daemon at all.
+///
+/// Without a daemon it warns once (ZazenWarning) and reads from the backing store. Raises NotFoundError if there is no
+/// such directory.
+#[pyfunction]
+#[pyo3(signature = (path, *, socket = None, pattern = None, backing = None, direct = false))]
+pub(crate) fn open(
+    py: Python<'_>,
+    path: PathBuf,
+    socket: Option<PathBuf>,
+    pattern: Option<String>,
+    backing: Option<String>,
+    direct: bool,
+) -> PyResult<PyDataset> {
+    let options = OpenOptions { socket, pattern, backing, direct };
+    let dataset = lift(py, py.detach(|| Dataset::open(&path, &options)))?;
+    notices::show(py)?;
+    Ok(PyDataset {
+        path: dataset.path().to_path_buf(),
+        has_daemon: dataset.has_daemon(),
+        inner: Mutex::new(Some(dataset)),
+    })
+}
+
+/// An opened dataset, and a context manager that closes it. Threads take turns.
+#[pyclass(name = "Dataset", module = "zazen", frozen)]
+pub(crate) struct PyDataset {
+    path: PathBuf,
+    /// Whether a daemon answered when the dataset was opened.
+    #[pyo3(get)]
+    has_daemon: bool,
+    inner: Mutex<Option<Dataset>>,
+}
+
+impl PyDataset {
+    /// Runs `body` on the dataset with the interpreter's lock released, then gives the warnings that came up.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce(&mut Dataset) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let done = lift(py, py.detach(|| self.locked(body)))?;
+        notices::show(py)?;
+        Ok(done)
+    }
+
+    fn locked<T>(&self, body: impl FnOnce(&mut Dataset) -> Result<T>) -> Result<T> {
+        let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match inner.as_mut() {
+            Some(dataset) => body(dataset),
+            None => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!("dataset {} is closed; open it again", self.path.display()),
+            )),
+        }
+    }
+
+    fn assign_with(&self, py: Python<'_>, wish: &Wish, carrier: &Carrier) -> PyResult<PyAssignment> {
+        let assignment = carrier.run(py, |collectives| {
+            self.locked(|dataset| {
+                let range = wish.range(dataset, collectives)?;
+                dataset.assign(range, wish.rules, wish.protocol, collectives)
+            })
+        })?;
+        notices::show(py)?;
+        Ok(PyAssignment::new(assignment, carrier.name()))
+    }
+}
+
+/// What a call of `assign` or `frames` asks for.
+struct Wish {
+    begin: Option<u64>,
+    end: Option<u64>,
+    stride: u64,
+    rules: Rules,
+    protocol: Protocol,
+}
+
+impl Wish {
+    fn new(
+        py: Python<'_>,
+        range: (Option<u64>, Option<u64>, u64),
+        rules: &str,
+        protocol: &str,
+    ) -> PyResult<Wish> {
+        let invalid = |text: String| raise_kind(py, ErrorKind::InvalidArgument, &text);
+        let rules = match rules {
+            "full" => Rules::Full,
+            "paper" => Rules::Paper,
+            other => return Err(invalid(format!("rules is {other:?}; give \"full\" or \"paper\""))),
+        };
+        let protocol = match protocol {
+            "owner" => Protocol::Owner,
+            "bitmaps" => Protocol::Bitmaps,
+            other => return Err(invalid(format!("protocol is {other:?}; give \"owner\" or \"bitmaps\""))),
+        };
+        let (begin, end, stride) = range;
+        Ok(Wish { begin, end, stride, rules, protocol })
+    }
+
+    /// The range to assign; `None`: all that exists. A bound left out is the extent's on rank 0, so that all agree.
+    fn range(&self, dataset: &mut Dataset, collectives: &dyn Collectives) -> Result<Option<(u64, u64, u64)>> {
+        let (first, last) = match (self.begin, self.end, self.stride) {
+            (None, None, 1) => return Ok(None),
+            (Some(begin), Some(end), stride) => return Ok(Some((begin, end, stride))),
+            _ => agreed_bounds(dataset, collectives)?,
+        };
+        Ok(Some((self.begin.unwrap_or(first), self.end.unwrap_or(last), self.stride)))
+    }
+}
+
+/// The first and last frame that exist, as rank 0 sees them. Where rank 0 fails, all fail.
+fn agreed_bounds(dataset: &mut Dataset, collectives: &dyn Collectives) -> Result<(u64, u64)> {
+    let mine = if collectives.rank() == 0 { bounds(dataset) } else { Ok((0, 0)) };
+    let said = match &mine {
+        Ok((first, last)) => [first.to_le_bytes(), last.to_le_bytes()].concat(),
+        Err(error) => error.to_string().into_bytes().into_iter().chain([0; 17]).collect(),
+    };
+    let heard = collectives.broadcast(&said)?;
+    let own = mine?;
+    if collectives.rank() == 0 {
+        return Ok(own);
+    }
+    match heard.as_slice().try_into() {
+        Ok::<[u8; 16], _>(both) => {
+            let both = u128::from_le_bytes(both);
+            Ok((both as u64, (both >> 64) as u64))
+        }
+        Err(_) => {
+            let text = String::from_utf8_lossy(&heard);
+            Err(Error::new(ErrorKind::Unavailable, format!("rank 0: {}", text.trim_end_matches('\0'))))
+        }
+    }
+}
+
+fn bounds(dataset: &mut Dataset) -> Result<(u64, u64)> {
+    let extent = dataset.extent()?;
+    let path = dataset.path().display();
+    extent.first().zip(extent.last()).ok_or_else(|| {
+        Error::new(
+            ErrorKind::NotFound,
+            format!("dataset {path} has no frames; check its path and file names"),
+        )
+    })
+}
+
+#[pymethods]
+impl PyDataset {
+    /// Absolute path as opened.
+    #[getter]
+    fn path(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+
+    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", or None if unknown.
+    #[getter]
+    fn layout(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with(py, |dataset| {
+            Ok(dataset.layout().map(|layout| match layout {
+                Layout::Files(template) => template.to_string(),
+                Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
+            }))
+        })
+    }
+
+    /// The frame numbers that exist on the backing store (or, if that does not answer, in this node's cache). Listed on
+    /// the first call, then remembered.
+    fn extent(&self, py: Python<'_>) -> PyResult<PyRunSet> {
+        self.with(py, |dataset| dataset.extent()).map(PyRunSet::from)
+    }
+
+    /// What this node's cache holds of `begin ..= end` at `stride`, as (natives, aliens). Empty without a daemon.
+    ///
+    /// Raises InvalidArgumentError if begin > end or stride is 0, TooLargeError beyond frame number 2**40.
+    #[pyo3(signature = (begin, end, stride = 1))]
+    fn query(&self, py: Python<'_>, begin: u64, end: u64, stride: u64) -> PyResult<(PyRunSet, PyRunSet)> {
+        let (native, alien) = self.with(py, |dataset| dataset.query(begin, end, stride))?;
+        Ok((native.into(), alien.into()))
+    }
+
+    /// Reads frame `number`; its bytes are checked against their checksum.
+    fn read(&self, py: Python<'_>, number: u64) -> PyResult<PyFrame> {
+        let frame = self.with(py, |dataset| dataset.read(number))?;
+        PyFrame::new(py, frame)
+    }
+
+    /// Agrees with the other ranks on who reads what of `begin ..= end` at `stride`; a bound left out is the
+    /// dataset's own. Collective: all ranks of `comm` call it with equal arguments.
+    ///
+    /// `comm`: an mpi4py communicator, or an object with the methods of `zazen.Collectives`; None: this process alone.
+    /// `rules`: "full", or "paper" (Zazen paper, section 4). `protocol`: "owner", or "bitmaps" (the paper's).
+    /// `carrier`: "auto"; "mpi" (MPI bound at run time) or "mpi4py" insist on one way of talking to MPI.
+    /// Raises MpiError if the ranks came up as singletons.
+    #[pyo3(signature = (begin = None, end = None, stride = 1, *, comm = None, rules = "full", protocol = "owner",
+        carrier = "auto"))]
+    #[allow(clippy::too_many_arguments)]
+    fn assign(
+        &self,
+        py: Python<'_>,
+        begin: Option<u64>,
+        end: Option<u64>,
+        stride: u64,
+        comm: Option<&Bound<'_, PyAny>>,
+        rules: &str,
+        protocol: &str,
+        carrier: &str,
+    ) -> PyResult<PyAssignment> {
+        let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
+        self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?)
+    }
+
+    /// Iterates over this rank's frames of `begin ..= end` at `stride` in storage order, as `Frame`s.
+    ///
+    /// Arguments are those of `assign`, and `memory`: bytes read ahead at most (a larger single frame still comes);
+    /// `readers`: files in flight, None: as suits the disk; `check`: compare checksums. Without `comm` this process
+    /// reads all. The assignment is collective, the iteration is not.
+    #[pyo3(signature = (begin = None, end = None, stride = 1, *, comm = None, rules = "full", protocol = "owner",
+        memory = 256 << 20, readers = None, check = true, carrier = "auto"))]
+    #[allow(clippy::too_many_arguments)]
+    fn frames(
+        &self,
+        py: Python<'_>,
+        begin: Option<u64>,
+        end: Option<u64>,
+        stride: u64,
+        comm: Option<&Bound<'_, PyAny>>,
+        rules: &str,
+        protocol: &str,
+        memory: u64,
+        readers: Option<usize>,
+        check: bool,
+        carrier: &str,
+    ) -> PyResult<PyFrames> {
+        let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
+        let assignment = self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?)?;
+        let set = (*assignment.set.0).clone();
+        let total = set.len();
+        let options = ReadOptions { memory_max: memory, readers, check };
+        let reader = self.with(py, |dataset| dataset.frames(set, &options))?;
+        let assignment = Py::new(py, assignment)?;
+        Ok(PyFrames {
+            total,
+            assignment,
+            reader: Mutex::new(Reading { reader: Some(reader), last: ReadStats::default() }),
+        })
+    }
+
+    /// Closes the dataset; iterators over its frames go on. Closing twice is fine.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| *self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None);
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        let daemon = if self.has_daemon { "through the daemon" } else { "from the backing store" };
+        format!("<Dataset {} {daemon}>", self.path.display())
+    }
+}
+
+/// An iterator over frames; `len` counts those it began with. Dropping it stops the read-ahead.
+///
+/// A frame that cannot be had raises; the iteration can go on after it.
+#[pyclass(name = "Frames", module = "zazen", frozen)]
+pub(crate) struct PyFrames {
+    total: u64,
+    /// How the frames were assigned to this rank.
+    #[pyo3(get)]
+    assignment: Py<PyAssignment>,
+    reader: Mutex<Reading>,
+}
+
+struct Reading {
+    reader: Option<FrameReader>,
+    /// The counters when the reader was closed.
+    last: ReadStats,
+}
+
+impl PyFrames {
+    fn locked<T>(&self, body: impl FnOnce(&mut Reading) -> T) -> T {
+        body(&mut self.reader.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
+#[pymethods]
+impl PyFrames {
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyFrame>> {
+        let next = py.detach(|| self.locked(|reading| reading.reader.as_mut().and_then(Iterator::next)));
+        notices::show(py)?;
+        match next {
+            None => Ok(None),
+            Some(Ok(frame)) => PyFrame::new(py, frame).map(Some),
+            Some(Err(error)) => Err(raise(py, &error)),
+        }
+    }
+
+    fn __len__(&self) -> usize {
+        usize::try_from(self.total).unwrap_or(usize::MAX)
+    }
+
+    /// Frames not yet taken.
+    #[getter]
+    fn remaining(&self, py: Python<'_>) -> u64 {
+        py.detach(|| self.locked(|reading| reading.reader.as_ref().map_or(0, FrameReader::remaining)))
+    }
+
+    /// Where the frames taken so far came from.
+    #[getter]
+    fn stats(&self, py: Python<'_>) -> PyReadStats {
+        PyReadStats(py.detach(|| {
+            self.locked(|reading| reading.reader.as_ref().map_or(reading.last, FrameReader::stats))
+        }))
+    }
+
+    /// Stops the read-ahead and frees its buffers; the iteration ends. Closing twice is fine.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            self.locked(|reading| {
+                if let Some(reader) = reading.reader.take() {
+                    reading.last = reader.stats();
+                }
+            });
+        });
+    }
+}
+
+/// Where frames came from.
+#[pyclass(name = "ReadStats", module = "zazen", frozen)]
+pub(crate) struct PyReadStats(ReadStats);
+
+#[pymethods]
+impl PyReadStats {
+    /// Frames from the node's cache that a writer had pushed there.
+    #[getter]
+    fn native(&self) -> u64 {
+        self.0.native
+    }
+    /// Frames from the node's cache that an earlier miss had brought there.
+    #[getter]
+    fn alien(&self) -> u64 {
+        self.0.alien
+    }
+    /// Frames read from the backing store, by the daemon or directly.
+    #[getter]
+    fn backing_reads(&self) -> u64 {
+        self.0.backing_reads
+    }
+    /// Bytes of all frames.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+    /// Bad checksums met and mended.
+    #[getter]
+    fn mended(&self) -> u64 {
+        self.0.mended
+    }
+    /// Frames taken.
+    #[getter]
+    fn frames(&self) -> u64 {
+        self.0.native + self.0.alien + self.0.backing_reads
+    }
+    /// Share of the frames that came from the node's own cache, 0 to 1; 1 if none were read.
+    #[getter]
+    fn local_share(&self) -> f64 {
+        let local = self.0.native + self.0.alien;
+        if self.frames() == 0 { 1.0 } else { local as f64 / self.frames() as f64 }
+    }
+    fn __repr__(&self) -> String {
+        format!(
+            "<ReadStats native={} alien={} backing_reads={} bytes={} mended={}>",
+            self.0.native, self.0.alien, self.0.backing_reads, self.0.bytes, self.0.mended
+        )
+    }
+}
+
+/// What this rank is to read, and how that was found.
+#[pyclass(name = "Assignment", module = "zazen", frozen, get_all)]
+pub(crate) struct PyAssignment {
+    /// The frame numbers that this rank reads.
+    pub(crate) set: PyRunSet,
+    /// Frames of this rank read as natives (rule 1),
+    natives: u64,
+    /// as aliens (rule 2),
+    aliens: u64,
+    /// as residue (rule 3): held by no node.
+    residue: u64,
+    /// The same over all ranks.
+    total_natives: u64,
+    /// Aliens over all ranks.
+    total_aliens: u64,
+    /// Residue over all ranks.
+    total_residue: u64,
+    /// "fingerprint" (a perfect hit was seen at once) or "exchange".
+    path: &'static str,
+    /// Payload bytes that this rank sent.
+    bytes_sent: u64,
+    /// Collective rounds.
+    rounds: u32,
+    /// What carried the messages: "solo", "mpi" (bound at run time) or "python".
+    carrier: &'static str,
+}
+
+impl PyAssignment {
+    fn new(assignment: Assignment, carrier: &'static str) -> PyAssignment {
+        let path = match assignment.path {
+            Path::Fingerprint => "fingerprint",
+            Path::Exchange => "exchange",
+        };
+        PyAssignment {
+            set: assignment.set.into(),
+            natives: assignment.mine.native,
+            aliens: assignment.mine.alien,
+            residue: assignment.mine.residue,
+            total_natives: assignment.total.native,
+            total_aliens: assignment.total.alien,
+            total_residue: assignment.total.residue,
+            path,
+            bytes_sent: assignment.bytes_sent,
+            rounds: assignment.rounds,
+            carrier,
+        }
+    }
+}
+
+#[pymethods]
+impl PyAssignment {
+    fn __repr__(&self) -> String {
+        format!(
+            "<Assignment natives={} aliens={} residue={} path={} bytes_sent={} rounds={}>",
+            self.natives, self.aliens, self.residue, self.path, self.bytes_sent, self.rounds
+        )
+    }
+}

@@ -1,0 +1,38 @@
+//! What the client library warns of becomes a Python warning (`zazen.ZazenWarning`), each once per process.
+//!
+//! Warnings come up on any thread but must be given on the interpreter's: they wait until the next call returns.
+
+use pyo3::exceptions::PyUserWarning;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
+use std::ffi::CString;
+
+static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// Makes `ZazenWarning`.
+pub(crate) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let class = CLASS.get_or_try_init(py, || {
+        let attributes = PyDict::new(py);
+        attributes.set_item("__module__", "zazen")?;
+        attributes.set_item(
+            "__doc__",
+            "Something that costs time but no results, such as a daemon that is not there.",
+        )?;
+        let bases = (py.get_type::<PyUserWarning>(),);
+        let made = py.get_type::<PyType>().call1(("ZazenWarning", bases, attributes))?;
+        Ok::<_, PyErr>(made.cast_into::<PyType>()?.unbind())
+    })?;
+    module.add("ZazenWarning", class)
+}
+
+/// Gives the warnings that wait. Fails where the user turned warnings into errors.
+pub(crate) fn show(py: Python<'_>) -> PyResult<()> {
+    let Some(class) = CLASS.get(py) else { return Ok(()) };
+    for text in zazen_client::warnings() {
+        let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+        PyErr::warn(py, class.bind(py), &text, 1)?;
+    }
+    Ok(())
+}

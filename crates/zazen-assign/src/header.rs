@@ -1,0 +1,142 @@
+//! Round 0: who is on which node, whether all want the same, and what any rank has against going on.
+//!
+//! All ranks judge the same headers in the same order, so all come to the same error or to none: nobody is
+//! left waiting in a later round.
+
+use crate::fingerprint::{Draws, Fingerprinter};
+use crate::{Input, Protocol, Rules};
+use zazen_core::{Error, ErrorKind, Request, Result, RunSet};
+use zazen_wire::codec::{Reader, Writer};
+
+/// Raised with every change of the rounds or of a block's bytes.
+const VERSION: u8 = 1;
+/// The longest reason for not taking part that is told to the others, in bytes.
+const REASON_BYTES_MAX: usize = 1024;
+
+/// One rank's header.
+pub(crate) enum Header {
+    /// Takes part.
+    Ready(Ready),
+    /// Does not, for this reason.
+    Declined(ErrorKind, String),
+}
+
+/// What a rank that takes part says of itself.
+pub(crate) struct Ready {
+    pub(crate) node: u128,
+    mode: u8,
+    request: u64,
+    target: u64,
+    pub(crate) seed: [u8; 16],
+}
+
+/// What round 0 settles.
+pub(crate) struct Opening {
+    /// Node ids by rank.
+    pub(crate) nodes: Vec<u128>,
+    pub(crate) seed: [u8; 16],
+}
+
+impl Ready {
+    pub(crate) fn of(input: &Input) -> Ready {
+        let bits = [input.rules == Rules::Paper, input.protocol == Protocol::Bitmaps, input.verify_exact];
+        let mode = bits.iter().enumerate().map(|(at, set)| u8::from(*set) << at).sum();
+        let (request, target) = (request_digest(&input.request), target_digest(input.target.as_ref()));
+        Ready { node: input.node, mode, request, target, seed: input.seed }
+    }
+}
+
+/// `rank`'s header; only rank 0's seed matters, hence only it is sent.
+pub(crate) fn encode(header: &Header, rank: usize) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.u8(VERSION);
+    match header {
+        Header::Ready(ready) => {
+            writer.u8(1);
+            writer.u8(ready.mode);
+            writer.u128(ready.node);
+            writer.u64(ready.request);
+            writer.u64(ready.target);
+            if rank == 0 {
+                writer.raw(&ready.seed);
+            }
+        }
+        Header::Declined(kind, reason) => {
+            writer.u8(0);
+            writer.u32(*kind as u32);
+            writer.text(zazen_wire::codec::clip(reason, REASON_BYTES_MAX));
+        }
+    }
+    writer.into_bytes()
+}
+
+fn decode(bytes: &[u8], rank: usize) -> Result<Header> {
+    let mut reader = Reader::new("assignment header", bytes);
+    let version = reader.u8()?;
+    if version != VERSION {
+        return Err(reader.malformed(format!("protocol version {version}, this build speaks {VERSION}")));
+    }
+    if !reader.bool()? {
+        let kind = ErrorKind::from_code(reader.u32()?).unwrap_or(ErrorKind::Protocol);
+        return Ok(Header::Declined(kind, reader.text(REASON_BYTES_MAX)?));
+    }
+    let mode = reader.u8()?;
+    let (node, request, target) = (reader.u128()?, reader.u64()?, reader.u64()?);
+    let mut seed = [0; 16];
+    if rank == 0 {
+        seed.copy_from_slice(reader.raw(16)?);
+    }
+    Ok(Header::Ready(Ready { node, mode, request, target, seed }))
+}
+
+/// Judges everyone's headers; the same error on every rank that gets the same headers.
+pub(crate) fn judge(headers: &[Vec<u8>]) -> Result<Opening> {
+    let mut all = Vec::with_capacity(headers.len());
+    for (rank, bytes) in headers.iter().enumerate() {
+        match decode(bytes, rank)
+            .map_err(|error| error.within(format!("rank {rank} of {}", headers.len())))?
+        {
+            Header::Ready(ready) => all.push(ready),
+            Header::Declined(kind, reason) => {
+                return Err(Error::new(kind, format!("rank {rank} cannot take part: {reason}")));
+            }
+        }
+    }
+    let Some(root) = all.first() else {
+        return Err(Error::new(ErrorKind::Protocol, "the first round of the assignment brought no headers"));
+    };
+    for (rank, other) in all.iter().enumerate() {
+        let differs = if other.request != root.request {
+            "begin, end or stride"
+        } else if other.target != root.target {
+            "the target (the frames that exist)"
+        } else if other.mode != root.mode {
+            "rules, protocol or verify"
+        } else {
+            continue;
+        };
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "rank {rank} calls assign with another value of {differs} than rank 0; give all ranks the same"
+            ),
+        ));
+    }
+    Ok(Opening { seed: root.seed, nodes: all.iter().map(|ready| ready.node).collect() })
+}
+
+fn request_digest(request: &Request) -> u64 {
+    [request.begin(), request.end(), request.stride()]
+        .iter()
+        .fold(0, |digest, value| Draws::from_word(digest ^ value).next())
+}
+
+/// 0 without a target; the fingerprint at fixed points otherwise. Ranks of one job do not forge targets, so
+/// that a chance of about N/2¹²² that two differing ones look equal is enough.
+fn target_digest(target: Option<&RunSet>) -> u64 {
+    target.map_or(0, |target| {
+        let found = Fingerprinter::fixed().of(target);
+        let mixed = [found.count, found.sums[0], found.sums[1]];
+        mixed.iter().fold(1, |digest, value| Draws::from_word(digest ^ value).next())
+    })
+}

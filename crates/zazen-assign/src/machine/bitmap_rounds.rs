@@ -1,0 +1,90 @@
+//! The rounds of the published protocol (Zazen paper §4, steps 1–7), which the exchange of holdings takes
+//! under `protocol=bitmaps`.
+//!
+//! The paper takes for granted that no frame is native twice. That is checked with a sum of one word; only if
+//! it is not so, a two-bit all-reduce over the natives shows which frames, and those go through the same
+//! owners' decision as under `protocol=owner`. So do multiple aliens under the full rules.
+
+use super::{Machine, Slice, Stage, Step, expect};
+use crate::bitmaps::{Global, bitmap, entries, survey};
+use zazen_core::{Error, ErrorKind, Result, RunSet};
+
+impl Machine {
+    pub(super) fn on_native_count(&mut self, words: &[u64]) -> Result<Step> {
+        expect(words, 1)?;
+        self.stage = Stage::Natives { copies: words[0] };
+        Ok(Step::Or(bitmap(&self.plan.native, self.plan.count)))
+    }
+
+    pub(super) fn on_natives(&mut self, copies: u64, native: Vec<u64>) -> Result<Step> {
+        expect(&native, self.plan.count.div_ceil(64))?;
+        if ones(&native) == copies {
+            return self.after_natives(native, None);
+        }
+        self.stage = Stage::NativeEntries { native };
+        Ok(Step::TwoBit(entries(&self.plan.native, None, self.plan.count)))
+    }
+
+    pub(super) fn on_native_entries(&mut self, native: Vec<u64>, native_entries: Vec<u64>) -> Result<Step> {
+        expect(&native_entries, self.plan.count.div_ceil(32))?;
+        self.after_natives(native, Some(native_entries))
+    }
+
+    /// Step 3: where every frame is native somewhere, aliens do not matter.
+    fn after_natives(&mut self, native: Vec<u64>, native_entries: Option<Vec<u64>>) -> Result<Step> {
+        if ones(&native) == self.plan.target_len {
+            return self.survey(Global { native, native_entries, alien_entries: None });
+        }
+        let mine = entries(&self.plan.alien, Some(&native), self.plan.count);
+        self.stage = Stage::AlienEntries { native, native_entries };
+        Ok(Step::TwoBit(mine))
+    }
+
+    /// Steps 6 and 7, but that the residue is cut into blocks when the loads are known.
+    pub(super) fn survey(&mut self, global: Global) -> Result<Step> {
+        let (rules, slice) = (self.input()?.rules, self.slice(self.rank));
+        let plan = &mut self.plan;
+        let request = (plan.count, plan.target.as_ref());
+        let found = survey(rules, &global, request, slice, (&plan.native, &plan.alien));
+        drop(global);
+        plan.alien = found.alien;
+        plan.residue = found.residue;
+        let held = plan.native.len() + plan.alien.len();
+        let Some(loads) = held.checked_sub(found.claims.len()) else {
+            let context = "the all-reduces of the bitmap protocol gave an entry that is both one and several";
+            return Err(Error::new(ErrorKind::Protocol, context));
+        };
+        if !found.contested {
+            return self.tally_bitmaps(loads, found.counts, Vec::new());
+        }
+        self.stage = Stage::Claims { loads, counts: found.counts };
+        Ok(Step::Alltoallv(self.by_slice(&found.claims, &RunSet::new())))
+    }
+
+    pub(super) fn on_claims(&mut self, loads: u64, counts: [u64; 3], blocks: &[Vec<u8>]) -> Result<Step> {
+        let (first, end) = self.slice(self.rank);
+        let claims = self.leaders_pairs("claims", blocks, first, end)?;
+        self.tally_bitmaps(loads, counts, claims.into_iter().map(|(node, pair)| (node, pair.0)).collect())
+    }
+
+    fn tally_bitmaps(&mut self, load: u64, counts: [u64; 3], claims: Vec<(usize, RunSet)>) -> Result<Step> {
+        let empty = vec![RunSet::new(); self.plan.nodes.members.len()];
+        let mut by_node = empty.clone();
+        for (node, set) in claims {
+            by_node[node] = set;
+        }
+        let mut loads = vec![0; empty.len()];
+        if self.plan.nodes.leader(self.rank) {
+            loads[self.node()] = load;
+        }
+        let residue = match self.slice(self.rank) {
+            (first, end) if first == end => RunSet::new(),
+            (first, end) => self.plan.residue.slice(first, end - 1),
+        };
+        self.tally(Slice { loads, claims: by_node, knocked: empty, residue, counts })
+    }
+}
+
+fn ones(words: &[u64]) -> u64 {
+    words.iter().map(|word| u64::from(word.count_ones())).sum()
+}

@@ -1,0 +1,258 @@
+//! The serving end: a thread per connection, one token bucket over all.
+
+use super::{
+    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, Stats, TokenBucket,
+    Traffic, function, receive, send,
+};
+use crate::{Backing, DirectoryBacking, SourceFile};
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_wire::Message;
+use zazen_wire::header::{ErrorReply, Kind};
+
+/// Connections at once; a further one is closed.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// A running file server. Dropping it stops it.
+pub struct FileServer {
+    shared: Arc<Shared>,
+    addr: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    tree: DirectoryBacking,
+    bucket: Option<TokenBucket>,
+    rate_bytes_per_s: u64,
+    stopping: AtomicBool,
+    open: Mutex<HashMap<u64, TcpStream>>,
+    opens: AtomicU64,
+    stats: AtomicU64,
+    lists: AtomicU64,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// Serves the directory `root` on `listener`, to all comers, sending at most `rate_bytes_per_s` of file data to
+/// all clients together (`None`: no bound). Threads of its own do the work.
+pub fn serve(listener: TcpListener, root: &Path, rate_bytes_per_s: Option<u64>) -> Result<FileServer> {
+    let addr = listener.local_addr().map_err(|error| Error::io("address of the file server", error))?;
+    let shared = Arc::new(Shared {
+        tree: DirectoryBacking::with_deadline(root, None)?,
+        bucket: rate_bytes_per_s.map(TokenBucket::new),
+        rate_bytes_per_s: rate_bytes_per_s.unwrap_or(0),
+        stopping: AtomicBool::new(false),
+        open: Mutex::default(),
+        opens: AtomicU64::new(0),
+        stats: AtomicU64::new(0),
+        lists: AtomicU64::new(0),
+        reads: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+    });
+    let accepting = shared.clone();
+    let acceptor = std::thread::Builder::new()
+        .name("file-server".into())
+        .spawn(move || accept_all(&listener, &accepting))
+        .map_err(|error| Error::io("start the file server's thread", error))?;
+    Ok(FileServer { shared, addr, acceptor: Some(acceptor) })
+}
+
+impl FileServer {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What it has done so far.
+    pub fn traffic(&self) -> Traffic {
+        self.shared.traffic()
+    }
+
+    /// Stops accepting and closes every connection.
+    pub fn stop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        // Wakes the acceptor from its accept.
+        TcpStream::connect(self.addr).ok();
+        if let Some(acceptor) = self.acceptor.take() {
+            acceptor.join().ok();
+        }
+        for stream in self.shared.open().values() {
+            stream.shutdown(Shutdown::Both).ok();
+        }
+    }
+}
+
+impl Drop for FileServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, TcpStream>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn traffic(&self) -> Traffic {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Traffic {
+            reads: get(&self.reads),
+            bytes: get(&self.bytes),
+            opens: get(&self.opens),
+            stats: get(&self.stats),
+            lists: get(&self.lists),
+            connections: self.open().len() as u64,
+            rate_bytes_per_s: self.rate_bytes_per_s,
+        }
+    }
+}
+
+fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
+    let mut next = 0;
+    for stream in listener.incoming() {
+        if shared.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            // Out of descriptors, most likely: wait for some to be closed.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            continue;
+        };
+        let Ok(kept) = stream.try_clone() else { continue };
+        if shared.open().len() >= CONNECTIONS_MAX {
+            continue;
+        }
+        let id = next;
+        next += 1;
+        shared.open().insert(id, kept);
+        let ours = shared.clone();
+        let spawned = std::thread::Builder::new().name("file-server-client".into()).spawn(move || {
+            if let Err(error) = talk(stream, &ours)
+                && !ours.stopping.load(Ordering::SeqCst)
+            {
+                tracing::debug!("file server: {error}");
+            }
+            ours.open().remove(&id);
+        });
+        if spawned.is_err() {
+            shared.open().remove(&id);
+        }
+    }
+}
+
+/// The file that a connection reads: a client reads one after the other, in large pieces.
+type Current = Option<(RelPath, Box<dyn SourceFile>)>;
+
+fn talk(mut stream: TcpStream, shared: &Shared) -> Result<()> {
+    stream.set_nodelay(true).ok();
+    let peer = stream.peer_addr().map(|addr| addr.to_string()).unwrap_or_default();
+    let lost = |error| Error::io(format!("connection with {peer}"), error);
+    let mut current: Current = None;
+    while let Some((header, payload)) = receive(&mut stream, Kind::Request, &peer)? {
+        let answer = answer(shared, header.function, &payload, &mut current);
+        let function = header.function;
+        match answer {
+            Ok((payload, bulk)) => {
+                send(&mut stream, Kind::Reply, function, 0, &payload, bulk.len() as u64).map_err(lost)?;
+                send_data(&mut stream, &bulk, shared).map_err(lost)?;
+            }
+            Err(error) => {
+                let payload = ErrorReply { message: error.to_string() }.encode();
+                send(&mut stream, Kind::Reply, function, error.kind() as u32, &payload, 0).map_err(lost)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn send_data(stream: &mut TcpStream, data: &[u8], shared: &Shared) -> std::io::Result<()> {
+    let portion = shared.bucket.as_ref().map_or(READ_BYTES_MAX, TokenBucket::portion_bytes);
+    for part in data.chunks(portion) {
+        if let Some(bucket) = &shared.bucket {
+            bucket.take(part.len());
+        }
+        stream.write_all(part)?;
+        shared.bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn answer(
+    shared: &Shared,
+    function: u16,
+    payload: &[u8],
+    current: &mut Current,
+) -> Result<(Vec<u8>, Vec<u8>)> {
+    let count = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Relaxed);
+    let payload = match function {
+        function::STAT_MANY => {
+            let StatMany(paths) = StatMany::decode(payload)?;
+            if paths.len() > STATS_MAX {
+                return Err(Error::new(
+                    ErrorKind::TooLarge,
+                    format!("{} paths in one stat, beyond the limit of {STATS_MAX}", paths.len()),
+                ));
+            }
+            count(&shared.stats, paths.len());
+            Stats(shared.tree.stat_many(&paths)?).encode()
+        }
+        function::OPEN => {
+            let OpenFile(path) = OpenFile::decode(payload)?;
+            count(&shared.opens, 1);
+            let file = shared.tree.open(&path)?;
+            let stat = file.stat();
+            *current = Some((path, file));
+            stat.encode()
+        }
+        function::LIST => {
+            let ListDirectory { path, files_only } = ListDirectory::decode(payload)?;
+            count(&shared.lists, 1);
+            Names(if files_only { shared.tree.list_files(&path)? } else { shared.tree.list(&path)? }).encode()
+        }
+        function::READ => {
+            count(&shared.reads, 1);
+            return read(shared, &ReadFile::decode(payload)?, current).map(|bulk| (Vec::new(), bulk));
+        }
+        function::TRAFFIC => shared.traffic().encode(),
+        other => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("the file server has no function {other}; install the same release on both sides"),
+            ));
+        }
+    };
+    Ok((payload, Vec::new()))
+}
+
+fn read(shared: &Shared, wanted: &ReadFile, current: &mut Current) -> Result<Vec<u8>> {
+    let fits = |(path, file): &(RelPath, Box<dyn SourceFile>)| {
+        *path == wanted.path && file.stat().validator == wanted.validator
+    };
+    let file = match current.take().filter(fits) {
+        Some((_, file)) => file,
+        None => shared.tree.open(&wanted.path)?,
+    };
+    if file.stat().validator != wanted.validator {
+        return Err(Error::new(
+            ErrorKind::Stale,
+            format!("{} changed since it was opened; open it again", wanted.path),
+        ));
+    }
+    let mut data = vec![0; (wanted.length as usize).min(READ_BYTES_MAX)];
+    let mut filled = 0;
+    while filled < data.len() {
+        match file.read_at(&mut data[filled..], wanted.offset + filled as u64)? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    data.truncate(filled);
+    *current = Some((wanted.path.clone(), file));
+    Ok(data)
+}

@@ -1,0 +1,309 @@
+//! What every backing store promises, run on each kind; and datasets as found through each.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use zazen_backing::dataset::{describe, layout, parse_manifest};
+use zazen_backing::served::{FileServer, serve};
+use zazen_backing::{Backing, DirectoryBacking, ServedBacking};
+use zazen_core::{Credentials, ErrorKind, FrameNo, Layout, RelPath, RunSet};
+
+/// A store of one kind over a directory of its own.
+struct Stand {
+    backing: Box<dyn Backing>,
+    root: PathBuf,
+    _dir: tempfile::TempDir,
+    _server: Option<FileServer>,
+}
+
+/// A stand of each kind. Their directories are open to all from the root down.
+fn stands() -> Vec<Stand> {
+    ["directory", "unwatched directory", "served"].map(stand).into()
+}
+
+fn stand(kind: &str) -> Stand {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    set_mode(dir.path(), 0o755);
+    let mut server = None;
+    let backing: Box<dyn Backing> = match kind {
+        "directory" => Box::new(DirectoryBacking::new(&root).unwrap()),
+        "unwatched directory" => Box::new(DirectoryBacking::with_deadline(&root, None).unwrap()),
+        _ => {
+            let running = serve(TcpListener::bind("127.0.0.1:0").unwrap(), &root, None).unwrap();
+            let backing = ServedBacking::connect(&format!("tcp://{}", running.addr())).unwrap();
+            server = Some(running);
+            Box::new(backing)
+        }
+    };
+    Stand { backing, root, _dir: dir, _server: server }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn path(text: &str) -> RelPath {
+    RelPath::new(text).unwrap()
+}
+
+fn pattern_bytes(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+#[test]
+fn files_are_read_as_they_are() {
+    for Stand { backing, root, .. } in stands() {
+        let bytes = pattern_bytes(9_000_001);
+        std::fs::create_dir(root.join("sim")).unwrap();
+        std::fs::write(root.join("sim/frame"), &bytes).unwrap();
+        let file = backing.open(&path("sim/frame")).unwrap();
+        assert_eq!(file.stat(), backing.stat(&path("sim/frame")).unwrap());
+        assert_eq!(file.stat().validator.size, bytes.len() as u64);
+        assert!(!file.stat().is_dir && backing.stat(&path("sim")).unwrap().is_dir);
+        std::thread::scope(|scope| {
+            for start in [0usize, 4_100_000] {
+                let (file, bytes) = (&file, &bytes);
+                scope.spawn(move || {
+                    let mut at = start;
+                    let mut buffer = vec![0; 5 << 20];
+                    loop {
+                        let read = file.read_at(&mut buffer, at as u64).unwrap();
+                        assert!(
+                            buffer[..read] == bytes[at..at + read],
+                            "differs within {read} bytes at {at}"
+                        );
+                        at += read;
+                        if read == 0 {
+                            break;
+                        }
+                    }
+                    assert_eq!(at, bytes.len());
+                });
+            }
+        });
+        assert_eq!(file.read_at(&mut [0; 8], 1 << 40).unwrap(), 0);
+        let (reads, traffic) = backing.traffic();
+        assert!(reads >= 4 && traffic >= bytes.len() as u64, "{reads} {traffic}");
+        if let Some(fd) = file.descriptor() {
+            let mut head = [0; 100];
+            rustix::io::pread(&fd, &mut head, 50).unwrap();
+            assert_eq!(head, bytes[50..150]);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_there_or_not_a_file_is_told_apart() {
+    for Stand { backing, root, .. } in stands() {
+        std::fs::create_dir(root.join("sim")).unwrap();
+        std::fs::write(root.join("sim/a"), "a").unwrap();
+        let kind = |result: zazen_core::Result<()>| result.err().map(|error| error.kind());
+        let missing = Some(ErrorKind::NotFound);
+        assert_eq!(kind(backing.stat(&path("none")).map(|_| ())), missing);
+        assert_eq!(kind(backing.open(&path("sim/none")).map(|_| ())), missing);
+        assert_eq!(kind(backing.open(&path("sim/a/b")).map(|_| ())), missing);
+        assert_eq!(kind(backing.list(&path("none")).map(|_| ())), missing);
+        assert_eq!(kind(backing.list(&path("sim/a")).map(|_| ())), missing);
+        assert_eq!(kind(backing.open(&path("sim")).map(|_| ())), Some(ErrorKind::InvalidArgument));
+        let stats = backing.stat_many(&[path("sim/a"), path("x"), path("sim"), path("")]).unwrap();
+        let found: Vec<_> = stats.iter().map(|stat| stat.as_ref().map(|stat| stat.is_dir).ok()).collect();
+        assert_eq!(found, [Some(false), None, Some(true), Some(true)]);
+        let many: Vec<RelPath> = (0..3000).map(|n| path(&format!("sim/{n}"))).collect();
+        assert_eq!(backing.stat_many(&many).unwrap().len(), 3000);
+        assert!(backing.stat_many(&[]).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn links_out_of_the_root_are_refused() {
+    for Stand { backing, root, .. } in stands() {
+        std::fs::write(root.join("../secret"), "s").unwrap();
+        std::fs::write(root.join("a"), "a").unwrap();
+        for (link, target) in [("out", "../secret"), ("abs", "/etc/passwd"), ("in", "a"), ("loop", "loop")] {
+            std::os::unix::fs::symlink(target, root.join(link)).unwrap();
+        }
+        std::os::unix::fs::symlink("..", root.join("up")).unwrap();
+        for leaving in ["out", "abs", "loop", "up/secret"] {
+            let refused = backing.open(&path(leaving)).map(|_| ()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+            assert!(backing.stat(&path(leaving)).is_err(), "{leaving}");
+        }
+        assert_eq!(backing.stat(&path("in")).unwrap().validator.size, 1);
+    }
+}
+
+#[test]
+fn names_are_listed() {
+    for Stand { backing, root, .. } in stands() {
+        for name in ["a", "b", ".hidden", "ü"] {
+            std::fs::write(root.join(name), "").unwrap();
+        }
+        std::fs::create_dir(root.join("sub")).unwrap();
+        let sorted = |mut names: Vec<String>| {
+            names.sort();
+            names
+        };
+        assert_eq!(sorted(backing.list(&path("")).unwrap()), [".hidden", "a", "b", "sub", "ü"]);
+        assert_eq!(sorted(backing.list_files(&path("")).unwrap()), [".hidden", "a", "b", "ü"]);
+        assert!(backing.list(&path("sub")).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn searching_needs_the_x_bit_of_every_directory() {
+    for Stand { backing, root, .. } in stands() {
+        std::fs::create_dir_all(root.join("open/closed/inner")).unwrap();
+        set_mode(&root.join("open/closed"), 0o700);
+        std::fs::write(root.join("open/file"), "").unwrap();
+        let other = Credentials { uid: 54_321, gid: 54_321, groups: vec![] };
+        let root_user = Credentials { uid: 0, gid: 0, groups: vec![] };
+        assert!(backing.may_search(&other, &path("open")).unwrap());
+        assert!(!backing.may_search(&other, &path("open/closed")).unwrap());
+        assert!(!backing.may_search(&other, &path("open/closed/inner")).unwrap());
+        assert!(backing.may_search(&root_user, &path("open/closed/inner")).unwrap());
+        for missing in ["none", "open/file"] {
+            let refused = backing.may_search(&other, &path(missing)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_closed_above_the_root_is_closed() {
+    let Stand { backing, root, .. } = &stand("directory");
+    set_mode(root.parent().unwrap(), 0o700);
+    let other = Credentials { uid: 54_321, gid: 54_321, groups: vec![] };
+    assert!(!backing.may_search(&other, &path("")).unwrap());
+}
+
+#[test]
+fn a_server_that_goes_is_unavailable_and_may_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a"), "1").unwrap();
+    let mut server = serve(TcpListener::bind("127.0.0.1:0").unwrap(), dir.path(), None).unwrap();
+    let addr = server.addr();
+    let backing = ServedBacking::connect(&addr.to_string()).unwrap();
+    assert!(backing.stat(&path("a")).is_ok());
+    server.stop();
+    let gone = backing.stat(&path("a")).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::Unavailable, "{gone}");
+    assert!(gone.to_string().contains(&addr.to_string()), "{gone}");
+    let server = serve(TcpListener::bind(addr).unwrap(), dir.path(), Some(1 << 30)).unwrap();
+    assert!(backing.stat(&path("a")).is_ok());
+    assert_eq!(backing.server_traffic().unwrap(), server.traffic());
+    assert_eq!(backing.server_traffic().unwrap().rate_bytes_per_s, 1 << 30);
+    for bad in ["nowhere", "host:", ":1", "tcp://x:99999"] {
+        assert_eq!(ServedBacking::connect(bad).err().unwrap().kind(), ErrorKind::Config, "{bad}");
+    }
+}
+
+#[test]
+fn a_served_file_that_is_replaced_while_it_is_read_is_stale() {
+    let Stand { backing, root, .. } = &stand("served");
+    std::fs::write(root.join("a"), "old").unwrap();
+    let file = backing.open(&path("a")).unwrap();
+    // Another file is read on the same connection, so the server no longer holds the first one open.
+    std::fs::write(root.join("b"), "b").unwrap();
+    backing.open(&path("b")).unwrap().read_at(&mut [0; 8], 0).unwrap();
+    std::fs::write(root.join("new"), "newer").unwrap();
+    std::fs::rename(root.join("new"), root.join("a")).unwrap();
+    assert_eq!(file.read_at(&mut [0; 8], 0).unwrap_err().kind(), ErrorKind::Stale);
+}
+
+#[test]
+fn a_stranger_on_the_port_is_turned_away() {
+    use std::io::{Read, Write};
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(TcpListener::bind("127.0.0.1:0").unwrap(), dir.path(), None).unwrap();
+    for junk in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 200][..]] {
+        let mut stream = std::net::TcpStream::connect(server.addr()).unwrap();
+        let padded = [junk, &[b' '; 64]].concat();
+        stream.write_all(&padded).unwrap();
+        let mut answer = Vec::new();
+        // Closed or reset, never answered.
+        stream.read_to_end(&mut answer).ok();
+        assert!(answer.is_empty());
+    }
+    let backing = ServedBacking::connect(&server.addr().to_string()).unwrap();
+    assert!(backing.list(&path("")).unwrap().is_empty());
+}
+
+#[test]
+fn datasets_are_described_by_names_pattern_or_manifest() {
+    for Stand { backing, root, .. } in stands() {
+        let sim = root.join("sim");
+        std::fs::create_dir(&sim).unwrap();
+        let check = |pattern: Option<&str>, expected: Option<&str>, numbers: &[u64]| {
+            let found = describe(&*backing, &path("sim"), pattern).unwrap();
+            let named = |layout: &Layout| match layout {
+                Layout::Files(template) => template.to_string(),
+                Layout::Pieces(pieces) => format!("{} pieces", pieces.len()),
+            };
+            assert_eq!(found.layout.as_ref().map(named).as_deref(), expected);
+            assert_eq!(found.extent, numbers.iter().copied().collect::<RunSet>());
+            assert_eq!(layout(&*backing, &path("sim"), pattern).unwrap(), found.layout);
+        };
+        check(None, None, &[]);
+        check(Some("f{n:03}.x"), Some("f{n:03}.x"), &[]);
+        for name in ["f001.x", "f002.x", "f010.x", ".f011.x", "f012.x.tmp", "f013.x~", "notes9.txt"] {
+            std::fs::write(sim.join(name), "x").unwrap();
+        }
+        std::fs::create_dir(sim.join("f099.x")).unwrap();
+        check(None, Some("f{n:03}.x"), &[1, 2, 10]);
+        check(Some("notes{n}.txt"), Some("notes{n}.txt"), &[9]);
+        for step in [3, 4, 11] {
+            std::fs::create_dir(sim.join(format!("step{step}"))).unwrap();
+        }
+        std::fs::write(sim.join("step3/data.vtu"), "").unwrap();
+        std::fs::write(sim.join("step11/data.vtu"), "").unwrap();
+        check(Some("step{n}/data.vtu"), Some("step{n}/data.vtu"), &[3, 11]);
+        check(Some("later/f{n}"), Some("later/f{n}"), &[]);
+        std::fs::write(sim.join("zazen.toml"), "pattern = \"step{n}/data.vtu\"\n").unwrap();
+        check(Some("f{n:03}.x"), Some("step{n}/data.vtu"), &[3, 11]);
+        let pieces =
+            "[[pieces]]\npath = \"t.dcd\"\nfirst = 5\ncount = 3\nstep = 2\noffset = 10\nframe_bytes = 4\n";
+        std::fs::write(sim.join("zazen.toml"), pieces).unwrap();
+        check(None, Some("1 pieces"), &[5, 7, 9]);
+        let told = layout(&*backing, &path("sim"), None).unwrap().unwrap();
+        let source = told.source(FrameNo::new(9).unwrap()).unwrap();
+        assert_eq!((source.path.as_str(), source.offset, source.length), ("t.dcd", 18, Some(4)));
+
+        for missing in ["none", "sim/f001.x"] {
+            let refused = describe(&*backing, &path(missing), None).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
+        }
+    }
+}
+
+#[test]
+fn a_bad_manifest_says_what_is_wrong() {
+    let check = |text: &str, expected: &str| {
+        let refused = parse_manifest(text, "sim/zazen.toml").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+        let said = refused.to_string();
+        assert!(said.starts_with("dataset manifest sim/zazen.toml: ") && said.contains(expected), "{said}");
+    };
+    check("", "neither `pattern` nor [[pieces]]");
+    check("pattern = \"a{n}\"\n[[pieces]]\npath=\"x\"\nfirst=0\ncount=1\nframe_bytes=1", "keep one");
+    check("pattern = \"abc\"", "pattern");
+    check("patern = \"a{n}\"", "unknown field `patern`");
+    check("[[pieces]]\npath=\"../x\"\nfirst=0\ncount=1\nframe_bytes=1", "`..`");
+    check("[[pieces]]\npath=\"\"\nfirst=0\ncount=1\nframe_bytes=1", "empty path");
+    check("[[pieces]]\npath=\"x\"\nfirst=0\nframe_bytes=1", "missing field `count`");
+    let twice = "[[pieces]]\npath=\"x\"\nfirst=0\ncount=5\nframe_bytes=1\n";
+    check(&format!("{twice}{}", twice.replace("\"x\"", "\"y\"")), "0");
+}
+
+#[test]
+fn a_huge_or_binary_manifest_is_refused() {
+    for Stand { backing, root, .. } in stands() {
+        let manifest = std::fs::File::create(root.join("zazen.toml")).unwrap();
+        manifest.set_len((16 << 20) + 1).unwrap();
+        let refused = layout(&*backing, &path(""), None).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::TooLarge, "{refused}");
+        std::fs::write(root.join("zazen.toml"), [0xff, 0xfe]).unwrap();
+        assert_eq!(layout(&*backing, &path(""), None).unwrap_err().kind(), ErrorKind::Config);
+    }
+}

@@ -1,0 +1,121 @@
+//! The cluster key: where it comes from and what is computed with it. Its bytes leave this file only as MACs.
+
+use hmac::{Hmac, KeyInit, Mac};
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::handshake::{MAC_BYTES, Side, proof_input};
+
+/// The shortest key, in bytes: 128 bits, beyond guessing if random.
+pub const KEY_BYTES_MIN: usize = 16;
+/// The longest key file, in bytes.
+const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// The shared secret of a cluster's daemons and tools. Never printed.
+#[derive(Clone)]
+pub struct ClusterKey(Arc<[u8]>);
+
+impl std::fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClusterKey(secret)")
+    }
+}
+
+impl ClusterKey {
+    /// A key of these bytes, as they are; fails with `Config` below [`KEY_BYTES_MIN`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<ClusterKey> {
+        if bytes.len() < KEY_BYTES_MIN {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!(
+                    "the cluster key has {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new`",
+                    bytes.len()
+                ),
+            ));
+        }
+        Ok(ClusterKey(bytes.into()))
+    }
+
+    /// Reads a key file: at least 16 bytes after trimming white space; refused (`Config`) if others than its
+    /// owner and group can read or write it.
+    pub fn from_file(path: &Path) -> Result<ClusterKey> {
+        let shown = path.display();
+        let refuse = |why: String| Error::new(ErrorKind::Config, format!("key file {shown}: {why}"));
+        // Non-blocking, so that a FIFO in the file's place can't hang the daemon.
+        let opened =
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+        let mut file = File::from(opened.map_err(|errno| {
+            refuse(format!(
+                "can't be opened ({errno}); make one with `zazen key new > {shown} && chmod 600 {shown}`"
+            ))
+        })?);
+        let metadata = file.metadata().map_err(|error| refuse(error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(refuse("is not a regular file".to_owned()));
+        }
+        if metadata.mode() & 0o006 != 0 {
+            return Err(refuse(format!(
+                "everybody can read or write it (mode {:03o}), so it is no secret; run `chmod 600 {shown}`",
+                metadata.mode() & 0o777
+            )));
+        }
+        let mut bytes = Vec::new();
+        file.by_ref()
+            .take(KEY_FILE_BYTES_MAX + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| refuse(format!("can't be read ({error})")))?;
+        if bytes.len() as u64 > KEY_FILE_BYTES_MAX {
+            return Err(refuse(format!("is larger than {KEY_FILE_BYTES_MAX} bytes; is it a key file?")));
+        }
+        let key = bytes.trim_ascii();
+        if key.len() < KEY_BYTES_MIN {
+            return Err(refuse(format!(
+                "holds {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new > {shown} && chmod 600 {shown}`",
+                key.len()
+            )));
+        }
+        Ok(ClusterKey(key.into()))
+    }
+
+    /// A fresh random key as printable text (64 hexadecimal digits), for `zazen key new`.
+    pub fn generate() -> Result<String> {
+        let bytes = random::<32>()?;
+        Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// The proof that `side` knows this key and saw these two hellos.
+    pub(crate) fn prove(&self, side: Side, client_hello: &[u8], server_hello: &[u8]) -> [u8; MAC_BYTES] {
+        self.mac(side, client_hello, server_hello).finalize().into_bytes().into()
+    }
+
+    /// Whether `mac` is [`ClusterKey::prove`]'s answer; compared in constant time.
+    pub(crate) fn verify(
+        &self,
+        side: Side,
+        client_hello: &[u8],
+        server_hello: &[u8],
+        mac: &[u8; MAC_BYTES],
+    ) -> bool {
+        self.mac(side, client_hello, server_hello).verify_slice(mac).is_ok()
+    }
+
+    fn mac(&self, side: Side, client_hello: &[u8], server_hello: &[u8]) -> Hmac<sha2::Sha256> {
+        let Ok(mut mac) = Hmac::<sha2::Sha256>::new_from_slice(&self.0) else {
+            unreachable!("HMAC takes a key of any length");
+        };
+        mac.update(&proof_input(side, client_hello, server_hello));
+        mac
+    }
+}
+
+/// Random bytes from the kernel.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::new(ErrorKind::Io, format!("the kernel gives no random bytes: {error}")))?;
+    Ok(bytes)
+}

@@ -1,0 +1,89 @@
+//! One message on a stream: header, payload, bulk bytes, descriptors.
+
+use crate::stream::{Fault, Stream};
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use zazen_core::limits::{FDS_PER_MESSAGE_MAX, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::Message;
+use zazen_wire::checksum::crc32c;
+use zazen_wire::header::{ErrorReply, Header, Kind};
+
+/// What goes out.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) service: u16,
+    pub(crate) function: u16,
+    pub(crate) call: u64,
+    pub(crate) status: u32,
+    pub(crate) payload: &'a [u8],
+    pub(crate) bulk: &'a [&'a [u8]],
+    pub(crate) fds: &'a [BorrowedFd<'a>],
+}
+
+impl Outgoing<'_> {
+    /// Whether a peer would take it: `TooLarge` names the limit, `Unsupported` descriptors over TCP.
+    pub(crate) fn check(&self, passes_fds: bool) -> Result<()> {
+        let bulk_bytes = self.bulk_bytes();
+        for (what, found, max) in [
+            ("bytes of payload", self.payload.len() as u64, PAYLOAD_BYTES_MAX as u64),
+            ("bytes of bulk data", bulk_bytes, FRAME_BYTES_MAX),
+            ("descriptors", self.fds.len() as u64, FDS_PER_MESSAGE_MAX as u64),
+        ] {
+            if found > max {
+                return Err(Error::new(
+                    ErrorKind::TooLarge,
+                    format!(
+                        "a message of service {}, function {} would have {found} {what}, beyond the limit of {max}; \
+                         ask for less at a time",
+                        self.service, self.function
+                    ),
+                ));
+            }
+        }
+        if !self.fds.is_empty() && !passes_fds {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "descriptors can't travel over TCP; use the unix socket",
+            ));
+        }
+        Ok(())
+    }
+
+    fn bulk_bytes(&self) -> u64 {
+        self.bulk.iter().map(|part| part.len() as u64).sum()
+    }
+
+    /// Sends it; [`Outgoing::check`] has passed.
+    pub(crate) fn send(&self, stream: &Stream) -> std::result::Result<(), Fault> {
+        let header = Header {
+            kind: self.kind,
+            service: self.service,
+            function: self.function,
+            status: self.status,
+            call: self.call,
+            payload_bytes: self.payload.len() as u32,
+            fd_count: self.fds.len() as u16,
+            bulk_bytes: self.bulk_bytes(),
+            payload_crc: crc32c(self.payload),
+        }
+        .encode();
+        let mut parts = Vec::with_capacity(2 + self.bulk.len());
+        parts.push(IoSlice::new(&header));
+        parts.push(IoSlice::new(self.payload));
+        parts.extend(self.bulk.iter().map(|part| IoSlice::new(part)));
+        stream.send(&mut parts, self.fds)
+    }
+}
+
+/// Sends `error` as the reply to `call` (0: to none in particular).
+pub(crate) fn send_error(
+    stream: &Stream,
+    (service, function, call): (u16, u16, u64),
+    error: &Error,
+) -> std::result::Result<(), Fault> {
+    let payload = ErrorReply { message: error.to_string() }.encode();
+    let status = error.kind() as u32;
+    Outgoing { kind: Kind::Reply, service, function, call, status, payload: &payload, bulk: &[], fds: &[] }
+        .send(stream)
+}

@@ -1,0 +1,149 @@
+//! Which connections a server has: admission within the bound, calls in progress, and draining.
+//!
+//! Invariant: a call is either begun before draining began (then drain waits for it) or refused.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+struct Entry {
+    socket: Arc<OwnedFd>,
+    in_call: bool,
+    /// A TCP peer that has not proven the key yet.
+    unproven: bool,
+}
+
+#[derive(Default)]
+struct State {
+    connections: BTreeMap<u64, Entry>,
+    /// Numbers ever given.
+    last: u64,
+    unproven: usize,
+    draining: bool,
+}
+
+/// The connections of one server.
+pub(crate) struct Registry {
+    state: Mutex<State>,
+    changed: Condvar,
+    connections_max: usize,
+}
+
+impl Registry {
+    pub(crate) fn new(connections_max: usize) -> Registry {
+        Registry { state: Mutex::default(), changed: Condvar::new(), connections_max }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; if one did, the map would still be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for a new connection, or `None` if there are too many. Peers that have proven nothing get half
+    /// of the places, so that strangers can't lock the cluster's own out.
+    pub(crate) fn admit(&self, socket: &Arc<OwnedFd>, unproven: bool) -> Option<u64> {
+        let mut state = self.state();
+        let unproven_max = self.connections_max.div_ceil(2);
+        if state.draining
+            || state.connections.len() >= self.connections_max
+            || (unproven && state.unproven >= unproven_max)
+        {
+            return None;
+        }
+        state.last += 1;
+        state.unproven += usize::from(unproven);
+        let number = state.last;
+        state.connections.insert(number, Entry { socket: Arc::clone(socket), in_call: false, unproven });
+        Some(number)
+    }
+
+    pub(crate) fn mark_proven(&self, number: u64) {
+        let mut state = self.state();
+        if let Some(entry) = state.connections.get_mut(&number)
+            && std::mem::take(&mut entry.unproven)
+        {
+            state.unproven -= 1;
+        }
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        self.mark_proven(number);
+        self.state().connections.remove(&number);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.state().connections.len()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.state().draining
+    }
+
+    /// False if the server drains: the call is to be refused.
+    pub(crate) fn begin_call(&self, number: u64) -> bool {
+        let mut state = self.state();
+        let draining = state.draining;
+        if let Some(entry) = state.connections.get_mut(&number) {
+            entry.in_call = !draining;
+        }
+        !draining
+    }
+
+    /// False if the server drains: the connection is to be closed.
+    pub(crate) fn end_call(&self, number: u64) -> bool {
+        let mut state = self.state();
+        if let Some(entry) = state.connections.get_mut(&number) {
+            entry.in_call = false;
+        }
+        let draining = state.draining;
+        drop(state);
+        if draining {
+            self.changed.notify_all();
+        }
+        !draining
+    }
+
+    /// Refuses new calls and connections from now on, and closes those that are in no call.
+    pub(crate) fn begin_drain(&self) {
+        let mut state = self.state();
+        state.draining = true;
+        for entry in state.connections.values().filter(|entry| !entry.in_call) {
+            close(&entry.socket);
+        }
+    }
+
+    /// Waits for calls in progress, at most for `patience`; then closes the rest and says how many those were.
+    pub(crate) fn finish_drain(&self, patience: Duration) -> usize {
+        let until = Instant::now().checked_add(patience);
+        let mut state = self.state();
+        loop {
+            let calls = state.connections.values().filter(|entry| entry.in_call).count();
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if calls == 0 || left.is_some_and(|left| left.is_zero()) {
+                state.connections.values().for_each(|entry| close(&entry.socket));
+                return calls;
+            }
+            state = match left {
+                Some(left) => {
+                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Waits until at most `count` connections are left, at most for `patience`.
+    pub(crate) fn wait_until_left(&self, count: usize, patience: Duration) {
+        let state = self.state();
+        let waited =
+            self.changed.wait_timeout_while(state, patience, |state| state.connections.len() > count);
+        drop(waited);
+    }
+}
+
+/// Wakes whoever is blocked on the socket; the descriptor itself is closed by its owner.
+fn close(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}

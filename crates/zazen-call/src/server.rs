@@ -1,0 +1,218 @@
+//! The server: listeners, admission, draining. What happens on one connection is in `serve.rs`.
+
+use crate::key::ClusterKey;
+use crate::message::send_error;
+use crate::registry::Registry;
+use crate::serve::{Carrier, serve};
+use crate::stream::Stream;
+use crate::unix::SocketFile;
+use crate::{ServerLimits, Service, tcp, unix};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// How long an acceptor rests when the process is out of descriptors or memory.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// How long drain waits, after the last call, for connections to say goodbye to the services.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A running server: accepts on any number of listeners, dispatches to its services. Dropping it drains it
+/// without patience. Threads: one per listener and one per connection.
+pub struct Server {
+    shared: Arc<Shared>,
+    acceptors: Mutex<Acceptors>,
+}
+
+#[derive(Default)]
+struct Acceptors {
+    threads: Vec<JoinHandle<()>>,
+    files: Vec<SocketFile>,
+}
+
+/// What all threads of a server know.
+pub(crate) struct Shared {
+    pub(crate) services: BTreeMap<u16, Arc<dyn Service>>,
+    pub(crate) key: Option<ClusterKey>,
+    pub(crate) limits: ServerLimits,
+    pub(crate) registry: Registry,
+    /// This machine's name, for the handshake.
+    pub(crate) host: String,
+    /// Readable once acceptors are to end.
+    stop: Option<OwnedFd>,
+}
+
+impl Server {
+    /// A server of `services` (of two with one number, the later). `key` is needed to accept TCP peers.
+    pub fn new(services: Vec<Arc<dyn Service>>, key: Option<ClusterKey>, limits: ServerLimits) -> Server {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let shared = Shared {
+            services: services.into_iter().map(|service| (service.id(), service)).collect(),
+            key,
+            registry: Registry::new(limits.connections_max),
+            limits,
+            host: crate::handshake::printable_host(&host),
+            stop: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok(),
+        };
+        Server { shared: Arc::new(shared), acceptors: Mutex::default() }
+    }
+
+    /// Listens on a unix socket at `path` (mode 0666: identity comes from the kernel). A stale socket is
+    /// replaced, a live one is `Busy`; anything else in its place is `Conflict`.
+    pub fn listen_unix(&self, path: &Path) -> Result<()> {
+        self.refuse_if_draining()?;
+        let (listener, file) = unix::listen(path)?;
+        self.acceptors().files.push(file);
+        self.accept_on(listener, Carrier::Unix)
+    }
+
+    /// Listens on `addr` ("host:port", port 0 picks one); returns the bound address. Needs a key.
+    pub fn listen_tcp(&self, addr: &str) -> Result<std::net::SocketAddr> {
+        self.refuse_if_draining()?;
+        if self.shared.key.is_none() {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!(
+                    "listening on {addr} needs a cluster key: make one with `zazen key new > FILE && chmod 600 FILE` \
+                     and give it to every daemon"
+                ),
+            ));
+        }
+        let (listener, bound) = tcp::listen(addr)?;
+        self.accept_on(listener, Carrier::Tcp)?;
+        Ok(bound)
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.shared.registry.len()
+    }
+
+    /// Stops accepting, lets calls in progress finish for at most `patience`, then closes every connection.
+    /// Returns how many calls were cut off. The unix socket file is removed.
+    ///
+    /// A service that is blocked in a call is not interrupted; its thread ends with the call, and `detach`
+    /// follows then.
+    pub fn drain(&self, patience: Duration) -> usize {
+        self.shared.registry.begin_drain();
+        if let Some(stop) = &self.shared.stop {
+            let _ = rustix::io::write(stop, &1u64.to_ne_bytes());
+        }
+        let Acceptors { threads, files } = std::mem::take(&mut *self.acceptors());
+        for thread in threads {
+            let _ = thread.join();
+        }
+        files.iter().for_each(SocketFile::remove);
+        let cut_off = self.shared.registry.finish_drain(patience);
+        self.shared.registry.wait_until_left(cut_off, FAREWELL);
+        cut_off
+    }
+
+    fn acceptors(&self) -> std::sync::MutexGuard<'_, Acceptors> {
+        self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse_if_draining(&self) -> Result<()> {
+        if self.shared.registry.is_draining() {
+            return Err(Error::new(ErrorKind::ShuttingDown, "the server drains and listens no more"));
+        }
+        Ok(())
+    }
+
+    fn accept_on(&self, listener: OwnedFd, carrier: Carrier) -> Result<()> {
+        let context = |error: std::io::Error| Error::io("start accepting connections", error);
+        if self.shared.stop.is_none() {
+            return Err(Error::new(
+                ErrorKind::Io,
+                "the kernel gave no eventfd; raise the limit of open files",
+            ));
+        }
+        rustix::io::ioctl_fionbio(&listener, true).map_err(|errno| context(errno.into()))?;
+        let shared = Arc::clone(&self.shared);
+        let name = format!("accept-{}", carrier.name());
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || accept_loop(&shared, &listener, carrier))
+            .map_err(context)?;
+        self.acceptors().threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.drain(Duration::ZERO);
+    }
+}
+
+fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, carrier: Carrier) {
+    let Some(stop) = &shared.stop else { return };
+    let mut starved = false;
+    loop {
+        let mut waits = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        // A failing poll (EINTR, no memory) is one more round, in which accept says what is wrong.
+        let _ = rustix::event::poll(&mut waits, None);
+        if shared.registry.is_draining() {
+            return;
+        }
+        match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
+            Ok(socket) => {
+                starved = false;
+                admit(shared, socket, carrier);
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => {
+                if !std::mem::replace(&mut starved, true) {
+                    tracing::warn!(
+                        "no new {} connections for now: {errno}; raise `ulimit -n`?",
+                        carrier.name()
+                    );
+                }
+                std::thread::sleep(ACCEPT_REST);
+            }
+        }
+    }
+}
+
+fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
+    if carrier == Carrier::Tcp {
+        tcp::set_options(socket.as_fd());
+    }
+    let stream = Stream::new(socket, carrier == Carrier::Unix);
+    let Some(number) = shared.registry.admit(stream.socket(), carrier == Carrier::Tcp) else {
+        refuse(shared, stream);
+        return;
+    };
+    let for_thread = Arc::clone(shared);
+    let spawned = std::thread::Builder::new().name(format!("call-{number}")).spawn(move || {
+        serve(&for_thread, stream, carrier, number);
+        for_thread.registry.remove(number);
+    });
+    if let Err(error) = spawned {
+        shared.registry.remove(number);
+        tracing::warn!("connection {number} refused: no thread for it ({error})");
+    }
+}
+
+/// Tells one caller too many so, without ever blocking the acceptor.
+fn refuse(shared: &Shared, stream: Stream) {
+    let error = if shared.registry.is_draining() {
+        Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
+    } else {
+        Error::new(
+            ErrorKind::Busy,
+            format!(
+                "the daemon is at its limit of {} connections; try again, or raise `connections_max`",
+                shared.limits.connections_max
+            ),
+        )
+    };
+    // A fresh socket's send buffer holds these few bytes: this can't block.
+    let _ = send_error(&stream, (0, 0, 0), &error);
+    stream.linger(Duration::from_millis(1), 0);
+}

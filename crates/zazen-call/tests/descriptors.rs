@@ -1,0 +1,111 @@
+//! Descriptors on the unix socket: they arrive, close on exec, and none is ever left open. The only test of its
+//! process, since it counts the process's open files.
+
+mod common;
+
+use common::*;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io::{IoSlice, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use zazen_core::ErrorKind;
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Sends `bytes` with `count` descriptors on the first.
+fn send_with(socket: &UnixStream, bytes: &[u8], count: usize) {
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let fds = vec![null.as_fd(); count];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+fn with_fd_count(mut bytes: Vec<u8>, count: u16) -> Vec<u8> {
+    bytes[28..30].copy_from_slice(&count.to_le_bytes());
+    resealed(bytes)
+}
+
+#[test]
+fn descriptors_arrive_and_never_leak() {
+    let bench = Bench::new();
+    bench.assert_serves();
+    bench.assert_all_detached(2);
+    let settled = || {
+        while bench.server.connections() > 0 {
+            std::thread::yield_now();
+        }
+    };
+    settled();
+    let before = open_files();
+
+    // Sixty-four at once, there and back, in order, close-on-exec.
+    let mut connection = bench.connect(Carrier::Unix);
+    let files: Vec<std::fs::File> = (0..64)
+        .map(|number| {
+            let mut file = tempfile::tempfile().unwrap();
+            write!(file, "file {number}").unwrap();
+            file
+        })
+        .collect();
+    for count in [64, 0, 1, 17] {
+        let fds: Vec<BorrowedFd<'_>> = files[..count].iter().map(AsFd::as_fd).collect();
+        let reply = connection.call_with_fds(SERVICE, FDS, b"", &[], &fds).unwrap();
+        assert_eq!(reply.fds.len(), count);
+        for (number, fd) in reply.fds.into_iter().enumerate() {
+            assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+            let mut file = std::fs::File::from(fd);
+            assert_eq!(file.metadata().unwrap().ino(), files[number].metadata().unwrap().ino());
+            file.rewind().unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!(text, format!("file {number}"));
+        }
+    }
+    let too_many = vec![files[0].as_fd(); 65];
+    let error = connection.call_with_fds(SERVICE, FDS, b"", &[], &too_many).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    // A service that does not take them, or panics, does not keep them.
+    for function in [ECHO, REFUSE, PANIC] {
+        let _ = connection.call_with_fds(SERVICE, function, b"", &[], &[files[0].as_fd()]);
+    }
+    drop((connection, files));
+    settled();
+    assert_eq!(open_files(), before);
+
+    // More or fewer than announced, more than allowed, on the wrong bytes, with a dying peer.
+    let message = request(ECHO, 1, b"payload", b"bulk");
+    for (sent, announced) in [(1, 0), (2, 1), (1, 2), (64, 0), (65, 64), (200, 3), (3, 65)] {
+        let mut socket = UnixStream::connect(&bench.socket).unwrap();
+        send_with(&socket, &with_fd_count(message.clone(), announced), sent);
+        let mut answer = [0; 64];
+        socket.read_exact(&mut answer).unwrap();
+        assert_ne!(answer[12..16], [0; 4], "{sent} sent, {announced} announced");
+    }
+    // One more on each dribbled byte of the header.
+    let socket = UnixStream::connect(&bench.socket).unwrap();
+    for at in 0..64 {
+        send_with(&socket, &message[at..at + 1], 3);
+    }
+    drop(socket);
+    // On payload and bulk: the kernel closes them, the call is served.
+    let mut raw = bench.raw(Carrier::Unix);
+    let socket = UnixStream::connect(&bench.socket).unwrap();
+    send_with(&socket, &message[..64], 1);
+    send_with(&socket, &message[64..], 1);
+    drop(socket);
+    raw.send(&message);
+    assert_eq!(raw.reply().unwrap().1, b"payload");
+    drop(raw);
+    let socket = UnixStream::connect(&bench.socket).unwrap();
+    send_with(&socket, &with_fd_count(message[..64].to_vec(), 1)[..30], 1);
+    drop(socket);
+    settled();
+    assert_eq!(open_files(), before);
+    bench.assert_serves();
+}

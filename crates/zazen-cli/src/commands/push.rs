@@ -1,0 +1,249 @@
+//! `zazen push`: frames into the nodes' caches, from files that are there or as a simulation writes them.
+
+use crate::output::{self, human_bytes};
+use crate::parse;
+use crate::target;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use zazen_client::watch::{WatchEvent, WatchOptions, watch};
+use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
+use zazen_core::{Error, ErrorKind, NameTemplate, Result};
+use zazen_push::{Counters, OnSlow};
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Slow {
+    /// A frame that finds the window full is not cached; the writer goes on
+    Skip,
+    /// Wait for room: every frame is cached, the pusher falls behind
+    Block,
+}
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen push --watch /lustre/sim1 --nodes nodes.txt              # while the simulation runs; Ctrl-C ends it
+  zazen push --watch /lustre/sim1 --nodes nodes.txt --until simulation.done
+  zazen push /lustre/sim1/frame-*.dcd --nodes node1,node2 --on-slow block
+
+Ctrl-C: frames in flight are finished, then the counters are printed.")]
+pub(crate) struct Push {
+    /// Files of one dataset to push now
+    #[arg(value_name = "FILE", required_unless_present = "watch", conflicts_with = "watch")]
+    files: Vec<PathBuf>,
+    /// Push each file that appears in this directory
+    #[arg(long, value_name = "DIR")]
+    watch: Option<PathBuf>,
+    /// The nodes: a file with one host:port a line, or host:port,host:port [default: $ZAZEN_NODES]
+    #[arg(long, value_name = "FILE|LIST", env = "ZAZEN_NODES", hide_env = true)]
+    nodes: Option<String>,
+    /// The cluster key's file [default: $ZAZEN_KEY]
+    #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
+    key: Option<PathBuf>,
+    /// How file names tell frame numbers, like frame-{n:07}.dcd [default: what the names tell]
+    #[arg(long, value_name = "PATTERN")]
+    pattern: Option<String>,
+    /// What to do when nodes can't keep up [default: skip with --watch, block with files]
+    #[arg(long, value_enum)]
+    on_slow: Option<Slow>,
+    /// Frames in flight
+    #[arg(long, value_name = "FRAMES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    window: u32,
+    /// Bytes in flight
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse::bytes)]
+    window_bytes: u64,
+    /// How long a node may take for one frame before it counts as dead
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse::duration)]
+    timeout: Duration,
+    /// End when no file came for this long
+    #[arg(long, value_name = "TIME", value_parser = parse::duration, requires = "watch")]
+    idle_exit: Option<Duration>,
+    /// End when a file of this name appears in the directory
+    #[arg(long, value_name = "NAME", requires = "watch")]
+    until: Option<String>,
+    /// Leave out the files that are there at the start
+    #[arg(long, requires = "watch")]
+    no_existing: bool,
+    /// Print the counters as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Push) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The second one ends the process as if there were no handler.
+        signal_hook::flag::register_conditional_default(signal, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+            .map_err(|error| Error::io("handlers for signals", error))?;
+    }
+    let dataset = target::dataset_path(&arguments.dataset()?)?;
+    let pusher = Pusher::new(&dataset, arguments.pattern.as_deref(), arguments.options()?)?;
+    let outcome = match &arguments.watch {
+        Some(_) => arguments.watch(&dataset, &pusher, &stop),
+        None => arguments.push_files(&pusher, &stop),
+    };
+    let problems = pusher.problems();
+    let counters = pusher.finish()?;
+    arguments.tell(&dataset, &counters, &problems);
+    outcome?;
+    match counters.refused {
+        0 => Ok(()),
+        refused => Err(Error::new(
+            ErrorKind::Conflict,
+            format!("{}: {refused} frames were refused; the lines above say why", dataset.display()),
+        )),
+    }
+}
+
+impl Push {
+    /// The directory of the dataset: the watched one, or the one that all files are in.
+    fn dataset(&self) -> Result<PathBuf> {
+        if let Some(directory) = &self.watch {
+            return Ok(directory.clone());
+        }
+        let folder = |file: &Path| match file.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+            Some(parent) => parent.to_path_buf(),
+            None => PathBuf::from("/"),
+        };
+        let first = folder(&self.files[0]);
+        match self.files.iter().find(|file| folder(file) != first) {
+            None => Ok(first),
+            Some(other) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{}: is not in {}, and one push goes to one dataset; push each directory by itself",
+                    other.display(),
+                    first.display()
+                ),
+            )),
+        }
+    }
+
+    fn options(&self) -> Result<PusherOptions> {
+        let missing = |what: &str, how: &str| Error::new(ErrorKind::Config, format!("{what}: not given; {how}"));
+        let nodes = self.nodes.as_deref().filter(|spec| !spec.is_empty());
+        let nodes = nodes.ok_or_else(|| missing("nodes", "give --nodes nodes.txt or set ZAZEN_NODES"))?;
+        let key = self.key.clone().ok_or_else(|| {
+            missing("cluster key", "give --key FILE or set ZAZEN_KEY; `zazen key new FILE` makes one")
+        })?;
+        let on_slow = match (self.on_slow, &self.watch) {
+            (Some(Slow::Skip), _) | (None, Some(_)) => OnSlow::Skip,
+            (Some(Slow::Block), _) | (None, None) => OnSlow::Block,
+        };
+        Ok(PusherOptions {
+            nodes: NodeList::read(nodes)?,
+            key,
+            window_frames: self.window as usize,
+            window_bytes: self.window_bytes,
+            on_slow,
+            timeout: self.timeout,
+            seed: None,
+        })
+    }
+
+    fn watch(&self, dataset: &Path, pusher: &Pusher, stop: &AtomicBool) -> Result<()> {
+        let options = WatchOptions {
+            pattern: self.pattern.clone(),
+            existing: !self.no_existing,
+            idle_exit: self.idle_exit,
+            until: self.until.clone(),
+        };
+        let spinner = output::spinner("watching");
+        let mut submitted = 0_u64;
+        let outcome = watch(dataset, pusher, &options, stop, &mut |event| match event {
+            WatchEvent::Submitted { .. } => {
+                submitted += 1;
+                let done = pusher.counters();
+                spinner.set_message(format!("{submitted} frames seen, {} pushed, {} skipped", done.pushed, skipped(&done)));
+            }
+            WatchEvent::NotAFrame(name) => {
+                spinner.suspend(|| output::note(format!("{name}: its name gives no frame number; left alone")));
+            }
+            WatchEvent::Failed { name, reason } => spinner.suspend(|| output::note(format!("{name}: {reason}"))),
+            WatchEvent::CaughtUp => {}
+        });
+        spinner.finish_and_clear();
+        outcome
+    }
+
+    fn push_files(&self, pusher: &Pusher, stop: &AtomicBool) -> Result<()> {
+        let template = self.template()?;
+        let bar = output::bar(self.files.len() as u64, "push");
+        for file in &self.files {
+            if stop.load(Ordering::SeqCst) {
+                break;
+            }
+            let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let Some(number) = template.number(name) else {
+                bar.finish_and_clear();
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!("{}: its name is not one of {template}; leave it out or give --pattern", file.display()),
+                ));
+            };
+            let bytes = std::fs::read(file).map_err(|error| Error::io(file.display().to_string(), error))?;
+            pusher.push(number, bytes, FrameSource { name: Some(name.to_owned()), ..FrameSource::default() })?;
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn template(&self) -> Result<NameTemplate> {
+        if let Some(pattern) = &self.pattern {
+            return NameTemplate::parse(pattern);
+        }
+        let names = self.files.iter().filter_map(|file| file.file_name()?.to_str());
+        NameTemplate::detect(names).ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                "file names: none has a number in it; give --pattern like frame-{n:07}.dcd",
+            )
+        })
+    }
+
+    fn tell(&self, dataset: &Path, counters: &Counters, problems: &[String]) {
+        for problem in problems {
+            output::note(problem);
+        }
+        if self.json {
+            return output::json(&json!({
+                "dataset": dataset,
+                "submitted": counters.submitted,
+                "pushed": counters.pushed,
+                "already_there": counters.already_there,
+                "skipped": skipped(counters),
+                "skipped_slow": counters.skipped_slow,
+                "skipped_no_node": counters.skipped_no_node,
+                "refused": counters.refused,
+                "resent": counters.resent,
+                "node_deaths": counters.node_deaths,
+                "bytes_pushed": counters.bytes_pushed,
+                "problems": problems,
+            }));
+        }
+        output::line(format!(
+            "{}: {} frames seen: {} pushed ({}), {} there already, {} skipped (nodes too slow), {} skipped (no \
+             node alive or with room), {} refused; {} resent, {} deaths of nodes",
+            dataset.display(),
+            counters.submitted,
+            counters.pushed,
+            human_bytes(counters.bytes_pushed),
+            counters.already_there,
+            counters.skipped_slow,
+            counters.skipped_no_node,
+            counters.refused,
+            counters.resent,
+            counters.node_deaths,
+        ));
+    }
+}
+
+fn skipped(counters: &Counters) -> u64 {
+    counters.skipped_slow + counters.skipped_no_node
+}

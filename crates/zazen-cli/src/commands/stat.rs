@@ -1,0 +1,111 @@
+//! `zazen stat`: all that is known of one frame.
+
+use super::ls::{for_each_row, origin, row_json};
+use crate::output::{self, Table, human_bytes};
+use crate::target::{self, Opened, Targets};
+use clap::Args;
+use serde_json::json;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, Validator};
+use zazen_wire::frames::ListRow;
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen stat /lustre/sim1 42
+  zazen stat /lustre/sim1 frame-0000042.dcd --nodes nodes.txt --json
+
+A copy is `current` if its source has still the size and time that it had when it was copied, `stale` if
+not (a read then fetches it anew), `unchecked` if the source cannot be seen from here.")]
+pub(crate) struct Stat {
+    /// The dataset's directory
+    #[arg(value_name = "DATASET")]
+    dataset: PathBuf,
+    /// The frame's number or its file
+    #[arg(value_name = "N|FILE")]
+    frame: String,
+    #[command(flatten)]
+    targets: Targets,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Stat) -> Result<()> {
+    let dataset = target::dataset_path(&arguments.dataset)?;
+    let mut nodes = arguments.targets.open(&arguments.dataset, false)?;
+    let number = arguments.number(&nodes)?;
+    let mut copies: Vec<(String, ListRow, &'static str)> = Vec::new();
+    for node in &mut nodes {
+        for_each_row(node, Some(Request::new(number, number, 1)?), |name, row| {
+            let freshness = freshness(&dataset.join(row.source.path.as_str()), row.meta.validator);
+            copies.push((name.to_owned(), row.clone(), freshness));
+        })?;
+    }
+    if arguments.json {
+        let copies = copies.iter().map(|(node, row, freshness)| {
+            let mut value = row_json(node, row);
+            value["freshness"] = json!(freshness);
+            value
+        });
+        output::json(&json!({"dataset": dataset, "frame": number, "copies": copies.collect::<Vec<_>>()}));
+    } else if copies.is_empty() {
+        output::line(format!("frame {number} of {}: on none of {} nodes", dataset.display(), nodes.len()));
+    } else {
+        output::print(&as_table(number, &dataset, &copies));
+    }
+    Ok(())
+}
+
+impl Stat {
+    fn number(&self, nodes: &[Opened]) -> Result<u64> {
+        if let Ok(number) = self.frame.parse::<u64>() {
+            return FrameNo::new(number).map(FrameNo::get);
+        }
+        let name = Path::new(&self.frame).file_name().and_then(|name| name.to_str()).unwrap_or(&self.frame);
+        let layout = nodes.iter().find_map(|node| node.info.layout.as_ref());
+        let number = match layout {
+            Some(Layout::Files(template)) => template.number(name).or_else(|| template.number(&self.frame)),
+            _ => None,
+        };
+        number.map(FrameNo::get).ok_or_else(|| {
+            let how = match layout {
+                Some(Layout::Files(template)) => format!("files of this dataset are called {template}"),
+                _ => "this dataset has no file per frame; give the frame's number".to_owned(),
+            };
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("{}: not a frame of {}: {how}", self.frame, self.dataset.display()),
+            )
+        })
+    }
+}
+
+fn freshness(source: &Path, copied: Option<Validator>) -> &'static str {
+    let (Some(copied), Ok(now)) = (copied, std::fs::metadata(source)) else { return "unchecked" };
+    let now = Validator { size: now.len(), mtime_ns: now.mtime() * 1_000_000_000 + now.mtime_nsec() };
+    if now == copied { "current" } else { "stale" }
+}
+
+fn as_table(number: u64, dataset: &Path, copies: &[(String, ListRow, &'static str)]) -> String {
+    let first = &copies[0].1;
+    let mut text = format!(
+        "frame {number} of {}: {} at {} of {}\n",
+        dataset.display(),
+        human_bytes(first.meta.length),
+        first.source.offset,
+        first.source.path
+    );
+    let mut table = Table::new(&["node", "origin", "freshness", "checksum", "file"]);
+    for (node, row, freshness) in copies {
+        table.row(vec![
+            node.clone(),
+            origin(row.origin).to_owned(),
+            (*freshness).to_owned(),
+            format!("{:016x}", row.meta.checksum),
+            row.path.clone(),
+        ]);
+    }
+    text.push_str(&table.render());
+    text
+}

@@ -1,0 +1,61 @@
+//! `zazen testbed exec`: becomes a command on a host of the testbed. `run` puts it before every rank.
+
+use crate::testbed::{Host, State, place};
+use clap::Args;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use zazen_core::{Error, ErrorKind, Result};
+
+#[derive(Args)]
+pub(crate) struct Exec {
+    /// The host; else the node of this launcher rank
+    #[arg(long, value_name = "HOST")]
+    on: Option<String>,
+    /// Leave the environment as it is
+    #[arg(long)]
+    bare: bool,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+impl Exec {
+    pub(crate) fn run(&self, dir: &Path) -> Result<()> {
+        let state = State::load(dir)?;
+        let host = match &self.on {
+            Some(name) => state.host(name)?,
+            None => place::host_of_rank(&state, launcher_rank()?),
+        };
+        if !self.bare {
+            return replace(&state, Some(host), &self.command);
+        }
+        place::enter(&state, host)?;
+        become_command(Command::new(&self.command[0]).args(&self.command[1..]))
+    }
+}
+
+/// Becomes `command` on `host`; returns only if it could not be started.
+pub(crate) fn replace(state: &State, host: Option<&Host>, command: &[String]) -> Result<()> {
+    if let Some(host) = host {
+        place::enter(state, host)?;
+    }
+    let mut process = Command::new(&command[0]);
+    process.args(&command[1..]).env_remove("ZAZEN_SOCKET").envs(place::environment(state, host));
+    become_command(&mut process)
+}
+
+fn become_command(command: &mut Command) -> Result<()> {
+    let error = command.exec();
+    Err(Error::io(format!("start {}", command.get_program().to_string_lossy()), error))
+}
+
+fn launcher_rank() -> Result<usize> {
+    zazen_client::testbed_env::launcher_rank_and_size().map(|(rank, _)| rank).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Mpi,
+            "rank: no launcher's rank in the environment (PMI_RANK, OMPI_COMM_WORLD_RANK, PMIX_RANK, \
+             SLURM_PROCID); start by `zazen testbed run -n 4 -- CMD`, or name a host with --on n0",
+        )
+    })
+}

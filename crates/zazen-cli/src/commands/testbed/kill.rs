@@ -1,0 +1,70 @@
+//! `zazen testbed kill` and `revive`: a node dies without a word, and comes back on the same cache and address.
+
+use crate::output;
+use crate::testbed::State;
+use crate::testbed::launch;
+use crate::testbed::state::lock;
+use clap::Args;
+use rustix::process::Signal;
+use std::path::Path;
+use std::time::Duration;
+use zazen_core::{Error, ErrorKind, Result};
+
+#[derive(Args)]
+pub(crate) struct Kill {
+    /// The node: n0, n1, … or its number
+    #[arg(value_name = "NODE")]
+    node: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Revive {
+    /// The node: n0, n1, … or its number
+    #[arg(value_name = "NODE")]
+    node: String,
+}
+
+impl Kill {
+    pub(crate) fn run(&self, dir: &Path) -> Result<()> {
+        let _held = lock_existing(dir)?;
+        let mut state = State::load(dir)?;
+        let index = state.node_index(&self.node)?;
+        let node = &mut state.nodes[index];
+        let name = node.name.clone();
+        match node.process.take() {
+            Some(process) if process.signal(Signal::KILL) => {
+                process.wait_gone(Duration::from_secs(5));
+                state.save()?;
+                output::line(format!("node {name}: killed"));
+                Ok(())
+            }
+            _ => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("node {name}: is dead already; `zazen testbed revive {name}` starts it again"),
+            )),
+        }
+    }
+}
+
+impl Revive {
+    pub(crate) fn run(&self, dir: &Path) -> Result<()> {
+        let _held = lock_existing(dir)?;
+        let mut state = State::load(dir)?;
+        let index = state.node_index(&self.node)?;
+        let name = state.nodes[index].name.clone();
+        if state.nodes[index].process.is_some_and(|process| process.is_alive()) {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("node {name}: is up; `zazen testbed kill {name}` first"),
+            ));
+        }
+        launch::start_node(&mut state, index)?;
+        output::line(format!("node {name}: up"));
+        Ok(())
+    }
+}
+
+fn lock_existing(dir: &Path) -> Result<std::fs::File> {
+    State::load(dir)?;
+    lock(dir)
+}

@@ -1,0 +1,54 @@
+//! `zazen testbed run`: an MPI program with every rank on its node, or one command on one host.
+
+use crate::testbed::{State, launch, place};
+use clap::Args;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use zazen_core::{Error, ErrorKind, Result};
+
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Ranks to start; rank r runs on node r modulo the number of nodes
+    #[arg(short = 'n', long, value_name = "RANKS", required_unless_present = "on",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: Option<u32>,
+    /// Run on this host alone, without mpiexec: n0, n1, …, sim
+    #[arg(long, value_name = "HOST", conflicts_with = "ranks")]
+    on: Option<String>,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+impl Run {
+    /// Returns only if the command could not be started: its process takes this one's place.
+    pub(crate) fn run(&self, dir: &Path) -> Result<()> {
+        let state = State::load(dir)?;
+        if let Some(name) = &self.on {
+            return super::exec::replace(&state, Some(state.host(name)?), &self.command);
+        }
+        let ranks = self.ranks.unwrap_or(1).to_string();
+        let launcher = mpiexec()?;
+        let mut command = Command::new(&launcher);
+        command.args(["-n", &ranks]).arg(launch::own_program()?);
+        command.args(["testbed", "exec", "--dir"]).arg(&state.dir).arg("--").args(&self.command);
+        for (name, value) in place::environment(&state, None) {
+            command.env(name, value);
+        }
+        Err(Error::io(format!("start {}", launcher.display()), command.exec()))
+    }
+}
+
+/// `$ZAZEN_MPIEXEC`, the one of this program's own folder (a virtual environment's), or the one on the search path.
+fn mpiexec() -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os("ZAZEN_MPIEXEC").filter(|given| !given.is_empty()) {
+        return Ok(PathBuf::from(given));
+    }
+    launch::program("mpiexec").map_err(|_| {
+        Error::new(
+            ErrorKind::NotFound,
+            "mpiexec: neither beside zazen nor on PATH; install one with `pip install mpich`, or set ZAZEN_MPIEXEC",
+        )
+    })
+}

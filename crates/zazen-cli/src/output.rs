@@ -1,0 +1,147 @@
+//! Everything the tool prints: tables and JSON to stdout, progress and errors to stderr.
+//!
+//! Invariant: stdout carries results only, so that a script can read it; a reader that closes the pipe early
+//! (`zazen ls … | head`) ends the program quietly.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// Writes `text` to stdout as it is.
+pub(crate) fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        let quietly = error.kind() == std::io::ErrorKind::BrokenPipe;
+        std::process::exit(if quietly { 0 } else { 1 });
+    }
+}
+
+/// Writes a line to stdout.
+pub(crate) fn line(text: impl AsRef<str>) {
+    print(&format!("{}\n", text.as_ref()));
+}
+
+/// Writes a JSON value to stdout, indented for people where stdout is a terminal.
+pub(crate) fn json(value: &serde_json::Value) {
+    let pretty = std::io::stdout().is_terminal();
+    line(if pretty { format!("{value:#}") } else { value.to_string() });
+}
+
+/// Writes a remark to stderr; it is not part of the result.
+pub(crate) fn note(text: impl AsRef<str>) {
+    // Nothing is left to be done where even stderr is gone.
+    let _ = writeln!(std::io::stderr(), "zazen: {}", text.as_ref());
+}
+
+/// A table for people: columns as wide as their widest cell, numbers to the right.
+pub(crate) struct Table {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns; a name that starts with `>` sets its column to the right.
+    pub(crate) fn new(header: &[&'static str]) -> Table {
+        Table { header: header.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row of as many cells as there are columns.
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.header.len());
+        self.rows.push(cells);
+    }
+
+    /// The table as text, each line ended; no trailing blanks.
+    pub(crate) fn render(&self) -> String {
+        let names: Vec<&str> = self.header.iter().map(|name| name.trim_start_matches('>')).collect();
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            cells.chain([names[column].chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..names.len()).map(width).collect();
+        let mut text = String::new();
+        let mut put = |cells: &mut dyn Iterator<Item = &str>| {
+            let mut line = String::new();
+            for (column, cell) in cells.enumerate() {
+                let pad = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
+                let gap = if column == 0 { "" } else { "  " };
+                match self.header[column].starts_with('>') {
+                    true => line.push_str(&format!("{gap}{pad}{cell}")),
+                    false => line.push_str(&format!("{gap}{cell}{pad}")),
+                }
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        };
+        put(&mut names.iter().copied());
+        for row in &self.rows {
+            put(&mut row.iter().map(String::as_str));
+        }
+        text
+    }
+}
+
+/// Bytes for people: three digits and a unit of 1024.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if value < 99.95 { 1 } else { 0 };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// A progress bar on stderr, or nothing where stderr is no terminal.
+pub(crate) fn bar(total: u64, what: &'static str) -> ProgressBar {
+    let style = "{msg} [{bar:30}] {human_pos}/{human_len} frames, {per_sec}, {eta} left";
+    progress(Some(total), what, style)
+}
+
+/// A spinner with a message, for work whose end is unknown.
+pub(crate) fn spinner(what: &'static str) -> ProgressBar {
+    let bar = progress(None, what, "{spinner} {msg}");
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn progress(total: Option<u64>, what: &'static str, style: &str) -> ProgressBar {
+    let target =
+        if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(total, target);
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.with_message(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_lines_up_and_has_no_trailing_blanks() {
+        let mut table = Table::new(&["node", ">frames", "state"]);
+        table.row(vec!["n0".into(), "12".into(), "up".into()]);
+        table.row(vec!["node-17".into(), "3".into(), "".into()]);
+        let expected = "node     frames  state\nn0           12  up\nnode-17       3\n";
+        assert_eq!(table.render(), expected);
+    }
+
+    #[test]
+    fn bytes_have_three_digits() {
+        let check = |bytes: u64, expected: &str| assert_eq!(human_bytes(bytes), expected);
+        check(0, "0 B");
+        check(1023, "1023 B");
+        check(1024, "1.0 KiB");
+        check(430 << 10, "430 KiB");
+        check((1 << 30) - 1, "1.0 GiB");
+        check(2 << 30, "2.0 GiB");
+        check(u64::MAX, "16384 PiB");
+    }
+}

@@ -1,0 +1,169 @@
+//! What users type for sizes, times, rates and frame numbers.
+//!
+//! Pure; each parser is a clap value parser, so its error text follows "invalid value … for …".
+
+use std::time::Duration;
+use zazen_core::limits::FRAME_NO_MAX;
+use zazen_core::runset::Run;
+use zazen_core::{Request, RunSet};
+
+/// Bytes: a number with `K M G T` or `KiB MiB …` (powers of 1024), `kB MB GB TB` (powers of 1000), or none.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = split_unit(text);
+    let factor: u64 = match unit {
+        "" | "B" => 1,
+        "K" | "k" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        "T" | "TiB" => 1 << 40,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        _ => return Err(format!("unknown unit {unit:?}; give bytes as 500M, 2G, 40MB or a plain number")),
+    };
+    scaled(digits, factor).ok_or_else(|| format!("{text:?} is not a number of bytes; give 500M, 2G, 40MB"))
+}
+
+/// Bytes per second: like [`bytes`], with or without `/s`; 0 is refused.
+pub(crate) fn byte_rate(text: &str) -> Result<u64, String> {
+    match bytes(text.trim_end_matches("/s"))? {
+        0 => Err("a rate of 0 moves nothing; leave the option out for no limit".to_owned()),
+        rate => Ok(rate),
+    }
+}
+
+/// Bits per second of a link: a number with `kbit`, `mbit`, `gbit` or `bit` (powers of 1000).
+pub(crate) fn bit_rate(text: &str) -> Result<u64, String> {
+    let (digits, unit) = split_unit(text);
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "bit" => 1,
+        "kbit" => 1_000,
+        "mbit" => 1_000_000,
+        "gbit" => 1_000_000_000,
+        _ => return Err(format!("{text:?} is not a link's rate; give 160mbit or 1gbit")),
+    };
+    match scaled(digits, factor) {
+        Some(rate @ 8_000..=400_000_000_000) => Ok(rate),
+        Some(_) => Err(format!("{text:?}: a link's rate must be between 8kbit and 400gbit")),
+        None => Err(format!("{text:?} is not a link's rate; give 160mbit or 1gbit")),
+    }
+}
+
+/// A time: `250ms`, `30s`, `5m`, `2h`, or seconds without a unit.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let (digits, unit) = split_unit(text);
+    let factor_ms = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(format!("unknown unit {unit:?}; give 250ms, 30s, 5m or 2h")),
+    };
+    scaled(digits, factor_ms)
+        .map(Duration::from_millis)
+        .ok_or_else(|| format!("{text:?} is not a time; give 250ms, 30s, 5m or 2h"))
+}
+
+/// Frame numbers: `7`, `0-999`, `0-999:2` (every second), several joined by commas. Ends are inclusive.
+pub(crate) fn frames(text: &str) -> Result<RunSet, String> {
+    let mut runs = Vec::new();
+    for part in text.split(',') {
+        let request = frame_range(part.trim())?;
+        let run = Run::new(request.begin(), request.count(), request.stride()).map_err(|e| e.to_string())?;
+        runs.push(run);
+    }
+    Ok(RunSet::from_runs(runs))
+}
+
+/// One range of frame numbers: `BEGIN[-END[:STRIDE]]`.
+pub(crate) fn frame_range(text: &str) -> Result<Request, String> {
+    let number = |digits: &str| {
+        digits.parse::<u64>().map_err(|_| {
+            format!("{text:?} is not a range of frames; give 7, 0-999 or 0-999:2 (numbers up to {FRAME_NO_MAX})")
+        })
+    };
+    let (range, stride) = match text.split_once(':') {
+        Some((range, stride)) => (range, number(stride)?),
+        None => (text, 1),
+    };
+    let (begin, end) = match range.split_once('-') {
+        Some((begin, end)) => (number(begin)?, number(end)?),
+        None => (number(range)?, number(range)?),
+    };
+    Request::new(begin, end, stride).map_err(|error| error.to_string())
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    (&text[..at], text[at..].trim())
+}
+
+/// `digits × factor`, exact for whole numbers; decimals are rounded down to a whole unit.
+fn scaled(digits: &str, factor: u64) -> Option<u64> {
+    if let Ok(whole) = digits.parse::<u64>() {
+        return whole.checked_mul(factor);
+    }
+    let value = digits.parse::<f64>().ok()? * factor as f64;
+    (value.is_finite() && value >= 0.0 && value < u64::MAX as f64).then_some(value as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_two_families_of_units() {
+        let check = |text: &str, expected: Option<u64>| assert_eq!(bytes(text).ok(), expected, "{text:?}");
+        check("0", Some(0));
+        check("17", Some(17));
+        check("2G", Some(2 << 30));
+        check("2 GiB", Some(2 << 30));
+        check("40MB", Some(40_000_000));
+        check("1.5K", Some(1536));
+        check("", None);
+        check("G", None);
+        check("-1", None);
+        check("1.2.3K", None);
+        check("1X", None);
+        check("99999999999T", None);
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(byte_rate("40MB/s"), Ok(40_000_000));
+        assert!(byte_rate("0").is_err());
+        assert_eq!(bit_rate("160mbit"), Ok(160_000_000));
+        assert_eq!(bit_rate("1Gbit"), Ok(1_000_000_000));
+        for wrong in ["160", "0mbit", "1bit", "999999gbit", "fast"] {
+            assert!(bit_rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        let check = |text: &str, ms: Option<u64>| {
+            assert_eq!(duration(text).ok(), ms.map(Duration::from_millis), "{text:?}");
+        };
+        check("250ms", Some(250));
+        check("30s", Some(30_000));
+        check("30", Some(30_000));
+        check("1.5s", Some(1_500));
+        check("5m", Some(300_000));
+        check("2h", Some(7_200_000));
+        check("soon", None);
+        check("3d", None);
+    }
+
+    #[test]
+    fn ranges_are_inclusive_and_strided() {
+        let numbers = |text: &str| frames(text).map(|set| set.iter().collect::<Vec<_>>());
+        assert_eq!(numbers("7"), Ok(vec![7]));
+        assert_eq!(numbers("0-6:3"), Ok(vec![0, 3, 6]));
+        assert_eq!(numbers("4-5, 1,5"), Ok(vec![1, 4, 5]));
+        for wrong in ["", "5-4", "0-9:0", "1-", "-1", "a", "0-9:", "0-99999999999999"] {
+            assert!(frames(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

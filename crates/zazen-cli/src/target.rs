@@ -1,0 +1,138 @@
+//! Which daemons a command talks to: flags first, then the testbed, then this machine's own.
+
+use crate::output;
+use crate::testbed::State;
+use clap::Args;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+use zazen_call::ClusterKey;
+use zazen_client::NodeList;
+use zazen_client::cluster::{Remote, Target};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::frames::DatasetInfo;
+
+/// How long a node may take to accept a connection before it counts as dead.
+const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+
+/// The flags that choose daemons.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Targets {
+    /// All these nodes: a file with one host:port a line, or host:port,host:port
+    /// [default: on a testbed all its nodes, else this machine's daemon]
+    #[arg(long, value_name = "FILE|LIST")]
+    nodes: Option<String>,
+    /// The daemon behind this socket
+    #[arg(long, value_name = "PATH", conflicts_with = "nodes")]
+    socket: Option<PathBuf>,
+    /// The cluster key's file, for --nodes [default: $ZAZEN_KEY]
+    #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
+    key: Option<PathBuf>,
+}
+
+/// One daemon to talk to.
+#[derive(Clone)]
+pub(crate) struct Node {
+    /// The testbed's name for it, or where it listens.
+    pub(crate) name: String,
+    /// Where it listens.
+    pub(crate) target: Target,
+    key: Option<ClusterKey>,
+}
+
+impl Node {
+    /// Connects; a dead one is told within seconds.
+    pub(crate) fn connect(&self) -> Result<Remote> {
+        Remote::connect_within(&self.target, self.key.as_ref(), CONNECT_WITHIN)
+    }
+
+    fn local(name: String, socket: PathBuf) -> Node {
+        Node { name, target: Target::Local(socket), key: None }
+    }
+}
+
+impl Targets {
+    /// The daemons to talk to; at least one.
+    pub(crate) fn nodes(&self) -> Result<Vec<Node>> {
+        if let Some(spec) = &self.nodes {
+            let key = self.key.as_ref().map(|file| ClusterKey::from_file(file)).transpose()?;
+            let list = NodeList::read(spec)?.nodes.into_iter();
+            return Ok(list
+                .map(|node| Node { name: node.addr.clone(), target: Target::Tcp(node.addr), key: key.clone() })
+                .collect());
+        }
+        if let Some(socket) = &self.socket {
+            return Ok(vec![Node::local(socket.display().to_string(), socket.clone())]);
+        }
+        if let Some(dir) = std::env::var_os("ZAZEN_TESTBED").filter(|dir| !dir.is_empty()) {
+            let nodes = State::load(Path::new(&dir))?.nodes.into_iter();
+            return Ok(nodes.filter_map(|node| Some(Node::local(node.name, node.socket?))).collect());
+        }
+        let socket = zazen_env::socket_path::find_socket_path();
+        Ok(vec![Node::local(socket.display().to_string(), socket)])
+    }
+
+    /// Opens the dataset that the user spells `path` on every node that answers; the others are told on stderr.
+    /// Fails if none answers, or if one says that there is no such dataset.
+    pub(crate) fn open(&self, path: &Path, want_extent: bool) -> Result<Vec<Opened>> {
+        let path = dataset_path(path)?;
+        let mut opened = Vec::new();
+        let mut silent: Option<Error> = None;
+        for node in self.nodes()? {
+            let attempt = match node.connect() {
+                Ok(mut remote) => remote.open(&path, None, want_extent).map(|info| (remote, info)),
+                Err(error) if error.kind() == ErrorKind::Authentication => return Err(error),
+                Err(error) => Err(error),
+            };
+            match attempt {
+                Ok((remote, info)) => opened.push(Opened { name: node.name, remote, info }),
+                Err(error) if is_silence(&error) => {
+                    output::note(format!("node {}: {error}; left out", node.name));
+                    silent = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match (opened.is_empty(), silent) {
+            (true, Some(error)) => Err(error.within("no node answers")),
+            _ => Ok(opened),
+        }
+    }
+}
+
+/// A dataset opened on one node.
+pub(crate) struct Opened {
+    /// The node's name.
+    pub(crate) name: String,
+    /// The connection.
+    pub(crate) remote: Remote,
+    /// What the node says of the dataset.
+    pub(crate) info: DatasetInfo,
+}
+
+/// Whether the node, not the request, is at fault.
+fn is_silence(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::ShuttingDown)
+}
+
+/// The dataset's path as daemons know it: absolute, spelled as the user does (links are kept), without `.` and `..`.
+pub(crate) fn dataset_path(given: &Path) -> Result<PathBuf> {
+    let within = |error| Error::io(format!("dataset {}", given.display()), error);
+    let absolute = std::path::absolute(given).map_err(within)?;
+    if absolute.components().any(|part| part == Component::ParentDir) {
+        // What `..` means depends on links: only the kernel can say.
+        return absolute.canonicalize().map_err(within);
+    }
+    Ok(absolute.components().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dataset_paths_are_absolute_and_plain() {
+        assert_eq!(dataset_path(Path::new("/a//b/./c/")).unwrap(), Path::new("/a/b/c"));
+        assert!(dataset_path(Path::new("x")).unwrap().is_absolute());
+        assert!(dataset_path(Path::new("/no/such/../thing")).is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! Which host of the testbed a command runs on, and what it finds there: namespace, control group, environment.
+
+use super::{Host, Role, State, disk};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::Command;
+use zazen_core::{Error, Result};
+
+/// Where a process without a given host belongs: the launcher's rank, modulo the number of nodes.
+pub(crate) fn host_of_rank(state: &State, rank: usize) -> &Host {
+    &state.nodes[rank % state.nodes.len()]
+}
+
+/// Moves this process onto `host`: everything it starts from now on is there too.
+pub(crate) fn enter(state: &State, host: &Host) -> Result<()> {
+    if let (Some(limited), Role::Node) = (&state.disk, host.role) {
+        disk::enter(limited, &host.name)?;
+    }
+    if let Some(netns) = &host.netns {
+        let path = std::path::Path::new("/run/netns").join(netns);
+        let within = |error| Error::io(format!("network namespace {}", path.display()), error);
+        let file = File::open(&path).map_err(within)?;
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|errno| within(errno.into()))?;
+    }
+    Ok(())
+}
+
+/// The variables that the client library and the tools look at, for a process on `host` (or on none in particular).
+pub(crate) fn environment(state: &State, host: Option<&Host>) -> Vec<(&'static str, String)> {
+    let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let mut variables = vec![
+        ("ZAZEN_TESTBED", text(&state.dir)),
+        ("ZAZEN_KEY", text(&state.key)),
+        ("ZAZEN_NODES", text(&state.nodes_file)),
+        ("ZAZEN_BACKING", state.backing.clone()),
+    ];
+    if let Some(host) = host {
+        variables.push(("ZAZEN_NODE", host.name.clone()));
+        if let Some(socket) = &host.socket {
+            variables.push(("ZAZEN_SOCKET", text(socket)));
+        }
+    }
+    variables
+}
+
+/// Takes every variable of the testbed out of `command`'s environment: a daemon is told all it needs by flags.
+pub(crate) fn without_environment(command: &mut Command) -> &mut Command {
+    for name in ["ZAZEN_TESTBED", "ZAZEN_KEY", "ZAZEN_NODES", "ZAZEN_BACKING", "ZAZEN_NODE", "ZAZEN_SOCKET"] {
+        command.env_remove(name);
+    }
+    command
+}

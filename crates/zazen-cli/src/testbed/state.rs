@@ -1,0 +1,212 @@
+//! `testbed.json`: what a testbed is made of. Every other command of the testbed starts by reading it.
+//!
+//! Readers outside this crate (the client library, analyses) may rely on `nodes[].name`, `nodes[].socket`, `key` and
+//! `backing`; new fields are added, none is renamed.
+
+use super::Process;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use zazen_core::{Error, ErrorKind, Result};
+
+/// The file in the testbed's directory.
+pub(crate) const FILE_NAME: &str = "testbed.json";
+/// Nodes at most: one private /24 network holds them all.
+pub(crate) const NODES_MAX: usize = 64;
+/// Where a testbed lies unless told otherwise.
+pub(crate) const DEFAULT_DIR: &str = ".testbed";
+
+/// A testbed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// Of this file's format.
+    pub(crate) version: u32,
+    /// The testbed's directory.
+    pub(crate) dir: PathBuf,
+    /// Distinguishes this testbed's namespaces and control groups from all others on the machine.
+    pub(crate) tag: String,
+    /// The cluster key's file.
+    pub(crate) key: PathBuf,
+    /// The nodes' addresses, for `--nodes`.
+    pub(crate) nodes_file: PathBuf,
+    /// The directory that plays the backing store; its files are the truth.
+    pub(crate) backing_root: PathBuf,
+    /// The same as the daemons and direct readers get it: `ROOT=tcp://host:port`.
+    pub(crate) backing: String,
+    /// What is limited, and how.
+    pub(crate) limits: Limits,
+    /// The shaped network, if there is one.
+    pub(crate) net: Option<Net>,
+    /// Bytes per second of each node's disk, if limited.
+    pub(crate) disk: Option<Disk>,
+    /// Folder of the sockets, where the testbed's own path is too long for them.
+    pub(crate) socket_dir: Option<PathBuf>,
+    /// Byte budget of each node's cache.
+    pub(crate) budget: u64,
+    /// The nodes.
+    pub(crate) nodes: Vec<Host>,
+    /// The file server.
+    pub(crate) server: Host,
+    /// The machine that runs the simulation: no daemon, a place to run commands.
+    pub(crate) sim: Host,
+}
+
+/// What a host is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Role {
+    /// Holds a cache and runs ranks.
+    Node,
+    /// Serves the backing store.
+    Server,
+    /// Runs the simulation.
+    Simulation,
+}
+
+/// One machine of the testbed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Host {
+    /// `n0`, `n1`, …, `fs`, `sim`.
+    pub(crate) name: String,
+    /// What it is for.
+    pub(crate) role: Role,
+    /// Its folder: cache and log.
+    pub(crate) dir: PathBuf,
+    /// The daemon's unix socket (nodes).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) socket: Option<PathBuf>,
+    /// `host:port` of its TCP listener, once known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) addr: Option<String>,
+    /// Its network namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) netns: Option<String>,
+    /// Its process, while it is meant to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) process: Option<Process>,
+}
+
+/// What is limited.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Limits {
+    /// `shaped links`, `token bucket` or `none`: how the file server is slowed.
+    pub(crate) how: String,
+    /// Bytes per second that all readers together get from the file server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server_bytes_per_s: Option<u64>,
+}
+
+/// A private network: one namespace per host, all on a bridge in a namespace of its own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Net {
+    /// Namespace of the bridge.
+    pub(crate) switch: String,
+    /// Bits per second of each node's link, each way.
+    pub(crate) link_bits_per_s: u64,
+    /// Bits per second of the file server's link, each way.
+    pub(crate) server_link_bits_per_s: u64,
+}
+
+/// Limited disks: one control group per node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Disk {
+    /// Bytes per second, each way.
+    pub(crate) bytes_per_s: u64,
+    /// Folder that holds the nodes' control groups.
+    pub(crate) group: PathBuf,
+    /// The disk, `major:minor`.
+    pub(crate) device: String,
+    /// Whether the control groups are of version 2.
+    pub(crate) unified: bool,
+}
+
+impl State {
+    /// Reads the testbed at `dir`; `NotFound` tells how to make one.
+    pub(crate) fn load(dir: &Path) -> Result<State> {
+        let path = dir.join(FILE_NAME);
+        let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::new(
+                ErrorKind::NotFound,
+                format!("testbed {}: there is none; make one with `zazen testbed up 4 --dir {0}`", dir.display()),
+            ),
+            _ => Error::io(format!("testbed {}", path.display()), error),
+        })?;
+        serde_json::from_str(&text).map_err(|error| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("testbed {}: not a testbed's record ({error}); remove the file", path.display()),
+            )
+        })
+    }
+
+    /// Writes the record, whole or not at all.
+    pub(crate) fn save(&self) -> Result<()> {
+        let path = self.dir.join(FILE_NAME);
+        let fresh = self.dir.join(format!("{FILE_NAME}.new"));
+        let text = serde_json::to_string_pretty(self).map_err(|e| {
+            Error::new(ErrorKind::InvalidArgument, format!("testbed {}: {e}", path.display()))
+        })?;
+        let write = || -> std::io::Result<()> {
+            let mut file = File::create(&fresh)?;
+            file.write_all(text.as_bytes())?;
+            std::fs::rename(&fresh, &path)
+        };
+        write().map_err(|error| Error::io(format!("testbed {}", path.display()), error))
+    }
+
+    /// All hosts.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Host> {
+        self.nodes.iter().chain([&self.server, &self.sim])
+    }
+
+    /// The host called `name`; a bare number is a node's.
+    pub(crate) fn host(&self, name: &str) -> Result<&Host> {
+        let numbered = format!("n{name}");
+        self.hosts().find(|host| host.name == name || host.name == numbered).ok_or_else(|| self.unknown(name))
+    }
+
+    /// Index of the node called `name`.
+    pub(crate) fn node_index(&self, name: &str) -> Result<usize> {
+        let host = self.host(name)?;
+        self.nodes.iter().position(|node| node.name == host.name).ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let last = self.nodes.last().map_or("n0", |node| node.name.as_str());
+        Error::new(
+            ErrorKind::InvalidArgument,
+            format!("node {name}: not on the testbed {}; give n0 to {last}", self.dir.display()),
+        )
+    }
+
+    /// Whether any of its processes runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.hosts().any(|host| host.process.is_some_and(|process| process.is_alive()))
+    }
+}
+
+/// The testbed's directory as given, or `$ZAZEN_TESTBED`, or `.testbed`; absolute, not necessarily there.
+pub(crate) fn directory(given: Option<&Path>) -> Result<PathBuf> {
+    let chosen = given
+        .map(Path::to_path_buf)
+        .or_else(|| std::env::var_os("ZAZEN_TESTBED").filter(|dir| !dir.is_empty()).map(PathBuf::from))
+        .unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
+    let absolute = std::path::absolute(&chosen)
+        .map_err(|error| Error::io(format!("directory {}", chosen.display()), error))?;
+    // Daemons and clients must spell the backing store alike: links in the path are resolved once, here.
+    Ok(absolute.canonicalize().unwrap_or(absolute))
+}
+
+/// Keeps two commands from changing one testbed at once; released when dropped.
+pub(crate) fn lock(dir: &Path) -> Result<File> {
+    let file = File::open(dir).map_err(|error| Error::io(format!("testbed {}", dir.display()), error))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        Error::new(
+            ErrorKind::Busy,
+            format!("testbed {}: another `zazen testbed` command is changing it; wait for it", dir.display()),
+        )
+    })?;
+    Ok(file)
+}

@@ -1,0 +1,239 @@
+//! Typed calls to one daemon, on this machine or another: what sessions, pushers and the operator's tool share.
+//!
+//! One [`Remote`] is one connection: one call at a time, not shared between threads. Dataset handles are valid on
+//! the connection that opened them only.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zazen_call::{ClusterKey, Connection, Identity, Reply};
+use zazen_core::limits::FRAME_NO_MAX;
+use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
+use zazen_wire::Message;
+use zazen_wire::frames::{
+    BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, NodeInfo, OpenDataset,
+    Pin, Push, Pushed, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified,
+    Verify, control_fn, frames_fn, service,
+};
+
+/// How long a daemon may take to accept a connection and to prove who it is.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where a daemon listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This machine's, by its socket.
+    Local(PathBuf),
+    /// `host:port`; needs the cluster key.
+    Tcp(String),
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Local(path) => write!(f, "daemon at {}", path.display()),
+            Target::Tcp(addr) => write!(f, "daemon at {addr}"),
+        }
+    }
+}
+
+/// How this process presents itself to daemons on other machines.
+pub fn own_identity() -> Identity {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    Identity {
+        credentials: Credentials {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+        },
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+    }
+}
+
+/// A batch of a scan: entries, the descriptors they index, and the inline bytes one after the other.
+#[derive(Debug)]
+pub struct Batch {
+    /// The frames; empty at the scan's end.
+    pub entries: Vec<BatchEntry>,
+    /// What [`BatchEntry::fd`] indexes.
+    pub fds: Vec<OwnedFd>,
+    /// Bytes of the `Inline` entries, in their order.
+    pub bulk: Vec<u8>,
+}
+
+/// A connection to one daemon.
+pub struct Remote {
+    connection: Connection,
+    target: Target,
+}
+
+impl Remote {
+    /// Connects; `key` is needed for [`Target::Tcp`]. `Unavailable` if nothing listens, `Authentication` if the keys
+    /// differ.
+    pub fn connect(target: &Target, key: Option<&ClusterKey>) -> Result<Remote> {
+        Remote::connect_within(target, key, CONNECT_TIMEOUT)
+    }
+
+    /// As [`Remote::connect`] with a time limit of one's own.
+    pub fn connect_within(target: &Target, key: Option<&ClusterKey>, timeout: Duration) -> Result<Remote> {
+        let connection = match target {
+            Target::Local(path) => Connection::unix(path, timeout)?,
+            Target::Tcp(addr) => {
+                let key = key.ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::Authentication,
+                        format!("{target}: a daemon on another machine wants the cluster key; give --key or set $ZAZEN_KEY"),
+                    )
+                })?;
+                Connection::tcp(addr, key, &own_identity(), timeout)?
+            }
+        };
+        Ok(Remote { connection, target: target.clone() })
+    }
+
+    /// Where it is connected to.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// False once a call failed in the middle: connect anew.
+    pub fn is_alive(&self) -> bool {
+        self.connection.is_alive()
+    }
+
+    /// The time allowed for each later reply; `None`: no bound.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.connection.set_timeout(timeout);
+    }
+
+    fn control(&mut self, function: u16) -> Result<Reply> {
+        self.connection.call(service::CONTROL, function, &[], &[])
+    }
+
+    fn frames<A: Message>(&mut self, function: u16, arguments: &A, bulk: &[&[u8]]) -> Result<Reply> {
+        self.connection.call(service::FRAMES, function, &arguments.encode(), bulk)
+    }
+
+    fn ask<A: Message, R: Message>(&mut self, function: u16, arguments: &A) -> Result<R> {
+        let reply = self.frames(function, arguments, &[])?;
+        R::decode(&reply.payload).map_err(|error| error.within(&self.target))
+    }
+
+    fn text(&self, reply: Reply) -> Result<String> {
+        String::from_utf8(reply.payload).map_err(|_| {
+            Error::new(ErrorKind::Protocol, format!("{}: its answer is not UTF-8 text", self.target))
+        })
+    }
+
+    /// Who it is.
+    pub fn hello(&mut self) -> Result<NodeInfo> {
+        let reply = self.control(control_fn::HELLO)?;
+        NodeInfo::decode(&reply.payload).map_err(|error| error.within(&self.target))
+    }
+
+    /// Its status as JSON.
+    pub fn status(&mut self) -> Result<String> {
+        let reply = self.control(control_fn::STATUS)?;
+        self.text(reply)
+    }
+
+    /// Its whole state as text for a person.
+    pub fn dump(&mut self) -> Result<String> {
+        let reply = self.control(control_fn::DUMP)?;
+        self.text(reply)
+    }
+
+    /// Whether it answers.
+    pub fn ping(&mut self) -> Result<()> {
+        self.control(control_fn::PING).map(drop)
+    }
+
+    /// Its datasets as JSON.
+    pub fn datasets(&mut self) -> Result<String> {
+        let reply = self.connection.call(service::FRAMES, frames_fn::DATASETS, &[], &[])?;
+        self.text(reply)
+    }
+
+    /// Opens the dataset at the absolute path `path`.
+    pub fn open(&mut self, path: &Path, pattern: Option<&str>, want_extent: bool) -> Result<DatasetInfo> {
+        let path = utf8(path)?.to_owned();
+        self.ask(frames_fn::OPEN, &OpenDataset { path, want_extent, pattern: pattern.map(str::to_owned) })
+    }
+
+    /// What the node holds of begin ..= end at stride.
+    pub fn query(&mut self, handle: u32, begin: u64, end: u64, stride: u64) -> Result<Holdings> {
+        self.ask(frames_fn::QUERY, &Query { handle, begin, end, stride })
+    }
+
+    /// All that the node holds of a dataset.
+    pub fn query_all(&mut self, handle: u32) -> Result<Holdings> {
+        self.query(handle, 0, FRAME_NO_MAX, 1)
+    }
+
+    /// Begins a scan. Local daemons only, as are the next two.
+    pub fn scan_open(&mut self, handle: u32, set: RunSet) -> Result<ScanOpened> {
+        self.ask(frames_fn::SCAN_OPEN, &ScanOpen { handle, set })
+    }
+
+    /// The next frames of a scan; empty when it has handed out everything.
+    pub fn scan_next(&mut self, scan: u32, frames_max: u16, bytes_max: u64) -> Result<Batch> {
+        let reply = self.frames(frames_fn::SCAN_NEXT, &ScanNext { scan, frames_max, bytes_max }, &[])?;
+        let batch = ScanBatch::decode(&reply.payload).map_err(|error| error.within(&self.target))?;
+        Ok(Batch { entries: batch.entries, fds: reply.fds, bulk: reply.bulk })
+    }
+
+    /// Ends a scan before it is through.
+    pub fn scan_close(&mut self, scan: u32) -> Result<()> {
+        self.frames(frames_fn::SCAN_CLOSE, &ScanClose { scan }, &[]).map(drop)
+    }
+
+    /// Stores a frame as a native.
+    pub fn push(&mut self, push: &Push, bytes: &[u8]) -> Result<Pushed> {
+        let reply = self.frames(frames_fn::PUSH, push, &[bytes])?;
+        Pushed::decode(&reply.payload).map_err(|error| error.within(&self.target))
+    }
+
+    /// Complains of a frame whose bytes don't match its checksum.
+    pub fn report_bad(&mut self, handle: u32, number: u64) -> Result<()> {
+        self.frames(frames_fn::REPORT_BAD, &ReportBad { handle, number }, &[]).map(drop)
+    }
+
+    /// Fills the cache from the backing store; answers when all of `set` is done.
+    pub fn fetch(&mut self, handle: u32, set: RunSet, origin: Origin) -> Result<Fetched> {
+        self.ask(frames_fn::FETCH, &Fetch { handle, set, origin })
+    }
+
+    /// Removes `set` (`None`: the whole dataset) from the cache; `Busy` if it is pinned or being scanned.
+    pub fn evict(&mut self, handle: u32, set: Option<RunSet>) -> Result<Evicted> {
+        self.ask(frames_fn::EVICT, &Evict { handle, set })
+    }
+
+    /// Pins or unpins a dataset.
+    pub fn pin(&mut self, handle: u32, pinned: bool) -> Result<()> {
+        self.frames(frames_fn::PIN, &Pin { handle, pinned }, &[]).map(drop)
+    }
+
+    /// Checks cached frames against their checksums, from number `from` on, `frames_max` at most.
+    pub fn verify(&mut self, handle: u32, from: u64, frames_max: u32) -> Result<Verified> {
+        self.ask(frames_fn::VERIFY, &Verify { handle, from, frames_max })
+    }
+
+    /// Rows of cached frames, from number `from` on, `rows_max` at most.
+    pub fn list(&mut self, handle: u32, from: u64, rows_max: u32) -> Result<Listing> {
+        self.ask(frames_fn::LIST, &List { handle, from, rows_max })
+    }
+}
+
+/// Whether an error says that the daemon, not the request, is at fault: another way may still succeed.
+pub(crate) fn daemon_is_gone(error: &Error) -> bool {
+    use ErrorKind::{Authentication, Busy, Io, Protocol, ShuttingDown, TimedOut, Unavailable};
+    matches!(error.kind(), Unavailable | TimedOut | Protocol | ShuttingDown | Busy | Io | Authentication)
+}
+
+/// The path as text, which is how it travels.
+pub(crate) fn utf8(path: &Path) -> Result<&str> {
+    path.to_str().ok_or_else(|| {
+        Error::new(ErrorKind::InvalidArgument, format!("path {}: is not UTF-8; rename it", path.display()))
+    })
+}

@@ -1,0 +1,214 @@
+//! Reading a dataset straight from its backing store, without a daemon.
+
+use crate::read::job::{Data, Job};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use zazen_backing::{Backing, DirectoryBacking, ServedBacking, SourceFile, dataset};
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, RunSet, Source};
+
+/// All it takes to open a dataset directly; kept by readers in case their daemon dies.
+#[derive(Clone, Debug)]
+pub(crate) struct DirectSpec {
+    /// Absolute path of the dataset.
+    pub path: PathBuf,
+    /// File-name template of the user.
+    pub pattern: Option<String>,
+    /// The backing store as `ROOT=tcp://host:port`.
+    pub backing: Option<String>,
+}
+
+/// (for listing, for reading, the dataset beneath their root).
+type Views = (Arc<dyn Backing>, Arc<dyn Backing>, RelPath);
+
+/// A dataset opened directly. Shared by reader threads.
+pub(crate) struct Direct {
+    backing: Arc<dyn Backing>,
+    /// The dataset beneath the backing's root.
+    directory: RelPath,
+    path: PathBuf,
+    pattern: Option<String>,
+    layout: Option<Layout>,
+    /// Known where finding the layout took a listing.
+    extent: Option<RunSet>,
+}
+
+impl DirectSpec {
+    /// Opens the dataset: `NotFound` if there is no such directory.
+    pub(crate) fn open(&self) -> Result<Direct> {
+        let named = |error: Error| error.within(format!("dataset {}", self.path.display()));
+        let (lister, backing, directory) = self.backing().map_err(named)?;
+        let pattern = self.pattern.as_deref();
+        let (layout, extent) = match pattern {
+            Some(_) => (dataset::layout(&*lister, &directory, pattern).map_err(named)?, None),
+            None => {
+                let described = dataset::describe(&*lister, &directory, None).map_err(named)?;
+                (described.layout, Some(described.extent))
+            }
+        };
+        Ok(Direct {
+            backing,
+            directory,
+            path: self.path.clone(),
+            pattern: self.pattern.clone(),
+            layout,
+            extent,
+        })
+    }
+
+    /// Two views of one store, for listing and for reading, and where the dataset is in it. Listing has a
+    /// deadline; reading doesn't need the thread switch that costs.
+    fn backing(&self) -> Result<Views> {
+        if let Some(spec) = &self.backing {
+            let (root, store) = parse_backing(spec)?;
+            if let (Ok(beneath), Some(addr)) = (self.path.strip_prefix(&root), store) {
+                let beneath = RelPath::new(crate::cluster::utf8(beneath)?)?;
+                let served: Arc<dyn Backing> = Arc::new(ServedBacking::connect(&addr)?);
+                return Ok((served.clone(), served, beneath));
+            }
+        }
+        match std::fs::metadata(&self.path) {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => {
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    "is a file; give the directory that holds the frames",
+                ));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Error::new(ErrorKind::NotFound, "no such directory; check the spelling and the mount"));
+            }
+            Err(error) => return Err(Error::io("cannot be looked at", error)),
+        }
+        let lister = Arc::new(DirectoryBacking::new(&self.path)?);
+        let reader = Arc::new(DirectoryBacking::with_deadline(&self.path, None)?);
+        Ok((lister, reader, RelPath::default()))
+    }
+}
+
+/// Splits `ROOT=tcp://host:port`, `tcp://host:port/ROOT` or `ROOT` into the root as users spell it and the server's
+/// address; `None` for a mounted directory.
+fn parse_backing(spec: &str) -> Result<(PathBuf, Option<String>)> {
+    let refuse = || {
+        Error::new(
+            ErrorKind::Config,
+            format!("backing store {spec:?}: write /ROOT=tcp://HOST:PORT, /ROOT as users spell the directory"),
+        )
+    };
+    let (root, addr) = match spec.split_once('=') {
+        Some((root, addr)) if addr.starts_with("tcp://") => (root.to_owned(), Some(addr.to_owned())),
+        Some((root, addr)) if addr.starts_with('/') => (root.to_owned(), None),
+        Some(_) => return Err(refuse()),
+        None => match spec.strip_prefix("tcp://") {
+            Some(rest) => {
+                let (addr, root) = rest.split_once('/').ok_or_else(refuse)?;
+                (format!("/{root}"), Some(format!("tcp://{addr}")))
+            }
+            None => (spec.to_owned(), None),
+        },
+    };
+    if !root.starts_with('/') {
+        return Err(refuse());
+    }
+    Ok((PathBuf::from(root), addr))
+}
+
+impl Direct {
+    /// How numbers map to files, if known.
+    pub(crate) fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
+    }
+
+    /// The frame numbers that exist.
+    pub(crate) fn extent(&self) -> Result<RunSet> {
+        if let Some(extent) = &self.extent {
+            return Ok(extent.clone());
+        }
+        let described = dataset::describe(&*self.backing, &self.directory, self.pattern.as_deref());
+        Ok(described.map_err(|error| error.within(format!("dataset {}", self.path.display())))?.extent)
+    }
+
+    /// Opens the file of frame `number`, ready to be read. `last` is the caller's file opened before: pieces of
+    /// one trajectory share it.
+    pub(crate) fn open(&self, number: u64, last: &mut Option<(RelPath, Arc<dyn SourceFile>)>) -> Result<Job> {
+        let named = |error: Error| error.within(format!("frame {number}"));
+        let source = self.source(number)?;
+        let file = match last {
+            Some((path, file)) if *path == source.path => file.clone(),
+            _ => {
+                let path = self.directory.join(source.path.as_str()).map_err(named)?;
+                let file: Arc<dyn SourceFile> = Arc::from(self.backing.open(&path).map_err(named)?);
+                if source.length.is_some() {
+                    *last = Some((source.path.clone(), file.clone()));
+                }
+                file
+            }
+        };
+        let size = file.stat().validator.size;
+        let rest = size.saturating_sub(source.offset);
+        let length = source.length.unwrap_or(rest);
+        if source.offset > size || length > rest {
+            let place = format!("bytes {} .. {}", source.offset, source.offset.saturating_add(length));
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("frame {number}: {} ends at byte {size}, the frame is {place}", source.path),
+            ));
+        }
+        let data = match file.descriptor() {
+            Some(descriptor) => Data::Descriptor(Arc::new(descriptor), source.offset),
+            None => Data::Source(file, source.offset),
+        };
+        let path = self.path.join(source.path.as_str());
+        Ok(Job { number, delivery: None, path, length, checksum: None, data })
+    }
+
+    fn source(&self, number: u64) -> Result<Source> {
+        let none = |why: &str| {
+            Error::new(ErrorKind::NotFound, format!("frame {number} of dataset {}: {why}", self.path.display()))
+        };
+        let layout = self.layout.as_ref().ok_or_else(|| none("the dataset has no frames"))?;
+        layout.source(FrameNo::new(number)?).ok_or_else(|| none("no file of the dataset holds it"))
+    }
+}
+
+/// The absolute form of a path that a user typed, `.` and `..` resolved by spelling.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    let spelled = std::path::absolute(path)
+        .map_err(|error| Error::io(format!("dataset path {:?}: has no absolute form", path), error))?;
+    let mut normal = PathBuf::new();
+    for part in spelled.components() {
+        match part {
+            std::path::Component::ParentDir => drop(normal.pop()),
+            part => normal.push(part),
+        }
+    }
+    Ok(normal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(spec: &str, expected: Option<(&str, Option<&str>)>) {
+        let found = parse_backing(spec).ok();
+        let found = found.as_ref().map(|(root, addr)| (root.to_str().unwrap(), addr.as_deref()));
+        assert_eq!(found, expected, "{spec:?}");
+    }
+
+    #[test]
+    fn backing_spellings() {
+        check("/lustre=tcp://h:1", Some(("/lustre", Some("tcp://h:1"))));
+        check("tcp://h:1/lustre/a", Some(("/lustre/a", Some("tcp://h:1"))));
+        check("/lustre", Some(("/lustre", None)));
+        check("tcp://h:1", None);
+        check("lustre=tcp://h:1", None);
+        check("/lustre=h:1", None);
+    }
+
+    #[test]
+    fn paths_are_made_absolute_by_spelling() {
+        assert_eq!(absolute(Path::new("/a/./b/../c")).unwrap(), Path::new("/a/c"));
+        assert_eq!(absolute(Path::new("/../a")).unwrap(), Path::new("/a"));
+        assert!(absolute(Path::new("x")).unwrap().is_absolute());
+        assert!(absolute(Path::new("")).is_err());
+    }
+}

@@ -1,0 +1,318 @@
+//! Filling the nodes' caches from the backing store: each missing frame on one node, in contiguous blocks.
+//!
+//! Each live node fetches its block chunk by chunk; a node that dies leaves the rest of its block to the others.
+
+use crate::NodeList;
+use crate::cluster::{Remote, Target, daemon_is_gone};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use zazen_call::ClusterKey;
+use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
+use zazen_wire::frames::Fetched;
+
+/// How long a node may take for one chunk.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(600);
+/// Failed frames that a report names.
+const NAMED_MAX: usize = 1000;
+
+/// How to load.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// The nodes that shall hold the dataset.
+    pub nodes: NodeList,
+    /// The cluster key file.
+    pub key: PathBuf,
+    /// File-name template; `None`: the manifest, or what the names tell.
+    pub pattern: Option<String>,
+    /// Only these frame numbers; `None`: all that exist.
+    pub set: Option<RunSet>,
+    /// Frames asked for in one call; progress moves by as many. At least 1.
+    pub chunk_frames: u64,
+}
+
+impl LoadOptions {
+    /// All frames, 64 at a time.
+    pub fn new(nodes: NodeList, key: impl Into<PathBuf>) -> LoadOptions {
+        LoadOptions { nodes, key: key.into(), pattern: None, set: None, chunk_frames: 64 }
+    }
+}
+
+/// How far a load is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Frames to fetch.
+    pub frames_total: u64,
+    /// Frames dealt with.
+    pub frames_done: u64,
+    /// Bytes read from the backing store.
+    pub bytes: u64,
+    /// Frames that could not be had.
+    pub failed: u64,
+    /// Nodes at work.
+    pub nodes: usize,
+}
+
+/// What a load did.
+#[derive(Debug, Default)]
+pub struct LoadReport {
+    /// Frames asked for that exist.
+    pub frames: u64,
+    /// Frames that some node held before.
+    pub present: u64,
+    /// Frames fetched.
+    pub loaded: u64,
+    /// Bytes read from the backing store.
+    pub bytes: u64,
+    /// Frames that could not be had, in all.
+    pub failed: u64,
+    /// The first thousand of them: number and reason.
+    pub failures: Vec<(u64, Error)>,
+    /// Nodes that did not answer, or left off: address and reason.
+    pub dead: Vec<(String, Error)>,
+}
+
+struct Member {
+    addr: String,
+    remote: Remote,
+    handle: u32,
+}
+
+enum News {
+    Chunk(u64, Fetched),
+    Failed(RunSet, Error),
+    Died(String, Error),
+    Left,
+}
+
+/// Blocks that wait for a node.
+struct Blocks {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+struct Waiting {
+    orphans: VecDeque<RunSet>,
+    at_work: usize,
+}
+
+/// Loads the dataset at `dataset` (absolute path as users spell it) into the caches of the nodes. `progress` is
+/// called on the caller's thread after every chunk.
+///
+/// Fails if no node answers or none can list the dataset; frames and nodes that fail in mid-load are reported.
+pub fn load(
+    dataset: &Path,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(&LoadProgress),
+) -> Result<LoadReport> {
+    let key = ClusterKey::from_file(&options.key)?;
+    let mut report = LoadReport::default();
+    let (members, held, extent) = muster(dataset, options, &key, &mut report)?;
+    let wanted = options.set.as_ref().map_or(extent.clone(), |set| extent.intersection(set));
+    let missing = wanted.difference(&held);
+    report.frames = wanted.len();
+    report.present = wanted.len() - missing.len();
+    let mut so_far =
+        LoadProgress { frames_total: missing.len(), nodes: members.len(), ..LoadProgress::default() };
+    progress(&so_far);
+    if missing.is_empty() {
+        return Ok(report);
+    }
+    let count = members.len() as u64;
+    let bound = |index: u64| (u128::from(missing.len()) * u128::from(index) / u128::from(count)) as u64;
+    let blocks = Blocks {
+        state: Mutex::new(Waiting { orphans: VecDeque::new(), at_work: members.len() }),
+        changed: Condvar::new(),
+    };
+    let (tell, news) = channel();
+    std::thread::scope(|scope| {
+        for (index, member) in members.into_iter().enumerate() {
+            let index = index as u64;
+            let block = missing.block(bound(index), bound(index + 1) - bound(index));
+            let (tell, blocks) = (tell.clone(), &blocks);
+            scope.spawn(move || work(member, block, blocks, options.chunk_frames.max(1), &tell));
+        }
+        drop(tell);
+        for item in news {
+            take_in(item, &mut report, &mut so_far);
+            progress(&so_far);
+        }
+    });
+    abandon(&blocks, &mut report, &mut so_far);
+    progress(&so_far);
+    Ok(report)
+}
+
+/// Connects to all nodes at once: those that answer, what they hold together, and what exists.
+fn muster(
+    dataset: &Path,
+    options: &LoadOptions,
+    key: &ClusterKey,
+    report: &mut LoadReport,
+) -> Result<(Vec<Member>, RunSet, RunSet)> {
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = options
+            .nodes
+            .nodes
+            .iter()
+            .map(|node| {
+                let pattern = options.pattern.as_deref();
+                (node.addr.clone(), scope.spawn(move || join(&node.addr, dataset, pattern, key)))
+            })
+            .collect();
+        let lost = || Err(Error::new(ErrorKind::Unavailable, "the thread that asked it is gone"));
+        asked.into_iter().map(|(addr, handle)| (addr, handle.join().unwrap_or_else(|_| lost()))).collect()
+    });
+    let mut members = Vec::new();
+    let mut held = RunSet::new();
+    for (addr, answer) in answers {
+        match answer {
+            Ok((remote, handle, holdings)) => {
+                held = held.union(&holdings);
+                members.push(Member { addr, remote, handle });
+            }
+            Err(error) => report.dead.push((addr, error)),
+        }
+    }
+    if members.is_empty() {
+        let why: Vec<_> = report.dead.iter().map(|(addr, error)| format!("{addr}: {error}")).collect();
+        let kind = report.dead.first().map_or(ErrorKind::Unavailable, |(_, error)| error.kind());
+        return Err(Error::new(kind, format!("load {}: no node can take part: {}", dataset.display(), why.join("; "))));
+    }
+    // Any node can list the backing store; one is enough, and the next is asked where it does not answer.
+    let mut extent = None;
+    for member in &mut members {
+        let info = member.remote.open(dataset, options.pattern.as_deref(), true);
+        if let Ok(Some(found)) = info.map(|info| info.extent) {
+            extent = Some(found);
+            break;
+        }
+    }
+    members.retain(|member| member.remote.is_alive());
+    match extent {
+        Some(extent) => Ok((members, held, extent)),
+        None => Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("load {}: no node can list it; is the backing store there?", dataset.display()),
+        )),
+    }
+}
+
+fn join(
+    addr: &str,
+    dataset: &Path,
+    pattern: Option<&str>,
+    key: &ClusterKey,
+) -> Result<(Remote, u32, RunSet)> {
+    let mut remote = Remote::connect(&Target::Tcp(addr.to_owned()), Some(key))?;
+    remote.set_timeout(Some(CHUNK_TIMEOUT));
+    let handle = remote.open(dataset, pattern, false)?.handle;
+    let held = remote.query_all(handle)?;
+    Ok((remote, handle, held.native.union(&held.alien)))
+}
+
+/// One node's share of the work: its own block, then what dead nodes left.
+fn work(mut member: Member, block: RunSet, blocks: &Blocks, chunk: u64, tell: &Sender<News>) {
+    let mut mine = Some(block);
+    while let Some(block) = mine.take().or_else(|| blocks.next()) {
+        let mut done = 0;
+        while done < block.len() {
+            let set = block.block(done, chunk);
+            let frames = set.len();
+            match member.remote.fetch(member.handle, set.clone(), Origin::Native) {
+                Ok(fetched) => {
+                    let _ = tell.send(News::Chunk(frames, fetched));
+                }
+                Err(error) if !member.remote.is_alive() || daemon_is_gone(&error) => {
+                    blocks.leave(Some(block.block(done, block.len() - done)));
+                    let _ = tell.send(News::Died(member.addr, error));
+                    return;
+                }
+                Err(error) => {
+                    let _ = tell.send(News::Failed(set, error));
+                }
+            }
+            done += frames;
+        }
+    }
+    let _ = tell.send(News::Left);
+}
+
+impl Blocks {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block that somebody left; `None` when nobody is at work who could leave one.
+    fn next(&self) -> Option<RunSet> {
+        let mut waiting = self.lock();
+        waiting.at_work -= 1;
+        self.changed.notify_all();
+        loop {
+            if let Some(block) = waiting.orphans.pop_front() {
+                waiting.at_work += 1;
+                return Some(block);
+            }
+            if waiting.at_work == 0 {
+                return None;
+            }
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn leave(&self, rest: Option<RunSet>) {
+        let mut waiting = self.lock();
+        waiting.at_work -= 1;
+        waiting.orphans.extend(rest);
+        self.changed.notify_all();
+    }
+}
+
+fn take_in(news: News, report: &mut LoadReport, so_far: &mut LoadProgress) {
+    match news {
+        News::Chunk(frames, fetched) => {
+            report.loaded += fetched.fetched;
+            report.present += fetched.present;
+            report.bytes += fetched.bytes;
+            let failed = frames.saturating_sub(fetched.fetched + fetched.present);
+            report.failed += failed;
+            let named = fetched.failed.into_iter().map(|(number, code, message)| {
+                let kind = ErrorKind::from_code(code).unwrap_or(ErrorKind::Unavailable);
+                (number, Error::new(kind, message))
+            });
+            report.failures.extend(named.take(NAMED_MAX.saturating_sub(report.failures.len())));
+            so_far.frames_done += frames;
+            so_far.bytes += report.bytes - so_far.bytes;
+            so_far.failed = report.failed;
+        }
+        News::Failed(set, error) => {
+            report.failed += set.len();
+            so_far.frames_done += set.len();
+            so_far.failed = report.failed;
+            name_all(&set, error.kind(), error.context(), report);
+        }
+        News::Died(addr, error) => {
+            so_far.nodes = so_far.nodes.saturating_sub(1);
+            report.dead.push((addr, error));
+        }
+        News::Left => so_far.nodes = so_far.nodes.saturating_sub(1),
+    }
+}
+
+fn name_all(set: &RunSet, kind: ErrorKind, why: &str, report: &mut LoadReport) {
+    let room = NAMED_MAX.saturating_sub(report.failures.len());
+    report.failures.extend(set.iter().take(room).map(|number| (number, Error::new(kind, why))));
+}
+
+/// What the last node left behind nobody fetches.
+fn abandon(blocks: &Blocks, report: &mut LoadReport, so_far: &mut LoadProgress) {
+    let orphans = std::mem::take(&mut blocks.lock().orphans);
+    for block in orphans {
+        report.failed += block.len();
+        so_far.frames_done += block.len();
+        so_far.failed = report.failed;
+        name_all(&block, ErrorKind::Unavailable, "its node left off and no other was there", report);
+    }
+}

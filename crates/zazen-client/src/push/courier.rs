@@ -1,0 +1,124 @@
+//! A courier: a thread that takes sendings from the queue and carries them to their nodes, over connections that
+//! it keeps.
+
+use super::{Payload, Sending, Shared, State, note};
+use crate::cluster::{Remote, Target};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_push::Event;
+use zazen_wire::frames::Pushed;
+
+/// Connections that one courier keeps.
+const CONNECTIONS_MAX: usize = 64;
+/// A courier that had nothing to do for so long goes home.
+const IDLE: Duration = Duration::from_secs(10);
+
+pub(super) struct Courier<'a> {
+    shared: &'a Arc<Shared>,
+    connections: BTreeMap<usize, Remote>,
+}
+
+impl<'a> Courier<'a> {
+    pub(super) fn new(shared: &'a Arc<Shared>) -> Courier<'a> {
+        Courier { shared, connections: BTreeMap::new() }
+    }
+
+    pub(super) fn run(mut self) {
+        let mut state = self.shared.lock();
+        loop {
+            if state.stop {
+                break;
+            }
+            let Some(sending) = state.queue.pop_front() else {
+                state.idle += 1;
+                let (woken, waited) =
+                    self.shared.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+                state = woken;
+                state.idle -= 1;
+                if waited.timed_out() && state.queue.is_empty() {
+                    break;
+                }
+                continue;
+            };
+            let payload = state.entries.get(&sending.frame).map(|entry| entry.payload.clone());
+            let died = state.deaths[sending.node] != sending.deaths;
+            let outcome = match payload {
+                _ if died => Err(Error::new(ErrorKind::Unavailable, "the node died meanwhile")),
+                // Settled frames have no sendings: the entry outlives them.
+                None => Err(Error::new(ErrorKind::InvalidArgument, "the frame is gone")),
+                Some(payload) => {
+                    drop(state);
+                    let outcome = self.carry(sending.node, &payload);
+                    drop(payload);
+                    state = self.shared.lock();
+                    outcome
+                }
+            };
+            self.report(&mut state, sending, died, outcome);
+        }
+        state.couriers -= 1;
+    }
+
+    fn carry(&mut self, node: usize, payload: &Payload) -> Result<Pushed> {
+        // A kept connection may have died since, with nothing wrong with the node: that is worth one new one.
+        if let Some(mut remote) = self.connections.remove(&node) {
+            match remote.push(&payload.message(), &payload.bytes) {
+                Err(error) if error.kind() == ErrorKind::Unavailable && !remote.is_alive() => {}
+                outcome => {
+                    self.keep(node, remote);
+                    return outcome;
+                }
+            }
+        }
+        let target = Target::Tcp(self.shared.nodes[node].clone());
+        let mut remote = Remote::connect_within(&target, Some(&self.shared.key), self.shared.timeout)?;
+        remote.set_timeout(Some(self.shared.timeout));
+        let outcome = remote.push(&payload.message(), &payload.bytes);
+        self.keep(node, remote);
+        outcome
+    }
+
+    fn keep(&mut self, node: usize, remote: Remote) {
+        if remote.is_alive() {
+            if self.connections.len() >= CONNECTIONS_MAX {
+                self.connections.pop_first();
+            }
+            self.connections.insert(node, remote);
+        }
+    }
+
+    fn report(&self, state: &mut State, sending: Sending, died: bool, outcome: Result<Pushed>) {
+        let Sending { frame, node, .. } = sending;
+        let event = match &outcome {
+            Ok(Pushed::Stored) => Event::Acknowledged { frame, node, already: false },
+            Ok(Pushed::AlreadyHere) => Event::Acknowledged { frame, node, already: true },
+            Err(error) => match error.kind() {
+                ErrorKind::NoSpace | ErrorKind::Busy => Event::Full { frame, node },
+                ErrorKind::InvalidArgument
+                | ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::Conflict
+                | ErrorKind::TooLarge
+                | ErrorKind::Unsupported
+                | ErrorKind::Stale
+                | ErrorKind::Config => Event::Refused { frame, node },
+                ErrorKind::Unavailable
+                | ErrorKind::TimedOut
+                | ErrorKind::Corrupt
+                | ErrorKind::Protocol
+                | ErrorKind::Authentication
+                | ErrorKind::ShuttingDown
+                | ErrorKind::Io
+                | ErrorKind::Mpi => Event::Failed { frame, node },
+            },
+        };
+        if let (Err(error), false) = (&outcome, died) {
+            note(state, format!("node {}, frame {frame}: {error}", self.shared.nodes[node]));
+        }
+        let deaths = state.writer.counters().node_deaths;
+        self.shared.step(state, event);
+        state.deaths[node] += state.writer.counters().node_deaths - deaths;
+    }
+}

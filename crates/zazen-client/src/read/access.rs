@@ -1,0 +1,211 @@
+//! The ways to a frame's bytes that reader threads share: mending through the daemon, and the backing store.
+
+use super::buffer::{Buffer, Pool};
+use super::job::{Data, Fault, Job};
+use crate::cluster::{Batch, Remote, Target, daemon_is_gone};
+use crate::direct::{Direct, DirectSpec};
+use crate::warn::warn_once;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use zazen_backing::SourceFile;
+use zazen_core::{Error, ErrorKind, RelPath, Result, RunSet};
+use zazen_wire::frames::Delivery;
+
+/// How long a daemon may take for one batch of a scan, misses and all, before it counts as dead.
+pub(crate) const SCAN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How to reach the daemon and what to ask it for.
+#[derive(Clone, Debug)]
+pub(crate) struct DaemonSpec {
+    pub target: Target,
+    /// The dataset as the daemon knows it.
+    pub path: PathBuf,
+    pub pattern: Option<String>,
+}
+
+impl DaemonSpec {
+    /// A connection of one's own with the dataset opened on it.
+    pub(crate) fn open(&self) -> Result<(Remote, u32)> {
+        let mut remote = Remote::connect(&self.target, None)?;
+        remote.set_timeout(Some(SCAN_TIMEOUT));
+        let info = remote.open(&self.path, self.pattern.as_deref(), false)?;
+        Ok((remote, info.handle))
+    }
+}
+
+/// The file a thread opened last.
+pub(crate) type LastFile = Option<(RelPath, Arc<dyn SourceFile>)>;
+
+/// Shared by the threads of a reader.
+pub(crate) struct Access {
+    pub pool: Arc<Pool>,
+    pub check: bool,
+    pub stop: AtomicBool,
+    daemon: Option<DaemonSpec>,
+    repair: Mutex<Option<(Remote, u32)>>,
+    direct_spec: DirectSpec,
+    direct: Mutex<Option<Arc<Direct>>>,
+}
+
+/// A frame read.
+pub(crate) struct Got {
+    pub delivery: Option<Delivery>,
+    pub path: PathBuf,
+    pub buffer: Buffer,
+    /// A bad checksum was met on the way.
+    pub mended: bool,
+}
+
+impl Access {
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        check: bool,
+        daemon: Option<DaemonSpec>,
+        direct_spec: DirectSpec,
+        direct: Option<Arc<Direct>>,
+    ) -> Access {
+        Access {
+            pool,
+            check,
+            stop: AtomicBool::new(false),
+            daemon,
+            repair: Mutex::new(None),
+            direct_spec,
+            direct: Mutex::new(direct),
+        }
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The dataset on the backing store, opened on first use.
+    pub(crate) fn direct(&self) -> Result<Arc<Direct>> {
+        let mut held = self.direct.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(direct) = &*held {
+            return Ok(direct.clone());
+        }
+        let direct = Arc::new(self.direct_spec.open()?);
+        *held = Some(direct.clone());
+        Ok(direct)
+    }
+
+    /// Opens frame `number` on the backing store.
+    pub(crate) fn open_direct(&self, number: u64, last: &mut LastFile) -> Result<Job> {
+        self.direct()?.open(number, last)
+    }
+
+    /// Reads a job's frame, mending it where its bytes are bad. `None` if the reader is being dropped.
+    pub(crate) fn read(&self, job: Job) -> Option<Result<Got>> {
+        match job.read(&self.pool, self.check, &self.stop) {
+            Ok(buffer) => Some(Ok(Got { delivery: job.delivery, path: job.path, buffer, mended: false })),
+            Err(Fault::Stopped) => None,
+            Err(Fault::Bad(error)) => match job.delivery {
+                Some(_) => self.mend(job, error),
+                None => Some(Err(error)),
+            },
+        }
+    }
+
+    /// Tells the daemon of a bad copy and asks once more; a daemon that is gone by then is done without.
+    fn mend(&self, job: Job, first: Error) -> Option<Result<Got>> {
+        tracing::warn!("{first}; asking for it again");
+        let number = job.number;
+        let again = match self.ask_again(number) {
+            Ok(again) => again,
+            Err(error) if daemon_is_gone(&error) => match self.open_direct(number, &mut None) {
+                Ok(again) => again,
+                Err(error) => return Some(Err(corrupt(number, &first, &error))),
+            },
+            Err(error) => return Some(Err(corrupt(number, &first, &error))),
+        };
+        match again.read(&self.pool, self.check, &self.stop) {
+            Ok(buffer) => Some(Ok(Got { delivery: again.delivery, path: again.path, buffer, mended: true })),
+            Err(Fault::Stopped) => None,
+            Err(Fault::Bad(second)) => Some(Err(corrupt(number, &first, &second))),
+        }
+    }
+
+    fn ask_again(&self, number: u64) -> Result<Job> {
+        let daemon = self.daemon.as_ref().ok_or_else(|| Error::new(ErrorKind::Unavailable, "no daemon to ask"))?;
+        let mut held = self.repair.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut remote, handle) = match held.take() {
+            Some(open) => open,
+            None => daemon.open()?,
+        };
+        remote.report_bad(handle, number)?;
+        let job = scan_one(&mut remote, handle, number)?;
+        *held = Some((remote, handle));
+        Ok(job)
+    }
+
+    /// Warns, once per process, that `daemon` left off in mid-scan.
+    pub(crate) fn warn_of_lost_daemon(&self, error: &Error) {
+        let path = self.direct_spec.path.display();
+        let text = format!(
+            "the Zazen daemon left off while {path} was read ({error}); the rest is read straight from the backing \
+             store. Results are the same, only slower; restart it with `zazend`"
+        );
+        warn_once("lost daemon", &text);
+    }
+}
+
+fn corrupt(number: u64, first: &Error, second: &Error) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!("frame {number}: bad bytes, and asking again did not mend it: {first}; then: {second}"),
+    )
+}
+
+/// A scan of one frame.
+pub(crate) fn scan_one(remote: &mut Remote, handle: u32, number: u64) -> Result<Job> {
+    let scan = remote.scan_open(handle, RunSet::range(number, number))?.scan;
+    let batch = remote.scan_next(scan, 1, u64::MAX)?;
+    remote.scan_close(scan)?;
+    let mut jobs = jobs_of(batch).filter(|(found, _)| *found == number);
+    match jobs.next() {
+        Some((_, job)) => job,
+        None => Err(Error::new(
+            ErrorKind::Protocol,
+            format!("the daemon handed out no frame {number} though asked for it alone"),
+        )),
+    }
+}
+
+/// The frames of a batch as jobs; `Err` for those that the daemon could not have, or described wrongly.
+pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> {
+    let fds: Vec<_> = batch.fds.into_iter().map(Arc::new).collect();
+    let bulk = Arc::new(batch.bulk);
+    let mut inline = 0usize;
+    batch.entries.into_iter().map(move |entry| {
+        let number = entry.number;
+        if let (Delivery::Failed, error) = (entry.delivery, &entry.error) {
+            let (code, message) = error.clone().unwrap_or((0, "the daemon does not say why".to_owned()));
+            let kind = ErrorKind::from_code(code).unwrap_or(ErrorKind::Unavailable);
+            return (number, Err(Error::new(kind, format!("frame {number}: {message}"))));
+        }
+        let data = match (entry.delivery, entry.fd.map(|at| fds.get(usize::from(at)))) {
+            (Delivery::Inline, _) => {
+                let start = inline;
+                inline = inline.saturating_add(usize::try_from(entry.length).unwrap_or(usize::MAX));
+                Data::Inline(bulk.clone(), start)
+            }
+            (_, Some(Some(fd))) => Data::Descriptor(fd.clone(), entry.offset),
+            _ => {
+                let why = format!("frame {number}: the daemon sent no descriptor for it");
+                return (number, Err(Error::new(ErrorKind::Protocol, why)));
+            }
+        };
+        let job = Job {
+            number,
+            delivery: Some(entry.delivery),
+            path: PathBuf::from(entry.path),
+            length: entry.length,
+            checksum: entry.checksum,
+            data,
+        };
+        (number, Ok(job))
+    })
+}

@@ -1,0 +1,163 @@
+//! Frame buffers: allocated once, used again and again.
+//!
+//! A fresh buffer costs a page fault and a page's zeroing per 4 KiB, more than the copy from the page cache
+//! itself; so buffers go back to their pool when the last holder drops them, and the one returned last, whose
+//! bytes are still in the processor's cache, is used first.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Where frames begin in a buffer: the kernel copies fastest between pages.
+const ALIGN: usize = 4096;
+/// Buffers looked at for one that fits.
+const LOOKED_AT: usize = 16;
+
+/// Memory with an aligned start.
+struct Storage {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Storage {
+    fn new(length: usize) -> Storage {
+        let granule = if length >= 1 << 16 { 1 << 16 } else { ALIGN };
+        let bytes = vec![0; length.next_multiple_of(granule) + ALIGN];
+        let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        Storage { bytes, start }
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+}
+
+/// Buffers that nobody holds.
+pub(crate) struct Pool {
+    free: Mutex<Free>,
+}
+
+struct Free {
+    /// The last one returned is at the end.
+    storages: Vec<Storage>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Pool {
+    /// A pool that keeps at most `bytes_max` bytes of free buffers.
+    pub(crate) fn new(bytes_max: u64) -> Arc<Pool> {
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        Arc::new(Pool { free: Mutex::new(Free { storages: Vec::new(), bytes: 0, bytes_max }) })
+    }
+
+    /// A buffer of `length` bytes, whose content is whatever it held last.
+    pub(crate) fn take(self: &Arc<Pool>, length: usize) -> Buffer {
+        let fits = |storage: &Storage| {
+            storage.capacity() >= length && storage.capacity() / 2 <= length + (1 << 16)
+        };
+        let mut free = self.lock();
+        let newest = free.storages.iter().rev().take(LOOKED_AT).position(fits);
+        let storage = match newest {
+            Some(from_end) => {
+                let at = free.storages.len() - 1 - from_end;
+                let storage = free.storages.remove(at);
+                free.bytes -= storage.bytes.len();
+                drop(free);
+                storage
+            }
+            None => {
+                drop(free);
+                Storage::new(length)
+            }
+        };
+        Buffer { storage, length, pool: self.clone() }
+    }
+
+    /// Frees what nobody holds, now and from now on.
+    pub(crate) fn close(&self) {
+        let mut free = self.lock();
+        free.bytes_max = 0;
+        free.bytes = 0;
+        let storages = std::mem::take(&mut free.storages);
+        drop(free);
+        drop(storages);
+    }
+
+    fn give_back(&self, storage: Storage) {
+        let mut dropped = Vec::new();
+        let mut free = self.lock();
+        free.bytes += storage.bytes.len();
+        free.storages.push(storage);
+        // The oldest go: frames of another size, or cold ones.
+        while free.bytes > free.bytes_max && !free.storages.is_empty() {
+            let oldest = free.storages.remove(0);
+            free.bytes -= oldest.bytes.len();
+            dropped.push(oldest);
+        }
+        drop(free);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A buffer that goes back to its pool when dropped.
+pub(crate) struct Buffer {
+    storage: Storage,
+    length: usize,
+    pool: Arc<Pool>,
+}
+
+impl Buffer {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.storage.bytes[self.storage.start..self.storage.start + self.length]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.storage.bytes[self.storage.start..self.storage.start + self.length]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let storage = std::mem::replace(&mut self.storage, Storage { bytes: Vec::new(), start: 0 });
+        self.pool.give_back(storage);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_buffer_returned_last_is_used_first() {
+        let pool = Pool::new(1 << 20);
+        let (first, second) = (pool.take(100_000), pool.take(100_000));
+        let address = second.bytes().as_ptr();
+        assert_eq!(address as usize % ALIGN, 0);
+        drop(first);
+        drop(second);
+        assert_eq!(pool.take(99_000).bytes().as_ptr(), address);
+        let small = pool.take(10);
+        assert_eq!(small.bytes().len(), 10);
+    }
+
+    #[test]
+    fn free_buffers_are_bounded() {
+        let pool = Pool::new(300_000);
+        let buffers: Vec<_> = (0..10).map(|_| pool.take(100_000)).collect();
+        drop(buffers);
+        let held = pool.lock().bytes;
+        assert!(held <= 300_000 && held > 100_000, "{held}");
+        pool.close();
+        assert_eq!(pool.lock().bytes, 0);
+        drop(pool.take(5));
+        assert!(pool.lock().storages.is_empty());
+    }
+
+    #[test]
+    fn empty_frames_have_buffers_too() {
+        let pool = Pool::new(1 << 20);
+        assert_eq!(pool.take(0).bytes(), b"");
+    }
+}

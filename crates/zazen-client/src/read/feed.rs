@@ -1,0 +1,118 @@
+//! The feeder: fetches descriptors from the daemon ahead of use, and goes on from the backing store when the
+//! daemon is gone.
+//!
+//! Invariant: each frame of the set is fed exactly once, whoever dies when.
+
+use super::access::{Access, DaemonSpec, jobs_of};
+use super::pipeline::{Pipeline, Task};
+use crate::cluster::{Batch, Remote, daemon_is_gone};
+use zazen_core::limits::FDS_PER_MESSAGE_MAX;
+use zazen_core::{Error, ErrorKind, Result, RunSet};
+
+/// Frames that are opened directly, fed at a time.
+const DIRECT_FRAMES: usize = 64;
+
+/// A scan begun on a connection of its own.
+pub(crate) struct Scan {
+    remote: Remote,
+    scan: u32,
+}
+
+impl Scan {
+    /// Begins a scan of `set`.
+    pub(crate) fn begin(daemon: &DaemonSpec, set: &RunSet) -> Result<Scan> {
+        let (mut remote, handle) = daemon.open()?;
+        let scan = remote.scan_open(handle, set.clone())?.scan;
+        Ok(Scan { remote, scan })
+    }
+}
+
+/// Feeds `set`, from `scan` as long as it lasts.
+pub(crate) fn run(pipeline: &Pipeline, access: &Access, scan: Option<Scan>, set: &RunSet, bytes_max: u64) {
+    let rest = match scan {
+        None => Some(set.clone()),
+        Some(scan) => feed_scan(pipeline, access, scan, set, bytes_max),
+    };
+    if let Some(rest) = rest {
+        feed_direct(pipeline, access, &rest);
+    }
+    pipeline.fed();
+}
+
+/// Feeds what the daemon hands out; returns what it did not, or `None` if the reader is being dropped.
+fn feed_scan(
+    pipeline: &Pipeline,
+    access: &Access,
+    mut scan: Scan,
+    set: &RunSet,
+    bytes_max: u64,
+) -> Option<RunSet> {
+    let mut handed_out = RunSet::new();
+    let failure = loop {
+        if !pipeline.wait_low(access) {
+            // The connection's end ends the scan as well, should this not get through.
+            let _ = scan.remote.scan_close(scan.scan);
+            return None;
+        }
+        match scan.remote.scan_next(scan.scan, FDS_PER_MESSAGE_MAX as u16, bytes_max) {
+            Ok(batch) if batch.entries.is_empty() => break None,
+            Ok(batch) => {
+                let (tasks, stopping) = tasks_of(batch, set, &mut handed_out);
+                pipeline.feed(tasks);
+                if stopping.is_some() {
+                    break stopping;
+                }
+            }
+            Err(error) => break Some(error),
+        }
+    };
+    let rest = set.difference(&handed_out);
+    match failure {
+        None if rest.is_empty() => return Some(rest),
+        None => {
+            let why = format!("its scan ended {} frames early", rest.len());
+            access.warn_of_lost_daemon(&Error::new(ErrorKind::Protocol, why));
+        }
+        Some(error) if daemon_is_gone(&error) => access.warn_of_lost_daemon(&error),
+        Some(error) => {
+            // The daemon answers, and the answer is no: each frame left says so.
+            let message = error.to_string();
+            let failed = |number| {
+                Task::Failed(number, Error::new(error.kind(), format!("frame {number}: {message}")))
+            };
+            feed_all(pipeline, access, rest.iter().map(failed));
+            return Some(RunSet::new());
+        }
+    }
+    Some(rest)
+}
+
+/// The batch as tasks; entries that were not asked for, or came before, are dropped. A daemon that is draining
+/// fails frames that are still to be had elsewhere: they are left out, with its error.
+fn tasks_of(batch: Batch, set: &RunSet, handed_out: &mut RunSet) -> (Vec<Task>, Option<Error>) {
+    let mut tasks = Vec::with_capacity(batch.entries.len());
+    let mut stopping = None;
+    for (number, job) in jobs_of(batch) {
+        match job {
+            Err(error) if error.kind() == ErrorKind::ShuttingDown => stopping = Some(error),
+            _ if !set.contains(number) || !handed_out.insert(number) => {}
+            Ok(job) => tasks.push(Task::Read(job)),
+            Err(error) => tasks.push(Task::Failed(number, error)),
+        }
+    }
+    (tasks, stopping)
+}
+
+fn feed_direct(pipeline: &Pipeline, access: &Access, set: &RunSet) {
+    feed_all(pipeline, access, set.iter().map(Task::Direct));
+}
+
+fn feed_all(pipeline: &Pipeline, access: &Access, mut tasks: impl Iterator<Item = Task>) {
+    while pipeline.wait_low(access) {
+        let some: Vec<_> = tasks.by_ref().take(DIRECT_FRAMES).collect();
+        if some.is_empty() {
+            break;
+        }
+        pipeline.feed(some);
+    }
+}

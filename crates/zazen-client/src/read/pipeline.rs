@@ -1,0 +1,326 @@
+//! Tasks in, frames out: the queue between feeder, reader threads and the consumer.
+//!
+//! Invariants: bytes of frames read and not taken stay within `memory_max`, but for a single larger frame; at
+//! most `readers` threads read at a time, the consumer included; nobody waits for room while holding
+//! results back, so that the consumer always gets on.
+//!
+//! The consumer itself reads when nothing is ready: warm frames then cost no thread switch, and reader threads
+//! run ahead only while it computes.
+
+use super::access::{Access, Got, LastFile};
+use super::job::Job;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use zazen_core::{Error, Result};
+
+/// Small frames are taken together up to so many bytes, to pay for a lock once.
+const TOGETHER_BYTES: u64 = 256 << 10;
+const TOGETHER_MAX: usize = 16;
+/// Tasks below which the feeder fetches more.
+const TASKS_LOW: usize = 64;
+
+/// One frame's way through the pipeline.
+pub(crate) enum Task {
+    /// Open it on the backing store, then read it.
+    Direct(u64),
+    /// Read it.
+    Read(Job),
+    /// It could not be had.
+    Failed(u64, Error),
+}
+
+/// What became of a frame.
+pub(crate) struct Outcome {
+    pub number: u64,
+    pub got: Result<Got>,
+    /// Bytes counted against the bound.
+    charged: u64,
+}
+
+struct State {
+    tasks: VecDeque<Task>,
+    results: VecDeque<Outcome>,
+    /// Threads that are reading now.
+    reading: usize,
+    /// Tasks that threads have in hand.
+    in_hand: usize,
+    fed: bool,
+    idle_readers: usize,
+    consumer_waits: bool,
+    feeder_waits: bool,
+}
+
+/// The queue.
+pub(crate) struct Pipeline {
+    state: Mutex<State>,
+    /// Readers wait for tasks, for room and for their turn.
+    work: Condvar,
+    /// The consumer waits for results.
+    ready: Condvar,
+    /// The feeder waits for tasks to run low.
+    low: Condvar,
+    /// Bytes charged and not taken.
+    used: AtomicU64,
+    /// A reader waits for room.
+    starved: AtomicBool,
+    memory_max: u64,
+    readers: usize,
+}
+
+impl Pipeline {
+    pub(crate) fn new(memory_max: u64, readers: usize) -> Pipeline {
+        Pipeline {
+            state: Mutex::new(State {
+                tasks: VecDeque::new(),
+                results: VecDeque::new(),
+                reading: 0,
+                in_hand: 0,
+                fed: false,
+                idle_readers: 0,
+                consumer_waits: false,
+                feeder_waits: false,
+            }),
+            work: Condvar::new(),
+            ready: Condvar::new(),
+            low: Condvar::new(),
+            used: AtomicU64::new(0),
+            starved: AtomicBool::new(false),
+            memory_max,
+            readers: readers.max(1),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes everyone to see that the reader is being dropped. The caller has set `stop`.
+    pub(crate) fn stop(&self) {
+        let mut state = self.lock();
+        state.tasks.clear();
+        state.results.clear();
+        drop(state);
+        self.work.notify_all();
+        self.low.notify_all();
+        self.ready.notify_all();
+    }
+
+    /// Feeder: waits until tasks run low; false if the reader is being dropped.
+    pub(crate) fn wait_low(&self, access: &Access) -> bool {
+        let mut state = self.lock();
+        while state.tasks.len() >= TASKS_LOW && !access.stopped() {
+            state.feeder_waits = true;
+            state = self.low.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.feeder_waits = false;
+        }
+        !access.stopped()
+    }
+
+    /// Feeder: hands over tasks.
+    pub(crate) fn feed(&self, tasks: impl IntoIterator<Item = Task>) {
+        let mut state = self.lock();
+        for task in tasks {
+            match task {
+                Task::Failed(number, error) => {
+                    state.results.push_back(Outcome { number, got: Err(error), charged: 0 });
+                }
+                task => state.tasks.push_back(task),
+            }
+        }
+        self.wake(&state);
+    }
+
+    /// Feeder: nothing more will come.
+    pub(crate) fn fed(&self) {
+        let mut state = self.lock();
+        state.fed = true;
+        drop(state);
+        self.work.notify_all();
+        self.ready.notify_all();
+    }
+
+    fn wake(&self, state: &State) {
+        if state.consumer_waits && !(state.results.is_empty() && state.tasks.is_empty()) {
+            self.ready.notify_one();
+        }
+        if state.idle_readers > 0 && !state.tasks.is_empty() {
+            self.work.notify_all();
+        }
+    }
+
+    fn room(&self, bytes: u64) -> bool {
+        let used = self.used.load(Ordering::SeqCst);
+        used == 0 || used.saturating_add(bytes) <= self.memory_max
+    }
+
+    /// Takes some tasks that may be read now, charging their bytes; empty if there are none.
+    fn take_tasks(&self, state: &mut State, most: usize) -> Vec<Task> {
+        let mut taken = Vec::new();
+        if state.reading >= self.readers {
+            return taken;
+        }
+        let most = most.min(state.tasks.len().div_ceil(self.readers));
+        let mut bytes = 0;
+        while taken.len() < most.max(1) {
+            match state.tasks.front() {
+                Some(Task::Read(job)) => {
+                    let together = bytes + job.length;
+                    if !taken.is_empty() && together > TOGETHER_BYTES || !self.room(job.length) {
+                        break;
+                    }
+                    bytes = together;
+                    self.used.fetch_add(job.length, Ordering::SeqCst);
+                }
+                Some(_) => {}
+                None => break,
+            }
+            taken.extend(state.tasks.pop_front());
+        }
+        if !taken.is_empty() {
+            state.reading += 1;
+            state.in_hand += taken.len();
+        }
+        if state.feeder_waits && state.tasks.len() < TASKS_LOW {
+            self.low.notify_one();
+        }
+        taken
+    }
+
+    /// Carries out tasks outside the lock. A task that was only opened comes back to be charged for.
+    fn carry_out(&self, access: &Access, tasks: Vec<Task>, last: &mut LastFile, done: &mut Done) {
+        for task in tasks {
+            match task {
+                Task::Direct(number) => match access.open_direct(number, last) {
+                    Ok(job) => done.opened.push(job),
+                    Err(error) => done.outcomes.push(Outcome { number, got: Err(error), charged: 0 }),
+                },
+                Task::Read(job) => {
+                    let (number, charged) = (job.number, job.length);
+                    // Dropped readers have no use for the rest.
+                    let Some(got) = access.read(job) else { continue };
+                    done.outcomes.push(Outcome { number, got, charged });
+                }
+                Task::Failed(number, error) => {
+                    done.outcomes.push(Outcome { number, got: Err(error), charged: 0 });
+                }
+            }
+        }
+    }
+
+    /// Puts back what [`Pipeline::carry_out`] opened, in front and in order.
+    fn settle(&self, state: &mut State, taken: usize, opened: &mut Vec<Job>) {
+        state.reading -= 1;
+        state.in_hand -= taken;
+        for job in opened.drain(..).rev() {
+            state.tasks.push_front(Task::Read(job));
+        }
+    }
+
+    /// A reader thread's life.
+    pub(crate) fn run_reader(&self, access: &Access) {
+        let mut last: LastFile = None;
+        let mut done = Done::default();
+        let mut state = self.lock();
+        loop {
+            if access.stopped() {
+                return;
+            }
+            let tasks = self.take_tasks(&mut state, TOGETHER_MAX);
+            if tasks.is_empty() {
+                if state.fed && state.tasks.is_empty() && state.in_hand == 0 {
+                    return;
+                }
+                state = self.wait_for_work(state, access);
+                continue;
+            }
+            drop(state);
+            let taken = tasks.len();
+            self.carry_out(access, tasks, &mut last, &mut done);
+            state = self.lock();
+            self.settle(&mut state, taken, &mut done.opened);
+            state.results.extend(done.outcomes.drain(..));
+            if state.consumer_waits {
+                self.ready.notify_one();
+            }
+            if state.fed && state.tasks.is_empty() && state.in_hand == 0 {
+                self.work.notify_all();
+            }
+        }
+    }
+
+    fn wait_for_work<'a>(&'a self, mut state: MutexGuard<'a, State>, access: &Access) -> MutexGuard<'a, State> {
+        if let (Some(Task::Read(job)), true) = (state.tasks.front(), state.reading < self.readers) {
+            self.starved.store(true, Ordering::SeqCst);
+            // The consumer may have made room between the look at it and the flag: look again.
+            if self.room(job.length) {
+                return state;
+            }
+        }
+        if access.stopped() {
+            return state;
+        }
+        state.idle_readers += 1;
+        state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.idle_readers -= 1;
+        state
+    }
+
+    /// Consumer: moves what is ready into `local`, or reads some itself. False when all is done.
+    pub(crate) fn next(&self, access: &Access, last: &mut LastFile, local: &mut VecDeque<Outcome>) -> bool {
+        let mut done = Done::default();
+        let mut state = self.lock();
+        loop {
+            if !state.results.is_empty() {
+                std::mem::swap(&mut state.results, local);
+                return true;
+            }
+            let tasks = self.take_tasks(&mut state, TOGETHER_MAX);
+            if tasks.is_empty() {
+                if state.fed && state.tasks.is_empty() && state.in_hand == 0 {
+                    self.work.notify_all();
+                    return false;
+                }
+                state.consumer_waits = true;
+                state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.consumer_waits = false;
+                continue;
+            }
+            drop(state);
+            let taken = tasks.len();
+            self.carry_out(access, tasks, last, &mut done);
+            state = self.lock();
+            self.settle(&mut state, taken, &mut done.opened);
+            if state.idle_readers > 0 && !state.tasks.is_empty() {
+                self.work.notify_one();
+            }
+            state.results.extend(done.outcomes.drain(..));
+        }
+    }
+
+    /// Consumer: an outcome leaves the read-ahead.
+    pub(crate) fn taken(&self, outcome: &Outcome) {
+        if outcome.charged == 0 {
+            return;
+        }
+        let used = self.used.fetch_sub(outcome.charged, Ordering::SeqCst) - outcome.charged;
+        // Woken at three quarters, readers find work for a while.
+        if used <= self.memory_max / 4 * 3 && self.starved.load(Ordering::SeqCst) {
+            let state = self.lock();
+            self.starved.store(false, Ordering::SeqCst);
+            drop(state);
+            self.work.notify_all();
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::SeqCst)
+    }
+}
+
+#[derive(Default)]
+struct Done {
+    outcomes: Vec<Outcome>,
+    opened: Vec<Job>,
+}

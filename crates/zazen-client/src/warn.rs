@@ -1,0 +1,43 @@
+//! Warnings for the user: each told once per process, to the log and to whoever shows them.
+//!
+//! Libraries don't print. A front end drains [`warnings`] after opening and after reading and shows what it finds
+//! in its own way.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+/// Warnings kept for a front end that doesn't drain.
+const KEPT_MAX: usize = 100;
+/// Keys remembered; beyond it a warning may be repeated.
+const SAID_MAX: usize = 10_000;
+
+struct Warnings {
+    said: BTreeSet<String>,
+    kept: VecDeque<String>,
+}
+
+static WARNINGS: Mutex<Warnings> = Mutex::new(Warnings { said: BTreeSet::new(), kept: VecDeque::new() });
+
+/// Takes the warnings that came up in this process since the last call, oldest first (the last 100 of them).
+/// They have been logged by `tracing` as well. Any thread.
+pub fn warnings() -> Vec<String> {
+    let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    warnings.kept.drain(..).collect()
+}
+
+/// Warns, once per process for each `key`.
+pub(crate) fn warn_once(key: &str, text: &str) {
+    let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    if warnings.said.len() >= SAID_MAX {
+        warnings.said.clear();
+    }
+    if !warnings.said.insert(key.to_owned()) {
+        return;
+    }
+    if warnings.kept.len() == KEPT_MAX {
+        warnings.kept.pop_front();
+    }
+    warnings.kept.push_back(text.to_owned());
+    drop(warnings);
+    tracing::warn!("{text}");
+}

@@ -1,0 +1,146 @@
+//! What a store asks of a disk.
+//!
+//! Invariant of every implementation: no operation ever reaches outside the root, whatever symbolic links lie
+//! beneath it; a link is refused, never followed.
+
+use zazen_core::{RelPath, Result};
+
+/// The permission bit (sticky, without meaning on a regular file) that marks a file as written by Zazen, so
+/// that what a crash left behind can be told from what somebody else put there.
+pub const MARK_BIT: u32 = 0o1000;
+
+/// A directory tree that a store lives in. Paths are beneath its root; no implementation follows a symbolic
+/// link, in or out of it.
+///
+/// What is assumed (and what [`crate::SimDisk`] breaks when it crashes): data written but not synced may
+/// be lost, zeroed or cut anywhere; a rename is atomic but may be lost; appends may be cut anywhere. Changes of
+/// directories may be lost, but only together with all later ones (the order that a journal keeps).
+pub trait Disk: Send + Sync + 'static {
+    /// An open file. Reads and writes carry their offset.
+    type File: DiskFile;
+    /// Where the root is, for messages and for paths given to users.
+    fn root(&self) -> &std::path::Path;
+    /// Takes the root for this process; `Busy` if another has it. Held until the disk is dropped.
+    fn lock(&self) -> Result<()>;
+    /// Creates a file that must not exist; parent directories are made.
+    fn create(&self, path: &DiskPath) -> Result<Self::File>;
+    /// Opens a file for reading and, if `write`, writing; `NotFound` if there is none.
+    fn open(&self, path: &DiskPath, write: bool) -> Result<Self::File>;
+    /// Opens for appending and reading, making it and its parents if needed.
+    fn open_append(&self, path: &DiskPath) -> Result<Self::File>;
+    /// Atomic; replaces `to`; parents of `to` are made. `Conflict` if `to` is a directory, or if one of its
+    /// parents is a file.
+    fn rename(&self, from: &DiskPath, to: &DiskPath) -> Result<()>;
+    /// As [`Disk::rename`], but `Conflict` if anything at all is at `to`.
+    fn rename_new(&self, from: &DiskPath, to: &DiskPath) -> Result<()>;
+    /// Removes a file; `NotFound` if there is none.
+    fn remove(&self, path: &DiskPath) -> Result<()>;
+    /// Removes an empty directory, silently keeping one that isn't.
+    fn remove_dir_if_empty(&self, path: &DiskPath) -> Result<()>;
+    /// (name, is_dir) of a directory's entries, unordered; empty if it doesn't exist.
+    fn list(&self, path: &DiskPath) -> Result<Vec<(String, bool)>>;
+    /// Length of a file in bytes; `None` if there is none.
+    fn file_len(&self, path: &DiskPath) -> Result<Option<u64>> {
+        Ok(self.stat(path)?.filter(|stat| stat.is_file).map(|stat| stat.len))
+    }
+    /// What is at `path`, without following a link there; `None` if nothing is.
+    fn stat(&self, path: &DiskPath) -> Result<Option<Stat>>;
+    /// Free bytes of the file system.
+    fn free_bytes(&self) -> Result<u64>;
+    /// The entries of a directory (and its own name, up to the root) reach the disk before it returns.
+    fn sync_dir(&self, path: &DiskPath) -> Result<()>;
+    /// Everything written through this disk reaches it before it returns.
+    fn sync_all(&self) -> Result<()>;
+}
+
+/// An open file of a [`Disk`].
+pub trait DiskFile: Send + Sync + 'static {
+    /// Reads up to `buffer.len()` bytes; 0 at the end.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// Writes all of `bytes`.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+    /// Length in bytes.
+    fn len(&self) -> Result<u64>;
+    /// Whether it is empty.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts it.
+    fn truncate(&self, bytes: u64) -> Result<()>;
+    /// Data and length reach the disk before it returns.
+    fn sync(&self) -> Result<()>;
+    /// Marks the file as Zazen's ([`MARK_BIT`]) and lets group and others read it where `mode` (permission bits of
+    /// the source) lets them. The file keeps its owner, the daemon's user: an owner could rewrite it behind the
+    /// cache's back. Where this process may not set the group, the group bits are dropped rather than granted
+    /// to another group.
+    fn set_access(&self, gid: u32, mode: u32) -> Result<()>;
+    /// A handle that can be passed to another process. The simulated disk makes a temporary copy.
+    fn to_std(&self) -> Result<std::fs::File>;
+    /// Fills `buffer` from `offset` on as far as the file goes; returns how much that was.
+    fn read_full_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read_at(&mut buffer[filled..], offset + filled as u64)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// What lies at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Whether it is a regular file; false for a link or a device.
+    pub is_file: bool,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// Length in bytes.
+    pub len: u64,
+    /// Whether it carries [`MARK_BIT`].
+    pub marked: bool,
+}
+
+/// A path beneath a disk's root. Unlike a [`RelPath`] it may pass through `.zazen`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiskPath(String);
+
+impl DiskPath {
+    /// The frame path itself.
+    pub fn of(path: &RelPath) -> DiskPath {
+        DiskPath(path.as_str().to_owned())
+    }
+    /// `dataset/.zazen/name`; `name` is Zazen's own spelling, never a user's.
+    pub fn own(dataset: &RelPath, name: &str) -> DiskPath {
+        let own = zazen_core::limits::OWN_DIR;
+        DiskPath(if dataset.is_root() { format!("{own}/{name}") } else { format!("{dataset}/{own}/{name}") })
+    }
+    /// `dataset/.zazen`.
+    pub fn own_dir(dataset: &RelPath) -> DiskPath {
+        let own = zazen_core::limits::OWN_DIR;
+        DiskPath(if dataset.is_root() { own.to_owned() } else { format!("{dataset}/{own}") })
+    }
+    /// `self/name`, where `name` is one component that [`Disk::list`] gave.
+    pub fn child(&self, name: &str) -> DiskPath {
+        DiskPath(if self.0.is_empty() { name.to_owned() } else { format!("{}/{name}", self.0) })
+    }
+    /// The same path with `suffix` put behind its last component.
+    pub fn with_suffix(&self, suffix: &str) -> DiskPath {
+        DiskPath(format!("{}{suffix}", self.0))
+    }
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+    /// The directory that holds it, and its name there.
+    pub(crate) fn split(&self) -> (&str, &str) {
+        self.0.rsplit_once('/').unwrap_or(("", &self.0))
+    }
+}
+
+impl std::fmt::Display for DiskPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_empty() { "." } else { &self.0 })
+    }
+}

@@ -1,0 +1,365 @@
+//! A directory of the machine as a [`Disk`].
+//!
+//! Every path is resolved beneath the root's descriptor with `openat2` (`RESOLVE_BENEATH`, no symbolic and no
+//! magic links), so that neither spelling nor a planted link leads out of it. Where the kernel lacks
+//! `openat2` (before 5.6, or filtered), each component is opened with `O_NOFOLLOW` instead; the result is the same.
+
+use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags,
+};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zazen_core::limits::OWN_DIR;
+use zazen_core::{Error, ErrorKind, RelPath, Result};
+
+/// A directory tree of the machine. Shared by threads.
+pub struct RealDisk {
+    root: PathBuf,
+    root_fd: OwnedFd,
+    lock: Mutex<Option<OwnedFd>>,
+    no_openat2: AtomicBool,
+}
+
+/// An open file of a [`RealDisk`].
+pub struct RealFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl RealDisk {
+    /// The tree at `root`, which is made if it doesn't exist. `root` itself may be or pass through a symbolic link.
+    pub fn new(root: &Path) -> Result<RealDisk> {
+        let what = || format!("cache root {}", root.display());
+        if !root.is_dir() {
+            std::fs::create_dir_all(root).map_err(|cause| Error::io(format!("make {}", what()), cause))?;
+        }
+        let root = root.canonicalize().map_err(|cause| Error::io(what(), cause))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root_fd = rustix::fs::openat(CWD, &root, flags, Mode::empty())
+            .map_err(|errno| failed(errno, "open", root.display()))?;
+        Ok(RealDisk { root, root_fd, lock: Mutex::new(None), no_openat2: AtomicBool::new(false) })
+    }
+
+    /// The same, but never using `openat2`: for kernels without it, and for tests of that way.
+    pub fn without_openat2(root: &Path) -> Result<RealDisk> {
+        let disk = RealDisk::new(root)?;
+        disk.no_openat2.store(true, Ordering::Relaxed);
+        Ok(disk)
+    }
+
+    fn absolute(&self, path: &DiskPath) -> PathBuf {
+        self.root.join(path.as_str())
+    }
+
+    fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> std::result::Result<OwnedFd, Errno> {
+        let path = if path.is_empty() { "." } else { path };
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        if !self.no_openat2.load(Ordering::Relaxed) {
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+            match rustix::fs::openat2(&self.root_fd, path, flags, mode, resolve) {
+                // EAGAIN: a rename elsewhere raced with the resolution; the kernel asks to try again.
+                Err(Errno::AGAIN) => return self.open_beneath(path, flags, mode),
+                Err(Errno::NOSYS | Errno::PERM) => self.no_openat2.store(true, Ordering::Relaxed),
+                other => return other,
+            }
+        }
+        self.open_by_component(path, flags, mode)
+    }
+
+    fn open_by_component(&self, path: &str, flags: OFlags, mode: Mode) -> std::result::Result<OwnedFd, Errno> {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut held: Option<OwnedFd> = None;
+        for part in folder.split('/').filter(|part| !part.is_empty()) {
+            let at = held.as_ref().map_or(self.root_fd.as_fd(), |fd| fd.as_fd());
+            held = Some(rustix::fs::openat(at, part, step, Mode::empty())?);
+        }
+        let at = held.as_ref().map_or(self.root_fd.as_fd(), |fd| fd.as_fd());
+        rustix::fs::openat(at, name, flags, mode)
+    }
+
+    fn folder(&self, folder: &str) -> std::result::Result<OwnedFd, Errno> {
+        self.open_beneath(folder, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+    }
+
+    /// Opens `folder`, making what is missing of it.
+    fn make_folder(&self, folder: &str) -> std::result::Result<OwnedFd, Errno> {
+        match self.folder(folder) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+        let (above, name) = folder.rsplit_once('/').unwrap_or(("", folder));
+        let above = self.make_folder(above)?;
+        // Zazen's own files hold the names and sizes of everybody's frames.
+        let mode = if name == OWN_DIR { 0o700 } else { 0o755 };
+        match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(mode)) {
+            Ok(()) | Err(Errno::EXIST) => self.folder(folder),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn open_made(&self, path: &DiskPath, flags: OFlags, what: &str) -> Result<RealFile> {
+        let mode = Mode::from_raw_mode(0o600);
+        let mut opened = self.open_beneath(path.as_str(), flags, mode);
+        if opened.as_ref().err() == Some(&Errno::NOENT) {
+            opened =
+                self.make_folder(path.split().0).and_then(|_| self.open_beneath(path.as_str(), flags, mode));
+        }
+        let fd = opened.map_err(|errno| self.in_the_way(errno, what, path))?;
+        Ok(RealFile { file: File::from(fd), path: self.absolute(path) })
+    }
+
+    fn rename_with(&self, from: &DiskPath, to: &DiskPath, flags: RenameFlags) -> Result<()> {
+        let fail = |errno| self.in_the_way(errno, "name", to);
+        let (from_folder, from_name) = from.split();
+        let (to_folder, to_name) = to.split();
+        let from_fd = self.folder(from_folder).map_err(|errno| failed(errno, "rename", from))?;
+        let to_fd = self.make_folder(to_folder).map_err(fail)?;
+        match rustix::fs::renameat_with(&from_fd, from_name, &to_fd, to_name, flags) {
+            // The file system does not know NOREPLACE: look first; only foreigners could come in between.
+            Err(Errno::INVAL | Errno::NOSYS) if !flags.is_empty() => match self.stat(to)? {
+                None => self.rename_with(from, to, RenameFlags::empty()),
+                Some(_) => Err(fail(Errno::EXIST)),
+            },
+            other => other.map_err(fail),
+        }
+    }
+
+    /// The error of a path that something else stands on.
+    fn in_the_way(&self, errno: Errno, what: &str, path: &DiskPath) -> Error {
+        match errno {
+            Errno::ISDIR | Errno::NOTDIR | Errno::EXIST | Errno::NOTEMPTY | Errno::LOOP => Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "{what} {}: another file, directory or link is in the way ({errno}); move it out of the cache",
+                    self.absolute(path).display()
+                ),
+            ),
+            _ => failed(errno, what, self.absolute(path).display()),
+        }
+    }
+}
+
+fn failed(errno: Errno, what: &str, path: impl std::fmt::Display) -> Error {
+    let cause = std::io::Error::from_raw_os_error(errno.raw_os_error());
+    match errno {
+        Errno::LOOP | Errno::XDEV => {
+            let text = format!("{what} {path}: a symbolic link lies on the way, and the cache follows none; remove it");
+            Error::new(ErrorKind::PermissionDenied, text).caused_by(cause)
+        }
+        _ => Error::io(format!("{what} {path}"), cause),
+    }
+}
+
+impl Disk for RealDisk {
+    type File = RealFile;
+
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn lock(&self) -> Result<()> {
+        let path = DiskPath::own(&RelPath::default(), "lock");
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let file = self.open_made(&path, flags, "open")?;
+        match rustix::fs::flock(&file.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut held_by = [0; 24];
+                let count = file.read_full_at(&mut held_by, 0).unwrap_or(0);
+                let held_by = String::from_utf8_lossy(&held_by[..count]);
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "cache root {} is in use by process {}; stop it, or give this daemon another root",
+                        self.root.display(),
+                        held_by.trim()
+                    ),
+                ));
+            }
+            Err(errno) => return Err(failed(errno, "lock", self.absolute(&path).display())),
+        }
+        file.truncate(0)?;
+        file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)?;
+        let mut held = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *held = Some(OwnedFd::from(file.file));
+        Ok(())
+    }
+
+    fn create(&self, path: &DiskPath) -> Result<RealFile> {
+        self.open_made(path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, "create")
+    }
+
+    fn open(&self, path: &DiskPath, write: bool) -> Result<RealFile> {
+        // NONBLOCK: a planted FIFO must not hang the daemon; it means nothing to a regular file.
+        let flags = if write { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::NONBLOCK;
+        let absolute = self.absolute(path);
+        let fd = self
+            .open_beneath(path.as_str(), flags, Mode::empty())
+            .map_err(|errno| failed(errno, "open", absolute.display()))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| failed(errno, "stat", absolute.display()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            let text = format!("open {}: not a regular file; move it out of the cache", absolute.display());
+            return Err(Error::new(ErrorKind::Conflict, text));
+        }
+        Ok(RealFile { file: File::from(fd), path: absolute })
+    }
+
+    fn open_append(&self, path: &DiskPath) -> Result<RealFile> {
+        self.open_made(path, OFlags::RDWR | OFlags::CREATE, "open")
+    }
+
+    fn rename(&self, from: &DiskPath, to: &DiskPath) -> Result<()> {
+        self.rename_with(from, to, RenameFlags::empty())
+    }
+
+    fn rename_new(&self, from: &DiskPath, to: &DiskPath) -> Result<()> {
+        self.rename_with(from, to, RenameFlags::NOREPLACE)
+    }
+
+    fn remove(&self, path: &DiskPath) -> Result<()> {
+        let fail = |errno| failed(errno, "remove", self.absolute(path).display());
+        let folder = self.folder(path.split().0).map_err(fail)?;
+        rustix::fs::unlinkat(&folder, path.split().1, AtFlags::empty()).map_err(fail)
+    }
+
+    fn remove_dir_if_empty(&self, path: &DiskPath) -> Result<()> {
+        let removed = self
+            .folder(path.split().0)
+            .and_then(|folder| rustix::fs::unlinkat(&folder, path.split().1, AtFlags::REMOVEDIR));
+        match removed {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::BUSY) => Ok(()),
+            Err(errno) => Err(failed(errno, "remove", self.absolute(path).display())),
+        }
+    }
+
+    fn list(&self, path: &DiskPath) -> Result<Vec<(String, bool)>> {
+        let fail = |errno| failed(errno, "list", self.absolute(path).display());
+        let fd = match self.open_beneath(path.as_str(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            other => other.map_err(fail)?,
+        };
+        let mut found = Vec::new();
+        for entry in Dir::new(fd).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            // A name that is not UTF-8 cannot be a frame of ours, and what isn't ours is left alone.
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name == "." || name == ".." {
+                continue;
+            }
+            let is_dir = match entry.file_type() {
+                FileType::Unknown => {
+                    self.stat(&path.child(name))?.is_some_and(|stat| stat.is_dir)
+                }
+                kind => kind == FileType::Directory,
+            };
+            found.push((name.to_owned(), is_dir));
+        }
+        Ok(found)
+    }
+
+    fn stat(&self, path: &DiskPath) -> Result<Option<Stat>> {
+        let found = self.folder(path.split().0).and_then(|folder| {
+            let name = if path.as_str().is_empty() { "." } else { path.split().1 };
+            rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
+        });
+        match found {
+            Ok(stat) => {
+                let kind = FileType::from_raw_mode(stat.st_mode);
+                Ok(Some(Stat {
+                    is_file: kind == FileType::RegularFile,
+                    is_dir: kind == FileType::Directory,
+                    len: stat.st_size as u64,
+                    marked: stat.st_mode & MARK_BIT != 0,
+                }))
+            }
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(failed(errno, "stat", self.absolute(path).display())),
+        }
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let stat =
+            rustix::fs::fstatvfs(&self.root_fd).map_err(|errno| failed(errno, "statvfs", self.root.display()))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn sync_dir(&self, path: &DiskPath) -> Result<()> {
+        let mut folder = path.as_str();
+        loop {
+            self.open_beneath(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+                .and_then(rustix::fs::fsync)
+                .map_err(|errno| failed(errno, "sync", self.root.join(folder).display()))?;
+            if folder.is_empty() {
+                return Ok(());
+            }
+            folder = folder.rsplit_once('/').map_or("", |(above, _)| above);
+        }
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.open_beneath("", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+            .and_then(rustix::fs::syncfs)
+            .map_err(|errno| failed(errno, "sync", self.root.display()))
+    }
+}
+
+impl RealFile {
+    fn fail(&self, what: &str, cause: std::io::Error) -> Error {
+        Error::io(format!("{what} {}", self.path.display()), cause)
+    }
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        loop {
+            match self.file.read_at(buffer, offset) {
+                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => continue,
+                other => return other.map_err(|cause| self.fail("read", cause)),
+            }
+        }
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(|cause| self.fail("write", cause))
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.file.metadata().map_err(|cause| self.fail("stat", cause))?.len())
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<()> {
+        self.file.set_len(bytes).map_err(|cause| self.fail("truncate", cause))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(|cause| self.fail("sync", cause))
+    }
+
+    fn set_access(&self, gid: u32, mode: u32) -> Result<()> {
+        let fail = |errno: Errno| self.fail("set the access of", errno.into());
+        let mut granted = MARK_BIT | 0o600 | mode & 0o044;
+        let now = rustix::fs::fstat(&self.file).map_err(fail)?;
+        if now.st_gid != gid && rustix::fs::fchown(&self.file, None, Some(Gid::from_raw(gid))).is_err() {
+            granted &= !0o040;
+        }
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(granted)).map_err(fail)
+    }
+
+    fn to_std(&self) -> Result<File> {
+        self.file.try_clone().map_err(|cause| self.fail("duplicate the descriptor of", cause))
+    }
+}
+
+/// The root's descriptor, for callers that watch or measure the same directory.
+impl AsFd for RealDisk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root_fd.as_fd()
+    }
+}

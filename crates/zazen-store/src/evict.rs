@@ -1,0 +1,229 @@
+//! Making room, and eviction by hand.
+
+use crate::counters::count;
+use crate::dataset::{Dataset, Index, Writer, ignore_absent};
+use crate::own_file::temporary;
+use crate::room::Room;
+use crate::segments::{self, SegmentWriter};
+use crate::state::State;
+use crate::store::Store;
+use crate::types::EntriesCursor;
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, RwLock};
+use zazen_core::{Error, ErrorKind, Origin, RelPath, Result, RunSet};
+use zazen_env::{Disk, DiskPath};
+use zazen_wire::record::{Record, Storage};
+
+/// Blocks of records that are evicted at a time.
+const BATCH_BLOCKS: u64 = 64;
+/// Plans that are carried out for one put before it is refused.
+const ATTEMPTS: usize = 8;
+
+impl<D: Disk> Store<D> {
+    /// Reserves `bytes` for a put into `dataset`, evicting if it must.
+    pub(crate) fn make_room(&self, dataset: &RelPath, bytes: u64, origin: Origin) -> Result<u64> {
+        let reserve = || -> Result<std::result::Result<(), u64>> {
+            Ok(self.room().reserve(bytes, self.disk().free_bytes()?))
+        };
+        if reserve()?.is_ok() {
+            return Ok(bytes);
+        }
+        let _evicting = self.evicting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for _ in 0..ATTEMPTS {
+            let Err(short) = reserve()? else { return Ok(bytes) };
+            if bytes > self.room().budget() || !self.evict_for(short, Some(dataset), origin == Origin::Alien)? {
+                break;
+            }
+        }
+        if reserve()?.is_ok() {
+            return Ok(bytes);
+        }
+        count(&self.tally().refused_no_space, 1);
+        let space = self.space();
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "no room for {bytes} bytes of dataset {dataset} in cache {}: {} of {} bytes are used, {} reserved, {} \
+                 free on the disk (floor {}), and the rest is pinned or in use; raise the budget, unpin or evict a dataset",
+                self.disk().root().display(),
+                space.used,
+                space.budget,
+                space.reserved,
+                space.free,
+                self.config.free_floor_bytes,
+            ),
+        ))
+    }
+
+    /// Drops `set` (`None`: all) of a dataset: (frames, bytes). `Busy` if it is pinned or being scanned.
+    pub fn evict(&self, dataset: &RelPath, set: Option<&RunSet>) -> Result<(u64, u64)> {
+        let Some(found) = self.dataset(dataset.as_str()) else { return Ok((0, 0)) };
+        let refuse = |why: &str| Err(Error::new(ErrorKind::Busy, format!("dataset {dataset} {why}")));
+        if found.read_index().state.pinned {
+            return refuse("is pinned; unpin it first");
+        }
+        if self.activity().of(dataset.as_str()).scans > 0 {
+            return refuse("is being scanned; wait for the scan to end");
+        }
+        match set {
+            None => self.evict_whole(&found),
+            Some(set) => self.evict_set(&found, set, u64::MAX, EntriesCursor::default()),
+        }
+    }
+
+    /// Aliens in log order, which is the order in which they came, until so many bytes are free.
+    pub(crate) fn evict_aliens(&self, dataset: &Dataset<D>, bytes: u64) -> Result<()> {
+        let aliens = dataset.read_index().alien.live.clone();
+        let cursor = EntriesCursor { in_aliens: true, ..EntriesCursor::default() };
+        self.evict_set(dataset, &aliens, bytes, cursor).map(|_| ())
+    }
+
+    fn evict_set(
+        &self,
+        dataset: &Dataset<D>,
+        set: &RunSet,
+        bytes_max: u64,
+        mut cursor: EntriesCursor,
+    ) -> Result<(u64, u64)> {
+        let _changing = self.changing()?;
+        let (mut frames, mut bytes) = (0, 0);
+        while bytes < bytes_max {
+            let mut writer = dataset.lock_writer();
+            let Some(page) = dataset.page(set, &mut cursor, BATCH_BLOCKS)? else { break };
+            let origin = page.first().map_or(Origin::Native, |found| found.origin);
+            let mut enough = 0;
+            let records: Vec<Record> = page
+                .into_iter()
+                .map(|found| found.record)
+                .take_while(|record| {
+                    let take = bytes + enough < bytes_max;
+                    enough += record.meta.length;
+                    take
+                })
+                .collect();
+            let before = dataset.read_index().footprint();
+            dataset.remove(&mut writer, origin, &records)?;
+            frames += records.len() as u64;
+            bytes += before.saturating_sub(dataset.read_index().footprint());
+            self.tidy(dataset, &mut writer);
+        }
+        count(&self.tally().evicted_frames, frames);
+        count(&self.tally().evicted_bytes, bytes);
+        Ok((frames, bytes))
+    }
+
+    /// Evicts a dataset with its logs, and ends it unless somebody is using it: (frames, bytes).
+    ///
+    /// The logs go first: a crash after that leaves files that no record speaks of, which the next start removes.
+    pub(crate) fn evict_whole(&self, dataset: &Arc<Dataset<D>>) -> Result<(u64, u64)> {
+        let _changing = self.changing()?;
+        let mut writer = dataset.lock_writer();
+        for origin in [Origin::Native, Origin::Alien] {
+            let aside = temporary(self.serial());
+            if dataset.read_index().side(origin).log.is_made() {
+                ignore_absent(self.disk().rename(&dataset.log_path(origin), &aside))?;
+                ignore_absent(self.disk().remove(&aside))?;
+            }
+        }
+        let old = {
+            let mut index = dataset.index.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut kept = Index::empty();
+            (kept.state, kept.state_bytes) = (index.state.clone(), index.state_bytes);
+            std::mem::replace(&mut *index, kept)
+        };
+        writer.segments.close_all();
+        let (frames, before) = (old.native.live.len() + old.alien.live.len(), old.footprint());
+        let removed = self.remove_files(dataset, old);
+        // What could not be removed is not counted any more; the next walk finds it.
+        let after = dataset.read_index().footprint();
+        dataset.room.settle(before, after);
+        removed?;
+        drop(writer);
+        self.end(dataset)?;
+        let bytes = before.saturating_sub(dataset.read_index().footprint());
+        count(&self.tally().evicted_frames, frames);
+        count(&self.tally().evicted_bytes, bytes);
+        Ok((frames, bytes))
+    }
+
+    /// Removes the files of a dataset whose index was taken out.
+    fn remove_files(&self, dataset: &Dataset<D>, old: Index<D::File>) -> Result<()> {
+        let everything = old.native.live.union(&old.alien.live);
+        let all_segments: Vec<u64> = old.segments.keys().copied().collect();
+        let gone = Dataset {
+            path: dataset.path.clone(),
+            disk: dataset.disk.clone(),
+            // Its account was settled for the whole dataset.
+            room: Arc::new(Room::new(u64::MAX, 0)),
+            temporaries: dataset.temporaries.clone(),
+            last_use: AtomicU64::new(0),
+            wasted_reads: AtomicU64::new(0),
+            index: RwLock::new(old),
+            writer: Mutex::new(Writer { segments: SegmentWriter::new(0) }),
+        };
+        let mut folders = BTreeSet::new();
+        let mut writer = gone.lock_writer();
+        let mut cursor = EntriesCursor::default();
+        let mut result = Ok(());
+        while let Some(page) = gone.page(&everything, &mut cursor, BATCH_BLOCKS)? {
+            for found in page {
+                match found.record.storage {
+                    Storage::Packed(_) => continue,
+                    Storage::Piece => {}
+                    Storage::Plain => {
+                        let source = gone.source(&found.record)?;
+                        let folder = source.and_then(|source| source.path.split().map(|(folder, _)| folder));
+                        folders.extend(folder);
+                    }
+                }
+                result = result.and(gone.remove_storage(&mut writer, &found.record));
+            }
+        }
+        for segment in all_segments {
+            result = result.and(ignore_absent(self.disk().remove(&segments::path(&dataset.path, segment))));
+        }
+        result = result.and(ignore_absent(self.disk().remove(&dataset.names_path())));
+        for folder in folders.into_iter().rev() {
+            let mut folder = Some(folder).filter(|folder| !folder.is_root());
+            while let Some(path) = folder {
+                self.disk().remove_dir_if_empty(&DiskPath::of(&dataset.path.join(path.as_str())?))?;
+                folder = path.split().map(|(above, _)| above).filter(|above| !above.is_root());
+            }
+        }
+        result
+    }
+
+    /// Takes an empty dataset off the list, unless it is in use.
+    fn end(&self, dataset: &Arc<Dataset<D>>) -> Result<()> {
+        let _alone = self.creation();
+        let path = dataset.path.as_str();
+        let mut map = self.map_mut();
+        let busy = self.activity().of(path);
+        let index = dataset.read_index();
+        let in_use = busy.puts > 0 || index.state.pinned || !index.native.live.is_empty() || !index.alien.live.is_empty();
+        drop(index);
+        if in_use || !map.get(path).is_some_and(|listed| Arc::ptr_eq(listed, dataset)) {
+            return Ok(());
+        }
+        map.remove(path);
+        let names: Vec<String> = map.keys().cloned().collect();
+        drop(map);
+        let disk = self.disk();
+        ignore_absent(disk.remove(&State::path(&dataset.path)))?;
+        dataset.update(|index| (index.state, index.state_bytes) = (Arc::default(), 0));
+        for own in ["pieces", "segments"] {
+            disk.remove_dir_if_empty(&DiskPath::own(&dataset.path, own))?;
+        }
+        self.save_registry(names.iter().map(String::as_str))?;
+        if !dataset.path.is_root() {
+            disk.remove_dir_if_empty(&dataset.own_dir())?;
+            let mut folder = Some(dataset.path.clone());
+            while let Some(path) = folder.filter(|path| !path.is_root()) {
+                disk.remove_dir_if_empty(&DiskPath::of(&path))?;
+                folder = path.split().map(|(above, _)| above);
+            }
+        }
+        Ok(())
+    }
+}

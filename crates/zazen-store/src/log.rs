@@ -1,0 +1,204 @@
+//! A sequence log: fixed-width records, appended in the order in which frames came.
+//!
+//! Invariants: the file is a header and `records` good records; the fences cover exactly these. Appends go by
+//! offset, so what a failed append left is overwritten by the next one. Readers take a [`LogView`] and read without
+//! a lock: a log is never changed below its length, and a rewritten one is another file.
+
+use crate::fences::{BLOCK_RECORDS, Fences};
+use crate::own_file::{HeadedFile, create_headed, open_headed};
+use std::ops::Range;
+use std::sync::Arc;
+use zazen_core::{Result, RunSet};
+use zazen_env::{Disk, DiskFile, DiskPath};
+use zazen_wire::record::{FILE_HEADER_BYTES, FileKind, RECORD_BYTES, Record, RecordOp};
+
+const HEADER: u64 = FILE_HEADER_BYTES as u64;
+const WIDTH: u64 = RECORD_BYTES as u64;
+/// Blocks that a batch reads at once: 1 MiB.
+const CHUNK_BLOCKS: u64 = 256;
+/// Blocks that are read though nothing in them is wanted, where that saves a read.
+const GAP_BLOCKS: u64 = 8;
+
+/// A log that is open for appending. The file is made by the first append.
+pub(crate) struct Log<F> {
+    file: Option<Arc<F>>,
+    id: u128,
+    records: u64,
+    generation: u64,
+    pub(crate) fences: Fences,
+}
+
+/// What a reader needs of a log; stays true whatever happens to the log.
+pub(crate) struct LogView<F> {
+    file: Arc<F>,
+    id: u128,
+    records: u64,
+}
+
+impl<F> Clone for LogView<F> {
+    fn clone(&self) -> LogView<F> {
+        LogView { file: self.file.clone(), id: self.id, records: self.records }
+    }
+}
+
+impl<F: DiskFile> Log<F> {
+    pub(crate) fn empty(generation: u64) -> Log<F> {
+        Log { file: None, id: 0, records: 0, generation, fences: Fences::default() }
+    }
+
+    /// Opens the log at `path`, calling `take` with each good record, and cuts it at the first bad one.
+    /// Returns the log and the bytes cut.
+    pub(crate) fn open<D: Disk<File = F>>(
+        disk: &D,
+        path: &DiskPath,
+        kind: FileKind,
+        mut take: impl FnMut(&Record),
+    ) -> Result<(Log<F>, u64)> {
+        let Some(headed) = open_headed(disk, path, kind)? else {
+            return Ok((Log::empty(1), 0));
+        };
+        let HeadedFile { file, id, len } = headed;
+        let claimed = LogView { file, id, records: (len - HEADER) / WIDTH };
+        let mut log = Log { file: None, id, records: 0, generation: 1, fences: Fences::default() };
+        claimed.read(0..claimed.records.div_ceil(BLOCK_RECORDS), |index, record| {
+            let Some(record) = record else { return false };
+            debug_assert_eq!(index, log.records, "records come in order");
+            log.fences.push(record.meta.number.get());
+            log.records += 1;
+            take(&record);
+            true
+        })?;
+        let good = HEADER + log.records * WIDTH;
+        if good < len {
+            claimed.file.truncate(good)?;
+        }
+        log.file = Some(claimed.file);
+        Ok((log, len - good))
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        self.records
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.file.is_some() { HEADER + self.records * WIDTH } else { 0 }
+    }
+
+    pub(crate) fn view(&self) -> Option<LogView<F>> {
+        self.file.as_ref().map(|file| LogView { file: file.clone(), id: self.id, records: self.records })
+    }
+
+    /// Makes the file if there is none yet: (file, id) to give to [`Log::adopt`].
+    pub(crate) fn make<D: Disk<File = F>>(
+        disk: &D,
+        path: &DiskPath,
+        folder: &DiskPath,
+        kind: FileKind,
+    ) -> Result<HeadedFile<F>> {
+        create_headed(disk, path, folder, kind)
+    }
+
+    /// Takes a file that [`Log::make`] made.
+    pub(crate) fn adopt(&mut self, made: HeadedFile<F>) {
+        self.file = Some(made.file);
+        self.id = made.id;
+    }
+
+    /// Notes that records with these numbers were written by [`LogView::append`].
+    pub(crate) fn appended(&mut self, numbers: impl Iterator<Item = u64>) {
+        for number in numbers {
+            self.fences.push(number);
+            self.records += 1;
+        }
+    }
+
+    pub(crate) fn is_made(&self) -> bool {
+        self.file.is_some()
+    }
+}
+
+impl<F: DiskFile> LogView<F> {
+    /// Writes records behind the last one of this view; only the log's writer may.
+    pub(crate) fn append(&self, records: &[Record]) -> Result<()> {
+        let encoded = self.encode(records);
+        self.file.write_all_at(&encoded, HEADER + self.records * WIDTH)
+    }
+
+    fn encode(&self, records: &[Record]) -> Vec<u8> {
+        let mut encoded = Vec::with_capacity(records.len() * RECORD_BYTES);
+        for (index, record) in (self.records..).zip(records) {
+            encoded.extend_from_slice(&record.encode(self.id, index));
+        }
+        encoded
+    }
+
+    /// Calls `take` with the index and the record (`None`: a bad one) of each record of `blocks`, in order, until it says false.
+    pub(crate) fn read(&self, blocks: Range<u64>, mut take: impl FnMut(u64, Option<Record>) -> bool) -> Result<()> {
+        let mut buffer = Vec::new();
+        let mut block = blocks.start;
+        while block < blocks.end {
+            let first = block * BLOCK_RECORDS;
+            let upto = blocks.end.min(block + CHUNK_BLOCKS);
+            let count = (upto * BLOCK_RECORDS).min(self.records).saturating_sub(first);
+            buffer.resize((count * WIDTH) as usize, 0);
+            let got = self.file.read_full_at(&mut buffer, HEADER + first * WIDTH)?;
+            // A log that was cut behind our back reads as bad records.
+            buffer[got..].fill(0);
+            for (index, bytes) in (first..).zip(buffer.as_chunks::<RECORD_BYTES>().0) {
+                if !take(index, Record::decode(bytes, self.id, index)) {
+                    return Ok(());
+                }
+            }
+            block = upto;
+        }
+        Ok(())
+    }
+
+    /// The last good record of `number` in these blocks (ascending): its index and itself.
+    pub(crate) fn find(&self, candidates: &[u64], number: u64) -> Result<Option<(u64, Record)>> {
+        for block in candidates.iter().rev() {
+            let mut found = None;
+            self.read(*block..*block + 1, |index, record| {
+                if let Some(record) = record
+                    && record.meta.number.get() == number
+                {
+                    found = Some((index, record));
+                }
+                true
+            })?;
+            if let Some((_, record)) = &found {
+                return Ok(if record.op == RecordOp::Put { found } else { None });
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn file(&self) -> &Arc<F> {
+        &self.file
+    }
+}
+
+/// The blocks from `from` on that may hold one of `numbers`, as ranges to be read in one go, and where to go on
+/// (`None`: that was all). About `blocks_max` blocks in all.
+pub(crate) fn plan_reads(fences: &Fences, from: u64, numbers: &RunSet, blocks_max: u64) -> (Vec<Range<u64>>, Option<u64>) {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut planned = 0;
+    let mut next = fences.next_of(from, numbers);
+    while let Some(block) = next {
+        if planned >= blocks_max {
+            return (ranges, Some(block));
+        }
+        match ranges.last_mut() {
+            Some(range) if block <= range.end + GAP_BLOCKS => range.end = block + 1,
+            _ => ranges.push(block..block + 1),
+        }
+        planned += 1;
+        next = fences.next_of(block + 1, numbers);
+    }
+    (ranges, None)
+}

@@ -1,0 +1,174 @@
+//! Finding frames of a dataset: one by number, or many in the order in which they lie on the disk.
+
+use crate::dataset::{Dataset, Found, Lookup};
+use crate::fences::BLOCK_RECORDS;
+use crate::log::plan_reads;
+use crate::types::{EntriesCursor, Entry};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use zazen_core::{Origin, Result, RunSet};
+use zazen_env::Disk;
+use zazen_wire::record::{Record, RecordOp, Storage};
+
+/// Behind every packed frame: files of their own, in log order.
+const POSITION_FILES: u64 = 1 << 62;
+const POSITION_ALIENS: u64 = 1 << 61;
+
+impl<D: Disk> Dataset<D> {
+    /// Finds the record of frame `number`.
+    pub(crate) fn find(&self, number: u64) -> Result<Lookup> {
+        let (origin, candidates, view) = {
+            let index = self.read_index();
+            let origin = match (index.native.live.contains(number), index.alien.live.contains(number)) {
+                (true, _) => Origin::Native,
+                (false, true) => Origin::Alien,
+                (false, false) => return Ok(Lookup::Absent),
+            };
+            let log = &index.side(origin).log;
+            (origin, log.fences.candidates(number), log.view())
+        };
+        let wasted = candidates.len().saturating_sub(1) as u64;
+        self.wasted_reads.fetch_add(wasted, Ordering::Relaxed);
+        let found = match view {
+            Some(view) => view.find(&candidates, number)?,
+            None => None,
+        };
+        Ok(match found {
+            Some((index, record)) => Lookup::Here(Found { origin, index, record }),
+            None => Lookup::Damaged(origin),
+        })
+    }
+
+    /// Describes a found frame; `None` if its name can't be read any more.
+    pub(crate) fn describe(&self, found: &Found) -> Result<Option<Entry>> {
+        let Some(source) = self.source(&found.record)? else { return Ok(None) };
+        let path = self.file_of(&found.record, &source)?.0;
+        Ok(Some(Entry {
+            meta: found.record.meta.clone(),
+            origin: found.origin,
+            source,
+            path: self.absolute(&path),
+            position: position(found),
+        }))
+    }
+
+    /// Some frames of `numbers` in log order, natives first; `None` when there are no more. Reads about
+    /// `blocks_max` blocks.
+    pub(crate) fn page(
+        &self,
+        numbers: &RunSet,
+        cursor: &mut EntriesCursor,
+        blocks_max: u64,
+    ) -> Result<Option<Vec<Found>>> {
+        loop {
+            let origin = if cursor.in_aliens { Origin::Alien } else { Origin::Native };
+            let (wanted, ranges, next, view, has_dead) = {
+                let index = self.read_index();
+                let side = index.side(origin);
+                if cursor.generation != side.log.generation() {
+                    (cursor.generation, cursor.block) = (side.log.generation(), 0);
+                }
+                let wanted = side.live.intersection(numbers);
+                let (ranges, next) = plan_reads(&side.log.fences, cursor.block, &wanted, blocks_max);
+                (wanted, ranges, next, side.log.view(), side.dead() > 0)
+            };
+            let mut page = Page { wanted: &wanted, found: Vec::new(), slots: has_dead.then(HashMap::new) };
+            if let Some(view) = &view {
+                for range in ranges {
+                    view.read(range, |index, record| {
+                        record.into_iter().for_each(|record| page.take(index, record));
+                        true
+                    })?;
+                }
+            }
+            let mut found = Vec::with_capacity(page.found.len());
+            for (index, record) in page.found.into_iter().flatten() {
+                let number = record.meta.number.get();
+                if !has_dead || self.is_last(origin, index, number)? {
+                    found.push(Found { origin, index, record });
+                }
+            }
+            match (next, cursor.in_aliens) {
+                (Some(block), _) => cursor.block = block,
+                (None, false) => *cursor = EntriesCursor { in_aliens: true, generation: 0, block: 0 },
+                (None, true) => {
+                    cursor.block = u64::MAX;
+                    return Ok((!found.is_empty()).then_some(found));
+                }
+            }
+            if !found.is_empty() {
+                return Ok(Some(found));
+            }
+        }
+    }
+
+    /// Whether no later record is about the same number, in a log that has dead records.
+    fn is_last(&self, origin: Origin, index: u64, number: u64) -> Result<bool> {
+        let (later, view) = {
+            let read = self.read_index();
+            let log = &read.side(origin).log;
+            let mut later = log.fences.candidates(number);
+            later.retain(|block| *block > index / BLOCK_RECORDS);
+            (later, log.view())
+        };
+        let Some(view) = view.filter(|_| !later.is_empty()) else { return Ok(true) };
+        for block in later {
+            let mut other = false;
+            view.read(block..block + 1, |_, record| {
+                other = record.is_some_and(|record| record.meta.number.get() == number);
+                !other
+            })?;
+            if other {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Adds the entries of found frames; those whose name can't be read any more are left out.
+    pub(crate) fn describe_all(&self, found: Vec<Found>, into: &mut Vec<Entry>) -> Result<()> {
+        let (state, mut names) = {
+            let index = self.read_index();
+            (index.state.clone(), index.names.reader())
+        };
+        for found in found {
+            if let Some(source) = Dataset::<D>::source_of(&state, &mut names, &found.record)? {
+                let path = self.absolute(&self.file_of(&found.record, &source)?.0);
+                let position = position(&found);
+                into.push(Entry { meta: found.record.meta, origin: found.origin, source, path, position });
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Page<'a> {
+    wanted: &'a RunSet,
+    found: Vec<Option<(u64, Record)>>,
+    /// Where a number is in `found`, in logs that may have it twice.
+    slots: Option<HashMap<u64, usize>>,
+}
+
+impl Page<'_> {
+    fn take(&mut self, index: u64, record: Record) {
+        let number = record.meta.number.get();
+        if !self.wanted.contains(number) {
+            return;
+        }
+        if let Some(slots) = &mut self.slots
+            && let Some(earlier) = slots.insert(number, self.found.len())
+            && let Some(slot) = self.found.get_mut(earlier)
+        {
+            *slot = None;
+        }
+        self.found.push((record.op == RecordOp::Put).then_some((index, record)));
+    }
+}
+
+fn position(found: &Found) -> u64 {
+    match (found.record.storage, found.origin) {
+        (Storage::Packed(address), _) => address,
+        (_, Origin::Native) => POSITION_FILES | found.index,
+        (_, Origin::Alien) => POSITION_FILES | POSITION_ALIENS | found.index,
+    }
+}

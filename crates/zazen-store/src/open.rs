@@ -1,0 +1,162 @@
+//! Opening a cache root.
+
+use crate::dataset::Dataset;
+use crate::evict_scan_resistant::{Candidate, Victim, plan};
+use crate::own_file::temporary_dir;
+use crate::registry;
+use crate::room::{Room, on_disk};
+use crate::store::{DatasetMap, Store};
+use crate::types::{RecoveryReport, StoreConfig};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zazen_core::limits::OWN_DIR;
+use zazen_core::{ErrorKind, RelPath, Result};
+use zazen_env::{Disk, DiskPath};
+
+/// Blocks of the root's own small files: lock, node, mark of a clean stop.
+const ROOT_OVERHEAD: u64 = 3 * 4096;
+
+impl<D: Disk> Store<D> {
+    /// Opens the cache root of `disk`, recovering whatever state a crash left. `Busy` if another process has it open.
+    pub fn open(disk: D, config: StoreConfig) -> Result<(Arc<Store<D>>, RecoveryReport)> {
+        let root = disk.root().display().to_string();
+        disk.lock().map_err(|error| error.within(format!("open cache root {root}")))?;
+        let disk = Arc::new(disk);
+        let mut report = RecoveryReport { clean: registry::is_clean(&*disk)?, ..RecoveryReport::default() };
+        let temporaries = Arc::new(AtomicU64::new(0));
+        empty_temporaries(&*disk, &mut report)?;
+        let node = registry::node(&*disk, temporaries.fetch_add(1, Ordering::Relaxed), &mut report)?;
+        let (paths, rediscovered) = registry::datasets(&*disk, &mut report)?;
+        let room = Arc::new(Room::new(config.budget_bytes, config.free_floor_bytes));
+        room.settle(0, ROOT_OVERHEAD);
+        let mut datasets = DatasetMap::new();
+        let mut to_walk = BTreeSet::new();
+        for path in &paths {
+            let opened =
+                Dataset::open(path.clone(), disk.clone(), room.clone(), temporaries.clone(), &mut report);
+            let (dataset, damaged) = match opened {
+                // Something else is where its files should be: the others are none the worse for it.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Conflict | ErrorKind::NotFound) =>
+                {
+                    let error = error.within(format!("dataset {path} cannot be opened and is left out"));
+                    tracing::error!("{error}");
+                    report.problems.push(error.to_string());
+                    continue;
+                }
+                other => other?,
+            };
+            if damaged || !report.clean || rediscovered {
+                to_walk.insert(path.as_str().to_owned());
+            }
+            datasets.insert(path.as_str().to_owned(), Arc::new(dataset));
+        }
+        let store = Arc::new(Store::new(disk, config, node, room, temporaries, datasets));
+        store.clean.store(report.clean, Ordering::Release);
+        store.walk(&to_walk, &mut report)?;
+        store.end_empty(rediscovered || store.map().len() != paths.len())?;
+        store.shrink_to_budget(&mut report)?;
+        report.datasets = store.map().len() as u64;
+        Ok((store, report))
+    }
+
+    fn walk(&self, datasets: &BTreeSet<String>, report: &mut RecoveryReport) -> Result<()> {
+        if datasets.is_empty() {
+            return Ok(());
+        }
+        let _changing = self.changing()?;
+        for path in datasets {
+            let Some(dataset) = self.dataset(path) else { continue };
+            let map = self.map();
+            dataset.sweep(&|folder| map.contains_key(folder), report)?;
+        }
+        Ok(())
+    }
+
+    /// Ends datasets of which nothing is left, and writes the list of the others if it changed.
+    fn end_empty(&self, changed: bool) -> Result<()> {
+        let is_empty = |dataset: &Arc<Dataset<D>>| {
+            let index = dataset.read_index();
+            let state = &index.state;
+            index.native.live.is_empty()
+                && index.alien.live.is_empty()
+                && !state.pinned
+                && state.layout.is_none()
+        };
+        let empty: Vec<Arc<Dataset<D>>> = self.map().values().filter(|it| is_empty(it)).cloned().collect();
+        let bytes = self.disk().file_len(&DiskPath::own(&RelPath::default(), "datasets"))?.unwrap_or(0);
+        self.registry_bytes.store(bytes, Ordering::Relaxed);
+        self.room().settle(0, on_disk(bytes));
+        if empty.is_empty() && !changed {
+            return Ok(());
+        }
+        for dataset in empty {
+            self.evict_whole(&dataset)?;
+        }
+        let _changing = self.changing()?;
+        let _alone = self.creation();
+        let names: Vec<String> = self.map().keys().cloned().collect();
+        self.save_registry(names.iter().map(String::as_str))
+    }
+
+    /// A budget smaller than what is there: evicts at once.
+    fn shrink_to_budget(&self, report: &mut RecoveryReport) -> Result<()> {
+        let account = self.room().account();
+        let over = account.used.saturating_sub(self.room().budget());
+        if over > 0 && !self.evict_for(over, None, false)? {
+            let text = format!(
+                "cache root {}: {} bytes are in use, {over} more than the budget, and all of it is pinned; unpin a \
+                 dataset or raise the budget",
+                self.disk().root().display(),
+                account.used
+            );
+            tracing::error!("{text}");
+            report.problems.push(text);
+        }
+        Ok(())
+    }
+
+    /// Evicts so that `shortfall` bytes become free; false if that can't be had. The caller holds `evicting`, or is alone.
+    pub(crate) fn evict_for(&self, shortfall: u64, wanted: Option<&RelPath>, for_alien: bool) -> Result<bool> {
+        let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
+        let candidate = |dataset: &Arc<Dataset<D>>| {
+            let busy = self.activity().of(dataset.path.as_str());
+            let index = dataset.read_index();
+            Candidate {
+                bytes: index.footprint(),
+                alien_bytes: index.alien.file_bytes + index.alien.packed_bytes,
+                last_use: dataset.last_use.load(Ordering::Relaxed),
+                pinned: index.state.pinned,
+                scanned: busy.scans > 0,
+                written: busy.puts > 0,
+                wanted: wanted == Some(&dataset.path),
+            }
+        };
+        let candidates: Vec<Candidate> = all.iter().map(candidate).collect();
+        let slack = self.room().budget() / 64;
+        let Some(victims) = plan(&candidates, shortfall, for_alien, slack) else { return Ok(false) };
+        for victim in victims {
+            match victim {
+                Victim::Dataset(at) => {
+                    self.evict_whole(&all[at])?;
+                    crate::counters::count(&self.tally().evicted_datasets, 1);
+                }
+                Victim::Aliens(at, bytes) => self.evict_aliens(&all[at], bytes)?,
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Removes what unfinished puts left.
+fn empty_temporaries<D: Disk>(disk: &D, report: &mut RecoveryReport) -> Result<()> {
+    debug_assert!(temporary_dir().as_str().starts_with(OWN_DIR));
+    for (name, is_dir) in disk.list(&temporary_dir())? {
+        if !is_dir {
+            disk.remove(&temporary_dir().child(&name))?;
+            report.temporaries_removed += 1;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,393 @@
+//! Taking a frame in: its bytes to an unfinished file (or to memory, if it will be packed), then its name, then
+//! its record.
+//!
+//! Invariant: whatever fails, and wherever the process dies, nothing that counts is left of an unfinished put.
+
+use crate::admit::{Admission, admit};
+use crate::counters::count;
+use crate::dataset::{Dataset, Found, Lookup, Writer};
+use crate::room::{PUT_OVERHEAD, on_disk};
+use crate::segments::{self, PACKED_BYTES_MAX};
+use crate::store::Store;
+use crate::types::{EntriesCursor, Stored};
+use std::sync::Arc;
+use zazen_core::limits::FRAME_BYTES_MAX;
+use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, RunSet, Source};
+use zazen_env::{Disk, DiskFile, DiskPath};
+use zazen_wire::checksum::FrameDigest;
+use zazen_wire::record::{Record, RecordOp, Storage};
+
+/// A frame being written. Dropping it without `commit` leaves nothing behind.
+pub struct Put<D: Disk> {
+    store: Arc<Store<D>>,
+    dataset: RelPath,
+    source: Source,
+    meta: FrameMeta,
+    origin: Origin,
+    target: Target<D>,
+    written: u64,
+    digest: FrameDigest,
+    reserved: u64,
+}
+
+/// Where the bytes go until the frame is committed.
+enum Target<D: Disk> {
+    /// To a file that will be renamed.
+    File { file: D::File, path: DiskPath },
+    /// To memory; they will be packed.
+    Memory(Vec<u8>),
+    /// Nowhere: the same frame is here. They are only checked.
+    Nowhere,
+}
+
+impl<D: Disk> Store<D> {
+    /// Begins to write a frame of `meta.length` bytes; makes room by evicting if it must.
+    ///
+    /// `NoSpace` if no room can be made; `Conflict` if the number is there with another checksum and the same
+    /// validator (two frames with one number), or if something else lies at the frame's path; a differing
+    /// validator replaces the stale copy at commit. For `Origin::Native` with an equal frame present: the put
+    /// succeeds and `commit` says `AlreadyHere`. A checksum of 0 means that it is not known yet
+    /// ([`Put::commit_computed`]); then frames are compared at commit.
+    pub fn put(
+        self: &Arc<Self>,
+        dataset: &RelPath,
+        source: &Source,
+        meta: &FrameMeta,
+        origin: Origin,
+    ) -> Result<Put<D>> {
+        self.check_put(dataset, source, meta)?;
+        self.activity().put_begins(dataset);
+        let mut put = Put {
+            store: self.clone(),
+            dataset: dataset.clone(),
+            source: source.clone(),
+            meta: meta.clone(),
+            origin,
+            target: Target::Nowhere,
+            written: 0,
+            digest: FrameDigest::default(),
+            reserved: 0,
+        };
+        if let Some(here) = self.dataset(dataset.as_str()) {
+            self.touch(&here);
+            if let Lookup::Here(found) = here.find(meta.number.get())?
+                && meta.checksum != 0
+            {
+                match admit((&found.record.meta, found.origin), (meta, origin)) {
+                    Admission::Conflict => return Err(self.two_frames(dataset, meta, &found)),
+                    Admission::Keep { refresh: false, .. } => return Ok(put),
+                    Admission::Keep { .. } | Admission::Replace => {}
+                }
+            }
+        }
+        put.reserved = self.make_room(dataset, on_disk(meta.length) + PUT_OVERHEAD, origin)?;
+        put.target = if meta.length <= PACKED_BYTES_MAX {
+            Target::Memory(Vec::with_capacity(meta.length as usize))
+        } else {
+            let path = self.new_temporary();
+            Target::File { file: self.disk().create(&path)?, path }
+        };
+        Ok(put)
+    }
+
+    fn check_put(&self, dataset: &RelPath, source: &Source, meta: &FrameMeta) -> Result<()> {
+        let refuse = |kind, why: String| {
+            Err(Error::new(kind, format!("frame {} of dataset {dataset}: {why}", meta.number)))
+        };
+        if meta.length > FRAME_BYTES_MAX {
+            return refuse(ErrorKind::TooLarge, format!("{} bytes, more than the limit of 1 TiB", meta.length));
+        }
+        if source.path.is_root() {
+            return refuse(ErrorKind::InvalidArgument, "its source has no file name".to_owned());
+        }
+        if source.length.is_some_and(|length| length != meta.length) {
+            let text = format!("its length is {}, but its source says {:?}", meta.length, source.length);
+            return refuse(ErrorKind::InvalidArgument, text);
+        }
+        dataset.join(source.path.as_str())?;
+        self.check_nesting(dataset, source)
+    }
+
+    fn two_frames(&self, dataset: &RelPath, meta: &FrameMeta, here: &Found) -> Error {
+        count(&self.tally().conflicts, 1);
+        let old = &here.record.meta;
+        Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "frame {} of dataset {dataset} is here already with other bytes ({} bytes, checksum {:016x}; now {} \
+                 bytes, {:016x}) and no sign that its source changed; the first one is kept. Number frames uniquely, \
+                 or evict it if it is wrong",
+                meta.number, old.length, old.checksum, meta.length, meta.checksum
+            ),
+        )
+    }
+}
+
+impl<D: Disk> Put<D> {
+    /// Appends bytes; beyond the announced length is `InvalidArgument`. A full disk is `NoSpace`.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() as u64 > self.meta.length - self.written {
+            let text = format!("more than the {} bytes announced", self.meta.length);
+            return Err(self.error(ErrorKind::InvalidArgument, text));
+        }
+        match &mut self.target {
+            Target::File { file, .. } => file.write_all_at(bytes, self.written)?,
+            Target::Memory(memory) => memory.extend_from_slice(bytes),
+            Target::Nowhere => {}
+        }
+        self.digest.update(bytes);
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Checks length and checksum (computed from what was written; `Corrupt` if it differs from `meta.checksum`) and makes the frame visible.
+    pub fn commit(self) -> Result<Stored> {
+        if self.digest.finish() != self.meta.checksum {
+            let text = format!(
+                "its bytes have checksum {:016x}, announced was {:016x}; send it again",
+                self.digest.finish(),
+                self.meta.checksum
+            );
+            return Err(self.error(ErrorKind::Corrupt, text));
+        }
+        Ok(self.commit_computed()?.0)
+    }
+
+    /// As [`Put::commit`], for a frame whose checksum was not known beforehand: the computed one is recorded.
+    pub fn commit_computed(mut self) -> Result<(Stored, u64)> {
+        if self.written != self.meta.length {
+            let text = format!("{} of {} bytes came; send it again", self.written, self.meta.length);
+            return Err(self.error(ErrorKind::Corrupt, text));
+        }
+        self.meta.checksum = self.digest.finish();
+        let store = self.store.clone();
+        let _changing = store.changing()?;
+        if let Target::File { file, .. } = &self.target {
+            file.set_access(self.meta.gid, self.meta.mode)?;
+        }
+        let dataset = store.dataset_or_new(&self.dataset)?;
+        let mut writer = dataset.lock_writer();
+        let stored = self.admit(&dataset, &mut writer);
+        if let Ok(Stored::Stored) = stored {
+            count(&store.tally().stored_frames, 1);
+            count(&store.tally().stored_bytes, self.meta.length);
+        }
+        let stored = stored?;
+        store.tidy(&dataset, &mut writer);
+        Ok((stored, self.meta.checksum))
+    }
+
+    fn error(&self, kind: ErrorKind, why: String) -> Error {
+        Error::new(kind, format!("frame {} of dataset {}: {why}", self.meta.number, self.dataset))
+    }
+
+    fn admit(&mut self, dataset: &Dataset<D>, writer: &mut Writer<D::File>) -> Result<Stored> {
+        let store = self.store.clone();
+        let found = match dataset.find(self.meta.number.get())? {
+            Lookup::Here(found) => found,
+            Lookup::Absent => return self.store_new(dataset, writer, None),
+            Lookup::Damaged(origin) => {
+                store.forget_damaged(dataset, origin, self.meta.number.get());
+                return self.store_new(dataset, writer, None);
+            }
+        };
+        match admit((&found.record.meta, found.origin), (&self.meta, self.origin)) {
+            Admission::Conflict => Err(store.two_frames(&self.dataset, &self.meta, &found)),
+            Admission::Replace => {
+                count(&store.tally().dropped_stale, 1);
+                self.store_new(dataset, writer, Some(found))
+            }
+            Admission::Keep { promote, refresh } => {
+                count(&store.tally().already_here, 1);
+                self.keep(dataset, writer, found, promote, refresh)?;
+                Ok(Stored::AlreadyHere)
+            }
+        }
+    }
+
+    /// Leaves the copy that is here, and writes its record anew where it must say something else.
+    fn keep(
+        &mut self,
+        dataset: &Dataset<D>,
+        writer: &mut Writer<D::File>,
+        found: Found,
+        promote: bool,
+        refresh: bool,
+    ) -> Result<()> {
+        let old = &found.record.meta;
+        let access = |meta: &FrameMeta| (meta.uid, meta.gid, meta.mode);
+        let new_access = refresh && access(old) != access(&self.meta);
+        if new_access && matches!(self.target, Target::File { .. } | Target::Memory(_)) {
+            // Its segment, or its file, is open to others than may read it now: the bytes move.
+            let origin = if promote { Origin::Native } else { found.origin };
+            let asked = std::mem::replace(&mut self.origin, origin);
+            let stored = self.store_new(dataset, writer, Some(found));
+            self.origin = asked;
+            return stored.map(|_| ());
+        }
+        if !promote && !refresh {
+            return Ok(());
+        }
+        let mut new = found.record.clone();
+        if refresh && !new_access {
+            new.meta.validator = self.meta.validator;
+        }
+        let mut old = found.record;
+        old.op = RecordOp::Remove;
+        if promote {
+            count(&self.store.tally().promoted, 1);
+            dataset.append(writer, Origin::Native, std::slice::from_ref(&new), |index| {
+                index.leave(Origin::Alien, &old);
+                index.enter(Origin::Native, &new);
+            })?;
+            dataset.append(writer, Origin::Alien, &[old], |_| {})
+        } else {
+            dataset.append(writer, found.origin, &[old, new], |_| {})
+        }
+    }
+
+    /// Names and records the frame, in the place of `old` if there is one.
+    fn store_new(
+        &mut self,
+        dataset: &Dataset<D>,
+        writer: &mut Writer<D::File>,
+        old: Option<Found>,
+    ) -> Result<Stored> {
+        let source = match &old {
+            Some(old) if dataset.source(&old.record)?.as_ref() == Some(&self.source) => old.record.source,
+            _ => dataset.source_ref(&self.source, self.meta.number)?,
+        };
+        let target = std::mem::replace(&mut self.target, Target::Nowhere);
+        let (storage, segment_len) = match target {
+            Target::Nowhere => {
+                let text = "it was evicted while it came a second time; send it again".to_owned();
+                return Err(self.error(ErrorKind::Busy, text));
+            }
+            Target::Memory(bytes) => {
+                let disk = &*dataset.disk;
+                let (address, len) =
+                    writer.segments.append(disk, &dataset.path, &self.meta, self.origin, &bytes)?;
+                (Storage::Packed(address), Some(len))
+            }
+            Target::File { file, path } => {
+                let is_piece = self.source.offset > 0 || self.source.length.is_some();
+                let storage = if is_piece { Storage::Piece } else { Storage::Plain };
+                self.target = Target::File { file, path: path.clone() };
+                self.name(dataset, &path, storage, old.as_ref())?;
+                self.target = Target::Nowhere;
+                (storage, None)
+            }
+        };
+        let record = Record { op: RecordOp::Put, meta: self.meta.clone(), storage, source };
+        self.record(dataset, writer, old, record, segment_len)?;
+        Ok(Stored::Stored)
+    }
+
+    /// Renames the finished file to its place.
+    fn name(&self, dataset: &Dataset<D>, from: &DiskPath, storage: Storage, old: Option<&Found>) -> Result<()> {
+        if storage == Storage::Piece {
+            return dataset.disk.rename(from, &dataset.piece_path(self.meta.number));
+        }
+        let _no_new_datasets = self.store.creation_paused();
+        self.store.check_nesting(&self.dataset, &self.source)?;
+        let to = dataset.plain_path(&self.source)?;
+        let replaces = |old: &Found| -> Result<bool> {
+            Ok(old.record.storage == Storage::Plain && dataset.source(&old.record)?.as_ref() == Some(&self.source))
+        };
+        if old.map(replaces).transpose()?.unwrap_or(false) {
+            return dataset.disk.rename(from, &to);
+        }
+        let named = dataset.disk.rename_new(from, &to);
+        let Err(error) = named else { return Ok(()) };
+        // Zazen's mark and no record: what a crash or a failed removal left.
+        let left_over = error.kind() == ErrorKind::Conflict
+            && dataset.disk.stat(&to)?.is_some_and(|stat| stat.is_file && stat.marked);
+        if left_over {
+            return match dataset.number_at(&self.source)? {
+                None => dataset.disk.rename(from, &to),
+                Some(number) => Err(self.error(
+                    ErrorKind::Conflict,
+                    format!("its file {} is that of frame {number} already; give each its own", self.source.path),
+                )),
+            };
+        }
+        if error.kind() == ErrorKind::Conflict {
+            count(&self.store.tally().conflicts, 1);
+        }
+        Err(error.within(format!("frame {} of dataset {}", self.meta.number, self.dataset)))
+    }
+
+    /// Appends the record, and tells the index. If that fails, the frame's bytes go again.
+    fn record(
+        &self,
+        dataset: &Dataset<D>,
+        writer: &mut Writer<D::File>,
+        old: Option<Found>,
+        record: Record,
+        segment_len: Option<u64>,
+    ) -> Result<()> {
+        let segment = match record.storage {
+            Storage::Packed(address) => Some(segments::locate(address).0),
+            _ => None,
+        };
+        if let Some(segment) = segment {
+            dataset.update(|index| index.segment_changed(segment, segment_len, 1));
+        }
+        let same_log = old.as_ref().filter(|old| old.origin == self.origin);
+        let mut records = Vec::with_capacity(2);
+        records.extend(same_log.map(|old| Record { op: RecordOp::Remove, ..old.record.clone() }));
+        records.push(record.clone());
+        let recorded = dataset.append(writer, self.origin, &records, |index| {
+            if let Some(old) = &old {
+                index.leave(old.origin, &old.record);
+            }
+            index.enter(self.origin, &record);
+        });
+        if let Err(error) = recorded {
+            // The old copy's file may be gone already: it goes as a whole.
+            if let Some(old) = &old {
+                dataset.update(|index| index.leave(old.origin, &old.record));
+            }
+            let _ = dataset.remove_storage(writer, &record);
+            return Err(error);
+        }
+        let Some(old) = old else { return Ok(()) };
+        if !dataset.same_place(&old.record, &record)? {
+            dataset.remove_storage(writer, &old.record)?;
+        }
+        if old.origin != self.origin {
+            let gone = Record { op: RecordOp::Remove, ..old.record };
+            dataset.append(writer, old.origin, &[gone], |_| {})?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Disk> Drop for Put<D> {
+    fn drop(&mut self) {
+        if let Target::File { path, .. } = &self.target
+            && let Err(error) = self.store.disk().remove(path)
+        {
+            tracing::debug!("{error}; it goes at the next start");
+        }
+        self.store.room().release(self.reserved);
+        self.store.activity().put_ends(&self.dataset);
+    }
+}
+
+impl<D: Disk> Dataset<D> {
+    /// The frame whose plain file is that of `source`, if there is one. Slow; for the rare clash only.
+    fn number_at(&self, source: &Source) -> Result<Option<u64>> {
+        let everything = RunSet::range(0, zazen_core::limits::FRAME_NO_MAX);
+        let mut cursor = EntriesCursor::default();
+        while let Some(page) = self.page(&everything, &mut cursor, 1024)? {
+            for found in page {
+                let plain = found.record.storage == Storage::Plain;
+                if plain && self.source(&found.record)?.is_some_and(|other| other.path == source.path) {
+                    return Ok(Some(found.record.meta.number.get()));
+                }
+            }
+        }
+        Ok(None)
+    }
+}

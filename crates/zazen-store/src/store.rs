@@ -1,0 +1,566 @@
+//! The store of one cache root: the datasets, and what callers ask of them.
+
+use crate::activity::{Activity, ScanGuard};
+use crate::counters::{Counters, count};
+use crate::dataset::{Dataset, Found, Lookup, Writer};
+use crate::own_file::temporary;
+use crate::registry;
+use crate::room::{Room, on_disk};
+use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, StoreConfig};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use zazen_core::{Error, ErrorKind, Layout, Origin, RelPath, Result, RunSet, Source};
+use zazen_env::{Disk, DiskFile, DiskPath};
+use zazen_wire::checksum::FrameDigest;
+
+pub(crate) type DatasetMap<D> = BTreeMap<String, Arc<Dataset<D>>>;
+
+/// The store of one cache root. Shared by threads; data are written and read outside its lock.
+pub struct Store<D: Disk> {
+    disk: Arc<D>,
+    pub(crate) config: StoreConfig,
+    node: u128,
+    pub(crate) datasets: RwLock<DatasetMap<D>>,
+    /// Held for reading over the naming of a file, for writing over the making or ending of a dataset: a new
+    /// dataset's folder must not fill with another's frames meanwhile.
+    creation: RwLock<()>,
+    /// Held for reading over every change, for writing while the mark of a clean stop is set or taken.
+    changes: RwLock<()>,
+    pub(crate) clean: AtomicBool,
+    activity: Arc<Activity>,
+    room: Arc<Room>,
+    pub(crate) evicting: std::sync::Mutex<()>,
+    clock: AtomicU64,
+    temporaries: Arc<AtomicU64>,
+    pub(crate) registry_bytes: AtomicU64,
+    counters: Counters,
+}
+
+/// Bytes read at once by [`Store::verify`].
+const VERIFY_BYTES: usize = 1 << 20;
+/// Blocks of records that one page of entries reads.
+const PAGE_BLOCKS: u64 = 256;
+
+impl<D: Disk> Store<D> {
+    pub(crate) fn new(
+        disk: Arc<D>,
+        config: StoreConfig,
+        node: u128,
+        room: Arc<Room>,
+        temporaries: Arc<AtomicU64>,
+        datasets: DatasetMap<D>,
+    ) -> Store<D> {
+        let last_use = |dataset: &Arc<Dataset<D>>| dataset.last_use.load(Ordering::Relaxed);
+        let clock = datasets.values().map(last_use).max().unwrap_or(0);
+        Store {
+            disk,
+            config,
+            node,
+            datasets: RwLock::new(datasets),
+            creation: RwLock::default(),
+            changes: RwLock::default(),
+            clean: AtomicBool::new(false),
+            activity: Arc::default(),
+            room,
+            evicting: std::sync::Mutex::default(),
+            clock: AtomicU64::new(clock),
+            temporaries,
+            registry_bytes: AtomicU64::new(0),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
+    }
+
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
+    pub(crate) fn tally(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn new_temporary(&self) -> DiskPath {
+        temporary(self.temporaries.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn serial(&self) -> u64 {
+        self.temporaries.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn touch(&self, dataset: &Dataset<D>) {
+        dataset.last_use.store(self.clock.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn map(&self) -> RwLockReadGuard<'_, DatasetMap<D>> {
+        self.datasets.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn map_mut(&self) -> RwLockWriteGuard<'_, DatasetMap<D>> {
+        self.datasets.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn dataset(&self, path: &str) -> Option<Arc<Dataset<D>>> {
+        self.map().get(path).cloned()
+    }
+
+    /// No dataset is made or ended while this is held.
+    pub(crate) fn creation_paused(&self) -> RwLockReadGuard<'_, ()> {
+        self.creation.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn creation(&self) -> RwLockWriteGuard<'_, ()> {
+        self.creation.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// To be held over a change of anything on disk; takes the mark of a clean stop away first.
+    pub(crate) fn changing(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        loop {
+            let changing = self.changes.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if !self.clean.load(Ordering::Acquire) {
+                return Ok(changing);
+            }
+            drop(changing);
+            let _alone = self.changes.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if self.clean.load(Ordering::Acquire) {
+                registry::unmark_clean(&*self.disk)?;
+                self.clean.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// Writes the list of datasets; the caller holds `creation`.
+    pub(crate) fn save_registry<'a>(&self, datasets: impl Iterator<Item = &'a str>) -> Result<()> {
+        let bytes = registry::save_datasets(&*self.disk, self.serial(), datasets)?;
+        let before = self.registry_bytes.swap(bytes, Ordering::Relaxed);
+        self.room.settle(on_disk(before), on_disk(bytes));
+        Ok(())
+    }
+
+    /// The dataset, made if there is none.
+    pub(crate) fn dataset_or_new(&self, path: &RelPath) -> Result<Arc<Dataset<D>>> {
+        if let Some(dataset) = self.dataset(path.as_str()) {
+            return Ok(dataset);
+        }
+        let _alone = self.creation();
+        if let Some(dataset) = self.dataset(path.as_str()) {
+            return Ok(dataset);
+        }
+        self.check_folder_is_free(path)?;
+        let names: Vec<String> = self.map().keys().cloned().chain([path.as_str().to_owned()]).collect();
+        self.save_registry(names.iter().map(String::as_str))?;
+        let mut report = crate::types::RecoveryReport::default();
+        let parts = (self.disk.clone(), self.room.clone(), self.temporaries.clone());
+        let (dataset, _) = Dataset::open(path.clone(), parts.0, parts.1, parts.2, &mut report)?;
+        let dataset = Arc::new(dataset);
+        self.touch(&dataset);
+        self.map_mut().insert(path.as_str().to_owned(), dataset.clone());
+        Ok(dataset)
+    }
+
+    /// A dataset within another one's folder must not find frames of the other there.
+    fn check_folder_is_free(&self, path: &RelPath) -> Result<()> {
+        let text = path.as_str();
+        let folder_of = |path: &RelPath| path.split().map(|(folder, _)| folder);
+        let mut above = std::iter::successors(folder_of(path), folder_of);
+        let inside = above.find(|folder| self.map().contains_key(folder.as_str()));
+        let Some(outer) = inside else { return Ok(()) };
+        for (name, is_dir) in self.disk.list(&DiskPath::of(path))? {
+            let child = DiskPath::of(path).child(&name);
+            let is_nested = is_dir && is_or_holds_dataset(&self.map(), child.as_str());
+            if name != zazen_core::limits::OWN_DIR && !is_nested {
+                return Err(Error::new(
+                    ErrorKind::Conflict,
+                    format!(
+                        "dataset {text} would lie inside dataset {outer}, which has frames in that folder; evict \
+                         dataset {outer} first, or push to one of the two only"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame must not lie in the folder of a dataset nested in its own, nor where such a folder is.
+    pub(crate) fn check_nesting(&self, dataset: &RelPath, source: &Source) -> Result<()> {
+        let full = dataset.join(source.path.as_str())?;
+        let full = full.as_str();
+        let map = self.map();
+        let own = if dataset.is_root() { 0 } else { dataset.as_str().len() + 1 };
+        let prefixes = full[own..].match_indices('/').map(|(at, _)| &full[..own + at]);
+        let nested = prefixes.chain([full]).find(|prefix| map.contains_key(*prefix));
+        let nested = nested.or_else(|| is_or_holds_dataset(&map, full).then_some(full));
+        match nested {
+            None => Ok(()),
+            Some(nested) => Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "frame file {} of dataset {dataset} lies where dataset {nested} has its folder; push it to that \
+                     dataset, or rename one of them",
+                    source.path
+                ),
+            )),
+        }
+    }
+
+    pub(crate) fn tidy(&self, dataset: &Dataset<D>, writer: &mut Writer<D::File>) {
+        match dataset.tidy(writer) {
+            Ok(rewritten) => count(&self.counters.rewritten_logs, rewritten),
+            Err(error) => tracing::warn!("{error}; the old log stays"),
+        }
+    }
+
+    /// Forgets a number whose record can't be read any more.
+    pub(crate) fn forget_damaged(&self, dataset: &Dataset<D>, origin: Origin, number: u64) {
+        tracing::warn!("frame {number} of dataset {}: its log record is damaged; dropped", dataset.path);
+        let forgotten =
+            dataset.update(|index| Arc::make_mut(&mut index.side_mut(origin).live).remove(number));
+        count(&self.counters.dropped_missing, u64::from(forgotten));
+    }
+
+    /// Drops a frame if its record is still the one that the caller judged.
+    pub(crate) fn drop_found(&self, dataset: &Dataset<D>, found: &Found, counter: &AtomicU64) -> Result<bool> {
+        let _changing = self.changing()?;
+        let mut writer = dataset.lock_writer();
+        match dataset.find(found.record.meta.number.get())? {
+            Lookup::Here(now) if now.record == found.record => {
+                count(counter, 1);
+                dataset.remove(&mut writer, now.origin, &[now.record])?;
+                self.tidy(dataset, &mut writer);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+fn is_or_holds_dataset<D: Disk>(map: &DatasetMap<D>, path: &str) -> bool {
+    let beneath = format!("{path}/");
+    map.contains_key(path)
+        || map.range(beneath.clone()..).next().is_some_and(|(nested, _)| nested.starts_with(&beneath))
+}
+
+impl<D: Disk> Store<D> {
+    /// Identity of this cache, made at first open and kept.
+    pub fn node(&self) -> u128 {
+        self.node
+    }
+
+    /// What is held of `dataset`, as (natives, aliens); empty sets for an unknown dataset. A cheap snapshot.
+    pub fn holdings(&self, dataset: &RelPath) -> (Arc<RunSet>, Arc<RunSet>) {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Default::default() };
+        self.touch(&dataset);
+        let index = dataset.read_index();
+        (index.native.live.clone(), index.alien.live.clone())
+    }
+
+    /// Describes a cached frame; `None` if it isn't here.
+    pub fn entry(&self, dataset: &RelPath, number: u64) -> Result<Option<Entry>> {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
+        match dataset.find(number)? {
+            Lookup::Here(found) => dataset.describe(&found),
+            Lookup::Absent | Lookup::Damaged(_) => Ok(None),
+        }
+    }
+
+    /// Describes those of `numbers` that are here, ordered by storage position.
+    ///
+    /// Reads the log front to back, some 100 bytes of heap per entry; for more than some 100 000 frames take
+    /// [`Store::entries_page`].
+    pub fn entries(&self, dataset: &RelPath, numbers: &RunSet) -> Result<Vec<Entry>> {
+        let mut all = Vec::new();
+        let mut cursor = EntriesCursor::default();
+        while let Some(page) = self.entries_page(dataset, numbers, &mut cursor)? {
+            all.extend(page);
+        }
+        // A log that was rewritten meanwhile, or a promotion, may have given an entry twice.
+        all.sort_by_key(|entry: &Entry| (entry.meta.number, entry.position));
+        all.dedup_by_key(|entry| entry.meta.number);
+        all.sort_by_key(|entry| entry.position);
+        Ok(all)
+    }
+
+    /// The next entries of `numbers`, natives first, each page ordered by storage position; `None` at the end.
+    /// A page has some 16 000 entries at most. If the store rewrites a log between two pages, entries may
+    /// come again: the caller takes what it got out of `numbers`, or ignores the second time.
+    pub fn entries_page(
+        &self,
+        dataset: &RelPath,
+        numbers: &RunSet,
+        cursor: &mut EntriesCursor,
+    ) -> Result<Option<Vec<Entry>>> {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
+        self.touch(&dataset);
+        let Some(found) = dataset.page(numbers, cursor, PAGE_BLOCKS)? else { return Ok(None) };
+        let mut entries = Vec::with_capacity(found.len());
+        dataset.describe_all(found, &mut entries)?;
+        entries.sort_by_key(|entry| entry.position);
+        Ok(Some(entries))
+    }
+
+    /// Opens a cached frame; `None` if it isn't here (a missing or short file is dropped and counts as not here).
+    pub fn open_frame(&self, dataset: &RelPath, number: u64) -> Result<Option<OpenFrame>> {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
+        while let Some((found, opened)) = self.look_at(&dataset, number)? {
+            if let Some((file, offset, path)) = opened {
+                let meta = found.record.meta;
+                let (file, path) = (file.to_std()?, dataset.absolute(&path));
+                return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path }));
+            }
+            if self.drop_found(&dataset, &found, &self.counters.dropped_missing)? {
+                tracing::warn!("frame {number} of dataset {}: its file is gone or short; dropped", dataset.path);
+                return Ok(None);
+            }
+            // It was replaced while we looked; look again.
+        }
+        Ok(None)
+    }
+
+    /// A frame's record, and its file if that can hold it: (file, offset, path).
+    #[allow(clippy::type_complexity)]
+    fn look_at(
+        &self,
+        dataset: &Dataset<D>,
+        number: u64,
+    ) -> Result<Option<(Found, Option<(D::File, u64, DiskPath)>)>> {
+        let found = match dataset.find(number)? {
+            Lookup::Here(found) => found,
+            Lookup::Absent => return Ok(None),
+            Lookup::Damaged(_) => {
+                let _writer = dataset.lock_writer();
+                if let Lookup::Damaged(origin) = dataset.find(number)? {
+                    self.forget_damaged(dataset, origin, number);
+                }
+                return Ok(None);
+            }
+        };
+        if dataset.is_wasteful()
+            && let Ok(mut writer) = dataset.writer.try_lock()
+        {
+            let _changing = self.changing()?;
+            self.tidy(dataset, &mut writer);
+        }
+        let Some(source) = dataset.source(&found.record)? else { return Ok(Some((found, None))) };
+        let (path, offset) = dataset.file_of(&found.record, &source)?;
+        let file = match self.disk.open(&path, false) {
+            Ok(file) => file,
+            // Gone, a directory, a link: whatever it is, it isn't the frame.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::PermissionDenied
+                ) =>
+            {
+                return Ok(Some((found, None)));
+            }
+            Err(error) => return Err(error),
+        };
+        let len = file.len()?;
+        let packed = matches!(found.record.storage, zazen_wire::record::Storage::Packed(_));
+        let end = offset + found.record.meta.length;
+        let fits = if packed { len >= end } else { len == end };
+        Ok(Some((found, fits.then_some((file, offset, path)))))
+    }
+
+    /// Reads a frame and compares; a bad one is dropped. Returns whether it was good; `None` if it isn't here.
+    pub fn verify(&self, dataset: &RelPath, number: u64) -> Result<Option<bool>> {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
+        while let Some((found, opened)) = self.look_at(&dataset, number)? {
+            let good = match &opened {
+                Some((file, offset, _)) => matches(file, *offset, &found)?,
+                None => false,
+            };
+            if good {
+                return Ok(Some(true));
+            }
+            if self.drop_found(&dataset, &found, &self.counters.dropped_corrupt)? {
+                tracing::warn!("frame {number} of dataset {}: its bytes are wrong; dropped", dataset.path);
+                return Ok(Some(false));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Drops a frame (stale, bad, or evicted by hand); false if it wasn't here.
+    pub fn drop_frame(&self, dataset: &RelPath, number: u64) -> Result<bool> {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(false) };
+        loop {
+            match dataset.find(number)? {
+                Lookup::Absent => return Ok(false),
+                Lookup::Damaged(origin) => {
+                    let _writer = dataset.lock_writer();
+                    self.forget_damaged(&dataset, origin, number);
+                    return Ok(true);
+                }
+                Lookup::Here(found) => {
+                    if self.drop_found(&dataset, &found, &self.counters.dropped_asked)? {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Pins or unpins; survives restarts. `NotFound` for an unknown dataset.
+    pub fn pin(&self, dataset: &RelPath, pinned: bool) -> Result<()> {
+        let Some(found) = self.dataset(dataset.as_str()) else {
+            let text = format!("dataset {dataset} is not in the cache; push or load a frame of it first");
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
+        let _changing = self.changing()?;
+        let _writer = found.lock_writer();
+        found.change_state(|state| state.pinned = pinned)
+    }
+
+    /// Remembers the layout of `dataset`, across restarts; made known by whoever listed the backing store. Without
+    /// effect for a dataset without frames.
+    pub fn set_layout(&self, dataset: &RelPath, layout: &Layout) -> Result<()> {
+        let Some(found) = self.dataset(dataset.as_str()) else { return Ok(()) };
+        if found.read_index().state.layout.as_ref() == Some(layout) {
+            return Ok(());
+        }
+        let _changing = self.changing()?;
+        let _writer = found.lock_writer();
+        found.change_state(|state| state.layout = Some(layout.clone()))
+    }
+
+    /// The layout last told for `dataset`, if any; kept across restarts.
+    pub fn layout(&self, dataset: &RelPath) -> Option<Layout> {
+        self.dataset(dataset.as_str())?.read_index().state.layout.clone()
+    }
+
+    /// Marks a scan of `dataset` as under way until the guard is dropped.
+    pub fn scan(self: &Arc<Self>, dataset: &RelPath) -> ScanGuard {
+        if let Some(found) = self.dataset(dataset.as_str()) {
+            self.touch(&found);
+        }
+        ScanGuard::new(self.activity.clone(), dataset.clone())
+    }
+
+    /// All datasets, by path.
+    pub fn datasets(&self) -> Vec<DatasetSummary> {
+        let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
+        let summary = |dataset: Arc<Dataset<D>>| {
+            let index = dataset.read_index();
+            DatasetSummary {
+                dataset: dataset.path.clone(),
+                natives: index.native.live.len(),
+                aliens: index.alien.live.len(),
+                bytes: index.footprint(),
+                pinned: index.state.pinned,
+                scans: self.activity.of(dataset.path.as_str()).scans,
+                last_use: dataset.last_use.load(Ordering::Relaxed),
+            }
+        };
+        all.into_iter().map(summary).collect()
+    }
+
+    /// Space now.
+    pub fn space(&self) -> Space {
+        let account = self.room.account();
+        Space {
+            used: account.used,
+            reserved: account.reserved,
+            budget: self.room.budget(),
+            free: self.disk.free_bytes().unwrap_or(0),
+        }
+    }
+
+    /// Counters since the start, as (name, value): evicted_frames, evicted_bytes, dropped_corrupt, dropped_stale, …
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counters.all()
+    }
+
+    /// Bytes of heap that run sets and fences take: the part of the store's memory that grows with its frames.
+    pub fn heap_bytes(&self) -> usize {
+        let of = |dataset: &Arc<Dataset<D>>| {
+            let index = dataset.read_index();
+            index.native.live.heap_bytes() + index.alien.live.heap_bytes() + index.fence_bytes()
+        };
+        self.map().values().map(of).sum()
+    }
+
+    /// The whole state as text, for a person.
+    pub fn dump(&self) -> String {
+        let space = self.space();
+        let mut text = format!(
+            "store {}\n  node {:032x}\n  used {} of {} bytes, {} reserved, {} free on the disk, floor {}\n",
+            self.disk.root().display(),
+            self.node,
+            space.used,
+            space.budget,
+            space.reserved,
+            space.free,
+            self.config.free_floor_bytes,
+        );
+        for (name, value) in self.counters.all() {
+            text.push_str(&format!("  {name} {value}\n"));
+        }
+        let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
+        for dataset in all {
+            let index = dataset.read_index();
+            let busy = self.activity.of(dataset.path.as_str());
+            text.push_str(&format!(
+                "dataset {}\n  natives {} in {} records, aliens {} in {} records, {} segments, {} bytes\n  pinned {}, \
+                 scans {}, puts {}, last use {}, layout {:?}\n",
+                dataset.path,
+                index.native.live.len(),
+                index.native.log.records(),
+                index.alien.live.len(),
+                index.alien.log.records(),
+                index.segments.len(),
+                index.footprint(),
+                index.state.pinned,
+                busy.scans,
+                busy.puts,
+                dataset.last_use.load(Ordering::Relaxed),
+                index.state.layout,
+            ));
+        }
+        text
+    }
+
+    /// Writes and syncs what is in memory only; called at a graceful stop. All frames committed before it are
+    /// safe from a power failure after it.
+    pub fn sync(&self) -> Result<()> {
+        let _alone = self.changes.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if self.clean.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
+        for dataset in all {
+            let _writer = dataset.lock_writer();
+            let last_use = dataset.last_use.load(Ordering::Relaxed);
+            if dataset.read_index().state.last_use != last_use {
+                dataset.change_state(|state| state.last_use = last_use)?;
+            }
+        }
+        self.disk.sync_all()?;
+        registry::mark_clean(&*self.disk, self.serial())?;
+        self.clean.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn matches<F: DiskFile>(file: &F, offset: u64, found: &Found) -> Result<bool> {
+    let meta = &found.record.meta;
+    let mut digest = FrameDigest::default();
+    let mut buffer = vec![0; VERIFY_BYTES.min(meta.length as usize)];
+    let mut done = 0;
+    while done < meta.length {
+        let want = buffer.len().min((meta.length - done) as usize);
+        if file.read_full_at(&mut buffer[..want], offset + done)? < want {
+            return Ok(false);
+        }
+        digest.update(&buffer[..want]);
+        done += want as u64;
+    }
+    Ok(digest.finish() == meta.checksum)
+}

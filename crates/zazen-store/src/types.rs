@@ -1,0 +1,114 @@
+//! What goes into a store and what comes out, as plain data.
+
+use std::fs::File;
+use std::path::PathBuf;
+use zazen_core::{FrameMeta, Origin, RelPath, Source};
+
+/// Bounds of a store.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Bytes of frames, logs and segments that the cache may use; hard.
+    pub budget_bytes: u64,
+    /// Free bytes of the file system that are never used.
+    pub free_floor_bytes: u64,
+}
+
+/// What recovery found; each item is also logged.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    /// Datasets found.
+    pub datasets: u64,
+    /// Frames whose records are good. Their files are looked at when they are opened.
+    pub frames: u64,
+    /// Log bytes cut off behind the first bad record.
+    pub log_bytes_cut: u64,
+    /// Records that name nothing usable: aliens that are natives too, and names that can't be read.
+    pub frames_dropped: u64,
+    /// Unfinished files removed: temporaries, and files without a record that carry Zazen's mark.
+    pub temporaries_removed: u64,
+    /// Files beneath a dataset that are not Zazen's; left alone.
+    pub foreign_files: u64,
+    /// False if the last process did not stop by [`crate::Store::sync`]; then the trees were walked.
+    pub clean: bool,
+    /// What a person should know, one line each; files set aside are named here.
+    pub problems: Vec<String>,
+}
+
+/// A cached frame, opened.
+pub struct OpenFrame {
+    /// The file that holds it; may hold others too.
+    pub file: File,
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// What is known of it.
+    pub meta: FrameMeta,
+    /// How it came here.
+    pub origin: Origin,
+    /// Absolute path of the file.
+    pub path: PathBuf,
+}
+
+/// A cached frame, described. `position` orders frames as they lie on the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What is known of it.
+    pub meta: FrameMeta,
+    /// How it came here.
+    pub origin: Origin,
+    /// Its source beneath the dataset.
+    pub source: Source,
+    /// Absolute path of the file that holds it.
+    pub path: PathBuf,
+    /// Storage order.
+    pub position: u64,
+}
+
+/// Where [`crate::Store::entries_page`] goes on; begin with the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntriesCursor {
+    pub(crate) in_aliens: bool,
+    pub(crate) generation: u64,
+    pub(crate) block: u64,
+}
+
+/// One dataset in numbers.
+#[derive(Clone, Debug)]
+pub struct DatasetSummary {
+    /// Its path.
+    pub dataset: RelPath,
+    /// Native frames.
+    pub natives: u64,
+    /// Alien frames.
+    pub aliens: u64,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Whether it is pinned.
+    pub pinned: bool,
+    /// Scans under way.
+    pub scans: u32,
+    /// Store clock at its last use (push, query, scan); larger is later.
+    pub last_use: u64,
+}
+
+/// Space, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Space {
+    /// In use by the cache.
+    pub used: u64,
+    /// Promised to puts under way.
+    pub reserved: u64,
+    /// The budget.
+    pub budget: u64,
+    /// Free on the file system.
+    pub free: u64,
+}
+
+/// How a put ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// The frame is in the cache.
+    Stored,
+    /// The same number with the same checksum was there already; nothing changed but that an alien pushed again
+    /// is a native now.
+    AlreadyHere,
+}

@@ -1,0 +1,171 @@
+//! `zazend --check`: tries every setting without starting anything, and says what a start would do.
+//!
+//! Invariant: it changes nothing that lasts and disturbs no running daemon.
+
+use crate::admission::disk_kind;
+use crate::backing_roots::{BackingRoots, CacheState};
+use crate::byte_size::show;
+use crate::config::{Args, Config, Validate};
+use crate::daemon::{disk_space, space_limits};
+use std::fmt::Write;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use zazen_backing::Backing;
+use zazen_call::ClusterKey;
+use zazen_core::{Error, ErrorKind, RelPath, Result};
+
+/// The longest socket path that the kernel takes, in bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// What a check found.
+pub struct Report {
+    /// Whether a daemon would start and find everything in place.
+    pub good: bool,
+    /// One line per setting, `ok:` or `error:` first.
+    pub text: String,
+}
+
+impl Report {
+    fn add(&mut self, what: &str, result: Result<String>) {
+        // Writing to a String cannot fail.
+        match result {
+            Ok(found) => writeln!(self.text, "ok: {what}: {found}").ok(),
+            Err(error) => {
+                self.good = false;
+                writeln!(self.text, "error: {what}: {error}").ok()
+            }
+        };
+    }
+}
+
+/// Checks what `args` (and the file that they name) tell.
+pub fn check(args: &Args) -> Report {
+    let mut report = Report { good: true, text: String::new() };
+    let config = match Config::assemble(args) {
+        Ok(config) => config,
+        Err(error) => {
+            report.add("settings", Err(error));
+            return report;
+        }
+    };
+    report.add("name", Ok(config.name.clone()));
+    report.add("cache", check_cache(&config));
+    check_backing(&config, &mut report);
+    report.add("socket", check_socket(&config.socket));
+    if let Some(key) = &config.key {
+        report.add("key", ClusterKey::from_file(key).map(|_| key.display().to_string()));
+    }
+    match &config.listen {
+        Some(addr) => report.add("listen", check_address(addr)),
+        None => report.add("listen", Ok("off; other nodes cannot push here".into())),
+    }
+    if let Some(addr) = &config.metrics {
+        report.add("metrics", check_address(addr));
+    }
+    let validate = match config.validate {
+        Validate::Always => "always; a copy is compared with its source before it is handed out",
+        Validate::Never => "never; sources are taken not to change",
+    };
+    report.add("validate", Ok(validate.into()));
+    report.text.push_str(if report.good {
+        "zazend would start\n"
+    } else {
+        "zazend would not do its work; mend the errors above\n"
+    });
+    report
+}
+
+/// The directory itself, or the nearest one above it that exists.
+fn nearest(path: &Path) -> PathBuf {
+    path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/")).to_path_buf()
+}
+
+fn check_cache(config: &Config) -> Result<String> {
+    let cache = &config.cache;
+    let place = nearest(cache);
+    if !place.is_dir() {
+        return Err(Error::new(ErrorKind::Config, format!("{} is not a directory", place.display())));
+    }
+    let probe = place.join(format!(".zazend-check-{}", std::process::id()));
+    let written = std::fs::write(&probe, b"zazend --check");
+    std::fs::remove_file(&probe).ok();
+    written.map_err(|error| {
+        Error::io(
+            format!(
+                "{} cannot be written to; choose another --cache or mend its permissions",
+                place.display()
+            ),
+            error,
+        )
+    })?;
+    let mut state = CacheState::read(cache)?;
+    let (free, capacity) = disk_space(&place)?;
+    let limits = space_limits(config, free, capacity, &mut state);
+    if limits.budget_bytes > capacity {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "the budget of {} is more than the disk's {}; lower --budget",
+                show(limits.budget_bytes),
+                show(capacity)
+            ),
+        ));
+    }
+    let kind = disk_kind(&place);
+    let readers = config.readers.unwrap_or(kind.readers());
+    let made = if cache.is_dir() { "" } else { " (would be made)" };
+    Ok(format!(
+        "{}{made}: budget {}, floor {} of free space, {kind}, {readers} readers",
+        cache.display(),
+        show(limits.budget_bytes),
+        show(limits.free_floor_bytes)
+    ))
+}
+
+fn check_backing(config: &Config, report: &mut Report) {
+    let mut state = CacheState::read(&config.cache).unwrap_or_default();
+    let roots = match BackingRoots::new(&config.backing, &mut state) {
+        Ok(roots) => roots,
+        Err(error) => return report.add("backing", Err(error)),
+    };
+    for root in &roots.roots {
+        let listed = root.backing.list(&RelPath::default());
+        let named =
+            if root.prefix.is_root() { String::new() } else { format!(", cached under {}/", root.prefix) };
+        let found =
+            listed.map(|names| format!("{} entries by {}{named}", names.len(), root.backing.describe()));
+        report.add(&format!("backing {}", root.directory), found);
+    }
+}
+
+fn check_socket(socket: &Path) -> Result<String> {
+    let refuse = |why: String| Err(Error::new(ErrorKind::Config, format!("{}: {why}", socket.display())));
+    if socket.as_os_str().len() > SOCKET_PATH_MAX {
+        return refuse(format!(
+            "is longer than the kernel's limit of {SOCKET_PATH_MAX} bytes; choose a shorter --socket"
+        ));
+    }
+    let place = nearest(socket.parent().unwrap_or(Path::new("/")));
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    if !place.is_dir() || rustix::fs::access(&place, access).is_err() {
+        return refuse(format!("{} cannot be written to; choose another --socket", place.display()));
+    }
+    if UnixStream::connect(socket).is_ok() {
+        return Ok(format!(
+            "{}, where a daemon answers now; stop it before starting this one",
+            socket.display()
+        ));
+    }
+    Ok(socket.display().to_string())
+}
+
+fn check_address(addr: &str) -> Result<String> {
+    match TcpListener::bind(addr) {
+        Ok(_) => Ok(addr.to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            Ok(format!("{addr}, which is taken now; stop what has it before starting this daemon"))
+        }
+        Err(error) => Err(Error::io(format!("{addr} cannot be listened to; choose another address"), error)),
+    }
+}

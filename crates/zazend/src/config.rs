@@ -1,0 +1,328 @@
+//! What a daemon is told: flags, a TOML file, defaults; in that order of precedence.
+//!
+//! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is silently ignored.
+
+use crate::byte_size;
+use clap::Parser;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// The TCP port where none is written.
+pub const DEFAULT_PORT: u16 = 7345;
+/// Fetches from the backing store at once where nothing else is said.
+pub const DEFAULT_FETCHERS: usize = 8;
+/// Share of the file system's free space that the budget takes where none is given.
+pub const DEFAULT_BUDGET_PERCENT: u64 = 80;
+
+/// zazend: keeps frames of scientific data on this node's disk and hands them to the programs that compute here.
+///
+/// Run one per node:
+///
+///     zazend --cache /ssd/zazen --backing /lustre --listen 0.0.0.0 --key /etc/zazen/key
+///
+/// Flags win over the file given with --config. SIGTERM drains and stops, a second one stops at once; SIGUSR1
+/// writes the whole state to the log (or to --dump-file).
+#[derive(Parser, Clone, Debug, Default)]
+#[command(name = "zazend", version, verbatim_doc_comment, max_term_width = 110)]
+pub struct Args {
+    /// Directory for cached frames, on a local disk; made if it doesn't exist
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Backing store as users spell it, once for each: an absolute directory, or DIR=tcp://HOST:PORT for the same
+    /// spelling read through a file server
+    #[arg(long, value_name = "DIR[=tcp://HOST:PORT]")]
+    pub backing: Vec<String>,
+    /// Accept writers and tools of other nodes at this address (needs --key); port 7345 if none is given, 0 picks one
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub listen: Option<String>,
+    /// Unix socket for this node's programs [default: $ZAZEN_SOCKET, /run/zazen/zazend.sock as root, else
+    /// $XDG_RUNTIME_DIR/zazen/zazend.sock or /tmp/zazen-UID/zazend.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Cluster key file, the same on all nodes (`zazen key new` makes one)
+    #[arg(long, value_name = "FILE", env = "ZAZEN_KEY")]
+    pub key: Option<PathBuf>,
+    /// Bytes that the cache may use, such as 200G [default: 80 % of what is free at the first start]
+    #[arg(long, value_name = "SIZE")]
+    pub budget: Option<String>,
+    /// Free bytes of the cache's file system that are never used [default: 5G, or 5 % of a smaller disk]
+    #[arg(long, value_name = "SIZE")]
+    pub free_floor: Option<String>,
+    /// Serve Prometheus metrics at http://HOST:PORT/metrics; port 0 picks one [default: off]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<String>,
+    /// Name of this node in messages and in `zazen status` [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Read settings from this TOML file; flags win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Check every setting, say what the daemon would do, and exit (0: good, 1: bad)
+    #[arg(long)]
+    pub check: bool,
+    /// Readers that programs should have in flight on the cache's disk, or auto: 1 on a spinning disk, 8 on flash
+    #[arg(long, value_name = "N|auto")]
+    pub readers: Option<String>,
+    /// Compare a cached frame with its source before handing it out: always, or never (sources never change)
+    #[arg(long, value_name = "always|never")]
+    pub validate: Option<String>,
+    /// Fetches from the backing store at once [default: 8]
+    #[arg(long, value_name = "N")]
+    pub fetchers: Option<usize>,
+    /// Connections at once [default: 1024]
+    #[arg(long, value_name = "N")]
+    pub connections_max: Option<usize>,
+    /// How long a stopping daemon lets calls finish, in seconds [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub drain_seconds: Option<u64>,
+    /// Write the state that SIGUSR1 asks for to this file instead of the log
+    #[arg(long, value_name = "FILE")]
+    pub dump_file: Option<PathBuf>,
+    /// Once serving, write {"socket","listen","metrics","pid","node"} as JSON to this file descriptor
+    #[arg(long, value_name = "N")]
+    pub ready_fd: Option<i32>,
+    /// Once serving, write the same JSON to this file
+    #[arg(long, value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
+}
+
+/// The TOML file; the keys are the flags' names with underscores.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct File {
+    cache: Option<PathBuf>,
+    #[serde(default)]
+    backing: Vec<String>,
+    listen: Option<String>,
+    socket: Option<PathBuf>,
+    key: Option<PathBuf>,
+    budget: Option<String>,
+    free_floor: Option<String>,
+    metrics: Option<String>,
+    name: Option<String>,
+    readers: Option<toml::Value>,
+    validate: Option<String>,
+    fetchers: Option<usize>,
+    connections_max: Option<usize>,
+    drain_seconds: Option<u64>,
+    dump_file: Option<PathBuf>,
+}
+
+/// One backing store, as told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackingSpec {
+    /// Absolute directory as users spell it, without a trailing slash.
+    pub directory: String,
+    /// `tcp://host:port` of the file server that is read in its place.
+    pub server: Option<String>,
+}
+
+/// How sources are compared with their copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validate {
+    /// Before each hand-out.
+    Always,
+    /// Never: the user promises that sources don't change.
+    Never,
+}
+
+/// A daemon's settings, complete and checked for form.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Directory for cached frames.
+    pub cache: PathBuf,
+    /// Backing stores; at least one.
+    pub backing: Vec<BackingSpec>,
+    /// `host:port` to accept other nodes at.
+    pub listen: Option<String>,
+    /// Unix socket for local programs.
+    pub socket: PathBuf,
+    /// Cluster key file.
+    pub key: Option<PathBuf>,
+    /// Bytes that the cache may use; `None`: [`DEFAULT_BUDGET_PERCENT`] of what is free at the first start.
+    pub budget_bytes: Option<u64>,
+    /// Free bytes never used; `None`: 5 GiB, or 5 % of a smaller disk.
+    pub free_floor_bytes: Option<u64>,
+    /// `host:port` of the metrics page.
+    pub metrics: Option<String>,
+    /// Name of this node.
+    pub name: String,
+    /// Readers in flight on the disk; `None`: by the kind of disk.
+    pub readers: Option<u16>,
+    /// Whether sources are compared with their copies.
+    pub validate: Validate,
+    /// Fetches at once.
+    pub fetchers: usize,
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Time for calls in progress when stopping.
+    pub drain: Duration,
+    /// Where SIGUSR1 writes the state; `None`: the log.
+    pub dump_file: Option<PathBuf>,
+    /// Descriptor to tell readiness to.
+    pub ready_fd: Option<i32>,
+    /// File to tell readiness to.
+    pub ready_file: Option<PathBuf>,
+}
+
+fn refuse(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Config, what)
+}
+
+impl Config {
+    /// Flags over file over defaults. `Config` errors name the flag or the file's key.
+    pub fn assemble(args: &Args) -> Result<Config> {
+        let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let cache = args.cache.clone().or(file.cache).ok_or_else(|| {
+            refuse("no cache directory: give --cache DIR (or cache = \"DIR\" in the file of --config)")
+        })?;
+        if !cache.is_absolute() {
+            return Err(refuse(format!("cache {}: give an absolute path", cache.display())));
+        }
+        let told = if args.backing.is_empty() { file.backing } else { args.backing.clone() };
+        let backing = parse_backing(&told)?;
+        let (listen, key) = (args.listen.clone().or(file.listen), args.key.clone().or(file.key));
+        if listen.is_some() && key.is_none() {
+            return Err(refuse(
+                "listen is set but no cluster key: give --key FILE (`zazen key new` makes one; the same on all nodes)",
+            ));
+        }
+        let size = |name: &str, flag: &Option<String>, key: Option<String>| {
+            let text = flag.clone().or(key);
+            text.map(|text| byte_size::parse(&text).map_err(|error| error.within(name))).transpose()
+        };
+        let readers = args.readers.clone().or(file.readers.map(|value| match value {
+            toml::Value::String(text) => text,
+            other => other.to_string(),
+        }));
+        Ok(Config {
+            backing,
+            listen: listen.map(|listen| with_port("listen", &listen)).transpose()?,
+            socket: absolute("socket", args.socket.clone().or(file.socket))?
+                .unwrap_or_else(zazen_env::socket_path::default_socket_path),
+            key: absolute("key", key)?,
+            budget_bytes: size("budget", &args.budget, file.budget)?,
+            free_floor_bytes: size("free_floor", &args.free_floor, file.free_floor)?,
+            metrics: args
+                .metrics
+                .clone()
+                .or(file.metrics)
+                .map(|addr| checked_addr("metrics", addr))
+                .transpose()?,
+            name: args.name.clone().or(file.name).unwrap_or_else(host_name),
+            readers: parse_readers(readers.as_deref())?,
+            validate: parse_validate(args.validate.clone().or(file.validate).as_deref())?,
+            fetchers: bounded("fetchers", args.fetchers.or(file.fetchers), DEFAULT_FETCHERS, 256)?,
+            connections_max: bounded(
+                "connections_max",
+                args.connections_max.or(file.connections_max),
+                1024,
+                65_536,
+            )?,
+            drain: Duration::from_secs(args.drain_seconds.or(file.drain_seconds).unwrap_or(30)),
+            dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
+            ready_fd: args.ready_fd,
+            ready_file: args.ready_file.clone(),
+            cache,
+        })
+    }
+}
+
+fn read_file(path: &Path) -> Result<File> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        refuse(format!("config file {}: cannot be read; check --config", path.display())).caused_by(error)
+    })?;
+    let parsed = toml::from_str(&text);
+    parsed
+        .map_err(|error| refuse(format!("config file {}: {}", path.display(), error.to_string().trim_end())))
+}
+
+fn parse_backing(told: &[String]) -> Result<Vec<BackingSpec>> {
+    if told.is_empty() {
+        return Err(refuse(
+            "no backing store: give --backing DIR (or backing = [\"DIR\"] in the file of --config)",
+        ));
+    }
+    let mut specs: Vec<BackingSpec> = Vec::new();
+    for text in told {
+        let (directory, server) = match text.split_once('=') {
+            Some((directory, server)) => (directory, Some(server.to_owned())),
+            None => (text.as_str(), None),
+        };
+        let directory = match directory.trim_end_matches('/') {
+            "" if directory.starts_with('/') => "/".to_owned(),
+            trimmed => trimmed.to_owned(),
+        };
+        if !directory.starts_with('/') || Path::new(&directory).components().any(|c| c.as_os_str() == "..") {
+            return Err(refuse(format!(
+                "backing {text:?}: give an absolute directory without `..`, or DIR=tcp://HOST:PORT"
+            )));
+        }
+        if server.as_ref().is_some_and(|server| !server.starts_with("tcp://")) {
+            return Err(refuse(format!("backing {text:?}: a file server is spelled DIR=tcp://HOST:PORT")));
+        }
+        if specs.iter().any(|spec| spec.directory == directory) {
+            return Err(refuse(format!("backing {directory} is given twice; keep one")));
+        }
+        specs.push(BackingSpec { directory, server });
+    }
+    Ok(specs)
+}
+
+fn parse_readers(text: Option<&str>) -> Result<Option<u16>> {
+    match text {
+        None | Some("auto") => Ok(None),
+        Some(text) => match text.parse::<u16>() {
+            Ok(readers @ 1..=256) => Ok(Some(readers)),
+            _ => Err(refuse(format!("readers {text:?}: give auto or a number from 1 to 256"))),
+        },
+    }
+}
+
+fn parse_validate(text: Option<&str>) -> Result<Validate> {
+    match text {
+        None | Some("always") => Ok(Validate::Always),
+        Some("never") => Ok(Validate::Never),
+        Some(other) => Err(refuse(format!("validate {other:?}: give always or never"))),
+    }
+}
+
+fn bounded(name: &str, value: Option<usize>, default: usize, max: usize) -> Result<usize> {
+    match value.unwrap_or(default) {
+        value if (1..=max).contains(&value) => Ok(value),
+        value => Err(refuse(format!("{name} {value}: give a number from 1 to {max}"))),
+    }
+}
+
+fn absolute(name: &str, path: Option<PathBuf>) -> Result<Option<PathBuf>> {
+    path.map(|path| {
+        std::path::absolute(&path).map_err(|error| {
+            refuse(format!("{name} {}: cannot be made absolute", path.display())).caused_by(error)
+        })
+    })
+    .transpose()
+}
+
+fn with_port(name: &str, addr: &str) -> Result<String> {
+    let bare_v6 =
+        addr.matches(':').count() > 1 && !addr.ends_with(|c: char| c.is_ascii_digit() && addr.contains("]:"));
+    match addr.rsplit_once(':') {
+        Some(_) if !bare_v6 => checked_addr(name, addr.to_owned()),
+        _ => checked_addr(name, format!("{addr}:{DEFAULT_PORT}")),
+    }
+}
+
+fn checked_addr(name: &str, addr: String) -> Result<String> {
+    let port = addr.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+    match port.map(str::parse::<u16>) {
+        Some(Ok(_)) => Ok(addr),
+        _ => Err(refuse(format!("{name} {addr:?}: give HOST:PORT, such as 0.0.0.0:{DEFAULT_PORT}"))),
+    }
+}
+
+/// The machine's host name.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,219 @@
+//! Puts a daemon together from its settings, and takes it down in order.
+
+use crate::admission::disk_kind;
+use crate::backing_roots::{BackingRoots, CacheState};
+use crate::byte_size::show;
+use crate::config::{Config, DEFAULT_BUDGET_PERCENT};
+use crate::counters::Counters;
+use crate::fetcher::Fetcher;
+use crate::metrics::MetricsPage;
+use crate::node::Node;
+use crate::service_control::ControlService;
+use crate::service_frames::FramesService;
+use crate::session::Sessions;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use zazen_backing::Backing;
+use zazen_call::{ClusterKey, Server, ServerLimits};
+use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_env::{Disk, RealDisk};
+use zazen_store::{Store, StoreConfig};
+
+/// A peer that stalls in the middle of a message for so long is cut off.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A running daemon. Dropping it without [`Daemon::stop`] stops its listeners at once.
+pub struct Daemon {
+    node: Arc<Node>,
+    server: Server,
+    listen: Option<SocketAddr>,
+    metrics: Option<MetricsPage>,
+}
+
+/// Bytes that the cache may use and bytes that stay free, as the settings and the disk say.
+pub fn space_limits(config: &Config, free: u64, capacity: u64, state: &mut CacheState) -> StoreConfig {
+    let budget_bytes = config.budget_bytes.unwrap_or_else(|| {
+        // Kept from the first start on: what is free later depends on what the cache holds by then.
+        *state.default_budget_bytes.get_or_insert(free / 100 * DEFAULT_BUDGET_PERCENT)
+    });
+    let free_floor_bytes = config.free_floor_bytes.unwrap_or_else(|| (5 << 30).min(capacity / 20));
+    StoreConfig { budget_bytes, free_floor_bytes }
+}
+
+/// (free bytes for this user, all bytes) of the file system that holds `directory`.
+pub fn disk_space(directory: &Path) -> Result<(u64, u64)> {
+    let stat = rustix::fs::statvfs(directory)
+        .map_err(|errno| Error::io(format!("free space of {}", directory.display()), errno.into()))?;
+    Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+}
+
+impl Daemon {
+    /// Opens the cache, recovers it, and serves. Once it returns, clients can connect.
+    ///
+    /// Fails with `Busy` if another daemon has the cache or the socket, `Config` for settings that don't hold.
+    /// A backing store that doesn't answer is warned of, not an error: the cache can be served without it.
+    pub fn start(config: Config) -> Result<Daemon> {
+        let started = Instant::now();
+        let key = config.key.as_deref().map(ClusterKey::from_file).transpose()?;
+        raise_descriptor_limit();
+        let disk = RealDisk::new(&config.cache)?;
+        disk.lock()?;
+        let cache_root = disk.root().to_path_buf();
+        let mut state = CacheState::read(&cache_root)?;
+        let (free, capacity) = disk_space(&cache_root)?;
+        let limits = space_limits(&config, free, capacity, &mut state);
+        let roots = BackingRoots::new(&config.backing, &mut state)?;
+        let (store, recovered) = Store::open(disk, limits)?;
+        state.write(&cache_root)?;
+        if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
+            tracing::info!(
+                "recovered {}: {} frames of {} datasets kept, {} frames dropped, {} log bytes cut, {} unfinished \
+                 files removed",
+                cache_root.display(),
+                recovered.frames,
+                recovered.datasets,
+                recovered.frames_dropped,
+                recovered.log_bytes_cut,
+                recovered.temporaries_removed
+            );
+        }
+        let readers = config.readers.unwrap_or_else(|| disk_kind(&cache_root).readers());
+        let node = Arc::new(Node {
+            store,
+            roots,
+            counters: Counters::default(),
+            fetcher: Fetcher::new(config.fetchers),
+            sessions: Sessions::default(),
+            readers,
+            cache_root: cache_root.to_string_lossy().into_owned(),
+            uid: rustix::process::geteuid().as_raw(),
+            started,
+            draining: false.into(),
+            config,
+        });
+        // Asked once now, so that a wrong path shows in the log at the start.
+        for root in &node.roots.roots {
+            root.backing.stat(&RelPath::default()).ok();
+        }
+        Daemon::serve(node, key)
+    }
+
+    fn serve(node: Arc<Node>, key: Option<ClusterKey>) -> Result<Daemon> {
+        let config = &node.config;
+        let limits = ServerLimits { connections_max: config.connections_max, stall_timeout: STALL_TIMEOUT };
+        let services: Vec<Arc<dyn zazen_call::Service>> =
+            vec![Arc::new(ControlService::new(node.clone())), Arc::new(FramesService::new(node.clone()))];
+        let server = Server::new(services, key, limits);
+        let metrics = config.metrics.as_deref().map(|addr| MetricsPage::serve(addr, &node)).transpose()?;
+        let listen = config.listen.as_deref().map(|addr| server.listen_tcp(addr)).transpose()?;
+        make_socket_folder(&config.socket)?;
+        server.listen_unix(&config.socket)?;
+        Ok(Daemon { node, server, listen, metrics })
+    }
+
+    /// What the services share: for tests and for whoever embeds a daemon.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Where other nodes connect.
+    pub fn listen_addr(&self) -> Option<SocketAddr> {
+        self.listen
+    }
+
+    /// Where the metrics page is.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|page| page.addr)
+    }
+
+    /// One line: who, where, budget, backing, socket.
+    pub fn describe(&self) -> String {
+        let node = &self.node;
+        let space = node.store.space();
+        let listen = self.listen.map_or("no other nodes".to_owned(), |addr| addr.to_string());
+        let metrics =
+            self.metrics_addr().map_or(String::new(), |addr| format!(", metrics http://{addr}/metrics"));
+        let backing: Vec<String> = node
+            .roots
+            .roots
+            .iter()
+            .map(|root| {
+                let describe = root.backing.describe();
+                if describe.ends_with(&root.directory) {
+                    root.directory.clone()
+                } else {
+                    format!("{} ({describe})", root.directory)
+                }
+            })
+            .collect();
+        format!(
+            "zazend {} on {}: cache {} ({} of {} used, {} readers), backing {}, socket {}, listens to {listen}{metrics}",
+            env!("CARGO_PKG_VERSION"),
+            node.config.name,
+            node.cache_root,
+            show(space.used),
+            show(space.budget),
+            node.readers,
+            backing.join(", "),
+            node.config.socket.display(),
+        )
+    }
+
+    /// The JSON that tells whoever started the daemon that it serves.
+    pub fn ready_json(&self) -> String {
+        let text = |addr: Option<SocketAddr>| addr.map(|addr| addr.to_string());
+        serde_json::json!({
+            "socket": self.node.config.socket,
+            "listen": text(self.listen),
+            "metrics": text(self.metrics_addr()),
+            "pid": std::process::id(),
+            "node": format!("{:032x}", self.node.store.node()),
+        })
+        .to_string()
+    }
+
+    /// Takes no new work, lets calls in progress finish within the configured time, syncs the store. Returns how
+    /// many calls were cut off.
+    pub fn stop(self) -> Result<usize> {
+        self.node.draining.store(true, Ordering::SeqCst);
+        let cut_off = self.server.drain(self.node.config.drain);
+        self.node.store.sync()?;
+        Ok(cut_off)
+    }
+}
+
+/// Makes the socket's folder, searchable by all. One beneath a directory that anybody can write to must be ours.
+fn make_socket_folder(socket: &Path) -> Result<()> {
+    let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder);
+    made.map_err(|error| {
+        Error::io(format!("make the socket's folder {}; choose another --socket", folder.display()), error)
+    })?;
+    let meta = std::fs::metadata(folder).map_err(|error| Error::io(folder.display().to_string(), error))?;
+    let uid = rustix::process::geteuid().as_raw();
+    if meta.uid() != uid && meta.uid() != 0 {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "the socket's folder {} belongs to user {}, who could replace the socket; choose another --socket",
+                folder.display(),
+                meta.uid()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Each frame on its way to a client is a descriptor: the usual soft limit of 1024 is too low.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if setrlimit(Resource::Nofile, wanted).is_err() {
+        tracing::debug!("the limit of open files stays at {:?}", limit.current);
+    }
+}

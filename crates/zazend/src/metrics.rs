@@ -1,0 +1,138 @@
+//! The Prometheus page: every counter of the daemon and the store, read at each scrape.
+
+use crate::node::Node;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use zazen_core::{Error, ErrorKind, Result};
+
+/// A running metrics page; it ends when dropped.
+pub struct MetricsPage {
+    server: Arc<tiny_http::Server>,
+    /// Where it is.
+    pub addr: SocketAddr,
+}
+
+impl MetricsPage {
+    /// Serves `node`'s metrics at `http://addr/metrics`.
+    pub fn serve(addr: &str, node: &Arc<Node>) -> Result<MetricsPage> {
+        let refuse = |why: String| {
+            Error::new(
+                ErrorKind::Config,
+                format!("metrics at {addr}: {why}; choose another --metrics address"),
+            )
+        };
+        let server = tiny_http::Server::http(addr).map_err(|error| refuse(error.to_string()))?;
+        let bound = server.server_addr().to_ip().ok_or_else(|| refuse("is no TCP address".into()))?;
+        let server = Arc::new(server);
+        let mut registry = Registry::with_prefix("zazen");
+        registry.register_collector(Box::new(NodeCollector(Arc::downgrade(node))));
+        let ours = server.clone();
+        std::thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || answer_all(&ours, &registry))
+            .map_err(|error| Error::io("start the metrics thread", error))?;
+        Ok(MetricsPage { server, addr: bound })
+    }
+}
+
+impl Drop for MetricsPage {
+    fn drop(&mut self) {
+        self.server.unblock();
+    }
+}
+
+fn answer_all(server: &tiny_http::Server, registry: &Registry) {
+    // `recv` fails once `unblock` was called.
+    while let Ok(request) = server.recv() {
+        let response = match request.url() {
+            "/metrics" | "/" => tiny_http::Response::from_string(page(registry)).with_header(content_type()),
+            _ => tiny_http::Response::from_string("the metrics are at /metrics\n").with_status_code(404),
+        };
+        // The scraper may have gone.
+        request.respond(response).ok();
+    }
+}
+
+fn content_type() -> tiny_http::Header {
+    let text = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let header = tiny_http::Header::from_bytes("Content-Type", text);
+    header.unwrap_or_else(|()| unreachable!("a constant ASCII header is well formed"))
+}
+
+/// The page's text.
+fn page(registry: &Registry) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    prometheus_client::encoding::text::encode(&mut text, registry).ok();
+    text
+}
+
+struct NodeCollector(Weak<Node>);
+
+impl std::fmt::Debug for NodeCollector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NodeCollector")
+    }
+}
+
+impl Collector for NodeCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::result::Result<(), std::fmt::Error> {
+        let Some(node) = self.0.upgrade() else { return Ok(()) };
+        let mut told = Vec::new();
+        for (name, help, value) in node.counters.all() {
+            told.push(name);
+            counter(&mut encoder, name, help.trim_end_matches('.'), value)?;
+        }
+        for (name, value) in node.store.counters() {
+            if !told.contains(&name) {
+                counter(&mut encoder, name, "Counted by the store", value)?;
+            }
+        }
+        let space = node.store.space();
+        let (connections, opened, scans) = node.sessions.counts();
+        let ok = node.roots.roots.iter().filter(|root| root.backing.is_ok()).count();
+        for (name, help, value) in [
+            ("space_used_bytes", "Bytes that the cache uses", space.used),
+            ("space_reserved_bytes", "Bytes promised to frames that are being written", space.reserved),
+            ("space_budget_bytes", "Bytes that the cache may use", space.budget),
+            ("space_free_bytes", "Bytes free on the cache's file system", space.free),
+            ("connections", "Connections that hold something", connections as u64),
+            ("opened_datasets", "Datasets open", opened as u64),
+            ("scans_under_way", "Scans under way", scans as u64),
+            (
+                "fetches_under_way",
+                "Fetches from the backing store under way",
+                node.fetcher.under_way() as u64,
+            ),
+            ("backing_ok", "Backing stores that answer", ok as u64),
+            ("uptime_seconds", "Seconds since the start", node.started.elapsed().as_secs()),
+        ] {
+            gauge(&mut encoder, name, help, value)?;
+        }
+        Ok(())
+    }
+}
+
+fn counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> std::result::Result<(), std::fmt::Error> {
+    ConstCounter::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+}
+
+fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> std::result::Result<(), std::fmt::Error> {
+    ConstGauge::new(value as i64).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}

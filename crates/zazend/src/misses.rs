@@ -1,0 +1,295 @@
+//! The misses of one scan: fetched in the background, a bounded number ahead of the reader.
+//!
+//! Invariants: every frame added comes out exactly once, as brought or as failed; at most [`AHEAD_FRAMES`] frames and
+//! about [`INLINE_AHEAD_BYTES`] bytes of frames sent inline are ahead of the reader; the threads end with the scan.
+
+use crate::fetcher::{Outcome, read_inline};
+use crate::guarded_backing::is_outage;
+use crate::node::{Node, Opened};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet, Source};
+
+/// Frames fetched and not yet taken.
+pub const AHEAD_FRAMES: usize = 64;
+/// Bytes held in memory for frames that the cache has no room for.
+pub const INLINE_AHEAD_BYTES: u64 = 64 << 20;
+/// The largest frame sent inline.
+pub const INLINE_BYTES_MAX: u64 = 1 << 30;
+
+/// A miss that was dealt with.
+pub struct Brought {
+    /// The frame.
+    pub number: u64,
+    /// How it came, or why not.
+    pub result: Result<Way>,
+}
+
+/// How a miss can be handed out.
+pub enum Way {
+    /// It is in the cache now.
+    Cached,
+    /// By a descriptor of its source.
+    ReadThrough(Source),
+    /// As bytes; the source is told for its path.
+    Inline(Source, Vec<u8>),
+}
+
+#[derive(Default)]
+struct State {
+    todo: RunSet,
+    at: u64,
+    extra: VecDeque<u64>,
+    ready: VecDeque<Brought>,
+    inline_bytes: u64,
+    under_way: usize,
+    workers: usize,
+    closed: bool,
+}
+
+impl State {
+    fn waiting(&self) -> u64 {
+        self.todo.len() - self.at + self.extra.len() as u64
+    }
+
+    fn window_open(&self) -> bool {
+        self.ready.len() + self.under_way < AHEAD_FRAMES && self.inline_bytes < INLINE_AHEAD_BYTES
+    }
+
+    fn next(&mut self) -> Option<u64> {
+        if let Some(number) = self.extra.pop_front() {
+            return Some(number);
+        }
+        let number = self.todo.select(self.at)?;
+        self.at += 1;
+        Some(number)
+    }
+}
+
+/// The misses of one scan.
+pub struct Misses {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    node: Weak<Node>,
+    opened: Arc<Opened>,
+    who: Credentials,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Misses {
+    /// Begins to bring `todo` for a caller with `who`'s rights.
+    pub fn new(node: &Arc<Node>, opened: &Arc<Opened>, who: &Credentials, todo: RunSet) -> Misses {
+        let state = Mutex::new(State { todo, ..State::default() });
+        let shared = Shared {
+            node: Arc::downgrade(node),
+            opened: opened.clone(),
+            who: who.clone(),
+            state,
+            changed: Condvar::new(),
+        };
+        let misses = Misses { shared: Arc::new(shared) };
+        misses.start_workers(node.config.fetchers);
+        misses
+    }
+
+    /// Adds a frame that was thought to be in the cache.
+    pub fn add(&self, fetchers: usize, number: u64) {
+        self.shared.state().extra.push_back(number);
+        self.start_workers(fetchers);
+        self.shared.changed.notify_all();
+    }
+
+    /// The next frames dealt with, at most `frames_max`; waits for the first. Empty when all have come out.
+    pub fn take(&self, frames_max: usize) -> Vec<Brought> {
+        let state = self.shared.state();
+        let pending =
+            |state: &mut State| state.ready.is_empty() && state.waiting() + state.under_way as u64 > 0;
+        let waited = self.shared.changed.wait_while(state, pending);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let taken: Vec<Brought> = {
+            let count = frames_max.min(state.ready.len());
+            state.ready.drain(..count).collect()
+        };
+        for brought in &taken {
+            if let Ok(Way::Inline(_, bytes)) = &brought.result {
+                state.inline_bytes -= bytes.len() as u64;
+            }
+        }
+        self.shared.changed.notify_all();
+        taken
+    }
+
+    /// Gives back frames that did not fit into a reply; they come out first next time.
+    pub fn give_back(&self, frames: Vec<Brought>) {
+        let mut state = self.shared.state();
+        for brought in frames.into_iter().rev() {
+            if let Ok(Way::Inline(_, bytes)) = &brought.result {
+                state.inline_bytes += bytes.len() as u64;
+            }
+            state.ready.push_front(brought);
+        }
+    }
+
+    fn start_workers(&self, fetchers: usize) {
+        let mut state = self.shared.state();
+        let wanted = (fetchers as u64).min(state.waiting()) as usize;
+        while state.workers < wanted {
+            let shared = self.shared.clone();
+            let spawned = std::thread::Builder::new().name("fetch".into()).spawn(move || work(&shared));
+            match spawned {
+                Ok(_) => state.workers += 1,
+                Err(error) if state.workers == 0 => {
+                    // Nobody would ever deal with them: they fail now, with the reason.
+                    fail_all(&mut state, &error);
+                    self.shared.changed.notify_all();
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Drop for Misses {
+    fn drop(&mut self) {
+        self.shared.state().closed = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+fn fail_all(state: &mut State, cause: &std::io::Error) {
+    while let Some(number) = state.next() {
+        let what = format!("frame {number}: no thread to fetch it with ({cause}); try again");
+        state.ready.push_back(Brought { number, result: Err(Error::new(ErrorKind::Busy, what)) });
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let mut state = shared.state();
+        let number = loop {
+            if state.closed {
+                return leave(state, shared);
+            }
+            if state.window_open() {
+                match state.next() {
+                    Some(number) => break number,
+                    None => return leave(state, shared),
+                }
+            }
+            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        state.under_way += 1;
+        drop(state);
+        let landing = Landing { shared, number, brought: None };
+        landing.with(|| bring(shared, number));
+    }
+}
+
+fn leave(mut state: MutexGuard<'_, State>, shared: &Shared) {
+    state.workers -= 1;
+    drop(state);
+    shared.changed.notify_all();
+}
+
+/// Puts a result in its place also if bringing it panics.
+struct Landing<'a> {
+    shared: &'a Shared,
+    number: u64,
+    brought: Option<Result<Way>>,
+}
+
+impl Landing<'_> {
+    fn with(mut self, bring: impl FnOnce() -> Result<Way>) {
+        self.brought = Some(bring());
+    }
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        let lost = || Err(Error::new(ErrorKind::Io, "the fetch failed inside zazend; see its log"));
+        let result = self.brought.take().unwrap_or_else(lost);
+        let mut state = self.shared.state();
+        if let Ok(Way::Inline(_, bytes)) = &result {
+            state.inline_bytes += bytes.len() as u64;
+        }
+        state.under_way -= 1;
+        if std::thread::panicking() {
+            state.workers -= 1;
+        }
+        state.ready.push_back(Brought { number: self.number, result });
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+}
+
+fn bring(shared: &Shared, number: u64) -> Result<Way> {
+    let gone = || Error::new(ErrorKind::ShuttingDown, "zazend is stopping");
+    let node = shared.node.upgrade().ok_or_else(gone)?;
+    let opened = &shared.opened;
+    let source = opened.source(number)?;
+    check_source(opened, &source, number, &shared.who)?;
+    match node.fetcher.fetch(&node.store, &node.counters, opened, &source, number, Origin::Alien)? {
+        Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached),
+        Outcome::NoRoom => without_room(opened, source, number),
+    }
+}
+
+/// A frame that finds no room: its source's descriptor if the store has such, else its bytes.
+pub fn without_room(opened: &Opened, source: Source, number: u64) -> Result<Way> {
+    let path = opened.at.beneath.join(source.path.as_str())?;
+    let file = opened.backing().open(&path)?;
+    if file.descriptor().is_some() {
+        return Ok(Way::ReadThrough(source));
+    }
+    let (_, length) = crate::fetcher::extent_in(&*file, &source, number, &opened.spelled())?;
+    if length > INLINE_BYTES_MAX {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "frame {number} of {}: {length} bytes find no room in the cache and are beyond the limit of \
+                 {INLINE_BYTES_MAX} for passing through; raise --budget or evict a dataset",
+                opened.spelled()
+            ),
+        ));
+    }
+    let bytes = read_inline(opened, &source, number)?;
+    Ok(Way::Inline(source, bytes))
+}
+
+/// Whether `who` may read the source of frame `number`, as the backing store says it now.
+pub fn check_source(opened: &Opened, source: &Source, number: u64, who: &Credentials) -> Result<()> {
+    let path = opened.at.beneath.join(source.path.as_str())?;
+    let stat = opened.backing().stat(&path).map_err(|error| {
+        let outage = is_outage(&error);
+        let error = error.within(format!("frame {number} of {}", opened.spelled()));
+        if outage { error.within("not in the cache, and its backing store does not answer") } else { error }
+    })?;
+    let folder = path.split().map(|(folder, _)| folder).unwrap_or_default();
+    let reachable = folder == opened.at.beneath || opened.backing().may_search(who, &folder)?;
+    if reachable && who.may_read(stat.uid, stat.gid, stat.mode) {
+        return Ok(());
+    }
+    Err(denied(opened, number, who))
+}
+
+/// The refusal of a frame whose source `who` may not read.
+pub fn denied(opened: &Opened, number: u64, who: &Credentials) -> Error {
+    Error::new(
+        ErrorKind::PermissionDenied,
+        format!(
+            "frame {number} of {}: user {} may not read its source; ask the owner for read permission",
+            opened.spelled(),
+            who.uid
+        ),
+    )
+}

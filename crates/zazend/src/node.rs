@@ -1,0 +1,134 @@
+//! What all services of a daemon share.
+
+use crate::backing_roots::{BackingRoots, Located};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::fetcher::Fetcher;
+use crate::session::Sessions;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_backing::Backing;
+use zazen_call::Caller;
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, Result, Source};
+use zazen_env::RealDisk;
+use zazen_store::Store;
+
+/// The store on this machine's disk.
+pub type NodeStore = Store<RealDisk>;
+
+/// A layout that was looked for in vain is looked for again after this.
+const LAYOUT_HOLD_OFF: Duration = Duration::from_secs(1);
+
+/// The daemon's shared state.
+pub struct Node {
+    /// Settings.
+    pub config: Config,
+    /// The cache.
+    pub store: Arc<NodeStore>,
+    /// The backing stores.
+    pub roots: BackingRoots,
+    /// What happened so far.
+    pub counters: Counters,
+    /// Brings misses.
+    pub fetcher: Fetcher,
+    /// What each connection holds.
+    pub sessions: Sessions,
+    /// Readers that clients should have in flight.
+    pub readers: u16,
+    /// The cache root, resolved.
+    pub cache_root: String,
+    /// The daemon's own user.
+    pub uid: u32,
+    /// When it started.
+    pub started: Instant,
+    /// Set once it stops: no new work is taken.
+    pub draining: AtomicBool,
+}
+
+impl Node {
+    /// Refuses new work while draining.
+    pub fn admit(&self) -> Result<()> {
+        if self.draining.load(Ordering::SeqCst) {
+            return Err(Error::new(
+                ErrorKind::ShuttingDown,
+                format!("zazend on {} is stopping and takes no new work; use another node", self.config.name),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether `caller` may administer any dataset: root, the daemon's own user, or a key holder.
+    pub fn is_operator(&self, caller: &Caller) -> bool {
+        !caller.is_local() || caller.credentials.uid == 0 || caller.credentials.uid == self.uid
+    }
+}
+
+/// A dataset that a connection has opened.
+pub struct Opened {
+    /// Where it is.
+    pub at: Located,
+    /// The template that the user gave, if any.
+    pub pattern: Option<String>,
+    layout: Mutex<KnownLayout>,
+}
+
+#[derive(Default)]
+struct KnownLayout {
+    layout: Option<Arc<Layout>>,
+    looked: Option<Instant>,
+}
+
+impl Opened {
+    /// A dataset whose layout is known already, or not.
+    pub fn new(at: Located, pattern: Option<String>, layout: Option<Layout>) -> Opened {
+        let layout = KnownLayout { layout: layout.map(Arc::new), looked: None };
+        Opened { at, pattern, layout: Mutex::new(layout) }
+    }
+
+    /// As users spell it.
+    pub fn spelled(&self) -> String {
+        self.at.root.spelled(&self.at.beneath)
+    }
+
+    /// The store that it lives on.
+    pub fn backing(&self) -> &dyn Backing {
+        &self.at.root.backing
+    }
+
+    /// The layout, if it is known already.
+    pub fn known_layout(&self) -> Option<Layout> {
+        self.layout.lock().unwrap_or_else(PoisonError::into_inner).layout.as_deref().cloned()
+    }
+
+    /// Replaces what is known of the layout.
+    pub fn set_layout(&self, layout: Layout) {
+        self.layout.lock().unwrap_or_else(PoisonError::into_inner).layout = Some(Arc::new(layout));
+    }
+
+    /// The layout; looked for on the backing store if it isn't known yet (a dataset that was empty when it was
+    /// opened may have frames by now).
+    pub fn layout(&self) -> Result<Option<Arc<Layout>>> {
+        let mut known = self.layout.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.layout.is_none() && known.looked.is_none_or(|at| at.elapsed() > LAYOUT_HOLD_OFF) {
+            let found =
+                zazen_backing::dataset::layout(self.backing(), &self.at.beneath, self.pattern.as_deref())?;
+            *known = KnownLayout { layout: found.map(Arc::new), looked: Some(Instant::now()) };
+        }
+        Ok(known.layout.clone())
+    }
+
+    /// Where frame `number` is on the backing store.
+    pub fn source(&self, number: u64) -> Result<Source> {
+        let found = self.layout()?.and_then(|layout| layout.source(FrameNo::new(number).ok()?));
+        found.ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                format!(
+                    "frame {number} of {}: the dataset has no such frame; check its names or zazen.toml",
+                    self.spelled()
+                ),
+            )
+        })
+    }
+}

@@ -1,0 +1,396 @@
+//! One scan: hands out a set of frames, each once, cached ones first and in storage order, misses as they arrive.
+//!
+//! Invariants: memory does not grow with the set (cached frames are sorted in windows of [`WINDOW_FRAMES`]); the
+//! dataset is not evicted while the scan lives; a copy that differs from its source is dropped and fetched anew;
+//! while the backing store does not answer, copies are handed out unchecked.
+//!
+//! A source that is gone while the store answers and its dataset's directory is there was deleted: its frame is
+//! `NotFound`, though the copy stays until it is evicted (should the file come back unchanged, it counts again).
+
+use crate::config::Validate;
+use crate::misses::{Brought, Misses, Way, denied};
+use crate::node::{Node, Opened};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use zazen_backing::SourceStat;
+use zazen_call::{Caller, Reply};
+use zazen_core::limits::FDS_PER_MESSAGE_MAX;
+use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet, Source};
+use zazen_store::{Entry, ScanGuard};
+use zazen_wire::Message;
+use zazen_wire::frames::{BatchEntry, Delivery, ScanBatch, ScanNext};
+
+/// Cached frames that are put into storage order at a time.
+pub const WINDOW_FRAMES: u64 = 8192;
+
+/// A scan under way, of one connection.
+pub struct Scan {
+    opened: Arc<Opened>,
+    who: Credentials,
+    cursor: Mutex<Cursor>,
+    misses: Misses,
+    _guard: ScanGuard,
+}
+
+/// Where the scan is in the cached frames.
+struct Cursor {
+    cached: RunSet,
+    at: u64,
+    window: VecDeque<Entry>,
+    folders: HashMap<RelPath, bool>,
+}
+
+impl Scan {
+    /// Begins a scan of `set`; also how many of it are cached now.
+    pub fn begin(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
+        let guard = node.store.scan(&opened.at.dataset);
+        let (native, alien) = node.store.holdings(&opened.at.dataset);
+        let cached = set.intersection(&native).union(&set.intersection(&alien));
+        let misses = Misses::new(node, opened, &caller.credentials, set.difference(&cached));
+        let count = cached.len();
+        let cursor = Cursor { cached, at: 0, window: VecDeque::new(), folders: HashMap::new() };
+        let scan = Scan {
+            opened: opened.clone(),
+            who: caller.credentials.clone(),
+            cursor: Mutex::new(cursor),
+            misses,
+            _guard: guard,
+        };
+        (scan, count)
+    }
+
+    /// The next batch. Empty exactly when everything has been handed out.
+    pub fn next(&self, node: &Arc<Node>, ask: &ScanNext) -> Result<Reply> {
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let frames_max = usize::from(ask.frames_max).clamp(1, FDS_PER_MESSAGE_MAX);
+        let mut batch = Batch::default();
+        while batch.entries.is_empty() {
+            let group = self.next_cached(node, &mut cursor, frames_max, ask.bytes_max)?;
+            if group.is_empty() {
+                break;
+            }
+            self.hand_out_cached(node, &mut cursor, group, &mut batch);
+        }
+        while batch.entries.is_empty() {
+            let brought = self.misses.take(frames_max);
+            if brought.is_empty() {
+                break;
+            }
+            self.hand_out_brought(node, brought, ask.bytes_max, &mut batch);
+        }
+        Ok(batch.into_reply())
+    }
+
+    /// Up to `frames_max` cached frames of together `bytes_max` bytes, at least one; none when all are through.
+    fn next_cached(
+        &self,
+        node: &Node,
+        cursor: &mut Cursor,
+        frames_max: usize,
+        bytes_max: u64,
+    ) -> Result<Vec<Entry>> {
+        while cursor.window.is_empty() && cursor.at < cursor.cached.len() {
+            let block = cursor.cached.block(cursor.at, WINDOW_FRAMES);
+            cursor.at += block.len();
+            let entries = node.store.entries(&self.opened.at.dataset, &block)?;
+            if (entries.len() as u64) < block.len() {
+                let found: RunSet = entries.iter().map(|entry| entry.meta.number.get()).collect();
+                self.all_missed(node, &block.difference(&found));
+            }
+            cursor.window.extend(entries);
+        }
+        let mut group: Vec<Entry> = Vec::new();
+        let mut bytes = 0;
+        while let Some(entry) = cursor.window.pop_front() {
+            bytes += entry.meta.length;
+            if !group.is_empty() && (bytes > bytes_max || group.len() >= frames_max) {
+                cursor.window.push_front(entry);
+                break;
+            }
+            group.push(entry);
+        }
+        Ok(group)
+    }
+
+    fn all_missed(&self, node: &Node, numbers: &RunSet) {
+        for number in numbers.iter() {
+            self.misses.add(node.config.fetchers, number);
+        }
+    }
+
+    fn hand_out_cached(&self, node: &Node, cursor: &mut Cursor, group: Vec<Entry>, batch: &mut Batch) {
+        let looks = self.look(node, &group);
+        for (entry, look) in group.iter().zip(looks) {
+            let number = entry.meta.number.get();
+            match look {
+                Look::Stale => {
+                    let dropped = node.store.drop_frame(&self.opened.at.dataset, number);
+                    match dropped {
+                        Ok(true) => node.counters.stale_dropped.add(1),
+                        Ok(false) => {}
+                        Err(error) => tracing::warn!("drop the stale copy of frame {number}: {error}"),
+                    }
+                    self.misses.add(node.config.fetchers, number);
+                }
+                Look::Deleted(error) => batch.fail(node, number, &error),
+                Look::Fresh(stat) => self.hand_out_entry(node, cursor, entry, stat, batch),
+            }
+        }
+    }
+
+    fn hand_out_entry(
+        &self,
+        node: &Node,
+        cursor: &mut Cursor,
+        entry: &Entry,
+        stat: Option<SourceStat>,
+        batch: &mut Batch,
+    ) {
+        let number = entry.meta.number.get();
+        // The source's present owner and mode count; the recorded ones where it can't be asked.
+        let (uid, gid, mode) = match stat {
+            Some(stat) => (stat.uid, stat.gid, stat.mode),
+            None => (entry.meta.uid, entry.meta.gid, entry.meta.mode),
+        };
+        if !self.who.may_read(uid, gid, mode) || !self.may_enter(cursor, &entry.source) {
+            node.counters.permission_denied.add(1);
+            return batch.fail(node, number, &denied(&self.opened, number, &self.who));
+        }
+        match node.store.open_frame(&self.opened.at.dataset, number) {
+            Ok(Some(frame)) => {
+                let delivery = match frame.origin {
+                    Origin::Native => Delivery::Native,
+                    Origin::Alien => Delivery::Alien,
+                };
+                batch.cached(node, frame, delivery);
+            }
+            Ok(None) => self.misses.add(node.config.fetchers, number),
+            Err(error) => batch.fail(node, number, &error),
+        }
+    }
+
+    /// A frame in a folder of its own may be read only by those who may search that folder.
+    fn may_enter(&self, cursor: &mut Cursor, source: &Source) -> bool {
+        let Some((folder, _)) = source.path.split().filter(|(folder, _)| !folder.is_root()) else {
+            return true;
+        };
+        if let Some(known) = cursor.folders.get(&folder) {
+            return *known;
+        }
+        let asked = self.opened.at.beneath.join(folder.as_str());
+        let allowed = asked.and_then(|folder| self.opened.backing().may_search(&self.who, &folder));
+        // Without an answer the frame's own owner and mode decide.
+        let allowed = allowed.unwrap_or(true);
+        if cursor.folders.len() < WINDOW_FRAMES as usize {
+            cursor.folders.insert(folder, allowed);
+        }
+        allowed
+    }
+
+    /// Compares copies with their sources; one question to the store for the whole group.
+    fn look(&self, node: &Node, group: &[Entry]) -> Vec<Look> {
+        let unchecked = || group.iter().map(|_| Look::Fresh(None)).collect();
+        if node.config.validate == Validate::Never {
+            return unchecked();
+        }
+        let mut paths: Vec<RelPath> = Vec::new();
+        let mut asked: HashMap<&RelPath, usize> = HashMap::new();
+        for entry in group.iter().filter(|entry| entry.meta.validator.is_some()) {
+            if let Ok(path) = self.opened.at.beneath.join(entry.source.path.as_str()) {
+                asked.entry(&entry.source.path).or_insert_with(|| {
+                    paths.push(path);
+                    paths.len() - 1
+                });
+            }
+        }
+        if paths.is_empty() {
+            return unchecked();
+        }
+        let Ok(mut stats) = self.opened.backing().stat_many(&paths) else { return unchecked() };
+        if stats.iter().all(Result::is_err) && self.opened.backing().stat(&self.opened.at.beneath).is_err() {
+            // Not a frame's but the dataset's directory is gone: rather a mount's trouble than deleted frames.
+            return unchecked();
+        }
+        let verdict = |entry: &Entry| {
+            let Some(at) = asked.get(&entry.source.path) else { return Look::Fresh(None) };
+            match (&mut stats[*at], entry.meta.validator) {
+                (Ok(stat), Some(validator)) if stat.validator != validator => Look::Stale,
+                (Ok(stat), _) => Look::Fresh(Some(*stat)),
+                (Err(error), _) if error.kind() == ErrorKind::NotFound => Look::Deleted(Error::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "frame {} of {}: its source {} was deleted",
+                        entry.meta.number,
+                        self.opened.spelled(),
+                        entry.source.path
+                    ),
+                )),
+                (Err(_), _) => Look::Fresh(None),
+            }
+        };
+        group.iter().map(verdict).collect()
+    }
+
+    fn hand_out_brought(&self, node: &Node, brought: Vec<Brought>, bytes_max: u64, batch: &mut Batch) {
+        let mut left = brought.into_iter();
+        while let Some(next) = left.next() {
+            if !batch.entries.is_empty() && batch.bytes >= bytes_max {
+                self.misses.give_back(std::iter::once(next).chain(left).collect());
+                return;
+            }
+            let number = next.number;
+            let handed = next.result.and_then(|way| self.hand_out_way(node, number, way, batch));
+            if let Err(error) = handed {
+                batch.fail(node, number, &error);
+            }
+        }
+    }
+
+    fn hand_out_way(&self, node: &Node, number: u64, way: Way, batch: &mut Batch) -> Result<()> {
+        let opened = &self.opened;
+        match way {
+            Way::Cached => match node.store.open_frame(&opened.at.dataset, number)? {
+                Some(frame) => {
+                    let meta = &frame.meta;
+                    if !self.who.may_read(meta.uid, meta.gid, meta.mode) {
+                        return Err(denied(opened, number, &self.who));
+                    }
+                    batch.cached(node, frame, Delivery::Fetched);
+                    Ok(())
+                }
+                // Dropped between its fetch and now, by hand or by a disk that lost it.
+                None => {
+                    let way = crate::misses::without_room(opened, opened.source(number)?, number)?;
+                    match way {
+                        Way::Cached => Err(Error::new(ErrorKind::Busy, "the frame was evicted; try again")),
+                        way => self.hand_out_way(node, number, way, batch),
+                    }
+                }
+            },
+            Way::ReadThrough(source) => batch.read_through(node, opened, &source, number),
+            Way::Inline(source, bytes) => {
+                batch.inline(node, opened, &source, number, bytes);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What comparing a copy with its source says.
+enum Look {
+    /// Equal, or it can't be asked (then without the source's stat).
+    Fresh(Option<SourceStat>),
+    /// The source changed.
+    Stale,
+    /// The source is gone.
+    Deleted(Error),
+}
+
+/// A reply in the making.
+#[derive(Default)]
+struct Batch {
+    entries: Vec<BatchEntry>,
+    fds: Vec<OwnedFd>,
+    bulk: Vec<u8>,
+    bytes: u64,
+}
+
+impl Batch {
+    fn into_reply(self) -> Reply {
+        Reply { payload: ScanBatch { entries: self.entries }.encode(), fds: self.fds, bulk: self.bulk }
+    }
+
+    fn push_fd(&mut self, fd: OwnedFd) -> Option<u16> {
+        self.fds.push(fd);
+        Some(self.fds.len() as u16 - 1)
+    }
+
+    fn fail(&mut self, node: &Node, number: u64, error: &Error) {
+        node.counters.failed.add(1);
+        self.entries.push(BatchEntry {
+            number,
+            delivery: Delivery::Failed,
+            fd: None,
+            offset: 0,
+            length: 0,
+            checksum: None,
+            path: String::new(),
+            error: Some((error.kind() as u32, error.to_string())),
+        });
+    }
+
+    fn cached(&mut self, node: &Node, frame: zazen_store::OpenFrame, delivery: Delivery) {
+        let counters = &node.counters;
+        match delivery {
+            Delivery::Native => {
+                counters.native_reads.add(1);
+                counters.native_bytes.add(frame.meta.length);
+            }
+            Delivery::Alien => {
+                counters.alien_reads.add(1);
+                counters.alien_bytes.add(frame.meta.length);
+            }
+            _ => counters.fetched_reads.add(1),
+        }
+        self.bytes += frame.meta.length;
+        let fd = self.push_fd(frame.file.into());
+        self.entries.push(BatchEntry {
+            number: frame.meta.number.get(),
+            delivery,
+            fd,
+            offset: frame.offset,
+            length: frame.meta.length,
+            checksum: Some(frame.meta.checksum),
+            path: text(&frame.path),
+            error: None,
+        });
+    }
+
+    fn read_through(&mut self, node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<()> {
+        let path = opened.at.beneath.join(source.path.as_str())?;
+        let file = opened.backing().open(&path)?;
+        let (offset, length) = crate::fetcher::extent_in(&*file, source, number, &opened.spelled())?;
+        let fd = file.descriptor().ok_or_else(|| {
+            Error::new(ErrorKind::Io, format!("frame {number} of {}: no descriptor left", opened.spelled()))
+        })?;
+        node.counters.read_through.add(1);
+        self.bytes += length;
+        let fd = self.push_fd(fd);
+        self.entries.push(BatchEntry {
+            number,
+            delivery: Delivery::ReadThrough,
+            fd,
+            offset,
+            length,
+            checksum: None,
+            path: opened.at.root.spelled(&path),
+            error: None,
+        });
+        Ok(())
+    }
+
+    /// The bytes of inline frames follow each other in the bulk part in the order of the entries; `offset` is the
+    /// place in the bulk part.
+    fn inline(&mut self, node: &Node, opened: &Opened, source: &Source, number: u64, bytes: Vec<u8>) {
+        node.counters.inline.add(1);
+        self.bytes += bytes.len() as u64;
+        let path = opened.at.beneath.join(source.path.as_str()).unwrap_or_default();
+        self.entries.push(BatchEntry {
+            number,
+            delivery: Delivery::Inline,
+            fd: None,
+            offset: self.bulk.len() as u64,
+            length: bytes.len() as u64,
+            checksum: Some(zazen_wire::checksum::frame_checksum(&bytes)),
+            path: opened.at.root.spelled(&path),
+            error: None,
+        });
+        self.bulk.extend_from_slice(&bytes);
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,64 @@
+//! The control service: who the daemon is, how it is doing.
+
+use crate::node::Node;
+use std::sync::Arc;
+use zazen_call::{Call, Caller, Reply, Service};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::Message;
+use zazen_wire::frames::{NodeInfo, control_fn, service};
+
+/// The control service of a node.
+pub struct ControlService {
+    node: Arc<Node>,
+}
+
+impl ControlService {
+    /// The service of `node`.
+    pub fn new(node: Arc<Node>) -> ControlService {
+        ControlService { node }
+    }
+
+    fn info(&self) -> NodeInfo {
+        let node = &self.node;
+        NodeInfo {
+            node: node.store.node(),
+            name: node.config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            backing_roots: node.roots.roots.iter().map(|root| root.directory.clone()).collect(),
+            cache_root: node.cache_root.clone(),
+            readers: node.readers,
+        }
+    }
+}
+
+impl Service for ControlService {
+    fn id(&self) -> u16 {
+        service::CONTROL
+    }
+
+    fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+        let payload = match call.function {
+            control_fn::HELLO => self.info().encode(),
+            control_fn::STATUS => crate::status::status(&self.node).to_string().into_bytes(),
+            control_fn::DUMP if self.node.is_operator(caller) => crate::status::dump(&self.node).into_bytes(),
+            control_fn::DUMP => {
+                return Err(Error::new(
+                    ErrorKind::PermissionDenied,
+                    "the state dump names everybody's files; only root and the daemon's user may have it",
+                ));
+            }
+            control_fn::PING => Vec::new(),
+            other => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!(
+                        "the control service has no function {other}; install the same release on both sides"
+                    ),
+                ));
+            }
+        };
+        Ok(Reply { payload, ..Reply::default() })
+    }
+
+    fn detach(&self, _caller: &Caller) {}
+}

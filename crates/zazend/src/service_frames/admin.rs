@@ -1,0 +1,91 @@
+//! EVICT, PIN, VERIFY, REPORT_BAD: for those who may administer a dataset, and for readers that met bad bytes.
+
+use crate::node::{Node, Opened};
+use std::sync::Arc;
+use zazen_call::{Caller, Reply};
+use zazen_core::limits::FRAME_NO_MAX;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::frames::{Evict, Evicted, Pin, ReportBad, Verified, Verify};
+
+/// Frames that one VERIFY checks at most.
+const VERIFY_MAX: u64 = 65_536;
+
+fn opened(node: &Node, caller: &Caller, handle: u32) -> Result<Arc<Opened>> {
+    node.sessions.with(caller.connection, |session| session.opened(handle))
+}
+
+/// Root, the daemon's own user, key holders and the dataset's owner may.
+fn may_administer(node: &Node, caller: &Caller, opened: &Opened) -> Result<()> {
+    if node.is_operator(caller) {
+        return Ok(());
+    }
+    let owner = opened.backing().stat(&opened.at.beneath).map(|stat| stat.uid);
+    if owner.is_ok_and(|owner| owner == caller.credentials.uid) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::PermissionDenied,
+        format!(
+            "dataset {}: only its owner, root and the daemon's user may do this, user {} is neither",
+            opened.spelled(),
+            caller.credentials.uid
+        ),
+    ))
+}
+
+pub(super) fn evict(node: &Node, caller: &Caller, ask: Evict) -> Result<Evicted> {
+    let opened = opened(node, caller, ask.handle)?;
+    may_administer(node, caller, &opened)?;
+    let (frames, bytes) = node.store.evict(&opened.at.dataset, ask.set.as_ref())?;
+    Ok(Evicted { frames, bytes })
+}
+
+pub(super) fn pin(node: &Node, caller: &Caller, ask: Pin) -> Result<Reply> {
+    let opened = opened(node, caller, ask.handle)?;
+    may_administer(node, caller, &opened)?;
+    node.store.pin(&opened.at.dataset, ask.pinned)?;
+    Ok(Reply::default())
+}
+
+pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify) -> Result<Verified> {
+    let opened = opened(node, caller, ask.handle)?;
+    let dataset = &opened.at.dataset;
+    let (native, alien) = node.store.holdings(dataset);
+    let held = native.union(&alien).slice(ask.from, FRAME_NO_MAX);
+    let block = held.block(0, u64::from(ask.frames_max).clamp(1, VERIFY_MAX));
+    let mut found = Verified { checked: 0, bytes: 0, bad: Vec::new(), next: held.select(block.len()) };
+    for number in block.iter() {
+        if node.admit().is_err() {
+            found.next = Some(number);
+            break;
+        }
+        let Some(entry) = node.store.entry(dataset, number)? else { continue };
+        match node.store.verify(dataset, number)? {
+            Some(true) => {}
+            Some(false) => dropped_bad(node, &opened, number, &mut found.bad),
+            None => continue,
+        }
+        found.checked += 1;
+        found.bytes += entry.meta.length;
+    }
+    Ok(found)
+}
+
+pub(super) fn report_bad(node: &Node, caller: &Caller, ask: ReportBad) -> Result<Reply> {
+    let opened = opened(node, caller, ask.handle)?;
+    // A reader's word alone drops nothing: it may have read wrongly, or mean harm.
+    if node.store.verify(&opened.at.dataset, ask.number)? == Some(false) {
+        dropped_bad(node, &opened, ask.number, &mut Vec::new());
+    }
+    Ok(Reply::default())
+}
+
+fn dropped_bad(node: &Node, opened: &Opened, number: u64, bad: &mut Vec<u64>) {
+    node.counters.corrupt_dropped.add(1);
+    tracing::warn!(
+        "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}",
+        opened.spelled(),
+        node.cache_root
+    );
+    bad.push(number);
+}

@@ -1,0 +1,84 @@
+//! FETCH: fills the cache from the backing store (`zazen load`).
+
+use crate::fetcher::Outcome;
+use crate::misses::check_source;
+use crate::node::{Node, Opened};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use zazen_call::Caller;
+use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
+use zazen_wire::frames::{Fetch, Fetched};
+
+/// Failed frames that an answer names.
+const NAMED_MAX: usize = 100;
+
+pub(super) fn fetch(node: &Arc<Node>, caller: &Caller, ask: Fetch) -> Result<Fetched> {
+    node.admit()?;
+    let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    let work = Work {
+        node,
+        caller,
+        opened: &opened,
+        set: &ask.set,
+        origin: ask.origin,
+        next: AtomicU64::new(0),
+        found: Mutex::new(Fetched { fetched: 0, present: 0, bytes: 0, failed: Vec::new() }),
+    };
+    let workers = (node.config.fetchers as u64).min(ask.set.len()).max(1);
+    std::thread::scope(|scope| {
+        for _ in 1..workers {
+            scope.spawn(|| work.run());
+        }
+        work.run();
+    });
+    Ok(work.found.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+struct Work<'a> {
+    node: &'a Arc<Node>,
+    caller: &'a Caller,
+    opened: &'a Opened,
+    set: &'a RunSet,
+    origin: Origin,
+    next: AtomicU64,
+    found: Mutex<Fetched>,
+}
+
+impl Work<'_> {
+    fn run(&self) {
+        while let Some(number) = self.set.select(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let result = self.node.admit().and_then(|()| self.bring(number));
+            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            match result {
+                Ok(Outcome::Stored(bytes)) => {
+                    found.fetched += 1;
+                    found.bytes += bytes;
+                }
+                Ok(Outcome::Present) => found.present += 1,
+                Ok(Outcome::NoRoom) => {
+                    let what = "finds no room in the cache; raise --budget or evict a dataset";
+                    name_failure(&mut found, number, &Error::new(ErrorKind::NoSpace, what));
+                }
+                Err(error) => name_failure(&mut found, number, &error),
+            }
+        }
+    }
+
+    fn bring(&self, number: u64) -> Result<Outcome> {
+        let (node, opened) = (self.node, self.opened);
+        let dataset = &opened.at.dataset;
+        let here = node.store.entry(dataset, number)?;
+        if here.is_some_and(|entry| entry.origin == Origin::Native || self.origin == Origin::Alien) {
+            return Ok(Outcome::Present);
+        }
+        let source = opened.source(number)?;
+        check_source(opened, &source, number, &self.caller.credentials)?;
+        node.fetcher.fetch(&node.store, &node.counters, opened, &source, number, self.origin)
+    }
+}
+
+fn name_failure(found: &mut Fetched, number: u64, error: &Error) {
+    if found.failed.len() < NAMED_MAX {
+        found.failed.push((number, error.kind() as u32, error.to_string()));
+    }
+}

@@ -1,0 +1,69 @@
+//! OPEN: finds a dataset, checks that the caller may search its directories, tells its layout and extent.
+
+use crate::guarded_backing::is_outage;
+use crate::node::{Node, Opened};
+use std::sync::Arc;
+use zazen_backing::{Backing, dataset};
+use zazen_call::Caller;
+use zazen_core::{Error, ErrorKind, Result, RunSet};
+use zazen_wire::frames::{DatasetInfo, OpenDataset};
+
+pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Result<DatasetInfo> {
+    node.admit()?;
+    let at = node.roots.locate(&ask.path)?;
+    let (native, alien) = node.store.holdings(&at.dataset);
+    let held = !native.is_empty() || !alien.is_empty();
+    let known = node.store.layout(&at.dataset);
+    let opened = Opened::new(at.clone(), ask.pattern.clone(), None);
+    let backing = &at.root.backing;
+    let mut extent = None;
+    let backing_ok = match backing.may_search(&caller.credentials, &at.beneath) {
+        Ok(true) => {
+            let told = look(&opened, &ask)?;
+            extent = told.extent;
+            if let Some(layout) = told.layout.or(known) {
+                opened.set_layout(layout);
+            }
+            true
+        }
+        Ok(false) => {
+            return Err(Error::new(
+                ErrorKind::PermissionDenied,
+                format!(
+                    "dataset {}: user {} may not search its directories; ask the owner for permission",
+                    ask.path, caller.credentials.uid
+                ),
+            ));
+        }
+        // Frames may be pushed here before a shared file system shows their directory, and outlive it.
+        Err(error) if held && (is_outage(&error) || error.kind() == ErrorKind::NotFound) => {
+            if let Some(layout) = known {
+                opened.set_layout(layout);
+            }
+            if !is_outage(&error) && ask.want_extent {
+                extent = Some(RunSet::new());
+            }
+            !is_outage(&error)
+        }
+        Err(error) => return Err(error.within(format!("dataset {}", ask.path))),
+    };
+    let layout = opened.known_layout();
+    let handle =
+        node.sessions.with(caller.connection, |session| session.keep_opened(&ask.path, Arc::new(opened)))?;
+    node.counters.opens.add(1);
+    Ok(DatasetInfo { handle, dataset: at.dataset, layout, extent, backing_ok })
+}
+
+struct Told {
+    layout: Option<zazen_core::Layout>,
+    extent: Option<RunSet>,
+}
+
+fn look(opened: &Opened, ask: &OpenDataset) -> Result<Told> {
+    let (backing, beneath) = (opened.backing(), &opened.at.beneath);
+    if ask.want_extent {
+        let described = dataset::describe(backing, beneath, ask.pattern.as_deref())?;
+        return Ok(Told { layout: described.layout, extent: Some(described.extent) });
+    }
+    Ok(Told { layout: dataset::layout(backing, beneath, ask.pattern.as_deref())?, extent: None })
+}

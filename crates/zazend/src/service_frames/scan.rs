@@ -1,0 +1,40 @@
+//! SCAN_OPEN, SCAN_NEXT, SCAN_CLOSE: for local callers, since descriptors don't travel.
+
+use crate::node::Node;
+use crate::scan::Scan;
+use std::sync::Arc;
+use zazen_call::{Caller, Reply};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::frames::{ScanClose, ScanNext, ScanOpen, ScanOpened};
+
+fn local_only(caller: &Caller) -> Result<()> {
+    if caller.is_local() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "scans hand out descriptors, to programs on the same node only; connect to the local daemon's socket",
+    ))
+}
+
+pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: ScanOpen) -> Result<ScanOpened> {
+    local_only(caller)?;
+    node.admit()?;
+    let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    let (scan, cached) = Scan::begin(node, &opened, caller, &ask.set);
+    let scan = node.sessions.with(caller.connection, |session| session.keep_scan(Arc::new(scan)))?;
+    node.counters.scans.add(1);
+    Ok(ScanOpened { scan, cached })
+}
+
+pub(super) fn next(node: &Arc<Node>, caller: &Caller, ask: ScanNext) -> Result<Reply> {
+    local_only(caller)?;
+    let scan = node.sessions.with(caller.connection, |session| session.scan(ask.scan))?;
+    scan.next(node, &ask)
+}
+
+pub(super) fn close(node: &Node, caller: &Caller, ask: ScanClose) -> Result<Reply> {
+    local_only(caller)?;
+    node.sessions.with(caller.connection, |session| session.close_scan(ask.scan));
+    Ok(Reply::default())
+}

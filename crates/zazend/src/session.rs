@@ -1,0 +1,117 @@
+//! What connections hold: opened datasets and scans, by handle; released with the connection.
+
+use crate::node::Opened;
+use crate::scan::Scan;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use zazen_core::{Error, ErrorKind, RelPath, Result};
+
+/// Datasets that one connection may have open.
+pub const OPENED_MAX: usize = 4096;
+/// Scans that one connection may have under way.
+pub const SCANS_MAX: usize = 64;
+
+/// What one connection holds.
+#[derive(Default)]
+pub struct Session {
+    opened: HashMap<u32, Arc<Opened>>,
+    by_path: HashMap<(String, Option<String>), u32>,
+    scans: HashMap<u32, Arc<Scan>>,
+    next: u32,
+    /// Datasets that this connection was found to be allowed to push to, and when.
+    pub push_allowed: HashMap<RelPath, Instant>,
+}
+
+impl Session {
+    /// Keeps an opened dataset; the same path and pattern again take the same handle.
+    pub fn keep_opened(&mut self, path: &str, opened: Arc<Opened>) -> Result<u32> {
+        let key = (path.to_owned(), opened.pattern.clone());
+        if let Some(handle) = self.by_path.get(&key).copied() {
+            self.opened.insert(handle, opened);
+            return Ok(handle);
+        }
+        if self.opened.len() >= OPENED_MAX {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "{OPENED_MAX} datasets are open on this connection, its limit; open another connection"
+                ),
+            ));
+        }
+        self.next += 1;
+        self.by_path.insert(key, self.next);
+        self.opened.insert(self.next, opened);
+        Ok(self.next)
+    }
+
+    /// The dataset behind `handle`.
+    pub fn opened(&self, handle: u32) -> Result<Arc<Opened>> {
+        self.opened.get(&handle).cloned().ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("dataset handle {handle} is not open on this connection; open the dataset first"),
+            )
+        })
+    }
+
+    /// Keeps a scan.
+    pub fn keep_scan(&mut self, scan: Arc<Scan>) -> Result<u32> {
+        if self.scans.len() >= SCANS_MAX {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("{SCANS_MAX} scans are under way on this connection, its limit; close one first"),
+            ));
+        }
+        self.next += 1;
+        self.scans.insert(self.next, scan);
+        Ok(self.next)
+    }
+
+    /// The scan behind `scan`.
+    pub fn scan(&self, scan: u32) -> Result<Arc<Scan>> {
+        self.scans.get(&scan).cloned().ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!("scan {scan} is not under way on this connection; open a scan first"),
+            )
+        })
+    }
+
+    /// Ends a scan; one that isn't there is as good as ended.
+    pub fn close_scan(&mut self, scan: u32) {
+        self.scans.remove(&scan);
+    }
+}
+
+/// All connections' holdings.
+#[derive(Default)]
+pub struct Sessions(Mutex<HashMap<u64, Arc<Mutex<Session>>>>);
+
+impl Sessions {
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, Arc<Mutex<Session>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `work` on what `connection` holds. Calls of one connection come one after another, so nobody waits.
+    pub fn with<T>(&self, connection: u64, work: impl FnOnce(&mut Session) -> T) -> T {
+        let session = self.all().entry(connection).or_default().clone();
+        work(&mut session.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Releases what `connection` held.
+    pub fn release(&self, connection: u64) {
+        let session = self.all().remove(&connection);
+        drop(session);
+    }
+
+    /// (connections with holdings, datasets open, scans under way).
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let sessions: Vec<_> = self.all().values().cloned().collect();
+        let held = sessions.iter().map(|session| {
+            let session = session.lock().unwrap_or_else(PoisonError::into_inner);
+            (session.opened.len(), session.scans.len())
+        });
+        held.fold((sessions.len(), 0, 0), |sum, held| (sum.0, sum.1 + held.0, sum.2 + held.1))
+    }
+}

@@ -1,0 +1,115 @@
+//! The daemon's state, as JSON for tools and as text for people.
+
+use crate::byte_size::show;
+use crate::node::Node;
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+use zazen_backing::Backing;
+
+/// The JSON of STATUS.
+pub fn status(node: &Node) -> Value {
+    let space = node.store.space();
+    let backing = node.roots.roots.iter().map(|root| {
+        let (reads, bytes) = root.backing.traffic();
+        json!({
+            "root": root.directory, "describe": root.backing.describe(), "ok": root.backing.is_ok(),
+            "reads": reads, "bytes": bytes,
+        })
+    });
+    let backing: Vec<Value> = backing.collect();
+    let (connections, opened, scans) = node.sessions.counts();
+    json!({
+        "node": format!("{:032x}", node.store.node()),
+        "name": node.config.name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "uptime_s": node.started.elapsed().as_secs(),
+        "cache": node.cache_root,
+        "readers": node.readers,
+        "space": {
+            "used": space.used, "reserved": space.reserved, "budget": space.budget, "free": space.free,
+        },
+        "counters": counters(node),
+        "hit_rate": node.counters.hit_rate(),
+        "connections": connections,
+        "opened": opened,
+        "scans": scans,
+        "fetches": node.fetcher.under_way(),
+        "backing": backing,
+        "datasets": datasets(node),
+        "draining": node.draining.load(std::sync::atomic::Ordering::SeqCst),
+    })
+}
+
+fn counters(node: &Node) -> Value {
+    let mut all = Map::new();
+    for (name, value) in node.store.counters() {
+        all.insert(name.to_owned(), value.into());
+    }
+    for (name, _, value) in node.counters.all() {
+        all.insert(name.to_owned(), value.into());
+    }
+    Value::Object(all)
+}
+
+/// The JSON of DATASETS.
+pub fn datasets(node: &Node) -> Value {
+    let rows = node.store.datasets().into_iter().map(|dataset| {
+        json!({
+            "dataset": dataset.dataset.as_str(),
+            "path": node.roots.spelled(&dataset.dataset),
+            "natives": dataset.natives,
+            "aliens": dataset.aliens,
+            "bytes": dataset.bytes,
+            "pinned": dataset.pinned,
+            "scans": dataset.scans,
+            "last_use": dataset.last_use,
+        })
+    });
+    Value::Array(rows.collect())
+}
+
+/// The whole state as text.
+pub fn dump(node: &Node) -> String {
+    let mut text = String::new();
+    let space = node.store.space();
+    let (connections, opened, scans) = node.sessions.counts();
+    let head = format!(
+        "zazend {} on {} (node {:032x}, pid {}), up {} s\ncache {}: {} used, {} promised, budget {}, {} free on disk\n\
+         {connections} connections with holdings, {opened} datasets open, {scans} scans, {} fetches under way\n",
+        env!("CARGO_PKG_VERSION"),
+        node.config.name,
+        node.store.node(),
+        std::process::id(),
+        node.started.elapsed().as_secs(),
+        node.cache_root,
+        show(space.used),
+        show(space.reserved),
+        show(space.budget),
+        show(space.free),
+        node.fetcher.under_way(),
+    );
+    text.push_str(&head);
+    for root in &node.roots.roots {
+        let (reads, bytes) = root.backing.traffic();
+        let health = if root.backing.is_ok() { "answers" } else { "does not answer" };
+        let prefix =
+            if root.prefix.is_root() { String::new() } else { format!(" (named {}/…)", root.prefix) };
+        let describe = root.backing.describe();
+        // Writing to a String cannot fail.
+        writeln!(
+            text,
+            "backing {}{prefix}: {describe}, {health}, {reads} reads, {}",
+            root.directory,
+            show(bytes)
+        )
+        .ok();
+    }
+    text.push_str("counters:\n");
+    for (name, _, value) in node.counters.all().into_iter().filter(|counter| counter.2 > 0) {
+        writeln!(text, "  {name} {value}").ok();
+    }
+    text.push_str("store:\n");
+    text.push_str(&node.store.dump());
+    text
+}

@@ -1,0 +1,148 @@
+"""README's commands, typed: every shell line of "Use it on your data" and its Python program, on folders of our own.
+
+The only changes made to a line are where it points (`/lustre`, `/ssd/zazen`, `/etc/zazen/key`, the port) and how many ranks fit
+here (`-n 64`); a line that the test does not know fails it, so that README can't grow a command that nobody ran.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(sys.executable).parent
+FRAMES = 40
+
+
+def blocks(language):
+    text = (ROOT / "README.md").read_text()
+    section = text.split("## Use it on your data")[1].split("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, flags=re.DOTALL)
+
+
+def commands():
+    """The shell lines, without comments; lines that only install are left to `make test` itself."""
+    lines = [line.split("  #")[0].strip() for block in blocks("") for line in block.splitlines()]
+    return [line for line in lines if line and line != "pip install ."]
+
+
+class Site:
+    """Folders that stand for a cluster's, and the daemon started by README's own line."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.lustre = folder / "lustre"
+        self.daemon = None
+        self.watcher = None
+        self.port = None
+        self.socket = folder / "zazend.sock"
+        for name in ("lustre/sim0", "lustre/sim1", "ssd/zazen", "etc/zazen"):
+            (folder / name).mkdir(parents=True)
+        write_frames(self.lustre / "sim0")
+        self.env = {
+            **os.environ,
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "ZAZEN_SOCKET": str(self.socket),
+            "ZAZEN_KEY": str(folder / "etc/zazen/key"),
+        }
+        for name in ("ZAZEN_TESTBED", "ZAZEN_BACKING"):
+            self.env.pop(name, None)
+
+    def here(self, line):
+        for path in ("/lustre", "/ssd/zazen", "/etc/zazen"):
+            line = re.sub(rf"(?<![\w/]){path}", str(self.folder) + path, line)
+        return line.replace("mpirun -n 64", f"mpiexec -n 2 {sys.executable} -u").replace(" -u python ", " -u ")
+
+    def run(self, line, timeout=120):
+        done = subprocess.run(
+            line, shell=True, env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=timeout
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def start_daemon(self, line):
+        ready = self.folder / "ready.json"
+        line = line.rstrip("& ").replace("0.0.0.0:7345", "127.0.0.1:0")
+        self.daemon = subprocess.Popen(
+            ["sh", "-c", f"exec {line} --ready-file {ready}"], env=self.env, cwd=self.folder
+        )
+        wait_for(ready.exists, "the daemon to be ready")
+        listen = json.loads(ready.read_text())["listen"]
+        (self.folder / "nodes.txt").write_text(f"# this machine\n{listen}\n")
+
+    def stop(self):
+        for process in (self.watcher, self.daemon):
+            if process and process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(30)
+
+
+def write_frames(folder):
+    for number in range(FRAMES):
+        temporary = folder / f".frame-{number:07}.bin"
+        temporary.write_bytes(number.to_bytes(4, "little") * 10_000)
+        temporary.rename(folder / f"frame-{number:07}.bin")
+
+
+def wait_for(condition, what, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = Site(tmp_path)
+    yield site
+    site.stop()
+
+
+@pytest.mark.skipif(not shutil.which("mpiexec", path=str(BIN)), reason="mpiexec is not in this environment")
+def test_readme_commands_work_as_typed(site):
+    program = blocks("python")[0]
+    assert "..." in program
+    program = site.here(program).replace("...", "print('frame', number, len(data), path, flush=True)")
+    (site.folder / "analysis.py").write_text(program)
+    typed = []
+    for line in commands():
+        if line == "mpirun -n 64 python analysis.py":
+            wait_for(lambda: held(site) == 2 * FRAMES, "all frames to be held")
+            out = site.run(site.here(line))
+            numbers = sorted(int(row.split()[1]) for row in out.splitlines() if row.startswith("frame "))
+            assert numbers == list(range(FRAMES)), "each frame exactly once"
+            assert all("/ssd/zazen/" in row for row in out.splitlines() if row.startswith("frame ")), out
+        elif line.startswith("zazend "):
+            site.start_daemon(site.here(line))
+        elif line.startswith("zazen push --watch"):
+            site.watcher = subprocess.Popen(
+                ["sh", "-c", "exec " + site.here(line)], env=site.env, cwd=site.folder
+            )
+            time.sleep(0.5)
+            write_frames(site.lustre / "sim1")
+        elif line.startswith(("zazen key new", "zazen load", "zazen status")):
+            site.run(site.here(line))
+        else:
+            pytest.fail(f"README has a command that this test does not know: {line}")
+        typed.append(line.split()[0])
+    assert typed == ["zazen", "zazend", "zazen", "zazen", "mpirun", "zazen"]
+
+
+def held(site):
+    """Frames that the daemon says it holds, of all datasets."""
+    told = json.loads(site.run("zazen datasets --json"))
+    rows = told["datasets"] if isinstance(told, dict) else told
+    return sum(row["natives"] + row["aliens"] for row in rows)
+
+
+def test_readme_shows_the_two_commands():
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text and "make test" in text
+    assert (ROOT / "docs/zazen.svg").exists()
