@@ -93,9 +93,7 @@ class Simulation:
         hidden = path.with_name(f".{path.name}.part")
         with open(hidden, "w+b") as file:
             dcd = self._app.DCDFile(file, self.topology, self.timestep, firstStep=first_step)
-            dcd.writeModel(
-                state.getPositions(asNumpy=True), periodicBoxVectors=state.getPeriodicBoxVectors()
-            )
+            dcd.writeModel(state.getPositions(asNumpy=True), periodicBoxVectors=state.getPeriodicBoxVectors())
             size = file.seek(0, os.SEEK_END)
         os.rename(hidden, path)
         return size
@@ -120,9 +118,7 @@ class Progress:
         print(f"\r\x1b[K{text}" if self._tty else text, end=end, file=sys.stderr, flush=True)
 
 
-def run_block(
-    simulation: Simulation, folder: Path, first: int, count: int, steps: int
-) -> tuple[float, int]:
+def run_block(simulation: Simulation, folder: Path, first: int, count: int, steps: int) -> tuple[float, int]:
     """Write `count` frames into `folder`, each followed by `steps` time steps; return (seconds, bytes of a frame)."""
     frame_bytes = 0
     started = time.perf_counter()
@@ -133,7 +129,13 @@ def run_block(
 
 
 def compared_block(
-    simulation: Simulation, watched: Path, unwatched: Path, first: int, count: int, steps: int, watched_first: bool
+    simulation: Simulation,
+    watched: Path,
+    unwatched: Path,
+    first: int,
+    count: int,
+    steps: int,
+    watched_first: bool,
 ) -> tuple[float, int]:
     """Compute one block twice from the same state; return (time watched / time unwatched, bytes of a frame)."""
     checkpoint = simulation.checkpoint()
@@ -171,7 +173,13 @@ def simulate(arguments: argparse.Namespace) -> dict:
         count = min(arguments.block, arguments.frames - first)
         if arguments.compare and block % 3 == 1 and count == arguments.block:
             ratio, frame_bytes = compared_block(
-                simulation, out, arguments.compare, first, count, arguments.steps, watched_first=block % 2 == 0
+                simulation,
+                out,
+                arguments.compare,
+                first,
+                count,
+                arguments.steps,
+                watched_first=block % 2 == 0,
             )
             ratios.append(ratio)
         else:
@@ -203,10 +211,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="directory of the dataset (made if missing)")
     parser.add_argument("--frames", type=int, default=300, help="frames to write (default 300)")
     parser.add_argument("--steps", type=int, default=4, help="time steps of 4 fs per frame (default 4)")
-    parser.add_argument("--block", type=int, default=8, help="frames per timed block (default 8)")
+    parser.add_argument("--block", type=int, default=6, help="frames per timed block (default 6)")
     parser.add_argument("--threads", type=int, default=1, help="threads of OpenMM (default 1)")
     parser.add_argument("--seed", type=int, default=1, help="seed of velocities and thermostat (default 1)")
-    parser.add_argument("--compare", type=Path, metavar="DIR", help="measure the cost of being watched; DIR: an unwatched directory")
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="DIR",
+        help="measure the cost of being watched; DIR: an unwatched directory",
+    )
     parser.add_argument("--report", type=Path, metavar="FILE", help="write what was done as JSON")
     parsed = parser.parse_args(arguments)
     if min(parsed.frames, parsed.steps, parsed.block, parsed.threads) < 1:

@@ -29,7 +29,7 @@ def two_bit_words(rank, count):
 def two_bit_oracle(per_rank):
     """The paper's table, entry by entry."""
     combined = []
-    for words in zip(*per_rank):
+    for words in zip(*per_rank, strict=True):
         result = 0
         for entry in range(32):
             values = [(word >> (2 * entry)) & 3 for word in words]
@@ -45,10 +45,10 @@ def check(probe, comm):
     ranks = range(size)
     for count in (0, 1, 5, 3000):
         per_rank = [[noise(r, at) for at in range(count)] for r in ranks]
-        sums = [sum(words) & MASK for words in zip(*per_rank)]
+        sums = [sum(words) & MASK for words in zip(*per_rank, strict=True)]
         assert probe.allreduce("sum", per_rank[rank]) == sums, f"sum of {count}"
         ors = []
-        for words in zip(*per_rank):
+        for words in zip(*per_rank, strict=True):
             value = 0
             for word in words:
                 value |= word
@@ -67,7 +67,9 @@ def check(probe, comm):
     mine = [bytes([r]) * (r * 70_001) for r in ranks]
     assert probe.allgatherv(mine[rank]) == mine, "all-gather"
     for length in (0, 1, 1_000_003):
-        assert probe.broadcast(bytes([rank + 1]) * (length if rank == 0 else 3)) == b"\x01" * length, "broadcast"
+        assert probe.broadcast(bytes([rank + 1]) * (length if rank == 0 else 3)) == b"\x01" * length, (
+            "broadcast"
+        )
 
 
 def main():

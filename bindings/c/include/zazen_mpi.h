@@ -1,8 +1,8 @@
 #ifndef ZAZEN_MPI_H
 #define ZAZEN_MPI_H
 
-// Fills a zazen_collectives_t from an MPI communicator. Header only: it is compiled by your own mpicc, so that it always
-// speaks your MPI's ABI. Needs MPI 3.0 or newer and C99 or C++11.
+// Fills a zazen_collectives_t from an MPI communicator. Header only: it is compiled by your own mpicc, so
+// that it always speaks your MPI's ABI. Needs MPI 3.0 or newer and C99 or C++11.
 //
 //   zazen_collectives_t collectives;
 //   if (zazen_collectives_from_mpi(MPI_COMM_WORLD, &collectives)) ...
@@ -24,105 +24,117 @@ extern "C" {
 #define ZAZEN_MPI_BYTES_MAX ((uint64_t)1 << 30)
 
 typedef struct zazen_mpi_context_t {
-  MPI_Comm comm;
-  int rank;
-  int size;
+    MPI_Comm comm;
+    int rank;
+    int size;
 } zazen_mpi_context_t;
 
 static inline int32_t zazen_mpi_allreduce_(void *context, uint64_t *words, uint64_t count, MPI_Op op) {
-  zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
-  uint64_t step = ZAZEN_MPI_BYTES_MAX / sizeof *words;
-  for (uint64_t at = 0; at < count; at += step) {
-    int now = (int)(count - at < step ? count - at : step);
-    int code = MPI_Allreduce(MPI_IN_PLACE, words + at, now, MPI_UINT64_T, op, mpi->comm);
-    if (code != MPI_SUCCESS) return (int32_t)code;
-  }
-  return 0;
+    zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
+    uint64_t step = ZAZEN_MPI_BYTES_MAX / sizeof *words;
+    for (uint64_t at = 0; at < count; at += step) {
+        int now = (int)(count - at < step ? count - at : step);
+        int code = MPI_Allreduce(MPI_IN_PLACE, words + at, now, MPI_UINT64_T, op, mpi->comm);
+        if (code != MPI_SUCCESS)
+            return (int32_t)code;
+    }
+    return 0;
 }
 
 static inline int32_t zazen_mpi_allreduce_sum_(void *context, uint64_t *words, uint64_t count) {
-  return zazen_mpi_allreduce_(context, words, count, MPI_SUM);
+    return zazen_mpi_allreduce_(context, words, count, MPI_SUM);
 }
 
 static inline int32_t zazen_mpi_allreduce_or_(void *context, uint64_t *words, uint64_t count) {
-  return zazen_mpi_allreduce_(context, words, count, MPI_BOR);
+    return zazen_mpi_allreduce_(context, words, count, MPI_BOR);
 }
 
 static inline int32_t zazen_mpi_alltoall_(void *context, const uint64_t *send, uint64_t *receive) {
-  zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
-  return (int32_t)MPI_Alltoall(send, 1, MPI_UINT64_T, receive, 1, MPI_UINT64_T, mpi->comm);
+    zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
+    return (int32_t)MPI_Alltoall(send, 1, MPI_UINT64_T, receive, 1, MPI_UINT64_T, mpi->comm);
 }
 
 // Pairwise in shifted order: 64-bit lengths, no incast, and independent of the library's tuning tables.
 static inline int32_t zazen_mpi_alltoallv_(void *context, const void *const *send, const uint64_t *send_bytes,
                                            void *const *receive, const uint64_t *receive_bytes) {
-  zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
-  for (int shift = 1; shift < mpi->size; shift++) {
-    int to = (mpi->rank + shift) % mpi->size, from = (mpi->rank + mpi->size - shift) % mpi->size;
-    uint64_t sent = 0, got = 0;
-    while (sent < send_bytes[to] || got < receive_bytes[from]) {
-      uint64_t out = send_bytes[to] - sent, into = receive_bytes[from] - got;
-      if (out > ZAZEN_MPI_BYTES_MAX) out = ZAZEN_MPI_BYTES_MAX;
-      if (into > ZAZEN_MPI_BYTES_MAX) into = ZAZEN_MPI_BYTES_MAX;
-      int code = MPI_Sendrecv((const char *)send[to] + sent, (int)out, MPI_BYTE, out ? to : MPI_PROC_NULL, 0,
-                              (char *)receive[from] + got, (int)into, MPI_BYTE, into ? from : MPI_PROC_NULL, 0,
-                              mpi->comm, MPI_STATUS_IGNORE);
-      if (code != MPI_SUCCESS) return (int32_t)code;
-      sent += out;
-      got += into;
+    zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
+    for (int shift = 1; shift < mpi->size; shift++) {
+        int to = (mpi->rank + shift) % mpi->size, from = (mpi->rank + mpi->size - shift) % mpi->size;
+        uint64_t sent = 0, got = 0;
+        while (sent < send_bytes[to] || got < receive_bytes[from]) {
+            uint64_t out = send_bytes[to] - sent, into = receive_bytes[from] - got;
+            if (out > ZAZEN_MPI_BYTES_MAX)
+                out = ZAZEN_MPI_BYTES_MAX;
+            if (into > ZAZEN_MPI_BYTES_MAX)
+                into = ZAZEN_MPI_BYTES_MAX;
+            int code = MPI_Sendrecv((const char *)send[to] + sent, (int)out, MPI_BYTE,
+                                    out ? to : MPI_PROC_NULL, 0, (char *)receive[from] + got, (int)into,
+                                    MPI_BYTE, into ? from : MPI_PROC_NULL, 0, mpi->comm, MPI_STATUS_IGNORE);
+            if (code != MPI_SUCCESS)
+                return (int32_t)code;
+            sent += out;
+            got += into;
+        }
     }
-  }
-  return 0;
+    return 0;
 }
 
 static inline int32_t zazen_mpi_broadcast_(void *context, void *buffer, uint64_t bytes) {
-  zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
-  for (uint64_t at = 0; at < bytes; at += ZAZEN_MPI_BYTES_MAX) {
-    uint64_t now = bytes - at < ZAZEN_MPI_BYTES_MAX ? bytes - at : ZAZEN_MPI_BYTES_MAX;
-    int code = MPI_Bcast((char *)buffer + at, (int)now, MPI_BYTE, 0, mpi->comm);
-    if (code != MPI_SUCCESS) return (int32_t)code;
-  }
-  return 0;
+    zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
+    for (uint64_t at = 0; at < bytes; at += ZAZEN_MPI_BYTES_MAX) {
+        uint64_t now = bytes - at < ZAZEN_MPI_BYTES_MAX ? bytes - at : ZAZEN_MPI_BYTES_MAX;
+        int code = MPI_Bcast((char *)buffer + at, (int)now, MPI_BYTE, 0, mpi->comm);
+        if (code != MPI_SUCCESS)
+            return (int32_t)code;
+    }
+    return 0;
 }
 
-// Fills `collectives` with a duplicate of `comm`, an intracommunicator. Collective over it. Returns ZAZEN_OK, or ZAZEN_MPI
-// (MPI is not up, or a call failed), ZAZEN_INVALID_ARGUMENT (an intercommunicator or MPI_COMM_NULL) or ZAZEN_NO_SPACE
-// (no memory); then nothing was changed. Free it with zazen_collectives_free_mpi before MPI_Finalize.
+// Fills `collectives` with a duplicate of `comm`, an intracommunicator. Collective over it. Returns ZAZEN_OK,
+// or ZAZEN_MPI (MPI is not up, or a call failed), ZAZEN_INVALID_ARGUMENT (an intercommunicator or
+// MPI_COMM_NULL) or ZAZEN_NO_SPACE (no memory); then nothing was changed. Free it with
+// zazen_collectives_free_mpi before MPI_Finalize.
 static inline int32_t zazen_collectives_from_mpi(MPI_Comm comm, zazen_collectives_t *collectives) {
-  int up = 0, down = 0, inter = 0;
-  if (MPI_Initialized(&up) != MPI_SUCCESS || !up || MPI_Finalized(&down) != MPI_SUCCESS || down) return ZAZEN_MPI;
-  if (comm == MPI_COMM_NULL || collectives == NULL) return ZAZEN_INVALID_ARGUMENT;
-  if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS) return ZAZEN_MPI;
-  if (inter) return ZAZEN_INVALID_ARGUMENT;
-  zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)malloc(sizeof *mpi);
-  if (mpi == NULL) return ZAZEN_NO_SPACE;
-  if (MPI_Comm_dup(comm, &mpi->comm) != MPI_SUCCESS) {
-    free(mpi);
-    return ZAZEN_MPI;
-  }
-  MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(mpi->comm, &mpi->rank);
-  MPI_Comm_size(mpi->comm, &mpi->size);
-  memset(collectives, 0, sizeof *collectives);
-  collectives->struct_size = sizeof *collectives;
-  collectives->context = mpi;
-  collectives->rank = (uint64_t)mpi->rank;
-  collectives->size = (uint64_t)mpi->size;
-  collectives->allreduce_sum = zazen_mpi_allreduce_sum_;
-  collectives->allreduce_or = zazen_mpi_allreduce_or_;
-  collectives->alltoall = zazen_mpi_alltoall_;
-  collectives->alltoallv = zazen_mpi_alltoallv_;
-  collectives->broadcast = zazen_mpi_broadcast_;
-  return ZAZEN_OK;
+    int up = 0, down = 0, inter = 0;
+    if (MPI_Initialized(&up) != MPI_SUCCESS || !up || MPI_Finalized(&down) != MPI_SUCCESS || down)
+        return ZAZEN_MPI;
+    if (comm == MPI_COMM_NULL || collectives == NULL)
+        return ZAZEN_INVALID_ARGUMENT;
+    if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS)
+        return ZAZEN_MPI;
+    if (inter)
+        return ZAZEN_INVALID_ARGUMENT;
+    zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)malloc(sizeof *mpi);
+    if (mpi == NULL)
+        return ZAZEN_NO_SPACE;
+    if (MPI_Comm_dup(comm, &mpi->comm) != MPI_SUCCESS) {
+        free(mpi);
+        return ZAZEN_MPI;
+    }
+    MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(mpi->comm, &mpi->rank);
+    MPI_Comm_size(mpi->comm, &mpi->size);
+    memset(collectives, 0, sizeof *collectives);
+    collectives->struct_size = sizeof *collectives;
+    collectives->context = mpi;
+    collectives->rank = (uint64_t)mpi->rank;
+    collectives->size = (uint64_t)mpi->size;
+    collectives->allreduce_sum = zazen_mpi_allreduce_sum_;
+    collectives->allreduce_or = zazen_mpi_allreduce_or_;
+    collectives->alltoall = zazen_mpi_alltoall_;
+    collectives->alltoallv = zazen_mpi_alltoallv_;
+    collectives->broadcast = zazen_mpi_broadcast_;
+    return ZAZEN_OK;
 }
 
 // Frees what zazen_collectives_from_mpi made. Collective; call it before MPI_Finalize.
 static inline void zazen_collectives_free_mpi(zazen_collectives_t *collectives) {
-  zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)collectives->context;
-  if (mpi == NULL) return;
-  MPI_Comm_free(&mpi->comm);
-  free(mpi);
-  memset(collectives, 0, sizeof *collectives);
+    zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)collectives->context;
+    if (mpi == NULL)
+        return;
+    MPI_Comm_free(&mpi->comm);
+    free(mpi);
+    memset(collectives, 0, sizeof *collectives);
 }
 
 #ifdef __cplusplus

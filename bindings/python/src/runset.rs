@@ -141,7 +141,7 @@ impl PyRunSet {
     }
 
     fn __repr__(&self) -> String {
-        let mut text = format!("<RunSet of {}:", self.0.len());
+        let mut text = format!("<RunSet of {}{}", self.0.len(), if self.0.is_empty() { "" } else { ":" });
         for (at, run) in self.0.runs().take(REPR_RUNS + 1).enumerate() {
             // Writing to a String cannot fail.
             let _ = match run {

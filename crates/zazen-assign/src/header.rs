@@ -3,6 +3,7 @@
 //! All ranks judge the same headers in the same order, so all come to the same error or to none: nobody is
 //! left waiting in a later round.
 
+use crate::blocks::violation;
 use crate::fingerprint::{Draws, Fingerprinter};
 use crate::{Input, Protocol, Rules};
 use zazen_core::{Error, ErrorKind, Request, Result, RunSet};
@@ -93,9 +94,8 @@ fn decode(bytes: &[u8], rank: usize) -> Result<Header> {
 pub(crate) fn judge(headers: &[Vec<u8>]) -> Result<Opening> {
     let mut all = Vec::with_capacity(headers.len());
     for (rank, bytes) in headers.iter().enumerate() {
-        match decode(bytes, rank)
-            .map_err(|error| error.within(format!("rank {rank} of {}", headers.len())))?
-        {
+        let broken = |error| violation("header", rank, "it does not decode").caused_by(error);
+        match decode(bytes, rank).map_err(broken)? {
             Header::Ready(ready) => all.push(ready),
             Header::Declined(kind, reason) => {
                 return Err(Error::new(kind, format!("rank {rank} cannot take part: {reason}")));

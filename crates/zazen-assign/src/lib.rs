@@ -105,6 +105,8 @@ pub struct Input {
 pub struct Assignment {
     /// The frame numbers that this rank reads.
     pub set: RunSet,
+    /// The same by the rule that assigned them: what is read from the node's cache, and what is fetched.
+    pub parts: Parts,
     /// Frames of this rank read as natives, aliens and residue.
     pub mine: Counts,
     /// The same over all ranks.
@@ -117,6 +119,17 @@ pub struct Assignment {
     pub bytes_sent: u64,
     /// Collective rounds.
     pub rounds: u32,
+}
+
+/// One rank's frame numbers by the rule that assigned them; disjoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Rule 1: the node holds them as natives.
+    pub native: RunSet,
+    /// Rule 2: the node holds them as aliens.
+    pub alien: RunSet,
+    /// Rule 3: no node that took part reads them from its cache.
+    pub residue: RunSet,
 }
 
 /// Frames by the rule that assigned them.

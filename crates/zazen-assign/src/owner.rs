@@ -18,10 +18,10 @@ pub(crate) struct Offer {
 pub(crate) struct Resolved {
     /// By node: frames that are its own without contest.
     pub(crate) loads: Vec<u64>,
-    /// By node: contested frames that it holds.
+    /// By node: contested frames that it holds; no entries at all if none are contested.
     pub(crate) claims: Vec<RunSet>,
     /// By node: aliens that are not to be read there, since the frame is native elsewhere or (paper's rules)
-    /// several nodes have it as an alien.
+    /// several nodes have it as an alien. No entries at all if there are none.
     pub(crate) knocked: Vec<RunSet>,
     /// Frames that nobody reads from its cache.
     pub(crate) residue: RunSet,
@@ -73,13 +73,18 @@ pub(crate) fn resolve(
     let [native, alien, contested] = resolver.counts;
     Resolved {
         loads: resolver.loads,
-        claims: claims.map(|(native, alien)| native.finish().union(&alien.finish())).collect(),
-        knocked: resolver.knocked.into_iter().map(Builder::finish).collect(),
+        claims: sparse(claims.map(|(native, alien)| native.finish().union(&alien.finish())).collect()),
+        knocked: sparse(resolver.knocked.into_iter().map(Builder::finish).collect()),
         residue: resolver.residue.finish(),
         native,
         alien,
         contested,
     }
+}
+
+/// With thousands of nodes even empty sets take room on every rank.
+fn sparse(by_node: Vec<RunSet>) -> Vec<RunSet> {
+    if by_node.iter().all(RunSet::is_empty) { Vec::new() } else { by_node }
 }
 
 struct Resolver<'a> {
@@ -246,7 +251,7 @@ impl Resolver<'_> {
             self.counts[0] += count;
         }
         if let Some(left) = gap.and_then(|gap| members(&gap, base, limit)) {
-            let _ = left;
+            self.residue.push_run(left);
         }
         Some(limit)
     }

@@ -3,14 +3,14 @@
 //! The real protocol runs over in-process ranks; this is how `zazen assign --scenario` and other people's
 //! oracles check it. Frames are never listed: a billion are as cheap to describe as ten.
 
-use crate::{Assignment, Input, Path, Protocol, Rules, assign, threads};
+use crate::{Assignment, Input, Parts, Path, Protocol, Rules, assign, threads};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Error, ErrorKind, Request, Result, Run, RunSet};
 
-/// The most ranks a scenario may have; each is a thread.
-pub const RANKS_MAX: usize = 4096;
+/// The most ranks a scenario may have: each is a thread, and an all-to-all among them is a million blocks.
+pub const RANKS_MAX: usize = 1024;
 
 /// What is assigned among whom. In JSON:
 /// `{"nodes_of_ranks":[0,0,1,1],"begin":0,"end":999,"stride":1,"native":[[[first,count,step],…] per node],
@@ -46,7 +46,8 @@ pub struct Scenario {
 /// What came of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// By rank: the frame numbers it reads, as disjoint runs (first, count, step).
+    /// By rank: the frame numbers it reads, as disjoint runs (first, count, step); those of natives first, then
+    /// of aliens and of residue, each ascending.
     pub assigned: Vec<Vec<[u64; 3]>>,
     /// Frames read as natives.
     pub native: u64,
@@ -83,7 +84,7 @@ pub fn run_scenario(scenario: &Scenario) -> Result<Outcome> {
     let shares: Vec<Assignment> = errors.into_iter().chain(shares).collect::<Result<_>>()?;
     let total = shares[0].total;
     Ok(Outcome {
-        assigned: shares.iter().map(|share| triples(&share.set)).collect(),
+        assigned: shares.iter().map(|share| triples(&share.parts)).collect(),
         native: total.native,
         alien: total.alien,
         residue: total.residue,
@@ -96,8 +97,10 @@ pub fn run_scenario(scenario: &Scenario) -> Result<Outcome> {
     })
 }
 
-fn triples(set: &RunSet) -> Vec<[u64; 3]> {
-    set.runs().map(|run| [run.first, run.count, run.step]).collect()
+/// Part by part, since natives and residue that interleave are few runs each and many together.
+fn triples(parts: &Parts) -> Vec<[u64; 3]> {
+    let runs = [&parts.native, &parts.alien, &parts.residue].into_iter().flat_map(RunSet::runs);
+    runs.map(|run| [run.first, run.count, run.step]).collect()
 }
 
 impl Scenario {
@@ -335,7 +338,7 @@ mod tests {
         check_error(set("nodes_of_ranks", json!([])), InvalidArgument, "nodes_of_ranks");
         check_error(set("nodes_of_ranks", json!([0, -1])), InvalidArgument, "nodes_of_ranks[1]");
         check_error(set("nodes_of_ranks", json!([0, 2])), InvalidArgument, "nodes_of_ranks[1]");
-        check_error(set("nodes_of_ranks", json!(vec![0; 4097])), TooLarge, "nodes_of_ranks");
+        check_error(set("nodes_of_ranks", json!(vec![0; 1025])), TooLarge, "nodes_of_ranks");
         check_error(set("native", json!([[[0, 0, 1]], []])), InvalidArgument, "native[0][0]");
         check_error(set("native", json!([[[0, 1, 1], [0, 2, 0]], []])), InvalidArgument, "native[0][1]");
         check_error(set("native", json!([[[0, 1]], []])), InvalidArgument, "native[0][0]");
@@ -403,6 +406,7 @@ mod tests {
         let dead = run_scenario(&scenario).unwrap();
         assert_eq!((dead.path, dead.native, dead.residue), ("exchange", 875_000_000, 125_000_000));
         let sizes: Vec<u64> = dead.assigned.iter().map(|runs| runs.iter().map(|run| run[1]).sum()).collect();
+        assert!(dead.assigned.iter().all(|runs| runs.len() == 2), "{:?}", dead.assigned);
         assert!(sizes.iter().all(|size| (142_857_142..=142_857_143).contains(size)), "{sizes:?}");
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! A rank that returns an error, panics or leaves early never hangs the others: whoever waits for it gets an
 //! error that names it. So does everyone when two ranks call different collectives.
+//!
+//! No more ranks compute at a time than there are cores, so that thousands of them need the working memory of
+//! a few; a rank that waits in a collective lets another one on.
 
 use crate::collectives::{Collectives, two_bit};
 use std::cell::Cell;
@@ -19,11 +22,15 @@ pub fn run<T: Send>(size: usize, body: impl Fn(&ThreadRank) -> Result<T> + Sync)
     std::thread::scope(|scope| {
         let spawned: Vec<_> = (0..size)
             .map(|rank| {
-                let member = ThreadRank { hub: hub.clone(), rank, round: Cell::new(0) };
+                let member =
+                    ThreadRank { hub: hub.clone(), rank, round: Cell::new(0), computing: Cell::new(false) };
                 let spawned = std::thread::Builder::new()
                     .name(format!("rank-{rank}"))
                     .stack_size(STACK_BYTES)
-                    .spawn_scoped(scope, move || body(&member));
+                    .spawn_scoped(scope, move || {
+                        member.begin();
+                        body(&member)
+                    });
                 // The closure is gone with its rank where no thread could be had, so that the others are told.
                 spawned
                     .map_err(|source| Error::io(format!("start a thread for rank {rank} of {size}"), source))
@@ -45,25 +52,33 @@ pub struct ThreadRank {
     hub: Arc<Hub>,
     rank: usize,
     round: Cell<u64>,
+    computing: Cell<bool>,
 }
 
 impl Drop for ThreadRank {
     fn drop(&mut self) {
-        self.hub.lock().departed.get_or_insert(self.rank);
+        let mut state = self.hub.lock();
+        state.departed.get_or_insert(self.rank);
+        self.pause(&mut state);
         self.hub.changed.notify_all();
     }
 }
 
 struct Hub {
     size: usize,
+    cores: usize,
     state: Mutex<State>,
+    /// A round is complete, or a rank has departed.
     changed: Condvar,
+    /// A rank has stopped computing.
+    idle: Condvar,
 }
 
 struct State {
     /// Contributions to the round that is being collected.
     slots: Vec<Option<Arc<Deposit>>>,
     arrived: usize,
+    computing: usize,
     /// The last complete round. It may be overwritten only after all have seen it: a round is complete when
     /// every rank has come to it, hence has left the one before.
     complete: (u64, Arc<Vec<Arc<Deposit>>>),
@@ -82,10 +97,12 @@ impl Hub {
         let state = State {
             slots: vec![None; size],
             arrived: 0,
+            computing: 0,
             complete: (0, Arc::new(Vec::new())),
             departed: None,
         };
-        Hub { size, state: Mutex::new(state), changed: Condvar::new() }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Hub { size, cores, state: Mutex::new(state), changed: Condvar::new(), idle: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -95,6 +112,24 @@ impl Hub {
 }
 
 impl ThreadRank {
+    /// Waits for a core.
+    fn begin(&self) {
+        let mut state = self.hub.lock();
+        while state.computing == self.hub.cores {
+            state = self.hub.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.computing += 1;
+        self.computing.set(true);
+    }
+
+    /// Gives its core to another rank.
+    fn pause(&self, state: &mut State) {
+        if self.computing.replace(false) {
+            state.computing -= 1;
+            self.hub.idle.notify_one();
+        }
+    }
+
     /// Everyone's deposit in the next round, by rank.
     fn exchange(
         &self,
@@ -113,6 +148,7 @@ impl ThreadRank {
             state.arrived = 0;
             self.hub.changed.notify_all();
         }
+        self.pause(&mut state);
         while state.complete.0 < round {
             if let Some(rank) = state.departed {
                 return Err(Error::new(
@@ -124,6 +160,7 @@ impl ThreadRank {
         }
         let all = state.complete.1.clone();
         drop(state);
+        self.begin();
         let length = all[self.rank].words.len();
         if let Some(rank) = all.iter().position(|other| other.call != call || other.words.len() != length) {
             return Err(Error::new(

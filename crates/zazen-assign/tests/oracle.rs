@@ -61,7 +61,10 @@ fn compare(case: &Case, found: &[Assignment], expected: &[BTreeSet<u64>], totals
         assert_eq!(&set, expected, "{what}: rank {rank}");
         assert!(set.iter().all(|frame| seen.insert(*frame)), "{what}: a frame is read twice");
         assert_eq!([share.total.native, share.total.alien, share.total.residue], totals, "{what}: totals");
-        let mine = share.mine;
+        let (mine, parts) = (share.mine, &share.parts);
+        assert!(parts.native.union(&parts.alien).union(&parts.residue) == share.set, "{what}: parts");
+        let lengths = [parts.native.len(), parts.alien.len(), parts.residue.len()];
+        assert_eq!(lengths, [mine.native, mine.alien, mine.residue], "{what}: rank {rank}'s parts");
         assert_eq!(
             mine.native + mine.alien + mine.residue,
             set.len() as u64,

@@ -99,6 +99,13 @@ pub struct ServerLimits {
     pub stall_timeout: Duration,
 }
 
+impl Default for ServerLimits {
+    /// 1024 connections, 30 seconds.
+    fn default() -> ServerLimits {
+        ServerLimits { connections_max: 1024, stall_timeout: Duration::from_secs(30) }
+    }
+}
+
 /// How a client presents itself to a remote daemon.
 #[derive(Clone, Debug)]
 pub struct Identity {

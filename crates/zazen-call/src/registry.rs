@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use zazen_core::{Error, ErrorKind, Result};
 
 struct Entry {
     socket: Arc<OwnedFd>,
@@ -40,22 +41,36 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number for a new connection, or `None` if there are too many. Peers that have proven nothing get half
-    /// of the places, so that strangers can't lock the cluster's own out.
-    pub(crate) fn admit(&self, socket: &Arc<OwnedFd>, unproven: bool) -> Option<u64> {
+    /// A number for a new connection; fails with `Busy` if there are too many, `ShuttingDown` while draining.
+    /// Peers that have proven nothing get half of the places, so that strangers can't lock the cluster's own
+    /// out.
+    pub(crate) fn admit(&self, socket: &Arc<OwnedFd>, unproven: bool) -> Result<u64> {
         let mut state = self.state();
         let unproven_max = self.connections_max.div_ceil(2);
-        if state.draining
-            || state.connections.len() >= self.connections_max
-            || (unproven && state.unproven >= unproven_max)
-        {
-            return None;
+        if state.draining {
+            return Err(Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down"));
+        }
+        if state.connections.len() >= self.connections_max {
+            let max = self.connections_max;
+            let why = format!(
+                "the daemon is at its limit of {max} connections; try again, or raise `connections_max`"
+            );
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
+        if unproven && state.unproven >= unproven_max {
+            let why = format!(
+                "{unproven_max} connections that have not proven the cluster key yet are open; try again"
+            );
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("the daemon is busy: {why}, or raise `connections_max`"),
+            ));
         }
         state.last += 1;
         state.unproven += usize::from(unproven);
         let number = state.last;
         state.connections.insert(number, Entry { socket: Arc::clone(socket), in_call: false, unproven });
-        Some(number)
+        Ok(number)
     }
 
     pub(crate) fn mark_proven(&self, number: u64) {

@@ -184,9 +184,12 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
         tcp::set_options(socket.as_fd());
     }
     let stream = Stream::new(socket, carrier == Carrier::Unix);
-    let Some(number) = shared.registry.admit(stream.socket(), carrier == Carrier::Tcp) else {
-        refuse(shared, stream);
-        return;
+    let number = match shared.registry.admit(stream.socket(), carrier == Carrier::Tcp) {
+        Ok(number) => number,
+        Err(error) => {
+            refuse(stream, &error);
+            return;
+        }
     };
     let for_thread = Arc::clone(shared);
     let spawned = std::thread::Builder::new().name(format!("call-{number}")).spawn(move || {
@@ -199,20 +202,9 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
     }
 }
 
-/// Tells one caller too many so, without ever blocking the acceptor.
-fn refuse(shared: &Shared, stream: Stream) {
-    let error = if shared.registry.is_draining() {
-        Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
-    } else {
-        Error::new(
-            ErrorKind::Busy,
-            format!(
-                "the daemon is at its limit of {} connections; try again, or raise `connections_max`",
-                shared.limits.connections_max
-            ),
-        )
-    };
+/// Tells a caller that it is one too many, without ever blocking the acceptor.
+fn refuse(stream: Stream, error: &Error) {
     // A fresh socket's send buffer holds these few bytes: this can't block.
-    let _ = send_error(&stream, (0, 0, 0), &error);
+    let _ = send_error(&stream, (0, 0, 0), error);
     stream.linger(Duration::from_millis(1), 0);
 }

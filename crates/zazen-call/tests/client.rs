@@ -1,4 +1,5 @@
 //! What a client is told when the daemon is missing, wrong, or dies.
+#![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 mod common;
 

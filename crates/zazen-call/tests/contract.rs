@@ -1,4 +1,5 @@
 //! The contract of a carrier: the same tests over the unix socket and over TCP.
+#![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 mod common;
 
@@ -8,6 +9,8 @@ use zazen_call::ServerLimits;
 use zazen_core::ErrorKind;
 use zazen_wire::checksum::frame_checksum;
 
+/// Runs `test` on each carrier; the last one named before a failure is the one that failed.
+#[allow(clippy::print_stderr, reason = "shown only if the test fails")]
 fn each(test: impl Fn(Carrier)) {
     for carrier in CARRIERS {
         eprintln!("carrier {carrier:?}");

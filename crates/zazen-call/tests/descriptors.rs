@@ -1,10 +1,12 @@
 //! Descriptors on the unix socket: they arrive, close on exec, and none is ever left open. The only test of its
 //! process, since it counts the process's open files.
+#![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 mod common;
 
 use common::*;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Resource, Rlimit};
 use std::io::{IoSlice, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -108,4 +110,21 @@ fn descriptors_arrive_and_never_leak() {
     settled();
     assert_eq!(open_files(), before);
     bench.assert_serves();
+
+    // At the limit of open files the caller learns why, and nothing stays open.
+    let mut connection = bench.connect(Carrier::Unix);
+    connection.call(SERVICE, ECHO, b"", &[]).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let used = open_files();
+    let old = rustix::process::getrlimit(Resource::Nofile);
+    let low = Rlimit { current: Some(used as u64 + 4), ..old };
+    rustix::process::setrlimit(Resource::Nofile, low).unwrap();
+    let refused = connection.call_with_fds(SERVICE, FDS, b"", &[], &[file.as_fd(); 20]);
+    rustix::process::setrlimit(Resource::Nofile, old).unwrap();
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains("ulimit -n"), "{error}");
+    drop((connection, file));
+    settled();
+    assert_eq!(open_files(), before);
 }

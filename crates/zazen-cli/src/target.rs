@@ -75,27 +75,42 @@ impl Targets {
     /// Fails if none answers, or if one says that there is no such dataset.
     pub(crate) fn open(&self, path: &Path, want_extent: bool) -> Result<Vec<Opened>> {
         let path = dataset_path(path)?;
-        let mut opened = Vec::new();
-        let mut silent: Option<Error> = None;
-        for node in self.nodes()? {
-            let attempt = match node.connect() {
-                Ok(mut remote) => remote.open(&path, None, want_extent).map(|info| (remote, info)),
+        self.each(|node, remote| {
+            remote.open(&path, None, want_extent).map(|info| (node.name.clone(), info))
+        })
+        .map(|answers| {
+            answers.into_iter().map(|(remote, (name, info))| Opened { name, remote, info }).collect()
+        })
+    }
+
+    /// What `ask` gets from every node that answers; the others are told on stderr. Fails if none answers, or if
+    /// one refuses.
+    pub(crate) fn each<T>(&self, mut ask: impl FnMut(&Node, &mut Remote) -> Result<T>) -> Result<Vec<(Remote, T)>> {
+        let nodes = self.nodes()?;
+        let (mut answers, mut silent) = (Vec::new(), Vec::new());
+        for node in &nodes {
+            match node.connect() {
+                Ok(mut remote) => match ask(node, &mut remote) {
+                    Ok(answer) => answers.push((remote, answer)),
+                    Err(error) if is_silence(&error) => silent.push((node, error)),
+                    Err(error) => return Err(error),
+                },
                 Err(error) if error.kind() == ErrorKind::Authentication => return Err(error),
-                Err(error) => Err(error),
-            };
-            match attempt {
-                Ok((remote, info)) => opened.push(Opened { name: node.name, remote, info }),
-                Err(error) if is_silence(&error) => {
-                    output::note(format!("node {}: {error}; left out", node.name));
-                    silent = Some(error);
-                }
-                Err(error) => return Err(error),
+                Err(error) => silent.push((node, error)),
             }
         }
-        match (opened.is_empty(), silent) {
-            (true, Some(error)) => Err(error.within("no node answers")),
-            _ => Ok(opened),
+        if answers.is_empty() {
+            let count = silent.len();
+            return Err(match silent.into_iter().next() {
+                Some((_, error)) if count == 1 => error,
+                Some((_, error)) => error.within(format!("none of {count} nodes answers; the first one")),
+                None => Error::new(ErrorKind::Config, "nodes: the list is empty; name at least one"),
+            });
         }
+        for (node, error) in silent {
+            output::note(format!("node {}: {error}; left out", node.name));
+        }
+        Ok(answers)
     }
 }
 

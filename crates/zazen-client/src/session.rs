@@ -201,7 +201,7 @@ impl Dataset {
             Some(job) => job,
             None => access.open_direct(number, &mut None)?,
         };
-        match access.read(job) {
+        match access.read(job, &|| ()) {
             Some(got) => Ok(Frame::new(number, got?)),
             None => Err(Error::new(ErrorKind::ShuttingDown, format!("frame {number}: the read was stopped"))),
         }

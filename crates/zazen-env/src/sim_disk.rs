@@ -28,6 +28,8 @@ struct Sim {
     fail_at: Option<(u64, i32)>,
     fail_read_at: Option<u64>,
     capacity: u64,
+    /// What `free_bytes` goes by, where it differs.
+    told_capacity: u64,
     read_only: bool,
     dead: bool,
     locked: bool,
@@ -137,6 +139,7 @@ impl SimDisk {
             fail_at: None,
             fail_read_at: None,
             capacity,
+            told_capacity: capacity,
             read_only: false,
             dead: false,
             locked: false,
@@ -181,7 +184,20 @@ impl SimDisk {
 
     /// Bytes that the disk can hold from now on; beyond them writes end short with ENOSPC.
     pub fn set_capacity(&self, bytes: u64) {
+        let mut sim = guard(&self.sim);
+        (sim.capacity, sim.told_capacity) = (bytes, bytes);
+    }
+
+    /// As [`SimDisk::set_capacity`], but `free_bytes` goes on telling the old figure: somebody else is filling
+    /// the file system.
+    pub fn set_lying_capacity(&self, bytes: u64) {
         guard(&self.sim).capacity = bytes;
+    }
+
+    /// A copy of the disk that goes its own way, with a seed of its own.
+    pub fn fork(&self, seed: u64) -> SimDisk {
+        let sim = guard(&self.sim);
+        SimDisk::of(sim.tree.clone(), SeededRandom::new(seed), sim.capacity)
     }
 
     /// Whether all changes are refused with EROFS.
@@ -205,11 +221,14 @@ impl SimDisk {
         SimDisk::of(sim.tree.after_kill(), sim.random.clone(), sim.capacity)
     }
 
-    /// Paths of all files, sorted: for assertions.
-    pub fn files(&self) -> Vec<String> {
+    /// Paths and lengths of all files, sorted: for assertions.
+    pub fn files(&self) -> Vec<(String, u64)> {
         let sim = guard(&self.sim);
-        let files = sim.tree.current.iter().filter(|(_, node)| **node != Node::Dir);
-        files.map(|(path, _)| path.clone()).collect()
+        let file = |(path, node): (&String, &Node)| match node {
+            Node::File(inode) => Some((path.clone(), sim.tree.inodes[*inode].bytes.len() as u64)),
+            Node::Dir => None,
+        };
+        sim.tree.current.iter().filter_map(file).collect()
     }
 
     /// Changes a file's bytes behind everybody's back; false if there is no such file.
@@ -363,7 +382,7 @@ impl Disk for SimDisk {
 
     fn free_bytes(&self) -> Result<u64> {
         let sim = guard(&self.sim);
-        Ok(sim.capacity.saturating_sub(sim.used()))
+        Ok(sim.told_capacity.saturating_sub(sim.used()))
     }
 
     fn sync_dir(&self, path: &DiskPath) -> Result<()> {
@@ -441,7 +460,7 @@ impl DiskFile for SimFile {
     fn set_access(&self, _gid: u32, _mode: u32) -> Result<()> {
         let mut sim = guard(&self.sim);
         if sim.step("set the access", &self.path)? {
-            sim.tree.inodes[self.inode].marked = true;
+            sim.tree.mark(self.inode);
         }
         sim.finish("set the access", &self.path)
     }

@@ -18,6 +18,8 @@ enum Change {
     Set(String, Node),
     Rename(String, String),
     Unset(String),
+    /// Zazen's mark on an inode: attributes are journalled like names.
+    Mark(usize),
 }
 
 /// A file's bytes: what programs see and what has been synced.
@@ -51,7 +53,7 @@ impl Inode {
             let end = len.min(start + 512);
             let take = |from: &[u8], into: &mut [u8]| {
                 let have = from.len().clamp(start, end) - start;
-                into[..have].copy_from_slice(&from[start..start + have]);
+                into[..have].copy_from_slice(from.get(start..start + have).unwrap_or(&[]));
             };
             let into = &mut bytes[start..end];
             match fate {
@@ -68,7 +70,7 @@ impl Inode {
                 bytes[at] = *byte;
             }
         }
-        let marked = if random.percent(50) { self.marked } else { self.durable_marked };
+        let marked = self.durable_marked;
         Inode { durable: bytes.clone(), bytes, marked, durable_marked: marked }
     }
 }
@@ -95,6 +97,7 @@ fn apply(names: &mut BTreeMap<String, Node>, change: &Change) {
         Change::Unset(path) => {
             names.remove(path);
         }
+        Change::Mark(_) => {}
     }
 }
 
@@ -120,6 +123,11 @@ impl Tree {
         self.change(Change::Unset(path.to_owned()));
     }
 
+    pub(crate) fn mark(&mut self, inode: usize) {
+        self.inodes[inode].marked = true;
+        self.change(Change::Mark(inode));
+    }
+
     pub(crate) fn new_file(&mut self, path: &str) -> usize {
         self.inodes.push(Inode::default());
         let inode = self.inodes.len() - 1;
@@ -143,10 +151,14 @@ impl Tree {
         let touches = |change: &Change| match change {
             Change::Set(path, _) | Change::Unset(path) => folder(path) == dir,
             Change::Rename(from, to) => folder(from) == dir || folder(to) == dir,
+            Change::Mark(_) => false,
         };
         let upto = self.journal.iter().rposition(touches).map_or(0, |at| at + 1);
         for change in self.journal.drain(..upto) {
             apply(&mut self.durable, &change);
+            if let Change::Mark(inode) = change {
+                self.inodes[inode].durable_marked = true;
+            }
         }
     }
 
@@ -164,7 +176,13 @@ impl Tree {
         for change in &self.journal[..kept as usize] {
             apply(&mut names, change);
         }
-        let inodes = self.inodes.iter().map(|inode| inode.after_power_failure(random)).collect();
+        let mut inodes: Vec<Inode> =
+            self.inodes.iter().map(|inode| inode.after_power_failure(random)).collect();
+        for change in &self.journal[..kept as usize] {
+            if let Change::Mark(inode) = change {
+                (inodes[*inode].marked, inodes[*inode].durable_marked) = (true, true);
+            }
+        }
         Tree { current: names.clone(), durable: names, journal: Vec::new(), inodes }
     }
 

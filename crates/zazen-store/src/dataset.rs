@@ -360,13 +360,13 @@ impl<D: Disk> Dataset<D> {
                 None => return Ok(()),
             },
         };
-        ignore_absent(self.disk.remove(&path))
+        self.room.removed(ignore_absent(self.disk.remove(&path)))
     }
 
     fn remove_segment(&self, writer: &mut Writer<D::File>, segment: u64) -> Result<()> {
         writer.segments.close(segment);
         self.update(|index| index.segment_gone(segment));
-        ignore_absent(self.disk.remove(&segments::path(&self.path, segment)))
+        self.room.removed(ignore_absent(self.disk.remove(&segments::path(&self.path, segment))))
     }
 }
 

@@ -138,7 +138,7 @@ impl<D: Disk> Store<D> {
         // What could not be removed is not counted any more; the next walk finds it.
         let after = dataset.read_index().footprint();
         dataset.room.settle(before, after);
-        removed?;
+        self.room().removed(removed)?;
         drop(writer);
         self.end(dataset)?;
         let bytes = before.saturating_sub(dataset.read_index().footprint());

@@ -9,6 +9,8 @@
 
 mod activity;
 mod admit;
+#[cfg(any(test, feature = "contract"))]
+pub mod contract;
 mod counters;
 mod dataset;
 mod evict;

@@ -217,7 +217,7 @@ impl<D: Disk> Put<D> {
         let old = &found.record.meta;
         let access = |meta: &FrameMeta| (meta.uid, meta.gid, meta.mode);
         let new_access = refresh && access(old) != access(&self.meta);
-        if new_access && matches!(self.target, Target::File { .. } | Target::Memory(_)) {
+        if new_access && !matches!(self.target, Target::Nowhere) {
             // Its segment, or its file, is open to others than may read it now: the bytes move.
             let origin = if promote { Origin::Native } else { found.origin };
             let asked = std::mem::replace(&mut self.origin, origin);
@@ -247,119 +247,96 @@ impl<D: Disk> Put<D> {
     }
 
     /// Names and records the frame, in the place of `old` if there is one.
+    ///
+    /// The old copy goes first: it is of no use any more, and a crash then leaves a miss rather than a record of
+    /// the old bytes over a file with the new ones.
     fn store_new(
         &mut self,
         dataset: &Dataset<D>,
         writer: &mut Writer<D::File>,
         old: Option<Found>,
     ) -> Result<Stored> {
-        let source = match &old {
-            Some(old) if dataset.source(&old.record)?.as_ref() == Some(&self.source) => old.record.source,
-            _ => dataset.source_ref(&self.source, self.meta.number)?,
+        if matches!(self.target, Target::Nowhere) {
+            let text = "the copy here was evicted or replaced while it came a second time; send it again";
+            return Err(self.error(ErrorKind::Busy, text.to_owned()));
+        }
+        let mut named_before = None;
+        if let Some(old) = old {
+            if dataset.source(&old.record)?.as_ref() == Some(&self.source) {
+                named_before = Some(old.record.source);
+            }
+            if let Err(error) = dataset.remove(writer, old.origin, &[old.record]) {
+                tracing::warn!("{error}; the old copy of a frame may take room until the next start");
+            }
+        }
+        let source = match named_before {
+            Some(source) => source,
+            None => dataset.source_ref(&self.source, self.meta.number)?,
         };
-        let target = std::mem::replace(&mut self.target, Target::Nowhere);
-        let (storage, segment_len) = match target {
-            Target::Nowhere => {
-                let text = "it was evicted while it came a second time; send it again".to_owned();
-                return Err(self.error(ErrorKind::Busy, text));
-            }
-            Target::Memory(bytes) => {
-                let disk = &*dataset.disk;
-                let (address, len) =
-                    writer.segments.append(disk, &dataset.path, &self.meta, self.origin, &bytes)?;
-                (Storage::Packed(address), Some(len))
-            }
-            Target::File { file, path } => {
-                let is_piece = self.source.offset > 0 || self.source.length.is_some();
-                let storage = if is_piece { Storage::Piece } else { Storage::Plain };
-                self.target = Target::File { file, path: path.clone() };
-                self.name(dataset, &path, storage, old.as_ref())?;
-                self.target = Target::Nowhere;
-                (storage, None)
-            }
-        };
+        let (storage, segment_len) = self.place(dataset, writer)?;
         let record = Record { op: RecordOp::Put, meta: self.meta.clone(), storage, source };
-        self.record(dataset, writer, old, record, segment_len)?;
+        if let Storage::Packed(address) = storage {
+            let segment = segments::locate(address).0;
+            dataset.update(|index| index.segment_changed(segment, segment_len, 1));
+        }
+        let recorded = dataset.append(writer, self.origin, std::slice::from_ref(&record), |index| {
+            index.enter(self.origin, &record);
+        });
+        if let Err(error) = recorded {
+            let _ = dataset.remove_storage(writer, &record);
+            return Err(error);
+        }
         Ok(Stored::Stored)
     }
 
-    /// Renames the finished file to its place.
-    fn name(&self, dataset: &Dataset<D>, from: &DiskPath, storage: Storage, old: Option<&Found>) -> Result<()> {
-        if storage == Storage::Piece {
-            return dataset.disk.rename(from, &dataset.piece_path(self.meta.number));
+    /// Brings the bytes to their place: where that is, and the length of the segment if it is one.
+    fn place(
+        &mut self,
+        dataset: &Dataset<D>,
+        writer: &mut Writer<D::File>,
+    ) -> Result<(Storage, Option<u64>)> {
+        match &self.target {
+            Target::Memory(bytes) => {
+                let disk = &*dataset.disk;
+                let (address, len) =
+                    writer.segments.append(disk, &dataset.path, &self.meta, self.origin, bytes)?;
+                Ok((Storage::Packed(address), Some(len)))
+            }
+            Target::File { path, .. } => {
+                let is_piece = self.source.offset > 0 || self.source.length.is_some();
+                if is_piece {
+                    dataset.disk.rename(path, &dataset.piece_path(self.meta.number))?;
+                } else {
+                    self.name(dataset, path)?;
+                }
+                // From here on there is no unfinished file to remove.
+                self.target = Target::Nowhere;
+                Ok((if is_piece { Storage::Piece } else { Storage::Plain }, None))
+            }
+            Target::Nowhere => Err(self.error(ErrorKind::Busy, "it has no bytes; send it again".to_owned())),
         }
+    }
+
+    /// Renames the finished file to the dataset's own path of it.
+    fn name(&self, dataset: &Dataset<D>, from: &DiskPath) -> Result<()> {
         let _no_new_datasets = self.store.creation_paused();
         self.store.check_nesting(&self.dataset, &self.source)?;
         let to = dataset.plain_path(&self.source)?;
-        let replaces = |old: &Found| -> Result<bool> {
-            Ok(old.record.storage == Storage::Plain && dataset.source(&old.record)?.as_ref() == Some(&self.source))
-        };
-        if old.map(replaces).transpose()?.unwrap_or(false) {
-            return dataset.disk.rename(from, &to);
-        }
-        let named = dataset.disk.rename_new(from, &to);
-        let Err(error) = named else { return Ok(()) };
+        let Err(error) = dataset.disk.rename_new(from, &to) else { return Ok(()) };
         // Zazen's mark and no record: what a crash or a failed removal left.
         let left_over = error.kind() == ErrorKind::Conflict
             && dataset.disk.stat(&to)?.is_some_and(|stat| stat.is_file && stat.marked);
-        if left_over {
-            return match dataset.number_at(&self.source)? {
-                None => dataset.disk.rename(from, &to),
-                Some(number) => Err(self.error(
-                    ErrorKind::Conflict,
-                    format!("its file {} is that of frame {number} already; give each its own", self.source.path),
-                )),
-            };
+        if left_over && dataset.number_at(&self.source)?.is_none() {
+            return dataset.disk.rename(from, &to);
         }
         if error.kind() == ErrorKind::Conflict {
             count(&self.store.tally().conflicts, 1);
         }
+        if left_over {
+            let text = format!("its file {} is another frame's already; give each its own", self.source.path);
+            return Err(self.error(ErrorKind::Conflict, text));
+        }
         Err(error.within(format!("frame {} of dataset {}", self.meta.number, self.dataset)))
-    }
-
-    /// Appends the record, and tells the index. If that fails, the frame's bytes go again.
-    fn record(
-        &self,
-        dataset: &Dataset<D>,
-        writer: &mut Writer<D::File>,
-        old: Option<Found>,
-        record: Record,
-        segment_len: Option<u64>,
-    ) -> Result<()> {
-        let segment = match record.storage {
-            Storage::Packed(address) => Some(segments::locate(address).0),
-            _ => None,
-        };
-        if let Some(segment) = segment {
-            dataset.update(|index| index.segment_changed(segment, segment_len, 1));
-        }
-        let same_log = old.as_ref().filter(|old| old.origin == self.origin);
-        let mut records = Vec::with_capacity(2);
-        records.extend(same_log.map(|old| Record { op: RecordOp::Remove, ..old.record.clone() }));
-        records.push(record.clone());
-        let recorded = dataset.append(writer, self.origin, &records, |index| {
-            if let Some(old) = &old {
-                index.leave(old.origin, &old.record);
-            }
-            index.enter(self.origin, &record);
-        });
-        if let Err(error) = recorded {
-            // The old copy's file may be gone already: it goes as a whole.
-            if let Some(old) = &old {
-                dataset.update(|index| index.leave(old.origin, &old.record));
-            }
-            let _ = dataset.remove_storage(writer, &record);
-            return Err(error);
-        }
-        let Some(old) = old else { return Ok(()) };
-        if !dataset.same_place(&old.record, &record)? {
-            dataset.remove_storage(writer, &old.record)?;
-        }
-        if old.origin != self.origin {
-            let gone = Record { op: RecordOp::Remove, ..old.record };
-            dataset.append(writer, old.origin, &[gone], |_| {})?;
-        }
-        Ok(())
     }
 }
 

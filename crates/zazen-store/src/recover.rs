@@ -75,15 +75,24 @@ impl<D: Disk> Dataset<D> {
                 twice.push(origin);
             }
         }
+        if !twice.is_empty() {
+            // What was counted of them is wrong: written anew, each number is in a log once.
+            dataset.room.settle(0, index.footprint());
+            dataset.index = RwLock::new(index);
+            for origin in twice {
+                dataset.rewrite(&mut dataset.lock_writer(), origin)?;
+            }
+            dataset.room.settle(dataset.read_index().footprint(), 0);
+            let Dataset { path, disk, room, temporaries, .. } = dataset;
+            let (dataset, _) = Dataset::open(path, disk, room, temporaries, report)?;
+            return Ok((dataset, true));
+        }
         dataset.last_use = AtomicU64::new(index.state.last_use);
         let next_segment = dataset.open_segments(&mut index)?;
         dataset.writer = Mutex::new(Writer { segments: SegmentWriter::new(next_segment) });
         dataset.room.settle(0, index.footprint());
         dataset.index = RwLock::new(index);
         let mut writer = dataset.lock_writer();
-        for origin in twice {
-            dataset.rewrite(&mut writer, origin)?;
-        }
         report.frames_dropped += dataset.natives_win(&mut writer)?;
         drop(writer);
         let index = dataset.read_index();
@@ -174,7 +183,7 @@ impl<D: Disk> Dataset<D> {
     }
 
     /// Whether two records of one frame mean the same bytes on disk.
-    pub(crate) fn same_place(&self, one: &Record, other: &Record) -> Result<bool> {
+    fn same_place(&self, one: &Record, other: &Record) -> Result<bool> {
         Ok(one.storage == other.storage
             && (one.storage != Storage::Plain || self.source(one)? == self.source(other)?))
     }

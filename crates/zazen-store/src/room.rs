@@ -3,6 +3,7 @@
 //! Invariant: used + reserved never exceeds the budget by a put: what a put will use is reserved before its
 //! first byte is written. All sizes are counted in blocks of 4 KiB, as a file system gives them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// Bytes that a file of `bytes` takes.
@@ -25,11 +26,12 @@ pub(crate) struct Room {
     budget: u64,
     floor: u64,
     account: Mutex<Account>,
+    leaking: AtomicBool,
 }
 
 impl Room {
     pub(crate) fn new(budget: u64, floor: u64) -> Room {
-        Room { budget, floor, account: Mutex::default() }
+        Room { budget, floor, account: Mutex::default(), leaking: AtomicBool::new(false) }
     }
 
     fn guard(&self) -> MutexGuard<'_, Account> {
@@ -61,6 +63,18 @@ impl Room {
     pub(crate) fn release(&self, bytes: u64) {
         let mut account = self.guard();
         account.reserved = account.reserved.saturating_sub(bytes);
+    }
+
+    /// Notes a removal that failed: a file may be left that nobody counts, so the next start must walk the trees.
+    pub(crate) fn removed(&self, removed: zazen_core::Result<()>) -> zazen_core::Result<()> {
+        if removed.is_err() {
+            self.leaking.store(true, Ordering::Relaxed);
+        }
+        removed
+    }
+
+    pub(crate) fn is_leaking(&self) -> bool {
+        self.leaking.load(Ordering::Relaxed)
     }
 
     /// Something that took `before` takes `after` now.

@@ -112,8 +112,7 @@ impl State {
         let mut end = path.len();
         // The last run of digits that is the number; an earlier one may be a time step's folder.
         while let Some(last) = path[..end].rfind(|c: char| c.is_ascii_digit()) {
-            let start = path[..last].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
-            let start = path[start..].find(|c: char| c.is_ascii_digit()).map_or(start, |at| start + at);
+            let start = path[..=last].trim_end_matches(|c: char| c.is_ascii_digit()).len();
             let digits = &path[start..=last];
             if digits.parse() == Ok(number.get()) {
                 let width = if digits.starts_with('0') { digits.len() } else { 0 };

@@ -253,6 +253,11 @@ impl<D: Disk> Store<D> {
         self.node
     }
 
+    /// The cache root.
+    pub fn root(&self) -> &std::path::Path {
+        self.disk.root()
+    }
+
     /// What is held of `dataset`, as (natives, aliens); empty sets for an unknown dataset. A cheap snapshot.
     pub fn holdings(&self, dataset: &RelPath) -> (Arc<RunSet>, Arc<RunSet>) {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Default::default() };
@@ -364,8 +369,9 @@ impl<D: Disk> Store<D> {
         };
         let len = file.len()?;
         let packed = matches!(found.record.storage, zazen_wire::record::Storage::Packed(_));
-        let end = offset + found.record.meta.length;
-        let fits = if packed { len >= end } else { len == end };
+        let (length, end) = (found.record.meta.length, offset + found.record.meta.length);
+        // An empty frame may lie behind its segment's end: nothing was written for it.
+        let fits = if packed { len >= end || length == 0 } else { len == end };
         Ok(Some((found, fits.then_some((file, offset, path)))))
     }
 
@@ -543,6 +549,9 @@ impl<D: Disk> Store<D> {
             }
         }
         self.disk.sync_all()?;
+        if self.room.is_leaking() {
+            return Ok(());
+        }
         registry::mark_clean(&*self.disk, self.serial())?;
         self.clean.store(true, Ordering::Release);
         Ok(())

@@ -1,5 +1,6 @@
 //! Decoders against the world: any bytes give a message or an error, what is read is written the same, and
 //! memory stays in proportion to the input.
+#![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout as Allocation, System};

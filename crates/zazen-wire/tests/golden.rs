@@ -1,4 +1,5 @@
 //! Golden bytes: what is on the wire today stays readable, and stays what is written.
+#![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use std::fmt::Debug;
 use zazen_core::{

@@ -16,16 +16,20 @@ pub const DEFAULT_FETCHERS: usize = 8;
 /// Share of the file system's free space that the budget takes where none is given.
 pub const DEFAULT_BUDGET_PERCENT: u64 = 80;
 
+const EXAMPLES: &str = "\
+Examples:
+  zazend --cache /ssd/zazen --backing /lustre
+  zazend --cache /ssd/zazen --backing /lustre --listen 0.0.0.0 --key /etc/zazen/key --budget 800G
+  zazend --config /etc/zazen/zazend.toml --check
+
+ZAZEN_LOG sets what is logged: error, warn, info (default), debug.";
+
 /// zazend: keeps frames of scientific data on this node's disk and hands them to the programs that compute here.
 ///
-/// Run one per node:
-///
-///     zazend --cache /ssd/zazen --backing /lustre --listen 0.0.0.0 --key /etc/zazen/key
-///
-/// Flags win over the file given with --config. SIGTERM drains and stops, a second one stops at once; SIGUSR1
-/// writes the whole state to the log (or to --dump-file).
+/// Run one per node. Flags win over the file given with --config. SIGTERM drains and stops, a second one stops at
+/// once; SIGUSR1 writes the whole state to the log (or to --dump-file).
 #[derive(Parser, Clone, Debug, Default)]
-#[command(name = "zazend", version, verbatim_doc_comment, max_term_width = 110)]
+#[command(name = "zazend", version, max_term_width = 110, after_help = EXAMPLES)]
 pub struct Args {
     /// Directory for cached frames, on a local disk; made if it doesn't exist
     #[arg(long, value_name = "DIR")]

@@ -14,8 +14,8 @@ use crate::session::Sessions;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zazen_backing::Backing;
 use zazen_call::{ClusterKey, Server, ServerLimits};
@@ -29,7 +29,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// A running daemon. Dropping it without [`Daemon::stop`] stops its listeners at once.
 pub struct Daemon {
     node: Arc<Node>,
-    server: Server,
+    server: Arc<Server>,
     listen: Option<SocketAddr>,
     metrics: Option<MetricsPage>,
 }
@@ -61,7 +61,6 @@ impl Daemon {
         let key = config.key.as_deref().map(ClusterKey::from_file).transpose()?;
         raise_descriptor_limit();
         let disk = RealDisk::new(&config.cache)?;
-        disk.lock()?;
         let cache_root = disk.root().to_path_buf();
         let mut state = CacheState::read(&cache_root)?;
         let (free, capacity) = disk_space(&cache_root)?;
@@ -93,6 +92,7 @@ impl Daemon {
             uid: rustix::process::geteuid().as_raw(),
             started,
             draining: false.into(),
+            server: OnceLock::new(),
             config,
         });
         // Asked once now, so that a wrong path shows in the log at the start.
@@ -107,7 +107,8 @@ impl Daemon {
         let limits = ServerLimits { connections_max: config.connections_max, stall_timeout: STALL_TIMEOUT };
         let services: Vec<Arc<dyn zazen_call::Service>> =
             vec![Arc::new(ControlService::new(node.clone())), Arc::new(FramesService::new(node.clone()))];
-        let server = Server::new(services, key, limits);
+        let server = Arc::new(Server::new(services, key, limits));
+        node.server.get_or_init(|| Arc::downgrade(&server));
         let metrics = config.metrics.as_deref().map(|addr| MetricsPage::serve(addr, &node)).transpose()?;
         let listen = config.listen.as_deref().map(|addr| server.listen_tcp(addr)).transpose()?;
         make_socket_folder(&config.socket)?;

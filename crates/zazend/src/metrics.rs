@@ -95,14 +95,14 @@ impl Collector for NodeCollector {
             }
         }
         let space = node.store.space();
-        let (connections, opened, scans) = node.sessions.counts();
+        let (opened, scans) = node.sessions.counts();
         let ok = node.roots.roots.iter().filter(|root| root.backing.is_ok()).count();
         for (name, help, value) in [
             ("space_used_bytes", "Bytes that the cache uses", space.used),
             ("space_reserved_bytes", "Bytes promised to frames that are being written", space.reserved),
             ("space_budget_bytes", "Bytes that the cache may use", space.budget),
             ("space_free_bytes", "Bytes free on the cache's file system", space.free),
-            ("connections", "Connections that hold something", connections as u64),
+            ("connections", "Connections now", node.connections() as u64),
             ("opened_datasets", "Datasets open", opened as u64),
             ("scans_under_way", "Scans under way", scans as u64),
             (

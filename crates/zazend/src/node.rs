@@ -6,10 +6,10 @@ use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::session::Sessions;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use zazen_backing::Backing;
-use zazen_call::Caller;
+use zazen_call::{Caller, Server};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, Result, Source};
 use zazen_env::RealDisk;
 use zazen_store::Store;
@@ -44,9 +44,16 @@ pub struct Node {
     pub started: Instant,
     /// Set once it stops: no new work is taken.
     pub draining: AtomicBool,
+    /// The server that carries the services, once there is one.
+    pub server: OnceLock<Weak<Server>>,
 }
 
 impl Node {
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.server.get().and_then(Weak::upgrade).map_or(0, |server| server.connections())
+    }
+
     /// Refuses new work while draining.
     pub fn admit(&self) -> Result<()> {
         if self.draining.load(Ordering::SeqCst) {

@@ -1,8 +1,8 @@
 //! One scan: hands out a set of frames, each once, cached ones first and in storage order, misses as they arrive.
 //!
-//! Invariants: memory does not grow with the set (cached frames are sorted in windows of [`WINDOW_FRAMES`]); the
-//! dataset is not evicted while the scan lives; a copy that differs from its source is dropped and fetched anew;
-//! while the backing store does not answer, copies are handed out unchecked.
+//! Invariants: memory does not grow with the set (cached frames come from the store page by page, natives first,
+//! each page in storage order); the dataset is not evicted while the scan lives; a copy that differs from its source
+//! is dropped and fetched anew; while the backing store does not answer, copies are handed out unchecked.
 //!
 //! A source that is gone while the store answers and its dataset's directory is there was deleted: its frame is
 //! `NotFound`, though the copy stays until it is evicted (should the file come back unchanged, it counts again).
@@ -18,12 +18,12 @@ use zazen_backing::SourceStat;
 use zazen_call::{Caller, Reply};
 use zazen_core::limits::FDS_PER_MESSAGE_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet, Source};
-use zazen_store::{Entry, ScanGuard};
+use zazen_store::{EntriesCursor, Entry, ScanGuard};
 use zazen_wire::Message;
 use zazen_wire::frames::{BatchEntry, Delivery, ScanBatch, ScanNext};
 
-/// Cached frames that are put into storage order at a time.
-pub const WINDOW_FRAMES: u64 = 8192;
+/// Folders whose permissions a scan remembers.
+const FOLDERS_MAX: usize = 8192;
 
 /// A scan under way, of one connection.
 pub struct Scan {
@@ -36,9 +36,10 @@ pub struct Scan {
 
 /// Where the scan is in the cached frames.
 struct Cursor {
-    cached: RunSet,
-    at: u64,
-    window: VecDeque<Entry>,
+    /// Cached frames that the store has not described yet.
+    left: RunSet,
+    pages: EntriesCursor,
+    page: VecDeque<Entry>,
     folders: HashMap<RelPath, bool>,
 }
 
@@ -50,7 +51,12 @@ impl Scan {
         let cached = set.intersection(&native).union(&set.intersection(&alien));
         let misses = Misses::new(node, opened, &caller.credentials, set.difference(&cached));
         let count = cached.len();
-        let cursor = Cursor { cached, at: 0, window: VecDeque::new(), folders: HashMap::new() };
+        let cursor = Cursor {
+            left: cached,
+            pages: EntriesCursor::default(),
+            page: VecDeque::new(),
+            folders: HashMap::new(),
+        };
         let scan = Scan {
             opened: opened.clone(),
             who: caller.credentials.clone(),
@@ -91,22 +97,15 @@ impl Scan {
         frames_max: usize,
         bytes_max: u64,
     ) -> Result<Vec<Entry>> {
-        while cursor.window.is_empty() && cursor.at < cursor.cached.len() {
-            let block = cursor.cached.block(cursor.at, WINDOW_FRAMES);
-            cursor.at += block.len();
-            let entries = node.store.entries(&self.opened.at.dataset, &block)?;
-            if (entries.len() as u64) < block.len() {
-                let found: RunSet = entries.iter().map(|entry| entry.meta.number.get()).collect();
-                self.all_missed(node, &block.difference(&found));
-            }
-            cursor.window.extend(entries);
+        while cursor.page.is_empty() && !cursor.left.is_empty() {
+            self.next_page(node, cursor)?;
         }
         let mut group: Vec<Entry> = Vec::new();
         let mut bytes = 0;
-        while let Some(entry) = cursor.window.pop_front() {
+        while let Some(entry) = cursor.page.pop_front() {
             bytes += entry.meta.length;
             if !group.is_empty() && (bytes > bytes_max || group.len() >= frames_max) {
-                cursor.window.push_front(entry);
+                cursor.page.push_front(entry);
                 break;
             }
             group.push(entry);
@@ -114,10 +113,25 @@ impl Scan {
         Ok(group)
     }
 
-    fn all_missed(&self, node: &Node, numbers: &RunSet) {
-        for number in numbers.iter() {
-            self.misses.add(node.config.fetchers, number);
+    fn next_page(&self, node: &Node, cursor: &mut Cursor) -> Result<()> {
+        let dataset = &self.opened.at.dataset;
+        match node.store.entries_page(dataset, &cursor.left, &mut cursor.pages)? {
+            Some(entries) => {
+                let seen: RunSet = entries.iter().map(|entry| entry.meta.number.get()).collect();
+                // A page may repeat frames when the store has rewritten its log meanwhile.
+                let news = seen.intersection(&cursor.left);
+                cursor.left = cursor.left.difference(&seen);
+                cursor
+                    .page
+                    .extend(entries.into_iter().filter(|entry| news.contains(entry.meta.number.get())));
+            }
+            None => {
+                // Held when the scan began, and gone since.
+                let gone = std::mem::take(&mut cursor.left);
+                gone.iter().for_each(|number| self.misses.add(node.config.fetchers, number));
+            }
         }
+        Ok(())
     }
 
     fn hand_out_cached(&self, node: &Node, cursor: &mut Cursor, group: Vec<Entry>, batch: &mut Batch) {
@@ -183,7 +197,7 @@ impl Scan {
         let allowed = asked.and_then(|folder| self.opened.backing().may_search(&self.who, &folder));
         // Without an answer the frame's own owner and mode decide.
         let allowed = allowed.unwrap_or(true);
-        if cursor.folders.len() < WINDOW_FRAMES as usize {
+        if cursor.folders.len() < FOLDERS_MAX {
             cursor.folders.insert(folder, allowed);
         }
         allowed
@@ -217,6 +231,8 @@ impl Scan {
             let Some(at) = asked.get(&entry.source.path) else { return Look::Fresh(None) };
             match (&mut stats[*at], entry.meta.validator) {
                 (Ok(stat), Some(validator)) if stat.validator != validator => Look::Stale,
+                // The copy's file is readable by path; it must not stay open to those whom the source now refuses.
+                (Ok(stat), _) if entry.meta.mode & !stat.mode & 0o444 != 0 => Look::Stale,
                 (Ok(stat), _) => Look::Fresh(Some(*stat)),
                 (Err(error), _) if error.kind() == ErrorKind::NotFound => Look::Deleted(Error::new(
                     ErrorKind::NotFound,

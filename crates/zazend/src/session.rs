@@ -105,13 +105,13 @@ impl Sessions {
         drop(session);
     }
 
-    /// (connections with holdings, datasets open, scans under way).
-    pub fn counts(&self) -> (usize, usize, usize) {
+    /// (datasets open, scans under way).
+    pub fn counts(&self) -> (usize, usize) {
         let sessions: Vec<_> = self.all().values().cloned().collect();
         let held = sessions.iter().map(|session| {
             let session = session.lock().unwrap_or_else(PoisonError::into_inner);
             (session.opened.len(), session.scans.len())
         });
-        held.fold((sessions.len(), 0, 0), |sum, held| (sum.0, sum.1 + held.0, sum.2 + held.1))
+        held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1))
     }
 }

@@ -17,7 +17,7 @@ pub fn status(node: &Node) -> Value {
         })
     });
     let backing: Vec<Value> = backing.collect();
-    let (connections, opened, scans) = node.sessions.counts();
+    let (opened, scans) = node.sessions.counts();
     json!({
         "node": format!("{:032x}", node.store.node()),
         "name": node.config.name,
@@ -31,7 +31,7 @@ pub fn status(node: &Node) -> Value {
         },
         "counters": counters(node),
         "hit_rate": node.counters.hit_rate(),
-        "connections": connections,
+        "connections": node.connections(),
         "opened": opened,
         "scans": scans,
         "fetches": node.fetcher.under_way(),
@@ -73,10 +73,10 @@ pub fn datasets(node: &Node) -> Value {
 pub fn dump(node: &Node) -> String {
     let mut text = String::new();
     let space = node.store.space();
-    let (connections, opened, scans) = node.sessions.counts();
+    let (opened, scans) = node.sessions.counts();
     let head = format!(
         "zazend {} on {} (node {:032x}, pid {}), up {} s\ncache {}: {} used, {} promised, budget {}, {} free on disk\n\
-         {connections} connections with holdings, {opened} datasets open, {scans} scans, {} fetches under way\n",
+         {} connections, {opened} datasets open, {scans} scans, {} fetches under way\n",
         env!("CARGO_PKG_VERSION"),
         node.config.name,
         node.store.node(),
@@ -87,6 +87,7 @@ pub fn dump(node: &Node) -> String {
         show(space.reserved),
         show(space.budget),
         show(space.free),
+        node.connections(),
         node.fetcher.under_way(),
     );
     text.push_str(&head);

@@ -9,11 +9,11 @@ Read a dataset, on a laptop or on every rank of a job::
         for number, data, path in dataset.frames(comm=MPI.COMM_WORLD):
             ...  # data is a read-only memoryview of the frame's bytes
 
-Every frame is read by exactly one rank, mostly from the disk of the node it runs on. Without ``comm`` one process reads
-all; without a daemon the backing store is read directly, with the same result.
+Every frame is read by exactly one rank, mostly from the disk of the node it runs on. Without ``comm`` one
+process reads all; without a daemon the backing store is read directly, with the same result.
 
-Errors are ``zazen.Error`` and its subclasses, each of which is also the builtin that fits (``NotFoundError`` is a
-``FileNotFoundError``). Warnings are ``ZazenWarning``.
+Errors are ``zazen.Error`` and its subclasses, each of which is also the builtin that fits
+(``NotFoundError`` is a ``FileNotFoundError``). Warnings are ``ZazenWarning``.
 """
 
 from __future__ import annotations
@@ -99,12 +99,13 @@ __all__ = [
 def assign_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """Run the assignment protocol over in-process ranks.
 
-    ``scenario``: ``nodes_of_ranks`` (the node of each rank), ``begin``, ``end`` (inclusive), ``stride``, ``native`` and
-    ``alien`` (by node, runs ``[first, count, step]``), ``rules`` ("full" or "paper"), ``protocol`` ("owner" or
-    "bitmaps"); the last five but ``native`` may be left out.
+    ``scenario``: ``nodes_of_ranks`` (the node of each rank), ``begin``, ``end`` (inclusive), ``stride``,
+    ``native`` and ``alien`` (by node, runs ``[first, count, step]``), ``rules`` ("full" or "paper"),
+    ``protocol`` ("owner" or "bitmaps"); the last five but ``native`` may be left out.
 
-    Returns ``assigned`` (by rank, runs), ``native``, ``alien``, ``residue``, ``path`` ("fingerprint" or "exchange"),
-    ``bytes_sent`` (by rank) and ``rounds``. Raises InvalidArgumentError naming the field that is wrong.
+    Returns ``assigned`` (by rank, runs), ``native``, ``alien``, ``residue``, ``path`` ("fingerprint" or
+    "exchange"), ``bytes_sent`` (by rank) and ``rounds``. Raises InvalidArgumentError naming the field that
+    is wrong.
     """
     return json.loads(_zazen.scenario_json(json.dumps(dict(scenario))))
 
@@ -128,5 +129,7 @@ def get_library() -> str:
 def _carried(folder: str) -> Path:
     path = Path(__file__).resolve().parent / folder
     if not path.is_dir():
-        raise NotFoundError(2, f"{path} is not there: this installation carries no C library; reinstall the package")
+        raise NotFoundError(
+            2, f"{path} is not there: this installation carries no C library; reinstall the package"
+        )
     return path

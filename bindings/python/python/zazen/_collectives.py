@@ -10,9 +10,9 @@ from typing import Protocol, runtime_checkable
 class Collectives(Protocol):
     """A communicator of your own, for programs whose ranks do not talk MPI.
 
-    All methods are collective over the same ranks in the same order, and blocking. Words are unsigned, 64 bits, in
-    the machine's byte order; sums wrap. An exception ends the call on this rank and is raised where Zazen was called;
-    the other ranks are out of step then, so end the job.
+    All methods are collective over the same ranks in the same order, and blocking. Words are unsigned, 64
+    bits, in the machine's byte order; sums wrap. An exception ends the call on this rank and is raised
+    where Zazen was called; the other ranks are out of step then, so end the job.
     """
 
     @property

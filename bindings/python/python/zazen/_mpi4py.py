@@ -1,7 +1,7 @@
 """From an mpi4py communicator to a carrier of the assignment protocol.
 
-MPI is bound at run time, by the handle of the communicator, wherever the library can be told; else the messages go
-through mpi4py itself.
+MPI is bound at run time, by the handle of the communicator, wherever the library can be told; else the
+messages go through mpi4py itself.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ _CHOICES = ("auto", "mpi", "mpi4py")
 
 
 def resolve(comm: Any, carrier: str) -> Any:
-    """The MPI handle (an int) to bind, or an object with the methods of Collectives. Collective over ``comm``."""
+    """The MPI handle (an int) to bind, or an object with the methods of Collectives. Collective over
+    ``comm``."""
     if carrier not in _CHOICES:
-        raise _zazen.InvalidArgumentError(f"carrier is {carrier!r}; give one of {', '.join(map(repr, _CHOICES))}")
+        raise _zazen.InvalidArgumentError(
+            f"carrier is {carrier!r}; give one of {', '.join(map(repr, _CHOICES))}"
+        )
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not isinstance(comm, mpi.Comm):
         if isinstance(comm, Collectives):
@@ -30,11 +33,15 @@ def resolve(comm: Any, carrier: str) -> Any:
             "zazen.Collectives, or None for this process alone"
         )
     if comm == mpi.COMM_NULL:
-        raise _zazen.InvalidArgumentError("comm is MPI.COMM_NULL; only ranks of the communicator may take part")
+        raise _zazen.InvalidArgumentError(
+            "comm is MPI.COMM_NULL; only ranks of the communicator may take part"
+        )
     if comm.is_inter:
         raise _zazen.InvalidArgumentError("comm is an intercommunicator; merge it first (comm.Merge())")
     if not mpi.Is_initialized() or mpi.Is_finalized():
-        raise _zazen.MpiError("MPI is not initialised, or finalised already; keep it up while Zazen uses comm")
+        raise _zazen.MpiError(
+            "MPI is not initialised, or finalised already; keep it up while Zazen uses comm"
+        )
     _zazen.check_launcher(mpi.COMM_WORLD.size)
     if carrier == "mpi4py":
         return Mpi4pyCarrier(comm)
@@ -74,7 +81,9 @@ class Mpi4pyCarrier:
     def _allreduce(self, words: bytearray, op: Any) -> None:
         view = memoryview(words)
         for at in range(0, len(view), _CHUNK_BYTES):
-            self._comm.Allreduce(self._mpi.IN_PLACE, [view[at : at + _CHUNK_BYTES], self._mpi.UINT64_T], op=op)
+            self._comm.Allreduce(
+                self._mpi.IN_PLACE, [view[at : at + _CHUNK_BYTES], self._mpi.UINT64_T], op=op
+            )
 
     def alltoallv(self, send: list[bytes]) -> list[bytes | bytearray]:
         outgoing = array("Q", [len(block) for block in send])

@@ -68,12 +68,12 @@ impl Machine {
     }
 
     fn tally_bitmaps(&mut self, load: u64, counts: [u64; 3], claims: Vec<(usize, RunSet)>) -> Result<Step> {
-        let empty = vec![RunSet::new(); self.plan.nodes.members.len()];
-        let mut by_node = empty.clone();
+        let nodes = self.plan.nodes.members.len();
+        let mut by_node = if claims.is_empty() { Vec::new() } else { vec![RunSet::new(); nodes] };
         for (node, set) in claims {
             by_node[node] = set;
         }
-        let mut loads = vec![0; empty.len()];
+        let mut loads = vec![0; nodes];
         if self.plan.nodes.leader(self.rank) {
             loads[self.node()] = load;
         }
@@ -81,7 +81,7 @@ impl Machine {
             (first, end) if first == end => RunSet::new(),
             (first, end) => self.plan.residue.slice(first, end - 1),
         };
-        self.tally(Slice { loads, claims: by_node, knocked: empty, residue, counts })
+        self.tally(Slice { loads, claims: by_node, knocked: Vec::new(), residue, counts })
     }
 }
 

@@ -92,8 +92,9 @@ struct Nodes {
 struct Slice {
     /// By node; offers without contest, as far as this rank counts them.
     loads: Vec<u64>,
+    /// By node; no entries at all if there are none.
     claims: Vec<RunSet>,
-    /// By node, what is lost whoever wins; empty where leaders know it themselves.
+    /// By node, what is lost whoever wins; no entries at all if there is nothing.
     knocked: Vec<RunSet>,
     residue: RunSet,
     /// Natives, aliens, contested.

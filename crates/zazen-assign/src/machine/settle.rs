@@ -3,7 +3,7 @@
 use super::{Machine, Slice, Stage, Step, Tally, expect, out_of_turn};
 use crate::blocks::{decode_pair, encode_pair, violation};
 use crate::rules::{DECIDED_TOGETHER_MAX, Decision, Scale, decide, even, level};
-use crate::{Assignment, Counts, Protocol, Rules};
+use crate::{Assignment, Counts, Parts, Protocol, Rules};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 use zazen_wire::codec::{Reader, Writer};
 
@@ -174,11 +174,9 @@ impl Machine {
                 RunSet::new()
             };
             let node = self.plan.nodes.of_rank[rank];
-            let gone = match lost.get(node) {
-                _ if !self.plan.nodes.leader(rank) => RunSet::new(),
-                Some(lost) => slice.knocked[node].union(lost),
-                None => slice.knocked[node].clone(),
-            };
+            let part = |sets: &[RunSet]| sets.get(node).cloned().unwrap_or_default();
+            let leads = self.plan.nodes.leader(rank);
+            let gone = if leads { part(&slice.knocked).union(&part(lost)) } else { RunSet::new() };
             blocks.push(encode_pair(&gone, &residue));
         }
         self.stage = Stage::Answer { tally, quota };
@@ -277,11 +275,12 @@ impl Machine {
     pub(super) fn done(&mut self) -> Result<Step> {
         let request = self.input.as_ref().ok_or_else(out_of_turn)?.request;
         let plan = &mut self.plan;
-        let mine = Counts { native: plan.native.len(), alien: plan.alien.len(), residue: plan.residue.len() };
-        let sets = [&mut plan.native, &mut plan.alien, &mut plan.residue].map(std::mem::take);
-        let set = RunSet::union_all(sets.to_vec());
+        let [native, alien, residue] = [&mut plan.native, &mut plan.alien, &mut plan.residue]
+            .map(|indices| std::mem::take(indices).uncut(&request));
+        let mine = Counts { native: native.len(), alien: alien.len(), residue: residue.len() };
         Ok(Step::Done(Box::new(Assignment {
-            set: set.uncut(&request),
+            set: native.union(&alien).union(&residue),
+            parts: Parts { native, alien, residue },
             mine,
             total: plan.total,
             path: plan.path,

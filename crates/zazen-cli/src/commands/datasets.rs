@@ -30,22 +30,9 @@ struct Sum {
 
 pub(crate) fn run(arguments: &Datasets) -> Result<()> {
     let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
-    let mut silent = None;
-    let mut answered = 0;
-    for node in arguments.targets.nodes()? {
-        match node.connect().and_then(|mut remote| remote.datasets()) {
-            Ok(text) => {
-                answered += 1;
-                add(&mut sums, &node.name, &text)?;
-            }
-            Err(error) => {
-                output::note(format!("node {}: {error}; left out", node.name));
-                silent = Some(error);
-            }
-        }
-    }
-    if let (0, Some(error)) = (answered, silent) {
-        return Err(error.within("no node answers"));
+    let answers = arguments.targets.each(|node, remote| Ok((node.name.clone(), remote.datasets()?)))?;
+    for (_, (name, text)) in answers {
+        add(&mut sums, &name, &text)?;
     }
     match arguments.json {
         true => output::json(&as_json(&sums)),

@@ -17,9 +17,9 @@ use zazen_push::{Counters, OnSlow};
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Slow {
-    /// A frame that finds the window full is not cached; the writer goes on
+    /// Leave out frames that find the window full
     Skip,
-    /// Wait for room: every frame is cached, the pusher falls behind
+    /// Fall behind and push every frame
     Block,
 }
 
@@ -27,7 +27,7 @@ enum Slow {
 #[command(after_help = "EXAMPLES:
   zazen push --watch /lustre/sim1 --nodes nodes.txt              # while the simulation runs; Ctrl-C ends it
   zazen push --watch /lustre/sim1 --nodes nodes.txt --until simulation.done
-  zazen push /lustre/sim1/frame-*.dcd --nodes node1,node2 --on-slow block
+  zazen push /lustre/sim1/frame-*.dcd --nodes node1,node2
 
 Ctrl-C: frames in flight are finished, then the counters are printed.")]
 pub(crate) struct Push {
@@ -46,9 +46,9 @@ pub(crate) struct Push {
     /// How file names tell frame numbers, like frame-{n:07}.dcd [default: what the names tell]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<String>,
-    /// What to do when nodes can't keep up [default: skip with --watch, block with files]
-    #[arg(long, value_enum)]
-    on_slow: Option<Slow>,
+    /// What to do when nodes can't keep up; the simulation itself is never waited for either way
+    #[arg(long, value_enum, default_value = "block")]
+    on_slow: Slow,
     /// Frames in flight
     #[arg(long, value_name = "FRAMES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     window: u32,
@@ -131,9 +131,9 @@ impl Push {
         let key = self.key.clone().ok_or_else(|| {
             missing("cluster key", "give --key FILE or set ZAZEN_KEY; `zazen key new FILE` makes one")
         })?;
-        let on_slow = match (self.on_slow, &self.watch) {
-            (Some(Slow::Skip), _) | (None, Some(_)) => OnSlow::Skip,
-            (Some(Slow::Block), _) | (None, None) => OnSlow::Block,
+        let on_slow = match self.on_slow {
+            Slow::Skip => OnSlow::Skip,
+            Slow::Block => OnSlow::Block,
         };
         Ok(PusherOptions {
             nodes: NodeList::read(nodes)?,

@@ -13,9 +13,10 @@ const FREE_FLOOR: &str = "256M";
 /// Lines of a log that are shown when its process does not come up.
 const LOG_LINES: usize = 5;
 
-/// The program called `name`: beside this one, or on the search path. `$ZAZEND` overrides for the daemon.
-pub(crate) fn program(name: &str) -> Result<PathBuf> {
-    if let Some(given) = std::env::var_os(name.to_uppercase()).filter(|given| !given.is_empty()) {
+/// The program called `name`: what the environment variable `variable` says, else beside this program, else on the
+/// search path.
+pub(crate) fn program(name: &str, variable: &str, install: &str) -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os(variable).filter(|given| !given.is_empty()) {
         return Ok(PathBuf::from(given));
     }
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(name)));
@@ -24,7 +25,7 @@ pub(crate) fn program(name: &str) -> Result<PathBuf> {
     candidates.into_iter().find(|file| file.is_file()).ok_or_else(|| {
         Error::new(
             ErrorKind::NotFound,
-            format!("{name}: neither beside zazen nor on PATH; install it with `pip install .`"),
+            format!("{name}: neither beside zazen nor on PATH; install it with `{install}`, or set {variable}"),
         )
     })
 }
@@ -66,7 +67,7 @@ pub(crate) fn start_node(state: &mut State, index: usize) -> Result<()> {
         (None, None) => "127.0.0.1:0".to_owned(),
     };
     let mut command = on_host(state, host)?;
-    command.arg(program("zazend")?);
+    command.arg(program("zazend", "ZAZEND", "pip install .")?);
     command.arg("--cache").arg(host.dir.join("cache"));
     command.args(["--backing", &state.backing, "--name", &host.name, "--listen", &listen]);
     command.arg("--socket").arg(&socket).arg("--key").arg(&state.key);

@@ -97,9 +97,10 @@ impl Access {
         self.direct()?.open(number, last)
     }
 
-    /// Reads a job's frame, mending it where its bytes are bad. `None` if the reader is being dropped.
-    pub(crate) fn read(&self, job: Job) -> Option<Result<Got>> {
-        match job.read(&self.pool, self.check, &self.stop) {
+    /// Reads a job's frame, mending it where its bytes are bad. `None` if the reader is being dropped. `on_cold` is
+    /// told if the bytes are not in memory yet.
+    pub(crate) fn read(&self, job: Job, on_cold: &dyn Fn()) -> Option<Result<Got>> {
+        match job.read(&self.pool, self.check, &self.stop, on_cold) {
             Ok(buffer) => Some(Ok(Got { delivery: job.delivery, path: job.path, buffer, mended: false })),
             Err(Fault::Stopped) => None,
             Err(Fault::Bad(error)) => match job.delivery {
@@ -121,7 +122,7 @@ impl Access {
             },
             Err(error) => return Some(Err(corrupt(number, &first, &error))),
         };
-        match again.read(&self.pool, self.check, &self.stop) {
+        match again.read(&self.pool, self.check, &self.stop, &|| ()) {
             Ok(buffer) => Some(Ok(Got { delivery: again.delivery, path: again.path, buffer, mended: true })),
             Err(Fault::Stopped) => None,
             Err(Fault::Bad(second)) => Some(Err(corrupt(number, &first, &second))),

@@ -12,6 +12,10 @@ use zazen_wire::frames::Delivery;
 
 /// Bytes read before they are summed: they are still in the core's own cache then.
 const PIECE: usize = 256 << 10;
+/// How far ahead of the read a cold file is asked of the disk: one file alone keeps a flash device busy then.
+const AHEAD: u64 = 4 << 20;
+/// Bytes asked for in one call: the kernel cuts longer requests short.
+const AHEAD_STEP: u64 = 1 << 20;
 
 /// Where a frame's bytes are.
 pub(crate) enum Data {
@@ -43,21 +47,29 @@ pub(crate) enum Fault {
 }
 
 impl Job {
-    /// Reads the frame into a buffer of `pool`; compares with the checksum where `check` and there is one.
-    pub(crate) fn read(&self, pool: &Arc<Pool>, check: bool, stop: &AtomicBool) -> std::result::Result<Buffer, Fault> {
+    /// Reads the frame into a buffer of `pool`; compares with the checksum where `check` and there is one. `on_cold`
+    /// is told once if bytes are not in memory yet.
+    pub(crate) fn read(
+        &self,
+        pool: &Arc<Pool>,
+        check: bool,
+        stop: &AtomicBool,
+        on_cold: &dyn Fn(),
+    ) -> std::result::Result<Buffer, Fault> {
         let length = usize::try_from(self.length).map_err(|_| {
             Fault::Bad(Error::new(ErrorKind::TooLarge, format!("frame {} has {} bytes", self.number, self.length)))
         })?;
         let expected = self.checksum.filter(|_| check);
         let mut buffer = pool.take(length);
         let mut digest = expected.map(|_| FrameDigest::default());
+        let mut hand = Hand { data: &self.data, length: self.length, asked: 0, cold: false, on_cold };
         let mut done = 0;
         while done < length {
             if stop.load(Ordering::Relaxed) {
                 return Err(Fault::Stopped);
             }
             let piece = &mut buffer.bytes_mut()[done..length.min(done + PIECE)];
-            let bytes = self.data.read(piece, done as u64).map_err(|error| Fault::Bad(self.named(error)))?;
+            let bytes = hand.read(piece, done as u64).map_err(|error| Fault::Bad(self.named(error)))?;
             if bytes == 0 {
                 let why = format!("frame {} ends after {done} of {length} bytes", self.number);
                 return Err(Fault::Bad(Error::new(ErrorKind::Corrupt, why)));
@@ -86,24 +98,79 @@ impl Job {
     }
 }
 
-impl Data {
+/// Reads pieces of one frame, and learns on the way whether they are in memory.
+struct Hand<'a> {
+    data: &'a Data,
+    length: u64,
+    /// Up to where the disk has been asked.
+    asked: u64,
+    cold: bool,
+    on_cold: &'a dyn Fn(),
+}
+
+impl Hand<'_> {
     /// Up to `piece.len()` bytes of the frame from its byte `at` on; 0 where there are no more.
-    fn read(&self, piece: &mut [u8], at: u64) -> Result<usize> {
-        match self {
-            Data::Descriptor(file, offset) => loop {
-                match rustix::io::pread(file, &mut *piece, offset + at) {
-                    Err(rustix::io::Errno::INTR) => {}
-                    Err(errno) => return Err(Error::io(format!("read at byte {}", offset + at), errno.into())),
-                    Ok(bytes) => return Ok(bytes),
-                }
-            },
-            Data::Source(file, offset) => file.read_at(piece, offset + at),
+    fn read(&mut self, piece: &mut [u8], at: u64) -> Result<usize> {
+        match self.data {
+            Data::Descriptor(file, offset) => self.read_file(file, *offset, piece, at),
+            Data::Source(file, offset) => {
+                self.is_cold();
+                file.read_at(piece, offset + at)
+            }
             Data::Inline(bulk, start) => {
                 let from = bulk.get(start + at as usize..).unwrap_or_default();
                 let bytes = from.len().min(piece.len());
                 piece[..bytes].copy_from_slice(&from[..bytes]);
                 Ok(bytes)
             }
+        }
+    }
+
+    fn read_file(&mut self, file: &OwnedFd, offset: u64, piece: &mut [u8], at: u64) -> Result<usize> {
+        use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
+        if !self.cold {
+            let mut slices = [std::io::IoSliceMut::new(piece)];
+            match preadv2(file, &mut slices, offset + at, ReadWriteFlags::NOWAIT) {
+                // 0 bytes without waiting may be the end or a page that isn't there: the plain read tells.
+                Ok(bytes) if bytes > 0 => return Ok(bytes),
+                _ => self.is_cold(),
+            }
+        }
+        self.ask_ahead(file, offset, at);
+        loop {
+            match pread(file, &mut *piece, offset + at) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::io(format!("read at byte {}", offset + at), errno.into())),
+                Ok(bytes) => return Ok(bytes),
+            }
+        }
+    }
+
+    fn is_cold(&mut self) {
+        if !self.cold {
+            self.cold = true;
+            (self.on_cold)();
+        }
+    }
+
+    /// Has the disk begin with what comes next: the kernel's own read-ahead starts small in every file.
+    fn ask_ahead(&mut self, file: &OwnedFd, offset: u64, at: u64) {
+        let until = self.length.min(at + AHEAD);
+        self.asked = self.asked.max(at);
+        // Half a window at least, not a call for every piece.
+        if self.asked + AHEAD / 2 > until && self.asked > at && until < self.length {
+            return;
+        }
+        while self.asked < until {
+            let bytes = AHEAD_STEP.min(until - self.asked);
+            let Some(length) = std::num::NonZeroU64::new(bytes) else { return };
+            // Advice only: what it does not do, the read does.
+            let advice = rustix::fs::Advice::WillNeed;
+            if rustix::fs::fadvise(file, offset + self.asked, Some(length), advice).is_err() {
+                self.asked = u64::MAX / 2;
+                return;
+            }
+            self.asked += bytes;
         }
     }
 }

@@ -4,6 +4,10 @@
 //! most `readers` threads read at a time, the consumer included; nobody waits for room while holding
 //! results back, so that the consumer always gets on.
 //!
+//! Frames that are in memory are copied by few threads: more only drive each other's bytes out of the
+//! processor's caches. Frames that are not are waited for by many: a flash device wants several in flight. Which
+//! of the two it is, the reads themselves tell.
+//!
 //! The consumer itself reads when nothing is ready: warm frames then cost no thread switch, and reader threads
 //! run ahead only while it computes.
 
@@ -19,6 +23,8 @@ const TOGETHER_BYTES: u64 = 256 << 10;
 const TOGETHER_MAX: usize = 16;
 /// Tasks below which the feeder fetches more.
 const TASKS_LOW: usize = 64;
+/// Takes in a row without a wait for the disk after which the files count as being in memory.
+const WARM_AFTER: u32 = 16;
 
 /// One frame's way through the pipeline.
 pub(crate) enum Task {
@@ -46,6 +52,8 @@ struct State {
     /// Tasks that threads have in hand.
     in_hand: usize,
     fed: bool,
+    /// Takes since a read had to wait for the disk.
+    warm_takes: u32,
     idle_readers: usize,
     consumer_waits: bool,
     feeder_waits: bool,
@@ -65,7 +73,12 @@ pub(crate) struct Pipeline {
     /// A reader waits for room.
     starved: AtomicBool,
     memory_max: u64,
+    /// Threads that may wait for the disk at a time.
     readers: usize,
+    /// Threads that may copy at a time where nothing waits for the disk.
+    copiers: usize,
+    /// A read had to wait for the disk since the last take.
+    cold: AtomicBool,
 }
 
 impl Pipeline {
@@ -77,6 +90,7 @@ impl Pipeline {
                 reading: 0,
                 in_hand: 0,
                 fed: false,
+                warm_takes: WARM_AFTER,
                 idle_readers: 0,
                 consumer_waits: false,
                 feeder_waits: false,
@@ -88,6 +102,25 @@ impl Pipeline {
             starved: AtomicBool::new(false),
             memory_max,
             readers: readers.max(1),
+            copiers: copiers().min(readers).max(1),
+            cold: AtomicBool::new(false),
+        }
+    }
+
+    /// Threads that may read now.
+    fn limit(&self, state: &State) -> usize {
+        if state.warm_takes >= WARM_AFTER { self.copiers } else { self.readers }
+    }
+
+    /// A read waits for the disk: others shall wait with it.
+    fn is_cold(&self) {
+        if !self.cold.swap(true, Ordering::Relaxed) {
+            let mut state = self.lock();
+            let was_warm = state.warm_takes >= WARM_AFTER;
+            state.warm_takes = 0;
+            if was_warm && state.idle_readers > 0 {
+                self.work.notify_all();
+            }
         }
     }
 
@@ -157,10 +190,11 @@ impl Pipeline {
     /// Takes some tasks that may be read now, charging their bytes; empty if there are none.
     fn take_tasks(&self, state: &mut State, most: usize) -> Vec<Task> {
         let mut taken = Vec::new();
-        if state.reading >= self.readers {
+        let limit = self.limit(state);
+        if state.reading >= limit {
             return taken;
         }
-        let most = most.min(state.tasks.len().div_ceil(self.readers));
+        let most = most.min(state.tasks.len().div_ceil(limit));
         let mut bytes = 0;
         while taken.len() < most.max(1) {
             match state.tasks.front() {
@@ -178,6 +212,8 @@ impl Pipeline {
             taken.extend(state.tasks.pop_front());
         }
         if !taken.is_empty() {
+            let cold = self.cold.swap(false, Ordering::Relaxed);
+            state.warm_takes = if cold { 0 } else { state.warm_takes.saturating_add(1) };
             state.reading += 1;
             state.in_hand += taken.len();
         }
@@ -198,7 +234,7 @@ impl Pipeline {
                 Task::Read(job) => {
                     let (number, charged) = (job.number, job.length);
                     // Dropped readers have no use for the rest.
-                    let Some(got) = access.read(job) else { continue };
+                    let Some(got) = access.read(job, &|| self.is_cold()) else { continue };
                     done.outcomes.push(Outcome { number, got, charged });
                 }
                 Task::Failed(number, error) => {
@@ -250,7 +286,7 @@ impl Pipeline {
     }
 
     fn wait_for_work<'a>(&'a self, mut state: MutexGuard<'a, State>, access: &Access) -> MutexGuard<'a, State> {
-        if let (Some(Task::Read(job)), true) = (state.tasks.front(), state.reading < self.readers) {
+        if let (Some(Task::Read(job)), true) = (state.tasks.front(), state.reading < self.limit(&state)) {
             self.starved.store(true, Ordering::SeqCst);
             // The consumer may have made room between the look at it and the flag: look again.
             if self.room(job.length) {
@@ -312,11 +348,13 @@ impl Pipeline {
             self.work.notify_all();
         }
     }
+}
 
-    #[cfg(test)]
-    pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::SeqCst)
-    }
+/// Threads that copy from the page cache at a time: one saturates a core and half the memory's bandwidth.
+fn copiers() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if let Ok(n) = std::env::var("H6_COPIERS") { return n.parse().unwrap(); }
+    (cores / 2).clamp(1, 2)
 }
 
 #[derive(Default)]

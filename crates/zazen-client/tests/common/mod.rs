@@ -1,7 +1,7 @@
 //! A daemon of a few lines, for tests that need one to misbehave on cue: it serves the frames of a directory,
 //! as natives, over the real call layer.
 
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;

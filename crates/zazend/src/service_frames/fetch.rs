@@ -3,12 +3,15 @@
 use crate::fetcher::Outcome;
 use crate::misses::check_source;
 use crate::node::{Node, Opened};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
 use zazen_wire::frames::{Fetch, Fetched};
 
+/// Bytes copied at a time.
+const COPY_BYTES: u64 = 1 << 20;
 /// Failed frames that an answer names.
 const NAMED_MAX: usize = 100;
 
@@ -68,12 +71,44 @@ impl Work<'_> {
         let (node, opened) = (self.node, self.opened);
         let dataset = &opened.at.dataset;
         let here = node.store.entry(dataset, number)?;
-        if here.is_some_and(|entry| entry.origin == Origin::Native || self.origin == Origin::Alien) {
+        if here.as_ref().is_some_and(|entry| entry.origin == Origin::Native || self.origin == Origin::Alien) {
             return Ok(Outcome::Present);
         }
         let source = opened.source(number)?;
         check_source(opened, &source, number, &self.caller.credentials)?;
+        if here.is_some_and(|entry| entry.source == source) && self.promote(number)? {
+            return Ok(Outcome::Present);
+        }
         node.fetcher.fetch(&node.store, &node.counters, opened, &source, number, self.origin)
+    }
+}
+
+impl Work<'_> {
+    /// Makes a native of an alien from its own copy, without asking the backing store; false if that is no good.
+    fn promote(&self, number: u64) -> Result<bool> {
+        let (store, dataset) = (&self.node.store, &self.opened.at.dataset);
+        let Some(frame) = store.open_frame(dataset, number)? else { return Ok(false) };
+        let source = self.opened.source(number)?;
+        let mut put = store.put(dataset, &source, &frame.meta, Origin::Native)?;
+        let mut buffer = vec![0; frame.meta.length.clamp(1, COPY_BYTES) as usize];
+        let mut done = 0;
+        while done < frame.meta.length {
+            let wanted = (frame.meta.length - done).min(buffer.len() as u64) as usize;
+            let read = frame.file.read_exact_at(&mut buffer[..wanted], frame.offset + done);
+            read.map_err(|error| Error::io(format!("read the copy of frame {number}"), error))?;
+            put.write(&buffer[..wanted])?;
+            done += wanted as u64;
+        }
+        match put.commit() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::warn!("{error}; its copy is dropped and fetched anew");
+                self.node.counters.corrupt_dropped.add(1);
+                store.drop_frame(dataset, number)?;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

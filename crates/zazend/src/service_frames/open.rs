@@ -5,7 +5,7 @@ use crate::node::{Node, Opened};
 use std::sync::Arc;
 use zazen_backing::{Backing, dataset};
 use zazen_call::Caller;
-use zazen_core::{Error, ErrorKind, Result, RunSet};
+use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
 use zazen_wire::frames::{DatasetInfo, OpenDataset};
 
 pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Result<DatasetInfo> {
@@ -21,7 +21,8 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
         Ok(true) => {
             let told = look(&opened, &ask)?;
             extent = told.extent;
-            if let Some(layout) = told.layout.or(known) {
+            if let Some(layout) = told.layout.or(known.clone()) {
+                remember(node, &at.dataset, held && known.as_ref() != Some(&layout), &layout);
                 opened.set_layout(layout);
             }
             true
@@ -54,8 +55,15 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
     Ok(DatasetInfo { handle, dataset: at.dataset, layout, extent, backing_ok })
 }
 
+/// Keeps the layout with the cached frames, for when the backing store does not answer.
+fn remember(node: &Node, dataset: &RelPath, is_news: bool, layout: &Layout) {
+    if is_news && let Err(error) = node.store.set_layout(dataset, layout) {
+        tracing::warn!("the layout of {dataset} is not remembered: {error}");
+    }
+}
+
 struct Told {
-    layout: Option<zazen_core::Layout>,
+    layout: Option<Layout>,
     extent: Option<RunSet>,
 }
 

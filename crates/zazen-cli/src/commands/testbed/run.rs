@@ -3,9 +3,9 @@
 use crate::testbed::{State, launch, place};
 use clap::Args;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::{Error, Result};
 
 #[derive(Args)]
 pub(crate) struct Run {
@@ -29,7 +29,7 @@ impl Run {
             return super::exec::replace(&state, Some(state.host(name)?), &self.command);
         }
         let ranks = self.ranks.unwrap_or(1).to_string();
-        let launcher = mpiexec()?;
+        let launcher = launch::program("mpiexec", "ZAZEN_MPIEXEC", "pip install mpich")?;
         let mut command = Command::new(&launcher);
         command.args(["-n", &ranks]).arg(launch::own_program()?);
         command.args(["testbed", "exec", "--dir"]).arg(&state.dir).arg("--").args(&self.command);
@@ -38,17 +38,4 @@ impl Run {
         }
         Err(Error::io(format!("start {}", launcher.display()), command.exec()))
     }
-}
-
-/// `$ZAZEN_MPIEXEC`, the one of this program's own folder (a virtual environment's), or the one on the search path.
-fn mpiexec() -> Result<PathBuf> {
-    if let Some(given) = std::env::var_os("ZAZEN_MPIEXEC").filter(|given| !given.is_empty()) {
-        return Ok(PathBuf::from(given));
-    }
-    launch::program("mpiexec").map_err(|_| {
-        Error::new(
-            ErrorKind::NotFound,
-            "mpiexec: neither beside zazen nor on PATH; install one with `pip install mpich`, or set ZAZEN_MPIEXEC",
-        )
-    })
 }

@@ -1,0 +1,580 @@
+//! What every store must do on every disk: the suite that the store's own tests run on the simulated and on the
+//! real disk, and that a new disk should pass.
+//!
+//! A failure is a panic that names the case.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::{Entry, Store, StoreConfig, Stored};
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use zazen_core::{ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, RunSet, Source, Validator};
+use zazen_env::{Disk, SeededRandom};
+use zazen_wire::checksum::frame_checksum;
+
+/// A place for a store: called again, it opens the same place again.
+pub type Place<'a, D> = Box<dyn Fn() -> D + 'a>;
+
+/// A budget that no case exceeds by accident.
+pub const BUDGET: u64 = 64 << 20;
+
+/// Opens the store of a place with [`BUDGET`].
+pub fn open<D: Disk>(place: &Place<'_, D>) -> Arc<Store<D>> {
+    open_with(place, BUDGET)
+}
+
+/// Opens the store of a place.
+pub fn open_with<D: Disk>(place: &Place<'_, D>, budget_bytes: u64) -> Arc<Store<D>> {
+    Store::open(place(), StoreConfig { budget_bytes, free_floor_bytes: 0 }).expect("open the store").0
+}
+
+/// A path.
+pub fn path(text: &str) -> RelPath {
+    RelPath::new(text).expect("a good path")
+}
+
+/// The source of a whole file.
+pub fn whole(name: &str) -> Source {
+    Source { path: path(name), offset: 0, length: None }
+}
+
+/// The usual file of frame `number`.
+pub fn file_of(number: u64) -> Source {
+    whole(&format!("frame-{number:07}.dcd"))
+}
+
+/// `length` bytes that differ for each number and version.
+pub fn bytes_of(number: u64, version: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    SeededRandom::new(number << 8 | version).fill(&mut bytes);
+    bytes
+}
+
+/// What a writer says of frame `number` with these bytes; `version` is in its validator.
+pub fn meta_of(number: u64, version: u64, bytes: &[u8]) -> FrameMeta {
+    FrameMeta {
+        number: FrameNo::new(number).expect("a good number"),
+        length: bytes.len() as u64,
+        checksum: frame_checksum(bytes),
+        validator: Some(Validator { size: bytes.len() as u64, mtime_ns: version as i64 }),
+        uid: 1000,
+        gid: 1000,
+        mode: 0o644,
+    }
+}
+
+/// Puts a frame in one go.
+pub fn put<D: Disk>(
+    store: &Arc<Store<D>>,
+    dataset: &RelPath,
+    source: &Source,
+    meta: &FrameMeta,
+    bytes: &[u8],
+    origin: Origin,
+) -> Result<Stored> {
+    let mut put = store.put(dataset, source, meta, origin)?;
+    for part in bytes.chunks(100_000) {
+        put.write(part)?;
+    }
+    put.commit()
+}
+
+/// Puts version `version` of frame `number` with `length` bytes.
+pub fn put_version<D: Disk>(
+    store: &Arc<Store<D>>,
+    dataset: &str,
+    number: u64,
+    version: u64,
+    length: usize,
+    origin: Origin,
+) -> Result<Stored> {
+    let bytes = bytes_of(number, version, length);
+    put(store, &path(dataset), &file_of(number), &meta_of(number, version, &bytes), &bytes, origin)
+}
+
+/// The bytes of a frame as a reader gets them; `None` if it isn't here, or if they don't match their checksum.
+pub fn read<D: Disk>(store: &Store<D>, dataset: &str, number: u64) -> Option<Vec<u8>> {
+    let frame = store.open_frame(&path(dataset), number).expect("open a frame")?;
+    let mut bytes = vec![0; frame.meta.length as usize];
+    frame.file.read_exact_at(&mut bytes, frame.offset).expect("read an opened frame");
+    (frame_checksum(&bytes) == frame.meta.checksum).then_some(bytes)
+}
+
+fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}
+
+/// Runs all cases, each in a fresh place.
+pub fn run<'a, D: Disk>(fresh: impl Fn() -> Place<'a, D>) {
+    frames_come_back_and_survive_a_restart(&fresh());
+    two_frames_with_one_number(&fresh());
+    equal_frames_and_promotion(&fresh());
+    sources_of_all_kinds(&fresh());
+    unfinished_puts_leave_nothing(&fresh());
+    wrong_input_is_refused(&fresh());
+    nested_datasets_are_not_confused(&fresh());
+    clashing_names_are_conflicts(&fresh());
+    entries_come_in_storage_order(&fresh());
+    a_random_history_is_like_a_map(&fresh(), 1);
+    a_random_history_is_like_a_map(&fresh(), 2);
+    eviction_keeps_the_budget(&fresh());
+    a_cyclic_scan_keeps_its_hits(&fresh());
+    pins_and_layouts_survive(&fresh());
+    concurrent_puts_have_one_winner(&fresh());
+    concurrent_readers_never_see_wrong_bytes(&fresh());
+}
+
+const LENGTHS: [usize; 5] = [0, 1, 4096, 16_384, 430_000];
+
+fn frames_come_back_and_survive_a_restart<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    for (number, length) in (0..).zip(LENGTHS) {
+        assert_eq!(put_version(&store, "sim1", number, 0, length, Origin::Native).unwrap(), Stored::Stored);
+    }
+    let check = |store: &Store<D>| {
+        let (native, alien) = store.holdings(&path("sim1"));
+        assert_eq!((&*native, &*alien), (&RunSet::range(0, 4), &RunSet::new()));
+        for (number, length) in (0..).zip(LENGTHS) {
+            assert_eq!(read(store, "sim1", number).unwrap(), bytes_of(number, 0, length));
+            assert_eq!(store.verify(&path("sim1"), number).unwrap(), Some(true));
+            let frame = store.open_frame(&path("sim1"), number).unwrap().unwrap();
+            assert_eq!(frame.meta, meta_of(number, 0, &bytes_of(number, 0, length)));
+        }
+        assert!(store.open_frame(&path("sim1"), 5).unwrap().is_none());
+        assert!(store.open_frame(&path("sim2"), 0).unwrap().is_none());
+    };
+    check(&store);
+    let (node, used) = (store.node(), store.space().used);
+    drop(store);
+    let store = open(place);
+    check(&store);
+    assert_eq!((store.node(), store.space().used), (node, used), "identity and account survive");
+    store.sync().unwrap();
+    drop(store);
+    let config = StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0 };
+    let (store, report) = Store::open(place(), config).unwrap();
+    assert!(report.clean && report.problems.is_empty(), "{report:?}");
+    assert_eq!((report.datasets, report.frames), (1, 5));
+    check(&store);
+}
+
+fn two_frames_with_one_number<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    for length in [100, 50_000] {
+        let number = length as u64;
+        put_version(&store, "d", number, 1, length, Origin::Native).unwrap();
+        let other = bytes_of(number, 99, length);
+        let same_validator = FrameMeta { checksum: frame_checksum(&other), ..meta_of(number, 1, &other) };
+        let clash = put(&store, &path("d"), &file_of(number), &same_validator, &other, Origin::Native);
+        assert_eq!(kind(clash), Some(ErrorKind::Conflict));
+        let no_validator = FrameMeta { validator: None, ..same_validator };
+        let clash = put(&store, &path("d"), &file_of(number), &no_validator, &other, Origin::Native);
+        assert_eq!(kind(clash), Some(ErrorKind::Conflict));
+        assert_eq!(read(&store, "d", number).unwrap(), bytes_of(number, 1, length), "the first one stays");
+        put_version(&store, "d", number, 2, length, Origin::Native).unwrap();
+        assert_eq!(read(&store, "d", number).unwrap(), bytes_of(number, 2, length), "a changed source replaces");
+        put_version(&store, "d", number, 3, length + 20_000, Origin::Alien).unwrap();
+        assert_eq!(read(&store, "d", number).unwrap(), bytes_of(number, 3, length + 20_000));
+        assert!(store.holdings(&path("d")).1.contains(number), "it is an alien now");
+    }
+    let used = store.space().used;
+    drop(store);
+    let store = open(place);
+    assert_eq!(store.space().used, used);
+    assert_eq!(read(&store, "d", 100).unwrap(), bytes_of(100, 3, 20_100));
+    assert_eq!(store.holdings(&path("d")).1.len(), 2);
+}
+
+fn equal_frames_and_promotion<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    for (number, length) in [(1, 100), (2, 70_000)] {
+        assert_eq!(put_version(&store, "d", number, 1, length, Origin::Alien).unwrap(), Stored::Stored);
+        assert_eq!(put_version(&store, "d", number, 1, length, Origin::Alien).unwrap(), Stored::AlreadyHere);
+        assert!(store.holdings(&path("d")).1.contains(number));
+        let before = store.space().used;
+        assert_eq!(put_version(&store, "d", number, 1, length, Origin::Native).unwrap(), Stored::AlreadyHere);
+        let (native, alien) = store.holdings(&path("d"));
+        assert!(native.contains(number) && !alien.contains(number));
+        assert!(store.space().used <= before + 8192, "no second copy");
+        // Rewritten alike: the copy is good, and must not look stale.
+        let touched = FrameMeta {
+            validator: Some(Validator { size: 1, mtime_ns: 77 }),
+            ..meta_of(number, 1, &bytes_of(number, 1, length))
+        };
+        let bytes = bytes_of(number, 1, length);
+        let again = put(&store, &path("d"), &file_of(number), &touched, &bytes, Origin::Native).unwrap();
+        assert_eq!(again, Stored::AlreadyHere);
+        assert_eq!(store.entry(&path("d"), number).unwrap().unwrap().meta, touched);
+        // Access changes too.
+        let private = FrameMeta { mode: 0o600, ..touched };
+        put(&store, &path("d"), &file_of(number), &private, &bytes, Origin::Alien).unwrap();
+        let now = store.entry(&path("d"), number).unwrap().unwrap();
+        assert_eq!((now.meta, now.origin), (private, Origin::Native));
+        assert_eq!(read(&store, "d", number).unwrap(), bytes);
+    }
+    let used = store.space().used;
+    drop(store);
+    let store = open(place);
+    assert_eq!(store.space().used, used);
+    assert_eq!(*store.holdings(&path("d")).0, RunSet::range(1, 2));
+    assert_eq!(read(&store, "d", 2).unwrap(), bytes_of(2, 1, 70_000));
+}
+
+fn sources_of_all_kinds<D: Disk>(place: &Place<'_, D>) {
+    let piece = |offset, length: usize| Source { path: path("traj/a.xtc"), offset, length: Some(length as u64) };
+    let sources = [
+        (1, 20_000, whole("frame-0001.dcd")),
+        (2, 20_000, whole("deep/er/frame-0002.dcd")),
+        (3, 20_000, whole("no number in it.pdb")),
+        (4, 20_000, whole("odd %{n} name-4é")),
+        (5, 30_000, piece(0, 30_000)),
+        (6, 30_000, piece(30_000, 30_000)),
+        (7, 3_000, piece(60_000, 3_000)),
+        (8, 3_000, whole("small file")),
+        (1 << 40, 20_000, whole("frame-1099511627776.dcd")),
+    ];
+    let store = open(place);
+    for (number, length, source) in &sources {
+        let bytes = bytes_of(*number, 0, *length);
+        let meta = meta_of(*number, 0, &bytes);
+        assert_eq!(put(&store, &path("a/b"), source, &meta, &bytes, Origin::Native).unwrap(), Stored::Stored);
+    }
+    let check = |store: &Store<D>| {
+        let entries = store.entries(&path("a/b"), &RunSet::range(0, 1 << 40)).unwrap();
+        let by_number: BTreeMap<u64, &Entry> =
+            entries.iter().map(|entry| (entry.meta.number.get(), entry)).collect();
+        assert_eq!(by_number.len(), sources.len());
+        for (number, length, source) in &sources {
+            assert_eq!(&by_number[number].source, source);
+            assert_eq!(read(store, "a/b", *number).unwrap(), bytes_of(*number, 0, *length));
+            let is_whole = source.offset == 0 && source.length.is_none();
+            if is_whole && *length > 16_384 {
+                let root = place_root(store);
+                assert_eq!(by_number[number].path, root.join("a/b").join(source.path.as_str()), "its own path");
+            }
+        }
+    };
+    check(&store);
+    drop(store);
+    check(&open(place));
+}
+
+fn place_root<D: Disk>(store: &Store<D>) -> std::path::PathBuf {
+    store.root().to_path_buf()
+}
+
+fn unfinished_puts_leave_nothing<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    put_version(&store, "d", 0, 0, 100, Origin::Native).unwrap();
+    let before = store.space();
+    for length in [1_000, 100_000] {
+        let bytes = bytes_of(1, 0, length);
+        let meta = meta_of(1, 0, &bytes);
+        let mut dropped = store.put(&path("d"), &file_of(1), &meta, Origin::Native).unwrap();
+        dropped.write(&bytes[..500]).unwrap();
+        assert!(store.space().reserved >= length as u64);
+        drop(dropped);
+        let mut short = store.put(&path("d"), &file_of(1), &meta, Origin::Native).unwrap();
+        short.write(&bytes[1..]).unwrap();
+        assert_eq!(kind(short.commit()), Some(ErrorKind::Corrupt));
+        let mut long = store.put(&path("d"), &file_of(1), &meta, Origin::Native).unwrap();
+        long.write(&bytes).unwrap();
+        assert_eq!(kind(long.write(&[1])), Some(ErrorKind::InvalidArgument));
+        drop(long);
+        let mut wrong = store.put(&path("d"), &file_of(1), &meta, Origin::Native).unwrap();
+        wrong.write(&bytes_of(1, 9, length)).unwrap();
+        assert_eq!(kind(wrong.commit()), Some(ErrorKind::Corrupt));
+        assert!(store.open_frame(&path("d"), 1).unwrap().is_none());
+        let now = store.space();
+        assert_eq!((now.used, now.reserved), (before.used, 0), "length {length}");
+    }
+    let bytes = bytes_of(1, 0, 20_000);
+    let unknown = FrameMeta { checksum: 0, ..meta_of(1, 0, &bytes) };
+    let mut computed = store.put(&path("d"), &file_of(1), &unknown, Origin::Alien).unwrap();
+    computed.write(&bytes).unwrap();
+    assert_eq!(computed.commit_computed().unwrap(), (Stored::Stored, frame_checksum(&bytes)));
+    assert_eq!(read(&store, "d", 1).unwrap(), bytes);
+}
+
+fn wrong_input_is_refused<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    let meta = meta_of(1, 0, b"1234");
+    let refused = |source: &Source, meta: &FrameMeta| {
+        kind(store.put(&path("d"), source, meta, Origin::Native).map(|_| ()))
+    };
+    assert_eq!(refused(&whole(""), &meta), Some(ErrorKind::InvalidArgument));
+    let lying = Source { length: Some(5), ..file_of(1) };
+    assert_eq!(refused(&lying, &meta), Some(ErrorKind::InvalidArgument));
+    let huge = FrameMeta { length: (1 << 40) + 1, ..meta.clone() };
+    assert_eq!(refused(&file_of(1), &huge), Some(ErrorKind::TooLarge));
+    let no_room = FrameMeta { length: BUDGET + 1, ..meta };
+    assert_eq!(refused(&file_of(1), &no_room), Some(ErrorKind::NoSpace));
+    assert_eq!(kind(store.pin(&path("unknown"), true)), Some(ErrorKind::NotFound));
+    assert!(!store.drop_frame(&path("unknown"), 1).unwrap());
+    assert_eq!(store.evict(&path("unknown"), None).unwrap(), (0, 0));
+    assert_eq!(store.entries(&path("unknown"), &RunSet::range(0, 9)).unwrap(), []);
+    assert!(store.datasets().is_empty(), "a refused put makes no dataset");
+    let second = Store::open(place(), StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0 });
+    assert_eq!(kind(second), Some(ErrorKind::Busy), "one process at a time");
+}
+
+fn nested_datasets_are_not_confused<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    put_version(&store, "sim1", 1, 0, 20_000, Origin::Native).unwrap();
+    put_version(&store, "sim1/run2", 1, 5, 20_000, Origin::Native).unwrap();
+    put_version(&store, "", 1, 6, 20_000, Origin::Native).unwrap();
+    let inside = |dataset: &str, name: &str| {
+        let bytes = bytes_of(9, 0, 20_000);
+        kind(put(&store, &path(dataset), &whole(name), &meta_of(9, 0, &bytes), &bytes, Origin::Native))
+    };
+    assert_eq!(inside("sim1", "run2/frame-0000001.dcd"), Some(ErrorKind::Conflict));
+    assert_eq!(inside("sim1", "run2"), Some(ErrorKind::Conflict));
+    assert_eq!(inside("", "sim1"), Some(ErrorKind::Conflict));
+    assert_eq!(inside("", "sim1/x/y"), Some(ErrorKind::Conflict));
+    assert_eq!(inside("sim1", "run3/a 9"), None);
+    let late = put_version(&store, "sim1/run3", 1, 0, 100, Origin::Native);
+    assert_eq!(kind(late), Some(ErrorKind::Conflict), "its folder has another dataset's frame");
+    let check = |store: &Store<D>| {
+        assert_eq!(read(store, "sim1", 1).unwrap(), bytes_of(1, 0, 20_000));
+        assert_eq!(read(store, "sim1/run2", 1).unwrap(), bytes_of(1, 5, 20_000));
+        assert_eq!(read(store, "", 1).unwrap(), bytes_of(1, 6, 20_000));
+        assert_eq!(store.datasets().len(), 3);
+    };
+    check(&store);
+    drop(store);
+    let store = open(place);
+    check(&store);
+    assert_eq!(store.evict(&path("sim1"), None).unwrap().0, 2);
+    assert!(read(&store, "sim1", 1).is_none());
+    assert_eq!(read(&store, "sim1/run2", 1).unwrap(), bytes_of(1, 5, 20_000), "the nested one stays");
+    assert_eq!(read(&store, "", 1).unwrap(), bytes_of(1, 6, 20_000), "the outer one stays");
+}
+
+fn clashing_names_are_conflicts<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    let bytes = bytes_of(1, 0, 20_000);
+    let at = |number, name: &str| {
+        kind(put(&store, &path("d"), &whole(name), &meta_of(number, 0, &bytes), &bytes, Origin::Native))
+    };
+    assert_eq!(at(1, "one"), None);
+    assert_eq!(at(2, "one"), Some(ErrorKind::Conflict), "another frame's file");
+    assert_eq!(at(2, "one/two"), Some(ErrorKind::Conflict), "a file where a folder should be");
+    assert_eq!(at(2, "folder/two"), None);
+    assert_eq!(at(3, "folder"), Some(ErrorKind::Conflict), "a folder where a file should be");
+    assert_eq!(at(7, "step-7.vtu"), None);
+    assert_eq!(at(8, "step-7.vtu"), Some(ErrorKind::Conflict));
+    assert_eq!(*store.holdings(&path("d")).0, [1, 2, 7].into_iter().collect());
+    for number in [1, 2, 7] {
+        assert_eq!(read(&store, "d", number).as_ref(), Some(&bytes));
+    }
+    assert_eq!(store.space().reserved, 0);
+}
+
+fn entries_come_in_storage_order<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    let order = [5, 3, 9, 1, 7, 2];
+    for number in order {
+        put_version(&store, "small", number, 0, 100, Origin::Native).unwrap();
+        put_version(&store, "large", number, 0, 20_000, Origin::Native).unwrap();
+    }
+    put_version(&store, "large", 0, 0, 20_000, Origin::Alien).unwrap();
+    let numbers = |dataset: &str, set: &RunSet| -> Vec<u64> {
+        let entries = store.entries(&path(dataset), set).unwrap();
+        assert!(entries.is_sorted_by(|one, other| one.position < other.position));
+        entries.iter().map(|entry| entry.meta.number.get()).collect()
+    };
+    assert_eq!(numbers("small", &RunSet::range(0, 100)), order);
+    assert_eq!(numbers("large", &RunSet::range(0, 100)), [5, 3, 9, 1, 7, 2, 0]);
+    assert_eq!(numbers("large", &RunSet::range(3, 7)), [5, 3, 7]);
+    assert!(store.drop_frame(&path("large"), 9).unwrap() && !store.drop_frame(&path("large"), 9).unwrap());
+    put_version(&store, "large", 9, 0, 20_000, Origin::Native).unwrap();
+    assert_eq!(numbers("large", &RunSet::range(0, 100)), [5, 3, 1, 7, 2, 9, 0], "the last record counts");
+}
+
+/// Puts, replaces, drops, promotes and reopens at random, against a map.
+fn a_random_history_is_like_a_map<D: Disk>(place: &Place<'_, D>, seed: u64) {
+    let mut random = SeededRandom::new(seed);
+    let mut store = open(place);
+    let mut model: BTreeMap<u64, (u64, usize, Origin)> = BTreeMap::new();
+    for step in 0..400 {
+        let number = random.below(40);
+        let length = LENGTHS[random.below(4) as usize] + random.below(2) as usize * 20_000;
+        let origin = if random.percent(50) { Origin::Native } else { Origin::Alien };
+        match random.below(10) {
+            0..6 => {
+                let (version, length) = match model.get(&number) {
+                    Some((version, length, _)) if random.percent(50) => (*version, *length),
+                    Some((version, ..)) => (version + 1, length),
+                    None => (0, length),
+                };
+                put_version(&store, "d", number, version, length, origin).unwrap();
+                let (before, old_length, had) = *model.entry(number).or_insert((version, length, origin));
+                let same = bytes_of(number, before, old_length) == bytes_of(number, version, length);
+                let origin = if same && had == Origin::Native { had } else { origin };
+                model.insert(number, (version, length, origin));
+            }
+            6..8 => assert_eq!(store.drop_frame(&path("d"), number).unwrap(), model.remove(&number).is_some()),
+            8 => {
+                let set: RunSet = (0..5).map(|_| random.below(40)).collect();
+                store.evict(&path("d"), Some(&set)).unwrap();
+                model.retain(|number, _| !set.contains(*number));
+            }
+            _ => {
+                let used = store.space().used;
+                drop(store);
+                store = open(place);
+                if !model.is_empty() {
+                    assert_eq!(store.space().used, used, "step {step}, seed {seed}");
+                }
+            }
+        }
+        let of = |wanted: Origin| -> RunSet {
+            model.iter().filter(|(_, (.., origin))| *origin == wanted).map(|(number, _)| *number).collect()
+        };
+        let (native, alien) = store.holdings(&path("d"));
+        assert_eq!((&*native, &*alien), (&of(Origin::Native), &of(Origin::Alien)), "step {step}, seed {seed}");
+        let entries = store.entries(&path("d"), &RunSet::range(0, 100)).unwrap();
+        assert_eq!(entries.len(), model.len(), "step {step}, seed {seed}");
+        for entry in entries {
+            let (version, length, origin) = model[&entry.meta.number.get()];
+            assert_eq!((entry.meta.length, entry.origin), (length as u64, origin), "step {step}, seed {seed}");
+            assert_eq!(entry.meta.validator.unwrap().mtime_ns, version as i64, "step {step}, seed {seed}");
+        }
+        if let Some((version, length, _)) = model.get(&number) {
+            let bytes = bytes_of(number, *version, *length);
+            assert_eq!(read(&store, "d", number), Some(bytes), "step {step}, seed {seed}");
+        }
+    }
+}
+
+fn eviction_keeps_the_budget<D: Disk>(place: &Place<'_, D>) {
+    let budget = 4 << 20;
+    let store = open_with(place, budget);
+    let fits = |store: &Store<D>| {
+        let space = store.space();
+        assert!(space.used + space.reserved <= budget, "{space:?}");
+    };
+    for dataset in ["a", "b", "c", "d", "e"] {
+        for number in 0..10 {
+            put_version(&store, dataset, number, 0, 100_000, Origin::Native).unwrap();
+            fits(&store);
+        }
+    }
+    let held = |dataset: &str| store.holdings(&path(dataset)).0.len();
+    assert_eq!((held("a"), held("e")), (0, 10), "the least recently used one went as a whole");
+    assert!(store.datasets().len() >= 3);
+    store.pin(&path("e"), true).unwrap();
+    for number in 0..60 {
+        let result = put_version(&store, "f", number, 0, 100_000, Origin::Native);
+        fits(&store);
+        if let Err(error) = result {
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+        }
+    }
+    assert_eq!(held("e"), 10, "pinned");
+    assert!(held("f") > 20);
+    assert_eq!(kind(store.evict(&path("e"), None)), Some(ErrorKind::Busy));
+    let used = store.space().used;
+    drop(store);
+    let store = open_with(place, budget);
+    assert_eq!(store.space().used, used);
+    drop(store);
+    let store = open_with(place, 2 << 20);
+    assert!(store.space().used <= 2 << 20, "a smaller budget is kept from the start: {:?}", store.space());
+    assert_eq!(store.holdings(&path("e")).0.len(), 10);
+}
+
+fn a_cyclic_scan_keeps_its_hits<D: Disk>(place: &Place<'_, D>) {
+    let store = open_with(place, 2 << 20);
+    let mut hits = Vec::new();
+    for _cycle in 0..4 {
+        let _scan = store.scan(&path("d"));
+        let mut hit = 0;
+        for number in 0..60 {
+            if read(&store, "d", number).is_some() {
+                hit += 1;
+            } else if let Err(error) = put_version(&store, "d", number, 0, 60_000, Origin::Alien) {
+                assert_eq!(error.kind(), ErrorKind::NoSpace);
+            }
+        }
+        assert_eq!(kind(store.evict(&path("d"), None)), Some(ErrorKind::Busy));
+        hits.push(hit);
+    }
+    assert!(hits[1] >= 25 && hits[1] == hits[2] && hits[2] == hits[3], "a stable set is hit: {hits:?}");
+    // Natives of the same dataset may push its aliens out when nobody scans it.
+    put_version(&store, "d", 100, 0, 60_000, Origin::Native).unwrap();
+    assert!(store.holdings(&path("d")).1.len() < hits[3]);
+}
+
+fn pins_and_layouts_survive<D: Disk>(place: &Place<'_, D>) {
+    let layout = zazen_core::Layout::Files(zazen_core::NameTemplate::parse("frame-{n:07}.dcd").unwrap());
+    let store = open(place);
+    put_version(&store, "d", 1, 0, 100, Origin::Native).unwrap();
+    store.set_layout(&path("d"), &layout).unwrap();
+    store.pin(&path("d"), true).unwrap();
+    drop(store);
+    let store = open(place);
+    assert_eq!(store.layout(&path("d")), Some(layout));
+    assert!(store.datasets()[0].pinned);
+    store.pin(&path("d"), false).unwrap();
+    drop(store);
+    let store = open(place);
+    assert!(!store.datasets()[0].pinned);
+    assert!(store.dump().contains("dataset d"));
+    assert!(store.counters().iter().any(|(name, _)| *name == "evicted_frames"));
+}
+
+fn concurrent_puts_have_one_winner<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    let outcomes: Vec<Result<Stored>> = std::thread::scope(|scope| {
+        let one = |thread: u64| {
+            let store = &store;
+            move || -> Vec<Result<Stored>> {
+                (0..20).map(|number| put_version(store, "d", number, thread % 2, 20_000, Origin::Native)).collect()
+            }
+        };
+        let threads: Vec<_> = (0..4).map(|thread| scope.spawn(one(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    for error in outcomes.into_iter().filter_map(Result::err) {
+        assert_eq!(error.kind(), ErrorKind::Busy, "equal frames and stale ones are no conflict: {error}");
+    }
+    assert_eq!(*store.holdings(&path("d")).0, RunSet::range(0, 19));
+    for number in 0..20 {
+        assert_eq!(store.verify(&path("d"), number).unwrap(), Some(true));
+    }
+    assert_eq!(store.space().reserved, 0);
+}
+
+fn concurrent_readers_never_see_wrong_bytes<D: Disk>(place: &Place<'_, D>) {
+    let store = open_with(place, 1 << 20);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..30 {
+                let dataset = ["a", "b", "c"][round as usize % 3];
+                for number in 0..10 {
+                    let length = 1_000 + number as usize * 4_000;
+                    let _ = put_version(&store, dataset, number, round, length, Origin::Native);
+                }
+            }
+        });
+        while !writer.is_finished() {
+            for dataset in ["a", "b", "c"] {
+                for number in 0..10 {
+                    if let Some(frame) = store.open_frame(&path(dataset), number).unwrap() {
+                        let mut bytes = vec![0; frame.meta.length as usize];
+                        let whole = frame.file.read_exact_at(&mut bytes, frame.offset).is_ok();
+                        // A copy may be replaced between the record and the file: then the checksum tells.
+                        if whole && frame_checksum(&bytes) == frame.meta.checksum {
+                            let version = frame.meta.validator.unwrap().mtime_ns as u64;
+                            assert_eq!(bytes, bytes_of(number, version, bytes.len()));
+                        }
+                    }
+                }
+            }
+        }
+    });
+    let space = store.space();
+    assert!(space.used <= space.budget && space.reserved == 0, "{space:?}");
+}

@@ -1,0 +1,272 @@
+//! Crashes and errors at every step of seeded workloads, on the simulated disk. A failure names its seed and step.
+//!
+//! Held after every recovery: no wrong byte passes a reader who checks; what was committed is there or is a miss,
+//! and what was committed before a `sync` is there; holdings and entries agree; the account and the disk are
+//! within the budget.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zazen_core::{Origin, RunSet};
+use zazen_env::{SeededRandom, SimDisk};
+use zazen_store::contract::{bytes_of, file_of, meta_of, path, put_version};
+use zazen_store::{Store, StoreConfig};
+use zazen_wire::checksum::frame_checksum;
+
+const BUDGET: u64 = 1 << 20;
+const CONFIG: StoreConfig = StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0 };
+const DATASETS: [&str; 3] = ["a", "a/b", "c"];
+const LENGTHS: [usize; 5] = [0, 700, 9_000, 17_000, 40_000];
+
+/// Every (dataset, number, version) that was ever begun, and what must be there whatever happens.
+#[derive(Clone, Default)]
+struct Model {
+    begun: BTreeMap<(usize, u64), Vec<u64>>,
+    safe: BTreeMap<(usize, u64), u64>,
+    pinned: bool,
+}
+
+fn length_of(number: u64, version: u64) -> usize {
+    LENGTHS[((number + version) % 5) as usize]
+}
+
+/// One random operation; `safe` loses what the operation may change.
+fn step(store: &Arc<Store<SimDisk>>, model: &mut Model, random: &mut SeededRandom) {
+    let at = random.below(3) as usize;
+    let dataset = path(DATASETS[at]);
+    let number = random.below(12);
+    let origin = if random.percent(50) { Origin::Native } else { Origin::Alien };
+    match random.below(20) {
+        0..12 => {
+            let begun = model.begun.entry((at, number)).or_default();
+            let version = begun.last().copied().unwrap_or(0) + random.below(2);
+            begun.push(version);
+            // Making room may evict anything that is not pinned.
+            model.safe.retain(|(held, other), _| *held == 0 && model.pinned && (*held, *other) != (at, number));
+            let _ = put_version(store, DATASETS[at], number, version, length_of(number, version), origin);
+        }
+        12 => {
+            let bytes = bytes_of(number, 777, 30_000);
+            if let Ok(mut put) = store.put(&dataset, &file_of(number), &meta_of(number, 777, &bytes), origin) {
+                let _ = put.write(&bytes[..20_000]);
+            }
+            model.safe.retain(|(held, _), _| *held == 0 && model.pinned);
+        }
+        13..15 => {
+            model.safe.remove(&(at, number));
+            let _ = store.drop_frame(&dataset, number);
+        }
+        15 => {
+            model.safe.retain(|(held, _), _| *held != at);
+            let set: RunSet = (0..4).map(|_| random.below(12)).collect();
+            let _ = store.evict(&dataset, random.percent(50).then_some(&set));
+        }
+        16 => {
+            let pinned = random.percent(50);
+            if pinned {
+                let _ = store.pin(&path("a"), true);
+            } else {
+                model.safe.retain(|(held, _), _| *held != 0);
+                let _ = store.pin(&path("a"), false);
+            }
+            model.pinned = store.datasets().iter().any(|it| it.dataset == path("a") && it.pinned);
+        }
+        17 => {
+            let _ = store.set_layout(&dataset, &layout());
+        }
+        _ => {
+            let before = holdings(store);
+            if store.sync().is_ok() {
+                model.safe = before;
+            }
+        }
+    }
+}
+
+fn layout() -> zazen_core::Layout {
+    zazen_core::Layout::Files(zazen_core::NameTemplate::parse("frame-{n:07}.dcd").unwrap())
+}
+
+/// (dataset, number) → version of all that the store says it has.
+fn holdings(store: &Store<SimDisk>) -> BTreeMap<(usize, u64), u64> {
+    let mut all = BTreeMap::new();
+    for (at, dataset) in DATASETS.iter().enumerate() {
+        for entry in store.entries(&path(dataset), &RunSet::range(0, 100)).unwrap_or_default() {
+            all.insert((at, entry.meta.number.get()), entry.meta.validator.unwrap().mtime_ns as u64);
+        }
+    }
+    all
+}
+
+/// Opens what a crash left and checks all that must hold; returns the store.
+fn check(disk: &SimDisk, model: &Model, kill: bool, what: &str) -> Arc<Store<SimDisk>> {
+    let (store, report) = Store::open(disk.clone(), CONFIG).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(report.problems.is_empty(), "{what}: {report:?}");
+    let (space, on_disk) = (store.space(), disk.used_bytes());
+    assert!(space.used <= BUDGET && space.reserved == 0, "{what}: {space:?}");
+    assert!(!kill || on_disk <= space.used, "{what}: {on_disk} bytes on disk, {} counted: {:?}\n{}", space.used, disk.files(), store.dump());
+    let held = holdings(&store);
+    for ((at, number), version) in &held {
+        let begun = model.begun.get(&(*at, *number)).is_some_and(|all| all.contains(version));
+        assert!(begun, "{what}: frame {number} of {} in version {version}, which nobody put", DATASETS[*at]);
+    }
+    for (at, dataset) in DATASETS.iter().enumerate() {
+        let (native, alien) = store.holdings(&path(dataset));
+        assert!(native.is_disjoint(&alien), "{what}: {dataset} has natives that are aliens");
+        let listed: RunSet = held.keys().filter(|(other, _)| *other == at).map(|(_, number)| *number).collect();
+        let missing = native.union(&alien).difference(&listed);
+        assert!(listed.is_subset(&native.union(&alien)), "{what}: entries beyond the holdings of {dataset}");
+        assert!(!kill || missing.is_empty(), "{what}: {missing:?} of {dataset} are held, and have no entry");
+        for number in native.union(&alien).iter() {
+            let good = read_checked(&store, at, number, what);
+            let safe = model.safe.contains_key(&(at, number));
+            assert!(good || !safe, "{what}: frame {number} of {dataset} was synced and is bad");
+        }
+    }
+    for ((at, number), version) in &model.safe {
+        assert_eq!(held.get(&(*at, *number)), Some(version), "{what}: frame {number} of {} was synced", DATASETS[*at]);
+    }
+    // A lost tombstone leaves the length of the old copy on the books, until somebody looks at the frame.
+    let (space, on_disk) = (store.space(), disk.used_bytes());
+    assert!(on_disk <= space.used, "{what}: {on_disk} bytes on disk, {} counted: {:?}\n{}", space.used, disk.files(), store.dump());
+    store
+}
+
+/// Reads a frame as a careful reader does; panics if wrong bytes carry the right checksum.
+fn read_checked(store: &Store<SimDisk>, at: usize, number: u64, what: &str) -> bool {
+    use std::os::unix::fs::FileExt;
+    let Some(frame) = store.open_frame(&path(DATASETS[at]), number).unwrap() else { return false };
+    let mut bytes = vec![0; frame.meta.length as usize];
+    frame.file.read_exact_at(&mut bytes, frame.offset).unwrap();
+    let good = frame_checksum(&bytes) == frame.meta.checksum;
+    if good {
+        let version = frame.meta.validator.unwrap().mtime_ns as u64;
+        assert!(bytes == bytes_of(number, version, bytes.len()), "{what}: wrong bytes of frame {number}");
+    }
+    let verdict = store.verify(&path(DATASETS[at]), number).unwrap();
+    assert_eq!(verdict, Some(good), "{what}: verify of frame {number}");
+    assert_eq!(store.open_frame(&path(DATASETS[at]), number).unwrap().is_some(), good, "{what}: a bad frame is dropped");
+    good
+}
+
+/// Runs `operations` of the workload of `seed`, with `disturb` done to the disk after half of them.
+fn workload(seed: u64, operations: usize, disturb: impl Fn(&SimDisk)) -> (SimDisk, Model, Arc<Store<SimDisk>>) {
+    let disk = SimDisk::new(seed, 1 << 30);
+    let mut random = SeededRandom::new(seed);
+    let mut model = Model::default();
+    let (store, _) = Store::open(disk.clone(), CONFIG).unwrap();
+    for at in 0..operations {
+        if at == operations / 2 {
+            disturb(&disk);
+        }
+        if disk.is_dead() {
+            break;
+        }
+        step(&store, &mut model, &mut random);
+    }
+    (disk, model, store)
+}
+
+fn crash_everywhere(seed: u64, operations: usize, kill: bool) {
+    let (disk, ..) = workload(seed, operations, |_| {});
+    let (half, ..) = workload(seed, operations / 2, |_| {});
+    let from = half.steps();
+    for at in from + 1..=disk.steps() {
+        let what = format!("seed {seed}, {} at step {at}", if kill { "kill" } else { "power failure" });
+        let (disk, model, store) = workload(seed, operations, |disk| disk.crash_at(at));
+        drop(store);
+        let next = if kill { disk.kill() } else { disk.power_fail() };
+        let store = check(&next, &model, kill, &what);
+        // And it goes on.
+        let mut after = model.clone();
+        let mut random = SeededRandom::new(seed ^ at);
+        for _ in 0..6 {
+            step(&store, &mut after, &mut random);
+        }
+        drop(store);
+        check(&next.kill(), &after, true, &format!("{what}, and on"));
+    }
+}
+
+#[test]
+fn a_kill_at_every_step() {
+    for seed in 0..6 {
+        crash_everywhere(seed, 60, true);
+    }
+}
+
+#[test]
+fn a_power_failure_at_every_step() {
+    for seed in 100..112 {
+        crash_everywhere(seed, 60, false);
+    }
+}
+
+#[test]
+fn a_crash_during_recovery() {
+    for seed in 200..210 {
+        let (disk, model, store) = workload(seed, 60, |disk| disk.crash_at(disk.steps() + 40));
+        drop(store);
+        let crashed = disk.power_fail();
+        for at in 1..30 {
+            let what = format!("seed {seed}, recovery crashed at step {at}");
+            let again = crashed.fork(seed + at);
+            again.crash_at(at);
+            let opened = Store::open(again.clone(), CONFIG);
+            let finished = opened.is_ok() && !again.is_dead();
+            drop(opened);
+            check(&again.power_fail(), &model, false, &what);
+            if finished {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_input_output_error_at_every_step() {
+    for seed in 300..304 {
+        let (disk, ..) = workload(seed, 50, |_| {});
+        let (half, ..) = workload(seed, 25, |_| {});
+        for at in half.steps() + 1..=disk.steps() {
+            let what = format!("seed {seed}, EIO at step {at}");
+            let (disk, mut model, store) = workload(seed, 50, |disk| disk.fail_at(at));
+            let space = store.space();
+            assert!(space.used <= BUDGET && space.reserved == 0, "{what}: {space:?}");
+            // What was safe may have been hit by the error.
+            model.safe.clear();
+            drop(store);
+            check(&disk.kill(), &model, false, &what);
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_in_mid_frame_leaves_nothing() {
+    for seed in 400..406 {
+        let (disk, model, store) = workload(seed, 40, |_| {});
+        let before = holdings(&store);
+        // The kernel's space ends in the middle of the frame, though the store was told there is more.
+        let files = disk.files();
+        for room in [0, 4_096, 8_192, 20_000, 40_000] {
+            disk.set_lying_capacity(disk.used_bytes() + room);
+            let bytes = bytes_of(50, 0, 60_000);
+            let put = store.put(&path("new"), &file_of(50), &meta_of(50, 0, &bytes), Origin::Native);
+            let result = put.and_then(|mut put| {
+                put.write(&bytes)?;
+                put.commit()
+            });
+            let error = result.expect_err("no room for it");
+            assert_eq!(error.kind(), zazen_core::ErrorKind::NoSpace, "seed {seed}: {error}");
+            disk.set_capacity(1 << 30);
+        }
+        let evicted: Vec<_> = before.keys().filter(|key| !holdings(&store).contains_key(key)).collect();
+        assert!(evicted.is_empty() || store.space().budget == BUDGET, "seed {seed}");
+        let new: Vec<_> = disk.files().into_iter().filter(|file| !files.contains(file)).collect();
+        assert!(new.is_empty(), "seed {seed}: left behind: {new:?}");
+        assert_eq!(store.space().reserved, 0);
+        drop(store);
+        let (store, report) = Store::open(disk.kill(), CONFIG).unwrap();
+        assert!(report.problems.is_empty() && report.temporaries_removed == 0, "seed {seed}: {report:?}");
+        let _ = (store, model);
+    }
+}

@@ -1,0 +1,357 @@
+//! The program itself: readiness, signals, kill -9 in mid-push, `--check`.
+
+// The exemption for tests does not reach their helpers.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use zazen_core::RunSet;
+use zazen_wire::Message;
+use zazen_wire::frames::*;
+
+const LENGTH: usize = 40_000;
+
+fn command(site: &Site) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zazend"));
+    command.env_remove("ZAZEN_KEY").env_remove("ZAZEN_LOG").env_remove("ZAZEN_SOCKET");
+    command.arg("--cache").arg(&site.cache).arg("--backing").arg(&site.backing);
+    command.arg("--socket").arg(&site.socket).args(["--free-floor", "0", "--name", "testnode"]);
+    command
+}
+
+/// A daemon process; killed when dropped.
+struct Process {
+    child: Child,
+    ready: serde_json::Value,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Process {
+        let dir = tempfile::tempdir().unwrap();
+        let ready = dir.path().join("ready");
+        let mut child = command.arg("--ready-file").arg(&ready).stderr(Stdio::piped()).spawn().unwrap();
+        let text = loop {
+            if let Ok(text) = std::fs::read_to_string(&ready) {
+                break text;
+            }
+            if let Some(status) = child.try_wait().unwrap() {
+                let mut said = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                panic!("zazend ended with {status}: {said}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Process { child, ready: serde_json::from_str(&text).unwrap() }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for its end; what it wrote to its log.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap().code(), log)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[test]
+fn it_serves_tells_so_and_drains() {
+    let site = Site::default();
+    let sim = site.dataset("sim", 0..3, LENGTH);
+    let mut command = command(&site);
+    command.args(["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--budget", "10M", "--key"]);
+    let process = Process::start(command.arg(&site.key));
+    assert_eq!(process.ready["socket"], site.socket.to_str().unwrap());
+    assert_eq!(process.ready["pid"], process.child.id());
+    for name in ["listen", "metrics"] {
+        let addr = process.ready[name].as_str().unwrap();
+        assert!(addr.starts_with("127.0.0.1:") && !addr.ends_with(":0"), "{addr}");
+    }
+    let mut client = site.client();
+    assert_eq!(client.status()["node"], process.ready["node"]);
+    client.push_valid(&sim, 1).unwrap();
+    process.signal(rustix::process::Signal::USR1);
+    process.signal(rustix::process::Signal::TERM);
+    let (code, log) = process.end();
+    assert_eq!(code, Some(0), "{log}");
+    for line in
+        ["zazend 0.1.0 on testnode: cache", "SIGTERM: stopping", "stopped", "state as asked for by SIGUSR1"]
+    {
+        assert!(log.contains(line), "{line:?} is not in {log}");
+    }
+    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+    assert!(!site.socket.exists());
+
+    let process = Process::start(&mut self::command(&site));
+    let mut client = site.client();
+    let handle = client.open(&sim).unwrap().handle;
+    assert_eq!(client.query(handle).0, set([1]));
+    assert!(process.ready["listen"].is_null());
+}
+
+#[test]
+fn killed_in_mid_push_it_keeps_whole_frames_only() {
+    let site = Site::default();
+    let sim = site.dataset("sim", 0..200, LENGTH);
+    let mut kept = RunSet::new();
+    for round in 0..4u64 {
+        let mut process = Process::start(&mut command(&site));
+        let mut client = site.client();
+        let handle = client.open(&sim).unwrap().handle;
+        let held = client.query(handle).0;
+        assert!(kept.is_subset(&held), "round {round}: acknowledged frames {kept:?} are not all in {held:?}");
+        let mut pushed = 0;
+        let killer = std::thread::scope(|scope| {
+            let pusher = scope.spawn(|| {
+                let mut acknowledged = Vec::new();
+                for number in (0..200).filter(|number| !kept.contains(*number)) {
+                    match client.push_valid(&sim, number) {
+                        Ok(_) => acknowledged.push(number),
+                        Err(_) => break,
+                    }
+                }
+                acknowledged
+            });
+            // Wherever the writer is then; each round a little later.
+            std::thread::sleep(Duration::from_millis(2 + 7 * round));
+            process.child.kill().unwrap();
+            process.child.wait().unwrap();
+            pusher.join().unwrap()
+        });
+        for number in killer {
+            kept.insert(number);
+            pushed += 1;
+        }
+        println!("round {round}: {pushed} frames acknowledged before the kill");
+    }
+    let process = Process::start(&mut command(&site));
+    let mut client = site.client();
+    let handle = client.open(&sim).unwrap().handle;
+    let held = client.query(handle).0;
+    assert!(kept.is_subset(&held));
+    let got = client.scan(handle, &set(0..200), 50);
+    let deliver = |number| if held.contains(number) { Delivery::Native } else { Delivery::Fetched };
+    check_scan(&got, &set(0..200), LENGTH, deliver);
+    let verify = Verify { handle, from: 0, frames_max: 1000 };
+    let verified: Verified = client.ask(frames_fn::VERIFY, &verify).unwrap();
+    assert_eq!((verified.checked, verified.bad.len()), (200, 0));
+    drop(process);
+}
+
+#[test]
+fn a_second_signal_stops_at_once() {
+    let site = Site::default();
+    let sim = site.dataset("sim", 0..1, LENGTH);
+    let process = Process::start(&mut command(&site));
+    // A writer that announced a frame and never sends its bytes keeps the daemon draining.
+    let bytes = frame_bytes(0, LENGTH);
+    let push = Push { dataset: sim, source: source(0), meta: meta(0, &bytes, None) };
+    let payload = push.encode();
+    let header = zazen_wire::header::Header {
+        kind: zazen_wire::header::Kind::Request,
+        service: service::FRAMES,
+        function: frames_fn::PUSH,
+        status: 0,
+        call: 1,
+        payload_bytes: payload.len() as u32,
+        fd_count: 0,
+        bulk_bytes: LENGTH as u64,
+        payload_crc: zazen_wire::checksum::crc32c(&payload),
+    };
+    let mut stream = std::os::unix::net::UnixStream::connect(&site.socket).unwrap();
+    let message = [&header.encode()[..], &payload, &bytes[..100]].concat();
+    std::io::Write::write_all(&mut stream, &message).unwrap();
+    let mut client = site.client();
+    while client.status()["space"]["reserved"] == 0 {
+        std::thread::yield_now();
+    }
+    process.signal(rustix::process::Signal::TERM);
+    let mut child = process;
+    let mut log = BufReader::new(child.child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("SIGTERM: stopping") {
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "it ended without draining");
+    }
+    assert!(child.child.try_wait().unwrap().is_none(), "it waits for the writer");
+    child.signal(rustix::process::Signal::INT);
+    let begun = Instant::now();
+    assert_eq!(child.child.wait().unwrap().code(), Some(128 + 2));
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_second_daemon_on_the_cache_or_the_socket_is_refused() {
+    let site = Site::default();
+    let process = Process::start(&mut command(&site));
+    let other = Site::default();
+    let mut same_cache = command(&site);
+    same_cache.arg("--socket").arg(&other.socket);
+    let mut same_cache = Command::new(env!("CARGO_BIN_EXE_zazend"));
+    same_cache.arg("--cache").arg(&site.cache).arg("--backing").arg(&site.backing);
+    same_cache.arg("--socket").arg(&other.socket).args(["--free-floor", "0"]);
+    let mut same_socket = Command::new(env!("CARGO_BIN_EXE_zazend"));
+    same_socket.arg("--cache").arg(&other.cache).arg("--backing").arg(&site.backing);
+    same_socket.arg("--socket").arg(&site.socket).args(["--free-floor", "0"]);
+    for (mut command, named) in [(same_cache, &site.cache), (same_socket, &site.socket)] {
+        let Output { status, stderr, .. } = command.output().unwrap();
+        let said = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(said.contains("ERROR") && said.contains(named.to_str().unwrap()), "{said}");
+    }
+    assert!(site.client().status()["pid"] == process.ready["pid"]);
+}
+
+/// `--check` with these flags: whether it is good, and what it says with the site's own paths cut out.
+fn check(site: &Site, flags: &[&str]) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zazend"));
+    command.env_clear().env("ZAZEN_SOCKET", &site.socket).arg("--check").args(flags);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+    let text = String::from_utf8(stdout).unwrap();
+    let cut = text.replace(site.dir.path().to_str().unwrap(), "DIR");
+    (status.success(), cut)
+}
+
+#[test]
+fn check_tells_what_a_start_would_do() {
+    let site = Site::default();
+    site.dataset("sim", 0..1, 1);
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (cache, backing, key) = (text(&site.cache), text(&site.backing), text(&site.key));
+    let base = ["--cache", &cache, "--backing", &backing, "--name", "testnode", "--readers", "4"];
+    let with = |more: &[&str]| check(&site, &[&base[..], more].concat());
+    let (good, said) =
+        with(&["--budget", "1M", "--free-floor", "1K", "--listen", "127.0.0.1:0", "--key", &key]);
+    assert!(good, "{said}");
+    let kind = zazend::admission::disk_kind(site.dir.path());
+    let expected = format!(
+        "ok: name: testnode\n\
+         ok: cache: DIR/cache (would be made): budget 1.0 MiB, floor 1.0 KiB of free space, {kind}, 4 readers\n\
+         ok: backing DIR/backing: 1 entries by directory DIR/backing\n\
+         ok: socket: DIR/run/s\n\
+         ok: key: DIR/key\n\
+         ok: listen: 127.0.0.1:0\n\
+         ok: validate: always; a copy is compared with its source before it is handed out\n\
+         zazend would start\n"
+    );
+    assert_eq!(said, expected);
+    assert!(!site.cache.exists(), "a check changes nothing");
+}
+
+#[test]
+fn check_names_what_is_wrong() {
+    let site = Site::default();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (cache, backing, key) = (text(&site.cache), text(&site.backing), text(&site.key));
+    let file = site.dir.path().join("zazend.toml");
+    let config = text(&file);
+    let wrong = |flags: &[&str], line: &str| {
+        let (good, said) = check(&site, flags);
+        assert!(!good, "{said}");
+        assert!(said.lines().any(|found| found == line), "{line:?} is not a line of\n{said}");
+    };
+    let base = ["--cache", &cache, "--backing", &backing];
+    let more = |more: &[&'static str]| {
+        [
+            &base.map(|flag| flag.to_owned())[..],
+            &more.iter().map(|flag| (*flag).to_owned()).collect::<Vec<_>>(),
+        ]
+        .concat()
+    };
+    let wrong_more = |flags: &[&'static str], line: &str| {
+        let flags = more(flags);
+        wrong(&flags.iter().map(String::as_str).collect::<Vec<_>>(), line);
+    };
+    wrong(
+        &["--backing", &backing],
+        "error: settings: no cache directory: give --cache DIR (or cache = \"DIR\" in the file of --config)",
+    );
+    wrong(
+        &["--cache", &cache],
+        "error: settings: no backing store: give --backing DIR (or backing = [\"DIR\"] in the file of --config)",
+    );
+    wrong(
+        &["--cache", &cache, "--backing", "relative"],
+        "error: settings: backing \"relative\": give an absolute directory without `..`, or DIR=tcp://HOST:PORT",
+    );
+    wrong(
+        &["--cache", &cache, "--backing", &backing, "--backing", &format!("{backing}/")],
+        "error: settings: backing DIR/backing is given twice; keep one",
+    );
+    wrong_more(
+        &["--listen", "127.0.0.1"],
+        "error: settings: listen is set but no cluster key: give --key FILE (`zazen key new` makes one; the same on all nodes)",
+    );
+    wrong_more(
+        &["--budget", "lots"],
+        "error: settings: budget: size \"lots\": give a number of bytes with an optional unit, such as 200G or 1.5TB",
+    );
+    wrong_more(&["--readers", "0"], "error: settings: readers \"0\": give auto or a number from 1 to 256");
+    wrong_more(&["--validate", "maybe"], "error: settings: validate \"maybe\": give always or never");
+    wrong_more(&["--fetchers", "999"], "error: settings: fetchers 999: give a number from 1 to 256");
+    wrong_more(
+        &["--metrics", "here"],
+        "error: settings: metrics \"here\": give HOST:PORT, such as 0.0.0.0:7345",
+    );
+    std::fs::write(&file, "cachee = \"/x\"\n").unwrap();
+    let (good, said) = check(&site, &["--config", &config]);
+    assert!(
+        !good
+            && said.contains("error: settings: config file DIR/zazend.toml: ")
+            && said.contains("unknown field `cachee`"),
+        "{said}"
+    );
+    std::fs::write(&file, format!("cache = {cache:?}\nbacking = [\"{backing}/none\"]\nbudget = \"900P\"\n"))
+        .unwrap();
+    let (good, said) = check(&site, &["--config", &config]);
+    assert!(!good, "{said}");
+    assert!(said.contains("error: backing DIR/backing/none: backing directory DIR/backing/none is not there; check its mount"), "{said}");
+    assert!(said.contains("error: cache: the budget of 900.0 PiB is more than the disk's"), "{said}");
+    assert!(said.ends_with("zazend would not do its work; mend the errors above\n"), "{said}");
+    set_mode(&site.key, 0o644);
+    let (good, said) = check(&site, &[&base[..], &["--key", &key, "--listen", "127.0.0.1:0"]].concat());
+    assert!(!good && said.contains("error: key: key file DIR/key: everybody can read or write it"), "{said}");
+    std::fs::write(&site.cache, "a file").unwrap();
+    wrong(&base, "error: cache: DIR/cache is not a directory");
+    assert!(std::fs::read_dir(site.dir.path()).unwrap().count() == 4, "a check leaves nothing behind");
+}
+
+#[test]
+fn the_example_settings_are_complete_and_valid() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/zazend.toml");
+    let text = std::fs::read_to_string(example).unwrap();
+    // Every commented setting is one that the daemon takes.
+    let all: String = text
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase()) => format!("{setting}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in [("as it is", &text), ("with all", &all)] {
+        let path = dir.path().join("zazend.toml");
+        std::fs::write(&path, text).unwrap();
+        let args = zazend::config::Args { config: Some(path), ..Default::default() };
+        let config = zazend::Config::assemble(&args).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(config.listen.as_deref(), Some("0.0.0.0:7345"));
+    }
+    let settings = all.lines().filter(|line| line.contains(" = ")).count();
+    assert_eq!(settings, 15, "a new setting belongs into packaging/zazend.toml");
+}

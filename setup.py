@@ -1,0 +1,31 @@
+"""What pyproject.toml cannot say: the C library keeps its plain name, and its headers go into the package."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools_rust import build_rust
+
+INCLUDE = Path("bindings/c/include")
+
+
+class BuildPy(build_py):
+    def run(self):
+        super().run()
+        if not getattr(self, "editable_mode", False):
+            target = Path(self.build_lib, "zazen", "include")
+            target.mkdir(parents=True, exist_ok=True)
+            for header in sorted(INCLUDE.glob("*.h")):
+                shutil.copy(header, target)
+
+
+class BuildRust(build_rust):
+    def get_dylib_ext_path(self, ext, target_fname):
+        path = super().get_dylib_ext_path(ext, target_fname)
+        if target_fname == "zazen.lib.libzazen":
+            return str(Path(path).with_name("libzazen.so"))
+        return path
+
+
+setup(cmdclass={"build_py": BuildPy, "build_rust": BuildRust})
