@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """The main job from end to end on this machine: simulate, push, analyse under MPI, lose a node, get it back.
 
-A testbed of four nodes (daemons with caches of their own) and a slow file server; an OpenMM simulation writes one file
-per frame to the file server while `zazen push --watch` places each frame on a node; then the same analysis runs under
-`mpiexec -n 4` straight from the file server, from Zazen, with one node dead, and with it back. Ends with a table
-on stdout and `demo-report.json`; exits non-zero if the results differ or Zazen did not read locally.
+A testbed of four nodes (daemons with caches of their own) and a slow file server; an OpenMM simulation writes
+one file per frame to the file server while `zazen push --watch` places each frame on a node; then the same
+analysis runs under `mpiexec -n 4` straight from the file server, from Zazen, with one node dead, and with it
+back. Ends with a table on stdout and `demo-report.json`; exits non-zero if the results differ or Zazen did
+not read locally.
 
     make demo        # or: .venv/bin/python demo/demo.py [--frames N]
 
-As root with iproute2 each node gets a network namespace with shaped links; otherwise a token bucket limits the file
-server. Everything lies in `.demo/` and is taken down at the end, also after Ctrl-C.
+As root with iproute2 each node gets a network namespace with shaped links; otherwise a token bucket limits
+the file server. Everything lies in `.demo/` and is taken down at the end, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NODES = 4
 VICTIM = "n2"
-# What the file server gives all readers together. Nodes, links and data are scaled down alike from a real cluster's:
-# four nodes at a fraction of a disk each, and a server that is slower than the four together.
+# What the file server gives all readers together. Scaled down from a real cluster like the data: some 30 MB
+# take seconds, and the server is slower than the four nodes together.
 SERVER_BYTES_PER_S = 5_000_000
 LINK_BITS_PER_S = 160_000_000
 LOCAL_SHARE_MIN = 0.99
@@ -76,14 +77,12 @@ class Demo:
     def find(self, program: str, install: str) -> str:
         found = shutil.which(program, path=self.environment["PATH"])
         if not found:
-            raise DemoError(
-                f"{program}: not found; install it with `{sys.executable} -m {install}`, or run `make demo`"
-            )
+            raise DemoError(f"{program}: not found; run `make demo`, or `{sys.executable} -m {install}`")
         return found
 
     # Processes
 
-    def run(self, *command: str | Path, quiet: bool = True) -> str:
+    def run(self, *command: object, quiet: bool = True) -> str:
         """Run to the end and return stdout; a failure carries what the command said."""
         child = self.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None)
         out, errors = child.communicate()
@@ -93,19 +92,14 @@ class Demo:
             raise DemoError(f"`{shown}` failed ({child.returncode}):\n{(errors or out).strip()}")
         return out
 
-    def start(self, *command: str | Path, **streams: object) -> subprocess.Popen:
+    def start(self, *command: object, **streams: object) -> subprocess.Popen:
         """Start in a session of its own: Ctrl-C reaches this process alone, which then cleans up in order."""
-        child = subprocess.Popen(
-            [str(part) for part in command],
-            env=self.environment,
-            text=True,
-            start_new_session=True,
-            **streams,
-        )
+        words = [str(part) for part in command]
+        child = subprocess.Popen(words, env=self.environment, text=True, start_new_session=True, **streams)
         self.children.append(child)
         return child
 
-    def testbed(self, *command: str | Path, quiet: bool = True) -> str:
+    def testbed(self, *command: object, quiet: bool = True) -> str:
         return self.run(self.zazen, "testbed", "--dir", self.testbed_dir, *command, quiet=quiet)
 
     def clean_up(self) -> None:
@@ -122,8 +116,21 @@ class Demo:
         self.children.clear()
         if self.testbed_dir.exists():
             self.testbed("down")
+
+    def leave(self) -> None:
+        """Clean up at the end, whatever has happened; a second Ctrl-C does not cut it short."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            self.clean_up()
+        except DemoError as error:
+            say(f"the testbed in {self.testbed_dir} is left behind: {error}")
+            return
         if not self.arguments.keep:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.remove_folder()
+
+    def remove_folder(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     # The four acts
 
@@ -155,25 +162,13 @@ class Demo:
                 "--until", "simulation.done", "--json",
                 stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip
-        simulation = json.loads(
-            self.testbed(
-                "run",
-                "--on",
-                "sim",
-                "--",
-                sys.executable,
-                ROOT / "examples" / "simulate_peptide.py",
-                "--out",
-                self.dataset,
-                "--frames",
-                str(self.arguments.frames),
-                "--steps",
-                str(self.arguments.steps),
-                "--compare",
-                self.folder / "unwatched",
-                quiet=False,
-            )  # fmt: skip
-        )
+        simulation = self.testbed(
+            "run", "--on", "sim", "--",
+            sys.executable, ROOT / "examples" / "simulate_peptide.py",
+            "--out", self.dataset, "--frames", self.arguments.frames, "--steps", self.arguments.steps,
+            "--compare", self.folder / "unwatched",
+            quiet=False,
+        )  # fmt: skip
         try:
             out, _ = pusher.communicate(timeout=60)
         except subprocess.TimeoutExpired:
@@ -182,7 +177,7 @@ class Demo:
         if pusher.returncode != 0:
             said = (self.folder / "push.log").read_text().strip()
             raise DemoError(f"zazen push failed ({pusher.returncode}):\n{said}")
-        return simulation, json.loads(out)
+        return json.loads(simulation), json.loads(out)
 
     def analyse(self, name: str, *, direct: bool = False) -> dict:
         """Run the analysis on all nodes; return its row of the report."""
@@ -212,9 +207,8 @@ class Demo:
         started = time.monotonic()
         say(f"testbed of {NODES} nodes")
         rate_limit = self.raise_testbed()
-        say(
-            f"the file server is limited to {rate_limit['bytes_per_s'] / 1e6:.0f} MB/s by {rate_limit['how']}"
-        )
+        megabytes_per_s = rate_limit["bytes_per_s"] / 1e6
+        say(f"the file server is limited to {megabytes_per_s:.0f} MB/s by {rate_limit['how']}")
         say("simulation with zazen push --watch beside it")
         simulation, push = self.simulate_and_push()
         runs = [self.analyse("server", direct=True), self.analyse("zazen")]
@@ -279,8 +273,8 @@ def table(report: dict) -> str:
         "",
         f"{report['frames']} frames of {report['frame_bytes']} bytes on {report['nodes']} nodes; "
         f"file server limited to {limit['bytes_per_s'] / 1e6:.0f} MB/s in all by {limit['how']}.",
-        "time: reading, extraction, gather and time series under MPI, without the start of the processes. Local",
-        "frames were just written and lie in the page cache; the file server's too, the limit is what slows it.",
+        "time: reading, extraction, gather and time series under MPI, without the start of the processes.",
+        "All frames were just written and lie in the page cache; what slows the file server is its limit.",
         f"push: {push['pushed']} frames pushed, {push['skipped']} skipped; {slowdown(push)}.",
     ]
     return "\n".join(lines)
@@ -300,14 +294,12 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--frames", type=int, default=300, help="frames to simulate (default 300, at least 24)"
-    )
+    parser.add_argument("--frames", type=int, default=300, help="frames to simulate (default 300)")
     parser.add_argument("--steps", type=int, default=4, help="time steps per frame (default 4)")
     parser.add_argument("--no-net", action="store_true", help="no network namespaces, even as root")
     parser.add_argument("--keep", action="store_true", help="keep .demo/ with the frames and logs")
     parser.add_argument(
-        "--report", type=Path, default=ROOT / "demo-report.json", help="where to write the report"
+        "--report", type=Path, default=ROOT / "demo-report.json", help="where the report goes"
     )
     arguments = parser.parse_args()
     if arguments.frames < 24:
@@ -318,8 +310,9 @@ def parse() -> argparse.Namespace:
 def check_packages() -> None:
     missing = [pip for module, pip in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
+        packages = " ".join(missing)
         raise DemoError(
-            f"packages are missing; `{sys.executable} -m pip install {' '.join(missing)}`, or run `make demo`"
+            f"packages are missing; run `make demo`, or `{sys.executable} -m pip install {packages}`"
         )
 
 
@@ -331,8 +324,10 @@ def main() -> int:
     try:
         check_packages()
         demo = Demo(arguments)
+        # What an earlier demo that was killed has left behind.
         demo.clean_up()
-        demo.folder.mkdir(exist_ok=True)
+        demo.remove_folder()
+        demo.folder.mkdir()
         report = demo.perform()
     except DemoError as error:
         say(str(error))
@@ -342,7 +337,7 @@ def main() -> int:
         return 130
     finally:
         if demo:
-            demo.clean_up()
+            demo.leave()
     arguments.report.write_text(json.dumps(report, indent=1) + "\n")
     print(table(report))
     say(f"report in {arguments.report}; {report['seconds']:.0f} s in all")

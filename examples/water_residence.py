@@ -165,13 +165,14 @@ def survival(found: list[tuple[int, np.ndarray]], tau_max: int) -> tuple[list[in
     return taus, [float(value) for value in probabilities], digest.hexdigest()
 
 
-def serial_check(args: argparse.Namespace, select: str, probabilities: list[float]) -> None:
+def serial_check(
+    args: argparse.Namespace, select: str, numbers: list[int], probabilities: list[float]
+) -> None:
     """Compares with waterdynamics, which reads the frame files itself, on one process."""
     from waterdynamics import SurvivalProbability
 
     with zazen.open(args.dataset, direct=True, pattern=args.pattern) as dataset:
-        frames = dataset.frames(args.begin, args.end, args.stride)
-        paths = [path for _, path in sorted((frame.number, frame.path) for frame in frames)]
+        paths = [dataset.read(number).path for number in numbers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         universe = MDAnalysis.Universe(args.topology, paths, format="DCD")
@@ -226,7 +227,8 @@ def main() -> None:
     if comm is not None and comm.rank != 0:
         return
     totals = {name: sum(rank[name] for rank in summed) for name in counters}
-    taus, probabilities, digest = survival([item for rank in gathered for item in rank], args.tau_max)
+    everything = [item for rank in gathered for item in rank]
+    taus, probabilities, digest = survival(everything, args.tau_max)
     seconds = time.perf_counter() - began
     report = {
         "ranks": len(summed),
@@ -241,7 +243,7 @@ def main() -> None:
     }
     print_report(report)
     if args.serial_check:
-        serial_check(args, select, probabilities)
+        serial_check(args, select, [number for number, _ in everything], probabilities)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as out:
             json.dump(report, out, indent=1)

@@ -77,7 +77,9 @@ def check(scenario, outcome):
     assert set(times) == target and set(times.values()) == {1}, "each requested frame exactly once"
     assert sum(count for runs in outcome["assigned"] for _, count, _ in runs) == len(target), "runs overlap"
 
-    reader = {frame: scenario["nodes_of_ranks"][rank] for rank, share in enumerate(assigned) for frame in share}
+    reader = {
+        frame: scenario["nodes_of_ranks"][rank] for rank, share in enumerate(assigned) for frame in share
+    }
     natives = aliens = 0
     residue = []
     for frame in sorted(target):
@@ -99,7 +101,9 @@ def check(scenario, outcome):
     place = {frame: index for index, frame in enumerate(residue)}
     for share in assigned:
         mine = sorted(place[frame] for frame in share if frame in place)
-        assert mine == list(range(mine[0], mine[0] + len(mine))) if mine else True, "residue in contiguous blocks"
+        assert mine == list(range(mine[0], mine[0] + len(mine))) if mine else True, (
+            "residue in contiguous blocks"
+        )
     if scenario["rules"] == "paper":
         sizes = [sum(frame in place for frame in share) for share in assigned]
         assert max(sizes) - min(sizes) <= 1, f"equal residue blocks: {sizes}"

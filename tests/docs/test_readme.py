@@ -1,7 +1,7 @@
 """README's commands, typed: every shell line of "Use it on your data" and its Python program, on folders of our own.
 
-The only changes made to a line are where it points (`/lustre`, `/ssd/zazen`, `/etc/zazen/key`, the port) and how many ranks fit
-here (`-n 64`); a line that the test does not know fails it, so that README can't grow a command that nobody ran.
+The only changes made to a line are where it points (`/lustre`, `/ssd/zazen`, `/etc/zazen/key`, the port) and how many
+ranks fit here (`-n 64`). A line that the test does not know fails it: README can't grow a command that nobody ran.
 """
 
 import json
@@ -58,7 +58,7 @@ class Site:
     def here(self, line):
         for path in ("/lustre", "/ssd/zazen", "/etc/zazen"):
             line = re.sub(rf"(?<![\w/]){path}", str(self.folder) + path, line)
-        return line.replace("mpirun -n 64", f"mpiexec -n 2 {sys.executable} -u").replace(" -u python ", " -u ")
+        return line.replace("mpirun -n 64 python", f"mpiexec -n 2 {sys.executable}")
 
     def run(self, line, timeout=120):
         done = subprocess.run(

@@ -5,7 +5,6 @@ The expected values follow from the ranks' numbers alone, so each rank checks it
 
 import sys
 
-from mpi4py import MPI
 from zazen import _zazen
 
 MASK = (1 << 64) - 1
@@ -73,6 +72,8 @@ def check(probe, comm):
 
 
 def main():
+    from mpi4py import MPI
+
     carrier = sys.argv[1]
     comm = MPI.COMM_WORLD
     probe = _zazen.CarrierProbe(comm, carrier)

@@ -1,3 +1,12 @@
+// zazen.h: frames of scientific datasets, read from and pushed to the disks of the nodes that compute on them.
+//
+// Calls that can fail return ZAZEN_OK or a negative status; zazen_last_error() then names the object, the limit and the
+// next step. A call that fails changes nothing: neither its out parameters nor what it works on, save where it says so.
+// Structs begin with struct_size, their sizeof; zero in a field means the default, so `= {.struct_size = sizeof x}` is
+// enough. What a call hands out belongs to the caller, who frees it with the function that its comment names; strings
+// belong to the object that they come from. Every object may be used by several threads unless its comment says
+// otherwise, but must not be freed while another thread uses it.
+
 #ifndef ZAZEN_H
 #define ZAZEN_H
 

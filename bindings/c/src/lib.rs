@@ -15,3 +15,13 @@ pub mod runset;
 pub mod status;
 mod structs;
 pub mod writer;
+
+/// What zazen.h promises of threads: a field that breaks it stops the build.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<dataset::zazen_dataset_t>();
+    shared::<frames::zazen_frame_t>();
+    shared::<frames::zazen_frames_t>();
+    shared::<runset::zazen_runset_t>();
+    shared::<writer::zazen_writer_t>();
+};

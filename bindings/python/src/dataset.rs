@@ -205,7 +205,9 @@ impl PyDataset {
     /// Agrees with the other ranks on who reads what of `begin ..= end` at `stride`; a bound left out is the
     /// dataset's own. Collective: all ranks of `comm` call it with equal arguments.
     ///
-    /// `comm`: an mpi4py communicator, or an object with the methods of `zazen.Collectives`; None: this process alone.
+    /// `comm`: an mpi4py communicator, or an object with the methods of `zazen.Collectives`; None: this process alone,
+    /// which raises MpiError where a launcher started several ranks, since each would read everything
+    /// ($ZAZEN_ALLOW_SINGLETON=1 says that this is meant).
     /// `rules`: "full", or "paper" (Zazen paper, section 4). `protocol`: "owner", or "bitmaps" (the paper's).
     /// `carrier`: "auto"; "mpi" (MPI bound at run time) or "mpi4py" insist on one way of talking to MPI.
     /// Raises MpiError if the ranks came up as singletons.
@@ -233,7 +235,7 @@ impl PyDataset {
     /// `readers`: files in flight, None: as suits the disk; `check`: compare checksums. Without `comm` this process
     /// reads all. The assignment is collective, the iteration is not.
     #[pyo3(signature = (begin = None, end = None, stride = 1, *, comm = None, rules = "full", protocol = "owner",
-        memory = 256 << 20, readers = None, check = true, carrier = "auto"))]
+        memory = 268_435_456, readers = None, check = true, carrier = "auto"))]
     #[allow(clippy::too_many_arguments)]
     fn frames(
         &self,

@@ -9,8 +9,8 @@ use zazen_wire::frames::Delivery;
 
 /// A frame in memory; unpacks as `number, data, path`.
 ///
-/// `data` is a read-only memoryview of the reader's own buffer. The buffer lives, and counts against the iterator's
-/// memory bound until it is handed out again, as long as any view of it does: copy what you keep.
+/// `data` is a read-only memoryview of the reader's own buffer, which lives as long as any view of it does. Keeping
+/// many frames keeps their memory, beyond the iterator's bound.
 #[pyclass(name = "Frame", module = "zazen", frozen)]
 pub(crate) struct PyFrame {
     /// The frame's number.

@@ -58,7 +58,7 @@ impl PyRunSet {
     fn from_runs(class: &Bound<'_, PyType>, runs: &Bound<'_, PyAny>) -> PyResult<PyRunSet> {
         let mut checked = Vec::new();
         for run in runs.try_iter()? {
-            let (first, count, step) = run?.extract()?;
+            let [first, count, step] = run?.extract()?;
             checked.push(lift(class.py(), Run::new(first, count, step))?);
         }
         Ok(RunSet::from_runs(checked).into())

@@ -105,7 +105,7 @@ enum State {
 impl PyWriter {
     #[new]
     #[pyo3(signature = (dataset, nodes, *, key = None, pattern = None, on_slow = "skip", window_frames = 64,
-        window_bytes = 256 << 20, timeout = 10.0))]
+        window_bytes = 268_435_456, timeout = 10.0))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -205,8 +205,10 @@ impl PyWriter {
             let mut state = self.state.write().unwrap_or_else(|poisoned| poisoned.into_inner());
             let (counters, problems) = match std::mem::replace(&mut *state, State::Failed) {
                 State::Open(pusher) => {
+                    let pusher = sole(pusher);
+                    pusher.drain();
                     let problems = pusher.problems();
-                    (sole(pusher).finish()?, problems)
+                    (pusher.finish()?, problems)
                 }
                 State::Finished(counters, problems) => (counters, problems),
                 State::Failed => {

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import zazen
-from conftest import FRAMES
+from sample import FRAMES
 from zazen import _zazen
 
 
@@ -104,7 +104,7 @@ def test_open_bounds_are_rank_zeros(dataset):
         return [frame.number for frame in opened.frames(stride=3, comm=comm)]
 
     results = on_ranks(3, body)
-    assert sorted(sum(results, [])) == list(range(0, FRAMES, 3))
+    assert sorted(number for numbers in results for number in numbers) == list(range(0, FRAMES, 3))
 
 
 def test_an_exception_comes_out_as_it_was(dataset):

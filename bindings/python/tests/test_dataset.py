@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import zazen
-from conftest import FRAMES, PATTERN, frame_bytes
+from sample import FRAMES, PATTERN, frame_bytes
 
 
 def check(frames, numbers):

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
 
@@ -19,8 +19,16 @@ use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(20);
 /// The largest single read that goes to the file system.
 const READ_BYTES_MAX: usize = 4 << 20;
+/// Deadlines that a listing may take.
+const LIST_DEADLINES: u32 = 6;
+/// Read buffers kept for reuse: fresh ones cost a page fault every 4 KiB.
+const SPARE_BUFFERS: usize = 16;
 /// Stats slower than this (a network's round trip) are worth asking for in parallel.
 const SLOW_STAT: Duration = Duration::from_micros(60);
+/// Stats after which that is decided.
+const STATS_PROBED: usize = 4;
+/// Stats in flight where they are slow.
+const STATS_AT_ONCE: usize = 8;
 
 /// A directory of this machine, typically a network file system's mount point. Shared by threads.
 pub struct DirectoryBacking {
@@ -50,6 +58,7 @@ impl DirectoryBacking {
             held: Mutex::default(),
             populated: AtomicBool::new(false),
             no_openat2: AtomicBool::new(false),
+            spare_buffers: Mutex::default(),
             reads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         };
@@ -70,6 +79,15 @@ impl DirectoryBacking {
     }
 }
 
+impl DirectoryBacking {
+    /// A directory of a million names is many round trips: it gets several deadlines' time.
+    fn list_entries(&self, path: &RelPath, files_only: bool) -> Result<Vec<String>> {
+        let (tree, owned) = (self.tree.clone(), path.clone());
+        let what = || format!("list {}", self.tree.root.join(path.as_str()).display());
+        self.watchdog.run_long(LIST_DEADLINES, what, move || tree.list(&owned, files_only))
+    }
+}
+
 impl Backing for DirectoryBacking {
     fn describe(&self) -> String {
         format!("directory {}", self.tree.root.display())
@@ -87,11 +105,11 @@ impl Backing for DirectoryBacking {
     }
 
     fn list(&self, path: &RelPath) -> Result<Vec<String>> {
-        self.run("list", path, |tree, path| tree.list(path, false))
+        self.list_entries(path, false)
     }
 
     fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
-        self.run("list", path, |tree, path| tree.list(path, true))
+        self.list_entries(path, true)
     }
 
     fn may_search(&self, who: &Credentials, directory: &RelPath) -> Result<bool> {
@@ -103,21 +121,17 @@ impl Backing for DirectoryBacking {
 
     fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
         let describe = || format!("stat beneath {}", self.tree.root.display());
-        let part = |paths: &[RelPath]| {
+        let part = |paths: &[RelPath], all: bool| {
             let (tree, paths) = (self.tree.clone(), paths.to_vec());
-            move || tree.stat_many(&paths)
+            move || tree.stat_many(&paths, all)
         };
-        let probe = paths.len().min(4);
-        let begun = Instant::now();
-        let mut stats = self.watchdog.run(describe, part(&paths[..probe]))?;
-        let rest = &paths[probe..];
-        if rest.is_empty() {
-            return Ok(stats);
-        }
-        let slow = begun.elapsed() > SLOW_STAT * probe as u32;
-        let chunk = if slow { rest.len().div_ceil(8) } else { rest.len() };
-        for answer in self.watchdog.run_all(describe, rest.chunks(chunk).map(part).collect()) {
-            stats.extend(answer?);
+        let mut stats = self.watchdog.run(describe, part(paths, false))?;
+        let rest = &paths[stats.len()..];
+        if !rest.is_empty() {
+            let parts = rest.chunks(rest.len().div_ceil(STATS_AT_ONCE));
+            for answer in self.watchdog.run_all(describe, parts.map(|paths| part(paths, true)).collect()) {
+                stats.extend(answer?);
+            }
         }
         Ok(stats)
     }
@@ -139,23 +153,31 @@ impl SourceFile for DirectoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let wanted = buffer.len().min(READ_BYTES_MAX);
         let what = || format!("read {} at byte {offset}", self.name.display());
-        let file = self.file.clone();
+        let (file, tree) = (self.file.clone(), self.tree.clone());
         // The bytes go through a buffer of the call's own: a call that hangs must not hold the caller's.
-        let bytes = self.watchdog.run(what, move || {
-            let mut bytes = Vec::with_capacity(wanted);
+        let read = self.watchdog.run(what, move || {
+            let mut bytes = tree.spare_buffers().pop().unwrap_or_default();
+            if bytes.len() < wanted {
+                bytes.resize(wanted, 0);
+            }
             loop {
-                match rustix::io::pread(&*file, rustix::buffer::spare_capacity(&mut bytes), offset) {
-                    Ok(_) => return Ok(bytes),
+                match rustix::io::pread(&*file, &mut bytes[..wanted], offset) {
+                    Ok(read) => return Ok((bytes, read)),
                     Err(Errno::INTR) => {}
                     Err(errno) => return Err(Error::io(format!("read at byte {offset}"), errno.into())),
                 }
             }
         });
-        let bytes = bytes.map_err(|error| error.within(self.name.display()))?;
-        buffer[..bytes.len()].copy_from_slice(&bytes);
+        let (bytes, read) = read.map_err(|error| error.within(self.name.display()))?;
+        buffer[..read].copy_from_slice(&bytes[..read]);
+        let mut spare = self.tree.spare_buffers();
+        if spare.len() < SPARE_BUFFERS {
+            spare.push(bytes);
+        }
+        drop(spare);
         self.tree.reads.fetch_add(1, Ordering::Relaxed);
-        self.tree.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(bytes.len())
+        self.tree.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
     }
 
     fn stat(&self) -> SourceStat {
@@ -182,11 +204,16 @@ struct Tree {
     populated: AtomicBool,
     /// The kernel (or a sandbox around us) has no openat2.
     no_openat2: AtomicBool,
+    spare_buffers: Mutex<Vec<Vec<u8>>>,
     reads: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Tree {
+    fn spare_buffers(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spare_buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn gone(&self, why: &str) -> Error {
         let root = self.root.display();
         Error::new(ErrorKind::Unavailable, format!("backing directory {root} {why}; check its mount"))
@@ -283,11 +310,16 @@ impl Tree {
         rustix::fs::fstat(&fd).map(source_stat).map_err(|errno| self.path_error(path, errno))
     }
 
-    /// Stats by folder: one walk from the root for each folder, then one call a name.
-    fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
+    /// Stats by folder: one walk from the root for each folder, then one call a name. Unless `all` are wanted it
+    /// leaves off early where each takes long, for the rest to be asked for in parallel.
+    fn stat_many(&self, paths: &[RelPath], all: bool) -> Result<Vec<Result<SourceStat>>> {
         let mut folder: Option<(RelPath, OwnedFd)> = None;
         let mut stats = Vec::with_capacity(paths.len());
+        let begun = Instant::now();
         for path in paths {
+            if !all && stats.len() == STATS_PROBED && begun.elapsed() > SLOW_STAT * STATS_PROBED as u32 {
+                break;
+            }
             let stat = self.stat_in(&mut folder, path);
             match stat {
                 Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut) => {

@@ -63,9 +63,19 @@ impl Watchdog {
         what: impl Fn() -> String,
         call: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.run_long(1, what, call)
+    }
+
+    /// As [`Watchdog::run`] with `times` the deadline: for calls that are many round trips.
+    pub(crate) fn run_long<T: Send + 'static>(
+        &self,
+        times: u32,
+        what: impl Fn() -> String,
+        call: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         match self.deadline {
             None => call(),
-            Some(_) => self.wait(what, self.start(call)),
+            Some(deadline) => self.wait(deadline * times, what, self.start(call)),
         }
     }
 
@@ -75,11 +85,11 @@ impl Watchdog {
         what: impl Fn() -> String,
         calls: Vec<F>,
     ) -> Vec<Result<T>> {
-        if self.deadline.is_none() {
+        let Some(deadline) = self.deadline else {
             return calls.into_iter().map(|call| call()).collect();
-        }
+        };
         let started: Vec<_> = calls.into_iter().map(|call| self.start(call)).collect();
-        started.into_iter().map(|call| self.wait(&what, call)).collect()
+        started.into_iter().map(|call| self.wait(deadline, &what, call)).collect()
     }
 
     fn start<T: Send + 'static>(
@@ -117,8 +127,12 @@ impl Watchdog {
         Some(Started { receiver, fate })
     }
 
-    fn wait<T>(&self, what: impl Fn() -> String, started: Option<Started<T>>) -> Result<T> {
-        let deadline = self.deadline.unwrap_or(Duration::MAX);
+    fn wait<T>(
+        &self,
+        deadline: Duration,
+        what: impl Fn() -> String,
+        started: Option<Started<T>>,
+    ) -> Result<T> {
         let Some(started) = started else {
             return Err(Error::new(
                 ErrorKind::TimedOut,

@@ -160,7 +160,7 @@ fn searching_needs_the_x_bit_of_every_directory() {
         std::fs::create_dir_all(root.join("open/closed/inner")).unwrap();
         set_mode(&root.join("open/closed"), 0o700);
         std::fs::write(root.join("open/file"), "").unwrap();
-        let other = Credentials { uid: 54_321, gid: 54_321, groups: vec![] };
+        let other = Credentials { uid: 4_054_321, gid: 4_054_321, groups: vec![] };
         let root_user = Credentials { uid: 0, gid: 0, groups: vec![] };
         assert!(backing.may_search(&other, &path("open")).unwrap());
         assert!(!backing.may_search(&other, &path("open/closed")).unwrap());
@@ -177,7 +177,7 @@ fn searching_needs_the_x_bit_of_every_directory() {
 fn a_directory_closed_above_the_root_is_closed() {
     let Stand { backing, root, .. } = &stand("directory");
     set_mode(root.parent().unwrap(), 0o700);
-    let other = Credentials { uid: 54_321, gid: 54_321, groups: vec![] };
+    let other = Credentials { uid: 4_054_321, gid: 4_054_321, groups: vec![] };
     assert!(!backing.may_search(&other, &path("")).unwrap());
 }
 

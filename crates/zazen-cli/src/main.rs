@@ -65,6 +65,7 @@ fn main() -> ExitCode {
             tracing_subscriber::EnvFilter::try_from_env("ZAZEN_LOG").unwrap_or_else(|_| "error".into()),
         )
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
     let outcome = match Zazen::parse().command {
         Command::Status(arguments) => status::run(&arguments),

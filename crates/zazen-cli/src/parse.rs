@@ -80,7 +80,9 @@ pub(crate) fn frames(text: &str) -> Result<RunSet, String> {
 pub(crate) fn frame_range(text: &str) -> Result<Request, String> {
     let number = |digits: &str| {
         digits.parse::<u64>().map_err(|_| {
-            format!("{text:?} is not a range of frames; give 7, 0-999 or 0-999:2 (numbers up to {FRAME_NO_MAX})")
+            format!(
+                "{text:?} is not a range of frames; give 7, 0-999 or 0-999:2 (numbers up to {FRAME_NO_MAX})"
+            )
         })
     };
     let (range, stride) = match text.split_once(':') {

@@ -57,7 +57,11 @@ impl Targets {
             let key = self.key.as_ref().map(|file| ClusterKey::from_file(file)).transpose()?;
             let list = NodeList::read(spec)?.nodes.into_iter();
             return Ok(list
-                .map(|node| Node { name: node.addr.clone(), target: Target::Tcp(node.addr), key: key.clone() })
+                .map(|node| Node {
+                    name: node.addr.clone(),
+                    target: Target::Tcp(node.addr),
+                    key: key.clone(),
+                })
                 .collect());
         }
         if let Some(socket) = &self.socket {
@@ -71,21 +75,29 @@ impl Targets {
         Ok(vec![Node::local(socket.display().to_string(), socket)])
     }
 
+    /// The same as addresses, with the key that those on other machines want.
+    pub(crate) fn targets_and_key(&self) -> Result<(Vec<Target>, Option<ClusterKey>)> {
+        let nodes = self.nodes()?;
+        let key = nodes.iter().find_map(|node| node.key.clone());
+        Ok((nodes.into_iter().map(|node| node.target).collect(), key))
+    }
+
     /// Opens the dataset that the user spells `path` on every node that answers; the others are told on stderr.
     /// Fails if none answers, or if one says that there is no such dataset.
     pub(crate) fn open(&self, path: &Path, want_extent: bool) -> Result<Vec<Opened>> {
         let path = dataset_path(path)?;
-        self.each(|node, remote| {
-            remote.open(&path, None, want_extent).map(|info| (node.name.clone(), info))
-        })
-        .map(|answers| {
-            answers.into_iter().map(|(remote, (name, info))| Opened { name, remote, info }).collect()
-        })
+        self.each(|node, remote| remote.open(&path, None, want_extent).map(|info| (node.name.clone(), info)))
+            .map(|answers| {
+                answers.into_iter().map(|(remote, (name, info))| Opened { name, remote, info }).collect()
+            })
     }
 
     /// What `ask` gets from every node that answers; the others are told on stderr. Fails if none answers, or if
     /// one refuses.
-    pub(crate) fn each<T>(&self, mut ask: impl FnMut(&Node, &mut Remote) -> Result<T>) -> Result<Vec<(Remote, T)>> {
+    pub(crate) fn each<T>(
+        &self,
+        mut ask: impl FnMut(&Node, &mut Remote) -> Result<T>,
+    ) -> Result<Vec<(Remote, T)>> {
         let nodes = self.nodes()?;
         let (mut answers, mut silent) = (Vec::new(), Vec::new());
         for node in &nodes {

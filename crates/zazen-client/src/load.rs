@@ -2,10 +2,9 @@
 //!
 //! Each live node fetches its block chunk by chunk; a node that dies leaves the rest of its block to the others.
 
-use crate::NodeList;
 use crate::cluster::{Remote, Target, daemon_is_gone};
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,10 +20,10 @@ const NAMED_MAX: usize = 1000;
 /// How to load.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// The nodes that shall hold the dataset.
-    pub nodes: NodeList,
-    /// The cluster key file.
-    pub key: PathBuf,
+    /// The daemons of the nodes that shall hold the dataset.
+    pub targets: Vec<Target>,
+    /// The cluster key; needed for daemons on other machines.
+    pub key: Option<ClusterKey>,
     /// File-name template; `None`: the manifest, or what the names tell.
     pub pattern: Option<String>,
     /// Only these frame numbers; `None`: all that exist.
@@ -35,8 +34,8 @@ pub struct LoadOptions {
 
 impl LoadOptions {
     /// All frames, 64 at a time.
-    pub fn new(nodes: NodeList, key: impl Into<PathBuf>) -> LoadOptions {
-        LoadOptions { nodes, key: key.into(), pattern: None, set: None, chunk_frames: 64 }
+    pub fn new(targets: Vec<Target>, key: Option<ClusterKey>) -> LoadOptions {
+        LoadOptions { targets, key, pattern: None, set: None, chunk_frames: 64 }
     }
 }
 
@@ -107,9 +106,8 @@ pub fn load(
     options: &LoadOptions,
     progress: &mut dyn FnMut(&LoadProgress),
 ) -> Result<LoadReport> {
-    let key = ClusterKey::from_file(&options.key)?;
     let mut report = LoadReport::default();
-    let (members, held, extent) = muster(dataset, options, &key, &mut report)?;
+    let (members, held, extent) = muster(dataset, options, &mut report)?;
     let wanted = options.set.as_ref().map_or(extent.clone(), |set| extent.intersection(set));
     let missing = wanted.difference(&held);
     report.frames = wanted.len();
@@ -149,17 +147,15 @@ pub fn load(
 fn muster(
     dataset: &Path,
     options: &LoadOptions,
-    key: &ClusterKey,
     report: &mut LoadReport,
 ) -> Result<(Vec<Member>, RunSet, RunSet)> {
     let answers: Vec<_> = std::thread::scope(|scope| {
         let asked: Vec<_> = options
-            .nodes
-            .nodes
+            .targets
             .iter()
-            .map(|node| {
-                let pattern = options.pattern.as_deref();
-                (node.addr.clone(), scope.spawn(move || join(&node.addr, dataset, pattern, key)))
+            .map(|target| {
+                let (pattern, key) = (options.pattern.as_deref(), options.key.as_ref());
+                (target.to_string(), scope.spawn(move || join(target, dataset, pattern, key)))
             })
             .collect();
         let lost = || Err(Error::new(ErrorKind::Unavailable, "the thread that asked it is gone"));
@@ -201,12 +197,12 @@ fn muster(
 }
 
 fn join(
-    addr: &str,
+    target: &Target,
     dataset: &Path,
     pattern: Option<&str>,
-    key: &ClusterKey,
+    key: Option<&ClusterKey>,
 ) -> Result<(Remote, u32, RunSet)> {
-    let mut remote = Remote::connect(&Target::Tcp(addr.to_owned()), Some(key))?;
+    let mut remote = Remote::connect(target, key)?;
     remote.set_timeout(Some(CHUNK_TIMEOUT));
     let handle = remote.open(dataset, pattern, false)?.handle;
     let held = remote.query_all(handle)?;

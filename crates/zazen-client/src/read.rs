@@ -115,6 +115,18 @@ struct Shared {
     access: Access,
 }
 
+impl Shared {
+    fn read(&self) {
+        self.pipeline.run_reader(&self.access);
+    }
+}
+
+fn spawn(shared: &Arc<Shared>, name: &str, body: impl FnOnce(&Shared) + Send + 'static) -> Result<()> {
+    let shared = shared.clone();
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || body(&shared));
+    spawned.map(drop).map_err(|error| Error::io(format!("start thread {name}"), error))
+}
+
 impl FrameReader {
     /// Starts reading `set`: from `scan` where there is one, else from the backing store.
     pub(crate) fn start(
@@ -127,7 +139,7 @@ impl FrameReader {
         let readers = options.readers.or(advised).unwrap_or(READERS_UNKNOWN).clamp(1, READERS_MAX);
         let shared = Arc::new(Shared { pipeline: Pipeline::new(options.memory_max, readers), access });
         let remaining = set.len();
-        let mut reader = FrameReader {
+        let reader = FrameReader {
             shared,
             local: VecDeque::new(),
             last: None,
@@ -135,21 +147,26 @@ impl FrameReader {
             remaining,
         };
         // The consumer reads too: as many threads as frames, less one, are enough.
-        let threads = readers.min(usize::try_from(remaining.saturating_sub(1)).unwrap_or(readers));
-        for _ in 0..threads {
-            reader.spawn("zazen-read", |shared| shared.pipeline.run_reader(&shared.access))?;
+        let most = readers.min(usize::try_from(remaining.saturating_sub(1)).unwrap_or(readers));
+        let first = most.min(reader.shared.pipeline.readers_at_first());
+        for _ in 0..first {
+            spawn(&reader.shared, "zazen-read", Shared::read)?;
         }
+        let weak = Arc::downgrade(&reader.shared);
+        reader.shared.pipeline.grow_by(Box::new(move || {
+            let Some(shared) = weak.upgrade() else { return };
+            for _ in first..most {
+                if let Err(error) = spawn(&shared, "zazen-read", Shared::read) {
+                    tracing::debug!("{error}; reading with fewer threads");
+                    return;
+                }
+            }
+        }));
         let bytes_max = (options.memory_max / 4).max(1);
-        reader.spawn("zazen-feed", move |shared| {
+        spawn(&reader.shared, "zazen-feed", move |shared| {
             feed::run(&shared.pipeline, &shared.access, scan, &set, bytes_max);
         })?;
         Ok(reader)
-    }
-
-    fn spawn(&mut self, name: &str, body: impl FnOnce(&Shared) + Send + 'static) -> Result<()> {
-        let shared = self.shared.clone();
-        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || body(&shared));
-        spawned.map(drop).map_err(|error| Error::io(format!("start thread {name}"), error))
     }
 
     /// Where the frames taken so far came from.

@@ -8,8 +8,8 @@ pub mod disk;
 pub mod random;
 pub mod real_disk;
 pub mod sim_disk;
-pub mod socket_path;
 mod sim_tree;
+pub mod socket_path;
 
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};

@@ -5,9 +5,7 @@
 //! `openat2` (before 5.6, or filtered), each component is opened with `O_NOFOLLOW` instead; the result is the same.
 
 use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags,
-};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -72,7 +70,12 @@ impl RealDisk {
         self.open_by_component(path, flags, mode)
     }
 
-    fn open_by_component(&self, path: &str, flags: OFlags, mode: Mode) -> std::result::Result<OwnedFd, Errno> {
+    fn open_by_component(
+        &self,
+        path: &str,
+        flags: OFlags,
+        mode: Mode,
+    ) -> std::result::Result<OwnedFd, Errno> {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut held: Option<OwnedFd> = None;
@@ -150,7 +153,9 @@ fn failed(errno: Errno, what: &str, path: impl std::fmt::Display) -> Error {
     let cause = std::io::Error::from_raw_os_error(errno.raw_os_error());
     match errno {
         Errno::LOOP | Errno::XDEV => {
-            let text = format!("{what} {path}: a symbolic link lies on the way, and the cache follows none; remove it");
+            let text = format!(
+                "{what} {path}: a symbolic link lies on the way, and the cache follows none; remove it"
+            );
             Error::new(ErrorKind::PermissionDenied, text).caused_by(cause)
         }
         _ => Error::io(format!("{what} {path}"), cause),
@@ -234,7 +239,9 @@ impl Disk for RealDisk {
             .folder(path.split().0)
             .and_then(|folder| rustix::fs::unlinkat(&folder, path.split().1, AtFlags::REMOVEDIR));
         match removed {
-            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::BUSY) => Ok(()),
+            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::BUSY) => {
+                Ok(())
+            }
             Err(errno) => Err(failed(errno, "remove", self.absolute(path).display())),
         }
     }
@@ -254,9 +261,7 @@ impl Disk for RealDisk {
                 continue;
             }
             let is_dir = match entry.file_type() {
-                FileType::Unknown => {
-                    self.stat(&path.child(name))?.is_some_and(|stat| stat.is_dir)
-                }
+                FileType::Unknown => self.stat(&path.child(name))?.is_some_and(|stat| stat.is_dir),
                 kind => kind == FileType::Directory,
             };
             found.push((name.to_owned(), is_dir));
@@ -285,8 +290,8 @@ impl Disk for RealDisk {
     }
 
     fn free_bytes(&self) -> Result<u64> {
-        let stat =
-            rustix::fs::fstatvfs(&self.root_fd).map_err(|errno| failed(errno, "statvfs", self.root.display()))?;
+        let stat = rustix::fs::fstatvfs(&self.root_fd)
+            .map_err(|errno| failed(errno, "statvfs", self.root.display()))?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 

@@ -144,7 +144,11 @@ impl SimDisk {
             dead: false,
             locked: false,
         };
-        SimDisk { sim: Arc::new(Mutex::new(sim)), root: PathBuf::from("/simulated"), holds_lock: Mutex::default() }
+        SimDisk {
+            sim: Arc::new(Mutex::new(sim)),
+            root: PathBuf::from("/simulated"),
+            holds_lock: Mutex::default(),
+        }
     }
 
     /// Changing operations so far.
@@ -291,7 +295,10 @@ impl Disk for SimDisk {
             return Err(fault(EROFS, "lock", &path));
         }
         if sim.locked {
-            return Err(Error::new(ErrorKind::Busy, "the simulated cache root is in use; drop the other store"));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "the simulated cache root is in use; drop the other store",
+            ));
         }
         sim.locked = true;
         *self.holds_lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
@@ -422,7 +429,8 @@ impl DiskFile for SimFile {
         let grows = (end.next_multiple_of(4096) as u64).saturating_sub(have.next_multiple_of(4096) as u64);
         let room = sim.capacity.saturating_sub(sim.used());
         // The kernel writes what fits before it says that the disk is full.
-        let fits = if grows > room { bytes.len().saturating_sub((grows - room) as usize) } else { bytes.len() };
+        let fits =
+            if grows > room { bytes.len().saturating_sub((grows - room) as usize) } else { bytes.len() };
         if happens && fits > 0 {
             let target = &mut sim.tree.inodes[self.inode].bytes;
             let (start, end) = (offset as usize, offset as usize + fits);

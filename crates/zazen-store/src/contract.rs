@@ -173,7 +173,11 @@ fn two_frames_with_one_number<D: Disk>(place: &Place<'_, D>) {
         assert_eq!(kind(clash), Some(ErrorKind::Conflict));
         assert_eq!(read(&store, "d", number).unwrap(), bytes_of(number, 1, length), "the first one stays");
         put_version(&store, "d", number, 2, length, Origin::Native).unwrap();
-        assert_eq!(read(&store, "d", number).unwrap(), bytes_of(number, 2, length), "a changed source replaces");
+        assert_eq!(
+            read(&store, "d", number).unwrap(),
+            bytes_of(number, 2, length),
+            "a changed source replaces"
+        );
         put_version(&store, "d", number, 3, length + 20_000, Origin::Alien).unwrap();
         assert_eq!(read(&store, "d", number).unwrap(), bytes_of(number, 3, length + 20_000));
         assert!(store.holdings(&path("d")).1.contains(number), "it is an alien now");
@@ -222,7 +226,8 @@ fn equal_frames_and_promotion<D: Disk>(place: &Place<'_, D>) {
 }
 
 fn sources_of_all_kinds<D: Disk>(place: &Place<'_, D>) {
-    let piece = |offset, length: usize| Source { path: path("traj/a.xtc"), offset, length: Some(length as u64) };
+    let piece =
+        |offset, length: usize| Source { path: path("traj/a.xtc"), offset, length: Some(length as u64) };
     let sources = [
         (1, 20_000, whole("frame-0001.dcd")),
         (2, 20_000, whole("deep/er/frame-0002.dcd")),
@@ -251,7 +256,11 @@ fn sources_of_all_kinds<D: Disk>(place: &Place<'_, D>) {
             let is_whole = source.offset == 0 && source.length.is_none();
             if is_whole && *length > 16_384 {
                 let root = place_root(store);
-                assert_eq!(by_number[number].path, root.join("a/b").join(source.path.as_str()), "its own path");
+                assert_eq!(
+                    by_number[number].path,
+                    root.join("a/b").join(source.path.as_str()),
+                    "its own path"
+                );
             }
         }
     };
@@ -414,7 +423,9 @@ fn a_random_history_is_like_a_map<D: Disk>(place: &Place<'_, D>, seed: u64) {
                 let origin = if same && had == Origin::Native { had } else { origin };
                 model.insert(number, (version, length, origin));
             }
-            6..8 => assert_eq!(store.drop_frame(&path("d"), number).unwrap(), model.remove(&number).is_some()),
+            6..8 => {
+                assert_eq!(store.drop_frame(&path("d"), number).unwrap(), model.remove(&number).is_some())
+            }
             8 => {
                 let set: RunSet = (0..5).map(|_| random.below(40)).collect();
                 store.evict(&path("d"), Some(&set)).unwrap();
@@ -433,12 +444,20 @@ fn a_random_history_is_like_a_map<D: Disk>(place: &Place<'_, D>, seed: u64) {
             model.iter().filter(|(_, (.., origin))| *origin == wanted).map(|(number, _)| *number).collect()
         };
         let (native, alien) = store.holdings(&path("d"));
-        assert_eq!((&*native, &*alien), (&of(Origin::Native), &of(Origin::Alien)), "step {step}, seed {seed}");
+        assert_eq!(
+            (&*native, &*alien),
+            (&of(Origin::Native), &of(Origin::Alien)),
+            "step {step}, seed {seed}"
+        );
         let entries = store.entries(&path("d"), &RunSet::range(0, 100)).unwrap();
         assert_eq!(entries.len(), model.len(), "step {step}, seed {seed}");
         for entry in entries {
             let (version, length, origin) = model[&entry.meta.number.get()];
-            assert_eq!((entry.meta.length, entry.origin), (length as u64, origin), "step {step}, seed {seed}");
+            assert_eq!(
+                (entry.meta.length, entry.origin),
+                (length as u64, origin),
+                "step {step}, seed {seed}"
+            );
             assert_eq!(entry.meta.validator.unwrap().mtime_ns, version as i64, "step {step}, seed {seed}");
         }
         if let Some((version, length, _)) = model.get(&number) {
@@ -531,7 +550,9 @@ fn concurrent_puts_have_one_winner<D: Disk>(place: &Place<'_, D>) {
         let one = |thread: u64| {
             let store = &store;
             move || -> Vec<Result<Stored>> {
-                (0..20).map(|number| put_version(store, "d", number, thread % 2, 20_000, Origin::Native)).collect()
+                (0..20)
+                    .map(|number| put_version(store, "d", number, thread % 2, 20_000, Origin::Native))
+                    .collect()
             }
         };
         let threads: Vec<_> = (0..4).map(|thread| scope.spawn(one(thread))).collect();

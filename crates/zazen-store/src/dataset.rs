@@ -327,7 +327,12 @@ impl<D: Disk> Dataset<D> {
 
     /// Takes frames out: from the index first, so that nobody comes for them, then their files, then by
     /// tombstones. A crash or an error on the way leaves records without files, which are misses.
-    pub(crate) fn remove(&self, writer: &mut Writer<D::File>, origin: Origin, records: &[Record]) -> Result<()> {
+    pub(crate) fn remove(
+        &self,
+        writer: &mut Writer<D::File>,
+        origin: Origin,
+        records: &[Record],
+    ) -> Result<()> {
         let mut gone = Vec::with_capacity(records.len());
         self.update(|index| {
             gone.extend(records.iter().filter(|record| index.leave(origin, record)).cloned());

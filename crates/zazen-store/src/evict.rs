@@ -32,7 +32,9 @@ impl<D: Disk> Store<D> {
         let _evicting = self.evicting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         for _ in 0..ATTEMPTS {
             let Err(short) = reserve()? else { return Ok(bytes) };
-            if bytes > self.room().budget() || !self.evict_for(short, Some(dataset), origin == Origin::Alien)? {
+            if bytes > self.room().budget()
+                || !self.evict_for(short, Some(dataset), origin == Origin::Alien)?
+            {
                 break;
             }
         }
@@ -201,7 +203,10 @@ impl<D: Disk> Store<D> {
         let mut map = self.map_mut();
         let busy = self.activity().of(path);
         let index = dataset.read_index();
-        let in_use = busy.puts > 0 || index.state.pinned || !index.native.live.is_empty() || !index.alien.live.is_empty();
+        let in_use = busy.puts > 0
+            || index.state.pinned
+            || !index.native.live.is_empty()
+            || !index.alien.live.is_empty();
         drop(index);
         if in_use || !map.get(path).is_some_and(|listed| Arc::ptr_eq(listed, dataset)) {
             return Ok(());

@@ -137,8 +137,29 @@ impl<F: DiskFile> LogView<F> {
         encoded
     }
 
-    /// Calls `take` with the index and the record (`None`: a bad one) of each record of `blocks`, in order, until it says false.
-    pub(crate) fn read(&self, blocks: Range<u64>, mut take: impl FnMut(u64, Option<Record>) -> bool) -> Result<()> {
+    /// Calls `take` with the index and the record (`None`: a bad one) of each record of `blocks`, in order, until it
+    /// says false.
+    pub(crate) fn read(
+        &self,
+        blocks: Range<u64>,
+        mut take: impl FnMut(u64, Option<Record>) -> bool,
+    ) -> Result<()> {
+        self.read_raw(blocks, |index, bytes| take(index, Record::decode(bytes, self.id, index)))
+    }
+
+    /// All good records, in order.
+    pub(crate) fn read_all(&self, mut take: impl FnMut(Record)) -> Result<()> {
+        self.read(0..self.records.div_ceil(BLOCK_RECORDS), |_, record| {
+            record.into_iter().for_each(&mut take);
+            true
+        })
+    }
+
+    fn read_raw(
+        &self,
+        blocks: Range<u64>,
+        mut take: impl FnMut(u64, &[u8; RECORD_BYTES]) -> bool,
+    ) -> Result<()> {
         let mut buffer = Vec::new();
         let mut block = blocks.start;
         while block < blocks.end {
@@ -150,7 +171,7 @@ impl<F: DiskFile> LogView<F> {
             // A log that was cut behind our back reads as bad records.
             buffer[got..].fill(0);
             for (index, bytes) in (first..).zip(buffer.as_chunks::<RECORD_BYTES>().0) {
-                if !take(index, Record::decode(bytes, self.id, index)) {
+                if !take(index, bytes) {
                     return Ok(());
                 }
             }
@@ -163,9 +184,9 @@ impl<F: DiskFile> LogView<F> {
     pub(crate) fn find(&self, candidates: &[u64], number: u64) -> Result<Option<(u64, Record)>> {
         for block in candidates.iter().rev() {
             let mut found = None;
-            self.read(*block..*block + 1, |index, record| {
-                if let Some(record) = record
-                    && record.meta.number.get() == number
+            self.read_raw(*block..*block + 1, |index, bytes| {
+                if Record::claimed_number(bytes) == number
+                    && let Some(record) = Record::decode(bytes, self.id, index)
                 {
                     found = Some((index, record));
                 }
@@ -185,7 +206,12 @@ impl<F: DiskFile> LogView<F> {
 
 /// The blocks from `from` on that may hold one of `numbers`, as ranges to be read in one go, and where to go on
 /// (`None`: that was all). About `blocks_max` blocks in all.
-pub(crate) fn plan_reads(fences: &Fences, from: u64, numbers: &RunSet, blocks_max: u64) -> (Vec<Range<u64>>, Option<u64>) {
+pub(crate) fn plan_reads(
+    fences: &Fences,
+    from: u64,
+    numbers: &RunSet,
+    blocks_max: u64,
+) -> (Vec<Range<u64>>, Option<u64>) {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut planned = 0;
     let mut next = fences.next_of(from, numbers);

@@ -38,7 +38,10 @@ impl<D: Disk> Store<D> {
             let (dataset, damaged) = match opened {
                 // Something else is where its files should be: the others are none the worse for it.
                 Err(error)
-                    if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Conflict | ErrorKind::NotFound) =>
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::PermissionDenied | ErrorKind::Conflict | ErrorKind::NotFound
+                    ) =>
                 {
                     let error = error.within(format!("dataset {path} cannot be opened and is left out"));
                     tracing::error!("{error}");
@@ -118,7 +121,12 @@ impl<D: Disk> Store<D> {
     }
 
     /// Evicts so that `shortfall` bytes become free; false if that can't be had. The caller holds `evicting`, or is alone.
-    pub(crate) fn evict_for(&self, shortfall: u64, wanted: Option<&RelPath>, for_alien: bool) -> Result<bool> {
+    pub(crate) fn evict_for(
+        &self,
+        shortfall: u64,
+        wanted: Option<&RelPath>,
+        for_alien: bool,
+    ) -> Result<bool> {
         let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
         let candidate = |dataset: &Arc<Dataset<D>>| {
             let busy = self.activity().of(dataset.path.as_str());

@@ -82,7 +82,13 @@ pub(crate) fn set_aside<D: Disk>(disk: &D, path: &DiskPath, why: &Error) -> Resu
 
 /// Replaces a text durably: either the old or the new one is there after a crash. Its last line carries a
 /// CRC-32C of the others.
-pub(crate) fn write_text<D: Disk>(disk: &D, path: &DiskPath, folder: &DiskPath, temporary: &DiskPath, text: &str) -> Result<()> {
+pub(crate) fn write_text<D: Disk>(
+    disk: &D,
+    path: &DiskPath,
+    folder: &DiskPath,
+    temporary: &DiskPath,
+    text: &str,
+) -> Result<()> {
     let sealed = format!("{text}crc {:08x}\n", crc32c(text.as_bytes()));
     let written = disk.create(temporary).and_then(|file| {
         file.write_all_at(sealed.as_bytes(), 0)?;
@@ -171,7 +177,10 @@ mod tests {
                 disk.crash_at(disk.steps() + step);
                 let ended = write_text(&disk, &path, &folder, &temporary(2), "new\n").is_ok();
                 let found = read_text(&disk.power_fail(), &path).unwrap().unwrap();
-                assert!(found == "new\n" || found == "old\n" && !ended, "step {step}, seed {seed}: {found:?}");
+                assert!(
+                    found == "new\n" || found == "old\n" && !ended,
+                    "step {step}, seed {seed}: {found:?}"
+                );
             }
         }
     }

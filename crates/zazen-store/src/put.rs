@@ -95,7 +95,10 @@ impl<D: Disk> Store<D> {
             Err(Error::new(kind, format!("frame {} of dataset {dataset}: {why}", meta.number)))
         };
         if meta.length > FRAME_BYTES_MAX {
-            return refuse(ErrorKind::TooLarge, format!("{} bytes, more than the limit of 1 TiB", meta.length));
+            return refuse(
+                ErrorKind::TooLarge,
+                format!("{} bytes, more than the limit of 1 TiB", meta.length),
+            );
         }
         if source.path.is_root() {
             return refuse(ErrorKind::InvalidArgument, "its source has no file name".to_owned());

@@ -12,7 +12,7 @@ use crate::room::Room;
 use crate::segments::{self, SegmentWriter};
 use crate::state::State;
 use crate::types::{EntriesCursor, RecoveryReport};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 use zazen_core::limits::OWN_DIR;
@@ -145,7 +145,8 @@ impl<D: Disk> Dataset<D> {
                 self.disk.remove(&path)?;
             }
         }
-        let empty: Vec<u64> = index.segments.iter().filter(|(_, used)| used.frames == 0).map(|(n, _)| *n).collect();
+        let empty: Vec<u64> =
+            index.segments.iter().filter(|(_, used)| used.frames == 0).map(|(n, _)| *n).collect();
         empty.into_iter().for_each(|number| index.segment_gone(number));
         Ok(next)
     }
@@ -232,30 +233,48 @@ impl<D: Disk> Dataset<D> {
     /// The files that live records speak of.
     fn own_paths(&self) -> Result<OwnPaths> {
         let mut own = OwnPaths::default();
-        let everything = RunSet::range(0, zazen_core::limits::FRAME_NO_MAX);
-        let mut cursor = EntriesCursor::default();
-        while let Some(page) = self.page(&everything, &mut cursor, WALK_BLOCKS)? {
-            for found in page {
-                let number = found.record.meta.number.get();
-                match (found.record.storage, found.record.source) {
+        let (state, mut names, views) = {
+            let index = self.read_index();
+            let views = [index.native.log.view(), index.alien.log.view()];
+            (index.state.clone(), index.names.reader(), views)
+        };
+        for view in views.into_iter().flatten() {
+            // One log's tombstones say nothing of the other's frames.
+            let mut by_template = vec![RunSet::new(); state.templates.len()];
+            let (mut pieces, mut named) = (RunSet::new(), HashMap::new());
+            view.read_all(|record| {
+                let (number, here) = (record.meta.number.get(), record.op == RecordOp::Put);
+                match (record.storage, record.source) {
                     (Storage::Packed(_), _) => {}
-                    (Storage::Piece, _) => {
-                        own.pieces.insert(number);
-                    }
+                    (Storage::Piece, _) => put_or_remove(&mut pieces, number, here),
                     (Storage::Plain, SourceRef::Template(template)) => {
-                        let template = template as usize;
-                        own.by_template.resize_with(own.by_template.len().max(template + 1), RunSet::new);
-                        own.by_template[template].insert(number);
+                        let set = by_template.get_mut(template as usize);
+                        set.into_iter().for_each(|set| put_or_remove(set, number, here));
                     }
-                    (Storage::Plain, SourceRef::Name(_)) => {
-                        if let Some(source) = self.source(&found.record)? {
-                            own.by_name.insert(self.plain_path(&source)?.as_str().to_owned());
-                        }
-                    }
+                    (Storage::Plain, SourceRef::Name(offset)) if here => _ = named.insert(number, offset),
+                    (Storage::Plain, SourceRef::Name(_)) => _ = named.remove(&number),
+                }
+            })?;
+            own.pieces = own.pieces.union(&pieces);
+            own.by_template.resize_with(by_template.len(), RunSet::new);
+            for (own, of_log) in own.by_template.iter_mut().zip(&by_template) {
+                *own = own.union(of_log);
+            }
+            for offset in named.into_values() {
+                if let Some(source) = names.read(offset)? {
+                    own.by_name.insert(self.plain_path(&source)?.as_str().to_owned());
                 }
             }
         }
         Ok(own)
+    }
+}
+
+fn put_or_remove(set: &mut RunSet, number: u64, here: bool) {
+    if here {
+        set.insert(number);
+    } else {
+        set.remove(number);
     }
 }
 

@@ -80,8 +80,7 @@ impl<F: DiskFile> SegmentWriter<F> {
         origin: Origin,
         bytes: &[u8],
     ) -> Result<(u64, u64)> {
-        let class =
-            Class { uid: meta.uid, gid: meta.gid, mode: meta.mode, native: origin == Origin::Native };
+        let class = Class { uid: meta.uid, gid: meta.gid, mode: meta.mode, native: origin == Origin::Native };
         let fits = |segment: &OpenSegment<F>| segment.len + bytes.len() as u64 <= SEGMENT_BYTES - ALIGNMENT;
         if !self.open.get(&class).is_some_and(fits) {
             if self.open.len() >= OPEN_MAX {

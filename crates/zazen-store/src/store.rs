@@ -226,7 +226,12 @@ impl<D: Disk> Store<D> {
     }
 
     /// Drops a frame if its record is still the one that the caller judged.
-    pub(crate) fn drop_found(&self, dataset: &Dataset<D>, found: &Found, counter: &AtomicU64) -> Result<bool> {
+    pub(crate) fn drop_found(
+        &self,
+        dataset: &Dataset<D>,
+        found: &Found,
+        counter: &AtomicU64,
+    ) -> Result<bool> {
         let _changing = self.changing()?;
         let mut writer = dataset.lock_writer();
         match dataset.find(found.record.meta.number.get())? {
@@ -320,7 +325,10 @@ impl<D: Disk> Store<D> {
                 return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path }));
             }
             if self.drop_found(&dataset, &found, &self.counters.dropped_missing)? {
-                tracing::warn!("frame {number} of dataset {}: its file is gone or short; dropped", dataset.path);
+                tracing::warn!(
+                    "frame {number} of dataset {}: its file is gone or short; dropped",
+                    dataset.path
+                );
                 return Ok(None);
             }
             // It was replaced while we looked; look again.
@@ -346,11 +354,12 @@ impl<D: Disk> Store<D> {
                 return Ok(None);
             }
         };
-        if dataset.is_wasteful()
-            && let Ok(mut writer) = dataset.writer.try_lock()
-        {
+        if dataset.is_wasteful() {
+            // `changing` before the writer, as everywhere: `sync` waits in that order.
             let _changing = self.changing()?;
-            self.tidy(dataset, &mut writer);
+            if let Ok(mut writer) = dataset.writer.try_lock() {
+                self.tidy(dataset, &mut writer);
+            }
         }
         let Some(source) = dataset.source(&found.record)? else { return Ok(Some((found, None))) };
         let (path, offset) = dataset.file_of(&found.record, &source)?;
@@ -531,6 +540,18 @@ impl<D: Disk> Store<D> {
             ));
         }
         text
+    }
+
+    /// Rewrites a dataset's logs, sorted and without dead records, now; the store does so by itself where it pays.
+    pub fn compact(&self, dataset: &RelPath) -> Result<()> {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(()) };
+        let _changing = self.changing()?;
+        let mut writer = dataset.lock_writer();
+        for origin in [Origin::Native, Origin::Alien] {
+            dataset.rewrite(&mut writer, origin)?;
+            count(&self.counters.rewritten_logs, 1);
+        }
+        Ok(())
     }
 
     /// Writes and syncs what is in memory only; called at a graceful stop. All frames committed before it are

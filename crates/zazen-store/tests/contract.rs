@@ -1,5 +1,7 @@
 //! The contract suite on the simulated disk and on the machine's own.
 
+#![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
+
 use zazen_env::{RealDisk, SimDisk};
 use zazen_store::contract::{Place, run};
 

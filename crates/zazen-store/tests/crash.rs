@@ -4,6 +4,8 @@
 //! and what was committed before a `sync` is there; holdings and entries agree; the account and the disk are
 //! within the budget.
 
+#![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zazen_core::{Origin, RunSet};
@@ -12,7 +14,7 @@ use zazen_store::contract::{bytes_of, file_of, meta_of, path, put_version};
 use zazen_store::{Store, StoreConfig};
 use zazen_wire::checksum::frame_checksum;
 
-const BUDGET: u64 = 1 << 20;
+const BUDGET: u64 = 384 << 10;
 const CONFIG: StoreConfig = StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0 };
 const DATASETS: [&str; 3] = ["a", "a/b", "c"];
 const LENGTHS: [usize; 5] = [0, 700, 9_000, 17_000, 40_000];
@@ -35,18 +37,21 @@ fn step(store: &Arc<Store<SimDisk>>, model: &mut Model, random: &mut SeededRando
     let dataset = path(DATASETS[at]);
     let number = random.below(12);
     let origin = if random.percent(50) { Origin::Native } else { Origin::Alien };
-    match random.below(20) {
+    match random.below(21) {
         0..12 => {
             let begun = model.begun.entry((at, number)).or_default();
             let version = begun.last().copied().unwrap_or(0) + random.below(2);
             begun.push(version);
             // Making room may evict anything that is not pinned.
-            model.safe.retain(|(held, other), _| *held == 0 && model.pinned && (*held, *other) != (at, number));
+            model
+                .safe
+                .retain(|(held, other), _| *held == 0 && model.pinned && (*held, *other) != (at, number));
             let _ = put_version(store, DATASETS[at], number, version, length_of(number, version), origin);
         }
         12 => {
             let bytes = bytes_of(number, 777, 30_000);
-            if let Ok(mut put) = store.put(&dataset, &file_of(number), &meta_of(number, 777, &bytes), origin) {
+            if let Ok(mut put) = store.put(&dataset, &file_of(number), &meta_of(number, 777, &bytes), origin)
+            {
                 let _ = put.write(&bytes[..20_000]);
             }
             model.safe.retain(|(held, _), _| *held == 0 && model.pinned);
@@ -72,6 +77,9 @@ fn step(store: &Arc<Store<SimDisk>>, model: &mut Model, random: &mut SeededRando
         }
         17 => {
             let _ = store.set_layout(&dataset, &layout());
+        }
+        18 => {
+            let _ = store.compact(&dataset);
         }
         _ => {
             let before = holdings(store);
@@ -103,7 +111,13 @@ fn check(disk: &SimDisk, model: &Model, kill: bool, what: &str) -> Arc<Store<Sim
     assert!(report.problems.is_empty(), "{what}: {report:?}");
     let (space, on_disk) = (store.space(), disk.used_bytes());
     assert!(space.used <= BUDGET && space.reserved == 0, "{what}: {space:?}");
-    assert!(!kill || on_disk <= space.used, "{what}: {on_disk} bytes on disk, {} counted: {:?}\n{}", space.used, disk.files(), store.dump());
+    assert!(
+        !kill || on_disk <= space.used,
+        "{what}: {on_disk} bytes on disk, {} counted: {:?}\n{}",
+        space.used,
+        disk.files(),
+        store.dump()
+    );
     let held = holdings(&store);
     for ((at, number), version) in &held {
         let begun = model.begun.get(&(*at, *number)).is_some_and(|all| all.contains(version));
@@ -112,7 +126,8 @@ fn check(disk: &SimDisk, model: &Model, kill: bool, what: &str) -> Arc<Store<Sim
     for (at, dataset) in DATASETS.iter().enumerate() {
         let (native, alien) = store.holdings(&path(dataset));
         assert!(native.is_disjoint(&alien), "{what}: {dataset} has natives that are aliens");
-        let listed: RunSet = held.keys().filter(|(other, _)| *other == at).map(|(_, number)| *number).collect();
+        let listed: RunSet =
+            held.keys().filter(|(other, _)| *other == at).map(|(_, number)| *number).collect();
         let missing = native.union(&alien).difference(&listed);
         assert!(listed.is_subset(&native.union(&alien)), "{what}: entries beyond the holdings of {dataset}");
         assert!(!kill || missing.is_empty(), "{what}: {missing:?} of {dataset} are held, and have no entry");
@@ -123,11 +138,22 @@ fn check(disk: &SimDisk, model: &Model, kill: bool, what: &str) -> Arc<Store<Sim
         }
     }
     for ((at, number), version) in &model.safe {
-        assert_eq!(held.get(&(*at, *number)), Some(version), "{what}: frame {number} of {} was synced", DATASETS[*at]);
+        assert_eq!(
+            held.get(&(*at, *number)),
+            Some(version),
+            "{what}: frame {number} of {} was synced",
+            DATASETS[*at]
+        );
     }
     // A lost tombstone leaves the length of the old copy on the books, until somebody looks at the frame.
     let (space, on_disk) = (store.space(), disk.used_bytes());
-    assert!(on_disk <= space.used, "{what}: {on_disk} bytes on disk, {} counted: {:?}\n{}", space.used, disk.files(), store.dump());
+    assert!(
+        on_disk <= space.used,
+        "{what}: {on_disk} bytes on disk, {} counted: {:?}\n{}",
+        space.used,
+        disk.files(),
+        store.dump()
+    );
     store
 }
 
@@ -144,12 +170,20 @@ fn read_checked(store: &Store<SimDisk>, at: usize, number: u64, what: &str) -> b
     }
     let verdict = store.verify(&path(DATASETS[at]), number).unwrap();
     assert_eq!(verdict, Some(good), "{what}: verify of frame {number}");
-    assert_eq!(store.open_frame(&path(DATASETS[at]), number).unwrap().is_some(), good, "{what}: a bad frame is dropped");
+    assert_eq!(
+        store.open_frame(&path(DATASETS[at]), number).unwrap().is_some(),
+        good,
+        "{what}: a bad frame is dropped"
+    );
     good
 }
 
 /// Runs `operations` of the workload of `seed`, with `disturb` done to the disk after half of them.
-fn workload(seed: u64, operations: usize, disturb: impl Fn(&SimDisk)) -> (SimDisk, Model, Arc<Store<SimDisk>>) {
+fn workload(
+    seed: u64,
+    operations: usize,
+    disturb: impl Fn(&SimDisk),
+) -> (SimDisk, Model, Arc<Store<SimDisk>>) {
     let disk = SimDisk::new(seed, 1 << 30);
     let mut random = SeededRandom::new(seed);
     let mut model = Model::default();
@@ -162,6 +196,13 @@ fn workload(seed: u64, operations: usize, disturb: impl Fn(&SimDisk)) -> (SimDis
             break;
         }
         step(&store, &mut model, &mut random);
+        let (space, on_disk) = (store.space(), disk.used_bytes());
+        let undisturbed = at < operations / 2;
+        assert!(
+            !undisturbed || on_disk <= space.used,
+            "seed {seed}, operation {at}: {on_disk} bytes, {space:?}"
+        );
+        assert!(space.used + space.reserved <= BUDGET, "seed {seed}, operation {at}: {space:?}");
     }
     (disk, model, store)
 }
@@ -189,21 +230,21 @@ fn crash_everywhere(seed: u64, operations: usize, kill: bool) {
 
 #[test]
 fn a_kill_at_every_step() {
-    for seed in 0..6 {
+    for seed in 0..4 {
         crash_everywhere(seed, 60, true);
     }
 }
 
 #[test]
 fn a_power_failure_at_every_step() {
-    for seed in 100..112 {
+    for seed in 100..107 {
         crash_everywhere(seed, 60, false);
     }
 }
 
 #[test]
 fn a_crash_during_recovery() {
-    for seed in 200..210 {
+    for seed in 200..206 {
         let (disk, model, store) = workload(seed, 60, |disk| disk.crash_at(disk.steps() + 40));
         drop(store);
         let crashed = disk.power_fail();
@@ -224,7 +265,7 @@ fn a_crash_during_recovery() {
 
 #[test]
 fn an_input_output_error_at_every_step() {
-    for seed in 300..304 {
+    for seed in 300..302 {
         let (disk, ..) = workload(seed, 50, |_| {});
         let (half, ..) = workload(seed, 25, |_| {});
         for at in half.steps() + 1..=disk.steps() {
@@ -243,8 +284,7 @@ fn an_input_output_error_at_every_step() {
 #[test]
 fn a_full_disk_in_mid_frame_leaves_nothing() {
     for seed in 400..406 {
-        let (disk, model, store) = workload(seed, 40, |_| {});
-        let before = holdings(&store);
+        let (disk, _, store) = workload(seed, 12, |_| {});
         // The kernel's space ends in the middle of the frame, though the store was told there is more.
         let files = disk.files();
         for room in [0, 4_096, 8_192, 20_000, 40_000] {
@@ -259,14 +299,11 @@ fn a_full_disk_in_mid_frame_leaves_nothing() {
             assert_eq!(error.kind(), zazen_core::ErrorKind::NoSpace, "seed {seed}: {error}");
             disk.set_capacity(1 << 30);
         }
-        let evicted: Vec<_> = before.keys().filter(|key| !holdings(&store).contains_key(key)).collect();
-        assert!(evicted.is_empty() || store.space().budget == BUDGET, "seed {seed}");
         let new: Vec<_> = disk.files().into_iter().filter(|file| !files.contains(file)).collect();
         assert!(new.is_empty(), "seed {seed}: left behind: {new:?}");
         assert_eq!(store.space().reserved, 0);
         drop(store);
-        let (store, report) = Store::open(disk.kill(), CONFIG).unwrap();
+        let (_, report) = Store::open(disk.kill(), CONFIG).unwrap();
         assert!(report.problems.is_empty() && report.temporaries_removed == 0, "seed {seed}: {report:?}");
-        let _ = (store, model);
     }
 }

@@ -15,7 +15,7 @@ pub enum DiskKind {
     Spinning,
     /// No seeks.
     Flash,
-    /// The kernel doesn't say (a stacked or network file system, memory).
+    /// The kernel doesn't say (a stacked or network file system, memory), or cannot know (a virtual disk).
     Unknown,
 }
 
@@ -49,6 +49,10 @@ pub fn disk_kind(directory: &Path) -> DiskKind {
 fn kind_of(sys: &Path, major: u32, minor: u32) -> DiskKind {
     // A partition has no queue of its own; its parent directory is the whole disk.
     let device = sys.join(format!("{major}:{minor}")).canonicalize().unwrap_or_default();
+    // A virtual disk says "rotational" whatever lies beneath it, unless its host was told otherwise.
+    if device.components().any(|part| part.as_os_str().to_string_lossy().starts_with("virtio")) {
+        return DiskKind::Unknown;
+    }
     let queues: [PathBuf; 2] = [device.join("queue"), device.parent().unwrap_or(&device).join("queue")];
     for queue in queues {
         match std::fs::read_to_string(queue.join("rotational")).as_deref().map(str::trim) {
@@ -82,6 +86,11 @@ mod tests {
         assert_eq!(kind_of(sys.path(), 8, 1), DiskKind::Spinning);
         assert_eq!(kind_of(sys.path(), 259, 1), DiskKind::Flash);
         assert_eq!(kind_of(sys.path(), 0, 44), DiskKind::Unknown);
+        let virtual_disk = sys.path().join("devices/virtio3/block/vda");
+        std::fs::create_dir_all(virtual_disk.join("queue")).unwrap();
+        std::fs::write(virtual_disk.join("queue/rotational"), "1\n").unwrap();
+        std::os::unix::fs::symlink(&virtual_disk, sys.path().join("254:0")).unwrap();
+        assert_eq!(kind_of(sys.path(), 254, 0), DiskKind::Unknown);
         assert_eq!((DiskKind::Spinning.readers(), DiskKind::Unknown.readers()), (1, 8));
     }
 }

@@ -182,9 +182,7 @@ impl Config {
         let cache = args.cache.clone().or(file.cache).ok_or_else(|| {
             refuse("no cache directory: give --cache DIR (or cache = \"DIR\" in the file of --config)")
         })?;
-        if !cache.is_absolute() {
-            return Err(refuse(format!("cache {}: give an absolute path", cache.display())));
-        }
+        let cache = absolute("cache", Some(cache))?.unwrap_or_default();
         let told = if args.backing.is_empty() { file.backing } else { args.backing.clone() };
         let backing = parse_backing(&told)?;
         let (listen, key) = (args.listen.clone().or(file.listen), args.key.clone().or(file.key));

@@ -105,6 +105,20 @@ fn it_serves_tells_so_and_drains() {
 }
 
 #[test]
+fn it_tells_readiness_to_a_descriptor() {
+    use std::os::fd::AsRawFd;
+    let site = Site::default();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let child = command(&site).arg("--ready-fd").arg(writer.as_raw_fd().to_string()).spawn().unwrap();
+    let process = Process { child, ready: serde_json::Value::Null };
+    let mut line = String::new();
+    BufReader::new(std::fs::File::from(reader)).read_line(&mut line).unwrap();
+    let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(ready["pid"], process.child.id());
+    site.client().status();
+}
+
+#[test]
 fn killed_in_mid_push_it_keeps_whole_frames_only() {
     let site = Site::default();
     let sim = site.dataset("sim", 0..200, LENGTH);
@@ -200,8 +214,6 @@ fn a_second_daemon_on_the_cache_or_the_socket_is_refused() {
     let site = Site::default();
     let process = Process::start(&mut command(&site));
     let other = Site::default();
-    let mut same_cache = command(&site);
-    same_cache.arg("--socket").arg(&other.socket);
     let mut same_cache = Command::new(env!("CARGO_BIN_EXE_zazend"));
     same_cache.arg("--cache").arg(&site.cache).arg("--backing").arg(&site.backing);
     same_cache.arg("--socket").arg(&other.socket).args(["--free-floor", "0"]);

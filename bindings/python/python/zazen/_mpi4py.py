@@ -58,7 +58,7 @@ def resolve(comm: Any, carrier: str) -> Any:
 
 
 def _handle(mpi: Any, comm: Any) -> int:
-    handle = comm.handle if hasattr(comm, "handle") else mpi._handleof(comm)
+    handle: int = comm.handle if hasattr(comm, "handle") else mpi._handleof(comm)
     # An int handle may come as a negative number: the core takes it zero-extended.
     return handle & (sys.maxsize * 2 + 1) if handle >= 0 else handle & 0xFFFFFFFF
 

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -44,8 +45,8 @@ def program(name: str) -> str:
 class Cluster:
     """Daemons on this machine, one per node, over one backing directory; a context manager.
 
-    ``folder`` must be writable and its path short (sockets live in it); ``arguments`` go to every daemon. Not for
-    several threads.
+    ``folder`` must be writable and its path short (sockets live in it); ``arguments`` go to every daemon. Not
+    for several threads.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Cluster:
         folder: str | os.PathLike[str],
         backing: str | os.PathLike[str],
         nodes: int = 1,
-        arguments: tuple = (),
+        arguments: Sequence[object] = (),
     ) -> None:
         self.folder = Path(folder)
         self.backing = Path(backing)
@@ -80,7 +81,7 @@ class Cluster:
         return str(self.folder)
 
     def start(self, node: int) -> None:
-        """Starts the node's daemon, with the cache and the port that it had before; returns when it serves."""
+        """Starts the node's daemon, with its former cache and port; returns when it serves."""
         ready = self.folder / f"node{node}.ready"
         ready.unlink(missing_ok=True)
         command = [program("zazend"), "--cache", str(self.folder / f"cache{node}")]
@@ -105,11 +106,12 @@ class Cluster:
         self._addresses[node] = self._await(daemon, ready, log)["listen"]
 
     @staticmethod
-    def _await(daemon: subprocess.Popen[bytes], ready: Path, log: Path) -> dict:
+    def _await(daemon: subprocess.Popen[bytes], ready: Path, log: Path) -> dict[str, str]:
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
             try:
-                return json.loads(ready.read_text())
+                serving: dict[str, str] = json.loads(ready.read_text())
+                return serving
             except (FileNotFoundError, json.JSONDecodeError):
                 if daemon.poll() is not None:
                     break

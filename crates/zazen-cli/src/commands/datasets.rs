@@ -47,7 +47,9 @@ fn add(sums: &mut BTreeMap<String, Sum>, node: &str, text: &str) -> Result<()> {
     let rows = value.as_array().ok_or_else(|| bad("the answer is no list".to_owned()))?;
     for row in rows {
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
-        let sum = sums.entry(row["path"].as_str().or(row["dataset"].as_str()).unwrap_or("?").to_owned()).or_default();
+        let sum = sums
+            .entry(row["path"].as_str().or(row["dataset"].as_str()).unwrap_or("?").to_owned())
+            .or_default();
         sum.native += number("natives");
         sum.alien += number("aliens");
         sum.bytes += number("bytes");

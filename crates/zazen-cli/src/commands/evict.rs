@@ -41,7 +41,11 @@ pub(crate) fn run(arguments: &Evict) -> Result<()> {
         true => output::json(&json!({"frames": frames, "bytes": bytes, "nodes": rows})),
         false => {
             let dataset = arguments.dataset.display();
-            output::line(format!("{dataset}: {frames} frames evicted, {} freed on {} nodes", human_bytes(bytes), rows.len()));
+            output::line(format!(
+                "{dataset}: {frames} frames evicted, {} freed on {} nodes",
+                human_bytes(bytes),
+                rows.len()
+            ));
         }
     }
     Ok(())

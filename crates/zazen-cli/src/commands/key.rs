@@ -40,7 +40,10 @@ pub(crate) fn write_new(file: &Path) -> Result<()> {
     let mut opened = opened.map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => Error::new(
             ErrorKind::Conflict,
-            format!("key file {}: exists already, and daemons may be using it; remove it first", file.display()),
+            format!(
+                "key file {}: exists already, and daemons may be using it; remove it first",
+                file.display()
+            ),
         ),
         _ => Error::io(format!("key file {}", file.display()), error),
     })?;

@@ -49,7 +49,8 @@ impl Ls {
         let mut table = Table::new(&["node", ">native", ">alien", "native frames", "alien frames"]);
         let mut all = Vec::new();
         for mut node in nodes {
-            let (begin, end, stride) = self.frames.map_or((0, FRAME_NO_MAX, 1), |r| (r.begin(), r.end(), r.stride()));
+            let (begin, end, stride) =
+                self.frames.map_or((0, FRAME_NO_MAX, 1), |r| (r.begin(), r.end(), r.stride()));
             let held = node.remote.query(node.info.handle, begin, end, stride)?;
             let (native, alien) = (triples(&held.native), triples(&held.alien));
             table.row(vec![

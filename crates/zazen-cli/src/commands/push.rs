@@ -15,6 +15,9 @@ use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
 use zazen_core::{Error, ErrorKind, NameTemplate, Result};
 use zazen_push::{Counters, OnSlow};
 
+/// How often the pusher is asked whether all frames have met their fate.
+const SETTLE_LOOK: Duration = Duration::from_millis(10);
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Slow {
     /// Leave out frames that find the window full
@@ -86,17 +89,35 @@ pub(crate) fn run(arguments: &Push) -> Result<()> {
         Some(_) => arguments.watch(&dataset, &pusher, &stop),
         None => arguments.push_files(&pusher, &stop),
     };
+    // The reasons are only complete when every fate is settled.
+    while unsettled(&pusher.counters()) > 0 {
+        std::thread::sleep(SETTLE_LOOK);
+    }
     let problems = pusher.problems();
     let counters = pusher.finish()?;
     arguments.tell(&dataset, &counters, &problems);
     outcome?;
-    match counters.refused {
-        0 => Ok(()),
-        refused => Err(Error::new(
-            ErrorKind::Conflict,
-            format!("{}: {refused} frames were refused; the lines above say why", dataset.display()),
-        )),
+    judge(&counters).map_err(|error| error.within(dataset.display()))
+}
+
+/// Whether the push as a whole counts as done: single frames may be skipped, the backing store has them.
+fn judge(counters: &Counters) -> Result<()> {
+    if counters.refused > 0 {
+        let what = format!("{} frames were refused; the lines above say why", counters.refused);
+        return Err(Error::new(ErrorKind::Conflict, what));
     }
+    if counters.submitted > 0 && counters.pushed + counters.already_there == 0 {
+        let what =
+            format!("none of {} frames reached a node; see `zazen status --nodes …`", counters.submitted);
+        return Err(Error::new(ErrorKind::Unavailable, what));
+    }
+    Ok(())
+}
+
+/// Frames handed over whose fate is open.
+fn unsettled(counters: &Counters) -> u64 {
+    let settled = counters.pushed + counters.already_there + skipped(counters) + counters.refused;
+    counters.submitted.saturating_sub(settled)
 }
 
 impl Push {
@@ -125,7 +146,8 @@ impl Push {
     }
 
     fn options(&self) -> Result<PusherOptions> {
-        let missing = |what: &str, how: &str| Error::new(ErrorKind::Config, format!("{what}: not given; {how}"));
+        let missing =
+            |what: &str, how: &str| Error::new(ErrorKind::Config, format!("{what}: not given; {how}"));
         let nodes = self.nodes.as_deref().filter(|spec| !spec.is_empty());
         let nodes = nodes.ok_or_else(|| missing("nodes", "give --nodes nodes.txt or set ZAZEN_NODES"))?;
         let key = self.key.clone().ok_or_else(|| {
@@ -159,12 +181,19 @@ impl Push {
             WatchEvent::Submitted { .. } => {
                 submitted += 1;
                 let done = pusher.counters();
-                spinner.set_message(format!("{submitted} frames seen, {} pushed, {} skipped", done.pushed, skipped(&done)));
+                spinner.set_message(format!(
+                    "{submitted} frames seen, {} pushed, {} skipped",
+                    done.pushed,
+                    skipped(&done)
+                ));
             }
             WatchEvent::NotAFrame(name) => {
-                spinner.suspend(|| output::note(format!("{name}: its name gives no frame number; left alone")));
+                spinner
+                    .suspend(|| output::note(format!("{name}: its name gives no frame number; left alone")));
             }
-            WatchEvent::Failed { name, reason } => spinner.suspend(|| output::note(format!("{name}: {reason}"))),
+            WatchEvent::Failed { name, reason } => {
+                spinner.suspend(|| output::note(format!("{name}: {reason}")))
+            }
             WatchEvent::CaughtUp => {}
         });
         spinner.finish_and_clear();
@@ -183,11 +212,18 @@ impl Push {
                 bar.finish_and_clear();
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
-                    format!("{}: its name is not one of {template}; leave it out or give --pattern", file.display()),
+                    format!(
+                        "{}: its name is not one of {template}; leave it out or give --pattern",
+                        file.display()
+                    ),
                 ));
             };
             let bytes = std::fs::read(file).map_err(|error| Error::io(file.display().to_string(), error))?;
-            pusher.push(number, bytes, FrameSource { name: Some(name.to_owned()), ..FrameSource::default() })?;
+            pusher.push(
+                number,
+                bytes,
+                FrameSource { name: Some(name.to_owned()), ..FrameSource::default() },
+            )?;
             bar.inc(1);
         }
         bar.finish_and_clear();
@@ -246,4 +282,22 @@ impl Push {
 
 fn skipped(counters: &Counters) -> u64 {
     counters.skipped_slow + counters.skipped_no_node
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_push_fails_if_frames_are_refused_or_none_arrives() {
+        let check = |counters: Counters, good| {
+            assert_eq!(judge(&counters).is_ok(), good, "{counters:?}");
+            assert_eq!(unsettled(&counters), 0, "{counters:?}");
+        };
+        check(Counters::default(), true);
+        check(Counters { submitted: 2, pushed: 1, skipped_slow: 1, ..Counters::default() }, true);
+        check(Counters { submitted: 1, already_there: 1, ..Counters::default() }, true);
+        check(Counters { submitted: 1, skipped_no_node: 1, ..Counters::default() }, false);
+        check(Counters { submitted: 2, pushed: 1, refused: 1, ..Counters::default() }, false);
+    }
 }

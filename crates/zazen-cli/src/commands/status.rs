@@ -30,9 +30,13 @@ pub(crate) fn run(arguments: &Status) -> Result<()> {
     let nodes = arguments.targets.nodes()?;
     // A dead node costs its whole time limit: all are asked at once.
     let answers: Vec<Answer> = std::thread::scope(|scope| {
-        let asked: Vec<_> = nodes.into_iter().map(|node| (node.clone(), scope.spawn(move || ask(&node)))).collect();
+        let asked: Vec<_> =
+            nodes.into_iter().map(|node| (node.clone(), scope.spawn(move || ask(&node)))).collect();
         let gone = || Err(Error::new(ErrorKind::Unavailable, "the thread that asked it ended"));
-        asked.into_iter().map(|(node, thread)| Answer { node, status: thread.join().unwrap_or_else(|_| gone()) }).collect()
+        asked
+            .into_iter()
+            .map(|(node, thread)| Answer { node, status: thread.join().unwrap_or_else(|_| gone()) })
+            .collect()
     });
     match arguments.json {
         true => output::json(&json!({"nodes": answers.iter().map(as_json).collect::<Vec<_>>()})),
@@ -60,8 +64,12 @@ fn ask(node: &Node) -> Result<Value> {
 fn as_json(answer: &Answer) -> Value {
     let target = answer.node.target.to_string();
     match &answer.status {
-        Ok(status) => json!({"node": name(answer), "target": target, "state": state(status), "status": status}),
-        Err(error) => json!({"node": name(answer), "target": target, "state": "dead", "error": error.to_string()}),
+        Ok(status) => {
+            json!({"node": name(answer), "target": target, "state": state(status), "status": status})
+        }
+        Err(error) => {
+            json!({"node": name(answer), "target": target, "state": "dead", "error": error.to_string()})
+        }
     }
 }
 
@@ -96,7 +104,9 @@ fn as_table(answers: &[Answer]) -> String {
             frames("aliens").to_string(),
             human_bytes(number("/space/used")),
             human_bytes(number("/space/budget")),
-            status["hit_rate"].as_f64().map_or_else(|| "-".to_owned(), |rate| format!("{:.1} %", 100.0 * rate)),
+            status["hit_rate"]
+                .as_f64()
+                .map_or_else(|| "-".to_owned(), |rate| format!("{:.1} %", 100.0 * rate)),
             number("/connections").to_string(),
         ]);
     }

@@ -83,11 +83,13 @@ fn tell(arguments: &Verify, found: &[Found]) {
     let checked: u64 = found.iter().map(|node| node.checked).sum();
     let bytes: u64 = found.iter().map(|node| node.bytes).sum();
     if arguments.json {
-        let nodes = found.iter().map(|node| {
-            json!({"node": node.node, "checked": node.checked, "bytes": node.bytes, "bad": node.bad})
-        });
+        let nodes = found.iter().map(
+            |node| json!({"node": node.node, "checked": node.checked, "bytes": node.bytes, "bad": node.bad}),
+        );
         let nodes: Vec<_> = nodes.collect();
-        return output::json(&json!({"dataset": arguments.dataset, "checked": checked, "bytes": bytes, "nodes": nodes}));
+        return output::json(
+            &json!({"dataset": arguments.dataset, "checked": checked, "bytes": bytes, "nodes": nodes}),
+        );
     }
     for node in found {
         for frame in &node.bad {

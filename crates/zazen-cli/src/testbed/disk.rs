@@ -29,7 +29,10 @@ pub(crate) fn plan(dir: &Path, tag: &str, bytes_per_s: u64) -> Result<Disk> {
     let (root, available) = match unified {
         true => {
             let controllers = std::fs::read_to_string(Path::new(V2).join("cgroup.controllers"));
-            (PathBuf::from(V2), controllers.is_ok_and(|text| text.split_whitespace().any(|name| name == "io")))
+            (
+                PathBuf::from(V2),
+                controllers.is_ok_and(|text| text.split_whitespace().any(|name| name == "io")),
+            )
         }
         false => (PathBuf::from(V1), Path::new(V1).join("blkio.throttle.read_bps_device").exists()),
     };
@@ -104,7 +107,10 @@ fn remove(group: &Path) {
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return crate::output::note(format!("control group {}: {error}; remove it by rmdir", group.display()));
+                return crate::output::note(format!(
+                    "control group {}: {error}; remove it by rmdir",
+                    group.display()
+                ));
             }
             _ => return,
         }
@@ -113,5 +119,6 @@ fn remove(group: &Path) {
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
-    std::fs::write(file, text).map_err(|error| Error::io(format!("control group file {}", file.display()), error))
+    std::fs::write(file, text)
+        .map_err(|error| Error::io(format!("control group file {}", file.display()), error))
 }

@@ -25,7 +25,9 @@ pub(crate) fn program(name: &str, variable: &str, install: &str) -> Result<PathB
     candidates.into_iter().find(|file| file.is_file()).ok_or_else(|| {
         Error::new(
             ErrorKind::NotFound,
-            format!("{name}: neither beside zazen nor on PATH; install it with `{install}`, or set {variable}"),
+            format!(
+                "{name}: neither beside zazen nor on PATH; install it with `{install}`, or set {variable}"
+            ),
         )
     })
 }
@@ -50,7 +52,10 @@ pub(crate) fn start_server(state: &mut State) -> Result<()> {
     state.server.process = Some(process);
     state.save()?;
     let addr = wait_for("file server", &process, &log, || {
-        std::fs::read_to_string(&ready).ok().filter(|text| text.ends_with('\n')).map(|text| text.trim().to_owned())
+        std::fs::read_to_string(&ready)
+            .ok()
+            .filter(|text| text.ends_with('\n'))
+            .map(|text| text.trim().to_owned())
     })?;
     state.backing = format!("{}=tcp://{addr}", state.backing_root.display());
     state.server.addr = Some(addr);
@@ -114,7 +119,10 @@ pub(crate) fn own_program() -> Result<PathBuf> {
 
 fn socket_of(host: &Host) -> Result<&Path> {
     host.socket.as_deref().ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, format!("node {}: its record has no socket; make the testbed anew", host.name))
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("node {}: its record has no socket; make the testbed anew", host.name),
+        )
     })
 }
 
@@ -124,7 +132,12 @@ fn listening_address(ready: &Path) -> Option<String> {
     Some(told.get("listen")?.as_str()?.to_owned())
 }
 
-fn wait_for(what: &str, process: &Process, log: &Path, mut ready: impl FnMut() -> Option<String>) -> Result<String> {
+fn wait_for(
+    what: &str,
+    process: &Process,
+    log: &Path,
+    mut ready: impl FnMut() -> Option<String>,
+) -> Result<String> {
     let until = Instant::now() + READY_WITHIN;
     loop {
         if let Some(answer) = ready() {

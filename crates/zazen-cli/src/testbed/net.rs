@@ -55,10 +55,9 @@ pub(crate) fn set_up(state: &State, net: &Net) -> Result<()> {
 pub(crate) fn tear_down(state: &State, net: &Net) {
     let names = state.hosts().filter_map(|host| host.netns.as_deref()).chain([net.switch.as_str()]);
     for name in names {
-        if std::path::Path::new("/run/netns").join(name).exists() {
-            if let Err(error) = run(&words(&["ip", "netns", "del", name])) {
-                crate::output::note(error.to_string());
-            }
+        let is_there = std::path::Path::new("/run/netns").join(name).exists();
+        if is_there && let Err(error) = run(&words(&["ip", "netns", "del", name])) {
+            crate::output::note(error.to_string());
         }
     }
 }
@@ -86,7 +85,8 @@ fn host_commands(host: &Host, index: usize, net: &Net) -> Vec<Vec<String>> {
         words(&["ip", "netns", "add", netns]),
         words(&["ip", "-n", netns, "link", "set", "lo", "up"]),
         words(&[
-            "ip", "link", "add", "eth0", "netns", netns, "type", "veth", "peer", "name", &port, "netns", switch,
+            "ip", "link", "add", "eth0", "netns", netns, "type", "veth", "peer", "name", &port, "netns",
+            switch,
         ]),
         words(&["ip", "-n", netns, "addr", "add", &address, "dev", "eth0"]),
         words(&["ip", "-n", netns, "link", "set", "eth0", "up"]),
@@ -102,8 +102,8 @@ fn shape(netns: &str, device: &str, bits_per_s: u64) -> Vec<String> {
     let burst_bytes = (bits_per_s / 8 / 500).max(66_000);
     let (rate, burst) = (format!("{bits_per_s}bit"), format!("{burst_bytes}b"));
     words(&[
-        "tc", "-n", netns, "qdisc", "add", "dev", device, "root", "tbf", "rate", &rate, "burst", &burst, "latency",
-        "50ms",
+        "tc", "-n", netns, "qdisc", "add", "dev", device, "root", "tbf", "rate", &rate, "burst", &burst,
+        "latency", "50ms",
     ])
 }
 
@@ -124,7 +124,10 @@ fn run(command: &[String]) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     Err(Error::new(
         ErrorKind::Unsupported,
-        format!("`{shown}`: {}; `zazen testbed down` removes what was built, then try without --net", said.trim()),
+        format!(
+            "`{shown}`: {}; `zazen testbed down` removes what was built, then try without --net",
+            said.trim()
+        ),
     ))
 }
 

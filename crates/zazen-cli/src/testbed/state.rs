@@ -129,7 +129,10 @@ impl State {
         let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Error::new(
                 ErrorKind::NotFound,
-                format!("testbed {}: there is none; make one with `zazen testbed up 4 --dir {0}`", dir.display()),
+                format!(
+                    "testbed {}: there is none; make one with `zazen testbed up 4 --dir {0}`",
+                    dir.display()
+                ),
             ),
             _ => Error::io(format!("testbed {}", path.display()), error),
         })?;

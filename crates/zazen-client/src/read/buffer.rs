@@ -2,12 +2,14 @@
 //!
 //! A fresh buffer costs a page fault and a page's zeroing per 4 KiB, more than the copy from the page cache
 //! itself; so buffers go back to their pool when the last holder drops them, and the one returned last, whose
-//! bytes are still in the processor's cache, is used first.
+//! bytes are still in the processor's cache, is used first. Large buffers ask for huge pages.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where frames begin in a buffer: the kernel copies fastest between pages.
 const ALIGN: usize = 4096;
+/// A huge page; buffers from here up begin at the start of one.
+const HUGE: usize = 2 << 20;
 /// Buffers looked at for one that fits.
 const LOOKED_AT: usize = 16;
 
@@ -20,14 +22,27 @@ struct Storage {
 impl Storage {
     fn new(length: usize) -> Storage {
         let granule = if length >= 1 << 16 { 1 << 16 } else { ALIGN };
-        let bytes = vec![0; length.next_multiple_of(granule) + ALIGN];
-        let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        let align = if length >= HUGE { HUGE } else { ALIGN };
+        let mut bytes = vec![0; length.next_multiple_of(granule) + align];
+        let start = bytes.as_ptr().align_offset(align).min(align);
+        if length >= HUGE {
+            ask_for_huge_pages(&mut bytes[start..start + length / HUGE * HUGE]);
+        }
         Storage { bytes, start }
     }
 
     fn capacity(&self) -> usize {
         self.bytes.len() - self.start
     }
+}
+
+/// Has the kernel back `region`, which begins at a huge page's start, with huge pages if it likes to.
+fn ask_for_huge_pages(region: &mut [u8]) {
+    let advice = rustix::mm::Advice::LinuxHugepage;
+    // SAFETY: the region is ours alone and stays mapped; this advice changes no content.
+    let asked = unsafe { rustix::mm::madvise(region.as_mut_ptr().cast(), region.len(), advice) };
+    // A kernel without huge pages serves small ones.
+    drop(asked);
 }
 
 /// Buffers that nobody holds.

@@ -11,6 +11,8 @@ use zazen_core::{Error, ErrorKind, Result, RunSet};
 
 /// Frames that are opened directly, fed at a time.
 const DIRECT_FRAMES: usize = 64;
+/// Frames of a scan's first batch, so that reading begins at once; each later one is four times the last.
+const FIRST_FRAMES: usize = 4;
 
 /// A scan begun on a connection of its own.
 pub(crate) struct Scan {
@@ -48,13 +50,16 @@ fn feed_scan(
     bytes_max: u64,
 ) -> Option<RunSet> {
     let mut handed_out = RunSet::new();
+    let mut frames_max = FIRST_FRAMES;
     let failure = loop {
         if !pipeline.wait_low(access) {
             // The connection's end ends the scan as well, should this not get through.
             let _ = scan.remote.scan_close(scan.scan);
             return None;
         }
-        match scan.remote.scan_next(scan.scan, FDS_PER_MESSAGE_MAX as u16, bytes_max) {
+        let batch = scan.remote.scan_next(scan.scan, frames_max as u16, bytes_max);
+        frames_max = FDS_PER_MESSAGE_MAX.min(frames_max * 4);
+        match batch {
             Ok(batch) if batch.entries.is_empty() => break None,
             Ok(batch) => {
                 let (tasks, stopping) = tasks_of(batch, set, &mut handed_out);

@@ -79,7 +79,12 @@ pub(crate) struct Pipeline {
     copiers: usize,
     /// A read had to wait for the disk since the last take.
     cold: AtomicBool,
+    /// Starts the threads that only waiting for the disk needs.
+    grow: Mutex<Option<Grow>>,
 }
+
+/// Starts more reader threads; called once, by whoever first waits for the disk.
+pub(crate) type Grow = Box<dyn FnOnce() + Send>;
 
 impl Pipeline {
     pub(crate) fn new(memory_max: u64, readers: usize) -> Pipeline {
@@ -104,7 +109,18 @@ impl Pipeline {
             readers: readers.max(1),
             copiers: copiers().min(readers).max(1),
             cold: AtomicBool::new(false),
+            grow: Mutex::new(None),
         }
+    }
+
+    /// Reader threads to start with; [`Pipeline::grow_by`] brings the rest. The consumer is a reader too.
+    pub(crate) fn readers_at_first(&self) -> usize {
+        self.copiers.saturating_sub(1).max(1)
+    }
+
+    /// How to come to all `readers` when they are needed.
+    pub(crate) fn grow_by(&self, grow: Grow) {
+        *self.grow.lock().unwrap_or_else(PoisonError::into_inner) = Some(grow);
     }
 
     /// Threads that may read now.
@@ -114,13 +130,16 @@ impl Pipeline {
 
     /// A read waits for the disk: others shall wait with it.
     fn is_cold(&self) {
-        if !self.cold.swap(true, Ordering::Relaxed) {
-            let mut state = self.lock();
-            let was_warm = state.warm_takes >= WARM_AFTER;
-            state.warm_takes = 0;
-            if was_warm && state.idle_readers > 0 {
-                self.work.notify_all();
-            }
+        if self.cold.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.lock();
+        state.warm_takes = 0;
+        self.wake_readers(&state);
+        drop(state);
+        let grow = self.grow.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(grow) = grow {
+            grow();
         }
     }
 
@@ -177,8 +196,14 @@ impl Pipeline {
         if state.consumer_waits && !(state.results.is_empty() && state.tasks.is_empty()) {
             self.ready.notify_one();
         }
-        if state.idle_readers > 0 && !state.tasks.is_empty() {
-            self.work.notify_all();
+        self.wake_readers(state);
+    }
+
+    /// Wakes as many readers as may read now.
+    fn wake_readers(&self, state: &State) {
+        let free = self.limit(state).saturating_sub(state.reading);
+        for _ in 0..free.min(state.idle_readers).min(state.tasks.len()) {
+            self.work.notify_one();
         }
     }
 
@@ -327,8 +352,9 @@ impl Pipeline {
             self.carry_out(access, tasks, last, &mut done);
             state = self.lock();
             self.settle(&mut state, taken, &mut done.opened);
-            if state.idle_readers > 0 && !state.tasks.is_empty() {
-                self.work.notify_one();
+            // While the consumer is away somebody shall go on; a reader that is at it will.
+            if state.reading == 0 {
+                self.wake_readers(&state);
             }
             state.results.extend(done.outcomes.drain(..));
         }
@@ -344,17 +370,14 @@ impl Pipeline {
         if used <= self.memory_max / 4 * 3 && self.starved.load(Ordering::SeqCst) {
             let state = self.lock();
             self.starved.store(false, Ordering::SeqCst);
-            drop(state);
-            self.work.notify_all();
+            self.wake_readers(&state);
         }
     }
 }
 
-/// Threads that copy from the page cache at a time: one saturates a core and half the memory's bandwidth.
+/// Threads that copy from the page cache at a time: two make up for the checksum; more gain nothing.
 fn copiers() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if let Ok(n) = std::env::var("H6_COPIERS") { return n.parse().unwrap(); }
-    (cores / 2).clamp(1, 2)
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(2)
 }
 
 #[derive(Default)]

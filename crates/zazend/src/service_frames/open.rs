@@ -36,15 +36,13 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
                 ),
             ));
         }
-        // Frames may be pushed here before a shared file system shows their directory, and outlive it.
+        // Frames may be pushed here before a shared file system shows their directory, and outlive it. What exists
+        // is then what the caches hold, and each frame's own owner and mode decide who may read it.
         Err(error) if held && (is_outage(&error) || error.kind() == ErrorKind::NotFound) => {
             if let Some(layout) = known {
                 opened.set_layout(layout);
             }
-            if !is_outage(&error) && ask.want_extent {
-                extent = Some(RunSet::new());
-            }
-            !is_outage(&error)
+            false
         }
         Err(error) => return Err(error.within(format!("dataset {}", ask.path))),
     };

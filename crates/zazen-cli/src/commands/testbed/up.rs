@@ -150,7 +150,11 @@ fn clear_old(dir: &Path) -> Result<()> {
     if old.is_alive() {
         return Err(Error::new(
             ErrorKind::Busy,
-            format!("testbed {}: is up with {} nodes; `zazen testbed down` first", dir.display(), old.nodes.len()),
+            format!(
+                "testbed {}: is up with {} nodes; `zazen testbed down` first",
+                dir.display(),
+                old.nodes.len()
+            ),
         ));
     }
     super::down::take_down(&old);
@@ -158,10 +162,13 @@ fn clear_old(dir: &Path) -> Result<()> {
 }
 
 fn build(state: &mut State) -> Result<()> {
+    // First what a testbed in this very directory left behind whose record was lost.
     if let Some(net) = &state.net {
+        net::tear_down(state, net);
         net::set_up(state, net)?;
     }
     if let Some(limited) = &state.disk {
+        disk::tear_down(state, limited);
         disk::set_up(state, limited)?;
     }
     write_key(&state.key)?;
@@ -180,7 +187,8 @@ fn build(state: &mut State) -> Result<()> {
 fn write_key(path: &Path) -> Result<()> {
     let text = zazen_call::ClusterKey::generate()?;
     let write = || -> std::io::Result<()> {
-        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         file.write_all(text.trim_end().as_bytes())?;
         file.write_all(b"\n")
     };

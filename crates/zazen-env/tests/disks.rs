@@ -1,0 +1,216 @@
+//! One contract for the real disk (both ways of resolving) and the simulated one; then what each has of its own.
+
+#![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use zazen_core::{ErrorKind, RelPath, Result};
+use zazen_env::{Disk, DiskFile, DiskPath, RealDisk, SimDisk};
+
+fn at(path: &str) -> DiskPath {
+    DiskPath::of(&RelPath::new(path).unwrap())
+}
+
+fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}
+
+fn contract(disk: &impl Disk) {
+    assert_eq!(kind(disk.open(&at("a/b"), false)), Some(ErrorKind::NotFound));
+    assert_eq!(disk.file_len(&at("a/b")).unwrap(), None);
+    assert_eq!(disk.list(&at("a")).unwrap(), []);
+    let file = disk.create(&at("a/b")).unwrap();
+    file.write_all_at(b"world", 6).unwrap();
+    file.write_all_at(b"hello ", 0).unwrap();
+    assert_eq!((file.len().unwrap(), file.is_empty().unwrap()), (11, false));
+    assert_eq!(kind(disk.create(&at("a/b"))), Some(ErrorKind::Conflict));
+    let mut bytes = [0; 20];
+    let file = disk.open(&at("a/b"), false).unwrap();
+    assert_eq!(file.read_full_at(&mut bytes, 6).unwrap(), 5);
+    assert_eq!(&bytes[..5], b"world");
+    assert_eq!(file.read_at(&mut bytes, 11).unwrap(), 0);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut file.to_std().unwrap(), &mut text).unwrap();
+    assert_eq!(text, "hello world");
+    let stat = disk.stat(&at("a/b")).unwrap().unwrap();
+    assert!(stat.is_file && !stat.is_dir && !stat.marked && stat.len == 11);
+    let file = disk.open_append(&at("a/b")).unwrap();
+    file.set_access(0, 0o644).unwrap();
+    file.truncate(5).unwrap();
+    file.sync().unwrap();
+    assert!(disk.stat(&at("a/b")).unwrap().unwrap().marked);
+    assert_eq!(disk.file_len(&at("a/b")).unwrap(), Some(5));
+    assert!(disk.stat(&at("a")).unwrap().unwrap().is_dir);
+
+    disk.create(&at("x")).unwrap();
+    assert_eq!(kind(disk.rename_new(&at("x"), &at("a/b"))), Some(ErrorKind::Conflict));
+    assert_eq!(kind(disk.rename(&at("x"), &at("a"))), Some(ErrorKind::Conflict), "over a directory");
+    assert_eq!(kind(disk.rename(&at("x"), &at("a/b/c"))), Some(ErrorKind::Conflict), "beneath a file");
+    assert_eq!(kind(disk.create(&at("a/b/c"))), Some(ErrorKind::Conflict));
+    assert_eq!(kind(disk.rename(&at("absent"), &at("y"))), Some(ErrorKind::NotFound));
+    disk.rename_new(&at("x"), &at("new/er/x")).unwrap();
+    disk.rename(&at("new/er/x"), &at("a/b")).unwrap();
+    assert_eq!(disk.file_len(&at("a/b")).unwrap(), Some(0));
+    disk.sync_dir(&at("a")).unwrap();
+    disk.sync_all().unwrap();
+
+    let mut names = disk.list(&at("")).unwrap();
+    names.sort();
+    assert_eq!(names, [("a".to_owned(), true), ("new".to_owned(), true)]);
+    disk.remove_dir_if_empty(&at("a")).unwrap();
+    assert!(disk.stat(&at("a")).unwrap().is_some(), "it isn't empty");
+    assert_eq!(kind(disk.remove(&at("a/absent"))), Some(ErrorKind::NotFound));
+    disk.remove(&at("a/b")).unwrap();
+    disk.remove_dir_if_empty(&at("a")).unwrap();
+    disk.remove_dir_if_empty(&at("a")).unwrap();
+    assert!(disk.stat(&at("a")).unwrap().is_none());
+    assert!(disk.free_bytes().unwrap() > 0);
+}
+
+#[test]
+fn both_disks_keep_the_contract() {
+    contract(&SimDisk::new(1, 1 << 20));
+    let folder = tempfile::tempdir().unwrap();
+    contract(&RealDisk::new(&folder.path().join("made/root")).unwrap());
+    contract(&RealDisk::without_openat2(&folder.path().join("other")).unwrap());
+}
+
+#[test]
+fn a_root_has_one_owner_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = RealDisk::new(folder.path()).unwrap();
+    first.lock().unwrap();
+    let second = RealDisk::new(folder.path()).unwrap();
+    let error = second.lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+    drop(first);
+    second.lock().unwrap();
+
+    let disk = SimDisk::new(1, 1 << 20);
+    let other = disk.clone();
+    disk.lock().unwrap();
+    assert_eq!(kind(other.lock()), Some(ErrorKind::Busy));
+    drop(disk);
+    other.lock().unwrap();
+}
+
+#[test]
+fn links_are_never_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("outside/deep")).unwrap();
+    std::fs::write(folder.path().join("outside/secret"), "secret").unwrap();
+    let roots = [folder.path().join("one"), folder.path().join("two")];
+    let disks = [RealDisk::new(&roots[0]).unwrap(), RealDisk::without_openat2(&roots[1]).unwrap()];
+    for (disk, root) in disks.iter().zip(&roots) {
+        disk.create(&at("inside/own")).unwrap();
+        symlink("../outside", root.join("folder")).unwrap();
+        symlink(folder.path().join("outside/secret"), root.join("file")).unwrap();
+        symlink("inside", root.join("harmless")).unwrap();
+        symlink("/proc/self/root", root.join("magic")).unwrap();
+        for path in ["folder/secret", "file", "harmless/own", "magic/etc/passwd"] {
+            assert!(disk.open(&at(path), false).is_err(), "{path}");
+            assert!(disk.open(&at(path), true).is_err(), "{path}");
+            assert!(disk.open_append(&at(path)).is_err(), "{path}");
+        }
+        for path in ["folder/new", "magic/tmp/new"] {
+            assert!(disk.create(&at(path)).is_err(), "{path}");
+            assert!(disk.rename(&at("inside/own"), &at(path)).is_err(), "{path}");
+            assert!(disk.remove(&at("folder/secret")).is_err(), "{path}");
+        }
+        disk.remove_dir_if_empty(&at("folder/deep")).unwrap_or(());
+        assert!(folder.path().join("outside/deep").exists());
+        assert!(disk.list(&at("folder")).is_err());
+        assert!(!disk.stat(&at("file")).unwrap().unwrap().is_file);
+        // A link itself can be replaced and removed.
+        disk.rename(&at("inside/own"), &at("file")).unwrap();
+        assert!(disk.stat(&at("file")).unwrap().unwrap().is_file);
+        disk.remove(&at("harmless")).unwrap();
+        assert!(root.join("inside").exists());
+        assert_eq!(std::fs::read_to_string(folder.path().join("outside/secret")).unwrap(), "secret");
+        assert_eq!(std::fs::read_dir(folder.path().join("outside")).unwrap().count(), 2);
+    }
+}
+
+#[test]
+fn what_is_no_file_is_not_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = RealDisk::new(folder.path()).unwrap();
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert_eq!(kind(disk.open(&at("fifo"), false)), Some(ErrorKind::Conflict), "and it does not hang");
+    std::fs::create_dir(folder.path().join("folder")).unwrap();
+    assert_eq!(kind(disk.open(&at("folder"), false)), Some(ErrorKind::Conflict));
+}
+
+#[test]
+fn access_is_no_wider_than_the_sources() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = RealDisk::new(folder.path()).unwrap();
+    let mode = |mode, gid| {
+        let file = disk.open_append(&at("f")).unwrap();
+        file.set_access(gid, mode).unwrap();
+        std::fs::metadata(folder.path().join("f")).unwrap().permissions().mode() & 0o7777
+    };
+    let own = rustix::process::getgid().as_raw();
+    assert_eq!(mode(0o644, own), 0o1644);
+    assert_eq!(mode(0o777, own), 0o1644);
+    assert_eq!(mode(0o640, own), 0o1640);
+    assert_eq!(mode(0o400, own), 0o1600);
+    if !rustix::process::geteuid().is_root() {
+        assert_eq!(mode(0o644, 0), 0o1604, "not given to a group that we may not set");
+    }
+    let hidden = disk.create(&DiskPath::own(&RelPath::default(), "x"));
+    drop(hidden);
+    let own_dir = std::fs::metadata(folder.path().join(".zazen")).unwrap();
+    assert_eq!(own_dir.permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn the_simulated_disk_keeps_what_was_synced_and_may_lose_the_rest() {
+    let (mut lost, mut kept, mut zeroed, mut unnamed) = (0, 0, 0, 0);
+    for seed in 0..200 {
+        let disk = SimDisk::new(seed, 1 << 20);
+        let file = disk.create(&at("synced")).unwrap();
+        file.write_all_at(&[1; 2000], 0).unwrap();
+        file.sync().unwrap();
+        disk.sync_dir(&at("")).unwrap();
+        file.write_all_at(&[2; 2000], 2000).unwrap();
+        disk.create(&at("new")).unwrap().write_all_at(&[3; 1000], 0).unwrap();
+        disk.rename(&at("new"), &at("renamed")).unwrap();
+        let after = disk.power_fail();
+        assert!(disk.create(&at("late")).is_err(), "the old disk is dead");
+        let mut bytes = [9; 4000];
+        let len = after.open(&at("synced"), false).unwrap().read_full_at(&mut bytes, 0).unwrap();
+        assert!(len >= 2000 && bytes[..2000] == [1; 2000], "seed {seed}");
+        assert!(bytes[2000..len].iter().all(|byte| [0, 2].contains(byte)), "seed {seed}");
+        lost += u32::from(len < 4000);
+        zeroed += u32::from(bytes[2000..len].contains(&0));
+        kept += u32::from(bytes[2000..] == [2; 2000]);
+        let names: Vec<String> = after.files().into_iter().map(|(name, _)| name).collect();
+        unnamed += u32::from(names == ["synced"]);
+        assert!(!(names.contains(&"new".into()) && names.contains(&"renamed".into())), "seed {seed}");
+    }
+    assert!(lost > 20 && kept > 20 && zeroed > 20 && unnamed > 20, "{lost} {kept} {zeroed} {unnamed}");
+}
+
+#[test]
+fn the_simulated_disk_fails_on_demand() {
+    let disk = SimDisk::new(1, 10_000);
+    let file = disk.create(&at("f")).unwrap();
+    disk.fail_at(disk.steps() + 1);
+    assert_eq!(kind(file.write_all_at(b"x", 0)), Some(ErrorKind::Io));
+    file.write_all_at(b"x", 0).unwrap();
+    disk.fail_read_at(disk.reads() + 1);
+    assert_eq!(kind(file.read_at(&mut [0], 0)), Some(ErrorKind::Io));
+    assert_eq!(file.read_at(&mut [0], 0).unwrap(), 1);
+    assert_eq!(kind(file.write_all_at(&[0; 20_000], 0)), Some(ErrorKind::NoSpace));
+    assert!(file.len().unwrap() < 20_000);
+    disk.set_read_only(true);
+    assert_eq!(kind(disk.create(&at("g"))), Some(ErrorKind::PermissionDenied));
+    disk.set_read_only(false);
+    disk.crash_at(disk.steps() + 2);
+    disk.create(&at("g")).unwrap();
+    assert!(disk.create(&at("h")).is_err() && disk.is_dead());
+    assert!(file.read_at(&mut [0], 0).is_err());
+    assert_eq!(disk.kill().list(&at("")).unwrap().len().clamp(2, 3), disk.kill().files().len());
+}

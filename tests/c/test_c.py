@@ -1,0 +1,159 @@
+"""The C examples: compiled with strict warnings, run over daemons, under the address sanitizer, under MPI."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zazen
+import zazen.testing
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "c"
+STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror"]
+FRAMES = 30
+
+
+def include():
+    return ROOT / "bindings" / "c" / "include"
+
+
+def library():
+    """libzazen: $ZAZEN_LIBRARY, or that of the installed package."""
+    named = os.environ.get("ZAZEN_LIBRARY")
+    if named is not None:
+        return named
+    try:
+        return zazen.get_library()
+    except zazen.NotFoundError as error:
+        pytest.skip(str(error))
+
+
+def run(*command, expect=0, **environment):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=clean | {name: str(value) for name, value in environment.items()},
+        check=False,
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def compiled(folder, source, *flags, compiler="cc"):
+    program = folder / f"{Path(source).stem}-{len(flags)}-{Path(compiler).name}"
+    run(compiler, *STRICT, *flags, "-I", include(), EXAMPLES / source, library(), "-o", program)
+    return program
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    """A folder with a short path: sockets live in it."""
+    return tmp_path_factory.mktemp("z")
+
+
+@pytest.fixture
+def cluster(folder):
+    (folder / "backing" / "sim1").mkdir(parents=True)
+    with zazen.testing.Cluster(folder / "c", folder / "backing", nodes=2) as cluster:
+        yield cluster
+
+
+def counts(output):
+    """`name number` pairs of a program's last line."""
+    return dict(re.findall(r"(\w+) ([0-9a-f]+)", output.strip().splitlines()[-1]))
+
+
+@pytest.mark.parametrize("flags", [["-O1"], ["-g", "-fsanitize=address", "-fno-omit-frame-pointer"]])
+def test_push_then_read(folder, cluster, flags):
+    dataset = folder / "backing" / "sim1"
+    push = compiled(folder, "push_frames.c", *flags)
+    read = compiled(folder, "assign_and_read.c", *flags)
+    pushed = counts(run(push, dataset, ",".join(cluster.nodes), FRAMES, 5000, ZAZEN_KEY=cluster.key))
+    assert (pushed["submitted"], pushed["pushed"], pushed["skipped"]) == (str(FRAMES), str(FRAMES), "0")
+    cached = counts(run(read, dataset, ZAZEN_SOCKET=cluster.sockets[0]))
+    assert (cached["frames"], cached["bytes"]) == (str(FRAMES), str(FRAMES * 5000))
+    assert (cached["native"], cached["residue"]) == (str(FRAMES // 2), str(FRAMES // 2))
+    direct = counts(run(read, dataset, ZAZEN_SOCKET=folder / "nobody.sock"))
+    assert direct["hash"] == cached["hash"] and direct["backing"] == str(FRAMES)
+    part = counts(run(read, dataset, 3, 20, 4, ZAZEN_SOCKET=cluster.sockets[0]))
+    assert part["frames"] == "5" and part["hash"] != cached["hash"]
+    assert "begin" in run(read, dataset, 5, 4, 1, expect=1, ZAZEN_SOCKET=cluster.sockets[0])
+    assert "not found" in run(read, folder / "nowhere", expect=1, ZAZEN_SOCKET=folder / "nobody.sock")
+    assert "configuration" in run(push, dataset, cluster.nodes[0], 1, 1, expect=1)
+
+
+def test_every_call_refuses_nonsense(folder, cluster):
+    """Under the sanitizer: NULLs, wrong sizes, double closes of nothing; nothing leaks, nothing changes."""
+    program = folder / "nonsense"
+    flags = ["-g", "-fsanitize=address"]
+    run(
+        "cc",
+        *STRICT,
+        *flags,
+        "-I",
+        include(),
+        Path(__file__).with_name("nonsense.c"),
+        library(),
+        "-o",
+        program,
+    )
+    dataset = folder / "backing" / "sim1"
+    (dataset / "frame-0000000.bin").write_bytes(b"x" * 100)
+    output = run(program, dataset, ZAZEN_SOCKET=cluster.sockets[0], NONSENSE_KEY=cluster.key)
+    assert "all refused" in output, output
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_under_mpi(folder, cluster, ranks):
+    beside = Path(sys.executable).parent
+    mpicc = next((p for p in (beside / "mpicc", shutil.which("mpicc")) if p and Path(p).exists()), None)
+    if mpicc is None:
+        pytest.skip("no mpicc: pip install mpich")
+    dataset = folder / "backing" / "sim1"
+    push = compiled(folder, "push_frames.c", "-O1")
+    run(push, dataset, ",".join(cluster.nodes), FRAMES, 5000, ZAZEN_KEY=cluster.key)
+    alone = counts(
+        run(compiled(folder, "assign_and_read.c", "-O1"), dataset, ZAZEN_SOCKET=cluster.sockets[0])
+    )
+    # The wheel's wrapper knows its own library's folder at build time only.
+    paths = [
+        f"-Wl,-rpath,{Path(mpicc).resolve().parent.parent / 'lib'}",
+        f"-Wl,-rpath,{beside.parent / 'lib'}",
+    ]
+    program = compiled(folder, "assign_and_read.c", "-DWITH_MPI", *paths, compiler=str(mpicc))
+    mpiexec = Path(mpicc).with_name("mpiexec")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
+    together = counts(run(mpiexec, "-n", ranks, program, dataset, ZAZEN_TESTBED=cluster.testbed, **root))
+    assert together["hash"] == alone["hash"] and together["frames"] == str(FRAMES)
+    # The run before made aliens of node 1's frames on node 0: natives come first all the same.
+    assert together["native"] == str(FRAMES if ranks > 1 else FRAMES // 2)
+
+
+def test_headers_suit_cpp(folder):
+    """Both headers compile as C++ where there is a compiler for it."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    source = folder / "header.cc"
+    source.write_text('#include "zazen.h"\nint main() { return zazen_version() == nullptr; }\n')
+    run(
+        compiler,
+        "-std=c++11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-I",
+        include(),
+        source,
+        library(),
+        "-o",
+        folder / "cc",
+    )
+    run(folder / "cc")

@@ -1,0 +1,164 @@
+"""The operator's commands against two real daemons."""
+
+import json
+import os
+import signal
+import time
+
+from conftest import FRAME_BYTES, FRAMES, frame_bytes, frame_name, write_frame
+
+
+def read(testbed, *command, **options):
+    return json.loads(testbed.tool(*command, "--json", **options).stdout)
+
+
+def test_each_frame_is_native_on_one_node(pushed):
+    nodes = read(pushed, "ls", pushed.dataset)["nodes"]
+    frames = [
+        first + i * step for node in nodes for first, count, step in node["native"] for i in range(count)
+    ]
+    assert sorted(frames) == list(range(FRAMES))
+    assert all(node["native_frames"] == FRAMES // 2 and node["alien_frames"] == 0 for node in nodes)
+    (dataset,) = read(pushed, "datasets")["datasets"]
+    assert dataset["dataset"] == str(pushed.dataset)
+    assert (dataset["native"], dataset["alien"]) == (FRAMES, 0)
+    assert dataset["bytes"] >= FRAMES * FRAME_BYTES
+
+
+def test_long_rows_name_files_with_the_very_bytes(pushed):
+    rows = read(pushed, "ls", pushed.dataset, "--long", "--frames", "0-10:5")["rows"]
+    assert [row["frame"] for row in rows] == [0, 5, 10]
+    for row in rows:
+        assert row["source"] == frame_name(row["frame"]) and row["bytes"] == FRAME_BYTES
+    table = pushed.tool("ls", pushed.dataset, "--long").stdout.splitlines()
+    assert len(table) == FRAMES + 1
+
+
+def test_stat_knows_current_from_stale(pushed):
+    (copy,) = read(pushed, "stat", pushed.dataset, 3)["copies"]
+    assert copy["freshness"] == "current" and copy["origin"] == "native"
+    assert read(pushed, "stat", pushed.dataset, frame_name(3))["copies"] == [copy]
+    os.utime(pushed.dataset / frame_name(3), ns=(0, 1))
+    (copy,) = read(pushed, "stat", pushed.dataset, 3)["copies"]
+    assert copy["freshness"] == "stale"
+    assert "on none of 2 nodes" in pushed.tool("stat", pushed.dataset, 999).stdout
+    assert "frame-{n:05}.bin" in pushed.tool("stat", pushed.dataset, "other.txt", status=1).stderr
+
+
+def test_evict_and_load_again(pushed):
+    assert read(pushed, "evict", pushed.dataset, "--frames", "0-3,8")["frames"] == 5
+    report = read(pushed, "load", pushed.dataset)
+    assert (report["frames"], report["present"], report["loaded"], report["failed"]) == (FRAMES, 7, 5, 0)
+    assert read(pushed, "evict", pushed.dataset)["frames"] == FRAMES
+    assert read(pushed, "load", pushed.dataset, "--frames", "0-3", "--nodes", pushed.nodes)["loaded"] == 4
+
+
+def test_a_pinned_dataset_is_not_evicted(pushed):
+    assert read(pushed, "pin", pushed.dataset)["pinned"] is True
+    assert "pinned" in pushed.tool("evict", pushed.dataset, status=1).stderr
+    assert read(pushed, "pin", "--off", pushed.dataset)["pinned"] is False
+    pushed.tool("evict", pushed.dataset)
+
+
+def test_verify_finds_the_one_flipped_bit(pushed):
+    assert read(pushed, "verify", pushed.dataset)["checked"] == FRAMES
+    copies = list(pushed.folder.glob(f"n*/cache/**/{frame_name(7)}"))
+    if not copies:
+        # Small frames are packed: the frame's bytes lie somewhere in a segment.
+        needle = frame_bytes(7)
+        copies = [
+            file
+            for file in pushed.folder.glob("n*/cache/**/*")
+            if file.is_file() and needle in file.read_bytes()
+        ]
+    (file,) = copies
+    content = bytearray(file.read_bytes())
+    content[content.index(frame_bytes(7)) + 100] ^= 1
+    file.write_bytes(content)
+    done = pushed.tool("verify", pushed.dataset, "--json", status=1)
+    assert [node["bad"] for node in json.loads(done.stdout)["nodes"] if node["bad"]] == [[7]]
+    assert "fetches them anew" in done.stderr
+    assert read(pushed, "verify", pushed.dataset)["checked"] == FRAMES - 1
+
+
+def test_a_dead_node_is_shown_and_costs_nothing_else(pushed):
+    pushed.tool("testbed", "kill", "n1")
+    states = {node["node"]: node["state"] for node in read(pushed, "status")["nodes"]}
+    assert states == {"n0": "up", "n1": "dead"}
+    table = pushed.tool("status", "--nodes", pushed.nodes).stdout
+    assert "dead" in table and "n0" in table
+    (dataset,) = read(pushed, "datasets")["datasets"]
+    assert dataset["nodes"] == ["n0"] and dataset["native"] == FRAMES // 2
+
+
+def test_no_such_dataset_is_named(testbed):
+    for command in (["ls"], ["verify"], ["load"]):
+        done = testbed.tool(*command, testbed.folder / "server" / "nothing", status=1)
+        assert "nothing" in done.stderr
+    outside = testbed.tool("ls", "/somewhere/else", status=1)
+    assert "/somewhere/else" in outside.stderr
+
+
+def test_a_wrong_key_is_refused(pushed, tool, tmp_path):
+    tool("key", "new", tmp_path / "wrong")
+    done = tool("status", "--nodes", pushed.nodes, "--key", tmp_path / "wrong", status=1)
+    assert "key" in done.stderr
+    push = ["push", pushed.dataset / frame_name(0), "--nodes", pushed.nodes, "--key", tmp_path / "wrong"]
+    done = tool(*push, status=1)
+    assert "0 pushed" in done.stdout and "1 skipped (no node" in done.stdout
+    assert "key" in done.stderr and "none of 1 frames reached a node" in done.stderr
+
+
+def test_watch_takes_old_and_new_files_and_ends_at_the_mark(testbed):
+    testbed.write(4)
+    watcher = testbed.tool.start(
+        "push", "--watch", testbed.dataset, "--nodes", testbed.nodes, "--until", "done", "--json"
+    )
+    for number in range(4, 9):
+        write_frame(testbed.dataset, number)
+    (testbed.dataset / "notes").write_text("not a frame")
+    (testbed.dataset / "done").touch()
+    out, errors = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0, errors
+    counters = json.loads(out)
+    assert (counters["pushed"], counters["skipped"], counters["refused"]) == (9, 0, 0)
+    assert counters["bytes_pushed"] == 9 * FRAME_BYTES
+    assert sum(node["native_frames"] for node in read(testbed, "ls", testbed.dataset)["nodes"]) == 9
+
+
+def test_watch_ends_when_idle_and_leaves_old_files_if_told(testbed):
+    testbed.write(4)
+    done = testbed.tool(
+        "push", "--watch", testbed.dataset, "--nodes", testbed.nodes, "--no-existing", "--idle-exit", "200ms"
+    )
+    assert "0 frames seen" in done.stdout
+
+
+def test_ctrl_c_finishes_and_counts(testbed):
+    testbed.write(4)
+    watcher = testbed.tool.start("push", "--watch", testbed.dataset, "--nodes", testbed.nodes, "--json")
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        held = testbed.tool("status", "--json").stdout
+        if sum(d["natives"] for n in json.loads(held)["nodes"] for d in n["status"]["datasets"]) == 4:
+            break
+    watcher.send_signal(signal.SIGINT)
+    out, errors = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0, errors
+    assert json.loads(out)["pushed"] == 4
+
+
+def test_push_of_the_same_files_again(pushed):
+    files = sorted(pushed.dataset.iterdir())
+    again = json.loads(pushed.tool("push", *files, "--nodes", pushed.nodes, "--json").stdout)
+    assert again["pushed"] + again["already_there"] == FRAMES and again["refused"] == 0
+
+
+def test_push_refuses_files_of_two_datasets_and_names_without_numbers(testbed, tmp_path):
+    (frame,) = testbed.write(1)
+    other = write_frame(tmp_path, 1)
+    done = testbed.tool("push", frame, other, "--nodes", testbed.nodes, status=1)
+    assert "one push goes to one dataset" in done.stderr
+    notes = testbed.dataset / "notes"
+    notes.write_text("x")
+    assert "--pattern" in testbed.tool("push", notes, "--nodes", testbed.nodes, status=1).stderr

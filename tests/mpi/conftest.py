@@ -1,0 +1,77 @@
+"""Ranks of real MPI jobs over daemons of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zazen
+import zazen.testing
+from mpi_sample import FRAMES, frame_bytes
+
+
+def mpiexec():
+    """The launcher beside this Python; with another MPI's the ranks would come up as singletons."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
+
+
+def as_root(environment):
+    """Open MPI's launcher refuses root unless told twice."""
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
+        environment |= {name: "1", f"{name}_CONFIRM": "1"}
+    return environment
+
+
+@pytest.fixture
+def launch():
+    """Runs a command on so many ranks and returns what it printed; fails the test if it fails."""
+    pytest.importorskip("mpi4py")
+    launcher = mpiexec()
+    if launcher is None:
+        pytest.skip("no mpiexec: pip install mpich")
+
+    def run(ranks, *command, expect=0, **environment):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+        done = subprocess.run(
+            [launcher, "-n", str(ranks), *map(str, command)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=as_root(clean) | {name: str(value) for name, value in environment.items()},
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        assert (done.returncode == 0) == (expect == 0), output
+        return output
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    """A folder with a short path: sockets live in it."""
+    return tmp_path_factory.mktemp("z")
+
+
+@pytest.fixture
+def dataset(folder):
+    """A dataset on the backing store."""
+    path = folder / "backing" / "sim1"
+    path.mkdir(parents=True)
+    for number in range(FRAMES):
+        (path / f"frame-{number:07}.bin").write_bytes(frame_bytes(number))
+    return path
+
+
+@pytest.fixture
+def cluster(folder, dataset):
+    """Four daemons; every frame is pushed, but for the last ten, which are nobody's."""
+    with zazen.testing.Cluster(folder / "c", dataset.parent, nodes=4) as cluster:
+        with zazen.Writer(dataset, cluster.nodes, key=cluster.key, on_slow="block") as writer:
+            for number in range(FRAMES - 10):
+                writer.push(number, frame_bytes(number), f"frame-{number:07}.bin")
+        assert writer.counters.pushed == FRAMES - 10, writer.problems
+        yield cluster
