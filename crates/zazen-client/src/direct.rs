@@ -75,7 +75,10 @@ impl DirectSpec {
                 ));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::new(ErrorKind::NotFound, "no such directory; check the spelling and the mount"));
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    "no such directory; check the spelling and the mount",
+                ));
             }
             Err(error) => return Err(Error::io("cannot be looked at", error)),
         }
@@ -91,7 +94,9 @@ fn parse_backing(spec: &str) -> Result<(PathBuf, Option<String>)> {
     let refuse = || {
         Error::new(
             ErrorKind::Config,
-            format!("backing store {spec:?}: write /ROOT=tcp://HOST:PORT, /ROOT as users spell the directory"),
+            format!(
+                "backing store {spec:?}: write /ROOT=tcp://HOST:PORT, /ROOT as users spell the directory"
+            ),
         )
     };
     let (root, addr) = match spec.split_once('=') {
@@ -163,7 +168,10 @@ impl Direct {
 
     fn source(&self, number: u64) -> Result<Source> {
         let none = |why: &str| {
-            Error::new(ErrorKind::NotFound, format!("frame {number} of dataset {}: {why}", self.path.display()))
+            Error::new(
+                ErrorKind::NotFound,
+                format!("frame {number} of dataset {}: {why}", self.path.display()),
+            )
         };
         let layout = self.layout.as_ref().ok_or_else(|| none("the dataset has no frames"))?;
         layout.source(FrameNo::new(number)?).ok_or_else(|| none("no file of the dataset holds it"))

@@ -175,7 +175,10 @@ fn muster(
     if members.is_empty() {
         let why: Vec<_> = report.dead.iter().map(|(addr, error)| format!("{addr}: {error}")).collect();
         let kind = report.dead.first().map_or(ErrorKind::Unavailable, |(_, error)| error.kind());
-        return Err(Error::new(kind, format!("load {}: no node can take part: {}", dataset.display(), why.join("; "))));
+        return Err(Error::new(
+            kind,
+            format!("load {}: no node can take part: {}", dataset.display(), why.join("; ")),
+        ));
     }
     // Any node can list the backing store; one is enough, and the next is asked where it does not answer.
     let mut extent = None;

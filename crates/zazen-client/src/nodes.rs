@@ -34,7 +34,8 @@ impl NodeList {
         if path.is_file() || spec.contains('/') {
             let text = read_file(path)?;
             let lines = text.lines().enumerate();
-            let named = lines.map(|(at, line)| (format!("node file {spec}, line {}", at + 1), without_comment(line)));
+            let named =
+                lines.map(|(at, line)| (format!("node file {spec}, line {}", at + 1), without_comment(line)));
             return collect(named, &format!("node file {spec}"));
         }
         let named = spec.split(',').map(|entry| (format!("node list {spec:?}"), entry.trim()));
@@ -50,7 +51,9 @@ fn read_file(path: &Path) -> Result<String> {
     let config = |why: String| Error::new(ErrorKind::Config, format!("node file {}: {why}", path.display()));
     let bytes = std::fs::metadata(path).map_err(|error| config(error.to_string()))?.len();
     if bytes > FILE_BYTES_MAX {
-        return Err(config(format!("has {bytes} bytes, more than any node list ({FILE_BYTES_MAX}); is it the right file?")));
+        return Err(config(format!(
+            "has {bytes} bytes, more than any node list ({FILE_BYTES_MAX}); is it the right file?"
+        )));
     }
     std::fs::read_to_string(path).map_err(|error| config(error.to_string()))
 }

@@ -309,7 +309,9 @@ impl Pusher {
         let source = named.ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
-                format!("frame {number}: nothing says which file it is; give its name, or the writer a pattern"),
+                format!(
+                    "frame {number}: nothing says which file it is; give its name, or the writer a pattern"
+                ),
             )
         })?;
         match source.length {

@@ -186,7 +186,9 @@ impl ReadStats {
             Some(Delivery::Native) => self.native += 1,
             Some(Delivery::Alien) => self.alien += 1,
             Some(Delivery::Failed) => {}
-            Some(Delivery::Fetched | Delivery::ReadThrough | Delivery::Inline) | None => self.backing_reads += 1,
+            Some(Delivery::Fetched | Delivery::ReadThrough | Delivery::Inline) | None => {
+                self.backing_reads += 1
+            }
         }
         self.bytes += got.buffer.bytes().len() as u64;
         self.mended += u64::from(got.mended);

@@ -241,8 +241,8 @@ impl Dataset {
             answer => return answer.map(Some),
         };
         tracing::debug!("{first}; connecting again");
-        let reopened = connect(&local.spec.target)
-            .and_then(|(remote, node)| open_on(remote, node, local.spec.clone()));
+        let reopened =
+            connect(&local.spec.target).and_then(|(remote, node)| open_on(remote, node, local.spec.clone()));
         let second = match reopened {
             Ok(reopened) => {
                 *local = reopened;

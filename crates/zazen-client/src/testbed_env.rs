@@ -51,7 +51,9 @@ fn read(folder: &Path) -> Option<Testbed> {
         Ok(testbed) => Some(testbed),
         Err(why) => {
             let path = path.display();
-            let text = format!("$ZAZEN_TESTBED names no testbed ({path}: {why}); unset it, or run `zazen testbed up`");
+            let text = format!(
+                "$ZAZEN_TESTBED names no testbed ({path}: {why}); unset it, or run `zazen testbed up`"
+            );
             crate::warn::warn_once("testbed", &text);
             None
         }

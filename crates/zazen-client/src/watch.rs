@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zazen_backing::{DirectoryBacking, dataset};
 use zazen_core::{Credentials, Error, ErrorKind, FrameNo, Layout, NameTemplate, RelPath, Result, Validator};
 
@@ -22,6 +22,8 @@ use zazen_core::{Credentials, Error, ErrorKind, FrameNo, Layout, NameTemplate, R
 const LOOK: Duration = Duration::from_millis(100);
 /// First pause before a file that was changing is looked at again; it doubles.
 const RETRY: Duration = Duration::from_millis(100);
+/// A listed file younger than this may still be open for writing: it is left that long for its close to be told.
+const FRESH: Duration = Duration::from_secs(1);
 /// Looks at a changing file before it is given up until its next close.
 const RETRIES: u32 = 8;
 
@@ -88,11 +90,13 @@ pub fn watch(
     let mut submit = |number, bytes, source| pusher.push(number, bytes, source);
     let mut last = Instant::now();
     watcher.work_off(stop, &mut submit, tell);
-    if options.existing && !stop.load(Ordering::Relaxed) {
-        tell(WatchEvent::CaughtUp);
-    }
+    let mut catching_up = options.existing;
     let mut ended = watcher.until_seen;
     loop {
+        if catching_up && watcher.caught_up() {
+            catching_up = false;
+            tell(WatchEvent::CaughtUp);
+        }
         if stop.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -105,7 +109,10 @@ pub fn watch(
                 Arrival::Gone => {
                     return Err(Error::new(
                         ErrorKind::NotFound,
-                        format!("directory {}: is gone; files in it are no longer watched", directory.display()),
+                        format!(
+                            "directory {}: is gone; files in it are no longer watched",
+                            directory.display()
+                        ),
                     ));
                 }
             }
@@ -127,6 +134,8 @@ pub fn watch(
 struct Due {
     at: Instant,
     looks: u32,
+    /// Found in a listing, not told of by an event.
+    listed: bool,
 }
 
 struct Watch {
@@ -146,11 +155,17 @@ impl Watch {
         match std::fs::metadata(directory) {
             Ok(found) if found.is_dir() => {}
             Ok(_) => {
-                let why = format!("{}: is not a directory; give the one the simulation writes to", directory.display());
+                let why = format!(
+                    "{}: is not a directory; give the one the simulation writes to",
+                    directory.display()
+                );
                 return Err(Error::new(ErrorKind::InvalidArgument, why));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let why = format!("directory {}: there is none; make it before the watch begins", directory.display());
+                let why = format!(
+                    "directory {}: there is none; make it before the watch begins",
+                    directory.display()
+                );
                 return Err(Error::new(ErrorKind::NotFound, why));
             }
             Err(error) => return Err(Error::io(format!("directory {}", directory.display()), error)),
@@ -183,7 +198,12 @@ impl Watch {
         let deep = self.deep();
         while let Some((folder, prefix)) = folders.pop() {
             let named = |error| Error::io(format!("list {}", folder.display()), error);
-            for entry in std::fs::read_dir(&folder).map_err(named)? {
+            let entries = match std::fs::read_dir(&folder) {
+                // A folder that is gone again holds no frames.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound && !prefix.is_empty() => continue,
+                entries => entries.map_err(named)?,
+            };
+            for entry in entries {
                 let entry = entry.map_err(named)?;
                 let Ok(name) = entry.file_name().into_string() else { continue };
                 let name = format!("{prefix}{name}");
@@ -191,18 +211,25 @@ impl Watch {
                     if deep {
                         folders.push((entry.path(), format!("{name}/")));
                     }
+                } else if self.until.as_deref() == Some(&name) {
+                    self.until_seen = true;
                 } else if all {
-                    self.note(name);
+                    // An event that came first knows more: the file was closed.
+                    self.due.entry(name).or_insert(Due { at: Instant::now(), looks: 0, listed: true });
                 } else {
-                    self.until_seen |= self.until.as_deref() == Some(&name);
-                    if let Ok(found) = File::open(entry.path()).and_then(|file| look_of(&file)) {
-                        let parts = frames_in(self.layout.as_ref(), &name).into_iter();
-                        self.pushed.extend(parts.map(|part| (part.number.get(), found.0)));
-                    }
+                    self.remember(&name);
                 }
             }
         }
         Ok(())
+    }
+
+    /// The file as it is now is not to be pushed.
+    fn remember(&mut self, name: &str) {
+        if let Ok(found) = File::open(self.directory.join(name)).and_then(|file| look_of(&file)) {
+            let parts = frames_in(self.layout.as_ref(), name).into_iter();
+            self.pushed.extend(parts.map(|part| (part.number.get(), found.0)));
+        }
     }
 
     fn note(&mut self, name: String) {
@@ -210,7 +237,12 @@ impl Watch {
             self.until_seen = true;
             return;
         }
-        self.due.insert(name, Due { at: Instant::now(), looks: 0 });
+        self.due.insert(name, Due { at: Instant::now(), looks: 0, listed: false });
+    }
+
+    /// Whether every file that was listed has been dealt with.
+    fn caught_up(&self) -> bool {
+        self.due.values().all(|due| !due.listed)
     }
 
     fn nothing_due(&self) -> bool {
@@ -218,7 +250,12 @@ impl Watch {
     }
 
     /// Looks at every file whose time has come; returns how many frames were submitted.
-    fn work_off(&mut self, stop: &AtomicBool, submit: &mut Submit<'_>, tell: &mut dyn FnMut(WatchEvent)) -> u64 {
+    fn work_off(
+        &mut self,
+        stop: &AtomicBool,
+        submit: &mut Submit<'_>,
+        tell: &mut dyn FnMut(WatchEvent),
+    ) -> u64 {
         let mut submitted = 0;
         let now = Instant::now();
         let names: Vec<String> =
@@ -228,11 +265,14 @@ impl Watch {
                 break;
             }
             let Some(due) = self.due.remove(&name) else { continue };
-            match self.look(&name, submit, tell) {
+            match self.look(&name, due.listed && due.looks == 0, submit, tell) {
                 Ok(frames) => submitted += frames,
+                Err(Trouble::Fresh) => {
+                    self.due.insert(name, Due { at: Instant::now() + FRESH, looks: 1, listed: true });
+                }
                 Err(Trouble::Changing) if due.looks < RETRIES => {
-                    let looks = due.looks + 1;
-                    self.due.insert(name, Due { at: Instant::now() + RETRY * (1 << due.looks), looks });
+                    let at = Instant::now() + RETRY * (1 << due.looks);
+                    self.due.insert(name, Due { at, looks: due.looks + 1, listed: due.listed });
                 }
                 Err(Trouble::Changing) => {
                     let reason = "is still being changed; it is pushed when it is closed".to_owned();
@@ -247,6 +287,7 @@ impl Watch {
     fn look(
         &mut self,
         name: &str,
+        patient: bool,
         submit: &mut Submit<'_>,
         tell: &mut dyn FnMut(WatchEvent),
     ) -> std::result::Result<u64, Trouble> {
@@ -265,7 +306,7 @@ impl Watch {
         }
         let mut submitted = 0;
         for part in frames {
-            let Some((bytes, validator, owner)) = self.read(name, &part)? else { continue };
+            let Some((bytes, validator, owner)) = self.read(name, &part, patient)? else { continue };
             let length = bytes.len() as u64;
             let source = FrameSource {
                 name: Some(name.to_owned()),
@@ -284,7 +325,7 @@ impl Watch {
 
     /// The frame's bytes and what its file looked like, if that has not been pushed already. Owner and validator
     /// are those of the open file: the name may lead to another one by now.
-    fn read(&self, name: &str, part: &Part) -> std::result::Result<Option<Found>, Trouble> {
+    fn read(&self, name: &str, part: &Part, patient: bool) -> std::result::Result<Option<Found>, Trouble> {
         let path = self.directory.join(name);
         let failed = |error| Trouble::Failed(Error::io(path.display().to_string(), error));
         let mut file = match File::open(&path) {
@@ -296,6 +337,9 @@ impl Watch {
         let before = look_of(&file).map_err(failed)?;
         if self.pushed.get(&part.number.get()) == Some(&before.0) {
             return Ok(None);
+        }
+        if patient && is_fresh(&before.0) {
+            return Err(Trouble::Fresh);
         }
         let mut bytes = Vec::new();
         match part.bytes {
@@ -323,6 +367,8 @@ type Submit<'a> = dyn FnMut(FrameNo, Vec<u8>, FrameSource) -> Result<()> + 'a;
 type Found = (Vec<u8>, Validator, (Credentials, u32));
 
 enum Trouble {
+    /// It may still be open for writing.
+    Fresh,
     Changing,
     Failed(Error),
 }
@@ -333,6 +379,12 @@ struct Part {
     offset: u64,
     /// `None`: the whole file.
     bytes: Option<u64>,
+}
+
+/// Whether a file was written to a moment ago, by its server's clock or ahead of ours.
+fn is_fresh(found: &Validator) -> bool {
+    let modified = UNIX_EPOCH + Duration::from_nanos(u64::try_from(found.mtime_ns).unwrap_or(0));
+    SystemTime::now().duration_since(modified).map_or(true, |age| age < FRESH)
 }
 
 /// The frames whose bytes the file `name` holds.

@@ -113,7 +113,8 @@ impl Writer {
     fn submit(&mut self, now_ns: u64, frame: FrameNo, bytes: u64, actions: &mut Vec<Action>) {
         self.counters.submitted += 1;
         self.finished = false;
-        let twice = self.flights.contains_key(&frame) || self.waiting.iter().any(|(other, _)| *other == frame);
+        let twice =
+            self.flights.contains_key(&frame) || self.waiting.iter().any(|(other, _)| *other == frame);
         if twice {
             self.counters.skipped_slow += 1;
             actions.push(Action::Accept { frame });

@@ -81,6 +81,23 @@ fn a_log_with_any_flipped_byte_is_cut_there_or_set_aside() {
 }
 
 #[test]
+fn what_was_cut_does_not_come_back() {
+    let disk = filled();
+    disk.tamper("d/.zazen/native.log", |bytes| bytes[64 + 3 * 64 + 9] ^= 1);
+    let (store, report) = open(&disk);
+    assert_eq!((report.frames, report.log_bytes_cut), (3, 5 * 64));
+    put_version(&store, "d", 3, 0, 13_000, Origin::Native).unwrap();
+    drop(store);
+    let (store, report) = open(&disk);
+    assert_eq!(
+        (report.frames, report.log_bytes_cut),
+        (4, 0),
+        "the good records behind the bad one are gone too"
+    );
+    assert_eq!(*store.holdings(&path("d")).0, RunSet::range(0, 3));
+}
+
+#[test]
 fn a_log_of_another_version_is_kept_aside() {
     let disk = filled();
     disk.tamper("d/.zazen/native.log", |bytes| {
@@ -190,6 +207,25 @@ fn a_missing_file_is_a_miss_and_is_not_counted() {
     assert!(store.open_frame(&path("d"), 7).unwrap().is_none());
     assert!(!store.holdings(&path("d")).0.contains(7));
     assert!(store.space().used < before);
+}
+
+#[test]
+fn a_file_that_could_not_be_removed_is_found_at_the_next_start() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let (store, _) = open(&disk);
+    put_version(&store, "d", 1, 0, 20_000, Origin::Native).unwrap();
+    put_version(&store, "d", 2, 0, 20_000, Origin::Native).unwrap();
+    disk.fail_at(disk.steps() + 1);
+    assert_eq!(store.drop_frame(&path("d"), 1).unwrap_err().kind(), ErrorKind::Io);
+    assert!(store.open_frame(&path("d"), 1).unwrap().is_none());
+    let has = |disk: &SimDisk| disk.files().iter().any(|(name, _)| name == "d/frame-0000001.dcd");
+    assert!(has(&disk), "the removal failed");
+    store.sync().unwrap();
+    drop(store);
+    let (store, report) = open(&disk);
+    assert_eq!((report.clean, report.temporaries_removed), (false, 1));
+    assert!(!has(&disk));
+    assert!(disk.used_bytes() <= store.space().used);
 }
 
 /// On the machine's own disk: links and foreign files.

@@ -130,7 +130,8 @@ impl Access {
     }
 
     fn ask_again(&self, number: u64) -> Result<Job> {
-        let daemon = self.daemon.as_ref().ok_or_else(|| Error::new(ErrorKind::Unavailable, "no daemon to ask"))?;
+        let daemon =
+            self.daemon.as_ref().ok_or_else(|| Error::new(ErrorKind::Unavailable, "no daemon to ask"))?;
         let mut held = self.repair.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut remote, handle) = match held.take() {
             Some(open) => open,

@@ -41,8 +41,9 @@ fn ask_for_huge_pages(region: &mut [u8]) {
     let advice = rustix::mm::Advice::LinuxHugepage;
     // SAFETY: the region is ours alone and stays mapped; this advice changes no content.
     let asked = unsafe { rustix::mm::madvise(region.as_mut_ptr().cast(), region.len(), advice) };
-    // A kernel without huge pages serves small ones.
-    drop(asked);
+    if let Err(errno) = asked {
+        tracing::trace!("no huge pages for a frame buffer: {errno}");
+    }
 }
 
 /// Buffers that nobody holds.
@@ -66,9 +67,8 @@ impl Pool {
 
     /// A buffer of `length` bytes, whose content is whatever it held last.
     pub(crate) fn take(self: &Arc<Pool>, length: usize) -> Buffer {
-        let fits = |storage: &Storage| {
-            storage.capacity() >= length && storage.capacity() / 2 <= length + (1 << 16)
-        };
+        let fits =
+            |storage: &Storage| storage.capacity() >= length && storage.capacity() / 2 <= length + (1 << 16);
         let mut free = self.lock();
         let newest = free.storages.iter().rev().take(LOOKED_AT).position(fits);
         let storage = match newest {

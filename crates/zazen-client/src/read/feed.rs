@@ -82,9 +82,8 @@ fn feed_scan(
         Some(error) => {
             // The daemon answers, and the answer is no: each frame left says so.
             let message = error.to_string();
-            let failed = |number| {
-                Task::Failed(number, Error::new(error.kind(), format!("frame {number}: {message}")))
-            };
+            let failed =
+                |number| Task::Failed(number, Error::new(error.kind(), format!("frame {number}: {message}")));
             feed_all(pipeline, access, rest.iter().map(failed));
             return Some(RunSet::new());
         }

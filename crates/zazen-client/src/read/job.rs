@@ -57,7 +57,10 @@ impl Job {
         on_cold: &dyn Fn(),
     ) -> std::result::Result<Buffer, Fault> {
         let length = usize::try_from(self.length).map_err(|_| {
-            Fault::Bad(Error::new(ErrorKind::TooLarge, format!("frame {} has {} bytes", self.number, self.length)))
+            Fault::Bad(Error::new(
+                ErrorKind::TooLarge,
+                format!("frame {} has {} bytes", self.number, self.length),
+            ))
         })?;
         let expected = self.checksum.filter(|_| check);
         let mut buffer = pool.take(length);

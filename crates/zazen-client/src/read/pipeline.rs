@@ -23,6 +23,9 @@ const TOGETHER_BYTES: u64 = 256 << 10;
 const TOGETHER_MAX: usize = 16;
 /// Tasks below which the feeder fetches more.
 const TASKS_LOW: usize = 64;
+/// Read-ahead that is of use for files in memory, in bytes: their copies are still in the processor's cache when
+/// the consumer comes to them.
+const WARM_AHEAD: u64 = 8 << 20;
 /// Takes in a row without a wait for the disk after which the files count as being in memory.
 const WARM_AFTER: u32 = 16;
 
@@ -207,9 +210,13 @@ impl Pipeline {
         }
     }
 
-    fn room(&self, bytes: u64) -> bool {
+    fn room(&self, state: &State, bytes: u64) -> bool {
         let used = self.used.load(Ordering::SeqCst);
-        used == 0 || used.saturating_add(bytes) <= self.memory_max
+        used == 0 || used.saturating_add(bytes) <= self.bound(state)
+    }
+
+    fn bound(&self, state: &State) -> u64 {
+        if state.warm_takes >= WARM_AFTER { self.memory_max.min(WARM_AHEAD) } else { self.memory_max }
     }
 
     /// Takes some tasks that may be read now, charging their bytes; empty if there are none.
@@ -225,7 +232,7 @@ impl Pipeline {
             match state.tasks.front() {
                 Some(Task::Read(job)) => {
                     let together = bytes + job.length;
-                    if !taken.is_empty() && together > TOGETHER_BYTES || !self.room(job.length) {
+                    if !taken.is_empty() && together > TOGETHER_BYTES || !self.room(state, job.length) {
                         break;
                     }
                     bytes = together;
@@ -310,11 +317,15 @@ impl Pipeline {
         }
     }
 
-    fn wait_for_work<'a>(&'a self, mut state: MutexGuard<'a, State>, access: &Access) -> MutexGuard<'a, State> {
+    fn wait_for_work<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        access: &Access,
+    ) -> MutexGuard<'a, State> {
         if let (Some(Task::Read(job)), true) = (state.tasks.front(), state.reading < self.limit(&state)) {
             self.starved.store(true, Ordering::SeqCst);
             // The consumer may have made room between the look at it and the flag: look again.
-            if self.room(job.length) {
+            if self.room(&state, job.length) {
                 return state;
             }
         }
@@ -366,9 +377,12 @@ impl Pipeline {
             return;
         }
         let used = self.used.fetch_sub(outcome.charged, Ordering::SeqCst) - outcome.charged;
+        if !self.starved.load(Ordering::SeqCst) {
+            return;
+        }
+        let state = self.lock();
         // Woken at three quarters, readers find work for a while.
-        if used <= self.memory_max / 4 * 3 && self.starved.load(Ordering::SeqCst) {
-            let state = self.lock();
+        if used <= self.bound(&state) / 4 * 3 {
             self.starved.store(false, Ordering::SeqCst);
             self.wake_readers(&state);
         }
@@ -384,4 +398,93 @@ fn copiers() -> usize {
 struct Done {
     outcomes: Vec<Outcome>,
     opened: Vec<Job>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::buffer::Pool;
+    use super::super::job::Data;
+    use super::*;
+    use crate::direct::DirectSpec;
+    use std::sync::Arc;
+
+    fn job(number: u64, length: u64) -> Task {
+        Task::Read(Job {
+            number,
+            delivery: None,
+            path: "inline".into(),
+            length,
+            checksum: None,
+            data: Data::Inline(Arc::new(vec![7; length as usize]), 0),
+        })
+    }
+
+    fn access() -> Access {
+        let spec = DirectSpec { path: "/none".into(), pattern: None, backing: None };
+        Access::new(Pool::new(1 << 20), true, None, spec, None)
+    }
+
+    /// Feeds `sizes`, lets readers do all they may before each take of the consumer, and returns the most bytes
+    /// that were read ahead at a time.
+    fn most_ahead(sizes: &[u64], memory_max: u64, readers: usize) -> u64 {
+        let (pipeline, access) = (Pipeline::new(memory_max, readers), access());
+        // Files on a disk: the bound is the user's own.
+        pipeline.lock().warm_takes = 0;
+        pipeline.feed(sizes.iter().enumerate().map(|(number, size)| job(number as u64, *size)));
+        pipeline.fed();
+        let (mut most, mut taken, mut local, mut last) = (0, 0, VecDeque::new(), None);
+        loop {
+            loop {
+                let mut state = pipeline.lock();
+                state.warm_takes = 0;
+                let tasks = pipeline.take_tasks(&mut state, TOGETHER_MAX);
+                if tasks.is_empty() {
+                    break;
+                }
+                drop(state);
+                let mut done = Done::default();
+                let count = tasks.len();
+                pipeline.carry_out(&access, tasks, &mut last, &mut done);
+                let mut state = pipeline.lock();
+                pipeline.settle(&mut state, count, &mut done.opened);
+                state.results.extend(done.outcomes);
+            }
+            most = most.max(pipeline.used.load(Ordering::SeqCst));
+            if local.is_empty() && !pipeline.next(&access, &mut last, &mut local) {
+                break;
+            }
+            if let Some(outcome) = local.pop_front() {
+                pipeline.taken(&outcome);
+                taken += 1;
+            }
+        }
+        assert_eq!(taken, sizes.len());
+        assert_eq!(pipeline.used.load(Ordering::SeqCst), 0);
+        most
+    }
+
+    #[test]
+    fn read_ahead_stays_within_the_bound() {
+        assert_eq!(most_ahead(&[300; 40], 1000, 4), 900);
+        assert_eq!(most_ahead(&[300; 40], 300, 4), 300);
+        assert!(most_ahead(&[1, 999, 5, 800, 300, 700, 2], 1000, 2) <= 1000);
+        assert_eq!(most_ahead(&[], 1000, 2), 0);
+        assert_eq!(most_ahead(&[0; 100], 1, 2), 0);
+    }
+
+    #[test]
+    fn a_frame_beyond_the_bound_comes_alone() {
+        assert_eq!(most_ahead(&[100, 5000, 100, 5000, 5000], 1000, 8), 5000);
+    }
+
+    #[test]
+    fn files_in_memory_are_read_ahead_only_as_far_as_caches_reach() {
+        let pipeline = Pipeline::new(1 << 40, 4);
+        pipeline.feed((0..100).map(|number| job(number, 1 << 20)));
+        let mut state = pipeline.lock();
+        while !pipeline.take_tasks(&mut state, 1).is_empty() {
+            state.reading = 0;
+        }
+        assert_eq!(pipeline.used.load(Ordering::SeqCst), WARM_AHEAD);
+    }
 }

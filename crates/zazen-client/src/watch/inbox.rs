@@ -83,7 +83,8 @@ impl Inbox {
             }
             EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
                 let Some(path) = event.paths.first() else { return Ok(()) };
-                let arrival = if path.is_dir() { Some(Arrival::Folder) } else { name(path).map(Arrival::File) };
+                let arrival =
+                    if path.is_dir() { Some(Arrival::Folder) } else { name(path).map(Arrival::File) };
                 arrivals.extend(arrival);
             }
             EventKind::Create(CreateKind::Folder) => arrivals.push(Arrival::Folder),

@@ -1,7 +1,7 @@
 //! A daemon of a few lines, for tests that need one to misbehave on cue: it serves the frames of a directory,
 //! as natives, over the real call layer.
 
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -119,7 +119,8 @@ impl Running {
             files: Mutex::default(),
         });
         let limits = ServerLimits { connections_max: 100, stall_timeout: Duration::from_secs(10) };
-        let services: Vec<Arc<dyn Service>> = vec![Arc::new(Frames(fake.clone())), Arc::new(Control(fake.clone()))];
+        let services: Vec<Arc<dyn Service>> =
+            vec![Arc::new(Frames(fake.clone())), Arc::new(Control(fake.clone()))];
         let server = Arc::new(Server::new(services, key.clone(), limits));
         let socket = folder.path().join("fake.sock");
         server.listen_unix(&socket).unwrap();
