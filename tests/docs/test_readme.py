@@ -24,7 +24,9 @@ FRAMES = 40
 def blocks(language):
     text = (ROOT / "README.md").read_text()
     section = text.split("## Use it on your data")[1].split("\n## ")[0]
-    return re.findall(rf"```{language}\n(.*?)```", section, flags=re.DOTALL)
+    # Fences alternate: every second piece is inside one.
+    inside = section.split("```")[1::2]
+    return [block.split("\n", 1)[1] for block in inside if block.split("\n", 1)[0] == language]
 
 
 def commands():

@@ -352,6 +352,11 @@ void zazen_runs_free(struct zazen_runs_t *runs);
 // `set` is NULL or live, and not used afterwards.
 void zazen_runset_free(struct zazen_runset_t *set);
 
+// Checks that MPI's world is as large as the launcher made it: `world_size` is that of MPI_COMM_WORLD. ZAZEN_MPI if the
+// launcher started several ranks and they came up as worlds of one, in which case each would read every frame. The
+// adapter zazen_mpi.h calls it.
+int32_t zazen_check_launcher(uint64_t world_size);
+
 // Opens the dataset whose directory is `path`. `options` may be NULL. `*dataset` is the caller's to close.
 //
 // Where no daemon answers, frames come from the backing store: see zazen_has_daemon. ZAZEN_NOT_FOUND if there is no

@@ -91,11 +91,11 @@ static inline int32_t zazen_mpi_broadcast_(void *context, void *buffer, uint64_t
 }
 
 // Fills `collectives` with a duplicate of `comm`, an intracommunicator. Collective over it. Returns ZAZEN_OK,
-// or ZAZEN_MPI (MPI is not up, or a call failed), ZAZEN_INVALID_ARGUMENT (an intercommunicator or
-// MPI_COMM_NULL) or ZAZEN_NO_SPACE (no memory); then nothing was changed. Free it with
-// zazen_collectives_free_mpi before MPI_Finalize.
+// or ZAZEN_MPI (MPI is not up, a call failed, or the ranks came up as singletons: then zazen_last_error says
+// so), ZAZEN_INVALID_ARGUMENT (an intercommunicator or MPI_COMM_NULL) or ZAZEN_NO_SPACE (no memory); then
+// nothing was changed. Free it with zazen_collectives_free_mpi before MPI_Finalize.
 static inline int32_t zazen_collectives_from_mpi(MPI_Comm comm, zazen_collectives_t *collectives) {
-    int up = 0, down = 0, inter = 0;
+    int up = 0, down = 0, inter = 0, world = 0;
     if (MPI_Initialized(&up) != MPI_SUCCESS || !up || MPI_Finalized(&down) != MPI_SUCCESS || down)
         return ZAZEN_MPI;
     if (comm == MPI_COMM_NULL || collectives == NULL)
@@ -104,6 +104,10 @@ static inline int32_t zazen_collectives_from_mpi(MPI_Comm comm, zazen_collective
         return ZAZEN_MPI;
     if (inter)
         return ZAZEN_INVALID_ARGUMENT;
+    if (MPI_Comm_size(MPI_COMM_WORLD, &world) != MPI_SUCCESS)
+        return ZAZEN_MPI;
+    if (zazen_check_launcher((uint64_t)world) != ZAZEN_OK)
+        return ZAZEN_MPI;
     zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)malloc(sizeof *mpi);
     if (mpi == NULL)
         return ZAZEN_NO_SPACE;

@@ -1,6 +1,6 @@
 //! `zazen_collectives_t`: the caller's own collectives as a carrier.
 
-use crate::status::invalid;
+use crate::status::{guard, invalid};
 use std::ffi::c_void;
 use zazen_assign::Collectives;
 use zazen_core::{Error, ErrorKind, Result};
@@ -121,6 +121,14 @@ fn room(bytes: u64, from: usize) -> Result<Vec<u8>> {
     room.try_reserve_exact(length).map_err(|_| too_large())?;
     room.resize(length, 0);
     Ok(room)
+}
+
+/// Checks that MPI's world is as large as the launcher made it: `world_size` is that of MPI_COMM_WORLD. ZAZEN_MPI if the
+/// launcher started several ranks and they came up as worlds of one, in which case each would read every frame. The
+/// adapter zazen_mpi.h calls it.
+#[unsafe(no_mangle)]
+pub extern "C" fn zazen_check_launcher(world_size: u64) -> i32 {
+    guard(|| zazen_mpi::check_launcher(usize::try_from(world_size).unwrap_or(usize::MAX)))
 }
 
 fn check(code: i32, name: &str) -> Result<()> {

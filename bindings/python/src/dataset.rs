@@ -206,8 +206,7 @@ impl PyDataset {
     /// dataset's own. Collective: all ranks of `comm` call it with equal arguments.
     ///
     /// `comm`: an mpi4py communicator, or an object with the methods of `zazen.Collectives`; None: this process alone,
-    /// which raises MpiError where a launcher started several ranks, since each would read everything
-    /// ($ZAZEN_ALLOW_SINGLETON=1 says that this is meant).
+    /// whatever else a launcher started.
     /// `rules`: "full", or "paper" (Zazen paper, section 4). `protocol`: "owner", or "bitmaps" (the paper's).
     /// `carrier`: "auto"; "mpi" (MPI bound at run time) or "mpi4py" insist on one way of talking to MPI.
     /// Raises MpiError if the ranks came up as singletons.

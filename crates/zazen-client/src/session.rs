@@ -3,7 +3,7 @@
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, daemon_is_gone};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::read::{Access, DaemonSpec, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
-use crate::testbed_env::{launcher_rank_and_size, testbed_backing, testbed_socket};
+use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::warn::warn_once;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -134,8 +134,8 @@ impl Dataset {
     /// Runs the assignment protocol with the other ranks (collective) for begin..=end at stride, or for the whole
     /// dataset where `range` is `None` (rank 0's extent counts for all and is broadcast). Paper: `zazen`.
     ///
-    /// An error of one rank ends the call on every rank. `Mpi` if the launcher started several ranks and the
-    /// communicator has one: `$ZAZEN_ALLOW_SINGLETON=1` says that this is meant.
+    /// An error of one rank ends the call on every rank. Ranks that came up as singletons are the carriers' to
+    /// notice: only they know the whole world's size.
     pub fn assign(
         &mut self,
         range: Option<(u64, u64, u64)>,
@@ -143,7 +143,6 @@ impl Dataset {
         protocol: Protocol,
         collectives: &dyn Collectives,
     ) -> Result<Assignment> {
-        refuse_singletons(collectives.size(), launcher_rank_and_size(), variable("ZAZEN_ALLOW_SINGLETON"))?;
         let asked = match range {
             Some((begin, end, stride)) => Request::new(begin, end, stride).map(|request| (request, None)),
             None => Ok(self.agree_on_extent(collectives)?),
@@ -294,23 +293,6 @@ impl Message for RootExtent {
     }
 }
 
-/// Ranks that came up as singletons would each read everything, and nobody would notice.
-fn refuse_singletons(size: usize, launcher: Option<(usize, usize)>, allowed: Option<String>) -> Result<()> {
-    let Some((rank, launched)) = launcher else { return Ok(()) };
-    if size != 1 || launched <= 1 || allowed.as_deref() == Some("1") {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Mpi,
-        format!(
-            "the launcher started {launched} ranks (this is rank {rank}) but the communicator has only one: most \
-             likely this program's MPI library (mpi4py's, say) is not the one that mpiexec belongs to, or the \
-             communicator is COMM_SELF. Use the mpiexec of the same installation, or set ZAZEN_ALLOW_SINGLETON=1 \
-             if each rank is meant to read everything"
-        ),
-    ))
-}
-
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -388,25 +370,6 @@ fn beneath_roots(path: &Path, roots: &[String]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn singletons_are_refused() {
-        let check = |size, launcher, allowed: Option<&str>, fine: bool| {
-            let found = refuse_singletons(size, launcher, allowed.map(str::to_owned));
-            assert_eq!(found.is_ok(), fine, "{size} {launcher:?} {allowed:?}");
-            if let Err(error) = found {
-                assert_eq!(error.kind(), ErrorKind::Mpi);
-                assert!(error.to_string().contains("4 ranks"), "{error}");
-            }
-        };
-        check(1, None, None, true);
-        check(1, Some((0, 1)), None, true);
-        check(4, Some((0, 4)), None, true);
-        check(2, Some((0, 4)), None, true);
-        check(1, Some((2, 4)), None, false);
-        check(1, Some((2, 4)), Some("0"), false);
-        check(1, Some((2, 4)), Some("1"), true);
-    }
 
     #[test]
     fn what_rank_0_tells_survives_the_way() {

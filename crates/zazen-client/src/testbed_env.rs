@@ -20,18 +20,13 @@ struct TestbedNode {
     socket: Option<PathBuf>,
 }
 
-/// Launchers' variables: (rank, size). Slurm's are asked last: a batch script's own step has them too.
-const LAUNCHERS: [(&str, &[&str]); 5] = [
-    ("OMPI_COMM_WORLD_RANK", &["OMPI_COMM_WORLD_SIZE"]),
-    ("PMI_RANK", &["PMI_SIZE"]),
-    ("PMIX_RANK", &["PMIX_SIZE", "OMPI_COMM_WORLD_SIZE"]),
-    ("MV2_COMM_WORLD_RANK", &["MV2_COMM_WORLD_SIZE"]),
-    ("SLURM_PROCID", &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"]),
-];
+/// Launchers' rank variables. Slurm's is asked last: a batch script's own step has it too.
+const RANK_VARIABLES: [&str; 5] =
+    ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"];
 
 /// The socket of this process's testbed node, if it runs on a testbed.
 pub fn testbed_socket() -> Option<PathBuf> {
-    let rank = rank_from(|name| std::env::var(name).ok()).unwrap_or(0);
+    let rank = launcher_rank().unwrap_or(0);
     socket_of_rank(&testbed_folder()?, rank)
 }
 
@@ -69,44 +64,33 @@ fn socket_of_rank(folder: &Path, rank: usize) -> Option<PathBuf> {
     nodes.swap_remove(index).socket
 }
 
-/// What the launcher says: (rank, size), from its environment variables. `None` outside a launcher.
-pub fn launcher_rank_and_size() -> Option<(usize, usize)> {
-    rank_and_size_from(|name| std::env::var(name).ok())
+/// This process's rank as its launcher says; `None` outside a launcher.
+pub fn launcher_rank() -> Option<usize> {
+    rank_from(|name| std::env::var(name).ok())
 }
 
 fn rank_from(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
-    LAUNCHERS.iter().find_map(|(rank, _)| variable(rank)?.trim().parse().ok())
-}
-
-fn rank_and_size_from(variable: impl Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
-    let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
-    LAUNCHERS.iter().find_map(|(rank, sizes)| {
-        let size = sizes.iter().find_map(|size| number(size))?;
-        number(rank).filter(|rank| *rank < size).map(|rank| (rank, size))
-    })
+    RANK_VARIABLES.iter().find_map(|name| variable(name)?.trim().parse().ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(variables: &[(&str, &str)], rank: Option<usize>, both: Option<(usize, usize)>) {
+    fn check(variables: &[(&str, &str)], rank: Option<usize>) {
         let variable =
             |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
         assert_eq!(rank_from(variable), rank, "{variables:?}");
-        assert_eq!(rank_and_size_from(variable), both, "{variables:?}");
     }
 
     #[test]
     fn launchers_are_told_apart() {
-        check(&[], None, None);
-        check(&[("PMI_RANK", "3"), ("PMI_SIZE", "4")], Some(3), Some((3, 4)));
-        check(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")], Some(1), Some((1, 2)));
-        check(&[("PMIX_RANK", "1")], Some(1), None);
-        check(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")], Some(0), Some((0, 8)));
-        check(&[("SLURM_PROCID", "0"), ("PMI_RANK", "2"), ("PMI_SIZE", "4")], Some(2), Some((2, 4)));
-        check(&[("PMI_RANK", "x"), ("PMI_SIZE", "4")], None, None);
-        check(&[("PMI_RANK", "9"), ("PMI_SIZE", "4")], Some(9), None);
+        check(&[], None);
+        check(&[("PMI_RANK", "3"), ("PMI_SIZE", "4")], Some(3));
+        check(&[("OMPI_COMM_WORLD_RANK", "1")], Some(1));
+        check(&[("PMIX_RANK", "1")], Some(1));
+        check(&[("SLURM_PROCID", "0"), ("PMI_RANK", "2")], Some(2));
+        check(&[("PMI_RANK", "x")], None);
     }
 
     #[test]

@@ -330,6 +330,22 @@ fn a_watch_ends_with_the_file_that_says_so_and_not_before_the_frames_are_in() {
 }
 
 #[test]
+fn a_file_that_is_still_being_written_at_the_start_ends_up_whole() {
+    use std::io::Write;
+    let cluster = cluster(vec![Script::default()]);
+    let bytes = content(4, 5000);
+    let mut file = std::fs::File::create(cluster.root.join(name(4))).unwrap();
+    file.write_all(&bytes[..2000]).unwrap();
+    let options = WatchOptions { idle_exit: Some(Duration::from_millis(800)), ..WatchOptions::default() };
+    let rest = bytes.clone();
+    watching(&cluster, options, 1, move |_| {
+        std::thread::sleep(Duration::from_millis(300));
+        file.write_all(&rest[2000..]).unwrap();
+    });
+    assert_eq!(cluster.held()[0][&4], bytes);
+}
+
+#[test]
 fn frames_in_folders_are_found() {
     let cluster = cluster(vec![Script::default()]);
     let options = WatchOptions { pattern: Some("step{n}/data.vtu".into()), ..WatchOptions::default() };

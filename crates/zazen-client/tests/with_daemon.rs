@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[allow(dead_code)]
 mod common;
 
 use common::{PATTERN, content, name, write_frames};
@@ -94,7 +93,7 @@ fn read(reader: &mut FrameReader) -> BTreeSet<u64> {
     for item in reader {
         let frame = item.unwrap();
         assert_eq!(frame.bytes(), content(frame.number, BYTES), "frame {}", frame.number);
-        assert_eq!(std::fs::metadata(&frame.path).unwrap().is_file(), true, "{}", frame.path.display());
+        assert!(frame.path.is_file(), "{}", frame.path.display());
         assert!(seen.insert(frame.number), "frame {} came twice", frame.number);
     }
     seen

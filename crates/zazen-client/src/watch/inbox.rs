@@ -98,3 +98,32 @@ impl Inbox {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use notify::event::Flag;
+
+    #[test]
+    fn events_are_reduced_to_what_a_watch_has_to_know() {
+        let folder = tempfile::tempdir().unwrap();
+        let inbox = Inbox::open(folder.path(), false).unwrap();
+        let check = |kind, name: &str, expected: Option<Arrival>| {
+            let mut arrivals = Vec::new();
+            inbox.read(Ok(Event::new(kind).add_path(folder.path().join(name))), &mut arrivals).unwrap();
+            assert_eq!(arrivals.first(), expected.as_ref(), "{kind:?}");
+        };
+        let file = |name: &str| Some(Arrival::File(name.to_owned()));
+        check(EventKind::Access(AccessKind::Close(AccessMode::Write)), "f1", file("f1"));
+        check(EventKind::Modify(ModifyKind::Name(RenameMode::To)), "f2", file("f2"));
+        check(EventKind::Modify(ModifyKind::Name(RenameMode::From)), "f2", None);
+        check(EventKind::Access(AccessKind::Close(AccessMode::Read)), "f1", None);
+        check(EventKind::Create(CreateKind::File), "f1", None);
+        check(EventKind::Create(CreateKind::Folder), "d", Some(Arrival::Folder));
+        check(EventKind::Remove(RemoveKind::Folder), "", Some(Arrival::Gone));
+        check(EventKind::Remove(RemoveKind::Folder), "d", None);
+        let mut arrivals = Vec::new();
+        inbox.read(Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)), &mut arrivals).unwrap();
+        assert_eq!(arrivals, [Arrival::Overflow]);
+    }
+}

@@ -51,7 +51,7 @@ fn become_command(command: &mut Command) -> Result<()> {
 }
 
 fn launcher_rank() -> Result<usize> {
-    zazen_client::testbed_env::launcher_rank_and_size().map(|(rank, _)| rank).ok_or_else(|| {
+    zazen_client::testbed_env::launcher_rank().ok_or_else(|| {
         Error::new(
             ErrorKind::Mpi,
             "rank: no launcher's rank in the environment (PMI_RANK, OMPI_COMM_WORLD_RANK, PMIX_RANK, \
