@@ -76,6 +76,13 @@ pub trait DiskFile: Send + Sync + 'static {
     fn set_access(&self, gid: u32, mode: u32) -> Result<()>;
     /// A handle that can be passed to another process. The simulated disk makes a temporary copy.
     fn to_std(&self) -> Result<std::fs::File>;
+    /// The same for a file that is not needed here any more.
+    fn into_std(self) -> Result<std::fs::File>
+    where
+        Self: Sized,
+    {
+        self.to_std()
+    }
     /// Fills `buffer` from `offset` on as far as the file goes; returns how much that was.
     fn read_full_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let mut filled = 0;

@@ -360,6 +360,10 @@ impl DiskFile for RealFile {
     fn to_std(&self) -> Result<File> {
         self.file.try_clone().map_err(|cause| self.fail("duplicate the descriptor of", cause))
     }
+
+    fn into_std(self) -> Result<File> {
+        Ok(self.file)
+    }
 }
 
 /// The root's descriptor, for callers that watch or measure the same directory.

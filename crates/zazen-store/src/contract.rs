@@ -116,6 +116,7 @@ pub fn run<'a, D: Disk>(fresh: impl Fn() -> Place<'a, D>) {
     nested_datasets_are_not_confused(&fresh());
     clashing_names_are_conflicts(&fresh());
     entries_come_in_storage_order(&fresh());
+    entries_open_what_they_describe(&fresh());
     a_random_history_is_like_a_map(&fresh(), 1);
     a_random_history_is_like_a_map(&fresh(), 2);
     eviction_keeps_the_budget(&fresh());
@@ -123,6 +124,32 @@ pub fn run<'a, D: Disk>(fresh: impl Fn() -> Place<'a, D>) {
     pins_and_layouts_survive(&fresh());
     concurrent_puts_have_one_winner(&fresh());
     concurrent_readers_never_see_wrong_bytes(&fresh());
+}
+
+fn entries_open_what_they_describe<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    for (number, length) in (0..).zip(LENGTHS) {
+        put_version(&store, "sim1", number, 0, length, Origin::Alien).unwrap();
+    }
+    let entries = store.entries(&path("sim1"), &RunSet::range(0, 9)).unwrap();
+    assert_eq!(entries.len(), LENGTHS.len());
+    for entry in &entries {
+        let opened = store.open_entry(&path("sim1"), entry).unwrap().unwrap();
+        let mut bytes = vec![0; entry.meta.length as usize];
+        opened.file.read_exact_at(&mut bytes, opened.offset).unwrap();
+        assert_eq!(frame_checksum(&bytes), entry.meta.checksum);
+        assert_eq!((&opened.meta, opened.origin, &opened.path), (&entry.meta, Origin::Alien, &entry.path));
+    }
+    // An entry that has become old: a dropped frame isn't here, a replaced one shows by its checksum.
+    let number_of = |at: usize| entries[at].meta.number.get();
+    let large = entries.iter().position(|entry| entry.meta.length == 430_000).unwrap();
+    store.drop_frame(&path("sim1"), number_of(large)).unwrap();
+    assert!(store.open_entry(&path("sim1"), &entries[large]).unwrap().is_none());
+    put_version(&store, "sim1", number_of(large), 2, 430_000, Origin::Alien).unwrap();
+    let opened = store.open_entry(&path("sim1"), &entries[large]).unwrap().unwrap();
+    let mut bytes = vec![0; 430_000];
+    opened.file.read_exact_at(&mut bytes, opened.offset).unwrap();
+    assert_ne!(frame_checksum(&bytes), opened.meta.checksum);
 }
 
 const LENGTHS: [usize; 5] = [0, 1, 4096, 16_384, 430_000];

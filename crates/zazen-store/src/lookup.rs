@@ -6,7 +6,7 @@ use crate::log::plan_reads;
 use crate::types::{EntriesCursor, Entry};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use zazen_core::{Origin, Result, RunSet};
+use zazen_core::{Origin, Result, RunSet, Source};
 use zazen_env::Disk;
 use zazen_wire::record::{Record, RecordOp, Storage};
 
@@ -42,14 +42,14 @@ impl<D: Disk> Dataset<D> {
     /// Describes a found frame; `None` if its name can't be read any more.
     pub(crate) fn describe(&self, found: &Found) -> Result<Option<Entry>> {
         let Some(source) = self.source(&found.record)? else { return Ok(None) };
-        let path = self.file_of(&found.record, &source)?.0;
-        Ok(Some(Entry {
-            meta: found.record.meta.clone(),
-            origin: found.origin,
-            source,
-            path: self.absolute(&path),
-            position: position(found),
-        }))
+        self.entry_of(found.clone(), source).map(Some)
+    }
+
+    fn entry_of(&self, found: Found, source: Source) -> Result<Entry> {
+        let (place, offset) = self.file_of(&found.record, &source)?;
+        let (path, position) = (self.absolute(&place), position(&found));
+        let (meta, origin) = (found.record.meta, found.origin);
+        Ok(Entry { meta, origin, source, path, offset, position, place })
     }
 
     /// Some frames of `numbers` in log order, natives first; `None` when there are no more. Reads about
@@ -133,9 +133,7 @@ impl<D: Disk> Dataset<D> {
         };
         for found in found {
             if let Some(source) = Dataset::<D>::source_of(&state, &mut names, &found.record)? {
-                let path = self.absolute(&self.file_of(&found.record, &source)?.0);
-                let position = position(&found);
-                into.push(Entry { meta: found.record.meta, origin: found.origin, source, path, position });
+                into.push(self.entry_of(found, source)?);
             }
         }
         Ok(())

@@ -336,6 +336,18 @@ impl<D: Disk> Store<D> {
         Ok(None)
     }
 
+    /// Opens a frame by an entry that this store gave a moment ago, without looking it up again: half the system
+    /// calls of [`Store::open_frame`]. The frame may have been replaced since; then the bytes don't match
+    /// `entry.meta.checksum`, as with any copy that went bad, and the reader asks again.
+    pub fn open_entry(&self, dataset: &RelPath, entry: &Entry) -> Result<Option<OpenFrame>> {
+        // Gone or in the way: the slow way finds out what is the matter.
+        let Ok(file) = self.disk.open(&entry.place, false) else {
+            return self.open_frame(dataset, entry.meta.number.get());
+        };
+        let Entry { meta, origin, path, offset, .. } = entry.clone();
+        Ok(Some(OpenFrame { file: file.into_std()?, offset, meta, origin, path }))
+    }
+
     /// A frame's record, and its file if that can hold it: (file, offset, path).
     #[allow(clippy::type_complexity)]
     fn look_at(

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use zazen_core::{FrameMeta, Origin, RelPath, Source};
+use zazen_env::DiskPath;
 
 /// Bounds of a store.
 #[derive(Clone, Debug)]
@@ -59,8 +60,12 @@ pub struct Entry {
     pub source: Source,
     /// Absolute path of the file that holds it.
     pub path: PathBuf,
+    /// Where it begins in that file, in bytes.
+    pub offset: u64,
     /// Storage order.
     pub position: u64,
+    /// The file beneath the store's root.
+    pub(crate) place: DiskPath,
 }
 
 /// Where [`crate::Store::entries_page`] goes on; begin with the default.

@@ -172,7 +172,7 @@ impl Scan {
             node.counters.permission_denied.add(1);
             return batch.fail(node, number, &denied(&self.opened, number, &self.who));
         }
-        match node.store.open_frame(&self.opened.at.dataset, number) {
+        match node.store.open_entry(&self.opened.at.dataset, entry) {
             Ok(Some(frame)) => {
                 let delivery = match frame.origin {
                     Origin::Native => Delivery::Native,
