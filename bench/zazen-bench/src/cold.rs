@@ -57,7 +57,13 @@ pub(crate) fn cold(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         );
         let goal = if bytes >= 430_000 { ">= 0.95" } else { "-" };
         let value = speed_ratios(&ours, &peer);
-        rows.push(Row { name: format!("cold read, {name} frames / fio's best"), value, unit: "ratio", goal, note });
+        rows.push(Row {
+            name: format!("cold read, {name} frames / fio's best"),
+            value,
+            unit: "ratio",
+            goal,
+            note,
+        });
     }
     Ok(rows)
 }
@@ -91,6 +97,9 @@ fn fio(file: &Path, way: usize) -> Result<f64> {
     let read = &told["jobs"][0]["read"];
     match (read["io_bytes"].as_f64(), read["bw_bytes"].as_f64()) {
         (Some(bytes), Some(rate)) if rate > 0.0 => Ok(bytes / rate),
-        _ => Err(Error::new(ErrorKind::Io, format!("fio read nothing: {}", String::from_utf8_lossy(&output.stderr)))),
+        _ => Err(Error::new(
+            ErrorKind::Io,
+            format!("fio read nothing: {}", String::from_utf8_lossy(&output.stderr)),
+        )),
     }
 }

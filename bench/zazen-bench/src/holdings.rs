@@ -54,7 +54,8 @@ fn fill(cache: &Path, placement: Placement, count: u64) -> Result<u64> {
             gid: rustix::process::getgid().as_raw(),
             mode: 0o644,
         };
-        let source = Source { path: RelPath::new(&format!("frame-{number:010}.bin"))?, offset: 0, length: None };
+        let source =
+            Source { path: RelPath::new(&format!("frame-{number:010}.bin"))?, offset: 0, length: None };
         let mut put = store.put(&dataset, &source, &meta, Origin::Native)?;
         put.write(&bytes)?;
         put.commit()?;
@@ -70,7 +71,11 @@ pub(crate) fn holdings(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
     let backing = place.join("backing");
     std::fs::create_dir_all(backing.join("sim")).map_err(|error| Error::io("make the dataset", error))?;
     let empty = Daemon::start(&made(place.join("empty"))?, &backing)?.memory_mib()?;
-    let cases = [("1 million, regular", 1_000_000, Placement::Regular), ("10 million, regular", 10_000_000, Placement::Regular), ("10 million, random", 10_000_000, Placement::Random)];
+    let cases = [
+        ("1 million, regular", 1_000_000, Placement::Regular),
+        ("10 million, regular", 10_000_000, Placement::Regular),
+        ("10 million, random", 10_000_000, Placement::Random),
+    ];
     for (name, count, placement) in cases {
         let home = made(place.join("node"))?;
         let last = fill(&home.join("cache"), placement, count)?;

@@ -88,7 +88,8 @@ fn main() -> ExitCode {
         let Some(path) = &arguments.json else { return Ok(()) };
         let text = serde_json::to_string_pretty(rows)
             .map_err(|error| Error::new(ErrorKind::Io, format!("rows as JSON: {error}")))?;
-        std::fs::write(path, text + "\n").map_err(|error| Error::io(format!("write {}", path.display()), error))
+        std::fs::write(path, text + "\n")
+            .map_err(|error| Error::io(format!("write {}", path.display()), error))
     };
     match run(&arguments).and_then(|rows| finish(&rows)) {
         Ok(()) => ExitCode::SUCCESS,

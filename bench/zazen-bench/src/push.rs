@@ -23,7 +23,9 @@ fn options(daemon: &Daemon) -> Result<PusherOptions> {
 
 pub(crate) fn throughput(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (name, bytes, count) in [("64 KB", 64 << 10, 4096_u64), ("430 KB", 430_000, 1000), ("2 MB", 2 << 20, 200)] {
+    for (name, bytes, count) in
+        [("64 KB", 64 << 10, 4096_u64), ("430 KB", 430_000, 1000), ("2 MB", 2 << 20, 200)]
+    {
         let place = folder.fresh("push")?;
         let backing = place.join("backing");
         std::fs::create_dir_all(&backing).map_err(|error| Error::io("make the backing folder", error))?;
@@ -46,9 +48,16 @@ pub(crate) fn throughput(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         };
         let (ours, peer) = interleave(repeats, ours, peer)?;
         let total = bytes as u64 * count;
-        let note = format!("push {:.0} MB/s, plain writes {:.0} MB/s", rate(total, &ours), rate(total, &peer));
+        let note =
+            format!("push {:.0} MB/s, plain writes {:.0} MB/s", rate(total, &ours), rate(total, &peer));
         let value = speed_ratios(&ours, &peer);
-        rows.push(Row { name: format!("push, {name} frames / local writes"), value, unit: "ratio", goal: "-", note });
+        rows.push(Row {
+            name: format!("push, {name} frames / local writes"),
+            value,
+            unit: "ratio",
+            goal: "-",
+            note,
+        });
     }
     Ok(rows)
 }
@@ -62,7 +71,10 @@ fn push_all(dataset: &Path, daemon: &Daemon, block: &[u8], count: u64) -> Result
     }
     let counters = pusher.finish()?;
     if counters.pushed != count {
-        return Err(Error::new(ErrorKind::Io, format!("pushed {} of {count} frames: {counters:?}", counters.pushed)));
+        return Err(Error::new(
+            ErrorKind::Io,
+            format!("pushed {} of {count} frames: {counters:?}", counters.pushed),
+        ));
     }
     Ok(())
 }
@@ -72,7 +84,8 @@ fn write_all(target: &Path, block: &[u8], count: u64) -> Result<()> {
     for number in 0..count {
         bytes[..8].copy_from_slice(&number.to_le_bytes());
         let path = target.join(format!("frame-{number:07}.bin"));
-        std::fs::write(&path, &bytes).map_err(|error| Error::io(format!("write {}", path.display()), error))?;
+        std::fs::write(&path, &bytes)
+            .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
     }
     Ok(())
 }
@@ -97,7 +110,16 @@ pub(crate) fn slowdown(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         turn += 1;
         let dataset = fresh(format!("pushed{turn}"))?;
         let mut watcher = Command::new(sibling("zazen")?)
-            .args(["push", "--pattern", "frame-{n:07}.bin", "--until", "END", "--nodes", &daemon.listen, "--watch"])
+            .args([
+                "push",
+                "--pattern",
+                "frame-{n:07}.bin",
+                "--until",
+                "END",
+                "--nodes",
+                &daemon.listen,
+                "--watch",
+            ])
             .arg(&dataset)
             .arg("--key")
             .arg(&daemon.key)
@@ -120,7 +142,8 @@ pub(crate) fn slowdown(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         seconds(|| simulate(&dataset, &block, FRAMES, COMPUTE))
     };
     let (with, without) = interleave(repeats, pushed, alone)?;
-    let percent: Vec<f64> = with.iter().zip(&without).map(|(with, without)| (with / without - 1.0) * 100.0).collect();
+    let percent: Vec<f64> =
+        with.iter().zip(&without).map(|(with, without)| (with / without - 1.0) * 100.0).collect();
     let note = format!(
         "{FRAMES} frames of 430 KB, {} ms of computing each: {:.2} s pushed from, {:.2} s alone",
         COMPUTE.as_millis(),
@@ -138,7 +161,8 @@ fn simulate(dataset: &Path, block: &[u8], frames: u64, compute: Duration) -> Res
         turns(work_for(compute));
         bytes[..8].copy_from_slice(&number.to_le_bytes());
         let path = dataset.join(format!("frame-{number:07}.bin"));
-        std::fs::write(&path, &bytes).map_err(|error| Error::io(format!("write {}", path.display()), error))?;
+        std::fs::write(&path, &bytes)
+            .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
     }
     Ok(())
 }

@@ -12,7 +12,8 @@ pub(crate) struct Folder(pub(crate) PathBuf);
 impl Folder {
     pub(crate) fn new(parent: &Path) -> Result<Folder> {
         let path = parent.join(format!("run-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| Error::io(format!("make {}", path.display()), error))?;
+        std::fs::create_dir_all(&path)
+            .map_err(|error| Error::io(format!("make {}", path.display()), error))?;
         let path = path.canonicalize().map_err(|error| Error::io("resolve the bench folder", error))?;
         Ok(Folder(path))
     }
@@ -21,7 +22,8 @@ impl Folder {
     pub(crate) fn fresh(&self, name: &str) -> Result<PathBuf> {
         let path = self.0.join(name);
         let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).map_err(|error| Error::io(format!("make {}", path.display()), error))?;
+        std::fs::create_dir_all(&path)
+            .map_err(|error| Error::io(format!("make {}", path.display()), error))?;
         Ok(path)
     }
 }
@@ -35,12 +37,14 @@ impl Drop for Folder {
 /// A dataset of `count` files of `bytes` each, all different and incompressible enough.
 pub(crate) fn dataset(parent: &Path, name: &str, count: u64, bytes: usize) -> Result<PathBuf> {
     let folder = parent.join(name);
-    std::fs::create_dir_all(&folder).map_err(|error| Error::io(format!("make {}", folder.display()), error))?;
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| Error::io(format!("make {}", folder.display()), error))?;
     let mut block = noise(bytes);
     for number in 0..count {
         block[..8].copy_from_slice(&number.to_le_bytes());
         let path = folder.join(format!("frame-{number:07}.bin"));
-        std::fs::write(&path, &block).map_err(|error| Error::io(format!("write {}", path.display()), error))?;
+        std::fs::write(&path, &block)
+            .map_err(|error| Error::io(format!("write {}", path.display()), error))?;
     }
     Ok(folder)
 }
@@ -90,11 +94,13 @@ impl Daemon {
         let (key, ready) = (folder.join("key"), folder.join("ready.json"));
         let say = |what: &str, error| Error::io(format!("{what} in {}", folder.display()), error);
         std::fs::create_dir_all(&cache).map_err(|error| say("make the cache", error))?;
-        std::fs::write(&key, "a key of the bench, of no use elsewhere\n").map_err(|error| say("write the key", error))?;
+        std::fs::write(&key, "a key of the bench, of no use elsewhere\n")
+            .map_err(|error| say("write the key", error))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&key, mode).map_err(|error| say("protect the key", error))?;
         let _ = std::fs::remove_file(&ready);
-        let log = std::fs::File::create(folder.join("zazend.log")).map_err(|error| say("make the log", error))?;
+        let log =
+            std::fs::File::create(folder.join("zazend.log")).map_err(|error| say("make the log", error))?;
         let begin = Instant::now();
         let mut child = Command::new(sibling("zazend")?)
             .args(["--budget", "16G", "--free-floor", "1G", "--listen", "127.0.0.1:0"])
@@ -141,11 +147,13 @@ impl Daemon {
     /// Resident memory of the daemon that is its own (not files it maps), in MiB.
     pub(crate) fn memory_mib(&self) -> Result<f64> {
         let path = format!("/proc/{}/status", self.child.id());
-        let text = std::fs::read_to_string(&path).map_err(|error| Error::io(format!("read {path}"), error))?;
+        let text =
+            std::fs::read_to_string(&path).map_err(|error| Error::io(format!("read {path}"), error))?;
         let kib = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).and_then(|rest| {
             rest.trim().strip_suffix("kB").and_then(|number| number.trim().parse::<f64>().ok())
         });
-        kib.map(|kib| kib / 1024.0).ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("no RssAnon in {path}")))
+        kib.map(|kib| kib / 1024.0)
+            .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("no RssAnon in {path}")))
     }
 }
 

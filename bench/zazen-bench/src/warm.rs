@@ -65,7 +65,8 @@ fn read_one(path: &Path, buffer: &mut Vec<u8>) -> Result<()> {
 /// The cached files of a dataset, in name order.
 pub(crate) fn cached_files(daemon: &Daemon, name: &str) -> Result<Vec<PathBuf>> {
     let folder = daemon.cache.join(name);
-    let entries = std::fs::read_dir(&folder).map_err(|error| Error::io(format!("list {}", folder.display()), error))?;
+    let entries =
+        std::fs::read_dir(&folder).map_err(|error| Error::io(format!("list {}", folder.display()), error))?;
     let mut files: Vec<PathBuf> =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()).collect();
     files.sort();
@@ -92,19 +93,21 @@ pub(crate) fn warm(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
                 best = (time, threads);
             }
         }
-        let threads = best.1;
-        let (ours, peer) = interleave(
-            repeats,
-            || seconds(|| read_through(&mut opened, &set).map(drop)),
-            || seconds(|| read_plain(&files, threads)),
-        )?;
-        let note = format!(
-            "ours {:.0} MB/s, plain {:.0} MB/s with {threads} thread(s), its best of 1, 2, 4",
-            rate(total, &ours),
-            rate(total, &peer)
-        );
-        let value = speed_ratios(&ours, &peer);
-        rows.push(Row { name: format!("warm read, {name} frames / plain"), value, unit: "ratio", goal: ">= 0.97", note });
+        // What an analysis would do without Zazen (one file after another), and the most that threads get out.
+        for (peer, threads, goal) in [("plain loop", 1, ">= 0.97"), ("plain, best of threads", best.1, "-")] {
+            let (ours, plain) = interleave(
+                repeats,
+                || seconds(|| read_through(&mut opened, &set).map(drop)),
+                || seconds(|| read_plain(&files, threads)),
+            )?;
+            let note = format!(
+                "ours {:.0} MB/s, plain {:.0} MB/s with {threads} thread(s)",
+                rate(total, &ours),
+                rate(total, &plain)
+            );
+            let value = speed_ratios(&ours, &plain);
+            rows.push(Row { name: format!("warm read, {name} / {peer}"), value, unit: "ratio", goal, note });
+        }
     }
     Ok(rows)
 }
@@ -123,7 +126,10 @@ pub(crate) fn readers(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         read_through(&mut one, &all)?;
         for cold in [false, true] {
             if cold && !crate::rig::drop_caches() {
-                rows.push(skipped(&format!("4 readers / 1, {name}, cold"), "needs root to drop the page cache"));
+                rows.push(skipped(
+                    &format!("4 readers / 1, {name}, cold"),
+                    "needs root to drop the page cache",
+                ));
                 continue;
             }
             let prepare = || {
@@ -157,7 +163,13 @@ pub(crate) fn readers(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
             let note = format!("four {:.0} MB/s, one {:.0} MB/s", rate(total, &ours), rate(total, &peer));
             let kind = if cold { "cold" } else { "warm" };
             let value = speed_ratios(&ours, &peer);
-            rows.push(Row { name: format!("4 readers of a node / 1, {name}, {kind}"), value, unit: "ratio", goal: ">= 0.95", note });
+            rows.push(Row {
+                name: format!("4 readers of a node / 1, {name}, {kind}"),
+                value,
+                unit: "ratio",
+                goal: ">= 0.95",
+                note,
+            });
         }
     }
     Ok(rows)
