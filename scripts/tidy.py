@@ -25,9 +25,11 @@ EDGES = {
     "zazen-backing": "zazen-core zazen-wire",
     "zazen-call": "zazen-core zazen-wire",
     "zazen-push": "zazen-core",
-    "zazen-client": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-push | zazend",
+    "zazen-client": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-push"
+    " | zazend",
     "zazend": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-call | zazen-client",
-    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-client zazen-push",
+    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-client"
+    " zazen-push",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
@@ -36,7 +38,9 @@ EDGES = {
 
 # Protocol logic: events in, actions out. Test modules are exempt.
 PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign"]
-IMPURE = re.compile(r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::")
+IMPURE = re.compile(
+    r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
+)
 # The carrier that runs ranks as threads of one process is assignment's own test and scenario rig.
 PURE_EXCEPT = {"crates/zazen-assign/src/threads.rs"}
 

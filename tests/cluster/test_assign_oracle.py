@@ -1,4 +1,4 @@
-"""`zazen assign --scenario` against an oracle that knows only the rules' text: frame by frame, with dictionaries.
+"""`zazen assign --scenario` against an oracle that knows only the rules' text: frame by frame.
 
 Written from the paper (§4) and ARCHITECTURE.md ("Assignment"), not from the code.
 """
@@ -130,8 +130,8 @@ def test_a_billion_frames_by_description():
     nodes = 8
     scenario = {
         "nodes_of_ranks": list(range(nodes)), "begin": 0, "end": 10**9 - 1, "stride": 1,
-        "native": [[[node, 10**9 // nodes, nodes]] for node in range(nodes)], "alien": [[] for _ in range(nodes)],
-        "rules": "full", "protocol": "owner",
+        "native": [[[node, 10**9 // nodes, nodes]] for node in range(nodes)],
+        "alien": [[] for _ in range(nodes)], "rules": "full", "protocol": "owner",
     }  # fmt: skip
     outcome = run(scenario)
     assert outcome["path"] == "fingerprint" and outcome["native"] == 10**9
