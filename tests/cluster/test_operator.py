@@ -162,3 +162,8 @@ def test_push_refuses_files_of_two_datasets_and_names_without_numbers(testbed, t
     notes = testbed.dataset / "notes"
     notes.write_text("x")
     assert "--pattern" in testbed.tool("push", notes, "--nodes", testbed.nodes, status=1).stderr
+
+
+def test_dump_is_the_whole_state_as_text(pushed):
+    told = pushed.tool("status", "--nodes", pushed.nodes, "--dump").stdout
+    assert told.count("node ") >= 2 and "sim1" in told, told

@@ -98,7 +98,9 @@ pub(crate) fn judge(headers: &[Vec<u8>]) -> Result<Opening> {
         match decode(bytes, rank).map_err(broken)? {
             Header::Ready(ready) => all.push(ready),
             Header::Declined(kind, reason) => {
-                return Err(Error::new(kind, format!("rank {rank} cannot take part: {reason}")));
+                let alone = headers.len() == 1;
+                let told = if alone { reason } else { format!("rank {rank} cannot take part: {reason}") };
+                return Err(Error::new(kind, told));
             }
         }
     }

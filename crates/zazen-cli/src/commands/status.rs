@@ -4,6 +4,7 @@ use crate::output::{self, Table, human_bytes};
 use crate::target::{Node, Targets};
 use clap::Args;
 use serde_json::{Value, json};
+use zazen_client::cluster::Remote;
 use zazen_core::{Error, ErrorKind, Result};
 
 #[derive(Args)]
@@ -11,6 +12,7 @@ use zazen_core::{Error, ErrorKind, Result};
   zazen status                          # this machine's daemon
   zazen status --nodes nodes.txt        # all nodes; dead ones are shown as dead
   zazen status --json | jq '.nodes[] | select(.state == \"dead\") | .node'
+  zazen status --dump                   # a daemon's whole state as text, for a bug report
 
 Exit code 1 if no node answers.")]
 pub(crate) struct Status {
@@ -19,6 +21,9 @@ pub(crate) struct Status {
     /// Print JSON, with the daemons' own counters
     #[arg(long)]
     json: bool,
+    /// Print the daemons' whole state as text
+    #[arg(long, conflicts_with = "json")]
+    dump: bool,
 }
 
 struct Answer {
@@ -28,6 +33,9 @@ struct Answer {
 
 pub(crate) fn run(arguments: &Status) -> Result<()> {
     let nodes = arguments.targets.nodes()?;
+    if arguments.dump {
+        return nodes.iter().try_for_each(dump);
+    }
     // A dead node costs its whole time limit: all are asked at once.
     let answers: Vec<Answer> = std::thread::scope(|scope| {
         let asked: Vec<_> =
@@ -53,10 +61,20 @@ pub(crate) fn run(arguments: &Status) -> Result<()> {
     }
 }
 
-fn ask(node: &Node) -> Result<Value> {
+fn connect(node: &Node) -> Result<Remote> {
     let mut remote = node.connect()?;
     remote.set_timeout(Some(std::time::Duration::from_secs(10)));
-    let text = remote.status()?;
+    Ok(remote)
+}
+
+fn dump(node: &Node) -> Result<()> {
+    let state = connect(node)?.dump()?;
+    output::print(&format!("node {}\n{state}", node.name));
+    Ok(())
+}
+
+fn ask(node: &Node) -> Result<Value> {
+    let text = connect(node)?.status()?;
     serde_json::from_str(&text)
         .map_err(|error| Error::new(ErrorKind::Protocol, format!("node {}: status: {error}", node.name)))
 }
