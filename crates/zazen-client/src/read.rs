@@ -9,6 +9,7 @@ mod buffer;
 mod feed;
 pub(crate) mod job;
 mod pipeline;
+mod turn;
 
 pub(crate) use access::{Access, DaemonSpec, scan_one};
 pub(crate) use buffer::Pool;

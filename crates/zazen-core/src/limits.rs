@@ -14,5 +14,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 pub const FDS_PER_MESSAGE_MAX: usize = 64;
 /// The directory inside a dataset's cache folder that holds Zazen's own files; no frame path may use it.
 pub const OWN_DIR: &str = ".zazen";
+/// What the name of a daemon's socket gets for the lock file by which readers of its spinning disk take turns; there is
+/// none where the disk takes several.
+pub const TURN_SUFFIX: &str = ".turn";
 /// The file in a dataset's backing directory that describes its frames where names alone do not.
 pub const MANIFEST_NAME: &str = "zazen.toml";

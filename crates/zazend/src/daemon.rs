@@ -13,12 +13,13 @@ use crate::service_frames::FramesService;
 use crate::session::Sessions;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zazen_backing::Backing;
 use zazen_call::{ClusterKey, Server, ServerLimits};
+use zazen_core::limits::TURN_SUFFIX;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, RealDisk};
 use zazen_store::{Store, StoreConfig};
@@ -112,6 +113,7 @@ impl Daemon {
         let metrics = config.metrics.as_deref().map(|addr| MetricsPage::serve(addr, &node)).transpose()?;
         let listen = config.listen.as_deref().map(|addr| server.listen_tcp(addr)).transpose()?;
         make_socket_folder(&config.socket)?;
+        offer_turns(&config.socket, node.readers == 1)?;
         server.listen_unix(&config.socket)?;
         Ok(Daemon { node, server, listen, metrics })
     }
@@ -217,4 +219,22 @@ fn raise_descriptor_limit() {
     if setrlimit(Resource::Nofile, wanted).is_err() {
         tracing::debug!("the limit of open files stays at {:?}", limit.current);
     }
+}
+
+/// Puts the lock file by which readers take turns at the disk beside the socket, or removes it.
+fn offer_turns(socket: &Path, wanted: bool) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut path = socket.as_os_str().to_owned();
+    path.push(TURN_SUFFIX);
+    let path = PathBuf::from(path);
+    let done = match wanted {
+        // Readable by everyone: a lock needs no more.
+        true => std::fs::File::create(&path)
+            .and_then(|file| file.set_permissions(std::fs::Permissions::from_mode(0o644))),
+        false => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        },
+    };
+    done.map_err(|error| Error::io(format!("lock file for readers {}", path.display()), error))
 }

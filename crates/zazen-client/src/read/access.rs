@@ -2,6 +2,7 @@
 
 use super::buffer::{Buffer, Pool};
 use super::job::{Data, Fault, Job};
+use super::turn::Turns;
 use crate::cluster::{Batch, Remote, Target, daemon_is_gone};
 use crate::direct::{Direct, DirectSpec};
 use crate::warn::warn_once;
@@ -47,6 +48,7 @@ pub(crate) struct Access {
     repair: Mutex<Option<(Remote, u32)>>,
     direct_spec: DirectSpec,
     direct: Mutex<Option<Arc<Direct>>>,
+    turns: Option<Turns>,
 }
 
 /// A frame read.
@@ -66,7 +68,12 @@ impl Access {
         direct_spec: DirectSpec,
         direct: Option<Arc<Direct>>,
     ) -> Access {
+        let turns = daemon.as_ref().and_then(|daemon| match &daemon.target {
+            Target::Local(socket) => Turns::at(socket),
+            Target::Tcp(_) => None,
+        });
         Access {
+            turns,
             pool,
             check,
             stop: AtomicBool::new(false),
@@ -100,7 +107,8 @@ impl Access {
     /// Reads a job's frame, mending it where its bytes are bad. `None` if the reader is being dropped. `on_cold` is
     /// told if the bytes are not in memory yet.
     pub(crate) fn read(&self, job: Job, on_cold: &dyn Fn()) -> Option<Result<Got>> {
-        match job.read(&self.pool, self.check, &self.stop, on_cold) {
+        let turn = || self.turns.as_ref().filter(|_| job.is_cached())?.take();
+        match job.read(&self.pool, self.check, &self.stop, on_cold, &turn) {
             Ok(buffer) => Some(Ok(Got { delivery: job.delivery, path: job.path, buffer, mended: false })),
             Err(Fault::Stopped) => None,
             Err(Fault::Bad(error)) => match job.delivery {
@@ -122,7 +130,7 @@ impl Access {
             },
             Err(error) => return Some(Err(corrupt(number, &first, &error))),
         };
-        match again.read(&self.pool, self.check, &self.stop, &|| ()) {
+        match again.read(&self.pool, self.check, &self.stop, &|| (), &|| None) {
             Ok(buffer) => Some(Ok(Got { delivery: again.delivery, path: again.path, buffer, mended: true })),
             Err(Fault::Stopped) => None,
             Err(Fault::Bad(second)) => Some(Err(corrupt(number, &first, &second))),

@@ -1,6 +1,7 @@
 //! One frame to be read: where its bytes are, and reading them with the checksum taken while they are in cache.
 
 use super::buffer::{Buffer, Pool};
+use super::turn::Turn;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,13 +49,14 @@ pub(crate) enum Fault {
 
 impl Job {
     /// Reads the frame into a buffer of `pool`; compares with the checksum where `check` and there is one. `on_cold`
-    /// is told once if bytes are not in memory yet.
-    pub(crate) fn read(
+    /// is told once if bytes are not in memory yet; then the disk is read in a `turn`.
+    pub(crate) fn read<'a>(
         &self,
         pool: &Arc<Pool>,
         check: bool,
         stop: &AtomicBool,
         on_cold: &dyn Fn(),
+        turn: &dyn Fn() -> Option<Turn<'a>>,
     ) -> std::result::Result<Buffer, Fault> {
         let length = usize::try_from(self.length).map_err(|_| {
             Fault::Bad(Error::new(
@@ -65,7 +67,8 @@ impl Job {
         let expected = self.checksum.filter(|_| check);
         let mut buffer = pool.take(length);
         let mut digest = expected.map(|_| FrameDigest::default());
-        let mut hand = Hand { data: &self.data, length: self.length, asked: 0, cold: false, on_cold };
+        let mut hand =
+            Hand { data: &self.data, length: self.length, asked: 0, cold: false, on_cold, turn, held: None };
         let mut done = 0;
         while done < length {
             if stop.load(Ordering::Relaxed) {
@@ -96,22 +99,29 @@ impl Job {
         }
     }
 
+    /// Whether the bytes are on the node's own disk.
+    pub(crate) fn is_cached(&self) -> bool {
+        matches!(self.delivery, Some(Delivery::Native | Delivery::Alien | Delivery::Fetched))
+    }
+
     fn named(&self, error: Error) -> Error {
         error.within(format!("frame {} ({})", self.number, self.path.display()))
     }
 }
 
 /// Reads pieces of one frame, and learns on the way whether they are in memory.
-struct Hand<'a> {
+struct Hand<'a, 'b> {
     data: &'a Data,
     length: u64,
     /// Up to where the disk has been asked.
     asked: u64,
     cold: bool,
     on_cold: &'a dyn Fn(),
+    turn: &'a dyn Fn() -> Option<Turn<'b>>,
+    held: Option<Turn<'b>>,
 }
 
-impl Hand<'_> {
+impl Hand<'_, '_> {
     /// Up to `piece.len()` bytes of the frame from its byte `at` on; 0 where there are no more.
     fn read(&mut self, piece: &mut [u8], at: u64) -> Result<usize> {
         match self.data {
@@ -136,7 +146,10 @@ impl Hand<'_> {
             match preadv2(file, &mut slices, offset + at, ReadWriteFlags::NOWAIT) {
                 // 0 bytes without waiting may be the end or a page that isn't there: the plain read tells.
                 Ok(bytes) if bytes > 0 => return Ok(bytes),
-                _ => self.is_cold(),
+                _ => {
+                    self.is_cold();
+                    self.held = (self.turn)();
+                }
             }
         }
         self.ask_ahead(file, offset, at);
