@@ -2,6 +2,7 @@
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind, RenameMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use zazen_core::{Error, ErrorKind, Result};
 pub(super) enum Arrival {
     /// A file of this name, relative to the directory, was closed after writing or renamed into place.
     File(String),
-    /// A folder came: files may have come into it before it was watched.
+    /// A folder came, and is watched by now: files may have come into it before it was.
     Folder,
     /// The kernel dropped events: look through the directory.
     Overflow,
@@ -24,22 +25,15 @@ pub(super) enum Arrival {
 pub(super) struct Inbox {
     directory: PathBuf,
     events: Receiver<notify::Result<Event>>,
+    deep: bool,
     /// Watches as long as it lives.
-    _watcher: RecommendedWatcher,
+    watcher: RefCell<RecommendedWatcher>,
 }
 
 impl Inbox {
     /// Watches `directory`, and the folders in it where `deep`.
     pub(super) fn open(directory: &Path, deep: bool) -> Result<Inbox> {
-        let trouble = |error: notify::Error| {
-            let kind = match &error.kind {
-                notify::ErrorKind::MaxFilesWatch => ErrorKind::Busy,
-                notify::ErrorKind::PathNotFound => ErrorKind::NotFound,
-                _ => ErrorKind::Io,
-            };
-            let hint = "if the limit is reached, raise fs.inotify.max_user_watches or max_user_instances";
-            Error::new(kind, format!("watch {}: {error}; {hint}", directory.display()))
-        };
+        let trouble = |error| cannot_watch(directory, &error);
         let (send, events) = channel();
         let mut watcher = notify::recommended_watcher(move |event| {
             // Nobody listens any more when the watch has ended.
@@ -48,7 +42,21 @@ impl Inbox {
         .map_err(trouble)?;
         let mode = if deep { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
         watcher.watch(directory, mode).map_err(trouble)?;
-        Ok(Inbox { directory: directory.to_owned(), events, _watcher: watcher })
+        Ok(Inbox { directory: directory.to_owned(), events, deep, watcher: RefCell::new(watcher) })
+    }
+
+    /// News of a folder that came. The watcher's own recursion tells of a folder before it watches it: what came in
+    /// between would be lost to a listing made at the news. So the watch is made certain first.
+    fn folder_came(&self, folder: &Path) -> Result<Arrival> {
+        if self.deep {
+            match self.watcher.borrow_mut().watch(folder, RecursiveMode::Recursive) {
+                // Gone again: it holds no frames.
+                Err(notify::Error { kind: notify::ErrorKind::PathNotFound, .. }) => {}
+                Err(_) if !folder.exists() => {}
+                other => other.map_err(|error| cannot_watch(folder, &error))?,
+            }
+        }
+        Ok(Arrival::Folder)
     }
 
     /// What came; waits at most `patience` for the first.
@@ -83,11 +91,15 @@ impl Inbox {
             }
             EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
                 let Some(path) = event.paths.first() else { return Ok(()) };
-                let arrival =
-                    if path.is_dir() { Some(Arrival::Folder) } else { name(path).map(Arrival::File) };
-                arrivals.extend(arrival);
+                match path.is_dir() {
+                    true => arrivals.push(self.folder_came(path)?),
+                    false => arrivals.extend(name(path).map(Arrival::File)),
+                }
             }
-            EventKind::Create(CreateKind::Folder) => arrivals.push(Arrival::Folder),
+            EventKind::Create(CreateKind::Folder) => {
+                let Some(path) = event.paths.first() else { return Ok(()) };
+                arrivals.push(self.folder_came(path)?);
+            }
             EventKind::Remove(RemoveKind::Folder)
                 if event.paths.first().is_some_and(|path| *path == self.directory) =>
             {
@@ -97,6 +109,16 @@ impl Inbox {
         }
         Ok(())
     }
+}
+
+fn cannot_watch(folder: &Path, error: &notify::Error) -> Error {
+    let kind = match &error.kind {
+        notify::ErrorKind::MaxFilesWatch => ErrorKind::Busy,
+        notify::ErrorKind::PathNotFound => ErrorKind::NotFound,
+        _ => ErrorKind::Io,
+    };
+    let hint = "if the limit is reached, raise fs.inotify.max_user_watches or max_user_instances";
+    Error::new(kind, format!("watch {}: {error}; {hint}", folder.display()))
 }
 
 #[cfg(test)]
