@@ -17,7 +17,7 @@ endif
 endif
 endif
 
-.PHONY: help demo test check bench docs setup prerequisites install clean test-rust test-python
+.PHONY: help demo test check bench bench-zazen docs setup prerequisites install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -49,6 +49,10 @@ bench: prerequisites
 	cargo build --release --locked -p zazen-bench -p zazend -p zazen-cli
 	target/release/zazen-bench $(BENCH)
 
+## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
+bench-zazen: install $(VENV)/.requirements-bench
+	$(BIN)/python bench/papers/zazen/run.py $(FIGURES)
+
 ## make docs    API documentation of the crates into target/doc
 docs: prerequisites
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
@@ -60,6 +64,10 @@ $(VENV)/.requirements: requirements/demo.txt requirements/test.txt | prerequisit
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -r requirements/demo.txt -r requirements/test.txt
+	@touch $@
+
+$(VENV)/.requirements-bench: requirements/bench.txt $(VENV)/.requirements
+	$(BIN)/python -m pip install --quiet -r requirements/bench.txt
 	@touch $@
 
 # `pip install .` is the whole installation: the wheel carries the Python package, `zazen` and `zazend`.

@@ -1,0 +1,206 @@
+"""The cluster in a box that the figures run on: `zazen testbed` with shaped links and throttled disks.
+
+Every process of a node, a peer's servers included, runs through `Cluster.popen` or `Cluster.run`: in the
+node's network namespace and I/O control group, so that all systems live under the same limits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+HERE = Path(__file__).resolve().parent
+# Links and disks small enough that two cores can fill them: the figures are to show links and disks.
+LINK = "160mbit"
+LINK_BYTES_PER_S = 20_000_000
+DISK_BYTES_PER_S = 40_000_000
+
+
+class BenchError(Exception):
+    """The bench cannot go on; the message says what to do."""
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def binary(name: str) -> Path:
+    """A program of ours or of the virtual environment: beside the interpreter, else on the search path."""
+    beside = Path(sys.executable).parent / name
+    found = beside if beside.is_file() else shutil.which(name)
+    if not found:
+        raise BenchError(f"{name}: not found; run `make install`")
+    return Path(found)
+
+
+def environment() -> dict[str, str]:
+    """Without settings of the caller's shell, with the virtual environment's programs first."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN_")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    # Ranks share the cores: libraries that start threads of their own would only fight.
+    return kept | {
+        "PATH": path,
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+class Cluster:
+    """A testbed of `nodes` nodes n0 … and a file server fs; a context manager that takes it down again."""
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int,
+        *,
+        link: str = LINK,
+        server_link: str = LINK,
+        disk_bytes_per_s: int | None = DISK_BYTES_PER_S,
+        disk_iops: int | None = None,
+        budget: str = "8G",
+    ) -> None:
+        self.folder, self.size = folder, nodes
+        self.dir = folder / "testbed"
+        self.children: list[subprocess.Popen] = []
+        self._up = [
+            "up",
+            str(nodes),
+            "--budget",
+            budget,
+            "--net",
+            "--link",
+            link,
+            "--server-link",
+            server_link,
+        ]
+        if disk_bytes_per_s:
+            self._up += ["--disk-bps", str(disk_bytes_per_s)]
+        if disk_iops:
+            self._up += ["--disk-iops", str(disk_iops)]
+
+    def __enter__(self) -> Cluster:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # What an earlier run that was killed has left behind.
+        if self.dir.exists():
+            self.testbed("down")
+            shutil.rmtree(self.dir)
+        try:
+            self.testbed(*self._up)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for child in reversed(self.children):
+            stop(child)
+        self.children.clear()
+        if self.dir.exists():
+            self.testbed("down")
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+    @property
+    def nodes(self) -> list[str]:
+        """n0, n1, …"""
+        return [f"n{at}" for at in range(self.size)]
+
+    @property
+    def server_root(self) -> Path:
+        """The directory that the file server serves: the datasets' home."""
+        return self.dir / "server"
+
+    def node_dir(self, node: str) -> Path:
+        """A folder of the node on the disk that is throttled for it."""
+        return self.dir / node
+
+    def state(self) -> dict:
+        """`testbed.json`: addresses, namespaces, sockets, process ids."""
+        return json.loads((self.dir / "testbed.json").read_text())
+
+    def testbed(self, *words: object) -> str:
+        """`zazen testbed WORDS…` on this testbed; returns stdout."""
+        return call([binary("zazen"), "testbed", "--dir", self.dir, *words])
+
+    def on(self, host: str, command: Iterable[object], *, bare: bool = False) -> list[str]:
+        """The command line that runs `command` on `host` under its limits."""
+        flags = ["--bare"] if bare else []
+        head = [binary("zazen"), "testbed", "--dir", self.dir, "exec", *flags, "--on", host, "--"]
+        return [str(word) for word in [*head, *command]]
+
+    def run(self, host: str, *command: object, timeout: float = 600) -> str:
+        """Run on `host` to the end; returns stdout."""
+        return call(self.on(host, command), timeout=timeout)
+
+    def popen(self, host: str, *command: object, log: Path) -> subprocess.Popen:
+        """Start on `host`; ended with the cluster, in the reverse order of starting."""
+        with log.open("ab") as sink:
+            child = subprocess.Popen(
+                self.on(host, command), stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
+                env=environment(), start_new_session=True,
+            )  # fmt: skip
+        self.children.append(child)
+        return child
+
+    def mpi(self, ranks: int, *command: object, timeout: float = 900) -> str:
+        """Run under mpiexec, rank r on node r modulo the number of nodes; returns stdout."""
+        return self.testbed_run(["-n", str(ranks)], command, timeout)
+
+    def python(self, ranks: int, script: str, *arguments: object, timeout: float = 900) -> dict:
+        """Run `script` of this folder under mpiexec; it prints one JSON object on rank 0."""
+        out = self.mpi(ranks, sys.executable, HERE / script, *arguments, timeout=timeout)
+        return json.loads(out)
+
+    def testbed_run(self, where: list[str], command: Iterable[object], timeout: float) -> str:
+        """`zazen testbed run WHERE -- COMMAND`; returns stdout."""
+        head = [binary("zazen"), "testbed", "--dir", self.dir, "run", *where, "--"]
+        return call([*head, *command], timeout=timeout)
+
+    def kill(self, node: str) -> None:
+        """Kill the node's daemon at once."""
+        self.testbed("kill", node)
+
+    def revive(self, node: str) -> None:
+        """Start it again."""
+        self.testbed("revive", node)
+
+
+def call(command: Iterable[object], *, timeout: float = 600) -> str:
+    """Run to the end and return stdout; a failure or a timeout carries what the command said."""
+    words = [str(word) for word in command]
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+        env=environment(), start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, errors = child.communicate(timeout=timeout)
+    except BaseException as error:
+        stop(child)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise BenchError(f"`{' '.join(words)}` took longer than {timeout:.0f} s") from None
+        raise
+    if child.returncode != 0:
+        raise BenchError(
+            f"`{' '.join(words)}` failed ({child.returncode}):\n{(errors or out).strip()[-2000:]}"
+        )
+    return out
+
+
+def stop(child: subprocess.Popen, grace: float = 10) -> None:
+    """End a process that `call` or `popen` started, and its session."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is not None:
+            return
+        os.killpg(child.pid, number)
+        try:
+            child.wait(timeout=grace)
+        except subprocess.TimeoutExpired:
+            continue

@@ -1,0 +1,115 @@
+"""The report page: every figure measured so far, its tables, pictures, goals, and what limits it here."""
+
+from __future__ import annotations
+
+import html
+import platform
+from pathlib import Path
+
+import measure
+from result import Figure, Table, cell_text, load
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1, h2, h3 { line-height: 1.2; }
+h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
+table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--line); padding: .25rem .75rem; }
+th, td { text-align: right; vertical-align: top; }
+th:first-child, td:first-child { text-align: left; }
+.scroll { overflow-x: auto; } figure { margin: 1rem 0; }
+img { max-width: 100%; height: auto; background: white; }
+figcaption, .quiet { font-size: .88rem; opacity: .8; }
+code { background: var(--soft); padding: 0 .25em; }
+.mark { font-weight: 700; white-space: nowrap; } nav a { margin-right: .75rem; }
+"""
+MARKS = {True: "✓ holds", False: "✗ missed", None: "– not judged"}
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+def _table(table: Table) -> str:
+    heads = "".join(
+        f"<th>{_text(name)}{f'<br><span class=quiet>{_text(unit)}</span>' if unit else ''}</th>"
+        for name, unit in zip(table.columns, table.units, strict=True)
+    )
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{_text(cell_text(cell))}</td>" for cell in row) + "</tr>" for row in table.rows
+    )
+    notes = "".join(f"<p class=quiet>{_text(note)}</p>" for note in table.notes)
+    head = f"<h3>{_text(table.title)}</h3>"
+    return f"{head}<div class=scroll><table><tr>{heads}</tr>{rows}</table></div>{notes}"
+
+
+def _items(title: str, items: list[str]) -> str:
+    if not items:
+        return ""
+    return f"<h3>{title}</h3><ul>" + "".join(f"<li>{_text(item)}</li>" for item in items) + "</ul>"
+
+
+def _goals(figure: Figure) -> str:
+    if not figure.goals:
+        return ""
+    rows = "".join(
+        f"<tr><td>{_text(goal.what)}</td><td>{_text(goal.goal)}</td><td>{_text(goal.measured)}</td>"
+        f"<td class=mark>{MARKS[goal.holds]}</td><td>{_text(goal.why)}</td></tr>"
+        for goal in figure.goals
+    )
+    heads = "<tr><th>goal</th><th></th><th>measured</th><th></th><th></th></tr>"
+    return f"<h3>Goals</h3><div class=scroll><table>{heads}{rows}</table></div>"
+
+
+def _figure(figure: Figure) -> str:
+    pictures = "".join(
+        f'<figure><img src="{plot.name}.svg" alt="{_text(plot.title)}"><figcaption>{_text(plot.title)} '
+        f'(<a href="{plot.name}.svg">SVG</a>, <a href="{plot.name}.png">PNG</a>)</figcaption></figure>'
+        for plot in figure.plots
+    )
+    quick = " Quick run: smaller inputs, fewer repeats." if figure.quick else ""
+    return (
+        f'<h2 id="{figure.key}">{_text(figure.title)}</h2>'
+        f"<p><strong>In the paper:</strong> {_text(figure.paper)}</p>"
+        f"<p class=quiet><code>{_text(figure.command)}</code> — measured {_text(figure.measured_at)} in "
+        f"{figure.seconds:.0f} s.{quick}</p>"
+        + pictures
+        + "".join(_table(table) for table in figure.tables)
+        + _goals(figure)
+        + _items("Where this machine changes the experiment", figure.limits)
+        + _items("Not run", figure.skipped)
+    )
+
+
+def _summary(figures: list[Figure]) -> str:
+    rows = [
+        [summary.what, summary.paper, summary.ours, summary.ceiling]
+        for figure in figures
+        for summary in figure.summaries
+    ]
+    columns = ["", "the paper", "here", "what links and disks allow here"]
+    return _table(Table("Summary", columns, ["", "", "", ""], rows)) if rows else ""
+
+
+def write(out: Path, order: list[str]) -> Path:
+    """Make `out/index.html` of the figures stored in `out`; those of `order` first, in that order."""
+    figures = [load(out / f"{key}.json") for key in order if (out / f"{key}.json").is_file()]
+    links = "".join(f'<a href="#{figure.key}">{_text(figure.title.split(":")[0])}</a>' for figure in figures)
+    missing = [key for key in order if not (out / f"{key}.json").is_file()]
+    machine = f"{measure.cores()} cores, Linux {platform.release()}"
+    absent = f"<p>Not measured yet: {_text(', '.join(missing))}.</p>" if missing else ""
+    body = "".join(_figure(figure) for figure in figures)
+    page = out / "index.html"
+    page.write_text(
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Zazen: the paper's evaluation, run again</title><style>{STYLE}</style></head><body>"
+        f"<h1>Zazen: the paper's evaluation, run again</h1>"
+        f"<p>The figures of “Accelerating Parallel Analysis of Scientific Simulation Data via Zazen” (FAST "
+        f"2010, §5) as commands, on one machine ({machine}): nodes are network namespaces with shaped links "
+        f"and throttled disks. Compare ratios, not megabytes per second. Medians; smallest and largest in "
+        f"brackets.</p>"
+        f"<nav>{links}</nav>{absent}{_summary(figures)}{body}</body></html>\n"
+    )
+    return page
