@@ -25,11 +25,12 @@ EDGES = {
     "zazen-backing": "zazen-core zazen-wire",
     "zazen-call": "zazen-core zazen-wire",
     "zazen-push": "zazen-core",
+    "zazen-stubs": "",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend",
     "zazend": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-call | zazen-client",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-client"
-    " zazen-push",
+    " zazen-push zazen-stubs zazen-mpi",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
@@ -37,7 +38,7 @@ EDGES = {
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign"]
+PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign", "zazen-stubs"]
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )

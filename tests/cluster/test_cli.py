@@ -17,6 +17,8 @@ COMMANDS = [
     "verify",
     "assign",
     "testbed",
+    "bench",
+    "plugin",
     "key",
 ]
 SCENARIO = {

@@ -122,6 +122,9 @@ def test_ranks_go_round_the_nodes(testbed):
     testbed.tool.environment["ZAZEN_MPIEXEC"] = str(mpiexec)
     said = testbed.tool("testbed", "run", "-n", "4", "--", sys.executable, "-c", code).stdout
     assert sorted(said.split("\n"))[1:] == ["0 n0", "1 n1", "2 n0", "3 n1"]
+    testbed.tool("testbed", "kill", "n0")
+    said = testbed.tool("testbed", "run", "-n", "2", "--live", "--", sys.executable, "-c", code).stdout
+    assert sorted(said.split("\n"))[1:] == ["0 n1", "1 n1"]
 
 
 def network_excuse() -> str | None:
@@ -158,6 +161,49 @@ def test_shaped_links_work_and_vanish(tool, tmp_path):
     assert status["server_traffic"]["bytes"] == 0, "frames that are pushed are not read back"
     tool("testbed", "down", "--dir", testbed.folder)
     assert namespaces() == before
+
+
+def groups() -> set[Path]:
+    """Control groups of testbeds, in every hierarchy."""
+    return {file for file in Path("/sys/fs/cgroup").glob("**/zz??????") if file.is_dir()}
+
+
+def disk_excuse() -> str | None:
+    if os.geteuid() != 0:
+        return "I/O control groups need root"
+    unified = Path("/sys/fs/cgroup/cgroup.controllers")
+    if unified.exists():
+        there = "io" in unified.read_text().split()
+    else:
+        there = Path("/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device").exists()
+    return None if there else "no I/O control groups here"
+
+
+@pytest.mark.skipif(disk_excuse() is not None, reason=str(disk_excuse()))
+def test_limited_disks_put_every_host_into_a_group_and_vanish(tool, tmp_path):
+    before = groups()
+    testbed = Testbed(
+        tmp_path / "t", tool, "--disk-bps", "40MB", "--disk-iops", "150", "--server-disk-bps", "90MB"
+    )
+    disk = json.loads(testbed.tool("testbed", "status", "--json").stdout)["disk"]
+    if disk is None:
+        tool("testbed", "down", "--dir", testbed.folder)
+        pytest.skip("the temporary directory is not on a disk of this machine's own")
+    rates = (disk["bytes_per_s"], disk["iops"], disk["server_bytes_per_s"])
+    assert rates == (40_000_000, 150, 90_000_000)
+    assert "150 reads/s" in testbed.tool("testbed", "status").stdout
+    limit = "io.max" if disk["unified"] else "blkio.throttle.read_iops_device"
+    text = (Path(disk["group"]) / "n1" / limit).read_text()
+    assert disk["device"] in text and "150" in text
+    for name in ["n0", "fs", "sim"]:
+        seen = testbed.tool("testbed", "exec", "--on", name, "--", "cat", "/proc/self/cgroup").stdout
+        assert f"/{Path(disk['group']).name}/{name}\n" in seen, name
+    busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+    testbed.tool("testbed", "run", "--on", "n1", "--", "sh", "-c", busy)
+    seconds = hosts(testbed)["n1"]["cpu_seconds"]
+    assert seconds is None or seconds > 0.02
+    tool("testbed", "down", "--dir", testbed.folder)
+    assert groups() == before
 
 
 def test_net_without_root_says_so(tool, tmp_path):

@@ -13,7 +13,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
+
+from spindle import Spindle
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
@@ -66,6 +69,10 @@ class Cluster:
         server_link: str = LINK,
         disk_bytes_per_s: int | None = DISK_BYTES_PER_S,
         disk_iops: int | None = None,
+        server_disk_bytes_per_s: int | None = None,
+        readers: int | None = None,
+        spindle: dict | None = None,
+        backing: Path | None = None,
         budget: str = "8G",
     ) -> None:
         self.folder, self.size = folder, nodes
@@ -86,14 +93,31 @@ class Cluster:
             self._up += ["--disk-bps", str(disk_bytes_per_s)]
         if disk_iops:
             self._up += ["--disk-iops", str(disk_iops)]
+        if server_disk_bytes_per_s:
+            self._up += ["--server-disk-bps", str(server_disk_bytes_per_s)]
+        if readers:
+            self._up += ["--readers", str(readers)]
+        if backing:
+            self._up += ["--backing", str(backing)]
+        self.backing = backing
+        # Each node's folder on a disk with a head of its own (`Spindle`'s arguments).
+        self.spindles = [
+            Spindle(folder / f"spindle-{node}", self.dir / node, **spindle)
+            for node in (self.nodes if spindle else [])
+        ]
+        self._mounted = ExitStack()
 
     def __enter__(self) -> Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         # What an earlier run that was killed has left behind.
         if self.dir.exists():
             self.testbed("down")
-            shutil.rmtree(self.dir)
+        for spindle in self.spindles:
+            spindle.clear()
+        shutil.rmtree(self.dir, ignore_errors=True)
         try:
+            for spindle in self.spindles:
+                self._mounted.enter_context(spindle)
             self.testbed(*self._up)
         except BaseException:
             self.__exit__()
@@ -104,8 +128,11 @@ class Cluster:
         for child in reversed(self.children):
             stop(child)
         self.children.clear()
-        if self.dir.exists():
-            self.testbed("down")
+        try:
+            if self.dir.exists():
+                self.testbed("down")
+        finally:
+            self._mounted.close()
             shutil.rmtree(self.dir, ignore_errors=True)
 
     @property
@@ -116,7 +143,7 @@ class Cluster:
     @property
     def server_root(self) -> Path:
         """The directory that the file server serves: the datasets' home."""
-        return self.dir / "server"
+        return self.backing or self.dir / "server"
 
     def node_dir(self, node: str) -> Path:
         """A folder of the node on the disk that is throttled for it."""
@@ -163,6 +190,24 @@ class Cluster:
         """`zazen testbed run WHERE -- COMMAND`; returns stdout."""
         head = [binary("zazen"), "testbed", "--dir", self.dir, "run", *where, "--"]
         return call([*head, *command], timeout=timeout)
+
+    def cells(self, cells: list[dict], *, live: bool = False, timeout: float = 900) -> list[dict]:
+        """Measure the cells in one MPI job (cells.py); what each gave."""
+        file = self.folder / "cells.json"
+        file.write_text(json.dumps(cells))
+        ranks = max(cell["ranks"] for cell in cells)
+        where = ["-n", str(ranks), *(["--live"] if live else [])]
+        return json.loads(self.testbed_run(where, [sys.executable, HERE / "cells.py", file], timeout))
+
+    def push(self, dataset: Path) -> None:
+        """Put all frames of the dataset, which lies on the file server, into the nodes' caches."""
+        end = dataset / "end-of-frames"
+        end.touch()
+        words = ["push", "--watch", dataset, "--until", end.name, "--nodes", self.dir / "nodes.txt", "--json"]
+        told = json.loads(self.run("sim", binary("zazen"), *words))
+        end.unlink()
+        if told["pushed"] != sum(1 for _ in dataset.iterdir()):
+            raise BenchError(f"push of {dataset}: not all frames arrived: {told}")
 
     def kill(self, node: str) -> None:
         """Kill the node's daemon at once."""

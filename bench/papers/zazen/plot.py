@@ -24,6 +24,9 @@ STYLES = {
     "ceiling": {"marker": "", "linestyle": "-.", "linewidth": 1.2},
 }
 HATCHES = {"ours": "", "peer": "//", "paper": "xx", "model": "..", "ceiling": ""}
+# For series of one kind beside each other.
+MARKERS = ["o", "^", "D", "v", "P", "X", "*"]
+OWN_HATCHES = ["", "\\\\", "--", "++", "oo", "**"]
 
 
 def _error_bars(series: Series) -> list[list[float]] | None:
@@ -40,9 +43,12 @@ def _error_bars(series: Series) -> list[list[float]] | None:
 def _lines(axes: plt.Axes, plot: Plot) -> None:
     for at, series in enumerate(plot.series):
         points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
+        style = dict(STYLES[series.kind])
+        if style["marker"] and [other.kind for other in plot.series].count(series.kind) > 1:
+            style["marker"] = MARKERS[at % len(MARKERS)]
         axes.errorbar(
             [x for x, _ in points], [y for _, y in points], yerr=_error_bars(series), label=series.name,
-            color=COLOURS[at % len(COLOURS)], capsize=3, **STYLES[series.kind],
+            color=COLOURS[at % len(COLOURS)], capsize=3, **style,
         )  # fmt: skip
 
 
@@ -51,13 +57,17 @@ def _bars(axes: plt.Axes, plot: Plot) -> None:
     width = 0.8 / len(plot.series)
     for at, series in enumerate(plot.series):
         places = [group - 0.4 + width * (at + 0.5) for group in range(len(names))]
+        earlier = [other.kind for other in plot.series[:at]].count(series.kind)
+        hatch = OWN_HATCHES[earlier % len(OWN_HATCHES)] if series.kind == "ours" else HATCHES[series.kind]
         there = [place for place, y in zip(places, series.y, strict=True) if y is not None]
         heights = [y for y in series.y if y is not None]
         axes.bar(
             there, heights, width, yerr=_error_bars(series), label=series.name, capsize=2,
-            color=COLOURS[at % len(COLOURS)], edgecolor="white", hatch=HATCHES[series.kind],
+            color=COLOURS[at % len(COLOURS)], edgecolor="white", hatch=hatch,
         )  # fmt: skip
     axes.set_xticks(range(len(names)), names)
+    # Room for the legend above the bars.
+    axes.margins(y=0.25)
 
 
 def draw(plot: Plot, out: Path) -> None:
@@ -75,7 +85,7 @@ def draw(plot: Plot, out: Path) -> None:
         axes.set_ylim(bottom=0)
     axes.grid(True, which="major", axis="both" if plot.shape == "lines" else "y", alpha=0.3)
     axes.set_axisbelow(True)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, ncols=2 if plot.shape == "bars" else 1)
     for suffix, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 130})):
         figure.savefig(out / f"{plot.name}.{suffix}", **options)
     plt.close(figure)

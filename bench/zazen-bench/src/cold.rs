@@ -1,6 +1,7 @@
 //! Cold reads through the API against fio's best on the same disk and the same files.
 
-use crate::measure::{Row, interleave, rate, seconds, speed_ratios};
+use crate::cost::{Cost, Meter};
+use crate::measure::{Row, interleave, rate, speed_ratios};
 use crate::rig::{Daemon, Folder, dataset, drop_caches};
 use crate::warm::{SIZES, read_through, skipped};
 use std::path::{Path, PathBuf};
@@ -8,10 +9,12 @@ use std::process::Command;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
 /// One way for fio to read a large file, sequentially or several blocks at once.
-const FIO_WAYS: [&[&str]; 4] = [
+const FIO_WAYS: [&[&str]; 6] = [
     &["--ioengine=io_uring", "--iodepth=16", "--direct=1", "--bs=1M"],
     &["--ioengine=io_uring", "--iodepth=32", "--direct=1", "--bs=512k"],
     &["--ioengine=psync", "--numjobs=4", "--direct=1", "--bs=1M", "--offset_increment=25%", "--size=25%"],
+    &["--ioengine=psync", "--numjobs=8", "--direct=1", "--bs=1M", "--offset_increment=12%", "--size=12%"],
+    &["--ioengine=psync", "--bs=1M"],
     &["--ioengine=psync", "--numjobs=4", "--bs=1M", "--offset_increment=25%", "--size=25%"],
 ];
 
@@ -41,17 +44,21 @@ pub(crate) fn cold(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
                 best = (time, way);
             }
         }
+        let (meter, mut costs) = (Meter::of(&daemon, total), Vec::new());
         let (ours, peer) = interleave(
             repeats,
             || {
                 drop_caches();
-                seconds(|| read_through(&mut opened, &set).map(drop))
+                let (time, cost) = meter.measure(|| read_through(&mut opened, &set).map(drop))?;
+                costs.push(cost);
+                Ok(time)
             },
             || fio(&large, best.1),
         )?;
         let note = format!(
-            "ours {:.0} MB/s, fio {:.0} MB/s on one file of the same size ({})",
+            "ours {:.0} MB/s, {}; fio {:.0} MB/s on one file of the same size ({})",
             rate(total, &ours),
+            Cost::median(&costs),
             rate(total, &peer),
             FIO_WAYS[best.1].join(" ")
         );
@@ -68,7 +75,7 @@ pub(crate) fn cold(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn large_file(place: &Path, bytes: u64) -> Result<PathBuf> {
+pub(crate) fn large_file(place: &Path, bytes: u64) -> Result<PathBuf> {
     let path = place.join("large");
     let fail = |error| Error::io(format!("write {}", path.display()), error);
     let mut file = std::fs::File::create(&path).map_err(fail)?;

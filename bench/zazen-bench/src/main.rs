@@ -1,11 +1,14 @@
 //! `make bench`: every figure is a ratio within one run, ours against a peer or the raw device, interleaved,
 //! five repeats or more, median and spread. Absolute rates are printed beside it and mean little on a busy machine.
 
+mod checks;
 mod cold;
+mod cost;
 mod holdings;
 mod measure;
 mod push;
 mod rig;
+mod small;
 mod warm;
 
 use clap::{Parser, ValueEnum};
@@ -19,6 +22,10 @@ enum Group {
     Warm,
     /// Cold reads against fio's best on the same disk.
     Cold,
+    /// Small frames, cold, against one file of the same bytes and against plain files.
+    Small,
+    /// What the stale check and the checksum cost.
+    Checks,
     /// Several readers of one node against one.
     Readers,
     /// Pushing against writing the same files locally.
@@ -65,6 +72,12 @@ fn run(arguments: &Arguments) -> Result<Vec<Row>> {
     }
     if wanted(Group::Cold) {
         keep(cold::cold(&folder, repeats)?);
+    }
+    if wanted(Group::Small) {
+        keep(small::small(&folder, repeats)?);
+    }
+    if wanted(Group::Checks) {
+        keep(checks::checks(&folder, repeats)?);
     }
     if wanted(Group::Readers) {
         keep(warm::readers(&folder, repeats)?);

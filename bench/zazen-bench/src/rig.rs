@@ -90,6 +90,11 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts `zazend` with its cache in `folder/cache` (kept if it is there) for frames beneath `backing`.
     pub(crate) fn start(folder: &Path, backing: &Path) -> Result<Daemon> {
+        Daemon::start_with(folder, backing, &[])
+    }
+
+    /// The same with `options` of one's own.
+    pub(crate) fn start_with(folder: &Path, backing: &Path, options: &[&str]) -> Result<Daemon> {
         let (cache, socket) = (folder.join("cache"), folder.join("zazend.sock"));
         let (key, ready) = (folder.join("key"), folder.join("ready.json"));
         let say = |what: &str, error| Error::io(format!("{what} in {}", folder.display()), error);
@@ -114,6 +119,7 @@ impl Daemon {
             .arg(&key)
             .arg("--ready-file")
             .arg(&ready)
+            .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -142,6 +148,11 @@ impl Daemon {
     /// Opens a dataset through this daemon.
     pub(crate) fn open(&self, dataset: &Path) -> Result<Dataset> {
         Dataset::open(dataset, &OpenOptions { socket: Some(self.socket.clone()), ..OpenOptions::default() })
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Resident memory of the daemon that is its own (not files it maps), in MiB.

@@ -1,5 +1,6 @@
 //! Warm local reads through the API against plain reads of the same files, and several readers against one.
 
+use crate::cost::{Cost, Meter};
 use crate::measure::{Row, Spread, interleave, rate, seconds, speed_ratios};
 use crate::rig::{Daemon, Folder, dataset};
 use std::fs::File;
@@ -14,8 +15,13 @@ pub(crate) const SIZES: [(&str, usize, u64); 4] =
 
 /// Reads `set` through the API; every frame is touched. Returns (frames, bytes).
 pub(crate) fn read_through(dataset: &mut Dataset, set: &RunSet) -> Result<(u64, u64)> {
+    read_with(dataset, set, &ReadOptions::default())
+}
+
+/// The same with `options`.
+pub(crate) fn read_with(dataset: &mut Dataset, set: &RunSet, options: &ReadOptions) -> Result<(u64, u64)> {
     let (mut frames, mut bytes, mut sum) = (0, 0, 0u64);
-    for frame in dataset.frames(set.clone(), &ReadOptions::default())? {
+    for frame in dataset.frames(set.clone(), options)? {
         let frame = frame?;
         sum = sum.wrapping_add(u64::from(frame.bytes()[0]));
         frames += 1;
@@ -64,9 +70,13 @@ fn read_one(path: &Path, buffer: &mut Vec<u8>) -> Result<()> {
 
 /// The cached files of a dataset, in name order.
 pub(crate) fn cached_files(daemon: &Daemon, name: &str) -> Result<Vec<PathBuf>> {
-    let folder = daemon.cache.join(name);
+    files_of(&daemon.cache.join(name))
+}
+
+/// The files of a folder, in name order.
+pub(crate) fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries =
-        std::fs::read_dir(&folder).map_err(|error| Error::io(format!("list {}", folder.display()), error))?;
+        std::fs::read_dir(folder).map_err(|error| Error::io(format!("list {}", folder.display()), error))?;
     let mut files: Vec<PathBuf> =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()).collect();
     files.sort();
@@ -85,6 +95,7 @@ pub(crate) fn warm(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         read_through(&mut opened, &set)?; // misses: now everything is cached
         let files = cached_files(&daemon, "sim")?;
         let total = bytes as u64 * count;
+        let meter = Meter::of(&daemon, total);
         let mut best = (f64::MAX, 1);
         for threads in [1, 2, 4] {
             read_plain(&files, threads)?;
@@ -95,14 +106,20 @@ pub(crate) fn warm(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         }
         // What an analysis would do without Zazen (one file after another), and the most that threads get out.
         for (peer, threads, goal) in [("plain loop", 1, ">= 0.97"), ("plain, best of threads", best.1, "-")] {
+            let mut costs = Vec::new();
             let (ours, plain) = interleave(
                 repeats,
-                || seconds(|| read_through(&mut opened, &set).map(drop)),
+                || {
+                    let (time, cost) = meter.measure(|| read_through(&mut opened, &set).map(drop))?;
+                    costs.push(cost);
+                    Ok(time)
+                },
                 || seconds(|| read_plain(&files, threads)),
             )?;
             let note = format!(
-                "ours {:.0} MB/s, plain {:.0} MB/s with {threads} thread(s)",
+                "ours {:.0} MB/s, {}; plain {:.0} MB/s with {threads} thread(s)",
                 rate(total, &ours),
+                Cost::median(&costs),
                 rate(total, &plain)
             );
             let value = speed_ratios(&ours, &plain);

@@ -186,6 +186,9 @@ typedef struct zazen_collectives_t {
                        const uint64_t *receive_bytes);
   // Copies rank 0's `bytes` bytes at `buffer` to all ranks.
   int32_t (*broadcast)(void *context, void *buffer, uint64_t bytes);
+  // Replaces `words` by their bitwise exclusive or over all ranks; counts are equal. NULL, or missing in a table that
+  // was compiled before there was one: done with alltoall and alltoallv. NULL on all ranks or on none.
+  int32_t (*allreduce_xor)(void *context, uint64_t *words, uint64_t count);
 } zazen_collectives_t;
 
 // How the frames were assigned.

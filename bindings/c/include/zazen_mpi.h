@@ -20,8 +20,10 @@
 extern "C" {
 #endif
 
-// Bytes of one message at most: counts are int, and some libraries compute byte offsets in one.
+// Bytes of one message at most, a multiple of 8: counts are int, and some libraries compute byte offsets in one.
+#ifndef ZAZEN_MPI_BYTES_MAX
 #define ZAZEN_MPI_BYTES_MAX ((uint64_t)1 << 30)
+#endif
 
 typedef struct zazen_mpi_context_t {
     MPI_Comm comm;
@@ -47,6 +49,10 @@ static inline int32_t zazen_mpi_allreduce_sum_(void *context, uint64_t *words, u
 
 static inline int32_t zazen_mpi_allreduce_or_(void *context, uint64_t *words, uint64_t count) {
     return zazen_mpi_allreduce_(context, words, count, MPI_BOR);
+}
+
+static inline int32_t zazen_mpi_allreduce_xor_(void *context, uint64_t *words, uint64_t count) {
+    return zazen_mpi_allreduce_(context, words, count, MPI_BXOR);
 }
 
 static inline int32_t zazen_mpi_alltoall_(void *context, const uint64_t *send, uint64_t *receive) {
@@ -128,6 +134,7 @@ static inline int32_t zazen_collectives_from_mpi(MPI_Comm comm, zazen_collective
     collectives->alltoall = zazen_mpi_alltoall_;
     collectives->alltoallv = zazen_mpi_alltoallv_;
     collectives->broadcast = zazen_mpi_broadcast_;
+    collectives->allreduce_xor = zazen_mpi_allreduce_xor_;
     return ZAZEN_OK;
 }
 

@@ -43,6 +43,9 @@ pub struct zazen_collectives_t {
     >,
     /// Copies rank 0's `bytes` bytes at `buffer` to all ranks.
     pub broadcast: Option<unsafe extern "C" fn(context: *mut c_void, buffer: *mut c_void, bytes: u64) -> i32>,
+    /// Replaces `words` by their bitwise exclusive or over all ranks; counts are equal. NULL, or missing in a table that
+    /// was compiled before there was one: done with alltoall and alltoallv. NULL on all ranks or on none.
+    pub allreduce_xor: Option<unsafe extern "C" fn(context: *mut c_void, words: *mut u64, count: u64) -> i32>,
 }
 
 // SAFETY: repr(C), size first, zero is NULL throughout, no padding.
@@ -67,7 +70,9 @@ impl Table {
             && table.alltoallv.is_some()
             && table.broadcast.is_some();
         if !complete {
-            return Err(invalid("zazen_collectives_t: a function is NULL; fill in all five"));
+            return Err(invalid(
+                "zazen_collectives_t: a function is NULL; only allreduce_xor may be left out",
+            ));
         }
         Ok(Table(table))
     }
@@ -152,6 +157,11 @@ impl Collectives for Table {
         let call = self.0.allreduce_sum.ok_or_else(missing)?;
         // SAFETY: the table's contract; the words are writable for their count.
         check(unsafe { call(self.0.context, values.as_mut_ptr(), values.len() as u64) }, "allreduce_sum")
+    }
+    fn allreduce_xor(&self, values: &mut [u64]) -> Result<()> {
+        let Some(call) = self.0.allreduce_xor else { return zazen_mpi::xor_by_exchange(self, values) };
+        // SAFETY: the table's contract; the words are writable for their count.
+        check(unsafe { call(self.0.context, values.as_mut_ptr(), values.len() as u64) }, "allreduce_xor")
     }
     fn allreduce_or(&self, values: &mut [u64]) -> Result<()> {
         let call = self.0.allreduce_or.ok_or_else(missing)?;

@@ -145,6 +145,7 @@ unsafe fn open_options(given: *const zazen_open_options_t) -> Result<OpenOptions
             pattern: optional_text(given.pattern, "pattern")?.map(str::to_owned),
             backing: optional_text(given.backing, "backing")?.map(str::to_owned),
             direct: given.direct != 0,
+            ..OpenOptions::default()
         })
     }
 }

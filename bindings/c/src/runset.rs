@@ -20,7 +20,7 @@ pub struct zazen_run_t {
 pub struct zazen_runset_t(pub(crate) Arc<RunSet>);
 
 /// An iteration over the runs of a set. One thread at a time.
-pub struct zazen_runs_t(std::vec::IntoIter<Run>);
+pub struct zazen_runs_t(Box<dyn Iterator<Item = Run> + Send>);
 
 impl zazen_runset_t {
     pub(crate) fn boxed(set: RunSet) -> *mut zazen_runset_t {
@@ -110,8 +110,8 @@ pub unsafe extern "C" fn zazen_runset_numbers(
 pub unsafe extern "C" fn zazen_runset_runs(set: *const zazen_runset_t) -> *mut zazen_runs_t {
     ask(std::ptr::null_mut(), || {
         // SAFETY: by the caller's word.
-        let runs: Vec<Run> = unsafe { set.as_ref() }?.0.runs().collect();
-        Some(Box::into_raw(Box::new(zazen_runs_t(runs.into_iter()))))
+        let runs = RunSet::clone(&unsafe { set.as_ref() }?.0).into_runs();
+        Some(Box::into_raw(Box::new(zazen_runs_t(Box::new(runs)))))
     })
 }
 

@@ -27,6 +27,7 @@ pub(crate) struct Constants {
     pub(crate) uint64: Handle,
     pub(crate) sum: Handle,
     pub(crate) bor: Handle,
+    pub(crate) bxor: Handle,
     pub(crate) errors_return: Handle,
     pub(crate) in_place: usize,
     pub(crate) status_ignore: usize,
@@ -41,6 +42,7 @@ pub(crate) const STANDARD: Constants = Constants {
     uint64: 0x259,
     sum: 0x21,
     bor: 0x29,
+    bxor: 0x2a,
     errors_return: 0x143,
     in_place: 1,
     status_ignore: 0,
@@ -54,6 +56,7 @@ pub(crate) const MPICH: Constants = Constants {
     uint64: 0x4c00_083e,
     sum: 0x5800_0003,
     bor: 0x5800_0008,
+    bxor: 0x5800_000a,
     errors_return: 0x5400_0001,
     in_place: usize::MAX,
     status_ignore: 1,
@@ -69,6 +72,7 @@ pub(crate) fn open_mpi(address: impl Fn(&str) -> Option<Handle>) -> Option<Const
         uint64: address("ompi_mpi_uint64_t")?,
         sum: address("ompi_mpi_op_sum")?,
         bor: address("ompi_mpi_op_bor")?,
+        bxor: address("ompi_mpi_op_bxor")?,
         errors_return: address("ompi_mpi_errors_return")?,
         in_place: 1,
         status_ignore: 0,
@@ -107,6 +111,8 @@ mod tests {
     #[test]
     fn open_mpi_needs_every_object() {
         assert!(open_mpi(|_| Some(8)).is_some());
-        assert!(open_mpi(|name| (name != "ompi_mpi_op_bor").then_some(8)).is_none());
+        for missing in ["ompi_mpi_op_bor", "ompi_mpi_op_bxor"] {
+            assert!(open_mpi(|name| (name != missing).then_some(8)).is_none());
+        }
     }
 }

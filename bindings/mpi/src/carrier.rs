@@ -8,13 +8,12 @@ use crate::launcher::check_launcher;
 use crate::library::{Mpi, UserOp, running};
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
+use std::ops::Range;
 use zazen_assign::{Collectives, two_bit};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// Bytes of one message at most; below 2³¹ − 1, with room for libraries that compute byte offsets in an `int`.
 const CHUNK_BYTES: usize = 1 << 30;
-/// Words of one reduction at most, for the same reason.
-const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 /// Tag of our messages; the communicator is our own, so nobody else's can be met.
 const TAG: c_int = 0;
 
@@ -27,6 +26,7 @@ pub struct MpiCollectives {
     comm: Handle,
     rank: usize,
     size: usize,
+    chunk_bytes: usize,
     _one_thread: PhantomData<*const ()>,
 }
 
@@ -62,7 +62,14 @@ impl MpiCollectives {
         // SAFETY: as above; the new handle, int or pointer, fits the 8-byte slot.
         mpi.check(unsafe { (mpi.calls.comm_dup)(handle, (&raw mut slot).cast()) }, "MPI_Comm_dup")?;
         let comm = mpi.constants.handle_of(slot);
-        let mut carrier = MpiCollectives { mpi, comm, rank: 0, size: 0, _one_thread: PhantomData };
+        let mut carrier = MpiCollectives {
+            mpi,
+            comm,
+            rank: 0,
+            size: 0,
+            chunk_bytes: CHUNK_BYTES,
+            _one_thread: PhantomData,
+        };
         // SAFETY: both handles are live; from here on errors come back as codes.
         let code = unsafe { (mpi.calls.comm_set_errhandler)(comm, mpi.constants.errors_return) };
         mpi.check(code, "MPI_Comm_set_errhandler")?;
@@ -79,6 +86,14 @@ impl MpiCollectives {
         unsafe { MpiCollectives::from_handle(world) }
     }
 
+    /// With messages of at most `bytes` bytes (at least 8) instead of 2³⁰: lets a test see long blocks cut without
+    /// having any. The same on all ranks.
+    #[doc(hidden)]
+    pub fn chunked(mut self, bytes: usize) -> MpiCollectives {
+        self.chunk_bytes = bytes.clamp(8, CHUNK_BYTES);
+        self
+    }
+
     /// The MPI library's file and ABI.
     pub fn library(&self) -> (&str, Abi) {
         (&self.mpi.file, self.mpi.abi)
@@ -86,7 +101,7 @@ impl MpiCollectives {
 
     fn allreduce(&self, values: &mut [u64], op: Handle) -> Result<()> {
         let constants = &self.mpi.constants;
-        for chunk in values.chunks_mut(CHUNK_WORDS) {
+        for chunk in values.chunks_mut(self.chunk_bytes / 8) {
             // SAFETY: `chunk` is writable for its length in words, which fits an int; the handles are live.
             let code = unsafe {
                 (self.mpi.calls.allreduce)(
@@ -138,12 +153,9 @@ impl MpiCollectives {
     }
 
     fn send_and_receive(&self, to: usize, send: &[u8], from: usize, receive: &mut [u8]) -> Result<()> {
-        let (mut sent, mut got) = (0, 0);
         let constants = &self.mpi.constants;
-        while sent < send.len() || got < receive.len() {
-            let out = &send[sent..send.len().min(sent + CHUNK_BYTES)];
-            let end = receive.len().min(got + CHUNK_BYTES);
-            let into = &mut receive[got..end];
+        for (out, into) in messages(send.len(), receive.len(), self.chunk_bytes) {
+            let (out, into) = (&send[out], &mut receive[into]);
             let peer =
                 |rank: usize, bytes: usize| if bytes == 0 { constants.proc_null } else { rank as c_int };
             // SAFETY: both buffers are live for their lengths, which fit an int; a side that is done names no peer.
@@ -164,8 +176,6 @@ impl MpiCollectives {
                 )
             };
             self.mpi.check(code, "MPI_Sendrecv")?;
-            sent += out.len();
-            got = end;
         }
         Ok(())
     }
@@ -186,6 +196,17 @@ impl Drop for MpiCollectives {
             unsafe { (self.mpi.calls.comm_free)((&raw mut slot).cast()) };
         }
     }
+}
+
+/// What is sent and what is received, message by message, where blocks of `send` and `receive` bytes pass in messages of
+/// `limit` bytes at most; a side that is done early has empty ranges. How a block is cut depends on its length alone, so
+/// that sender and receiver agree.
+fn messages(send: usize, receive: usize, limit: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    let piece = move |length: usize, at: usize| {
+        let start = length.min(at.saturating_mul(limit));
+        start..length.min(start.saturating_add(limit))
+    };
+    (0..send.max(receive).div_ceil(limit)).map(move |at| (piece(send, at), piece(receive, at)))
 }
 
 /// A zeroed buffer for a block that rank `from` announces.
@@ -237,6 +258,10 @@ impl Collectives for MpiCollectives {
         self.allreduce(values, self.mpi.constants.sum)
     }
 
+    fn allreduce_xor(&self, values: &mut [u64]) -> Result<()> {
+        self.allreduce(values, self.mpi.constants.bxor)
+    }
+
     fn allreduce_or(&self, values: &mut [u64]) -> Result<()> {
         self.allreduce(values, self.mpi.constants.bor)
     }
@@ -276,9 +301,35 @@ impl Collectives for MpiCollectives {
         let mut length = mine.len() as u64;
         self.bcast((&raw mut length).cast(), 1, self.mpi.constants.uint64)?;
         let mut bytes = if self.rank == 0 { mine.to_vec() } else { room_for(length, 0)? };
-        for chunk in bytes.chunks_mut(CHUNK_BYTES) {
+        for chunk in bytes.chunks_mut(self.chunk_bytes) {
             self.bcast(chunk.as_mut_ptr().cast(), chunk.len(), self.mpi.constants.byte)?;
         }
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_cut_by_its_length_alone_and_arrives_whole() {
+        for length in [0usize, 1, 6, 7, 8, 14, 15, 1000, (1 << 33) + 5] {
+            let limit = if length > 1 << 32 { CHUNK_BYTES } else { 7 };
+            for other in [0usize, 1, 7, 50, length] {
+                let sent: Vec<_> = messages(length, other, limit).map(|message| message.0).collect();
+                let received: Vec<_> = messages(other, length, limit).map(|message| message.1).collect();
+                let alone: Vec<_> = messages(length, 0, limit).map(|message| message.0).collect();
+                assert!(sent == received && sent[..alone.len()] == alone, "{length} and {other} by {limit}");
+                let mut next = 0;
+                for piece in &sent {
+                    assert!(piece.start == next && piece.len() <= limit);
+                    next = piece.end;
+                }
+                assert_eq!(next, length);
+                assert!(sent[alone.len()..].iter().all(|piece| piece.is_empty()));
+            }
+        }
+        assert!(CHUNK_BYTES <= c_int::MAX as usize);
     }
 }

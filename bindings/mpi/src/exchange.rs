@@ -1,12 +1,26 @@
-//! The paper's two-bit all-reduce for carriers that have no operator of their own.
+//! All-reduces for carriers that have no operator of their own for them.
 
 use zazen_assign::{Collectives, two_bit};
 use zazen_core::{Error, ErrorKind, Result};
 
-/// [`Collectives::allreduce_two_bit`] out of an all-to-all and an all-gather: each rank combines one slice.
-///
-/// Sends 2·(p − 1)/p of the words per rank, as a ring all-reduce does.
+/// [`Collectives::allreduce_two_bit`] out of an all-to-all and an all-gather; see [`xor_by_exchange`].
 pub fn two_bit_by_exchange(collectives: &dyn Collectives, values: &mut [u64]) -> Result<()> {
+    by_exchange(collectives, values, two_bit)
+}
+
+/// [`Collectives::allreduce_xor`] out of an all-to-all and an all-gather: each rank combines one slice.
+///
+/// Sends 2·(p − 1)/p of the words per rank, as a ring all-reduce does. Fails with `Protocol` on every rank if the ranks
+/// pass unequal lengths.
+pub fn xor_by_exchange(collectives: &dyn Collectives, values: &mut [u64]) -> Result<()> {
+    by_exchange(collectives, values, |a, b| a ^ b)
+}
+
+fn by_exchange(
+    collectives: &dyn Collectives,
+    values: &mut [u64],
+    combine: impl Fn(u64, u64) -> u64,
+) -> Result<()> {
     let size = collectives.size();
     let words = values.len() as u128;
     let bounds = |rank: usize| (words * rank as u128 / size as u128) as usize;
@@ -16,7 +30,7 @@ pub fn two_bit_by_exchange(collectives: &dyn Collectives, values: &mut [u64]) ->
     let mut combined = vec![0u64; own.len()];
     for (from, block) in offered.iter().enumerate() {
         for (into, word) in combined.iter_mut().zip(decode(block, own.len(), from)?) {
-            *into = two_bit(*into, word);
+            *into = combine(*into, word);
         }
     }
     let pieces = collectives.allgatherv(&encode(&combined))?;
@@ -38,7 +52,7 @@ fn decode(block: &[u8], words: usize, from: usize) -> Result<impl Iterator<Item 
         return Err(Error::new(
             ErrorKind::Protocol,
             format!(
-                "two-bit all-reduce: rank {from} sent {} bytes where {} belong; all ranks must pass equal lengths",
+                "all-reduce: rank {from} sent {} bytes where {} belong; all ranks must pass equal lengths",
                 block.len(),
                 words * 8
             ),
@@ -72,6 +86,9 @@ mod tests {
                     let (mut own, mut exchanged) = (mine.clone(), mine);
                     rank.allreduce_two_bit(&mut own)?;
                     two_bit_by_exchange(rank, &mut exchanged)?;
+                    assert_eq!(own, exchanged, "two-bit, {size} ranks, {words} words");
+                    rank.allreduce_xor(&mut own)?;
+                    xor_by_exchange(rank, &mut exchanged)?;
                     Ok((own, exchanged))
                 });
                 for result in results {

@@ -9,14 +9,22 @@ use zazen_core::{Error, ErrorKind, Result};
 /// a job step: a batch script that runs one plain process is not a launch.
 const SIZE_VARIABLES: &[&str] = &["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"];
 
+/// How many ranks the launcher says it started; `None` outside a launcher.
+pub fn launched_ranks() -> Option<usize> {
+    said(|name| std::env::var(name).ok()).map(|(_, launched)| launched)
+}
+
+fn said(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, usize)> {
+    SIZE_VARIABLES.iter().find_map(|name| Some((*name, variable(name)?.parse::<usize>().ok()?)))
+}
+
 /// Fails with `Mpi` if MPI_COMM_WORLD has one rank though the launcher's environment speaks of several.
 pub fn check_launcher(world_size: usize) -> Result<()> {
     check(world_size, |name| std::env::var(name).ok())
 }
 
 fn check(world_size: usize, variable: impl Fn(&str) -> Option<String>) -> Result<()> {
-    let said = SIZE_VARIABLES.iter().find_map(|name| Some((name, variable(name)?.parse::<usize>().ok()?)));
-    match said {
+    match said(variable) {
         Some((name, launched)) if world_size == 1 && launched > 1 => Err(Error::new(
             ErrorKind::Mpi,
             format!(

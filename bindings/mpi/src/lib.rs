@@ -16,9 +16,11 @@ mod carrier;
 mod exchange;
 mod launcher;
 mod library;
+mod start;
 
 pub use abi::Abi;
 pub use carrier::MpiCollectives;
-pub use exchange::two_bit_by_exchange;
-pub use launcher::check_launcher;
+pub use exchange::{two_bit_by_exchange, xor_by_exchange};
+pub use launcher::{check_launcher, launched_ranks};
 pub use library::{check_world, loaded_library};
+pub use start::Started;

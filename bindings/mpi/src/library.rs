@@ -11,7 +11,7 @@ use zazen_core::{Error, ErrorKind, Result};
 
 /// Names under which MPI libraries are found; the standard ABI first, unversioned names (which need a development
 /// package) last.
-const NAMES: &[&str] = &[
+pub(crate) const NAMES: &[&str] = &[
     "libmpi_abi.so.1",
     "libmpi_abi.so.0",
     "libmpi.so.12",
@@ -22,7 +22,7 @@ const NAMES: &[&str] = &[
 ];
 
 /// Names the library to load where the process has none yet.
-const LIBRARY_VARIABLE: &str = "ZAZEN_MPI_LIBRARY";
+pub(crate) const LIBRARY_VARIABLE: &str = "ZAZEN_MPI_LIBRARY";
 
 /// glibc's and musl's RTLD_NOLOAD: open only what is loaded already.
 const RTLD_NOLOAD: c_int = libc::RTLD_NOLOAD;
@@ -51,6 +51,8 @@ macro_rules! calls {
 }
 
 calls! {
+    init = "MPI_Init": fn(*mut c_int, *mut c_void);
+    finalize = "MPI_Finalize": fn();
     initialized = "MPI_Initialized": fn(*mut c_int);
     finalized = "MPI_Finalized": fn(*mut c_int);
     comm_rank = "MPI_Comm_rank": fn(Handle, *mut c_int);
@@ -85,7 +87,7 @@ pub(crate) struct Mpi {
 }
 
 impl Mpi {
-    fn bind(library: Library) -> Result<Mpi> {
+    pub(crate) fn bind(library: Library) -> Result<Mpi> {
         let file = file_of(&library).unwrap_or_else(|| "this program".into());
         let unusable = |what: String| Error::new(ErrorKind::Mpi, format!("MPI library {file}: {what}"));
         let calls = Calls::bind(&library).map_err(|name| {
@@ -165,7 +167,7 @@ fn file_of(library: &Library) -> Option<String> {
 }
 
 /// The process's own MPI, then whatever is loaded under a known name, each library once.
-fn already_loaded() -> Vec<Mpi> {
+pub(crate) fn already_loaded() -> Vec<Mpi> {
     let mut found: Vec<Mpi> = Vec::new();
     let own = Library::this();
     let loaded = NAMES.iter().filter_map(|name| {
@@ -191,11 +193,19 @@ fn by_name() -> Option<Mpi> {
         .find_map(|library| Mpi::bind(library).ok())
 }
 
+/// The MPI that this process was found to run on; never another one afterwards.
+static RUNNING: Mutex<Option<&'static Mpi>> = Mutex::new(None);
+
+/// Makes `mpi` the one that this process runs on, unless one has been found before.
+pub(crate) fn adopt(mpi: Mpi) -> &'static Mpi {
+    let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    running.get_or_insert_with(|| Box::leak(Box::new(mpi)))
+}
+
 /// The MPI that this process runs on. Of several loaded libraries the initialised one counts.
 ///
 /// Fails with `Mpi` if there is none or it is not initialised.
 pub(crate) fn running() -> Result<&'static Mpi> {
-    static RUNNING: Mutex<Option<&'static Mpi>> = Mutex::new(None);
     let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(mpi) = *running {
         return if mpi.is_up() { Ok(mpi) } else { Err(not_up(&mpi.file)) };

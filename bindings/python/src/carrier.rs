@@ -6,7 +6,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyList};
 use std::sync::Mutex;
 use zazen_assign::{Collectives, Solo};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_mpi::{MpiCollectives, two_bit_by_exchange};
+use zazen_mpi::{MpiCollectives, two_bit_by_exchange, xor_by_exchange};
 
 /// What carries an assignment's messages.
 pub(crate) enum Carrier {
@@ -66,6 +66,8 @@ pub(crate) struct PythonCarrier {
     object: Py<PyAny>,
     rank: usize,
     size: usize,
+    /// It has an allreduce_xor of its own.
+    has_xor: bool,
     raised: Mutex<Option<PyErr>>,
 }
 
@@ -80,7 +82,8 @@ impl PythonCarrier {
             );
             return Err(raise(object.py(), &error));
         }
-        Ok(PythonCarrier { object: object.clone().unbind(), rank, size, raised: Mutex::new(None) })
+        let has_xor = object.hasattr("allreduce_xor")?;
+        Ok(PythonCarrier { object: object.clone().unbind(), rank, size, has_xor, raised: Mutex::new(None) })
     }
 
     fn take_raised(&self) -> Option<PyErr> {
@@ -142,6 +145,9 @@ impl Collectives for PythonCarrier {
     fn allreduce_sum(&self, values: &mut [u64]) -> Result<()> {
         self.allreduce("allreduce_sum", values)
     }
+    fn allreduce_xor(&self, values: &mut [u64]) -> Result<()> {
+        if self.has_xor { self.allreduce("allreduce_xor", values) } else { xor_by_exchange(self, values) }
+    }
     fn allreduce_or(&self, values: &mut [u64]) -> Result<()> {
         self.allreduce("allreduce_or", values)
     }
@@ -190,17 +196,39 @@ pub(crate) fn mpi_library(py: Python<'_>) -> PyResult<(String, String)> {
 #[pyclass(module = "zazen._zazen", frozen)]
 pub(crate) struct CarrierProbe {
     carrier: Carrier,
+    /// The longest message of a bound MPI, in bytes; none: as it comes.
+    chunk_bytes: Option<usize>,
     /// Keeps the communicator alive.
     _comm: Option<Py<PyAny>>,
+}
+
+impl CarrierProbe {
+    fn run<T: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce(&dyn Collectives) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let (Carrier::Mpi(handle), Some(bytes)) = (&self.carrier, self.chunk_bytes) else {
+            return self.carrier.run(py, body);
+        };
+        // SAFETY: as in `Carrier::run`; the probe keeps the communicator alive.
+        let result = py.detach(|| body(&unsafe { MpiCollectives::from_handle(*handle) }?.chunked(bytes)));
+        lift(py, result)
+    }
 }
 
 #[pymethods]
 impl CarrierProbe {
     #[new]
-    #[pyo3(signature = (comm = None, carrier = "auto"))]
-    fn new(py: Python<'_>, comm: Option<Bound<'_, PyAny>>, carrier: &str) -> PyResult<CarrierProbe> {
+    #[pyo3(signature = (comm = None, carrier = "auto", chunk_bytes = None))]
+    fn new(
+        py: Python<'_>,
+        comm: Option<Bound<'_, PyAny>>,
+        carrier: &str,
+        chunk_bytes: Option<usize>,
+    ) -> PyResult<CarrierProbe> {
         let resolved = Carrier::resolve(py, comm.as_ref(), carrier)?;
-        Ok(CarrierProbe { carrier: resolved, _comm: comm.map(Bound::unbind) })
+        Ok(CarrierProbe { carrier: resolved, chunk_bytes, _comm: comm.map(Bound::unbind) })
     }
 
     fn name(&self) -> &'static str {
@@ -208,14 +236,15 @@ impl CarrierProbe {
     }
 
     fn rank_and_size(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
-        self.carrier.run(py, |collectives| Ok((collectives.rank(), collectives.size())))
+        self.run(py, |collectives| Ok((collectives.rank(), collectives.size())))
     }
 
-    /// `operator` is "sum", "or" or "two_bit".
+    /// `operator` is "sum", "xor", "or" or "two_bit".
     fn allreduce(&self, py: Python<'_>, operator: &str, mut values: Vec<u64>) -> PyResult<Vec<u64>> {
-        self.carrier.run(py, |collectives| {
+        self.run(py, |collectives| {
             match operator {
                 "sum" => collectives.allreduce_sum(&mut values),
+                "xor" => collectives.allreduce_xor(&mut values),
                 "or" => collectives.allreduce_or(&mut values),
                 _ => collectives.allreduce_two_bit(&mut values),
             }?;
@@ -224,17 +253,17 @@ impl CarrierProbe {
     }
 
     fn alltoallv<'py>(&self, py: Python<'py>, send: Vec<Vec<u8>>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let got = self.carrier.run(py, |collectives| collectives.alltoallv(send))?;
+        let got = self.run(py, |collectives| collectives.alltoallv(send))?;
         Ok(got.iter().map(|block| PyBytes::new(py, block)).collect())
     }
 
     fn allgatherv<'py>(&self, py: Python<'py>, mine: Vec<u8>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let got = self.carrier.run(py, |collectives| collectives.allgatherv(&mine))?;
+        let got = self.run(py, |collectives| collectives.allgatherv(&mine))?;
         Ok(got.iter().map(|block| PyBytes::new(py, block)).collect())
     }
 
     fn broadcast<'py>(&self, py: Python<'py>, mine: Vec<u8>) -> PyResult<Bound<'py, PyBytes>> {
-        let got = self.carrier.run(py, |collectives| collectives.broadcast(&mine))?;
+        let got = self.run(py, |collectives| collectives.broadcast(&mine))?;
         Ok(PyBytes::new(py, &got))
     }
 }

@@ -8,20 +8,22 @@ use crate::runset::PyRunSet;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 use zazen_assign::{Assignment, Collectives, Path, Protocol, Rules};
-use zazen_client::{Dataset, FrameReader, OpenOptions, ReadOptions, ReadStats};
+use zazen_client::{Dataset, Frame, FrameReader, OpenOptions, ReadOptions, ReadStats};
 use zazen_core::{Error, ErrorKind, Layout, Result};
 
 /// Opens the dataset whose directory is `path`.
 ///
 /// `socket`: the daemon's socket; None: $ZAZEN_SOCKET or the default. `pattern`: file names, such as
 /// "frame-{n:07}.dcd"; None: the manifest, or what the names tell. `backing`: "tcp://host:port" of a served backing
-/// store to read when no daemon answers ($ZAZEN_BACKING). `direct`: ask no daemon at all.
+/// store to read when no daemon answers ($ZAZEN_BACKING). `direct`: ask no daemon at all. `timeout`: seconds after which
+/// a daemon that answers nothing at all is done without; None: $ZAZEN_TIMEOUT, or 10.
 ///
 /// Without a daemon it warns once (ZazenWarning) and reads from the backing store. Raises NotFoundError if there is no
 /// such directory.
 #[pyfunction]
-#[pyo3(signature = (path, *, socket = None, pattern = None, backing = None, direct = false))]
+#[pyo3(signature = (path, *, socket = None, pattern = None, backing = None, direct = false, timeout = None))]
 pub(crate) fn open(
     py: Python<'_>,
     path: PathBuf,
@@ -29,14 +31,23 @@ pub(crate) fn open(
     pattern: Option<String>,
     backing: Option<String>,
     direct: bool,
+    timeout: Option<f64>,
 ) -> PyResult<PyDataset> {
-    let options = OpenOptions { socket, pattern, backing, direct };
+    let silence = timeout.map(|seconds| lift(py, seconds_of(seconds))).transpose()?;
+    let options = OpenOptions { socket, pattern, backing, direct, silence };
     let dataset = lift(py, py.detach(|| Dataset::open(&path, &options)))?;
     notices::show(py)?;
     Ok(PyDataset {
         path: dataset.path().to_path_buf(),
         has_daemon: dataset.has_daemon(),
         inner: Mutex::new(Some(dataset)),
+    })
+}
+
+fn seconds_of(seconds: f64) -> Result<Duration> {
+    let positive = Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero());
+    positive.ok_or_else(|| {
+        Error::new(ErrorKind::InvalidArgument, format!("timeout is {seconds}; give seconds, more than 0"))
     })
 }
 
@@ -303,6 +314,12 @@ struct Reading {
 }
 
 impl PyFrames {
+    /// A frame that is there already. The interpreter's lock is kept: to get it back from a busy thread takes
+    /// milliseconds, and here is nothing to wait for.
+    fn next_ready(&self) -> Option<Result<Frame>> {
+        self.reader.try_lock().ok()?.reader.as_mut()?.next_ready()
+    }
+
     fn locked<T>(&self, body: impl FnOnce(&mut Reading) -> T) -> T {
         body(&mut self.reader.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
@@ -315,8 +332,15 @@ impl PyFrames {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyFrame>> {
-        let next = py.detach(|| self.locked(|reading| reading.reader.as_mut().and_then(Iterator::next)));
-        notices::show(py)?;
+        let next = match self.next_ready() {
+            Some(ready) => Some(ready),
+            None => {
+                let next =
+                    py.detach(|| self.locked(|reading| reading.reader.as_mut().and_then(Iterator::next)));
+                notices::show(py)?;
+                next
+            }
+        };
         match next {
             None => Ok(None),
             Some(Ok(frame)) => PyFrame::new(py, frame).map(Some),

@@ -19,9 +19,7 @@ pub(crate) struct PyFrame {
     /// Its bytes: a read-only memoryview, which numpy.frombuffer takes as it is.
     #[pyo3(get)]
     data: Py<PyMemoryView>,
-    /// Absolute path by which the bytes can be opened: in the cache if cached, else on the backing store.
-    #[pyo3(get)]
-    path: Py<PyString>,
+    buffer: Py<FrameBuffer>,
     /// How it came: "native", "alien", "backing" (fetched or read through by the daemon) or "direct" (no daemon).
     #[pyo3(get)]
     source: &'static str,
@@ -36,23 +34,28 @@ impl PyFrame {
             Some(_) => "backing",
             None => "direct",
         };
-        let path = match frame.path.to_str() {
-            Some(path) => PyString::new(py, path),
-            None => frame.path.as_os_str().into_pyobject(py)?,
-        };
-        let path = path.unbind();
         let buffer = Bound::new(py, FrameBuffer(frame))?;
         let data = PyMemoryView::from(buffer.as_any())?.unbind();
-        Ok(PyFrame { number, data, path, source })
+        Ok(PyFrame { number, data, buffer: buffer.unbind(), source })
     }
 
     fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        (self.number, self.data.bind(py), self.path.bind(py)).into_pyobject(py)
+        (self.number, self.data.bind(py), self.path(py)?).into_pyobject(py)
     }
 }
 
 #[pymethods]
 impl PyFrame {
+    /// Absolute path by which the bytes can be opened: in the cache if cached, else on the backing store.
+    #[getter]
+    fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        let path = &self.buffer.get().0.path;
+        match path.to_str() {
+            Some(path) => Ok(PyString::new(py, path)),
+            None => Ok(path.as_os_str().into_pyobject(py)?),
+        }
+    }
+
     #[classattr]
     fn __match_args__() -> (&'static str, &'static str, &'static str) {
         ("number", "data", "path")
@@ -72,7 +75,7 @@ impl PyFrame {
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let bytes: usize = self.data.bind(py).getattr("nbytes")?.extract()?;
-        let path = self.path.bind(py).to_string_lossy();
+        let path = self.buffer.get().0.path.display();
         Ok(format!("<Frame {}: {bytes} bytes, {}, {path}>", self.number, self.source))
     }
 }

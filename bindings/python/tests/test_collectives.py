@@ -77,6 +77,25 @@ def test_it_is_a_protocol():
     assert not isinstance(object(), zazen.Collectives)
 
 
+class WithXor(Threads):
+    """As one who knows the optional operator."""
+
+    def allreduce_xor(self, words):
+        self._reduce(words, lambda a, b: a ^ b)
+
+
+def test_the_optional_operator_gives_what_its_substitute_gives():
+    def reduced(kind):
+        def body(comm):
+            probe = _zazen.CarrierProbe(kind(comm._shared, comm.rank))
+            return [probe.allreduce("xor", [(comm.rank + 1) << at for at in range(n)]) for n in (0, 1, 2, 50)]
+
+        return on_ranks(3, body)
+
+    expected = [[(1 ^ 2 ^ 3) << at for at in range(n)] for n in (0, 1, 2, 50)]
+    assert reduced(Threads) == reduced(WithXor) == [expected] * 3
+
+
 @pytest.mark.parametrize("protocol", ["owner", "bitmaps"])
 @pytest.mark.parametrize("rules", ["full", "paper"])
 def test_every_frame_is_read_once(pushed, dataset, rules, protocol):

@@ -195,3 +195,15 @@ def test_a_dead_daemon_costs_no_frame(pushed, dataset):
 def test_a_daemon_stops_in_good_order(cluster):
     assert cluster.stop(1) == 0
     assert cluster.log(1).exists()
+
+
+def test_a_timeout_is_seconds(dataset, monkeypatch):
+    for bad in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(zazen.InvalidArgumentError, match="timeout"):
+            zazen.open(dataset, timeout=bad)
+    monkeypatch.setenv("ZAZEN_TIMEOUT", "soon")
+    with pytest.raises(zazen.ConfigError, match=r"ZAZEN_TIMEOUT.*soon.*seconds"):
+        zazen.open(dataset)
+    monkeypatch.setenv("ZAZEN_TIMEOUT", "2.5")
+    with zazen.open(dataset) as opened:
+        assert len(opened.extent()) > 0

@@ -1,12 +1,33 @@
-//! One-off timings of the protocols over in-process ranks: `cargo run --release -p zazen-assign --example measure`.
+//! One-off timings of the protocols over in-process ranks:
+//! `cargo run --release -p zazen-assign --example measure [FRAMES] [RANKS…] [WORD…]` (default 10⁹ frames, 1 and 8
+//! ranks; only rows that contain all of the words).
+//!
+//! Prints seconds by phase as rank 0 sees them, and CPU seconds of the whole process. `bitmaps` takes about three
+//! bits per frame and rank in memory.
 
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
-use zazen_assign::{Collectives, Input, Protocol, Rules, assign, threads};
+use zazen_assign::{Collectives, Input, Observer, Protocol, Rules, assign_observed, threads};
 use zazen_core::{Request, Run, RunSet};
 
-const RANKS: usize = 8;
+/// Local seconds by round.
+struct Phases {
+    since: Instant,
+    local: Vec<(&'static str, f64)>,
+    waiting: f64,
+}
+
+impl Observer for Phases {
+    fn local_done(&mut self, round: &'static str, _bytes: u64) {
+        self.local.push((round, self.since.elapsed().as_secs_f64()));
+        self.since = Instant::now();
+    }
+    fn collective_done(&mut self, _round: &'static str) {
+        self.waiting += self.since.elapsed().as_secs_f64();
+        self.since = Instant::now();
+    }
+}
 
 fn inputs(frames: u64, native: &[RunSet]) -> Vec<Input> {
     let input = |(rank, native): (usize, &RunSet)| Input {
@@ -23,62 +44,111 @@ fn inputs(frames: u64, native: &[RunSet]) -> Vec<Input> {
     native.iter().enumerate().map(input).collect()
 }
 
-fn measure(name: &str, inputs: &[Input]) {
-    for (protocol, exact) in [(Protocol::Owner, false), (Protocol::Owner, true), (Protocol::Bitmaps, true)] {
-        let started = Instant::now();
+/// CPU seconds of this process so far, in steps of 10 ms.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<f64> =
+        stat.split_whitespace().skip(13).take(2).filter_map(|word| word.parse().ok()).collect();
+    fields.iter().sum::<f64>() / 100.0
+}
+
+fn measure(name: &str, frames: u64, native: &[RunSet]) {
+    let mut seconds = Vec::new();
+    for protocol in [Protocol::Owner, Protocol::Bitmaps] {
+        let row = format!("{name}: {protocol:?}");
+        let words = std::env::args().skip(1).filter(|word| word.parse::<f64>().is_err());
+        if !words.into_iter().all(|word| row.contains(&word)) {
+            continue;
+        }
+        let inputs = inputs(frames, native);
+        let (started, cpu) = (Instant::now(), cpu_seconds());
         let shares = threads::run(inputs.len(), |carrier| {
-            let input = Input { protocol, verify_exact: exact, ..inputs[carrier.rank()].clone() };
-            assign(input, carrier)
+            let input = Input { protocol, ..inputs[carrier.rank()].clone() };
+            let mut phases = Phases { since: Instant::now(), local: Vec::new(), waiting: 0.0 };
+            let share = assign_observed(input, carrier, &mut phases)?;
+            Ok((share, phases))
         });
-        let elapsed = started.elapsed();
+        let (elapsed, cpu) = (started.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+        seconds.push(elapsed);
         let shares: Result<Vec<_>, _> = shares.into_iter().collect();
         match shares {
-            Err(error) => println!("{name}: {protocol:?} exact={exact}: {error}"),
-            Ok(shares) => println!(
-                "{name}: {protocol:?} exact={exact} {:?} {:.3} s, {} rounds, {} bytes from rank 0, total {:?}",
-                shares[0].path,
-                elapsed.as_secs_f64(),
-                shares[0].rounds,
-                shares[0].bytes_sent,
-                shares[0].total
-            ),
+            Err(error) => println!("{row}: {error}"),
+            Ok(shares) => {
+                let (share, phases) = &shares[0];
+                let local: Vec<String> =
+                    phases.local.iter().map(|(round, spent)| format!("{round} {spent:.4}")).collect();
+                println!(
+                    "{row} {:?} {elapsed:.4} s, CPU {cpu:.2} s, {} rounds, {} bytes; {}; waiting {:.4}",
+                    share.path,
+                    share.rounds,
+                    share.bytes_sent,
+                    local.join(", "),
+                    phases.waiting,
+                );
+            }
         }
+    }
+    if let [owner, bitmaps] = seconds[..] {
+        println!("{name}: bitmaps / owner {:.1}", bitmaps / owner);
     }
 }
 
-fn random(frames: u64, seed: u64) -> Vec<RunSet> {
-    let mut state = seed;
-    let mut frames_of: Vec<Vec<u64>> = vec![Vec::new(); RANKS];
-    for frame in 0..frames {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        frames_of[(state >> 61) as usize].push(frame);
+/// Every frame on one node, drawn at random.
+fn random(frames: u64, nodes: u64) -> Vec<RunSet> {
+    let mut state = 1u64;
+    let mut draw = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let mut words = vec![vec![0u64; frames.div_ceil(64) as usize]; nodes as usize];
+    for at in 0..frames.div_ceil(64) {
+        if nodes == 8 {
+            let bits = [draw(), draw(), draw()];
+            for (node, words) in words.iter_mut().enumerate() {
+                let pick = |bit: usize| if node >> bit & 1 == 1 { bits[bit] } else { !bits[bit] };
+                words[at as usize] = pick(0) & pick(1) & pick(2);
+            }
+        } else {
+            (0..64).for_each(|bit| words[(draw() % nodes) as usize][at as usize] |= 1 << bit);
+        }
+        if frames - at * 64 < 64 {
+            let used = (1u64 << (frames % 64)) - 1;
+            words.iter_mut().for_each(|words| words[at as usize] &= used);
+        }
     }
-    frames_of.into_iter().map(RunSet::from_ascending).collect()
+    words.into_iter().map(|words| RunSet::from_words(0, &words)).collect()
+}
+
+fn with_hole(mut native: Vec<RunSet>, frame: u64) -> Vec<RunSet> {
+    let _ = native.iter_mut().any(|set| set.remove(frame));
+    native
+}
+
+fn with_dead(mut native: Vec<RunSet>) -> Vec<RunSet> {
+    if let Some(last) = native.last_mut() {
+        *last = RunSet::new();
+    }
+    native
 }
 
 fn main() {
-    let robin = |frames: u64| -> Vec<RunSet> {
-        let run = |first| Run::new(first, frames / RANKS as u64, RANKS as u64).expect("a valid run");
-        (0..RANKS as u64).map(|first| RunSet::from_run(run(first))).collect()
-    };
-    let billion = 1_000_000_000;
-    measure("10^9 round robin", &inputs(billion, &robin(billion)));
-    let mut holed = robin(billion);
-    holed[3].remove(400_000_003);
-    measure("10^9 round robin, one hole", &inputs(billion, &holed));
-    let mut dead = robin(billion);
-    dead[5] = RunSet::new();
-    measure("10^9 round robin, one node empty", &inputs(billion, &dead));
-    dead[2] = RunSet::new();
-    measure("10^9 round robin, two nodes empty", &inputs(billion, &dead));
-    let placed = random(100_000_000, 1);
-    measure("10^8 random", &inputs(100_000_000, &placed));
-    let mut holed = placed.clone();
-    let _ = holed.iter_mut().any(|set| set.remove(50_000_000));
-    measure("10^8 random, one hole", &inputs(100_000_000, &holed));
-    let mut double = inputs(10_000_000, &random(10_000_000, 1));
-    random(10_000_000, 2).into_iter().zip(&mut double).for_each(|(set, input)| {
-        input.native = input.native.union(&set);
-    });
-    measure("10^7 random, each pushed twice", &double);
+    let mut arguments = std::env::args().skip(1).filter_map(|word| Some(word.parse::<f64>().ok()? as u64));
+    let frames = arguments.next().unwrap_or(1_000_000_000);
+    let ranks: Vec<u64> = arguments.collect();
+    for ranks in if ranks.is_empty() { vec![1, 8] } else { ranks } {
+        let robin: Vec<RunSet> = (0..ranks)
+            .map(|first| Run::new(first, (frames - first).div_ceil(ranks), ranks).expect("a valid run"))
+            .map(RunSet::from_run)
+            .collect();
+        let name = |what: &str| format!("{frames} frames, {ranks} ranks, {what}");
+        measure(&name("round robin"), frames, &robin);
+        measure(&name("round robin, a hole"), frames, &with_hole(robin.clone(), frames / 3));
+        measure(&name("round robin, a node dead"), frames, &with_dead(robin));
+        let random = random(frames, ranks);
+        measure(&name("random"), frames, &random);
+        measure(&name("random, a hole"), frames, &with_hole(random.clone(), frames / 3));
+        measure(&name("random, a node dead"), frames, &with_dead(random));
+    }
 }

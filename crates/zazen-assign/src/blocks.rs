@@ -2,8 +2,10 @@
 //!
 //! A peer's block is the world: it is decoded with bounds and checked against what its sender may say.
 
+use crate::chunks::offer_bytes;
+use crate::owner::{Held, Offer};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
-use zazen_wire::codec::{Reader, Writer};
+use zazen_wire::runset_codec::{self, View};
 
 /// Two index sets; an empty block is two empty sets. Their meaning depends on the round: (native, alien) of
 /// an offer or of a leader's deal, (lost, residue) of an answer.
@@ -13,10 +15,10 @@ pub(crate) fn encode_pair(first: &RunSet, second: &RunSet) -> Vec<u8> {
     if first.is_empty() && second.is_empty() {
         return Vec::new();
     }
-    let mut writer = Writer::new();
-    writer.runset(first);
-    writer.runset(second);
-    writer.into_bytes()
+    let mut bytes = Vec::with_capacity((offer_bytes(first) + offer_bytes(second)) as usize + 32);
+    runset_codec::encode(first, &mut bytes);
+    runset_codec::encode(second, &mut bytes);
+    bytes
 }
 
 /// The pair in a block of `name` that rank `from` sent; both sets must lie within `first .. end`.
@@ -30,25 +32,38 @@ pub(crate) fn decode_pair(
     if block.is_empty() {
         return Ok(Pair::default());
     }
-    let mut reader = Reader::new(name, block);
-    let sets = [reader.runset(), reader.runset()];
-    let [a, b] = sets;
-    let pair = (a.map_err(|error| broken(name, from, error))?, b.map_err(|error| broken(name, from, error))?);
-    if reader.remaining() > 0 {
-        return Err(violation(name, from, format!("{} bytes are left over", reader.remaining())));
+    let (a, used) = runset_codec::decode_prefix(block).map_err(|error| broken(name, from, error))?;
+    check_within(name, from, a.first().zip(a.last()), (first, end))?;
+    Ok((a, decode_last(name, from, &block[used..], first, end)?))
+}
+
+/// An offer in `block`, as [`decode_pair`] has it, but that natives alone stay where they are.
+pub(crate) fn decode_offer(from: usize, block: &[u8], first: u64, end: u64) -> Result<Offer<'_>> {
+    const NAME: &str = "offer";
+    let (native, used) = View::prefix(block).map_err(|error| broken(NAME, from, error))?;
+    check_within(NAME, from, native.bounds(), (first, end))?;
+    let alien = decode_last(NAME, from, &block[used..], first, end)?;
+    if alien.is_empty() {
+        return Ok(Offer { native: Held::Received(native), alien });
     }
-    for set in [&pair.0, &pair.1] {
-        if let (Some(low), Some(high)) = (set.first(), set.last())
-            && (low < first || high >= end)
-        {
-            return Err(violation(
-                name,
-                from,
-                format!("indices {low} to {high} are outside {first} .. {end}"),
-            ));
+    let native = decode_pair(NAME, from, block, first, end)?.0;
+    Ok(Offer { alien: alien.difference(&native), native: Held::Built(native) })
+}
+
+/// The last set of a block.
+fn decode_last(name: &'static str, from: usize, block: &[u8], first: u64, end: u64) -> Result<RunSet> {
+    let set = runset_codec::decode(block).map_err(|error| broken(name, from, error))?;
+    check_within(name, from, set.first().zip(set.last()), (first, end))?;
+    Ok(set)
+}
+
+fn check_within(name: &str, from: usize, bounds: Option<(u64, u64)>, (first, end): (u64, u64)) -> Result<()> {
+    match bounds {
+        Some((low, high)) if low < first || high >= end => {
+            Err(violation(name, from, format!("indices {low} to {high} are outside {first} .. {end}")))
         }
+        _ => Ok(()),
     }
-    Ok(pair)
 }
 
 /// The error for a block that its sender may not send.

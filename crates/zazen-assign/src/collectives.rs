@@ -15,6 +15,8 @@ pub trait Collectives {
     fn size(&self) -> usize;
     /// Element-wise sum (wrapping) of `values` over all ranks, in place; equal lengths.
     fn allreduce_sum(&self, values: &mut [u64]) -> Result<()>;
+    /// Element-wise exclusive OR over all ranks, in place; equal lengths.
+    fn allreduce_xor(&self, values: &mut [u64]) -> Result<()>;
     /// Element-wise bitwise OR over all ranks, in place; equal lengths.
     fn allreduce_or(&self, values: &mut [u64]) -> Result<()>;
     /// The paper's two-bit operator ([`two_bit`]) over all ranks, in place, 32 entries a word:
@@ -50,6 +52,9 @@ impl Collectives for Solo {
         1
     }
     fn allreduce_sum(&self, _values: &mut [u64]) -> Result<()> {
+        Ok(())
+    }
+    fn allreduce_xor(&self, _values: &mut [u64]) -> Result<()> {
         Ok(())
     }
     fn allreduce_or(&self, _values: &mut [u64]) -> Result<()> {
@@ -119,6 +124,10 @@ impl Collectives for Counting<'_> {
     fn allreduce_sum(&self, values: &mut [u64]) -> Result<()> {
         self.count(size_of_val(values));
         self.inner.allreduce_sum(values)
+    }
+    fn allreduce_xor(&self, values: &mut [u64]) -> Result<()> {
+        self.count(size_of_val(values));
+        self.inner.allreduce_xor(values)
     }
     fn allreduce_or(&self, values: &mut [u64]) -> Result<()> {
         self.count(size_of_val(values));

@@ -4,13 +4,13 @@
 //! left waiting in a later round.
 
 use crate::blocks::violation;
-use crate::fingerprint::{Draws, Fingerprinter};
+use crate::fingerprint::{Draws, Fingerprinter, words_of};
 use crate::{Input, Protocol, Rules};
 use zazen_core::{Error, ErrorKind, Request, Result, RunSet};
 use zazen_wire::codec::{Reader, Writer};
 
 /// Raised with every change of the rounds or of a block's bytes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// The longest reason for not taking part that is told to the others, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
 
@@ -28,6 +28,10 @@ pub(crate) struct Ready {
     mode: u8,
     request: u64,
     target: u64,
+    /// Natives of this rank's node within the target.
+    pub(crate) native: u64,
+    /// About how many bytes this rank would offer if it leads its node.
+    pub(crate) offer_bytes: u64,
     pub(crate) seed: [u8; 16],
 }
 
@@ -35,6 +39,8 @@ pub(crate) struct Ready {
 pub(crate) struct Opening {
     /// Node ids by rank.
     pub(crate) nodes: Vec<u128>,
+    /// Natives and offered bytes by rank.
+    pub(crate) held: Vec<(u64, u64)>,
     pub(crate) seed: [u8; 16],
 }
 
@@ -43,7 +49,8 @@ impl Ready {
         let bits = [input.rules == Rules::Paper, input.protocol == Protocol::Bitmaps, input.verify_exact];
         let mode = bits.iter().enumerate().map(|(at, set)| u8::from(*set) << at).sum();
         let (request, target) = (request_digest(&input.request), target_digest(input.target.as_ref()));
-        Ready { node: input.node, mode, request, target, seed: input.seed }
+        let (native, offer_bytes) = (0, 0);
+        Ready { node: input.node, mode, request, target, native, offer_bytes, seed: input.seed }
     }
 }
 
@@ -58,6 +65,8 @@ pub(crate) fn encode(header: &Header, rank: usize) -> Vec<u8> {
             writer.u128(ready.node);
             writer.u64(ready.request);
             writer.u64(ready.target);
+            writer.u64(ready.native);
+            writer.u64(ready.offer_bytes);
             if rank == 0 {
                 writer.raw(&ready.seed);
             }
@@ -83,11 +92,12 @@ fn decode(bytes: &[u8], rank: usize) -> Result<Header> {
     }
     let mode = reader.u8()?;
     let (node, request, target) = (reader.u128()?, reader.u64()?, reader.u64()?);
+    let (native, offer_bytes) = (reader.u64()?, reader.u64()?);
     let mut seed = [0; 16];
     if rank == 0 {
         seed.copy_from_slice(reader.raw(16)?);
     }
-    Ok(Header::Ready(Ready { node, mode, request, target, seed }))
+    Ok(Header::Ready(Ready { node, mode, request, target, native, offer_bytes, seed }))
 }
 
 /// Judges everyone's headers; the same error on every rank that gets the same headers.
@@ -124,7 +134,11 @@ pub(crate) fn judge(headers: &[Vec<u8>]) -> Result<Opening> {
             ),
         ));
     }
-    Ok(Opening { seed: root.seed, nodes: all.iter().map(|ready| ready.node).collect() })
+    Ok(Opening {
+        seed: root.seed,
+        nodes: all.iter().map(|ready| ready.node).collect(),
+        held: all.iter().map(|ready| (ready.native, ready.offer_bytes)).collect(),
+    })
 }
 
 fn request_digest(request: &Request) -> u64 {
@@ -133,12 +147,44 @@ fn request_digest(request: &Request) -> u64 {
         .fold(0, |digest, value| Draws::from_word(digest ^ value).next())
 }
 
-/// 0 without a target; the fingerprint at fixed points otherwise. Ranks of one job do not forge targets, so
-/// that a chance of about N/2¹²² that two differing ones look equal is enough.
+/// 0 without a target; its size and its fingerprint at a fixed point otherwise. Ranks of one job do not forge
+/// targets, so that a chance of 2⁻⁶⁴ that two differing ones look equal is enough.
 fn target_digest(target: Option<&RunSet>) -> u64 {
     target.map_or(0, |target| {
-        let found = Fingerprinter::fixed().of(target);
-        let mixed = [found.count, found.sums[0], found.sums[1]];
-        mixed.iter().fold(1, |digest, value| Draws::from_word(digest ^ value).next())
+        let [low, high] = words_of(Fingerprinter::fixed().of(target));
+        [target.len(), low, high].iter().fold(1, |digest, value| Draws::from_word(digest ^ value).next())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes() {
+        let ready = |native| Ready {
+            node: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+            mode: 5,
+            request: 0x11,
+            target: 0x22,
+            native,
+            offer_bytes: 0x44,
+            seed: *b"0123456789abcdef",
+        };
+        let mut expected = vec![2, 1, 5];
+        expected.extend((1..=16u8).rev());
+        for word in [0x11u64, 0x22, 0x33, 0x44] {
+            expected.extend(word.to_le_bytes());
+        }
+        assert_eq!(encode(&Header::Ready(ready(0x33)), 1), expected);
+        expected.extend(b"0123456789abcdef");
+        assert_eq!(encode(&Header::Ready(ready(0x33)), 0), expected);
+        let opening = judge(&[expected.clone(), encode(&Header::Ready(ready(7)), 1)]).unwrap();
+        assert_eq!((opening.held, opening.seed), (vec![(0x33, 0x44), (7, 0x44)], *b"0123456789abcdef"));
+        let declined = encode(&Header::Declined(ErrorKind::Unavailable, "no".into()), 3);
+        assert_eq!(declined[..2], [2, 0]);
+        assert_eq!(judge(&[expected.clone(), declined]).err().unwrap().kind(), ErrorKind::Unavailable);
+        expected[0] = 1;
+        assert_eq!(judge(&[expected]).err().unwrap().kind(), ErrorKind::Protocol);
+    }
 }

@@ -30,6 +30,8 @@
 
 mod bitmaps;
 mod blocks;
+mod chunks;
+mod clmul;
 mod collectives;
 mod fingerprint;
 mod header;
@@ -40,8 +42,10 @@ mod rules;
 pub mod scenario;
 pub mod threads;
 
+#[doc(hidden)]
+pub use chunks::Tuning;
 pub use collectives::{Collectives, Counting, Solo, two_bit};
-pub use machine::{Answer, BITMAP_FRAMES_MAX, Machine, Step, assign, decline};
+pub use machine::{Answer, BITMAP_FRAMES_MAX, Machine, Observer, Step, assign, assign_observed, decline};
 pub use rules::DECIDED_TOGETHER_MAX;
 
 use zazen_core::{Request, RunSet};

@@ -5,13 +5,35 @@
 
 use crate::Rules;
 use crate::plane::{Builder, Plane, Reader, WINDOW, fill_range, new_plane, population};
-use zazen_core::{Run, RunSet, runset::Segment};
+use zazen_core::{Run, RunSet};
+use zazen_wire::runset_codec::View;
 
 /// What one node holds of a slice, in indices; no index is in both.
 #[derive(Default)]
-pub(crate) struct Offer {
-    pub(crate) native: RunSet,
+pub(crate) struct Offer<'a> {
+    pub(crate) native: Held<'a>,
     pub(crate) alien: RunSet,
+}
+
+/// Natives as they came, or built where they had to be compared with aliens.
+pub(crate) enum Held<'a> {
+    Received(View<'a>),
+    Built(RunSet),
+}
+
+impl Default for Held<'_> {
+    fn default() -> Self {
+        Held::Received(View::default())
+    }
+}
+
+impl Held<'_> {
+    fn reader(&self) -> Reader<'_> {
+        match self {
+            Held::Received(view) => Reader::of_view(view),
+            Held::Built(set) => Reader::new(set),
+        }
+    }
 }
 
 /// A slice, resolved but for its contested frames.
@@ -38,7 +60,7 @@ pub(crate) fn resolve(
     first: u64,
     end: u64,
     target: Option<&RunSet>,
-    offers: &[Offer],
+    offers: &[Offer<'_>],
 ) -> Resolved {
     let builders = || offers.iter().map(|_| Builder::default()).collect();
     // Windows reach beyond the slice on both sides: the target must not.
@@ -48,8 +70,8 @@ pub(crate) fn resolve(
         first,
         end,
         target: target.as_ref().map(Reader::new),
-        native: Side::new(offers.iter().map(|offer| &offer.native)),
-        alien: Side::new(offers.iter().map(|offer| &offer.alien)),
+        native: Side::new(offers.iter().map(|offer| offer.native.reader())),
+        alien: Side::new(offers.iter().map(|offer| Reader::new(&offer.alien))),
         output: new_plane(),
         native_claims: builders(),
         alien_claims: builders(),
@@ -61,6 +83,10 @@ pub(crate) fn resolve(
     };
     let mut base = first - first % WINDOW;
     while base < end {
+        if let Some(after) = resolver.unwanted(base) {
+            base = after;
+            continue;
+        }
         base = match resolver.stretch(base) {
             Some(after) => after,
             None => {
@@ -116,12 +142,20 @@ struct Side<'a> {
     any: Box<Plane>,
     /// Several nodes have it.
     several: Box<Plane>,
+    /// Whether there is anything that several nodes have.
+    crowded: bool,
 }
 
 impl<'a> Side<'a> {
-    fn new(sets: impl Iterator<Item = &'a RunSet>) -> Side<'a> {
-        let readers = sets.map(Reader::new).collect();
-        Side { readers, planes: Vec::new(), nodes: Vec::new(), any: new_plane(), several: new_plane() }
+    fn new(readers: impl Iterator<Item = Reader<'a>>) -> Side<'a> {
+        Side {
+            readers: readers.collect(),
+            planes: Vec::new(),
+            nodes: Vec::new(),
+            any: new_plane(),
+            several: new_plane(),
+            crowded: false,
+        }
     }
 
     /// Lays out the window at `base`.
@@ -146,6 +180,7 @@ impl<'a> Side<'a> {
             }
             self.nodes.push(node);
         }
+        self.crowded = self.several.iter().any(|word| *word != 0);
     }
 
     fn held(&self) -> impl Iterator<Item = (usize, &Plane)> {
@@ -160,13 +195,22 @@ fn compose(into: &mut Plane, combine: impl Fn(usize) -> u64) -> u64 {
 }
 
 impl Resolver<'_> {
+    /// Where nothing from the window at `base` on is asked for: the window where something is again.
+    fn unwanted(&mut self, base: u64) -> Option<u64> {
+        let target = self.target.as_mut()?;
+        target.advance(base);
+        let next = target.next().map_or(self.end, |(_, first, _)| first - first % WINDOW);
+        (next > base).then_some(next)
+    }
+
     /// Resolves the window at `base` word by word.
     fn window(&mut self, base: u64) {
         self.native.load(base);
         self.alien.load(base);
         let (native, alien, output) = (&self.native, &self.alien, &mut *self.output);
         for (node, plane) in native.held() {
-            let contested = compose(output, |at| plane[at] & native.several[at]);
+            let contested =
+                if native.crowded { compose(output, |at| plane[at] & native.several[at]) } else { 0 };
             self.loads[node] += population(plane) - contested;
             if contested > 0 {
                 self.native_claims[node].push_plane(base, output);
@@ -183,11 +227,16 @@ impl Resolver<'_> {
                 self.alien_claims[node].push_plane(base, output);
             }
         }
-        let several = compose(output, |at| !native.any[at] & alien.several[at]);
-        let sole = compose(output, |at| !native.any[at] & alien.any[at] & !alien.several[at]);
         self.counts[0] += population(&native.any);
-        self.counts[1] += sole + if full { several } else { 0 };
-        self.counts[2] += population(&native.several) + if full { several } else { 0 };
+        if native.crowded {
+            self.counts[2] += population(&native.several);
+        }
+        if !alien.nodes.is_empty() {
+            let several = compose(output, |at| !native.any[at] & alien.several[at]);
+            let sole = compose(output, |at| !native.any[at] & alien.any[at] & !alien.several[at]);
+            self.counts[1] += sole + if full { several } else { 0 };
+            self.counts[2] += if full { several } else { 0 };
+        }
         self.residue_of_window(base);
     }
 
@@ -227,7 +276,7 @@ impl Resolver<'_> {
             limit = match reader.next() {
                 None => limit,
                 Some((_, first, _)) if first > base => limit.min(first),
-                Some((Segment::Run(run), _, last)) => {
+                Some((Some(run), _, last)) => {
                     active.push((node, run));
                     limit.min(last + 1)
                 }

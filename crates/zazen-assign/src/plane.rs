@@ -4,6 +4,7 @@
 //! into a set and finds the strided runs again, so that regular placements stay described.
 
 use zazen_core::{Run, RunSet, runset::Segment};
+use zazen_wire::runset_codec::{Part, View};
 
 /// Indices per window.
 pub(crate) const WINDOW: u64 = 1 << 16;
@@ -56,36 +57,64 @@ fn fill_stride(plane: &mut Plane, first: usize, last: usize, step: usize) {
     plane[high] |= word & (u64::MAX >> (63 - last % 64));
 }
 
-fn span(segment: &Segment<'_>) -> (u64, u64) {
-    match segment {
-        Segment::Run(run) => (run.first, run.last()),
-        Segment::Sparse { base, .. } | Segment::Bits { base, .. } => (*base, base + (WINDOW - 1)),
+/// A part of a set, wherever it is.
+#[derive(Clone, Copy)]
+enum Piece<'a> {
+    Run(Run),
+    Sparse { base: u64, offsets: &'a [u16] },
+    Words { base: u64, words: &'a [u64] },
+    Bytes { base: u64, skipped: usize, bytes: &'a [u8] },
+}
+
+impl Piece<'_> {
+    fn span(&self) -> (u64, u64) {
+        match self {
+            Piece::Run(run) => (run.first, run.last()),
+            Piece::Sparse { base, .. } | Piece::Words { base, .. } | Piece::Bytes { base, .. } => {
+                (*base, base + (WINDOW - 1))
+            }
+        }
     }
 }
 
 /// A set, read window by window.
 pub(crate) struct Reader<'a> {
-    segments: Vec<Segment<'a>>,
+    pieces: Vec<Piece<'a>>,
     at: usize,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(set: &'a RunSet) -> Reader<'a> {
-        Reader { segments: set.segments().collect(), at: 0 }
+        let piece = |segment| match segment {
+            Segment::Run(run) => Piece::Run(run),
+            Segment::Sparse { base, offsets } => Piece::Sparse { base, offsets },
+            Segment::Bits { base, words, .. } => Piece::Words { base, words },
+        };
+        Reader { pieces: set.segments().map(piece).collect(), at: 0 }
     }
 
-    /// Passes the segments that end before `base`; windows are visited in ascending order.
+    /// Reads a set where it was received.
+    pub(crate) fn of_view(view: &'a View<'a>) -> Reader<'a> {
+        let piece = |part: &'a Part<'a>| match part {
+            Part::Run(run) => Piece::Run(*run),
+            Part::Sparse { base, offsets } => Piece::Sparse { base: *base, offsets },
+            Part::Bitmap { base, skipped, bytes } => Piece::Bytes { base: *base, skipped: *skipped, bytes },
+        };
+        Reader { pieces: view.parts().iter().map(piece).collect(), at: 0 }
+    }
+
+    /// Passes the pieces that end before `base`; windows are visited in ascending order.
     pub(crate) fn advance(&mut self, base: u64) {
-        while self.segments.get(self.at).is_some_and(|segment| span(segment).1 < base) {
+        while self.pieces.get(self.at).is_some_and(|piece| piece.span().1 < base) {
             self.at += 1;
         }
     }
 
-    /// The segment that holds `base` or follows it, with its span; after [`Reader::advance`] to `base`.
-    pub(crate) fn next(&self) -> Option<(Segment<'a>, u64, u64)> {
-        self.segments.get(self.at).map(|segment| {
-            let (first, last) = span(segment);
-            (*segment, first, last)
+    /// The piece that holds `base` or follows it, if it is a run, and its span; after [`Reader::advance`] to `base`.
+    pub(crate) fn next(&self) -> Option<(Option<Run>, u64, u64)> {
+        self.pieces.get(self.at).map(|piece| {
+            let (first, last) = piece.span();
+            (if let Piece::Run(run) = piece { Some(*run) } else { None }, first, last)
         })
     }
 
@@ -98,12 +127,12 @@ impl<'a> Reader<'a> {
     pub(crate) fn fill(&mut self, base: u64, plane: &mut Plane) {
         self.advance(base);
         let end = base + (WINDOW - 1);
-        for segment in &self.segments[self.at..] {
-            if span(segment).0 > end {
+        for piece in &self.pieces[self.at..] {
+            if piece.span().0 > end {
                 break;
             }
-            match segment {
-                Segment::Run(run) => {
+            match piece {
+                Piece::Run(run) => {
                     let skipped = base.saturating_sub(run.first).div_ceil(run.step);
                     let first = run.first + skipped * run.step;
                     let last = run.last().min(end);
@@ -116,18 +145,32 @@ impl<'a> Reader<'a> {
                         );
                     }
                 }
-                Segment::Sparse { offsets, .. } => {
+                Piece::Sparse { offsets, .. } => {
                     for offset in *offsets {
                         plane[usize::from(offset >> 6)] |= 1 << (offset & 63);
                     }
                 }
-                Segment::Bits { words, .. } => {
+                Piece::Words { words, .. } => {
                     for (into, from) in plane.iter_mut().zip(*words) {
                         *into |= from;
                     }
                 }
+                Piece::Bytes { skipped, bytes, .. } => fill_bytes(plane, *skipped, bytes),
             }
         }
+    }
+}
+
+/// Adds `bytes` from byte `skipped` of the plane on.
+fn fill_bytes(plane: &mut Plane, skipped: usize, bytes: &[u8]) {
+    let (head, rest) = bytes.split_at((8 - skipped % 8).min(bytes.len()) % 8);
+    let (words, tail) = rest.as_chunks::<8>();
+    let mut single = |place: usize, byte: u8| plane[place / 8] |= u64::from(byte) << (8 * (place % 8));
+    head.iter().enumerate().for_each(|(at, byte)| single(skipped + at, *byte));
+    let after = skipped + head.len() + 8 * words.len();
+    tail.iter().enumerate().for_each(|(at, byte)| single(after + at, *byte));
+    for (into, word) in plane[(skipped + head.len()) / 8..].iter_mut().zip(words) {
+        *into |= u64::from_le_bytes(*word);
     }
 }
 
@@ -208,7 +251,11 @@ mod tests {
             let expected: BTreeSet<u64> =
                 runs.iter().flat_map(|run| (0..run.count).map(|k| run.first + k * run.step)).collect();
             let set = RunSet::from_runs(runs);
+            let mut bytes = Vec::new();
+            zazen_wire::runset_codec::encode(&set, &mut bytes);
+            let view = View::prefix(&bytes).unwrap().0;
             let (mut reader, mut builder, mut plane) = (Reader::new(&set), Builder::default(), new_plane());
+            let (mut received, mut other) = (Reader::of_view(&view), new_plane());
             let mut found = Vec::new();
             for base in (0..14 * WINDOW).step_by(WINDOW as usize) {
                 plane.fill(0);
@@ -216,6 +263,9 @@ mod tests {
                 if reader.touches(base) {
                     reader.fill(base, &mut plane);
                 }
+                other.fill(0);
+                received.fill(base, &mut other);
+                prop_assert!(other == plane, "window {}", base);
                 found.extend(ones(&plane[..]).iter().map(|bit| base + bit));
                 builder.push_plane(base, &plane);
             }

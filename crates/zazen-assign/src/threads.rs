@@ -220,6 +220,9 @@ impl Collectives for ThreadRank {
     fn allreduce_sum(&self, values: &mut [u64]) -> Result<()> {
         self.allreduce("allreduce_sum", values, u64::wrapping_add)
     }
+    fn allreduce_xor(&self, values: &mut [u64]) -> Result<()> {
+        self.allreduce("allreduce_xor", values, |a, b| a ^ b)
+    }
     fn allreduce_or(&self, values: &mut [u64]) -> Result<()> {
         self.allreduce("allreduce_or", values, |a, b| a | b)
     }

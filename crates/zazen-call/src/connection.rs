@@ -6,7 +6,7 @@
 use crate::handshake;
 use crate::key::ClusterKey;
 use crate::message::Outgoing;
-use crate::stream::{Fault, Stream};
+use crate::stream::{Fault, Stream, Watch};
 use crate::{Identity, Reply, tcp, unix};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -141,7 +141,17 @@ impl Connection {
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
         // Fails only for a socket that is none; then the next call says so.
-        let _ = self.stream.set_send_timeout(timeout);
+        let _ = self.stream.set_send_timeout(self.stream.until_watch(timeout));
+    }
+
+    /// Looks into a peer's silence: whenever nothing has come for `every` while a reply is due, `still_there` is asked,
+    /// and the call is `TimedOut` at once if it says no. [`Connection::set_timeout`] bounds the whole all the same. A
+    /// send in which nothing moves for `every` is `TimedOut`.
+    ///
+    /// `still_there` runs on the calling thread and should take no longer than `every`.
+    pub fn watch(&mut self, every: Duration, still_there: impl FnMut() -> bool + Send + 'static) {
+        self.stream.set_watch(Some(Watch { every, still_there: Box::new(still_there) }));
+        self.set_timeout(self.timeout);
     }
 
     /// False once a call failed in the middle: every further call is `Unavailable`; reconnect.

@@ -74,6 +74,15 @@ pub(crate) struct Stream {
     /// As set in the kernel.
     receive_timeout: Option<Duration>,
     deadline: Option<Deadline>,
+    watch: Option<Watch>,
+}
+
+/// Asks a silent peer's whereabouts, so that one that hangs is told from one that is busy.
+pub(crate) struct Watch {
+    /// Silence after which it asks, each time.
+    pub every: Duration,
+    /// Whether to wait on.
+    pub still_there: Box<dyn FnMut() -> bool + Send>,
 }
 
 /// When receiving must be over.
@@ -95,7 +104,13 @@ impl Stream {
             fds_cut: false,
             receive_timeout: None,
             deadline: None,
+            watch: None,
         }
+    }
+
+    /// From the next [`Stream::allow_in_all`] on, silence is looked into.
+    pub(crate) fn set_watch(&mut self, watch: Option<Watch>) {
+        self.watch = watch;
     }
 
     pub(crate) fn socket(&self) -> &Arc<OwnedFd> {
@@ -115,7 +130,19 @@ impl Stream {
     /// From now on all receives together may take so long.
     pub(crate) fn allow_in_all(&mut self, timeout: Option<Duration>) -> Result<(), Fault> {
         self.deadline = timeout.map(|timeout| Deadline { at: Instant::now() + timeout, fresh: true });
-        self.set_receive_timeout(timeout)
+        self.set_receive_timeout(self.until_watch(timeout))
+    }
+
+    /// `timeout`, or the time until the watch asks, if that is sooner.
+    pub(crate) fn until_watch(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let every = self.watch.as_ref().map(|watch| watch.every);
+        timeout.into_iter().chain(every).min()
+    }
+
+    /// Nothing came for a while: whether there is a reason to wait on.
+    fn waits_on(&mut self) -> bool {
+        let in_time = self.deadline.as_ref().is_none_or(|deadline| Instant::now() < deadline.at);
+        in_time && self.watch.as_mut().is_some_and(|watch| (watch.still_there)())
     }
 
     /// It is a system call only where the bound changes.
@@ -137,7 +164,7 @@ impl Stream {
         if left.is_zero() {
             return Err(Fault::Stalled);
         }
-        self.set_receive_timeout(Some(left))
+        self.set_receive_timeout(self.until_watch(Some(left)))
     }
 
     /// Bounds the time in which a send must make some progress.
@@ -181,6 +208,7 @@ impl Stream {
                 Ok(0) if self.start == self.end => return Ok(None),
                 Ok(0) => return Err(Fault::Closed),
                 Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if self.waits_on() => {}
                 Err(errno) => return Err(Fault::from_errno(errno)),
             }
         }
@@ -285,6 +313,7 @@ impl Stream {
                 Ok((0, _)) => return Err(Fault::Closed),
                 Ok((count, _)) => return Ok(count),
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if self.waits_on() => {}
                 Err(errno) => return Err(Fault::from_errno(errno)),
             }
         }

@@ -121,6 +121,74 @@ fn a_daemon_may_die_at_any_byte_of_its_reply() {
     }
 }
 
+/// Calls a daemon that answers the first `cut` bytes of `reply(1, 0, b"some payload")`, and the rest when `go_on` says so;
+/// silence is looked into by `still_there`.
+fn told_by_a_slow_one(
+    cut: usize,
+    go_on: std::sync::mpsc::Receiver<()>,
+    timeout: Duration,
+    still_there: impl FnMut() -> bool + Send + 'static,
+) -> (zazen_core::Result<Vec<u8>>, bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let whole = reply(1, 0, b"some payload");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 64]).unwrap();
+            stream.write_all(&whole[..cut]).unwrap();
+            if go_on.recv().is_ok() {
+                stream.write_all(&whole[cut..]).unwrap();
+            }
+            // Until the client hangs up.
+            let _ = stream.read(&mut [0]);
+        });
+        let mut connection = Connection::unix(&socket, PATIENCE).unwrap();
+        connection.set_timeout(Some(timeout));
+        connection.watch(Duration::from_millis(15), still_there);
+        let answer = connection.call(SERVICE, ECHO, b"", &[]).map(|reply| reply.payload);
+        (answer, connection.is_alive())
+    })
+}
+
+#[test]
+fn silence_is_looked_into() {
+    for cut in [0, 1, 63, 64, 70] {
+        // It is there, and answers in the end.
+        let (go, gone) = std::sync::mpsc::channel();
+        let mut asked = 0;
+        let (answer, alive) = told_by_a_slow_one(cut, gone, PATIENCE, move || {
+            asked += 1;
+            if asked == 2 {
+                go.send(()).unwrap();
+            }
+            true
+        });
+        assert_eq!((answer.unwrap().as_slice(), alive), (&b"some payload"[..], true));
+        // It is not: given up at the third look.
+        let (go, gone) = std::sync::mpsc::channel();
+        let mut asked = 0;
+        let (answer, alive) = told_by_a_slow_one(cut, gone, PATIENCE, move || {
+            asked += 1;
+            assert!(asked <= 3, "asked once more after a no");
+            let _held_until_now = &go;
+            asked < 3
+        });
+        check(answer.unwrap_err(), ErrorKind::TimedOut, &["did not move", "in time"]);
+        assert!(!alive);
+        // It is there for ever and says nothing: the whole call is bounded.
+        let (go, gone) = std::sync::mpsc::channel();
+        let bound = Duration::from_millis(80);
+        let (answer, alive) = told_by_a_slow_one(cut, gone, bound, move || {
+            let _held_until_now = &go;
+            true
+        });
+        check(answer.unwrap_err(), ErrorKind::TimedOut, &["did not move", "in time"]);
+        assert!(!alive);
+    }
+}
+
 #[test]
 fn a_reply_that_breaks_the_protocol_is_refused() {
     let good = reply(1, 0, b"some payload");

@@ -10,7 +10,7 @@ mod target;
 mod testbed;
 
 use clap::{Parser, Subcommand};
-use commands::{assign, datasets, evict, key, load, ls, pin, push, stat, status, verify};
+use commands::{assign, bench, datasets, evict, key, load, ls, pin, plugin, push, stat, status, verify};
 use std::process::ExitCode;
 
 /// Zazen keeps the frames of simulations on the disks of the nodes that analyse them.
@@ -53,8 +53,12 @@ enum Command {
     Verify(verify::Verify),
     /// Run the assignment protocol on a scenario
     Assign(assign::Assign),
+    /// Measure: the assignment protocol at any scale
+    Bench(bench::Bench),
     /// Make and break a cluster on this machine
     Testbed(commands::testbed::Testbed),
+    /// Generate the stubs of a plug-in from its header
+    Plugin(plugin::Plugin),
     /// Make a cluster key
     Key(key::Key),
 }
@@ -78,7 +82,9 @@ fn main() -> ExitCode {
         Command::Pin(arguments) => pin::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Assign(arguments) => assign::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Testbed(arguments) => commands::testbed::run(arguments),
+        Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Key(arguments) => key::run(&arguments),
     };
     match outcome {

@@ -33,6 +33,11 @@ pub(crate) fn note(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stderr(), "zazen: {}", text.as_ref());
 }
 
+/// Writes a compiler-like message to stderr as it is: editors look for its place at the line's beginning.
+pub(crate) fn diagnostic(text: impl AsRef<str>) {
+    let _ = writeln!(std::io::stderr(), "{}", text.as_ref());
+}
+
 /// A table for people: columns as wide as their widest cell, numbers to the right.
 pub(crate) struct Table {
     header: Vec<&'static str>,

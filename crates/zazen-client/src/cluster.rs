@@ -107,6 +107,16 @@ impl Remote {
         self.connection.set_timeout(timeout);
     }
 
+    /// From now on a call that a local daemon leaves unanswered for `silence` is followed by a ping on another
+    /// connection; unless that is answered within the same time (at most [`CONNECT_TIMEOUT`]), the call is `TimedOut`
+    /// and the connection dead. A daemon that is only busy answers pings.
+    pub fn give_up_after(&mut self, silence: Duration) {
+        let target = self.target.clone();
+        if matches!(target, Target::Local(_)) {
+            self.connection.watch(silence, move || answers(&target, silence.min(CONNECT_TIMEOUT)));
+        }
+    }
+
     fn control(&mut self, function: u16) -> Result<Reply> {
         self.connection.call(service::CONTROL, function, &[], &[])
     }
@@ -223,6 +233,16 @@ impl Remote {
     pub fn list(&mut self, handle: u32, from: u64, rows_max: u32) -> Result<Listing> {
         self.ask(frames_fn::LIST, &List { handle, from, rows_max })
     }
+}
+
+/// Whether the daemon at `target` answers a new caller within `timeout` to each of its questions.
+pub(crate) fn answers(target: &Target, timeout: Duration) -> bool {
+    let pinged = Remote::connect_within(target, None, timeout).and_then(|mut remote| {
+        remote.set_timeout(Some(timeout));
+        remote.ping()
+    });
+    // One with too many connections is there all the same.
+    !pinged.is_err_and(|error| error.kind() != ErrorKind::Busy)
 }
 
 /// Whether an error says that the daemon, not the request, is at fault: another way may still succeed.

@@ -6,6 +6,7 @@
 pub mod cluster;
 mod direct;
 pub mod load;
+mod lost;
 pub mod nodes;
 pub mod push;
 pub mod read;

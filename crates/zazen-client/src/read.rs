@@ -1,22 +1,24 @@
 //! Reading frames: storage order, read-ahead within a memory bound, several files in flight, checksums checked.
-
 //!
 //! A feeder thread fetches descriptors ahead of use, reader threads read them into pooled buffers, and the consumer
 //! takes frames as they come, or reads some itself when none is ready.
 
 mod access;
 mod buffer;
+mod extent;
 mod feed;
 pub(crate) mod job;
 mod pipeline;
+mod resident;
 mod turn;
+mod window;
 
 pub(crate) use access::{Access, DaemonSpec, scan_one};
 pub(crate) use buffer::Pool;
 pub(crate) use feed::Scan;
 
 use access::{Got, LastFile};
-use buffer::Buffer;
+use buffer::Slice;
 use pipeline::{Outcome, Pipeline};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -48,7 +50,8 @@ impl Default for ReadOptions {
     }
 }
 
-/// A frame in memory. Its buffer goes back to the reader's pool when the last clone is dropped.
+/// A frame in memory. Its buffer goes back to the reader's pool when the last clone is dropped. Frames of up to 16 KiB
+/// share one of up to 256 KiB with those read together with them: whoever keeps few of them for long copies them.
 #[derive(Clone)]
 pub struct Frame {
     /// Its number.
@@ -57,12 +60,12 @@ pub struct Frame {
     pub delivery: Option<Delivery>,
     /// Absolute path by which a program can open the bytes: in the cache if cached, else on the backing store.
     pub path: PathBuf,
-    buffer: Arc<Buffer>,
+    buffer: Slice,
 }
 
 impl Frame {
     pub(crate) fn new(number: u64, got: Got) -> Frame {
-        Frame { number, delivery: got.delivery, path: got.path, buffer: Arc::new(got.buffer) }
+        Frame { number, delivery: got.delivery, path: got.path, buffer: got.buffer }
     }
 
     /// The bytes.
@@ -205,6 +208,14 @@ impl Iterator for FrameReader {
         {
             return None;
         }
+        self.next_ready()
+    }
+}
+
+impl FrameReader {
+    /// The next frame if this side has it in hand: waits for nothing and reads nothing. `None` does not tell whether
+    /// more will come.
+    pub fn next_ready(&mut self) -> Option<std::result::Result<Frame, Error>> {
         let outcome = self.local.pop_front()?;
         self.shared.pipeline.taken(&outcome);
         self.remaining = self.remaining.saturating_sub(1);

@@ -1,7 +1,8 @@
 //! A dataset opened through the node's daemon, or straight from the backing store when none answers.
 
-use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, daemon_is_gone};
+use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
 use crate::direct::{Direct, DirectSpec, absolute};
+use crate::lost::{Retry, warn_of_lost_daemon};
 use crate::read::{Access, DaemonSpec, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::warn::warn_once;
@@ -13,8 +14,13 @@ use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
 use zazen_wire::codec::{Message, Reader, Writer};
 use zazen_wire::frames::{DatasetInfo, NodeInfo};
 
-/// How long a daemon may take to list a large directory or to answer a query, before it counts as dead.
+/// How long a daemon that answers pings may take to list a large directory or to answer a query, before it counts
+/// as dead.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a daemon may answer nothing at all, before it counts as dead, where the user does not say.
+const SILENCE: Duration = Duration::from_secs(10);
+/// The longest silence that a user may ask for: a day.
+const SILENCE_MAX_S: f64 = 86_400.0;
 
 /// How to open.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +34,9 @@ pub struct OpenOptions {
     pub backing: Option<String>,
     /// Don't ask a daemon at all.
     pub direct: bool,
+    /// How long a daemon may leave a call unanswered before it is pinged; one that does not answer the ping within
+    /// the same time again (at most 5 s) hangs and is done without. `None`: `$ZAZEN_TIMEOUT` in seconds, or 10 s.
+    pub silence: Option<Duration>,
 }
 
 /// The daemon's side of an opened dataset.
@@ -42,6 +51,8 @@ struct Local {
 pub struct Dataset {
     path: PathBuf,
     local: Option<Local>,
+    /// The daemon that left off, and when to look for it again.
+    lost: Option<(DaemonSpec, Retry)>,
     node: u128,
     direct_spec: DirectSpec,
     direct: Option<Arc<Direct>>,
@@ -61,7 +72,7 @@ impl Dataset {
             Some(local) => local.node.node,
             None => zazen_env::random_u128()?,
         };
-        let mut dataset = Dataset { path, local, node, direct_spec, direct: None, extent: None };
+        let mut dataset = Dataset { path, local, lost: None, node, direct_spec, direct: None, extent: None };
         if dataset.local.is_none() {
             dataset.direct()?;
         }
@@ -232,35 +243,52 @@ impl Dataset {
     }
 
     /// Asks the daemon, a second time on a new connection if the first is lost; `None` if there is none, or none any
-    /// more (with a warning).
+    /// more (with a warning). One that left off before is looked for now and then.
     fn with_daemon<T>(&mut self, mut ask: impl FnMut(&mut Local) -> Result<T>) -> Result<Option<T>> {
+        self.look_again();
         let Some(local) = &mut self.local else { return Ok(None) };
         let first = match ask(local) {
             Err(error) if lost(local, &error) => error,
             answer => return answer.map(Some),
         };
-        tracing::debug!("{first}; connecting again");
-        let reopened =
-            connect(&local.spec.target).and_then(|(remote, node)| open_on(remote, node, local.spec.clone()));
-        let second = match reopened {
-            Ok(reopened) => {
-                *local = reopened;
-                match ask(local) {
-                    Err(error) if lost(local, &error) => error,
-                    answer => return answer.map(Some),
+        let last = match first.kind() {
+            // It hangs: asked again it would hang again.
+            ErrorKind::TimedOut => first,
+            _ => {
+                tracing::debug!("{first}; connecting again");
+                match open_again(&local.spec) {
+                    Ok(reopened) => {
+                        *local = reopened;
+                        match ask(local) {
+                            Err(error) if lost(local, &error) => error,
+                            answer => return answer.map(Some),
+                        }
+                    }
+                    Err(error) if daemon_is_gone(&error) => error,
+                    Err(error) => return Err(error),
                 }
             }
-            Err(error) if daemon_is_gone(&error) => error,
-            Err(error) => return Err(error),
         };
-        let text = format!(
-            "the Zazen daemon left off ({second}); {} is read straight from the backing store from now on. Results \
-             are the same, only slower; restart it with `zazend`",
-            self.path.display()
-        );
-        warn_once("lost daemon", &text);
+        warn_of_lost_daemon(&local.spec, &self.path, &last);
+        self.lost = Some((local.spec.clone(), Retry::new(local.spec.silence)));
         self.local = None;
         Ok(None)
+    }
+
+    /// Takes a daemon that left off back if it answers again.
+    fn look_again(&mut self) {
+        let Some((spec, retry)) = &mut self.lost else { return };
+        if !retry.finds(spec) {
+            return;
+        }
+        match open_again(spec) {
+            Ok(local) => {
+                tracing::info!("the {} answers again", spec.target);
+                self.local = Some(local);
+                self.lost = None;
+            }
+            Err(error) => tracing::debug!("{error}; going on without it"),
+        }
     }
 }
 
@@ -298,17 +326,51 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// Whether `error` means that the daemon is lost. One that says no over a living connection speaks of the dataset
-/// or of the backing store.
-fn lost(local: &Local, error: &Error) -> bool {
-    error.kind() == ErrorKind::ShuttingDown || !local.remote.is_alive()
+/// or of the backing store. The error may come from a connection of its own, as a scan's does: then the daemon is
+/// asked.
+fn lost(local: &mut Local, error: &Error) -> bool {
+    if error.kind() == ErrorKind::ShuttingDown || !local.remote.is_alive() {
+        return true;
+    }
+    match error.kind() {
+        ErrorKind::TimedOut => !answers(&local.spec.target, local.spec.patience()),
+        _ => daemon_is_gone(error) && local.remote.ping().is_err(),
+    }
 }
 
-fn connect(target: &Target) -> Result<(Remote, NodeInfo)> {
-    let mut remote = Remote::connect(target, None)?;
-    remote.set_timeout(Some(CONNECT_TIMEOUT));
+fn connect(target: &Target, silence: Duration) -> Result<(Remote, NodeInfo)> {
+    let patience = silence.min(CONNECT_TIMEOUT);
+    let mut remote = Remote::connect_within(target, None, patience)?;
+    remote.set_timeout(Some(patience));
     let node = remote.hello()?;
-    remote.set_timeout(Some(CALL_TIMEOUT));
+    remote.set_timeout(Some(CALL_TIMEOUT.max(silence)));
+    remote.give_up_after(silence);
     Ok((remote, node))
+}
+
+fn open_again(spec: &DaemonSpec) -> Result<Local> {
+    let (remote, node) = connect(&spec.target, spec.silence)?;
+    open_on(remote, node, spec.clone())
+}
+
+/// How long a daemon may be silent: as the user says, or the default.
+fn silence(options: &OpenOptions) -> Result<Duration> {
+    if let Some(silence) = options.silence {
+        return Ok(silence);
+    }
+    let Some(text) = variable("ZAZEN_TIMEOUT") else { return Ok(SILENCE) };
+    parse_silence(&text)
+}
+
+fn parse_silence(text: &str) -> Result<Duration> {
+    let seconds: Option<f64> = text.trim().parse().ok();
+    match seconds.filter(|seconds| *seconds > 0.0 && *seconds <= SILENCE_MAX_S) {
+        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+        None => Err(Error::new(
+            ErrorKind::Config,
+            format!("$ZAZEN_TIMEOUT is {text:?}; give seconds, more than 0 and at most {SILENCE_MAX_S}"),
+        )),
+    }
 }
 
 fn open_on(mut remote: Remote, node: NodeInfo, spec: DaemonSpec) -> Result<Local> {
@@ -321,6 +383,7 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
     let explicit = options.socket.clone().or_else(|| variable("ZAZEN_SOCKET").map(PathBuf::from));
     let socket = explicit.or_else(testbed_socket).unwrap_or_else(zazen_env::socket_path::find_socket_path);
     let target = Target::Local(socket.clone());
+    let silence = silence(options)?;
     let no_daemon = |error: &Error| {
         let text = format!(
             "no Zazen daemon answers at {} ({error}); reading straight from the backing store. Results are the \
@@ -329,7 +392,7 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
         );
         warn_once("no daemon", &text);
     };
-    let (remote, node) = match connect(&target) {
+    let (remote, node) = match connect(&target, silence) {
         Ok(connected) => connected,
         Err(error) if daemon_is_gone(&error) || error.kind() == ErrorKind::NotFound => {
             no_daemon(&error);
@@ -347,7 +410,8 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
         warn_once(&format!("outside {}", path.display()), &text);
         return Ok(None);
     };
-    let spec = DaemonSpec { target, path: known, pattern: options.pattern.clone() };
+    let pattern = options.pattern.clone();
+    let spec = DaemonSpec { target, path: known, pattern, node: node.name.clone(), silence };
     match open_on(remote, node, spec) {
         Ok(local) => Ok(Some(local)),
         Err(error) if daemon_is_gone(&error) => {
@@ -370,6 +434,17 @@ fn beneath_roots(path: &Path, roots: &[String]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silences_are_seconds() {
+        assert_eq!(parse_silence("2.5").unwrap(), Duration::from_millis(2500));
+        assert_eq!(parse_silence(" 10 ").unwrap(), SILENCE);
+        for bad in ["", "0", "-1", "nan", "inf", "1e9", "ten", "5s"] {
+            let error = parse_silence(bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config, "{bad}");
+            assert!(error.to_string().contains("ZAZEN_TIMEOUT"), "{error}");
+        }
+    }
 
     #[test]
     fn what_rank_0_tells_survives_the_way() {

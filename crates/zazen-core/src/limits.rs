@@ -12,6 +12,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 /// Descriptors in one message; the kernel's own bound is 253.
 pub const FDS_PER_MESSAGE_MAX: usize = 64;
+/// Frames in one batch of a scan; packed ones share descriptors.
+pub const BATCH_FRAMES_MAX: usize = 1024;
 /// The directory inside a dataset's cache folder that holds Zazen's own files; no frame path may use it.
 pub const OWN_DIR: &str = ".zazen";
 /// What the name of a daemon's socket gets for the lock file by which readers of its spinning disk take turns; there is

@@ -13,6 +13,9 @@
 //! unlike steps therefore takes room in proportion to the span in which they overlap (1 bit per number): cut
 //! sets that come from strangers to the request first.
 //!
+//! Blocks are shared between a set and its copies and slices until one of them is changed: copying a set, cutting
+//! it at window borders and moving it by whole windows copy no block.
+//!
 //! No number is larger than [`NUMBER_MAX`].
 
 mod append;
@@ -30,6 +33,7 @@ use ops::{Op, combine};
 pub use run::{NUMBER_MAX, Run};
 use segment::Seg;
 pub use segment::Segment;
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
@@ -124,6 +128,24 @@ impl RunSet {
         set
     }
 
+    /// The numbers of a bitmap of any length: number `first + 64·w + b` is in the set where bit `b` of `words[w]`
+    /// is set. Takes one pass over the words; `first` is a multiple of 65 536 and no number is beyond
+    /// [`NUMBER_MAX`], or it panics.
+    pub fn from_words(first: u64, words: &[u64]) -> RunSet {
+        assert!(
+            first.is_multiple_of(segment::WINDOW),
+            "a bitmap begins at {first}, not at a multiple of 65536"
+        );
+        let mut set = RunSet::new();
+        for (window, words) in words.chunks(segment::WORDS).enumerate() {
+            let base = first.checked_add(window as u64 * segment::WINDOW);
+            let added = base.is_some_and(|base| set.extend_bits(base, words));
+            assert!(added || words.iter().all(|word| *word == 0), "a bitmap reaches beyond {NUMBER_MAX}");
+        }
+        set.seal();
+        set
+    }
+
     /// How many numbers.
     pub fn len(&self) -> u64 {
         self.len
@@ -186,7 +208,8 @@ impl RunSet {
 
     /// Adds the numbers of a bitmap as in [`Segment::Bits`], all of them behind the last number; false, and
     /// nothing is added, if they are not, or if `base` or `words` are not of that form. For decoders.
-    pub fn extend_bits(&mut self, base: u64, words: &[u64]) -> bool {
+    pub fn extend_bits<'a>(&mut self, base: u64, words: impl Into<Cow<'a, [u64]>>) -> bool {
+        let words = words.into();
         let formed = base.is_multiple_of(segment::WINDOW) && words.len() <= segment::WORDS;
         let Some(first) = words.iter().position(|word| *word != 0).filter(|_| formed) else {
             return formed;
@@ -339,13 +362,18 @@ impl RunSet {
 
     /// All numbers ascending; lazy.
     pub fn iter(&self) -> impl Iterator<Item = u64> + Clone + '_ {
-        iter::Numbers::new(&self.segs, self.len)
+        iter::Numbers::new(self.segs.iter().cloned(), self.len)
     }
 
     /// The set as disjoint strided runs ascending by first number, greedy from the left; lazy. The sequence
     /// depends on the set alone, so equal sets print alike.
     pub fn runs(&self) -> impl Iterator<Item = Run> + Clone + '_ {
-        iter::Runs::new(&self.segs)
+        iter::Runs::new(self.segs.iter().cloned())
+    }
+
+    /// As [`RunSet::runs`], for those who cannot borrow the set. Of a copy: copies share their blocks.
+    pub fn into_runs(self) -> impl Iterator<Item = Run> + Clone + Send + Sync + 'static {
+        iter::Runs::new(self.segs.into_iter())
     }
 
     /// The segments as stored.
@@ -353,7 +381,7 @@ impl RunSet {
         self.segs.iter().map(Seg::view)
     }
 
-    /// Heap bytes held.
+    /// Heap bytes held; blocks that a set shares with its copies count in each.
     pub fn heap_bytes(&self) -> usize {
         let segments = self.segs.capacity() * segment::SEGMENT_BYTES;
         let blocks = self.segs.iter().map(Seg::heap_bytes).sum::<usize>();

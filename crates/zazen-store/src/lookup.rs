@@ -11,7 +11,7 @@ use zazen_env::Disk;
 use zazen_wire::record::{Record, RecordOp, Storage};
 
 /// Behind every packed frame: files of their own, in log order.
-const POSITION_FILES: u64 = 1 << 62;
+pub(crate) const POSITION_FILES: u64 = 1 << 62;
 const POSITION_ALIENS: u64 = 1 << 61;
 
 impl<D: Disk> Dataset<D> {

@@ -68,6 +68,18 @@ pub struct Entry {
     pub(crate) place: DiskPath,
 }
 
+impl Entry {
+    /// Whether both frames are packed in one file: whoever may read the one may read the other.
+    pub fn is_packed_with(&self, other: &Entry) -> bool {
+        self.is_packed() && other.is_packed() && self.place == other.place
+    }
+
+    /// Packed frames have addresses as positions, files of their own lie behind all of those.
+    fn is_packed(&self) -> bool {
+        self.position < crate::lookup::POSITION_FILES
+    }
+}
+
 /// Where [`crate::Store::entries_page`] goes on; begin with the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntriesCursor {

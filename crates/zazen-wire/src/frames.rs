@@ -142,7 +142,8 @@ pub struct ScanOpened {
 pub struct ScanNext {
     /// From [`ScanOpened`].
     pub scan: u32,
-    /// At most so many frames (the daemon also bounds it by [`zazen_core::limits::FDS_PER_MESSAGE_MAX`]).
+    /// At most so many frames (the daemon also bounds it by [`zazen_core::limits::BATCH_FRAMES_MAX`], and the files
+    /// that hold them by [`zazen_core::limits::FDS_PER_MESSAGE_MAX`]).
     pub frames_max: u16,
     /// At most so many bytes together, but at least one frame.
     pub bytes_max: u64,
@@ -172,7 +173,7 @@ pub struct BatchEntry {
     pub number: u64,
     /// How it came.
     pub delivery: Delivery,
-    /// Index into the message's descriptors, where there is one.
+    /// Index into the message's descriptors, where there is one; packed frames share it.
     pub fd: Option<u16>,
     /// Where the frame begins in the descriptor's file, in bytes.
     pub offset: u64,

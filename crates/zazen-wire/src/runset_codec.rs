@@ -1,5 +1,6 @@
-//! Run sets as bytes: each part in its smallest encoding, save that gaps that would save less than an eighth
-//! of a large bitmap yield to it for speed.
+//! Run sets as bytes: each part in its cheapest encoding, which is the smallest save that gaps must be less than a
+//! quarter of a large bitmap (a density of 1/32): walking them costs more than a link of a Gbit/s takes to carry the
+//! difference, while a bitmap passes at the speed of memory.
 //!
 //! ```text
 //! set     version (1 byte, 1), part*, end
@@ -33,6 +34,8 @@ const BITMAP: u8 = 4;
 const WINDOW: u64 = 1 << 16;
 /// A part of gaps is ended beyond this many bytes, so that the encoder's buffer stays small.
 const GAPS_BYTES_MAX: usize = 64 << 10;
+/// A bitmap has at least so many bytes per number where gaps are taken instead.
+const GAPS_WORTH: usize = 4;
 /// Bitmaps shorter than this are taken bit by bit: clearing a whole window would cost more.
 const SHORT_BITMAP_BYTES: usize = 128;
 
@@ -44,7 +47,7 @@ pub fn encode(set: &RunSet, out: &mut Vec<u8>) {
         match segment {
             Segment::Run(run) => encoder.run(run),
             Segment::Sparse { base, offsets } => encoder.sparse(base, offsets),
-            Segment::Bits { base, words } => encoder.bits(base, words),
+            Segment::Bits { base, words, count } => encoder.bits(base, words, count as usize),
         }
     }
     encoder.flush_gaps();
@@ -64,25 +67,170 @@ pub fn decode(bytes: &[u8]) -> Result<RunSet> {
 /// The set that `bytes` begins with, and how many bytes it takes; fails with [`ErrorKind::Protocol`].
 pub fn decode_prefix(bytes: &[u8]) -> Result<(RunSet, usize)> {
     let mut input = Input { bytes, at: 0 };
+    let mut set = RunSet::new();
+    decode_parts(&mut input, &mut set)?;
+    Ok((set, input.at))
+}
+
+/// A set that was checked but not built: bitmaps stay in the bytes that they came in. For those who read a set once,
+/// from front to back.
+#[derive(Clone, Debug, Default)]
+pub struct View<'a> {
+    parts: Vec<Part<'a>>,
+    len: u64,
+    first: Option<u64>,
+    last: Option<u64>,
+}
+
+/// A part of a [`View`]; parts ascend and do not overlap.
+#[derive(Clone, Debug)]
+pub enum Part<'a> {
+    /// A strided run of any span.
+    Run(Run),
+    /// Numbers `base + offsets[i]`, ascending; `base` is a multiple of 65 536.
+    Sparse {
+        /// The window's first number.
+        base: u64,
+        /// Offsets from it, ascending.
+        offsets: Vec<u16>,
+    },
+    /// Bit b of `bytes[i]` is number `base + 8·(skipped + i) + b`; all within one window.
+    Bitmap {
+        /// The window's first number, a multiple of 65 536.
+        base: u64,
+        /// Bytes of the window before the first.
+        skipped: usize,
+        /// Bits, least significant first.
+        bytes: &'a [u8],
+    },
+}
+
+impl<'a> View<'a> {
+    /// The set that `bytes` begins with, and how many bytes it takes; accepts what [`decode_prefix`] accepts.
+    pub fn prefix(bytes: &'a [u8]) -> Result<(View<'a>, usize)> {
+        let mut input = Input { bytes, at: 0 };
+        let mut view = View::default();
+        decode_parts(&mut input, &mut view)?;
+        Ok((view, input.at))
+    }
+
+    /// The parts, ascending.
+    pub fn parts(&self) -> &[Part<'a>] {
+        &self.parts
+    }
+
+    /// How many numbers.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is no number in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The smallest and the largest number.
+    pub fn bounds(&self) -> Option<(u64, u64)> {
+        self.first.zip(self.last)
+    }
+
+    fn take(&mut self, count: u64, first: u64, last: u64) {
+        // Beyond 64 bits no count at the end can match.
+        self.len = self.len.saturating_add(count);
+        self.first.get_or_insert(first);
+        self.last = Some(last);
+    }
+}
+
+/// What parts are decoded into. All of them lie behind `last`, below or at the largest number, and are of valid form.
+trait Sink<'a> {
+    fn len(&self) -> u64;
+    fn last(&self) -> Option<u64>;
+    fn run(&mut self, run: Run);
+    fn sparse(&mut self, base: u64, offsets: &[u16]);
+    /// `first` and `last` are the numbers of the lowest and highest bit.
+    fn bitmap(&mut self, base: u64, skipped: usize, bytes: &'a [u8], ends: (u64, u64));
+}
+
+impl<'a> Sink<'a> for RunSet {
+    fn len(&self) -> u64 {
+        RunSet::len(self)
+    }
+
+    fn last(&self) -> Option<u64> {
+        RunSet::last(self)
+    }
+
+    fn run(&mut self, run: Run) {
+        self.insert_run(run);
+    }
+
+    fn sparse(&mut self, base: u64, offsets: &[u16]) {
+        self.extend_sparse(base, offsets);
+    }
+
+    fn bitmap(&mut self, base: u64, skipped: usize, bytes: &'a [u8], _ends: (u64, u64)) {
+        if bytes.len() >= SHORT_BITMAP_BYTES {
+            self.extend_bits(base, words_of(skipped, bytes));
+            return;
+        }
+        for (at, byte) in bytes.iter().enumerate() {
+            for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
+                self.insert(base + (skipped + at) as u64 * 8 + bit);
+            }
+        }
+    }
+}
+
+impl<'a> Sink<'a> for View<'a> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn last(&self) -> Option<u64> {
+        self.last
+    }
+
+    fn run(&mut self, run: Run) {
+        self.take(run.count, run.first, run.last());
+        self.parts.push(Part::Run(run));
+    }
+
+    fn sparse(&mut self, base: u64, offsets: &[u16]) {
+        if let (Some(first), Some(last)) = (offsets.first(), offsets.last()) {
+            self.take(offsets.len() as u64, base + u64::from(*first), base + u64::from(*last));
+            self.parts.push(Part::Sparse { base, offsets: offsets.to_vec() });
+        }
+    }
+
+    fn bitmap(&mut self, base: u64, skipped: usize, bytes: &'a [u8], (first, last): (u64, u64)) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let count: u64 = words.iter().map(|word| u64::from(u64::from_le_bytes(*word).count_ones())).sum();
+        let count = count + rest.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>();
+        self.take(count, first, last);
+        self.parts.push(Part::Bitmap { base, skipped, bytes });
+    }
+}
+
+fn decode_parts<'a>(input: &mut Input<'a>, sink: &mut impl Sink<'a>) -> Result<()> {
     let version = input.byte()?;
     if version != VERSION {
         return Err(broken(format!("version {version}, where this build reads {VERSION}")));
     }
-    let mut set = RunSet::new();
     loop {
         match input.byte()? {
             END => break,
-            kind @ (RANGE | STRIDE) => decode_run(&mut input, &mut set, kind)?,
-            GAPS => decode_gaps(&mut input, &mut set)?,
-            BITMAP => decode_bitmap(&mut input, &mut set)?,
+            kind @ (RANGE | STRIDE) => decode_run(input, sink, kind)?,
+            GAPS => decode_gaps(input, sink)?,
+            BITMAP => decode_bitmap(input, sink)?,
             kind => return Err(broken(format!("unknown kind of part {kind} before byte {}", input.at))),
         }
     }
     let count = input.varint()?;
-    if count != set.len() {
-        return Err(broken(format!("{} numbers, where its end says {count}", set.len())));
+    if count != sink.len() {
+        return Err(broken(format!("{} numbers, where its end says {count}", sink.len())));
     }
-    Ok((set, input.at))
+    Ok(())
 }
 
 fn broken(why: String) -> Error {
@@ -147,33 +295,46 @@ impl Encoder<'_> {
         self.bitmap(base + u64::from(*first), &bytes);
     }
 
-    fn bits(&mut self, base: u64, words: &[u64]) {
-        let (Some(first), Some(last)) =
+    fn bits(&mut self, base: u64, words: &[u64], count: usize) {
+        let (Some(low), Some(high)) =
             (words.iter().position(|word| *word != 0), words.iter().rposition(|word| *word != 0))
         else {
             return;
         };
-        let first = first * 64 + words[first].trailing_zeros() as usize;
-        let last = last * 64 + 63 - words[last].leading_zeros() as usize;
-        let bitmap_bytes = last / 8 - first / 8 + 1;
-        let count: usize = words.iter().map(|word| word.count_ones() as usize).sum();
-        // Bitmaps pass word by word: gaps must save an eighth to be worth their walk.
-        let pays = |gap_bytes: usize| gap_bytes < bitmap_bytes - bitmap_bytes / 8;
-        if pays(count) && pays(gap_bytes_of(words)) {
+        let first = low * 64 + words[low].trailing_zeros() as usize;
+        let last = high * 64 + 63 - words[high].leading_zeros() as usize;
+        if GAPS_WORTH * count <= last / 8 - first / 8 + 1 {
             each_bit(words, |offset| self.gap(base + offset));
             return;
         }
-        let bytes: Vec<u8> =
-            words[first / 64..=last / 64].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let start = first / 8 - first / 64 * 8;
-        self.bitmap(base + first as u64, &bytes[start..start + bitmap_bytes]);
+        let head = self.bitmap_head(base + first as u64, last / 8 - first / 8 + 1);
+        let (start, end) = (first / 8 - low * 8, last / 8 - high * 8 + 1);
+        if low == high {
+            self.out.extend_from_slice(&words[low].to_le_bytes()[start..end]);
+        } else {
+            self.out.extend_from_slice(&words[low].to_le_bytes()[start..]);
+            let at = self.out.len();
+            self.out.resize(at + 8 * (high - low - 1), 0);
+            for (into, word) in self.out[at..].chunks_exact_mut(8).zip(&words[low + 1..high]) {
+                into.copy_from_slice(&word.to_le_bytes());
+            }
+            self.out.extend_from_slice(&words[high].to_le_bytes()[..end]);
+        }
+        debug_assert_eq!(self.out.len() - head, last / 8 - first / 8 + 1);
+        self.next = base + last as u64 + 1;
     }
 
-    fn bitmap(&mut self, first: u64, bytes: &[u8]) {
+    /// Begins a bitmap of `bytes` bytes; returns where they go.
+    fn bitmap_head(&mut self, first: u64, bytes: usize) -> usize {
         self.flush_gaps();
         self.out.push(BITMAP);
         put_varint(self.out, first - self.next);
-        put_varint(self.out, bytes.len() as u64 - 1);
+        put_varint(self.out, bytes as u64 - 1);
+        self.out.len()
+    }
+
+    fn bitmap(&mut self, first: u64, bytes: &[u8]) {
+        self.bitmap_head(first, bytes.len());
         self.out.extend_from_slice(bytes);
         let top = bytes.last().map_or(0, |byte| 7 - u64::from(byte.leading_zeros()));
         self.next = (first & !7) + (bytes.len() as u64 - 1) * 8 + top + 1;
@@ -211,15 +372,6 @@ fn each_bit(words: &[u64], mut take: impl FnMut(u64)) {
             word &= word - 1;
         }
     }
-}
-
-fn gap_bytes_of(words: &[u64]) -> usize {
-    let (mut bytes, mut before) = (0, None);
-    each_bit(words, |offset| {
-        bytes += before.map_or(0, |before| varint_len(offset - before - 1));
-        before = Some(offset);
-    });
-    bytes
 }
 
 fn varint_len(value: u64) -> usize {
@@ -277,10 +429,10 @@ impl Input<'_> {
         Err(broken(format!("a number beyond 64 bits before byte {}", self.at)))
     }
 
-    /// The first number of the next part of `set`.
-    fn first(&mut self, set: &RunSet) -> Result<u64> {
+    /// The first number of a part behind `last`.
+    fn first(&mut self, last: Option<u64>) -> Result<u64> {
         let skip = self.varint()?;
-        let first = skip.checked_add(set.last().map_or(0, |last| last + 1));
+        let first = skip.checked_add(last.map_or(0, |last| last + 1));
         first.filter(|first| *first <= NUMBER_MAX).ok_or_else(|| self.too_large())
     }
 
@@ -289,17 +441,17 @@ impl Input<'_> {
     }
 }
 
-fn decode_run(input: &mut Input<'_>, set: &mut RunSet, kind: u8) -> Result<()> {
-    let first = input.first(set)?;
+fn decode_run<'a>(input: &mut Input<'a>, sink: &mut impl Sink<'a>, kind: u8) -> Result<()> {
+    let first = input.first(sink.last())?;
     let count = input.varint()?.checked_add(1).ok_or_else(|| input.too_large())?;
     let step = if kind == STRIDE { input.varint()? } else { 1 };
     let run = Run::new(first, count, step).map_err(|error| broken(error.context().to_owned()))?;
-    set.insert_run(run);
+    sink.run(run);
     Ok(())
 }
 
-fn decode_gaps(input: &mut Input<'_>, set: &mut RunSet) -> Result<()> {
-    let mut number = input.first(set)?;
+fn decode_gaps<'a>(input: &mut Input<'a>, sink: &mut impl Sink<'a>) -> Result<()> {
+    let mut number = input.first(sink.last())?;
     let more = input.varint()?;
     if more > (input.bytes.len() - input.at) as u64 {
         return Err(input.truncated());
@@ -312,18 +464,18 @@ fn decode_gaps(input: &mut Input<'_>, set: &mut RunSet) -> Result<()> {
         let next = (number + 1).checked_add(gap).filter(|next| *next <= NUMBER_MAX);
         number = next.ok_or_else(|| input.too_large())?;
         if number - base >= WINDOW {
-            set.extend_sparse(base, &offsets);
+            sink.sparse(base, &offsets);
             base = number & !(WINDOW - 1);
             offsets.clear();
         }
         offsets.push((number - base) as u16);
     }
-    set.extend_sparse(base, &offsets);
+    sink.sparse(base, &offsets);
     Ok(())
 }
 
-fn decode_bitmap(input: &mut Input<'_>, set: &mut RunSet) -> Result<()> {
-    let first = input.first(set)?;
+fn decode_bitmap<'a>(input: &mut Input<'a>, sink: &mut impl Sink<'a>) -> Result<()> {
+    let first = input.first(sink.last())?;
     let (base, skipped) = (first & !(WINDOW - 1), (first % WINDOW / 8) as usize);
     let room = (WINDOW / 8) as usize - skipped;
     let length = input.varint()?;
@@ -344,23 +496,23 @@ fn decode_bitmap(input: &mut Input<'_>, set: &mut RunSet) -> Result<()> {
     if top > NUMBER_MAX {
         return Err(input.too_large());
     }
-    if length < SHORT_BITMAP_BYTES {
-        for (at, byte) in bytes.iter().enumerate() {
-            for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
-                set.insert(base + (skipped + at) as u64 * 8 + bit);
-            }
-        }
-        return Ok(());
-    }
-    let mut words = vec![0u64; (skipped + length).div_ceil(8)];
-    for (at, byte) in bytes.iter().enumerate() {
-        words[(skipped + at) / 8] |= u64::from(*byte) << ((skipped + at) % 8 * 8);
-    }
-    if set.extend_bits(base, &words) {
-        Ok(())
-    } else {
-        Err(broken(format!("a bitmap from {first} out of order")))
-    }
+    sink.bitmap(base, skipped, bytes, (first, top));
+    Ok(())
+}
+
+/// `skipped` zero bytes and then `bytes`, as words.
+fn words_of(skipped: usize, bytes: &[u8]) -> Vec<u64> {
+    let mut words = Vec::with_capacity((skipped + bytes.len()).div_ceil(8));
+    words.resize(skipped / 8, 0);
+    let (head, rest) = bytes.split_at((8 - skipped % 8).min(bytes.len()) % 8);
+    let (whole, tail) = rest.as_chunks::<8>();
+    let part = |bytes: &[u8], shift: usize| {
+        bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)) << (8 * shift)
+    };
+    words.extend((!head.is_empty()).then(|| part(head, skipped % 8)));
+    words.extend(whole.iter().map(|word| u64::from_le_bytes(*word)));
+    words.extend((!tail.is_empty()).then(|| part(tail, 0)));
+    words
 }
 
 #[cfg(test)]
@@ -381,9 +533,31 @@ mod tests {
         assert_eq!(&back, set);
         let mut longer = bytes.clone();
         longer.extend([7, 7, 7]);
+        check_view(&longer, &back, bytes.len());
         assert_eq!(decode_prefix(&longer).unwrap(), (back, bytes.len()));
         assert_eq!(decode(&longer).unwrap_err().kind(), ErrorKind::Protocol);
         bytes
+    }
+
+    /// A view of what `bytes` begin with has the numbers of `set`.
+    fn check_view(bytes: &[u8], set: &RunSet, used: usize) {
+        let (view, taken) = View::prefix(bytes).unwrap();
+        let bounds = set.first().zip(set.last());
+        assert_eq!(
+            (taken, view.len(), view.bounds(), view.is_empty()),
+            (used, set.len(), bounds, set.is_empty())
+        );
+        let sets = view.parts().iter().map(|part| match part {
+            Part::Run(run) => RunSet::from_run(*run),
+            Part::Sparse { base, offsets } => {
+                offsets.iter().map(|offset| base + u64::from(*offset)).collect()
+            }
+            Part::Bitmap { base, skipped, bytes } => {
+                let number = |bit: usize| base + 8 * *skipped as u64 + bit as u64;
+                (0..8 * bytes.len()).filter(|bit| bytes[bit / 8] >> (bit % 8) & 1 == 1).map(number).collect()
+            }
+        });
+        assert!(RunSet::union_all(sets) == *set, "a view of {set:?}");
     }
 
     fn run(first: u64, count: u64, step: u64) -> Run {

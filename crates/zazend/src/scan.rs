@@ -16,8 +16,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_backing::SourceStat;
 use zazen_call::{Caller, Reply};
-use zazen_core::limits::FDS_PER_MESSAGE_MAX;
-use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet, Source};
+use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
+use zazen_core::{Credentials, Error, ErrorKind, FrameMeta, Origin, RelPath, Result, RunSet, Source};
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 use zazen_wire::Message;
 use zazen_wire::frames::{BatchEntry, Delivery, ScanBatch, ScanNext};
@@ -70,7 +70,7 @@ impl Scan {
     /// The next batch. Empty exactly when everything has been handed out.
     pub fn next(&self, node: &Arc<Node>, ask: &ScanNext) -> Result<Reply> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        let frames_max = usize::from(ask.frames_max).clamp(1, FDS_PER_MESSAGE_MAX);
+        let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::default();
         while batch.entries.is_empty() {
             let group = self.next_cached(node, &mut cursor, frames_max, ask.bytes_max)?;
@@ -80,7 +80,7 @@ impl Scan {
             self.hand_out_cached(node, &mut cursor, group, &mut batch);
         }
         while batch.entries.is_empty() {
-            let brought = self.misses.take(frames_max);
+            let brought = self.misses.take(frames_max.min(FDS_PER_MESSAGE_MAX));
             if brought.is_empty() {
                 break;
             }
@@ -89,7 +89,8 @@ impl Scan {
         Ok(batch.into_reply())
     }
 
-    /// Up to `frames_max` cached frames of together `bytes_max` bytes, at least one; none when all are through.
+    /// Up to `frames_max` cached frames of together `bytes_max` bytes in as many files as a reply has room for, at least
+    /// one; none when all are through.
     fn next_cached(
         &self,
         node: &Node,
@@ -101,10 +102,13 @@ impl Scan {
             self.next_page(node, cursor)?;
         }
         let mut group: Vec<Entry> = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut files) = (0, 0);
         while let Some(entry) = cursor.page.pop_front() {
             bytes += entry.meta.length;
-            if !group.is_empty() && (bytes > bytes_max || group.len() >= frames_max) {
+            let shares = group.last().is_some_and(|last| last.is_packed_with(&entry));
+            files += usize::from(!shares);
+            let full = bytes > bytes_max || group.len() >= frames_max || files > FDS_PER_MESSAGE_MAX;
+            if !group.is_empty() && full {
                 cursor.page.push_front(entry);
                 break;
             }
@@ -172,13 +176,20 @@ impl Scan {
             node.counters.permission_denied.add(1);
             return batch.fail(node, number, &denied(&self.opened, number, &self.who));
         }
+        let delivery = |origin| match origin {
+            Origin::Native => Delivery::Native,
+            Origin::Alien => Delivery::Alien,
+        };
+        if let Some(fd) = batch.shared_fd(entry) {
+            return batch.cached_in(node, &entry.meta, entry.offset, &entry.path, fd, delivery(entry.origin));
+        }
         match node.store.open_entry(&self.opened.at.dataset, entry) {
             Ok(Some(frame)) => {
-                let delivery = match frame.origin {
-                    Origin::Native => Delivery::Native,
-                    Origin::Alien => Delivery::Alien,
-                };
-                batch.cached(node, frame, delivery);
+                // The slow way may have found the frame in another place.
+                let in_place = frame.path == entry.path && frame.offset == entry.offset;
+                let origin = delivery(frame.origin);
+                batch.cached(node, frame, origin);
+                batch.last_entry = in_place.then(|| entry.clone());
             }
             Ok(None) => self.misses.add(node.config.fetchers, number),
             Err(error) => batch.fail(node, number, &error),
@@ -311,6 +322,8 @@ struct Batch {
     fds: Vec<OwnedFd>,
     bulk: Vec<u8>,
     bytes: u64,
+    /// The entry whose file is the last of `fds`.
+    last_entry: Option<Entry>,
 }
 
 impl Batch {
@@ -319,8 +332,18 @@ impl Batch {
     }
 
     fn push_fd(&mut self, fd: OwnedFd) -> Option<u16> {
+        self.last_entry = None;
         self.fds.push(fd);
         Some(self.fds.len() as u16 - 1)
+    }
+
+    /// The descriptor of the last file, if `entry` is packed in it too.
+    fn shared_fd(&self, entry: &Entry) -> Option<u16> {
+        let last = self.last_entry.as_ref().filter(|last| last.is_packed_with(entry))?;
+        let at = self.fds.len().checked_sub(1)? as u16;
+        (last.meta.uid, last.meta.gid, last.meta.mode)
+            .eq(&(entry.meta.uid, entry.meta.gid, entry.meta.mode))
+            .then_some(at)
     }
 
     fn fail(&mut self, node: &Node, number: u64, error: &Error) {
@@ -338,28 +361,42 @@ impl Batch {
     }
 
     fn cached(&mut self, node: &Node, frame: zazen_store::OpenFrame, delivery: Delivery) {
+        let fd = self.fds.len() as u16;
+        self.fds.push(frame.file.into());
+        self.last_entry = None;
+        self.cached_in(node, &frame.meta, frame.offset, &frame.path, fd, delivery);
+    }
+
+    fn cached_in(
+        &mut self,
+        node: &Node,
+        meta: &FrameMeta,
+        offset: u64,
+        path: &Path,
+        fd: u16,
+        delivery: Delivery,
+    ) {
         let counters = &node.counters;
         match delivery {
             Delivery::Native => {
                 counters.native_reads.add(1);
-                counters.native_bytes.add(frame.meta.length);
+                counters.native_bytes.add(meta.length);
             }
             Delivery::Alien => {
                 counters.alien_reads.add(1);
-                counters.alien_bytes.add(frame.meta.length);
+                counters.alien_bytes.add(meta.length);
             }
             _ => counters.fetched_reads.add(1),
         }
-        self.bytes += frame.meta.length;
-        let fd = self.push_fd(frame.file.into());
+        self.bytes += meta.length;
         self.entries.push(BatchEntry {
-            number: frame.meta.number.get(),
+            number: meta.number.get(),
             delivery,
-            fd,
-            offset: frame.offset,
-            length: frame.meta.length,
-            checksum: Some(frame.meta.checksum),
-            path: text(&frame.path),
+            fd: Some(fd),
+            offset,
+            length: meta.length,
+            checksum: Some(meta.checksum),
+            path: text(path),
             error: None,
         });
     }

@@ -516,6 +516,27 @@ fn a_scan_that_is_left_in_the_middle_is_released() {
 }
 
 #[test]
+fn packed_frames_share_a_descriptor_and_larger_ones_have_their_own() {
+    let site = Site::default();
+    let _daemon = site.start();
+    let mut client = site.client();
+    for (name, count, length) in [("packed", 300, 500), ("files", 150, 20_000)] {
+        let path = site.dataset(name, 0..count, length);
+        let handle = client.open(&path).unwrap().handle;
+        client.fetch(handle, set(0..count), Origin::Native);
+        check_scan(&client.scan(handle, &set(0..count), 1024), &set(0..count), length, |_| Delivery::Native);
+        let scan: ScanOpened =
+            client.ask(frames_fn::SCAN_OPEN, &ScanOpen { handle, set: set(0..count) }).unwrap();
+        let batch = client.next(scan.scan, 1024).unwrap();
+        let files: std::collections::BTreeSet<_> = batch.iter().map(|got| got.entry.fd).collect();
+        match name {
+            "packed" => assert!(batch.len() > 64 && files.len() == 1, "{} in {files:?}", batch.len()),
+            _ => assert!(batch.len() <= 64 && files.len() == batch.len(), "{} in {files:?}", batch.len()),
+        }
+    }
+}
+
+#[test]
 fn the_daemon_tells_about_itself() {
     let site = Site::default();
     let sim = site.dataset("sim", 0..3, LENGTH);

@@ -13,6 +13,10 @@ class Collectives(Protocol):
     All methods are collective over the same ranks in the same order, and blocking. Words are unsigned, 64
     bits, in the machine's byte order; sums wrap. An exception ends the call on this rank and is raised
     where Zazen was called; the other ranks are out of step then, so end the job.
+
+    One more method may be there, on all ranks or on none: ``allreduce_xor(words)``, which replaces the words
+    by their bitwise exclusive or over all ranks, in place. Without it ``alltoallv`` and ``allgatherv`` do
+    its work, in two messages more.
     """
 
     @property

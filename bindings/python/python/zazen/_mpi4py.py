@@ -75,6 +75,9 @@ class Mpi4pyCarrier:
     def allreduce_sum(self, words: bytearray) -> None:
         self._allreduce(words, self._mpi.SUM)
 
+    def allreduce_xor(self, words: bytearray) -> None:
+        self._allreduce(words, self._mpi.BXOR)
+
     def allreduce_or(self, words: bytearray) -> None:
         self._allreduce(words, self._mpi.BOR)
 

@@ -128,12 +128,29 @@ class Cluster:
         """Kills the node's daemon (SIGKILL), as a crash would."""
         self._end(node, signal.SIGKILL)
 
+    def pid(self, node: int) -> int:
+        """The process id of the node's daemon. Raises RuntimeError if it was stopped or killed here."""
+        daemon = self._daemons[node]
+        if daemon is None:
+            raise RuntimeError(f"node {node} has no daemon: start({node}) it")
+        return daemon.pid
+
+    def pause(self, node: int) -> None:
+        """Makes the node's daemon hang (SIGSTOP)."""
+        os.kill(self.pid(node), signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        """Lets a daemon that hangs go on (SIGCONT)."""
+        os.kill(self.pid(node), signal.SIGCONT)
+
     def _end(self, node: int, how: signal.Signals) -> int:
         daemon = self._daemons[node]
         self._daemons[node] = None
         if daemon is None:
             return 0
         daemon.send_signal(how)
+        # One that hangs ends when it goes on.
+        daemon.send_signal(signal.SIGCONT)
         try:
             return daemon.wait(60)
         except subprocess.TimeoutExpired:

@@ -4,9 +4,12 @@
 //!
 //! | round | collective | what |
 //! |---|---|---|
-//! | header | all-gather | node ids, sameness of the call, rank 0's seed |
-//! | fingerprint | sum | natives held minus target, see `fingerprint.rs`; on a perfect hit all is known |
-//! | offer | all-to-all | *owner*: leaders' natives and aliens, cut by slice |
+//! | header | all-gather | node ids, sameness of the call, natives held, size of the offer, rank 0's seed |
+//! | fingerprint | xor | *owner*, if as many natives as frames: natives against target, see `fingerprint.rs`; on a perfect hit all is known |
+//! | chunk counts | sum | *owner*, if the offers would be large: natives against target by chunk, see `chunks.rs` |
+//! | chunk fingerprints | xor | the same of those chunks whose counts match; where both do, the chunk is settled |
+//! | offer | all-to-all | *owner*: leaders' natives and aliens in chunks that are not settled, cut by slice |
+//! | native count | sum | *bitmaps*: whether any frame is native twice |
 //! | natives, native entries, alien entries | or, two-bit, two-bit | *bitmaps*: the paper's steps 2 and 5 |
 //! | claims | all-to-all | *bitmaps*: leaders' contested frames, cut by slice |
 //! | tally | sum | base loads by node; contested and residue by slice; totals |
@@ -19,12 +22,16 @@
 //! ends with an error or with a share whose size fits the agreed tally, and never panics.
 
 mod bitmap_rounds;
+mod drive;
+mod perfect;
 mod settle;
 
+pub use drive::{Observer, assign, assign_observed, decline};
+
 use crate::bitmaps::Global;
-use crate::blocks::{Pair, decode_pair, encode_pair, violation};
-use crate::collectives::Collectives;
-use crate::fingerprint::{Draws, Fingerprint, Fingerprinter, PRIME, add, multiply, negate, reduce};
+use crate::blocks::{Pair, decode_offer, decode_pair, encode_pair, violation};
+use crate::chunks::{Chunks, Tuning, offer_bytes};
+use crate::fingerprint::Fingerprinter;
 use crate::header::{self, Header, Ready};
 use crate::owner::{Offer, resolve};
 use crate::rules::even;
@@ -39,6 +46,8 @@ pub const BITMAP_FRAMES_MAX: u64 = 1 << 33;
 pub enum Step {
     /// [`Collectives::allreduce_sum`]; answer with [`Answer::Words`].
     Sum(Vec<u64>),
+    /// [`Collectives::allreduce_xor`]; answer with [`Answer::Words`].
+    Xor(Vec<u64>),
     /// [`Collectives::allreduce_or`]; answer with [`Answer::Words`].
     Or(Vec<u64>),
     /// [`Collectives::allreduce_two_bit`]; answer with [`Answer::Words`].
@@ -66,7 +75,9 @@ pub enum Answer {
 enum Stage {
     Start,
     Header,
-    Fingerprint,
+    Fingerprint { survey: Option<Survey> },
+    ChunkCounts { survey: Survey },
+    ChunkFingerprints { survey: Survey, matching: Vec<usize> },
     Offer,
     NativeCount,
     Natives { copies: u64 },
@@ -101,6 +112,14 @@ struct Slice {
     counts: [u64; 3],
 }
 
+/// What chunk-wise comparing needs, where it pays.
+struct Survey {
+    chunks: Chunks,
+    fingerprinter: Fingerprinter,
+    /// By chunk, of this node's natives; made when first needed.
+    held: Option<Vec<u128>>,
+}
+
 /// What all ranks know of all slices.
 struct Tally {
     /// By node: frames that are its own; contested ones come in with the wins.
@@ -120,6 +139,7 @@ pub struct Machine {
     header: Header,
     input: Option<Input>,
     stage: Stage,
+    tuning: Tuning,
     plan: Plan,
     bytes_sent: u64,
     rounds: u32,
@@ -133,6 +153,8 @@ struct Plan {
     /// Indices that exist; none: all of them.
     target: Option<RunSet>,
     target_len: u64,
+    /// The indices of chunks that are not settled; none: all are open.
+    open: Option<RunSet>,
     /// This node's natives; later those of them that this rank reads.
     native: RunSet,
     /// This node's aliens, likewise.
@@ -195,6 +217,12 @@ impl Machine {
         Machine::with(Header::Declined(reason.kind(), reason.to_string()), None, rank, size)
     }
 
+    /// With other limits for looking at chunks than the default; the same on all ranks.
+    #[doc(hidden)]
+    pub fn tuned(self, tuning: Tuning) -> Machine {
+        Machine { tuning, ..self }
+    }
+
     fn with(header: Header, input: Option<Input>, rank: usize, size: usize) -> Result<Machine> {
         if rank >= size {
             return Err(Error::new(
@@ -209,13 +237,24 @@ impl Machine {
             count: 0,
             target: None,
             target_len: 0,
+            open: None,
             native: RunSet::new(),
             alien: RunSet::new(),
             residue: RunSet::new(),
             total: Counts::default(),
             path: Path::Exchange,
         };
-        Ok(Machine { rank, size, header, input, stage: Stage::Start, plan, bytes_sent: 0, rounds: 0 })
+        Ok(Machine {
+            rank,
+            size,
+            header,
+            input,
+            stage: Stage::Start,
+            tuning: Tuning::default(),
+            plan,
+            bytes_sent: 0,
+            rounds: 0,
+        })
     }
 
     /// Takes the answer to the last step and gives the next one. After an error or `Done` the machine is
@@ -224,6 +263,7 @@ impl Machine {
         let stage = std::mem::replace(&mut self.stage, Stage::Over);
         let step = match (stage, answer) {
             (Stage::Start, Answer::Start) => {
+                self.prepare();
                 self.stage = Stage::Header;
                 Step::Allgatherv(header::encode(&self.header, self.rank))
             }
@@ -241,22 +281,59 @@ impl Machine {
         Ok(step)
     }
 
-    fn count(&mut self, step: &Step) {
+    /// The round whose collective the machine waits for, as in the table above; "done" once it is over.
+    pub fn round(&self) -> &'static str {
+        match self.stage {
+            Stage::Start => "start",
+            Stage::Header => "header",
+            Stage::Fingerprint { .. } => "fingerprint",
+            Stage::ChunkCounts { .. } => "chunk counts",
+            Stage::ChunkFingerprints { .. } => "chunk fingerprints",
+            Stage::Offer => "offer",
+            Stage::NativeCount => "native count",
+            Stage::Natives { .. } => "natives",
+            Stage::NativeEntries { .. } => "native entries",
+            Stage::AlienEntries { .. } => "alien entries",
+            Stage::Claims { .. } => "claims",
+            Stage::Tally { .. } => "tally",
+            Stage::Forward { .. } => "forward",
+            Stage::Wins { .. } => "wins",
+            Stage::Answer { .. } => "answer",
+            Stage::Deal => "deal",
+            Stage::Over => "done",
+        }
+    }
+
+    /// What this rank contributes to the collective of `step`, in bytes: of an all-to-all what goes to others.
+    pub fn contribution(&self, step: &Step) -> u64 {
         let bytes = match step {
-            Step::Sum(words) | Step::Or(words) | Step::TwoBit(words) => size_of_val(words.as_slice()),
+            Step::Sum(words) | Step::Xor(words) | Step::Or(words) | Step::TwoBit(words) => {
+                size_of_val(words.as_slice())
+            }
             Step::Allgatherv(block) => block.len(),
             Step::Alltoallv(blocks) => blocks.iter().map(Vec::len).sum::<usize>() - blocks[self.rank].len(),
-            Step::Done(_) => return,
+            Step::Done(_) => 0,
         };
+        bytes as u64
+    }
+
+    fn count(&mut self, step: &Step) {
+        if matches!(step, Step::Done(_)) {
+            return;
+        }
         self.rounds += 1;
         if self.size > 1 {
-            self.bytes_sent += bytes as u64;
+            self.bytes_sent += self.contribution(step);
         }
     }
 
     fn words(&mut self, stage: Stage, words: Vec<u64>) -> Result<Step> {
         match stage {
-            Stage::Fingerprint => self.on_fingerprint(&words),
+            Stage::Fingerprint { survey } => self.on_fingerprint(survey, &words),
+            Stage::ChunkCounts { survey } => self.on_chunk_counts(survey, &words),
+            Stage::ChunkFingerprints { survey, matching } => {
+                self.on_chunk_fingerprints(&survey, &matching, &words)
+            }
             Stage::NativeCount => self.on_native_count(&words),
             Stage::Natives { copies } => self.on_natives(copies, words),
             Stage::NativeEntries { native } => self.on_native_entries(native, words),
@@ -299,19 +376,28 @@ impl Machine {
         self.plan.nodes.of_rank[self.rank]
     }
 
-    fn on_header(&mut self, headers: &[Vec<u8>]) -> Result<Step> {
-        let opening = header::judge(headers)?;
-        self.plan.nodes = Nodes::of(&opening.nodes);
-        let input = self.input()?;
+    /// Cuts this rank's natives to what is asked for and says in the header how many they are.
+    fn prepare(&mut self) {
+        let Some(input) = &self.input else { return };
         let (request, count) = (input.request, input.request.count());
         let target = input.target.as_ref().map(|target| target.cut(&request));
         let native = input.native.cut(&request);
-        let (owner, exact) = (input.protocol == Protocol::Owner, input.verify_exact);
         self.plan.count = count;
         self.plan.target_len = target.as_ref().map_or(count, RunSet::len);
         self.plan.target = target.filter(|target| target.len() < count);
         self.plan.native = self.within_target(native);
-        if owner && !exact { self.fingerprint(&opening.seed) } else { self.exchange() }
+        if let Header::Ready(ready) = &mut self.header {
+            ready.native = self.plan.native.len();
+            ready.offer_bytes = offer_bytes(&self.plan.native) + offer_bytes(&input.alien);
+        }
+    }
+
+    fn on_header(&mut self, headers: &[Vec<u8>]) -> Result<Step> {
+        let opening = header::judge(headers)?;
+        self.plan.nodes = Nodes::of(&opening.nodes);
+        let input = self.input()?;
+        let (owner, exact) = (input.protocol == Protocol::Owner, input.verify_exact);
+        if owner && !exact { self.compare(&opening) } else { self.exchange() }
     }
 
     fn within_target(&self, set: RunSet) -> RunSet {
@@ -321,75 +407,25 @@ impl Machine {
         }
     }
 
-    /// Leaders add their natives, every rank takes its slice of the target away: a perfect hit sums to zero.
-    /// With shared nodes a further sum is zero where all ranks of each node hold the leader's natives.
-    fn fingerprint(&mut self, seed: &[u8; 16]) -> Result<Step> {
-        let fingerprinter = Fingerprinter::new(seed);
-        let (first, end) = self.slice(self.rank);
-        let slice = match &self.plan.target {
-            _ if first == end => RunSet::new(),
-            Some(target) => target.slice(first, end - 1),
-            None => RunSet::range(first, end - 1),
-        };
-        let (expected, held) = (fingerprinter.of(&slice), fingerprinter.of(&self.plan.native));
-        let nodes = &self.plan.nodes;
-        let led = if nodes.leader(self.rank) { held } else { Fingerprint::default() };
-        let mut words = vec![led.count.wrapping_sub(expected.count)];
-        let sums = led.sums.iter().zip(&expected.sums).map(|(led, gone)| add(*led, negate(*gone)));
-        words.extend(sums.flat_map(halves));
-        if nodes.shared() {
-            let weight = |rank: usize| {
-                let drawn = Draws::new(seed, 0).next() ^ Draws::new(seed, 1).next().rotate_left(32);
-                reduce(Draws::from_word(drawn ^ rank as u64).next())
-            };
-            let members = &nodes.members[self.node()];
-            let factor = if nodes.leader(self.rank) {
-                members[1..].iter().fold(0, |sum, rank| add(sum, negate(weight(*rank))))
-            } else {
-                weight(self.rank)
-            };
-            words.extend(halves(multiply(factor, held.sums[0])));
-        }
-        self.stage = Stage::Fingerprint;
-        Ok(Step::Sum(words))
-    }
-
-    fn on_fingerprint(&mut self, words: &[u64]) -> Result<Step> {
-        let shared = self.plan.nodes.shared();
-        expect(words, if shared { 7 } else { 5 })?;
-        let zero =
-            |pair: &[u64]| (u128::from(pair[0]) + (u128::from(pair[1]) << 32)) % u128::from(PRIME) == 0;
-        if words[0] != 0 || !zero(&words[1..3]) || !zero(&words[3..5]) {
-            return self.exchange();
-        }
-        self.plan.path = Path::Fingerprint;
-        self.plan.total = Counts { native: self.plan.target_len, ..Counts::default() };
-        if !shared {
-            return self.done();
-        }
-        if !zero(&words[5..7]) {
-            return self.deal();
-        }
-        // Each rank cuts its own block from what all ranks of the node know.
-        let members = &self.plan.nodes.members[self.node()];
-        let sizes = even(members.len(), self.plan.native.len());
-        let at = members.iter().position(|rank| *rank == self.rank).unwrap_or(0);
-        self.plan.native = self.plan.native.block(sizes[..at].iter().sum(), sizes[at]);
-        self.done()
-    }
-
     /// Begins the exchange of holdings: from here on only leaders hold anything.
     fn exchange(&mut self) -> Result<Step> {
         if self.plan.nodes.leader(self.rank) {
             let input = self.input()?;
-            let alien = input.alien.cut(&input.request);
-            self.plan.alien = self.within_target(alien).difference(&self.plan.native);
+            let alien = self.within_target(input.alien.cut(&input.request));
+            // Where all is native, aliens are not read.
+            let alien =
+                self.plan.open.as_ref().map_or_else(|| alien.clone(), |open| alien.intersection(open));
+            self.plan.alien = alien.difference(&self.plan.native);
         } else {
             self.plan.native = RunSet::new();
         }
         if self.input()?.protocol == Protocol::Owner {
             self.stage = Stage::Offer;
-            return Ok(Step::Alltoallv(self.by_slice(&self.plan.native, &self.plan.alien)));
+            let blocks = match &self.plan.open {
+                Some(open) => self.by_slice(&self.plan.native.intersection(open), &self.plan.alien),
+                None => self.by_slice(&self.plan.native, &self.plan.alien),
+            };
+            return Ok(Step::Alltoallv(blocks));
         }
         if self.plan.count > BITMAP_FRAMES_MAX {
             let context = format!(
@@ -413,18 +449,28 @@ impl Machine {
 
     fn on_offer(&mut self, blocks: &[Vec<u8>]) -> Result<Step> {
         let (first, end) = self.slice(self.rank);
-        let mut offers: Vec<Offer> = self.plan.nodes.members.iter().map(|_| Offer::default()).collect();
-        for (node, (native, alien)) in self.leaders_pairs("offer", blocks, first, end)? {
-            offers[node] = Offer { alien: alien.difference(&native), native };
+        let mut offers: Vec<Offer<'_>> = self.plan.nodes.members.iter().map(|_| Offer::default()).collect();
+        for (node, rank, block) in self.leaders_blocks("offer", blocks)? {
+            offers[node] = decode_offer(rank, block, first, end)?;
         }
         let rules = self.input()?.rules;
-        let resolved = resolve(rules, first, end, self.plan.target.as_ref(), &offers);
+        let plan = &self.plan;
+        let both = plan.target.as_ref().zip(plan.open.as_ref());
+        let both = both.map(|(target, open)| target.intersection(open));
+        let wanted = both.as_ref().or(plan.open.as_ref()).or(plan.target.as_ref());
+        let mut resolved = resolve(rules, first, end, wanted, &offers);
+        // What this node holds of settled chunks is its own and known to nobody else.
+        let settled = match &plan.open {
+            Some(open) => plan.native.len() - plan.native.intersection(open).len(),
+            None => 0,
+        };
+        resolved.loads[self.node()] += settled;
         self.tally(Slice {
             loads: resolved.loads,
             claims: resolved.claims,
             knocked: resolved.knocked,
             residue: resolved.residue,
-            counts: [resolved.native, resolved.alien, resolved.contested],
+            counts: [resolved.native + settled, resolved.alien, resolved.contested],
         })
     }
 
@@ -436,23 +482,25 @@ impl Machine {
         first: u64,
         end: u64,
     ) -> Result<Vec<(usize, Pair)>> {
-        let mut pairs = Vec::new();
-        for (rank, block) in blocks.iter().enumerate() {
-            if block.is_empty() {
-                continue;
-            }
+        let blocks = self.leaders_blocks(name, blocks)?.into_iter();
+        blocks.map(|(node, rank, block)| Ok((node, decode_pair(name, rank, block, first, end)?))).collect()
+    }
+
+    /// The blocks that are not empty, with their nodes and ranks; only leaders may send any.
+    fn leaders_blocks<'a>(
+        &self,
+        name: &'static str,
+        blocks: &'a [Vec<u8>],
+    ) -> Result<Vec<(usize, usize, &'a [u8])>> {
+        let mut sent = Vec::new();
+        for (rank, block) in blocks.iter().enumerate().filter(|(_, block)| !block.is_empty()) {
             if !self.plan.nodes.leader(rank) {
                 return Err(violation(name, rank, "it does not lead its node"));
             }
-            pairs.push((self.plan.nodes.of_rank[rank], decode_pair(name, rank, block, first, end)?));
+            sent.push((self.plan.nodes.of_rank[rank], rank, block.as_slice()));
         }
-        Ok(pairs)
+        Ok(sent)
     }
-}
-
-/// A field element as two words that can be summed over all ranks without overflow.
-fn halves(value: u64) -> [u64; 2] {
-    [value & 0xffff_ffff, value >> 32]
 }
 
 /// A reduction must bring as many words as were given.
@@ -469,46 +517,4 @@ fn out_of_turn() -> Error {
         ErrorKind::InvalidArgument,
         "the assignment machine was given an answer that it did not ask for; answer each step once, in order",
     )
-}
-
-/// Runs the protocol over `collectives` and returns this rank's share. Collective: every rank calls it.
-///
-/// Fails with `InvalidArgument` on every rank if the ranks do not ask for the same, with the reason of a rank
-/// that [`decline`]d, with `TooLarge` beyond [`BITMAP_FRAMES_MAX`], with `Protocol` if a peer's message is
-/// malformed, and with whatever the carrier reports.
-pub fn assign(input: Input, collectives: &dyn Collectives) -> Result<Assignment> {
-    drive(Machine::new(input, collectives.rank(), collectives.size())?, collectives)
-}
-
-/// Takes the place of [`assign`] on a rank that cannot take part (its daemon gave no holdings, say): all ranks
-/// end with `reason` instead of waiting for this one. Returns that error. Collective like `assign`.
-pub fn decline(reason: Error, collectives: &dyn Collectives) -> Error {
-    let machine = Machine::declining(&reason, collectives.rank(), collectives.size());
-    match machine.and_then(|machine| drive(machine, collectives)) {
-        Ok(_) => reason,
-        Err(error) => error,
-    }
-}
-
-fn drive(mut machine: Machine, collectives: &dyn Collectives) -> Result<Assignment> {
-    let mut answer = Answer::Start;
-    loop {
-        answer = match machine.step(answer)? {
-            Step::Sum(mut words) => {
-                collectives.allreduce_sum(&mut words)?;
-                Answer::Words(words)
-            }
-            Step::Or(mut words) => {
-                collectives.allreduce_or(&mut words)?;
-                Answer::Words(words)
-            }
-            Step::TwoBit(mut words) => {
-                collectives.allreduce_two_bit(&mut words)?;
-                Answer::Words(words)
-            }
-            Step::Alltoallv(blocks) => Answer::Blocks(collectives.alltoallv(blocks)?),
-            Step::Allgatherv(mine) => Answer::Blocks(collectives.allgatherv(&mine)?),
-            Step::Done(assignment) => return Ok(*assignment),
-        };
-    }
 }

@@ -185,7 +185,6 @@ impl Machine {
 
     pub(super) fn on_answer(&mut self, tally: &Tally, quota: u64, blocks: &[Vec<u8>]) -> Result<Step> {
         const NAME: &str = "answer";
-        let held = self.plan.native.union(&self.plan.alien);
         let (mut gone, mut residue) = (Vec::new(), Vec::new());
         for (from, block) in blocks.iter().enumerate() {
             let (lost, left) = decode_pair(NAME, from, block, 0, self.plan.count)?;
@@ -195,7 +194,9 @@ impl Machine {
             if !within {
                 return Err(violation(NAME, from, "it gives residue outside its slice"));
             }
-            if !lost.is_subset(&held) {
+            if !lost.is_subset(&self.plan.native)
+                && !lost.difference(&self.plan.native).is_subset(&self.plan.alien)
+            {
                 return Err(violation(NAME, from, "it takes frames away that were not offered"));
             }
             gone.push(lost);

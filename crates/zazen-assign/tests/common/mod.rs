@@ -57,7 +57,7 @@ fn exchange(steps: Vec<Step>) -> Option<Vec<Answer>> {
         let all: Vec<&Vec<u64>> = steps
             .iter()
             .map(|step| match step {
-                Step::Sum(words) | Step::Or(words) | Step::TwoBit(words) => words,
+                Step::Sum(words) | Step::Xor(words) | Step::Or(words) | Step::TwoBit(words) => words,
                 _ => unreachable!(),
             })
             .collect();
@@ -70,6 +70,7 @@ fn exchange(steps: Vec<Step>) -> Option<Vec<Answer>> {
     };
     match &steps[0] {
         Step::Sum(_) => reduce(u64::wrapping_add),
+        Step::Xor(_) => reduce(|a, b| a ^ b),
         Step::Or(_) => reduce(|a, b| a | b),
         Step::TwoBit(_) => reduce(two_bit),
         Step::Allgatherv(_) => {

@@ -1,12 +1,14 @@
 //! One file per command: its flags, its help with examples, what it prints.
 
 pub(crate) mod assign;
+pub(crate) mod bench;
 pub(crate) mod datasets;
 pub(crate) mod evict;
 pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod ls;
 pub(crate) mod pin;
+pub(crate) mod plugin;
 pub(crate) mod push;
 pub(crate) mod stat;
 pub(crate) mod status;

@@ -1,23 +1,32 @@
-//! Limited disks: a control group per node whose reads and writes of the cache's disk are throttled.
+//! Limited disks: a control group per host, throttled on the cache's disk; it counts processor time too.
 //!
 //! The kernel counts what reaches the disk: reads that the page cache answers, and (version 1) buffered writes,
-//! are not limited.
+//! are not limited. A limit of requests per second takes each request as one, however large.
 
-use super::{Disk, State};
+use super::{Disk, Host, Role, State};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 
 const V1: &str = "/sys/fs/cgroup/blkio";
+const V1_PROCESSOR: &str = "/sys/fs/cgroup/cpuacct";
 const V2: &str = "/sys/fs/cgroup";
 
-/// Plans the limit for caches in `dir`; `Err` says why it cannot be had here.
-pub(crate) fn plan(dir: &Path, tag: &str, bytes_per_s: u64) -> Result<Disk> {
+/// What a disk may give; `None` is as much as it can.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DiskLimits {
+    /// Bytes per second of each node's, each way.
+    pub(crate) bytes_per_s: Option<u64>,
+    /// Reads per second of each node's.
+    pub(crate) iops: Option<u64>,
+    /// Bytes per second of the file server's, each way.
+    pub(crate) server_bytes_per_s: Option<u64>,
+}
+
+/// Plans limited disks for caches in `dir`; `Err` says why they cannot be had here.
+pub(crate) fn plan(dir: &Path, tag: &str, limits: DiskLimits) -> Result<Disk> {
     let refuse = |why: String| {
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("disk limit of {bytes_per_s} bytes/s: {why}; the disks stay unlimited"),
-        ))
+        Err(Error::new(ErrorKind::Unsupported, format!("disk limit: {why}; the disks stay unlimited")))
     };
     if !rustix::process::geteuid().is_root() {
         return refuse("needs root".to_owned());
@@ -39,43 +48,89 @@ pub(crate) fn plan(dir: &Path, tag: &str, bytes_per_s: u64) -> Result<Disk> {
     if !available {
         return refuse("this kernel offers no I/O controller (cgroup v1 blkio or v2 io)".to_owned());
     }
-    Ok(Disk { bytes_per_s, group: root.join(tag), device, unified })
+    let processor = Path::new(V1_PROCESSOR);
+    let DiskLimits { bytes_per_s, iops, server_bytes_per_s } = limits;
+    Ok(Disk {
+        bytes_per_s,
+        iops,
+        server_bytes_per_s,
+        group: root.join(tag),
+        processor_group: (!unified && processor.is_dir()).then(|| processor.join(tag)),
+        device,
+        unified,
+    })
 }
 
-/// Makes the control groups of `state`'s nodes.
+/// Makes the control groups of `state`'s hosts.
 pub(crate) fn set_up(state: &State, disk: &Disk) -> Result<()> {
-    make(&disk.group)?;
+    for root in disk.roots() {
+        make(root)?;
+    }
     if disk.unified {
         write(&Path::new(V2).join("cgroup.subtree_control"), "+io")?;
         write(&disk.group.join("cgroup.subtree_control"), "+io")?;
     }
-    for node in &state.nodes {
-        let group = disk.group.join(&node.name);
-        make(&group)?;
-        let (device, rate) = (&disk.device, disk.bytes_per_s);
-        if disk.unified {
-            write(&group.join("io.max"), &format!("{device} rbps={rate} wbps={rate}"))?;
-        } else {
-            for what in ["read", "write"] {
-                let file = group.join(format!("blkio.throttle.{what}_bps_device"));
-                write(&file, &format!("{device} {rate}"))?;
-            }
+    for host in state.hosts() {
+        for root in disk.roots() {
+            make(&root.join(&host.name))?;
         }
+        limit(disk, host)?;
     }
     Ok(())
 }
 
 /// Removes the control groups; what is not there is no error.
 pub(crate) fn tear_down(state: &State, disk: &Disk) {
-    for node in &state.nodes {
-        remove(&disk.group.join(&node.name));
+    for root in disk.roots() {
+        for host in state.hosts() {
+            remove(&root.join(&host.name));
+        }
+        remove(root);
     }
-    remove(&disk.group);
 }
 
-/// Moves this process into the control group of node `name`.
+/// Moves this process into the control groups of host `name`.
 pub(crate) fn enter(disk: &Disk, name: &str) -> Result<()> {
-    write(&disk.group.join(name).join("cgroup.procs"), &std::process::id().to_string())
+    for root in disk.roots() {
+        write(&root.join(name).join("cgroup.procs"), &std::process::id().to_string())?;
+    }
+    Ok(())
+}
+
+/// Seconds of processor time that all processes ever put on host `name` have used; `None` where it is not counted.
+pub(crate) fn processor_seconds(disk: &Disk, name: &str) -> Option<f64> {
+    let read = |file: PathBuf| std::fs::read_to_string(file).ok();
+    if disk.unified {
+        let text = read(disk.group.join(name).join("cpu.stat"))?;
+        let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+        return Some(micros.trim().parse::<f64>().ok()? / 1e6);
+    }
+    let text = read(disk.processor_group.as_ref()?.join(name).join("cpuacct.usage"))?;
+    Some(text.trim().parse::<f64>().ok()? / 1e9)
+}
+
+fn limit(disk: &Disk, host: &Host) -> Result<()> {
+    let (bytes, iops) = match host.role {
+        Role::Node => (disk.bytes_per_s, disk.iops),
+        Role::Server => (disk.server_bytes_per_s, None),
+        Role::Simulation => (None, None),
+    };
+    let group = disk.group.join(&host.name);
+    let device = &disk.device;
+    if disk.unified {
+        let word = |name: &str, limit: Option<u64>| limit.map(|limit| format!(" {name}={limit}"));
+        let words = [word("rbps", bytes), word("wbps", bytes), word("riops", iops)];
+        let words: String = words.into_iter().flatten().collect();
+        return match words.is_empty() {
+            true => Ok(()),
+            false => write(&group.join("io.max"), &format!("{device}{words}")),
+        };
+    }
+    let limits = [("read_bps", bytes), ("write_bps", bytes), ("read_iops", iops)];
+    for (what, limit) in limits.into_iter().filter_map(|(what, limit)| Some((what, limit?))) {
+        write(&group.join(format!("blkio.throttle.{what}_device")), &format!("{device} {limit}"))?;
+    }
+    Ok(())
 }
 
 /// `major:minor` of the whole disk beneath `path`: the throttle takes no partitions.

@@ -77,6 +77,9 @@ pub(crate) fn start_node(state: &mut State, index: usize) -> Result<()> {
     command.args(["--backing", &state.backing, "--name", &host.name, "--listen", &listen]);
     command.arg("--socket").arg(&socket).arg("--key").arg(&state.key);
     command.args(["--budget", &state.budget.to_string(), "--free-floor", FREE_FLOOR]);
+    if let Some(readers) = state.readers {
+        command.args(["--readers", &readers.to_string()]);
+    }
     let ready = host.dir.join("ready");
     let _ = std::fs::remove_file(&ready);
     command.arg("--ready-file").arg(&ready);

@@ -1,20 +1,33 @@
 //! Which host of the testbed a command runs on, and what it finds there: namespace, control group, environment.
 
-use super::{Host, Role, State, disk};
+use super::{Host, State, disk};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
-use zazen_core::{Error, Result};
+use zazen_core::{Error, ErrorKind, Result};
 
 /// Where a process without a given host belongs: the launcher's rank, modulo the number of nodes.
 pub(crate) fn host_of_rank(state: &State, rank: usize) -> &Host {
     &state.nodes[rank % state.nodes.len()]
 }
 
+/// The same where dead nodes get no ranks, as a resource manager would have it; an error if all are dead.
+pub(crate) fn live_host_of_rank(state: &State, rank: usize) -> Result<&Host> {
+    let live = |node: &&Host| node.process.is_some_and(|process| process.is_alive());
+    let nodes: Vec<&Host> = state.nodes.iter().filter(live).collect();
+    if nodes.is_empty() {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("testbed {}: all nodes are dead; `zazen testbed revive n0`", state.dir.display()),
+        ));
+    }
+    Ok(nodes[rank % nodes.len()])
+}
+
 /// Moves this process onto `host`: everything it starts from now on is there too.
 pub(crate) fn enter(state: &State, host: &Host) -> Result<()> {
-    if let (Some(limited), Role::Node) = (&state.disk, host.role) {
+    if let Some(limited) = &state.disk {
         disk::enter(limited, &host.name)?;
     }
     if let Some(netns) = &host.netns {

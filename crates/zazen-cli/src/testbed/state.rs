@@ -39,12 +39,15 @@ pub(crate) struct State {
     pub(crate) limits: Limits,
     /// The shaped network, if there is one.
     pub(crate) net: Option<Net>,
-    /// Bytes per second of each node's disk, if limited.
+    /// The limited disks, if they are.
     pub(crate) disk: Option<Disk>,
     /// Folder of the sockets, where the testbed's own path is too long for them.
     pub(crate) socket_dir: Option<PathBuf>,
     /// Byte budget of each node's cache.
     pub(crate) budget: u64,
+    /// Readers that each daemon lets at its disk, where not by the kind of disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) readers: Option<u16>,
     /// The nodes.
     pub(crate) nodes: Vec<Host>,
     /// The file server.
@@ -109,17 +112,33 @@ pub(crate) struct Net {
     pub(crate) server_link_bits_per_s: u64,
 }
 
-/// Limited disks: one control group per node.
+/// Limited disks: one control group per host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Disk {
-    /// Bytes per second, each way.
-    pub(crate) bytes_per_s: u64,
-    /// Folder that holds the nodes' control groups.
+    /// Bytes per second of each node's, each way, if limited.
+    pub(crate) bytes_per_s: Option<u64>,
+    /// Reads per second of each node's, if limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) iops: Option<u64>,
+    /// Bytes per second of the file server's, each way, if limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server_bytes_per_s: Option<u64>,
+    /// Folder that holds the hosts' control groups.
     pub(crate) group: PathBuf,
+    /// The same in the hierarchy that counts processor time, where that is one of its own (version 1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) processor_group: Option<PathBuf>,
     /// The disk, `major:minor`.
     pub(crate) device: String,
     /// Whether the control groups are of version 2.
     pub(crate) unified: bool,
+}
+
+impl Disk {
+    /// The folders that hold one control group per host each.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(self.group.as_path()).chain(self.processor_group.as_deref())
+    }
 }
 
 impl State {

@@ -1,11 +1,13 @@
 //! The ways to a frame's bytes that reader threads share: mending through the daemon, and the backing store.
 
-use super::buffer::{Buffer, Pool};
+use super::buffer::{Pool, Slice};
 use super::job::{Data, Fault, Job};
-use super::turn::Turns;
-use crate::cluster::{Batch, Remote, Target, daemon_is_gone};
+use super::resident::is_resident;
+use super::turn::{Turn, Turns};
+use crate::cluster::{Batch, CONNECT_TIMEOUT, Remote, Target, daemon_is_gone};
 use crate::direct::{Direct, DirectSpec};
-use crate::warn::warn_once;
+use crate::lost::{Retry, warn_of_lost_daemon};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,13 +26,23 @@ pub(crate) struct DaemonSpec {
     /// The dataset as the daemon knows it.
     pub path: PathBuf,
     pub pattern: Option<String>,
+    /// The node's name.
+    pub node: String,
+    /// How long it may be silent before it counts as dead.
+    pub silence: Duration,
 }
 
 impl DaemonSpec {
+    /// How long a daemon that is well may take to connect or to answer a ping.
+    pub(crate) fn patience(&self) -> Duration {
+        self.silence.min(CONNECT_TIMEOUT)
+    }
+
     /// A connection of one's own with the dataset opened on it.
     pub(crate) fn open(&self) -> Result<(Remote, u32)> {
         let mut remote = Remote::connect(&self.target, None)?;
-        remote.set_timeout(Some(SCAN_TIMEOUT));
+        remote.set_timeout(Some(SCAN_TIMEOUT.max(self.silence)));
+        remote.give_up_after(self.silence);
         let info = remote.open(&self.path, self.pattern.as_deref(), false)?;
         Ok((remote, info.handle))
     }
@@ -45,6 +57,8 @@ pub(crate) struct Access {
     pub check: bool,
     pub stop: AtomicBool,
     daemon: Option<DaemonSpec>,
+    /// It left off and has not come back yet.
+    daemon_lost: AtomicBool,
     repair: Mutex<Option<(Remote, u32)>>,
     direct_spec: DirectSpec,
     direct: Mutex<Option<Arc<Direct>>>,
@@ -55,7 +69,7 @@ pub(crate) struct Access {
 pub(crate) struct Got {
     pub delivery: Option<Delivery>,
     pub path: PathBuf,
-    pub buffer: Buffer,
+    pub buffer: Slice,
     /// A bad checksum was met on the way.
     pub mended: bool,
 }
@@ -78,6 +92,7 @@ impl Access {
             check,
             stop: AtomicBool::new(false),
             daemon,
+            daemon_lost: AtomicBool::new(false),
             repair: Mutex::new(None),
             direct_spec,
             direct: Mutex::new(direct),
@@ -107,15 +122,37 @@ impl Access {
     /// Reads a job's frame, mending it where its bytes are bad. `None` if the reader is being dropped. `on_cold` is
     /// told if the bytes are not in memory yet.
     pub(crate) fn read(&self, job: Job, on_cold: &dyn Fn()) -> Option<Result<Got>> {
-        let turn = || self.turns.as_ref().filter(|_| job.is_cached())?.take();
-        match job.read(&self.pool, self.check, &self.stop, on_cold, &turn) {
-            Ok(buffer) => Some(Ok(Got { delivery: job.delivery, path: job.path, buffer, mended: false })),
+        self.read_from(false, job, on_cold)
+    }
+
+    /// As [`Access::read`] where frames are thought to come `from_disk`: `on_cold` need not be told then.
+    pub(crate) fn read_from(&self, from_disk: bool, job: Job, on_cold: &dyn Fn()) -> Option<Result<Got>> {
+        let turn = |file: &OwnedFd, offset| self.turn(&job, file, offset, job.length);
+        // A disk whose readers take turns is not touched before one's turn.
+        let from_disk = from_disk && self.turns.is_none();
+        match job.read(&self.pool, self.check, &self.stop, from_disk, on_cold, &turn) {
+            Ok(buffer) => {
+                let buffer = Slice::all(buffer);
+                Some(Ok(Got { delivery: job.delivery, path: job.path, buffer, mended: false }))
+            }
             Err(Fault::Stopped) => None,
             Err(Fault::Bad(error)) => match job.delivery {
                 Some(_) => self.mend(job, error),
                 None => Some(Err(error)),
             },
         }
+    }
+
+    /// A turn for the `length` bytes of `job`'s file from `offset` on, where readers take turns at the disk that they
+    /// are on and not all of them are in memory. Before it nothing is asked of that disk.
+    pub(crate) fn turn(&self, job: &Job, file: &OwnedFd, offset: u64, length: u64) -> Option<Turn<'_>> {
+        let turns = self.turns.as_ref().filter(|_| job.is_cached())?;
+        if is_resident(file, offset, length) { None } else { turns.take() }
+    }
+
+    /// Whether readers take turns at the node's disk.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.turns.is_some()
     }
 
     /// Tells the daemon of a bad copy and asks once more; a daemon that is gone by then is done without.
@@ -130,16 +167,19 @@ impl Access {
             },
             Err(error) => return Some(Err(corrupt(number, &first, &error))),
         };
-        match again.read(&self.pool, self.check, &self.stop, &|| (), &|| None) {
-            Ok(buffer) => Some(Ok(Got { delivery: again.delivery, path: again.path, buffer, mended: true })),
+        match again.read(&self.pool, self.check, &self.stop, false, &|| (), &|_, _| None) {
+            Ok(buffer) => {
+                let buffer = Slice::all(buffer);
+                Some(Ok(Got { delivery: again.delivery, path: again.path, buffer, mended: true }))
+            }
             Err(Fault::Stopped) => None,
             Err(Fault::Bad(second)) => Some(Err(corrupt(number, &first, &second))),
         }
     }
 
     fn ask_again(&self, number: u64) -> Result<Job> {
-        let daemon =
-            self.daemon.as_ref().ok_or_else(|| Error::new(ErrorKind::Unavailable, "no daemon to ask"))?;
+        let daemon = self.daemon.as_ref().filter(|_| !self.daemon_lost.load(Ordering::Relaxed));
+        let daemon = daemon.ok_or_else(|| Error::new(ErrorKind::Unavailable, "no daemon to ask"))?;
         let mut held = self.repair.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut remote, handle) = match held.take() {
             Some(open) => open,
@@ -151,14 +191,22 @@ impl Access {
         Ok(job)
     }
 
-    /// Warns, once per process, that `daemon` left off in mid-scan.
-    pub(crate) fn warn_of_lost_daemon(&self, error: &Error) {
-        let path = self.direct_spec.path.display();
-        let text = format!(
-            "the Zazen daemon left off while {path} was read ({error}); the rest is read straight from the backing \
-             store. Results are the same, only slower; restart it with `zazend`"
-        );
-        warn_once("lost daemon", &text);
+    /// The daemon left off in mid-scan: warns, and tells when to look for it again.
+    pub(crate) fn lose_daemon(&self, error: &Error) -> Option<Retry> {
+        let daemon = self.daemon.as_ref()?;
+        self.daemon_lost.store(true, Ordering::Relaxed);
+        warn_of_lost_daemon(daemon, &self.direct_spec.path, error);
+        Some(Retry::new(daemon.silence))
+    }
+
+    /// The lost daemon, if it is time to look for it and it answers.
+    pub(crate) fn daemon_again(&self, retry: &mut Retry) -> Option<&DaemonSpec> {
+        self.daemon.as_ref().filter(|daemon| retry.finds(daemon))
+    }
+
+    /// The daemon scans for us again.
+    pub(crate) fn regain_daemon(&self) {
+        self.daemon_lost.store(false, Ordering::Relaxed);
     }
 }
 

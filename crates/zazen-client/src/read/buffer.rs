@@ -140,6 +140,32 @@ impl Drop for Buffer {
     }
 }
 
+/// A part of a buffer, which goes back to its pool when the last part of it is dropped.
+#[derive(Clone)]
+pub(crate) struct Slice {
+    buffer: Arc<Buffer>,
+    start: usize,
+    length: usize,
+}
+
+impl Slice {
+    /// All of `buffer`.
+    pub(crate) fn all(buffer: Buffer) -> Slice {
+        let length = buffer.length;
+        Slice { buffer: Arc::new(buffer), start: 0, length }
+    }
+
+    /// `length` bytes of this from byte `start` on; `None` if there are not so many.
+    pub(crate) fn part(&self, start: usize, length: usize) -> Option<Slice> {
+        let fits = start.checked_add(length)? <= self.length;
+        fits.then(|| Slice { buffer: self.buffer.clone(), start: self.start + start, length })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer.bytes()[self.start..self.start + self.length]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +194,23 @@ mod tests {
         assert_eq!(pool.lock().bytes, 0);
         drop(pool.take(5));
         assert!(pool.lock().storages.is_empty());
+    }
+
+    #[test]
+    fn parts_keep_their_buffer() {
+        let pool = Pool::new(1 << 20);
+        let mut buffer = pool.take(100);
+        buffer.bytes_mut().iter_mut().zip(0..).for_each(|(byte, index)| *byte = index);
+        let all = Slice::all(buffer);
+        let part = all.part(10, 20).and_then(|part| part.part(5, 15)).unwrap();
+        assert!(
+            all.part(90, 11).is_none() && all.part(usize::MAX, 2).is_none() && part.part(1, 15).is_none()
+        );
+        drop(all);
+        assert_eq!(pool.lock().storages.len(), 0);
+        assert_eq!(part.bytes(), (15..30).collect::<Vec<u8>>());
+        drop(part);
+        assert_eq!(pool.lock().storages.len(), 1);
     }
 
     #[test]

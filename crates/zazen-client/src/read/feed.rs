@@ -1,4 +1,4 @@
-//! The feeder: fetches descriptors from the daemon ahead of use, and goes on from the backing store when the
+//! The feeder: fetches descriptors from the daemon ahead of use, and goes on from the backing store while the
 //! daemon is gone.
 //!
 //! Invariant: each frame of the set is fed exactly once, whoever dies when.
@@ -6,7 +6,8 @@
 use super::access::{Access, DaemonSpec, jobs_of};
 use super::pipeline::{Pipeline, Task};
 use crate::cluster::{Batch, Remote, daemon_is_gone};
-use zazen_core::limits::FDS_PER_MESSAGE_MAX;
+use crate::lost::Retry;
+use zazen_core::limits::{BATCH_FRAMES_MAX, FRAME_NO_MAX};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
 /// Frames that are opened directly, fed at a time.
@@ -29,14 +30,16 @@ impl Scan {
     }
 }
 
-/// Feeds `set`, from `scan` as long as it lasts.
+/// Feeds `set`, from `scan` as long as it lasts, and from another one if the daemon comes back.
 pub(crate) fn run(pipeline: &Pipeline, access: &Access, scan: Option<Scan>, set: &RunSet, bytes_max: u64) {
-    let rest = match scan {
-        None => Some(set.clone()),
-        Some(scan) => feed_scan(pipeline, access, scan, set, bytes_max),
-    };
-    if let Some(rest) = rest {
-        feed_direct(pipeline, access, &rest);
+    let mut retry = None;
+    let mut next = Some((set.clone(), scan));
+    while let Some((set, scan)) = next {
+        let rest = match scan {
+            Some(scan) => feed_scan(pipeline, access, scan, &set, bytes_max, &mut retry),
+            None => Some(set),
+        };
+        next = rest.and_then(|rest| feed_direct(pipeline, access, &rest, &mut retry));
     }
     pipeline.fed();
 }
@@ -48,6 +51,7 @@ fn feed_scan(
     mut scan: Scan,
     set: &RunSet,
     bytes_max: u64,
+    retry: &mut Option<Retry>,
 ) -> Option<RunSet> {
     let mut handed_out = RunSet::new();
     let mut frames_max = FIRST_FRAMES;
@@ -58,7 +62,7 @@ fn feed_scan(
             return None;
         }
         let batch = scan.remote.scan_next(scan.scan, frames_max as u16, bytes_max);
-        frames_max = FDS_PER_MESSAGE_MAX.min(frames_max * 4);
+        frames_max = BATCH_FRAMES_MAX.min(frames_max * 4);
         match batch {
             Ok(batch) if batch.entries.is_empty() => break None,
             Ok(batch) => {
@@ -76,9 +80,9 @@ fn feed_scan(
         None if rest.is_empty() => return Some(rest),
         None => {
             let why = format!("its scan ended {} frames early", rest.len());
-            access.warn_of_lost_daemon(&Error::new(ErrorKind::Protocol, why));
+            *retry = access.lose_daemon(&Error::new(ErrorKind::Protocol, why));
         }
-        Some(error) if daemon_is_gone(&error) => access.warn_of_lost_daemon(&error),
+        Some(error) if daemon_is_gone(&error) => *retry = access.lose_daemon(&error),
         Some(error) => {
             // The daemon answers, and the answer is no: each frame left says so.
             let message = error.to_string();
@@ -107,8 +111,33 @@ fn tasks_of(batch: Batch, set: &RunSet, handed_out: &mut RunSet) -> (Vec<Task>, 
     (tasks, stopping)
 }
 
-fn feed_direct(pipeline: &Pipeline, access: &Access, set: &RunSet) {
-    feed_all(pipeline, access, set.iter().map(Task::Direct));
+/// Feeds `set` from the backing store. A daemon that was lost is looked for now and then: what is left when it is
+/// back is returned, with a scan of it.
+fn feed_direct(
+    pipeline: &Pipeline,
+    access: &Access,
+    set: &RunSet,
+    retry: &mut Option<Retry>,
+) -> Option<(RunSet, Option<Scan>)> {
+    let mut numbers = set.iter();
+    while pipeline.wait_low(access) {
+        let some: Vec<_> = numbers.by_ref().take(DIRECT_FRAMES).collect();
+        let first = *some.first()?;
+        if let Some(retry) = retry
+            && let Some(daemon) = access.daemon_again(retry)
+        {
+            let rest = set.intersection(&RunSet::range(first, FRAME_NO_MAX));
+            match Scan::begin(daemon, &rest) {
+                Ok(scan) => {
+                    access.regain_daemon();
+                    return Some((rest, Some(scan)));
+                }
+                Err(error) => tracing::debug!("{error}; going on without the daemon"),
+            }
+        }
+        pipeline.feed(some.into_iter().map(Task::Direct));
+    }
+    None
 }
 
 fn feed_all(pipeline: &Pipeline, access: &Access, mut tasks: impl Iterator<Item = Task>) {

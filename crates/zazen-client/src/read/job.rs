@@ -2,6 +2,7 @@
 
 use super::buffer::{Buffer, Pool};
 use super::turn::Turn;
+use super::window;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,14 +50,16 @@ pub(crate) enum Fault {
 
 impl Job {
     /// Reads the frame into a buffer of `pool`; compares with the checksum where `check` and there is one. `on_cold`
-    /// is told once if bytes are not in memory yet; then the disk is read in a `turn`.
+    /// is told once if bytes are found not to be in memory yet. A file's bytes are read in a `turn`, if it gives one. A
+    /// frame `from_disk` is one that nobody needs to find cold.
     pub(crate) fn read<'a>(
         &self,
         pool: &Arc<Pool>,
         check: bool,
         stop: &AtomicBool,
+        from_disk: bool,
         on_cold: &dyn Fn(),
-        turn: &dyn Fn() -> Option<Turn<'a>>,
+        turn: &dyn Fn(&OwnedFd, u64) -> Option<Turn<'a>>,
     ) -> std::result::Result<Buffer, Fault> {
         let length = usize::try_from(self.length).map_err(|_| {
             Fault::Bad(Error::new(
@@ -67,8 +70,21 @@ impl Job {
         let expected = self.checksum.filter(|_| check);
         let mut buffer = pool.take(length);
         let mut digest = expected.map(|_| FrameDigest::default());
-        let mut hand =
-            Hand { data: &self.data, length: self.length, asked: 0, cold: false, on_cold, turn, held: None };
+        let in_windows = self.is_cached() && self.length >= window::WORTH_BYTES;
+        let _turn = match &self.data {
+            Data::Descriptor(file, offset) => turn(file, *offset),
+            Data::Source(..) | Data::Inline(..) => None,
+        };
+        let mut hand = Hand {
+            data: &self.data,
+            length: self.length,
+            asked: 0,
+            cold: false,
+            in_windows,
+            brought: 0,
+            on_cold,
+        };
+        hand.cold = from_disk && in_windows;
         let mut done = 0;
         while done < length {
             if stop.load(Ordering::Relaxed) {
@@ -104,24 +120,35 @@ impl Job {
         matches!(self.delivery, Some(Delivery::Native | Delivery::Alien | Delivery::Fetched))
     }
 
+    /// Has the disk begin with a frame that will be read soon.
+    pub(crate) fn ask_for(&self) {
+        if let (Data::Descriptor(file, offset), true) = (&self.data, self.length < window::WORTH_BYTES) {
+            // Advice only: what it does not do, the read does.
+            let length = std::num::NonZeroU64::new(self.length);
+            let _ = rustix::fs::fadvise(&**file, *offset, length, rustix::fs::Advice::WillNeed);
+        }
+    }
+
     fn named(&self, error: Error) -> Error {
         error.within(format!("frame {} ({})", self.number, self.path.display()))
     }
 }
 
 /// Reads pieces of one frame, and learns on the way whether they are in memory.
-struct Hand<'a, 'b> {
+struct Hand<'a> {
     data: &'a Data,
     length: u64,
     /// Up to where the disk has been asked.
     asked: u64,
     cold: bool,
+    /// What is cold is brought window by window.
+    in_windows: bool,
+    /// Up to where in the file it was.
+    brought: u64,
     on_cold: &'a dyn Fn(),
-    turn: &'a dyn Fn() -> Option<Turn<'b>>,
-    held: Option<Turn<'b>>,
 }
 
-impl Hand<'_, '_> {
+impl Hand<'_> {
     /// Up to `piece.len()` bytes of the frame from its byte `at` on; 0 where there are no more.
     fn read(&mut self, piece: &mut [u8], at: u64) -> Result<usize> {
         match self.data {
@@ -146,13 +173,13 @@ impl Hand<'_, '_> {
             match preadv2(file, &mut slices, offset + at, ReadWriteFlags::NOWAIT) {
                 // 0 bytes without waiting may be the end or a page that isn't there: the plain read tells.
                 Ok(bytes) if bytes > 0 => return Ok(bytes),
-                _ => {
-                    self.is_cold();
-                    self.held = (self.turn)();
-                }
+                _ => self.is_cold(),
             }
         }
         self.ask_ahead(file, offset, at);
+        if self.in_windows {
+            self.bring(file, offset + at, offset + self.length);
+        }
         loop {
             match pread(file, &mut *piece, offset + at) {
                 Err(Errno::INTR) => {}
@@ -169,8 +196,22 @@ impl Hand<'_, '_> {
         }
     }
 
+    /// Brings the window that begins here, if one does; the next one is asked for when half of this one is read.
+    fn bring(&mut self, file: &OwnedFd, at: u64, end: u64) {
+        if at + window::WINDOW / 2 < self.brought || self.brought >= end {
+            return;
+        }
+        match window::bring(file, at.max(self.brought)) {
+            Some(next) => self.brought = next,
+            None => self.in_windows = false,
+        }
+    }
+
     /// Has the disk begin with what comes next: the kernel's own read-ahead starts small in every file.
     fn ask_ahead(&mut self, file: &OwnedFd, offset: u64, at: u64) {
+        if self.in_windows {
+            return;
+        }
         let until = self.length.min(at + AHEAD);
         self.asked = self.asked.max(at);
         // Half a window at least, not a call for every piece.

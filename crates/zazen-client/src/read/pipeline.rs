@@ -6,14 +6,17 @@
 //!
 //! Frames that are in memory are copied by few threads: more only drive each other's bytes out of the
 //! processor's caches. Frames that are not are waited for by many: a flash device wants several in flight. Which
-//! of the two it is, the reads themselves tell.
+//! of the two it is, the reads themselves tell. While they tell of a disk, the disk is asked before they are:
+//! for all frames that a thread takes together, and for large windows of larger frames and of packed ones.
 //!
 //! The consumer itself reads when nothing is ready: warm frames then cost no thread switch, and reader threads
 //! run ahead only while it computes.
 
 use super::access::{Access, Got, LastFile};
 use super::job::Job;
+use super::{extent, window};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use zazen_core::{Error, Result};
@@ -21,13 +24,19 @@ use zazen_core::{Error, Result};
 /// Small frames are taken together up to so many bytes, to pay for a lock once.
 const TOGETHER_BYTES: u64 = 256 << 10;
 const TOGETHER_MAX: usize = 16;
-/// Tasks below which the feeder fetches more.
+/// Frames packed in one file cost less than one of their own.
+const PACKED_TOGETHER_MAX: usize = 256;
+/// Tasks below which the feeder fetches more: each may hold a descriptor.
 const TASKS_LOW: usize = 64;
+/// The same for small frames, which share descriptors: as many as readers get through while a batch is on its way.
+const SMALL_TASKS_LOW: usize = 4096;
 /// Read-ahead that is of use for files in memory, in bytes: their copies are still in the processor's cache when
 /// the consumer comes to them.
 const WARM_AHEAD: u64 = 8 << 20;
 /// Takes in a row without a wait for the disk after which the files count as being in memory.
-const WARM_AFTER: u32 = 16;
+const WARM_AFTER: u32 = 32;
+/// Takes after which frames are no longer thought to come from the disk, but looked for in memory first.
+const DOUBT_AFTER: u32 = WARM_AFTER - 2;
 
 /// One frame's way through the pipeline.
 pub(crate) enum Task {
@@ -60,6 +69,18 @@ struct State {
     idle_readers: usize,
     consumer_waits: bool,
     feeder_waits: bool,
+    /// The file of packed frames that was asked of the disk last, and up to where.
+    brought: (PathBuf, u64),
+}
+
+/// Tasks taken by one thread, to be carried out together.
+#[derive(Default)]
+struct Taken {
+    tasks: Vec<Task>,
+    /// The frames are thought to come from the disk.
+    from_disk: bool,
+    /// Where in the first frame's file a window is to be brought, for this thread and others.
+    bring: Option<u64>,
 }
 
 /// The queue.
@@ -102,6 +123,7 @@ impl Pipeline {
                 idle_readers: 0,
                 consumer_waits: false,
                 feeder_waits: false,
+                brought: (PathBuf::new(), 0),
             }),
             work: Condvar::new(),
             ready: Condvar::new(),
@@ -164,7 +186,7 @@ impl Pipeline {
     /// Feeder: waits until tasks run low; false if the reader is being dropped.
     pub(crate) fn wait_low(&self, access: &Access) -> bool {
         let mut state = self.lock();
-        while state.tasks.len() >= TASKS_LOW && !access.stopped() {
+        while !state.runs_low() && !access.stopped() {
             state.feeder_waits = true;
             state = self.low.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.feeder_waits = false;
@@ -220,19 +242,25 @@ impl Pipeline {
     }
 
     /// Takes some tasks that may be read now, charging their bytes; empty if there are none.
-    fn take_tasks(&self, state: &mut State, most: usize) -> Vec<Task> {
-        let mut taken = Vec::new();
+    fn take_tasks(&self, state: &mut State) -> Taken {
+        let mut taken = Taken::default();
         let limit = self.limit(state);
         if state.reading >= limit {
             return taken;
         }
-        let most = most.min(state.tasks.len().div_ceil(limit));
+        let packed = state
+            .tasks
+            .front()
+            .is_some_and(|task| matches!(task, Task::Read(job) if job.small_place().is_some()));
+        let most = if packed { PACKED_TOGETHER_MAX } else { TOGETHER_MAX };
+        let most = most.min(state.tasks.len().div_ceil(limit)).max(1);
         let mut bytes = 0;
-        while taken.len() < most.max(1) {
+        while taken.tasks.len() < most {
             match state.tasks.front() {
                 Some(Task::Read(job)) => {
                     let together = bytes + job.length;
-                    if !taken.is_empty() && together > TOGETHER_BYTES || !self.room(state, job.length) {
+                    let full = !taken.tasks.is_empty() && together > TOGETHER_BYTES;
+                    if full || !self.room(state, job.length) {
                         break;
                     }
                     bytes = together;
@@ -241,32 +269,51 @@ impl Pipeline {
                 Some(_) => {}
                 None => break,
             }
-            taken.extend(state.tasks.pop_front());
+            taken.tasks.extend(state.tasks.pop_front());
         }
-        if !taken.is_empty() {
+        if !taken.tasks.is_empty() {
             let cold = self.cold.swap(false, Ordering::Relaxed);
             state.warm_takes = if cold { 0 } else { state.warm_takes.saturating_add(1) };
+            taken.from_disk = state.warm_takes < DOUBT_AFTER;
+            if taken.from_disk {
+                taken.bring = state.bring(&taken.tasks);
+            }
             state.reading += 1;
-            state.in_hand += taken.len();
+            state.in_hand += taken.tasks.len();
         }
-        if state.feeder_waits && state.tasks.len() < TASKS_LOW {
+        if state.feeder_waits && state.runs_low() {
             self.low.notify_one();
         }
         taken
     }
 
     /// Carries out tasks outside the lock. A task that was only opened comes back to be charged for.
-    fn carry_out(&self, access: &Access, tasks: Vec<Task>, last: &mut LastFile, done: &mut Done) {
-        for task in tasks {
+    fn carry_out(&self, access: &Access, taken: Taken, last: &mut LastFile, done: &mut Done) {
+        let Taken { tasks, from_disk, bring } = taken;
+        let on_cold = || self.is_cold();
+        if from_disk && !access.takes_turns() {
+            ask_for(&tasks, bring);
+        }
+        let mut tasks = tasks.into_iter().peekable();
+        while let Some(task) = tasks.next() {
             match task {
                 Task::Direct(number) => match access.open_direct(number, last) {
                     Ok(job) => done.opened.push(job),
                     Err(error) => done.outcomes.push(Outcome { number, got: Err(error), charged: 0 }),
                 },
+                Task::Read(job) if job.small_place().is_some() => {
+                    let mut jobs = vec![job];
+                    while let Some(Task::Read(job)) = tasks.next_if(|task| follows(&jobs, task)) {
+                        jobs.push(job);
+                    }
+                    extent::read(access, jobs, &on_cold, &mut |number, charged, got| {
+                        done.outcomes.push(Outcome { number, got, charged });
+                    });
+                }
                 Task::Read(job) => {
                     let (number, charged) = (job.number, job.length);
                     // Dropped readers have no use for the rest.
-                    let Some(got) = access.read(job, &|| self.is_cold()) else { continue };
+                    let Some(got) = access.read_from(from_disk, job, &on_cold) else { continue };
                     done.outcomes.push(Outcome { number, got, charged });
                 }
                 Task::Failed(number, error) => {
@@ -294,8 +341,8 @@ impl Pipeline {
             if access.stopped() {
                 return;
             }
-            let tasks = self.take_tasks(&mut state, TOGETHER_MAX);
-            if tasks.is_empty() {
+            let taken = self.take_tasks(&mut state);
+            if taken.tasks.is_empty() {
                 if state.fed && state.tasks.is_empty() && state.in_hand == 0 {
                     return;
                 }
@@ -303,10 +350,10 @@ impl Pipeline {
                 continue;
             }
             drop(state);
-            let taken = tasks.len();
-            self.carry_out(access, tasks, &mut last, &mut done);
+            let count = taken.tasks.len();
+            self.carry_out(access, taken, &mut last, &mut done);
             state = self.lock();
-            self.settle(&mut state, taken, &mut done.opened);
+            self.settle(&mut state, count, &mut done.opened);
             state.results.extend(done.outcomes.drain(..));
             if state.consumer_waits {
                 self.ready.notify_one();
@@ -347,8 +394,8 @@ impl Pipeline {
                 std::mem::swap(&mut state.results, local);
                 return true;
             }
-            let tasks = self.take_tasks(&mut state, TOGETHER_MAX);
-            if tasks.is_empty() {
+            let taken = self.take_tasks(&mut state);
+            if taken.tasks.is_empty() {
                 if state.fed && state.tasks.is_empty() && state.in_hand == 0 {
                     self.work.notify_all();
                     return false;
@@ -359,10 +406,10 @@ impl Pipeline {
                 continue;
             }
             drop(state);
-            let taken = tasks.len();
-            self.carry_out(access, tasks, last, &mut done);
+            let count = taken.tasks.len();
+            self.carry_out(access, taken, last, &mut done);
             state = self.lock();
-            self.settle(&mut state, taken, &mut done.opened);
+            self.settle(&mut state, count, &mut done.opened);
             // While the consumer is away somebody shall go on; a reader that is at it will.
             if state.reading == 0 {
                 self.wake_readers(&state);
@@ -389,6 +436,53 @@ impl Pipeline {
     }
 }
 
+impl State {
+    /// Whether the feeder shall fetch more.
+    fn runs_low(&self) -> bool {
+        let is_small = |task: &Task| matches!(task, Task::Read(job) if job.small_place().is_some());
+        let enough = if self.tasks.back().is_some_and(is_small) { SMALL_TASKS_LOW } else { TASKS_LOW };
+        self.tasks.len() < enough
+    }
+
+    /// Where to bring a window of the file that packs `tasks`, if it is time to: half a window before readers come
+    /// to it.
+    fn bring(&mut self, tasks: &[Task]) -> Option<u64> {
+        let Some(Task::Read(job)) = tasks.first() else { return None };
+        let (_, begin) = job.small_place()?;
+        if self.brought.0 != job.path || self.brought.1 + window::WINDOW < begin {
+            self.brought = (job.path.clone(), begin);
+        }
+        let from = self.brought.1.max(begin);
+        if begin + window::WINDOW / 2 < from {
+            return None;
+        }
+        self.brought.1 = window::next(from);
+        Some(from)
+    }
+}
+
+/// Whether `task` is to read what lies close behind the last of `jobs`.
+fn follows(jobs: &[Job], task: &Task) -> bool {
+    matches!((jobs.last(), task), (Some(last), Task::Read(next)) if last.is_followed_by(next))
+}
+
+/// Has the disk begin with all of `tasks` before the first of them is waited for.
+fn ask_for(tasks: &[Task], bring: Option<u64>) {
+    if let (Some(at), Some(Task::Read(job))) = (bring, tasks.first())
+        && let Some((file, _)) = job.small_place()
+    {
+        window::bring(file, at);
+    }
+    // The first one shall be found cold, if it is.
+    for task in tasks.iter().skip(1) {
+        if let Task::Read(job) = task
+            && job.small_place().is_none()
+        {
+            job.ask_for();
+        }
+    }
+}
+
 /// Threads that copy from the page cache at a time: two make up for the checksum; more gain nothing.
 fn copiers() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(2)
@@ -401,90 +495,4 @@ struct Done {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::buffer::Pool;
-    use super::super::job::Data;
-    use super::*;
-    use crate::direct::DirectSpec;
-    use std::sync::Arc;
-
-    fn job(number: u64, length: u64) -> Task {
-        Task::Read(Job {
-            number,
-            delivery: None,
-            path: "inline".into(),
-            length,
-            checksum: None,
-            data: Data::Inline(Arc::new(vec![7; length as usize]), 0),
-        })
-    }
-
-    fn access() -> Access {
-        let spec = DirectSpec { path: "/none".into(), pattern: None, backing: None };
-        Access::new(Pool::new(1 << 20), true, None, spec, None)
-    }
-
-    /// Feeds `sizes`, lets readers do all they may before each take of the consumer, and returns the most bytes
-    /// that were read ahead at a time.
-    fn most_ahead(sizes: &[u64], memory_max: u64, readers: usize) -> u64 {
-        let (pipeline, access) = (Pipeline::new(memory_max, readers), access());
-        // Files on a disk: the bound is the user's own.
-        pipeline.lock().warm_takes = 0;
-        pipeline.feed(sizes.iter().enumerate().map(|(number, size)| job(number as u64, *size)));
-        pipeline.fed();
-        let (mut most, mut taken, mut local, mut last) = (0, 0, VecDeque::new(), None);
-        loop {
-            loop {
-                let mut state = pipeline.lock();
-                state.warm_takes = 0;
-                let tasks = pipeline.take_tasks(&mut state, TOGETHER_MAX);
-                if tasks.is_empty() {
-                    break;
-                }
-                drop(state);
-                let mut done = Done::default();
-                let count = tasks.len();
-                pipeline.carry_out(&access, tasks, &mut last, &mut done);
-                let mut state = pipeline.lock();
-                pipeline.settle(&mut state, count, &mut done.opened);
-                state.results.extend(done.outcomes);
-            }
-            most = most.max(pipeline.used.load(Ordering::SeqCst));
-            if local.is_empty() && !pipeline.next(&access, &mut last, &mut local) {
-                break;
-            }
-            if let Some(outcome) = local.pop_front() {
-                pipeline.taken(&outcome);
-                taken += 1;
-            }
-        }
-        assert_eq!(taken, sizes.len());
-        assert_eq!(pipeline.used.load(Ordering::SeqCst), 0);
-        most
-    }
-
-    #[test]
-    fn read_ahead_stays_within_the_bound() {
-        assert_eq!(most_ahead(&[300; 40], 1000, 4), 900);
-        assert_eq!(most_ahead(&[300; 40], 300, 4), 300);
-        assert!(most_ahead(&[1, 999, 5, 800, 300, 700, 2], 1000, 2) <= 1000);
-        assert_eq!(most_ahead(&[], 1000, 2), 0);
-        assert_eq!(most_ahead(&[0; 100], 1, 2), 0);
-    }
-
-    #[test]
-    fn a_frame_beyond_the_bound_comes_alone() {
-        assert_eq!(most_ahead(&[100, 5000, 100, 5000, 5000], 1000, 8), 5000);
-    }
-
-    #[test]
-    fn files_in_memory_are_read_ahead_only_as_far_as_caches_reach() {
-        let pipeline = Pipeline::new(1 << 40, 4);
-        pipeline.feed((0..100).map(|number| job(number, 1 << 20)));
-        let mut state = pipeline.lock();
-        while !pipeline.take_tasks(&mut state, 1).is_empty() {
-            state.reading = 0;
-        }
-        assert_eq!(pipeline.used.load(Ordering::SeqCst), WARM_AHEAD);
-    }
-}
+mod tests;

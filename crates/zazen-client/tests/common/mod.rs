@@ -267,7 +267,9 @@ impl Fake {
         let mut scans = self.scans.lock().unwrap();
         let left = scans.get_mut(&next.scan).unwrap();
         let mut bytes = 0;
-        while entries.len() < usize::from(next.frames_max) && (bytes < next.bytes_max || entries.is_empty()) {
+        // Each frame has a descriptor of its own here.
+        let frames_max = usize::from(next.frames_max).min(zazen_core::limits::FDS_PER_MESSAGE_MAX);
+        while entries.len() < frames_max && (bytes < next.bytes_max || entries.is_empty()) {
             let out = self.frames_out.load(Ordering::SeqCst);
             if script.ends_after.is_some_and(|after| out >= after) {
                 break;

@@ -7,9 +7,11 @@
 use super::RunSet;
 use super::run::{Greedy, NUMBER_MAX, Run};
 use super::segment::{
-    Bits, SEGMENT_BYTES, SPARSE_MAX, Seg, Sparse, WORDS, Window, base_of, pack_words, runs_of_words,
+    Bits, SEGMENT_BYTES, SPARSE_MAX, Seg, Sparse, Window, base_of, pack_words, population, runs_of_words,
     window_end,
 };
+use std::borrow::Cow;
+use std::sync::Arc;
 
 /// A run of at least this many numbers stays a run behind an open block of its window.
 const RUN_WORTH: u64 = 64;
@@ -89,12 +91,16 @@ impl RunSet {
     }
 
     /// Appends the numbers of a window in their smallest form: runs that join what is there, or a block.
-    pub(super) fn append_words(&mut self, base: u64, words: &[u64]) {
+    pub(super) fn append_words<'a>(&mut self, base: u64, words: impl Into<Cow<'a, [u64]>>) {
+        let mut words = words.into();
         let Some(used) = words.iter().rposition(|word| *word != 0).map(|at| at + 1) else {
             return;
         };
-        let words = &words[..used];
-        let count = words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        match &mut words {
+            Cow::Borrowed(words) => *words = &words[..used],
+            Cow::Owned(words) => words.truncate(used),
+        }
+        let count = population(&words);
         self.forget_ranks();
         if self.segs.last().is_some_and(|tail| tail.block_base() == Some(base)) {
             self.append_block(&pack_words(base, words, count));
@@ -105,9 +111,9 @@ impl RunSet {
         self.place_words(base, words, count);
     }
 
-    fn place_words(&mut self, base: u64, words: &[u64], count: u64) {
+    fn place_words(&mut self, base: u64, words: Cow<'_, [u64]>, count: u64) {
         let limit = (2 * count as usize).min(8 * words.len()) / SEGMENT_BYTES + 1;
-        match runs_of_words(base, words, count, limit) {
+        match runs_of_words(base, &words, count, limit) {
             Some(runs) => self.place_runs(&runs),
             None => self.segs.push(pack_words(base, words, count)),
         }
@@ -134,7 +140,9 @@ impl RunSet {
         self.open = false;
         match self.segs.pop() {
             Some(Seg::Sparse(block)) => self.place_offsets(block),
-            Some(Seg::Bits(block)) => self.place_words(block.base, &block.words, u64::from(block.count)),
+            Some(Seg::Bits(block)) => {
+                self.place_words(block.base, Cow::Borrowed(&block.words), u64::from(block.count));
+            }
             other => self.segs.extend(other),
         }
     }
@@ -149,7 +157,7 @@ impl RunSet {
         self.forget_ranks();
         self.seal();
         self.len += offsets.len() as u64;
-        self.place_offsets(Sparse { base, offsets: offsets.to_vec() });
+        self.place_offsets(Sparse { base, offsets: Arc::new(offsets.to_vec()) });
     }
 
     fn place_offsets(&mut self, mut block: Sparse) {
@@ -157,7 +165,7 @@ impl RunSet {
         let bytes = (2 * block.offsets.len()).min(8 * span);
         let limit = bytes / SEGMENT_BYTES + 1;
         let (mut greedy, mut runs) = (Greedy::default(), Vec::new());
-        for offset in &block.offsets {
+        for offset in block.offsets.iter() {
             runs.extend(greedy.number(block.base + u64::from(*offset)));
             if runs.len() >= limit {
                 break;
@@ -171,7 +179,7 @@ impl RunSet {
             window.or_seg(&Seg::Sparse(block));
             self.segs.extend(window.pack());
         } else {
-            block.offsets.shrink_to_fit();
+            Arc::make_mut(&mut block.offsets).shrink_to_fit();
             self.segs.push(Seg::Sparse(block));
         }
     }
@@ -217,7 +225,7 @@ fn push_offset(block: &mut Seg, offset: u16) {
             bits.set(offset);
         }
         Seg::Sparse(sparse) => {
-            sparse.offsets.push(offset);
+            Arc::make_mut(&mut sparse.offsets).push(offset);
             if sparse.offsets.len() > SPARSE_MAX {
                 spill(block);
             }
@@ -229,12 +237,12 @@ fn push_offset(block: &mut Seg, offset: u16) {
 pub(super) fn spill(block: &mut Seg) {
     if let Seg::Sparse(sparse) = block {
         let mut window = Window::new(sparse.base);
-        for offset in &sparse.offsets {
+        for offset in sparse.offsets.iter() {
             window.words[usize::from(offset / 64)] |= 1 << (offset % 64);
         }
         let mut bits = Bits::new(window.base, &window.words[..]);
-        bits.words.reserve_exact(WORDS - bits.words.len());
-        *block = Seg::Bits(Box::new(bits));
+        bits.reserve();
+        *block = Seg::Bits(bits);
     }
 }
 
@@ -243,7 +251,7 @@ fn merge_blocks(tail: &mut Seg, next: &Seg) {
     match next {
         Seg::Run(_) => unreachable!("a run is no block"),
         Seg::Sparse(block) => {
-            for offset in &block.offsets {
+            for offset in block.offsets.iter() {
                 push_offset(tail, *offset);
             }
         }

@@ -87,7 +87,7 @@ impl Shifted {
             Seg::Sparse(sparse) => {
                 self.flush();
                 let base = sparse.base.wrapping_add(distance);
-                for offset in &sparse.offsets {
+                for offset in sparse.offsets.iter() {
                     self.set.append(base.wrapping_add(u64::from(*offset)));
                 }
             }

@@ -7,6 +7,7 @@ use super::RunSet;
 use super::append::{FOLD_SEGMENTS_MAX, spill};
 use super::run::Run;
 use super::segment::{SEGMENT_BYTES, SPARSE_MAX, Seg, Window, base_of, window_end};
+use std::sync::Arc;
 
 /// Segments in a window before folding is considered at all.
 const CROWD: usize = 8;
@@ -101,7 +102,7 @@ impl RunSet {
                 match sparse.offsets.binary_search(&offset) {
                     Ok(_) => false,
                     Err(place) => {
-                        sparse.offsets.insert(place, offset);
+                        Arc::make_mut(&mut sparse.offsets).insert(place, offset);
                         true
                     }
                 }
@@ -130,7 +131,7 @@ impl RunSet {
             Seg::Sparse(block) => {
                 let offset = number - block.base;
                 let place = block.offsets.partition_point(|held| u64::from(*held) < offset);
-                block.offsets.remove(place);
+                Arc::make_mut(&mut block.offsets).remove(place);
                 if block.offsets.is_empty() {
                     self.drop_segment(at);
                 }

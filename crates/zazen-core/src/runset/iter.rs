@@ -2,18 +2,19 @@
 
 use super::run::{Greedy, Run};
 use super::segment::Seg;
-use std::slice;
+use std::sync::Arc;
 
 /// All numbers of a set, ascending.
 #[derive(Clone)]
-pub(super) struct Numbers<'a> {
-    segs: slice::Iter<'a, Seg>,
-    part: Part<'a>,
+pub(super) struct Numbers<S> {
+    segs: S,
+    part: Part,
     left: u64,
 }
 
+/// What is left of a segment, whose block is shared with the set that it is of.
 #[derive(Clone)]
-enum Part<'a> {
+enum Part {
     Run {
         next: u64,
         left: u64,
@@ -21,22 +22,24 @@ enum Part<'a> {
     },
     Sparse {
         base: u64,
-        offsets: slice::Iter<'a, u16>,
+        offsets: Arc<Vec<u16>>,
+        at: usize,
     },
-    /// `base` is that of the words still to come; `word` is what is left of the one before.
+    /// `base` is that of word `at`, the next one; `word` is what is left of the one before.
     Bits {
         base: u64,
         word: u64,
-        words: slice::Iter<'a, u64>,
+        words: Arc<Vec<u64>>,
+        at: usize,
     },
 }
 
-impl<'a> Part<'a> {
-    fn of(seg: &'a Seg) -> Part<'a> {
+impl Part {
+    fn of(seg: Seg) -> Part {
         match seg {
             Seg::Run(run) => Part::Run { next: run.first, left: run.count, step: run.step },
-            Seg::Sparse(block) => Part::Sparse { base: block.base, offsets: block.offsets.iter() },
-            Seg::Bits(block) => Part::Bits { base: block.base, word: 0, words: block.words.iter() },
+            Seg::Sparse(block) => Part::Sparse { base: block.base, offsets: block.offsets, at: 0 },
+            Seg::Bits(block) => Part::Bits { base: block.base, word: 0, words: block.words, at: 0 },
         }
     }
 
@@ -51,10 +54,15 @@ impl<'a> Part<'a> {
                 }
                 Some(number)
             }
-            Part::Sparse { base, offsets } => offsets.next().map(|offset| *base + u64::from(*offset)),
-            Part::Bits { base, word, words } => {
+            Part::Sparse { base, offsets, at } => {
+                let offset = offsets.get(*at)?;
+                *at += 1;
+                Some(*base + u64::from(*offset))
+            }
+            Part::Bits { base, word, words, at } => {
                 while *word == 0 {
-                    *word = *words.next()?;
+                    *word = *words.get(*at)?;
+                    *at += 1;
                     *base += 64;
                 }
                 let bit = u64::from(word.trailing_zeros());
@@ -65,13 +73,13 @@ impl<'a> Part<'a> {
     }
 }
 
-impl<'a> Numbers<'a> {
-    pub(super) fn new(segs: &'a [Seg], len: u64) -> Numbers<'a> {
-        Numbers { segs: segs.iter(), part: Part::Run { next: 0, left: 0, step: 1 }, left: len }
+impl<S: Iterator<Item = Seg>> Numbers<S> {
+    pub(super) fn new(segs: S, len: u64) -> Numbers<S> {
+        Numbers { segs, part: Part::Run { next: 0, left: 0, step: 1 }, left: len }
     }
 }
 
-impl Iterator for Numbers<'_> {
+impl<S: Iterator<Item = Seg>> Iterator for Numbers<S> {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
@@ -92,25 +100,20 @@ impl Iterator for Numbers<'_> {
 
 /// The greedy runs of a set; the sequence depends on the set alone, not on its segments.
 #[derive(Clone)]
-pub(super) struct Runs<'a> {
-    segs: slice::Iter<'a, Seg>,
-    part: Part<'a>,
+pub(super) struct Runs<S> {
+    segs: S,
+    part: Part,
     run: Option<Run>,
     greedy: Greedy,
 }
 
-impl<'a> Runs<'a> {
-    pub(super) fn new(segs: &'a [Seg]) -> Runs<'a> {
-        Runs {
-            segs: segs.iter(),
-            part: Part::Run { next: 0, left: 0, step: 1 },
-            run: None,
-            greedy: Greedy::default(),
-        }
+impl<S: Iterator<Item = Seg>> Runs<S> {
+    pub(super) fn new(segs: S) -> Runs<S> {
+        Runs { segs, part: Part::Run { next: 0, left: 0, step: 1 }, run: None, greedy: Greedy::default() }
     }
 }
 
-impl Iterator for Runs<'_> {
+impl<S: Iterator<Item = Seg>> Iterator for Runs<S> {
     type Item = Run;
 
     fn next(&mut self) -> Option<Run> {
@@ -123,7 +126,7 @@ impl Iterator for Runs<'_> {
                 self.greedy.number(number)
             } else {
                 match self.segs.next() {
-                    Some(Seg::Run(run)) => self.run = Some(*run),
+                    Some(Seg::Run(run)) => self.run = Some(run),
                     Some(block) => self.part = Part::of(block),
                     None => return self.greedy.finish(),
                 }

@@ -5,6 +5,8 @@
 //! `last` of a bitmap are those of its words.
 
 use super::run::{Greedy, Run};
+use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Numbers in a window.
 pub(super) const WINDOW: u64 = 1 << 16;
@@ -14,6 +16,9 @@ pub(super) const WORDS: usize = 1024;
 pub(super) const SPARSE_MAX: usize = 4096;
 /// What a segment costs beyond its offsets or words.
 pub(super) const SEGMENT_BYTES: usize = std::mem::size_of::<Seg>();
+
+/// What sharing costs per block: two counts and the vector's own fields.
+const SHARED_BYTES: usize = 40;
 
 /// The first number of the window that `number` is in.
 pub(super) fn base_of(number: u64) -> u64 {
@@ -44,30 +49,34 @@ pub enum Segment<'a> {
         base: u64,
         /// The bitmap, least significant bit first.
         words: &'a [u64],
+        /// How many bits are set.
+        count: u32,
     },
 }
 
+/// Offsets are shared between copies of a set; a change takes a copy first if they are.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Sparse {
     pub(super) base: u64,
-    pub(super) offsets: Vec<u16>,
+    pub(super) offsets: Arc<Vec<u16>>,
 }
 
+/// Words are shared like the offsets of [`Sparse`].
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Bits {
     pub(super) base: u64,
     pub(super) count: u32,
     pub(super) first: u16,
     pub(super) last: u16,
-    pub(super) words: Vec<u64>,
+    pub(super) words: Arc<Vec<u64>>,
 }
 
-/// A segment as stored. Bitmaps are boxed so that a segment stays at 32 bytes.
+/// A segment as stored, in 32 bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Seg {
     Run(Run),
     Sparse(Sparse),
-    Bits(Box<Bits>),
+    Bits(Bits),
 }
 
 impl Sparse {
@@ -87,10 +96,21 @@ impl Bits {
     /// The bitmap of `words`, of which at least one is not zero.
     pub(super) fn new(base: u64, words: &[u64]) -> Bits {
         let used = words.iter().rposition(|word| *word != 0).map_or(0, |at| at + 1);
-        let mut bits = Bits { base, count: 0, first: 0, last: 0, words: words[..used].to_vec() };
-        bits.count = bits.words.iter().map(|word| word.count_ones()).sum();
+        let words = &words[..used];
+        Bits::of(base, words.to_vec(), population(words) as u32)
+    }
+
+    /// The bitmap of `words` with `count ≥ 1` bits set, the last word not zero.
+    pub(super) fn of(base: u64, words: Vec<u64>, count: u32) -> Bits {
+        let mut bits = Bits { base, count, first: 0, last: 0, words: Arc::new(words) };
         bits.measure_ends();
         bits
+    }
+
+    /// Makes room for the whole window, so that bits that come one by one don't move the words.
+    pub(super) fn reserve(&mut self) {
+        let words = Arc::make_mut(&mut self.words);
+        words.reserve_exact(WORDS - words.len());
     }
 
     fn measure_ends(&mut self) {
@@ -109,13 +129,14 @@ impl Bits {
     /// Sets a bit; false if it was set.
     pub(super) fn set(&mut self, offset: u16) -> bool {
         let (at, bit) = (usize::from(offset / 64), 1u64 << (offset % 64));
-        if at >= self.words.len() {
-            self.words.reserve_exact(WORDS - self.words.len());
-            self.words.resize(at + 1, 0);
+        let words = Arc::make_mut(&mut self.words);
+        if at >= words.len() {
+            words.reserve_exact(WORDS - words.len());
+            words.resize(at + 1, 0);
         }
-        let fresh = self.words[at] & bit == 0;
+        let fresh = words[at] & bit == 0;
         if fresh {
-            self.words[at] |= bit;
+            words[at] |= bit;
             self.first = if self.count == 0 { offset } else { self.first.min(offset) };
             self.last = self.last.max(offset);
             self.count += 1;
@@ -127,7 +148,7 @@ impl Bits {
     pub(super) fn clear(&mut self, offset: u64) -> bool {
         let held = self.has(offset);
         if held {
-            self.words[(offset / 64) as usize] &= !(1u64 << (offset % 64));
+            Arc::make_mut(&mut self.words)[(offset / 64) as usize] &= !(1u64 << (offset % 64));
             self.count -= 1;
             if offset == u64::from(self.first) || offset == u64::from(self.last) {
                 self.measure_ends();
@@ -138,6 +159,9 @@ impl Bits {
 
     fn rank(&self, number: u64) -> u64 {
         let offset = number.saturating_sub(self.base).min(WINDOW);
+        if offset > u64::from(self.last) {
+            return u64::from(self.count);
+        }
         let (whole, rest) = ((offset / 64) as usize, offset % 64);
         let below = self.words.iter().take(whole).map(|word| word.count_ones()).sum::<u32>();
         let part = self.words.get(whole).map_or(0, |word| (word & ((1 << rest) - 1)).count_ones());
@@ -233,7 +257,8 @@ impl Seg {
             Seg::Sparse(block) => {
                 let end = high.checked_add(1).map_or(block.offsets.len(), |high| block.rank(high));
                 let kept = block.offsets.get(block.rank(low)..end)?;
-                (!kept.is_empty()).then(|| Seg::Sparse(Sparse { base: block.base, offsets: kept.to_vec() }))
+                (!kept.is_empty())
+                    .then(|| Seg::Sparse(Sparse { base: block.base, offsets: Arc::new(kept.to_vec()) }))
             }
             Seg::Bits(block) => {
                 let mut window = Window::new(block.base);
@@ -248,15 +273,15 @@ impl Seg {
         match self {
             Seg::Run(run) => Segment::Run(*run),
             Seg::Sparse(block) => Segment::Sparse { base: block.base, offsets: &block.offsets },
-            Seg::Bits(block) => Segment::Bits { base: block.base, words: &block.words },
+            Seg::Bits(block) => Segment::Bits { base: block.base, words: &block.words, count: block.count },
         }
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             Seg::Run(_) => 0,
-            Seg::Sparse(block) => block.offsets.capacity() * 2,
-            Seg::Bits(block) => std::mem::size_of::<Bits>() + block.words.capacity() * 8,
+            Seg::Sparse(block) => SHARED_BYTES + block.offsets.capacity() * 2,
+            Seg::Bits(block) => SHARED_BYTES + block.words.capacity() * 8,
         }
     }
 }
@@ -290,7 +315,7 @@ impl Window {
         match seg {
             Seg::Run(run) => self.or_run(*run),
             Seg::Sparse(block) => {
-                for offset in &block.offsets {
+                for offset in block.offsets.iter() {
                     self.words[usize::from(offset / 64)] |= 1 << (offset % 64);
                 }
             }
@@ -340,19 +365,23 @@ impl Window {
     pub(super) fn pack(&self) -> Option<Seg> {
         let used = self.words.iter().rposition(|word| *word != 0)? + 1;
         let words = &self.words[..used];
-        let count: u32 = words.iter().map(|word| word.count_ones()).sum();
-        Some(pack_words(self.base, words, u64::from(count)))
+        Some(pack_words(self.base, words.into(), population(words)))
     }
 }
 
 /// The smaller block of the `count ≥ 1` numbers in `words`, the last of which is not zero.
-pub(super) fn pack_words(base: u64, words: &[u64], count: u64) -> Seg {
+pub(super) fn pack_words(base: u64, words: Cow<'_, [u64]>, count: u64) -> Seg {
     if count as usize <= SPARSE_MAX && 2 * count <= 8 * words.len() as u64 {
         let mut offsets = Vec::with_capacity(count as usize);
-        for_each_bit(words, |offset| offsets.push(offset));
-        return Seg::Sparse(Sparse { base, offsets });
+        for_each_bit(&words, |offset| offsets.push(offset));
+        return Seg::Sparse(Sparse { base, offsets: Arc::new(offsets) });
     }
-    Seg::Bits(Box::new(Bits::new(base, words)))
+    Seg::Bits(Bits::of(base, words.into_owned(), count as u32))
+}
+
+/// How many bits are set.
+pub(super) fn population(words: &[u64]) -> u64 {
+    words.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
 /// Calls `take` with the offset of every set bit, ascending.
@@ -394,6 +423,17 @@ fn one_run(base: u64, words: &[u64], count: u64) -> Option<Run> {
     all.then(|| Run::normal(base + first as u64, count, step as u64))
 }
 
+/// So many words tell whether the rest is worth walking.
+const SAMPLE_WORDS: usize = 8;
+
+/// Whether `words`, whose first [`SAMPLE_WORDS`] gave `runs`, will in all likelihood give far more than `limit`: if
+/// they go on like that and are made of that many islands. A wrong guess costs room, at most a bitmap's.
+fn irregular(words: &[u64], runs: usize, limit: usize) -> bool {
+    let expected = runs * words.len() / SAMPLE_WORDS;
+    let islands = || words.iter().map(|word| u64::from((word & !(word << 1)).count_ones())).sum::<u64>();
+    expected > 4 * limit && islands() > 4 * limit as u64
+}
+
 /// The greedy runs of the `count ≥ 1` numbers in `words` (the last of which is not zero), or `None` if there
 /// are more than `limit`.
 pub(super) fn runs_of_words(base: u64, words: &[u64], count: u64, limit: usize) -> Option<Vec<Run>> {
@@ -402,6 +442,9 @@ pub(super) fn runs_of_words(base: u64, words: &[u64], count: u64, limit: usize) 
     }
     let (mut greedy, mut runs) = (Greedy::default(), Vec::new());
     for (at, word) in words.iter().enumerate() {
+        if at == SAMPLE_WORDS && irregular(words, runs.len(), limit) {
+            return None;
+        }
         let (mut start, mut word) = (base + at as u64 * 64, *word);
         while word != 0 {
             let skip = word.trailing_zeros();

@@ -414,3 +414,42 @@ fn bad_runs_and_numbers_are_refused() {
     assert!(set.extend_bits(u64::MAX - 65_535, &top));
     assert_eq!((set.last(), set.len()), (Some(NUMBER_MAX), 70_002));
 }
+
+#[test]
+fn words_of_any_length_become_the_set_of_their_bits() {
+    // Empty, full, regular and irregular windows.
+    let word = |at: u64| match at / 1024 {
+        0 => 0,
+        1 => u64::MAX,
+        2 => 0x1111_1111_1111_1111,
+        _ => (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+    };
+    let words: Vec<u64> = (0..5000).map(word).collect();
+    let bits = |bit: &u64| words[(*bit / 64) as usize] >> (bit % 64) & 1 == 1;
+    for first in [0, 65_536, 7 * 65_536] {
+        let set = RunSet::from_words(first, &words);
+        let expected: Vec<u64> = (0..64 * words.len() as u64).filter(bits).map(|bit| first + bit).collect();
+        assert_eq!(set.len(), expected.len() as u64);
+        assert!(set.iter().eq(expected.iter().copied()));
+        assert!(set == RunSet::from_ascending(expected));
+        assert!(set.clone().into_runs().eq(set.runs()));
+    }
+    assert!(RunSet::from_words(0, &[]).is_empty());
+}
+
+#[test]
+fn copies_share_blocks_until_one_is_changed() {
+    let words: Vec<u64> = (1..3000u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let set = RunSet::from_words(0, &words);
+    let before: Vec<u64> = set.iter().collect();
+    let mut copy = set.clone();
+    let slice = set.slice(65_536, u64::MAX);
+    for number in [0, 70_000, 70_001, 140_000] {
+        if !copy.insert(number) {
+            copy.remove(number);
+        }
+        assert_ne!(copy.contains(number), set.contains(number));
+        assert_eq!(slice.contains(number), number >= 65_536 && set.contains(number));
+    }
+    assert!(set.iter().eq(before));
+}

@@ -9,7 +9,7 @@ use zazen_core::Result;
 
 #[derive(Args)]
 pub(crate) struct Env {
-    /// Also the variables of this host's own: n0, n1, …, sim
+    /// Also the variables of this host's own: n0, n1, …, fs, sim
     #[arg(long, value_name = "HOST")]
     on: Option<String>,
     /// Print JSON

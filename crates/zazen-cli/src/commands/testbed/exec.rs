@@ -12,6 +12,9 @@ pub(crate) struct Exec {
     /// The host; else the node of this launcher rank
     #[arg(long, value_name = "HOST")]
     on: Option<String>,
+    /// Count live nodes only when the rank chooses
+    #[arg(long)]
+    live: bool,
     /// Leave the environment as it is
     #[arg(long)]
     bare: bool,
@@ -25,6 +28,7 @@ impl Exec {
         let state = State::load(dir)?;
         let host = match &self.on {
             Some(name) => state.host(name)?,
+            None if self.live => place::live_host_of_rank(&state, launcher_rank()?)?,
             None => place::host_of_rank(&state, launcher_rank()?),
         };
         if !self.bare {

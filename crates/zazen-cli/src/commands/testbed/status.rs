@@ -1,7 +1,7 @@
 //! `zazen testbed status`: the processes and what is limited.
 
 use crate::output::{self, Table, human_bytes};
-use crate::testbed::{State, place};
+use crate::testbed::{Disk, State, disk, place};
 use clap::Args;
 use serde_json::json;
 use std::path::Path;
@@ -42,6 +42,7 @@ fn as_json(state: &State) -> serde_json::Value {
                 "socket": host.socket,
                 "netns": host.netns,
                 "log": crate::testbed::launch::log_file(host),
+                "cpu_seconds": state.disk.as_ref().and_then(|limited| disk::processor_seconds(limited, &host.name)),
             })
         })
         .collect();
@@ -95,9 +96,17 @@ pub(crate) fn limits_line(state: &State) -> String {
         || "links not limited".to_owned(),
         |net| format!("links of nodes {}/s each way", human_bytes(net.link_bits_per_s / 8)),
     );
-    let disks = state.disk.as_ref().map_or_else(
-        || "disks not limited".to_owned(),
-        |disk| format!("disks of nodes {}/s each way", human_bytes(disk.bytes_per_s)),
-    );
+    let disks = state.disk.as_ref().map_or_else(|| "disks not limited".to_owned(), disks_phrase);
     format!("{server}; {links}; {disks}")
+}
+
+fn disks_phrase(disk: &Disk) -> String {
+    let nodes = [
+        disk.bytes_per_s.map(|rate| format!("{}/s each way", human_bytes(rate))),
+        disk.iops.map(|iops| format!("{iops} reads/s")),
+    ];
+    let nodes: Vec<String> = nodes.into_iter().flatten().collect();
+    let server = disk.server_bytes_per_s.map(|rate| format!("disk of file server {}/s", human_bytes(rate)));
+    let nodes = (!nodes.is_empty()).then(|| format!("disks of nodes {}", nodes.join(", ")));
+    nodes.into_iter().chain(server).collect::<Vec<_>>().join("; ")
 }

@@ -39,6 +39,15 @@ pub(crate) struct Up {
     /// What each node's disk gives, per second (needs root and an I/O control group)
     #[arg(long, value_name = "RATE", value_parser = parse::byte_rate)]
     disk_bps: Option<u64>,
+    /// Reads that each node's disk serves per second, whatever their size (as --disk-bps)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    disk_iops: Option<u64>,
+    /// What the file server's disk gives, per second (as --disk-bps)
+    #[arg(long, value_name = "RATE", value_parser = parse::byte_rate)]
+    server_disk_bps: Option<u64>,
+    /// Readers that each daemon lets at its disk; 1 as for a spinning one [default: by the kind of disk]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    readers: Option<u16>,
 }
 
 impl Up {
@@ -107,6 +116,7 @@ impl Up {
             disk: self.plan_disk(dir, &tag),
             socket_dir,
             budget: self.budget,
+            readers: self.readers,
             nodes,
             server: host("fs".to_owned(), Role::Server),
             sim: host("sim".to_owned(), Role::Simulation),
@@ -122,7 +132,13 @@ impl Up {
     }
 
     fn plan_disk(&self, dir: &Path, tag: &str) -> Option<crate::testbed::Disk> {
-        match disk::plan(dir, tag, self.disk_bps?) {
+        let limits = disk::DiskLimits {
+            bytes_per_s: self.disk_bps,
+            iops: self.disk_iops,
+            server_bytes_per_s: self.server_disk_bps,
+        };
+        limits.bytes_per_s.or(limits.iops).or(limits.server_bytes_per_s)?;
+        match disk::plan(dir, tag, limits) {
             Ok(disk) => Some(disk),
             Err(error) => {
                 output::note(error.to_string());

@@ -1,0 +1,114 @@
+"""GlusterFS: a brick on every node, files distributed over them by the hash of their names, FUSE clients."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from cluster import BenchError, Cluster
+
+from . import Peer, Reading, address, copy_from_nodes, listens
+
+VOLUME = "bench"
+PORT = 24007
+# Below this many files chance would put too many on one brick.
+PLACED_FILES = 64
+# See `settings`; the rest are the volume's defaults.
+OPTIONS = {
+    "client.event-threads": "4",
+    "server.event-threads": "4",
+    "performance.client-io-threads": "on",
+    "performance.read-ahead": "on",
+    "performance.read-ahead-page-count": "16",
+    "performance.parallel-readdir": "on",
+    "cluster.lookup-optimize": "on",
+    # What the client keeps in its own memory would outlive the dropping of the kernel's caches.
+    "performance.io-cache": "off",
+    "performance.quick-read": "off",
+}
+
+
+class Glusterfs(Peer):
+    """Four bricks, no replicas: the placement that reads fastest."""
+
+    name = "GlusterFS"
+    packages = ("glusterfs-server", "glusterfs-client")
+    settings = (
+        "distributed volume, no replicas; event-threads 4, client-io-threads on, lookup-optimize on (as "
+        "Gluster's and Red Hat's administration guides advise), read-ahead of 16 pages (the most there "
+        "is); io-cache and quick-read off, so that reads are cold. Large files, which are few, are "
+        "spread evenly over the bricks",
+    )
+
+    def start(self, cluster: Cluster, folder: Path) -> None:
+        self._names: dict[str, list[str]] = {}
+        self._nodes, self._cluster = cluster.nodes, cluster
+        self._mount_of = {node: folder / f"mount-{node}" for node in cluster.nodes}
+        daemons = {node: self._start_daemon(cluster, node, folder / node) for node in cluster.nodes}
+        for node, daemon in daemons.items():
+            log = folder / node / "log"
+            self._wait(f"glusterd of {node}", lambda at=daemon: listens(at, PORT), daemon, log)
+        first, *others = cluster.nodes
+        self._first = daemons[first]
+        for node in others:
+            self._gluster("peer", "probe", address(cluster, node))
+        self._wait("joining of all nodes", lambda: self._joined(len(others)))
+        bricks = [f"{address(cluster, node)}:{cluster.node_dir(node) / 'gluster'}" for node in cluster.nodes]
+        self._gluster("volume", "create", VOLUME, "transport", "tcp", *bricks, "force")
+        for option, value in OPTIONS.items():
+            self._gluster("volume", "set", VOLUME, option, value)
+        self._gluster("volume", "start", VOLUME)
+        for node in cluster.nodes:
+            log = folder / f"mount-{node}.log"
+            server = address(cluster, node)
+            client = ["glusterfs", "--no-daemon", f"--log-file={log}", f"--volfile-server={server}"]
+            where = self._mount_of[node]
+            self._mount(cluster, node, [*client, f"--volfile-id={VOLUME}", where], where, log)
+
+    def store(self, dataset: Path) -> None:
+        """The hash of a name decides on its brick: few files get names that spread them evenly."""
+        files = sorted(dataset.iterdir())
+        (self._mount_of[self._nodes[0]] / dataset.name).mkdir()
+        names = {file: file.name for file in files}
+        if len(files) <= PLACED_FILES:
+            names = {file: self._name_on_brick(dataset.name, file, at) for at, file in enumerate(files)}
+        copy_from_nodes(names, dataset.name, self._mount_of)
+        self._names[dataset.name] = list(names.values())
+
+    def reading(self, dataset: Path) -> Reading:
+        first = self._mount_of[self._nodes[0]]
+        names = self._names[dataset.name]
+        where = str(first.with_name("mount-{node}"))
+        return Reading("files", [f"{where}/{dataset.name}/{name}" for name in names])
+
+    def _name_on_brick(self, folder: str, file: Path, at: int) -> str:
+        """A name that puts `file` on the brick whose turn it is: the next node's, a further one each "
+        "round."""
+        nodes = len(self._nodes)
+        node = self._nodes[(at + 1 + at // nodes) % nodes]
+        for trial in range(1000):
+            name = f"{trial}-{file.name}"
+            made = self._mount_of[self._nodes[0]] / folder / name
+            made.touch()
+            if (self._cluster.node_dir(node) / "gluster" / folder / name).exists():
+                return name
+            made.unlink()
+        raise BenchError(f"GlusterFS: no name in 1,000 for the brick of {node}")
+
+    def _start_daemon(self, cluster: Cluster, node: str, home: Path) -> subprocess.Popen:
+        """glusterd keeps fixed places for its state: each node's are its own folders."""
+        (home / "state").mkdir(parents=True)
+        (home / "logs").mkdir()
+        (cluster.node_dir(node) / "gluster").mkdir()
+        script = (
+            'cp -r /var/lib/glusterd/. "$0/state/" && rm -f "$0/state/glusterd.info" '
+            '&& mount --bind "$0/state" /var/lib/glusterd && mount --bind "$0/logs" /var/log/glusterfs '
+            "&& mkdir -p /run/gluster && exec glusterd --no-daemon --log-level=WARNING"
+        )
+        return self._serve(cluster, node, ["bash", "-c", script, home], home / "log", private_run=True)
+
+    def _gluster(self, *words: object) -> str:
+        return self._inside(self._first, ["gluster", "--mode=script", *words])
+
+    def _joined(self, others: int) -> bool:
+        return self._gluster("peer", "status").count("Peer in Cluster (Connected)") == others

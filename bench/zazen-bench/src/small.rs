@@ -1,0 +1,89 @@
+//! Small frames, cold: against one sequential file of the same bytes, and against the same frames as plain files.
+//!
+//! Frames up to 16 KiB are packed by the cache. The daemon compares each frame with its source unless told not to;
+//! for sources of 4 KB that is the larger part of the work, so both are printed.
+
+use crate::cost::{Cost, Side};
+use crate::measure::{Row, interleave, rate, speed_ratios};
+use crate::rig::{Daemon, Folder, dataset, drop_caches};
+use crate::warm::{read_plain, skipped};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use zazen_core::{Error, Result, RunSet};
+
+/// (name, bytes of a frame, frames)
+const SIZES: [(&str, usize, u64); 2] = [("4 KB", 4096, 32_768), ("64 KB", 64 << 10, 4096)];
+/// Threads of the plain reader: as many as Zazen's.
+const THREADS: usize = 8;
+
+pub(crate) fn small(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
+    if !drop_caches() {
+        return Ok(vec![skipped("small frames, cold", "needs root to drop the page cache")]);
+    }
+    let mut rows = Vec::new();
+    for (name, bytes, count) in SIZES {
+        let place = folder.fresh("small")?;
+        let backing = place.join("backing");
+        let source = dataset(&backing, "sim", count, bytes)?;
+        let total = bytes as u64 * count;
+        let one = crate::cold::large_file(&place, total)?;
+        for (validate, checked) in [("always", ""), ("never", ", sources not compared")] {
+            let daemon = Daemon::start_with(&place.join(validate), &backing, &["--validate", validate])?;
+            let mut ours = Side::new(&daemon, &source, (&RunSet::range(0, count - 1), total), true)?;
+            ours.cold = true;
+            let (times, sequential) =
+                interleave(repeats, || ours.seconds(), || cold_seconds(|| read_sequentially(&one)))?;
+            let note = format!(
+                "ours {:.0} MB/s ({:.0} k frames/s), one file {:.0} MB/s; {}",
+                rate(total, &times),
+                rate(total, &times) * 1e3 / bytes as f64,
+                rate(total, &sequential),
+                Cost::median(&ours.costs)
+            );
+            rows.push(Row {
+                name: format!("cold read, {name}{checked} / one file"),
+                value: speed_ratios(&times, &sequential),
+                unit: "ratio",
+                goal: if bytes == 4096 { ">= 0.80" } else { "-" },
+                note,
+            });
+            if validate == "always" {
+                rows.push(against_files(repeats, (name, total), &source, &mut ours)?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// `ours` against the dataset's own files, read by as many threads.
+fn against_files(repeats: usize, (name, total): (&str, u64), source: &Path, ours: &mut Side) -> Result<Row> {
+    let files = crate::warm::files_of(source)?;
+    let (times, plain) =
+        interleave(repeats, || ours.seconds(), || cold_seconds(|| read_plain(&files, THREADS)))?;
+    let note = format!(
+        "ours {:.0} MB/s, {THREADS} threads over plain files {:.0} MB/s",
+        rate(total, &times),
+        rate(total, &plain)
+    );
+    let (name, value) = (format!("cold read, {name} / plain files"), speed_ratios(&times, &plain));
+    Ok(Row { name, value, unit: "ratio", goal: "-", note })
+}
+
+fn cold_seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    drop_caches();
+    crate::measure::seconds(work)
+}
+
+fn read_sequentially(path: &PathBuf) -> Result<()> {
+    let fail = |error| Error::io(format!("read {}", path.display()), error);
+    let file = File::open(path).map_err(fail)?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        match file.read_at(&mut buffer, at).map_err(fail)? {
+            0 => return Ok(()),
+            bytes => at += bytes as u64,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! `zazen bench`: measurements that need nothing but this program (and a launcher, for more than one machine).
+
+mod assign;
+mod memory;
+mod model;
+mod placement;
+mod report;
+mod sample;
+
+use clap::{Args, Subcommand};
+use zazen_core::Result;
+
+#[derive(Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Time, bytes and memory of the assignment protocol
+    Assign(Box<assign::Assign>),
+}
+
+pub(crate) fn run(arguments: &Bench) -> Result<()> {
+    match &arguments.what {
+        What::Assign(arguments) => assign::run(arguments),
+    }
+}

@@ -1,0 +1,62 @@
+//! Indented lines.
+
+use std::fmt::Write;
+
+/// Source text under construction; braces set the depth.
+#[derive(Default)]
+pub(crate) struct Code {
+    text: String,
+    depth: usize,
+}
+
+impl Code {
+    /// Goes on after `text`.
+    pub(crate) fn after(text: String) -> Code {
+        Code { text, depth: 0 }
+    }
+
+    /// A line; one that begins with `}` is a level out, one that ends with `{` opens a level, labels stand out.
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
+        let line = line.as_ref();
+        if line.starts_with('}') {
+            self.depth = self.depth.saturating_sub(1);
+        }
+        let depth = if line.starts_with('#') || line == "done:" { 0 } else { self.depth };
+        if line.is_empty() {
+            self.text.push('\n');
+        } else {
+            // Writing to a String can't fail.
+            let _ = writeln!(self.text, "{:width$}{line}", "", width = depth * 4);
+        }
+        if line.ends_with('{') {
+            self.depth += 1;
+        }
+    }
+
+    /// Several lines.
+    pub(crate) fn lines(&mut self, lines: &str) {
+        for line in lines.lines() {
+            self.line(line.trim_start());
+        }
+    }
+
+    pub(crate) fn finish(self) -> String {
+        self.text
+    }
+}
+
+/// `text` as a C string literal's inside; also right for JSON, but for what JSON can't say anyway.
+pub(crate) fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                quoted.push('\\');
+                quoted.push(c);
+            }
+            '\n' => quoted.push_str("\\n"),
+            c => quoted.push(c),
+        }
+    }
+    quoted
+}
