@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,9 +31,13 @@ class BenchError(Exception):
     """The bench cannot go on; the message says what to do."""
 
 
+STARTED = time.monotonic()
+
+
 def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
+    """Progress, on stderr, with minutes and seconds since the start."""
+    minutes, seconds = divmod(int(time.monotonic() - STARTED), 60)
+    print(f"bench: {minutes:2}:{seconds:02} {text}", file=sys.stderr, flush=True)
 
 
 def binary(name: str) -> Path:

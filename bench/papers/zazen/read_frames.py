@@ -28,6 +28,7 @@ import traceback
 
 from measure import Watch
 from mpi4py import MPI
+from ranks import quiet_barrier
 
 COPY_BYTES = 8 << 20
 
@@ -179,12 +180,12 @@ def main() -> None:
         return
     comm = MPI.COMM_WORLD
     read = (ZazenReader if arguments.through == "zazen" else FilesReader)(arguments)
-    comm.Barrier()
+    quiet_barrier(comm)
     with Watch() as load:
         began = time.monotonic()
         mine = read(comm)
         own_seconds = time.monotonic() - began
-        comm.Barrier()
+        quiet_barrier(comm)
     everyone = comm.gather(mine | {"own_seconds": own_seconds})
     if comm.rank == 0:
         total = {name: sum(one[name] for one in everyone) for name in mine}

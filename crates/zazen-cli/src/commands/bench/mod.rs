@@ -11,6 +11,12 @@ use clap::{Args, Subcommand};
 use zazen_core::Result;
 
 #[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen bench assign --frames 1e9 --ranks 1                             # local work alone
+  zazen bench assign --frames 1e8 --placement random --protocol both    # 8 ranks in one process
+  mpiexec -n 4 zazen bench assign --frames 1e9 --json                   # over MPI
+
+`zazen bench assign --help` explains what is printed.")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     what: What,
