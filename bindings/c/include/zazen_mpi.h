@@ -20,7 +20,8 @@
 extern "C" {
 #endif
 
-// Bytes of one message at most, a multiple of 8: counts are int, and some libraries compute byte offsets in one.
+// Bytes of one message at most, a multiple of 8: counts are int, and some libraries compute byte offsets in
+// one.
 #ifndef ZAZEN_MPI_BYTES_MAX
 #define ZAZEN_MPI_BYTES_MAX ((uint64_t)1 << 30)
 #endif
