@@ -10,21 +10,14 @@ from cluster import Cluster, binary
 from result import Value
 
 LINK = "1gbit"
-# MPICH takes ranks on one machine for neighbours and would pass the shaped links by through shared memory.
-OVER_THE_LINKS = {
-    "MPIR_CVAR_NOLOCAL": "1",
-    "MPIR_CVAR_CH4_NETMOD": "ofi",
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": "eth0",
-}
 LIMITS = [
     "All nodes share the cores of one machine: local work that 8 nodes would do at the same time is done by "
     "turns, and so is the kernel's TCP; the paper's nodes had 8 cores each.",
     "Ranks poll while they wait for a message. With more ranks than cores each step of a round waits for a "
     "turn on a core, and the processor is busy throughout: its use does not tell how much time is its own.",
     "MPICH instead of Open MPI 1.3.2, which chose its all-reduce by itself, as MPICH does here.",
-    "Ranks run over TCP only (MPIR_CVAR_NOLOCAL=1, FI_PROVIDER=tcp): MPICH would otherwise pass the shaped "
-    "links by through shared memory.",
+    "Ranks talk over TCP only (`zazen testbed run` sees to it): MPICH would otherwise pass the shaped links "
+    "by through shared memory.",
 ]
 
 
@@ -78,8 +71,7 @@ class Run:
 
 def assign(cluster: Cluster, frames: int, repeats: int, *words: object, ranks: int = 0) -> Run:
     """One rank per node, or `ranks` over all nodes."""
-    variables = [f"{name}={value}" for name, value in OVER_THE_LINKS.items()]
-    out = cluster.mpi(ranks or cluster.size, "env", *variables, *command(frames, repeats, *words))
+    out = cluster.mpi(ranks or cluster.size, *command(frames, repeats, *words))
     return Run(json.loads(out))
 
 
