@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the C library keeps its plain name, and its headers go into the package."""
+"""What pyproject.toml cannot say: C libraries keep their plain names, and its headers go into the package."""
 
 import shutil
 from pathlib import Path
@@ -23,8 +23,8 @@ class BuildPy(build_py):
 class BuildRust(build_rust):
     def get_dylib_ext_path(self, ext, target_fname):
         path = super().get_dylib_ext_path(ext, target_fname)
-        if target_fname == "zazen.lib.libzazen":
-            return str(Path(path).with_name("libzazen.so"))
+        if target_fname.startswith("zazen.lib."):
+            return str(Path(path).with_name(target_fname.rpartition(".")[2] + ".so"))
         return path
 
 

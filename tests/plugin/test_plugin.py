@@ -1,8 +1,13 @@
-"""Generated code, compiled with the machine's C compiler and run: what `zazen plugin generate` promises."""
+"""Generated code, compiled with the machine's C compiler and run: what `zazen plugin generate` promises.
 
+With plug-ins in daemons: test_host.py."""
+
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -251,7 +256,8 @@ def test_a_warning_does_not_stop_the_generation(tmp_path):
 def test_the_sdk_is_in_the_tool(tmp_path):
     run(zazen.testing.program("zazen"), "plugin", "sdk", tmp_path)
     files = [*(SDK / "include").iterdir(), *(SDK / "loopback").iterdir()]
-    assert {file.name for file in files} == {file.name for file in tmp_path.iterdir()}
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {file.name for file in files} | {"libzazen_stub.so"}
     for file in files:
         assert (tmp_path / file.name).read_bytes() == file.read_bytes()
 
@@ -266,7 +272,7 @@ def test_rust_accepts_what_is_generated(name, tmp_path):
     run(rustc, *flags, "-o", tmp_path / "out.rmeta", tmp_path / f"{name}.rs")
 
 
-@pytest.mark.parametrize("header", ["zazen_stub.h", "zazen_plugin.h", "zazen_loopback.h"])
+@pytest.mark.parametrize("header", ["zazen_stub.h", "zazen_plugin.h", "zazen_connect.h", "zazen_loopback.h"])
 def test_headers_suit_cpp(header, tmp_path):
     compiler = shutil.which("c++")
     if compiler is None:
@@ -280,18 +286,27 @@ def test_the_tutorial_as_typed(tmp_path):
     """docs/plugins.md: each named file, then each command, in a folder of their own."""
     text = (ROOT / "docs" / "plugins.md").read_text().split("## Reference")[0]
     steps = re.findall(r"(?:\*\*`([^`]+)`\*\*\n)?\n?```(\w+)\n(.*?)```", text, flags=re.DOTALL)
-    assert len(steps) >= 6
-    for name, language, body in steps:
-        if name:
-            (tmp_path / name).write_text(body)
-            continue
-        if language != "sh":
-            continue
-        commands, expected = [], []
-        for line in body.splitlines():
-            (commands if line.startswith("$ ") else expected).append(line.removeprefix("$ "))
-        shell = "set -e\n" + "\n".join(commands)
-        beside = f"{Path(zazen.testing.program('zazen')).parent}:{Path(sys.executable).parent}"
-        said = run("sh", "-c", f"PATH={beside}:$PATH\n{shell}", cwd=tmp_path)
-        for line in expected:
-            assert line in said, f"{line!r} not in {said!r}"
+    assert len(steps) >= 12
+    try:
+        for name, language, body in steps:
+            if name:
+                (tmp_path / name).write_text(body)
+            elif language == "sh":
+                type_in(body, tmp_path)
+    finally:
+        pid = tmp_path / "zazend.pid"
+        if pid.exists():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def type_in(body, folder):
+    commands, expected = [], []
+    for line in body.splitlines():
+        (commands if line.startswith("$ ") else expected).append(line.removeprefix("$ "))
+    beside = f"{Path(zazen.testing.program('zazen')).parent}:{Path(sys.executable).parent}"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    environment = {**clean, "PATH": f"{beside}:{os.environ['PATH']}"}
+    said = run("sh", "-c", "set -e\n" + "\n".join(commands), cwd=folder, env=environment)
+    for line in expected:
+        assert line in said, f"{line!r} not in {said!r}"

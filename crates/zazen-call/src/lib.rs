@@ -1,8 +1,9 @@
 //! The call layer: a call is (service, function, payload, bulk, descriptors) → reply.
 //!
 //! A service knows nothing of transports; a transport knows nothing of services. Carriers: a unix socket
-//! (identity by SO_PEERCRED, descriptors) and TCP (peers prove the cluster key before a byte of theirs is
-//! believed). Blocking: the server gives each connection a thread, within a bound.
+//! (identity by SO_PEERCRED, descriptors), shared memory beside it (rings and a pool; `shm`), and TCP (peers prove the
+//! cluster key before a byte of theirs is believed). Blocking: the server gives each connection a thread, within a bound,
+//! but for those in shared memory that rest.
 //!
 //! What a peer must do: one call at a time on a connection; the next request follows the reply. The server
 //! reads all bulk bytes of a call, or discards what the service left, before it replies; so a call that is
@@ -13,22 +14,31 @@
 //! Bulk bytes carry no checksum of this layer: frames have their own, end to end.
 
 mod bulk;
+mod callers;
 mod connection;
 mod handshake;
 mod key;
 mod message;
+mod pool;
 mod registry;
 mod serve;
 mod server;
+mod shared;
+mod shm;
 mod stream;
 mod tcp;
 mod unix;
 
-pub use connection::Connection;
+pub use bulk::{Bulk, Output};
+pub use connection::{Carrier, Connection, Exchanged, Lanes, Pool};
 pub use key::{ClusterKey, KEY_BYTES_MIN};
+pub use pool::{POOL_ALIGN, PoolBuffer};
 pub use server::Server;
+pub use shared::{SharedBytes, SharedBytesMut};
+pub use shm::ShmLimits;
+#[doc(hidden)]
+pub use shm::die_at_fault_point;
 
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use zazen_core::{Credentials, Result};
@@ -43,7 +53,7 @@ pub struct Caller {
     pub pid: u32,
     /// Host name of a remote caller; `None` for a local one.
     pub host: Option<String>,
-    /// Distinguishes connections of one server; never reused.
+    /// Distinguishes callers of one server; never reused. All lanes of a caller have its first one's number.
     pub connection: u64,
 }
 
@@ -63,9 +73,32 @@ pub struct Call<'a> {
     /// Bytes announced to follow.
     pub bulk_bytes: u64,
     /// The bulk bytes, exactly `bulk_bytes` of them; what the service leaves unread is drained by the server.
-    pub bulk: &'a mut dyn Read,
+    pub bulk: &'a mut Bulk,
+    /// Where to write the reply's bulk bytes, and how many the caller has room for.
+    pub output: &'a mut Output,
     /// Descriptors that came along (unix socket only).
     pub fds: Vec<OwnedFd>,
+}
+
+impl<'a> Call<'a> {
+    /// The next `bytes` bulk bytes where they lie, if they are in shared memory in one piece; they are taken then.
+    /// `None` takes nothing: read them from [`Call::bulk`] instead. They stay where they are until the call returns,
+    /// and the caller can change them at any moment: copy them once, or hand them to the kernel.
+    pub fn lend_input(&mut self, bytes: usize) -> Option<SharedBytes<'a>> {
+        let (start, length) = self.bulk.lend(bytes)?;
+        // SAFETY: the bulk lends ranges of the region that its connection keeps mapped, and `self.bulk` borrows the
+        // connection for `'a`.
+        Some(unsafe { SharedBytes::new(start, length) })
+    }
+
+    /// The next `bytes` bytes of the caller's own output buffer, if it lies in shared memory in one piece; they count
+    /// as written from now on, so fill them. `None` changes nothing: write to [`Call::output`] instead. Stays valid
+    /// until the call returns.
+    pub fn lend_output(&mut self, bytes: usize) -> Option<SharedBytesMut<'a>> {
+        let (start, length) = self.output.lend(bytes)?;
+        // SAFETY: as above; no reference of this process to the region exists.
+        Some(unsafe { SharedBytesMut::new(start, length) })
+    }
 }
 
 /// A service's answer.
@@ -75,17 +108,19 @@ pub struct Reply {
     pub payload: Vec<u8>,
     /// Descriptors to pass (unix socket only).
     pub fds: Vec<OwnedFd>,
-    /// Bulk bytes to send after the payload.
+    /// Bulk bytes to send after the payload, and after what was written to [`Call::output`].
     pub bulk: Vec<u8>,
 }
 
-/// One service. Called from many threads at once; calls of one connection come one after another.
+/// One service. Called from many threads at once: calls of one lane come one after another, those of a caller's
+/// several lanes ([`Lanes`]) at the same time.
 pub trait Service: Send + Sync {
     /// The service number.
     fn id(&self) -> u16;
     /// Answers one call. An `Err` travels to the caller as its kind and message.
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply>;
-    /// The connection is gone (closed, died, timed out): whatever it held is to be released.
+    /// The caller is gone (closed, died, timed out), with its last lane: whatever it held is to be released. Called
+    /// exactly once for each caller, after the last of its calls has returned.
     fn detach(&self, caller: &Caller);
 }
 

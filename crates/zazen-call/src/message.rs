@@ -17,11 +17,32 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) call: u64,
     pub(crate) status: u32,
     pub(crate) payload: &'a [u8],
-    pub(crate) bulk: &'a [&'a [u8]],
+    pub(crate) bulk: &'a [IoSlice<'a>],
     pub(crate) fds: &'a [BorrowedFd<'a>],
+    /// Of a reply: what the server offers.
+    pub(crate) flags: u16,
+    /// Of a request: bulk bytes that the reply may have.
+    pub(crate) room: Option<u64>,
 }
 
-impl Outgoing<'_> {
+impl<'a> Outgoing<'a> {
+    /// An empty reply to `call` of (service, function, call).
+    pub(crate) fn reply((service, function, call): (u16, u16, u64)) -> Outgoing<'a> {
+        let (payload, bulk, fds): (&[u8], &[IoSlice<'_>], &[BorrowedFd<'_>]) = (&[], &[], &[]);
+        Outgoing {
+            kind: Kind::Reply,
+            service,
+            function,
+            call,
+            status: 0,
+            payload,
+            bulk,
+            fds,
+            flags: 0,
+            room: None,
+        }
+    }
+
     /// Whether a peer would take it: `TooLarge` names the limit, `Unsupported` descriptors over TCP.
     pub(crate) fn check(&self, passes_fds: bool) -> Result<()> {
         let bulk_bytes = self.bulk_bytes();
@@ -56,7 +77,17 @@ impl Outgoing<'_> {
 
     /// Sends it; [`Outgoing::check`] has passed.
     pub(crate) fn send(&self, stream: &Stream) -> std::result::Result<(), Fault> {
-        let header = Header {
+        let header = Header { payload_crc: crc32c(self.payload), ..self.header_unsealed() }.encode();
+        let mut parts = Vec::with_capacity(2 + self.bulk.len());
+        parts.push(IoSlice::new(&header));
+        parts.push(IoSlice::new(self.payload));
+        parts.extend(self.bulk.iter().map(|part| IoSlice::new(part)));
+        stream.send(&mut parts, self.fds)
+    }
+
+    /// Its header, but for the payload's CRC.
+    pub(crate) fn header_unsealed(&self) -> Header {
+        Header {
             kind: self.kind,
             service: self.service,
             function: self.function,
@@ -65,14 +96,10 @@ impl Outgoing<'_> {
             payload_bytes: self.payload.len() as u32,
             fd_count: self.fds.len() as u16,
             bulk_bytes: self.bulk_bytes(),
-            payload_crc: crc32c(self.payload),
+            payload_crc: 0,
+            flags: self.flags,
+            room: self.room,
         }
-        .encode();
-        let mut parts = Vec::with_capacity(2 + self.bulk.len());
-        parts.push(IoSlice::new(&header));
-        parts.push(IoSlice::new(self.payload));
-        parts.extend(self.bulk.iter().map(|part| IoSlice::new(part)));
-        stream.send(&mut parts, self.fds)
     }
 }
 
@@ -84,6 +111,5 @@ pub(crate) fn send_error(
 ) -> std::result::Result<(), Fault> {
     let payload = ErrorReply { message: error.to_string() }.encode();
     let status = error.kind() as u32;
-    Outgoing { kind: Kind::Reply, service, function, call, status, payload: &payload, bulk: &[], fds: &[] }
-        .send(stream)
+    Outgoing { status, payload: &payload, ..Outgoing::reply((service, function, call)) }.send(stream)
 }

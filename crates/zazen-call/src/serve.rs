@@ -3,25 +3,32 @@
 //! Invariants: whatever a peer sends costs only its own connection; a service's panic is an error reply;
 //! every service hears of a caller's end exactly once, after the caller's last call.
 
-use crate::bulk::Bulk;
+use crate::bulk::{Bulk, Output};
+use crate::callers::Group;
 use crate::handshake::{self, ServerSide, Step};
 use crate::message::{Outgoing, send_error};
+use crate::registry::Place;
 use crate::server::Shared;
+use crate::shm::lane::Lane;
+use crate::shm::memory::LaneSeat;
 use crate::stream::{Fault, Stream};
 use crate::{Call, Caller, Reply, unix};
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::Message;
 use zazen_wire::handshake as wire_handshake;
-use zazen_wire::header::{Header, Kind};
+use zazen_wire::header::{Header, Kind, OFFERS_SHM};
 
 /// A refused peer's last bytes are discarded for so long …
 const LINGER: Duration = Duration::from_secs(1);
 /// … and so many of them.
 const LINGER_BYTES_MAX: u64 = 64 << 20;
 /// A payload buffer larger than this is not kept for the next call.
-const KEPT_PAYLOAD_BYTES_MAX: usize = 1 << 20;
+pub(crate) const KEPT_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
 /// Over what a connection came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +52,8 @@ enum End {
     Closed,
     /// The peer vanished or stalled in the middle.
     Lost(Fault),
+    /// Its calls go on in shared memory.
+    Moved(LaneSeat),
     /// The peer is told this, then closed.
     Refused { about: (u16, u16, u64), error: Error },
 }
@@ -57,45 +66,69 @@ impl From<Fault> for End {
 
 type Outcome<T> = std::result::Result<T, End>;
 
-/// Serves the connection until it ends.
-pub(crate) fn serve(shared: &Shared, stream: Stream, carrier: Carrier, number: u64) {
-    let mut peer = Peer { shared, stream, carrier, number, payload: Vec::new() };
-    let end = match peer.identify() {
-        Err(end) => end,
+/// Serves the connection until it ends, or its lane in shared memory waits for its next call without a thread. Its
+/// number is free again at its end.
+pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, place: Place) {
+    let number = place.number;
+    let mut peer =
+        Peer { shared, bulk: Bulk::of_stream(stream), carrier, place, payload: Vec::new(), called: false, seat: None };
+    match peer.identify() {
+        Err(end) => peer.part(end),
         Ok(caller) => {
             shared.registry.mark_proven(number);
-            let end = peer.serve_calls(&caller);
-            for service in shared.services.values() {
-                if catch_unwind(AssertUnwindSafe(|| service.detach(&caller))).is_err() {
-                    tracing::error!("service {} panicked when connection {number} ended", service.id());
+            // Services hear of the caller's end when the group is dropped: before the connection is parted from.
+            let mut group = Group::new(caller, shared);
+            let end = loop {
+                if let Err(end) = peer.serve_call(&mut group) {
+                    break end;
                 }
+            };
+            if let End::Moved(seat) = end {
+                let Some(stream) = peer.bulk.into_stream() else { return };
+                let lane = Lane::new(shared, group, peer.place.clone(), seat, stream);
+                if let Some(parking) = shared.parking() {
+                    parking.serve(lane);
+                    parking.stand_in();
+                }
+                return;
             }
-            end
+            drop(group);
+            peer.part(end);
         }
-    };
-    peer.part(end);
+    }
+    shared.registry.remove(number);
 }
 
 struct Peer<'a> {
-    shared: &'a Shared,
-    stream: Stream,
+    shared: &'a Arc<Shared>,
+    /// The stream, and what of a message is bulk.
+    bulk: Bulk,
     carrier: Carrier,
-    number: u64,
+    place: Place,
     payload: Vec<u8>,
+    /// A service has seen a call of this connection.
+    called: bool,
+    /// The lane that it was offered.
+    seat: Option<LaneSeat>,
 }
 
 impl Peer<'_> {
+    fn stream(&mut self) -> &mut Stream {
+        let Some(stream) = self.bulk.stream() else { unreachable!("a peer is a stream until it moves") };
+        stream
+    }
+
     fn identify(&mut self) -> Outcome<Caller> {
         let stall = self.shared.limits.stall_timeout;
-        self.stream.set_send_timeout(Some(stall))?;
+        self.stream().set_send_timeout(Some(stall))?;
         match self.carrier {
             Carrier::Unix => {
-                let (credentials, pid) = unix::peer(self.stream.socket().as_fd())
+                let (credentials, pid) = unix::peer(self.stream().socket().as_fd())
                     .map_err(|error| End::Refused { about: (0, 0, 0), error })?;
-                Ok(Caller { credentials, pid, host: None, connection: self.number })
+                Ok(Caller { credentials, pid, host: None, connection: self.place.number })
             }
             Carrier::Tcp => {
-                self.stream.allow_in_all(Some(stall))?;
+                self.stream().allow_in_all(Some(stall))?;
                 self.shake_hands()
             }
         }
@@ -105,7 +138,7 @@ impl Peer<'_> {
         let Some(key) = &self.shared.key else { return Err(End::Closed) };
         let mut side = ServerSide::new(key, &self.shared.host);
         loop {
-            let bytes = self.stream.header()?.ok_or(End::Closed)?;
+            let bytes = self.stream().header()?.ok_or(End::Closed)?;
             let (header, _) = self.request(&bytes, wire_handshake::PAYLOAD_BYTES_MAX)?;
             let about = (header.service, header.function, header.call);
             if header.bulk_bytes > 0 {
@@ -114,40 +147,95 @@ impl Peer<'_> {
             }
             let step = side.step(header.service, header.function, &self.payload);
             match step.map_err(|error| End::Refused { about, error })? {
-                Step::Answer(payload) => self.reply(about, Ok(&payload))?,
+                Step::Answer(payload) => self.reply(about, &payload)?,
                 Step::Proven(payload, hello) => {
-                    self.reply(about, Ok(&payload))?;
-                    return Ok(handshake::caller(*hello, self.number));
+                    self.reply(about, &payload)?;
+                    return Ok(handshake::caller(*hello, self.place.number));
                 }
             }
         }
     }
 
-    fn serve_calls(&mut self, caller: &Caller) -> End {
-        loop {
-            match self.serve_call(caller) {
-                Ok(()) => {}
-                Err(end) => return end,
-            }
-        }
-    }
-
     /// Waits for one call, serves it, replies.
-    fn serve_call(&mut self, caller: &Caller) -> Outcome<()> {
-        let bytes = self.stream.header_when_it_comes(self.shared.limits.stall_timeout)?.ok_or(End::Closed)?;
+    fn serve_call(&mut self, group: &mut Arc<Group>) -> Outcome<()> {
+        let stall = self.shared.limits.stall_timeout;
+        let bytes = self.stream().header_when_it_comes(stall)?.ok_or(End::Closed)?;
         let (header, fds) = self.request(&bytes, usize::MAX)?;
+        if header.service == wire_handshake::SERVICE {
+            return self.serve_own(&header, group);
+        }
+        self.called = true;
         let about = (header.service, header.function, header.call);
-        if !self.shared.registry.begin_call(self.number) {
+        if !self.shared.registry.begin_call(&self.place) {
             let error = Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down; go on without it");
             return Err(End::Refused { about, error });
         }
-        let served = self.dispatch_and_reply(caller, &header, fds);
-        let goes_on = self.shared.registry.end_call(self.number);
+        let served = self.dispatch_and_reply(&group.caller, &header, fds);
+        let goes_on = self.shared.registry.end_call(&self.place);
         if self.payload.capacity() > KEPT_PAYLOAD_BYTES_MAX {
             self.payload = Vec::new();
         }
         served?;
         if goes_on { Ok(()) } else { Err(End::Closed) }
+    }
+
+    /// A call to the call layer itself.
+    fn serve_own(&mut self, header: &Header, group: &mut Arc<Group>) -> Outcome<()> {
+        self.bulk.begin(header.bulk_bytes);
+        self.bulk.discard()?;
+        let about = (header.service, header.function, header.call);
+        match header.function {
+            zazen_wire::shm::ASK => return self.offer_shm(about, group),
+            zazen_wire::shm::MOVE if self.seat.is_some() => {
+                self.reply(about, &[])?;
+                return Err(self.seat.take().map_or(End::Closed, End::Moved));
+            }
+            _ => {}
+        }
+        let answer = match header.function {
+            wire_handshake::TOKEN => group.token().map(|token| token.to_vec()),
+            wire_handshake::JOIN if self.called => Err(Error::new(
+                ErrorKind::Conflict,
+                "this connection has made calls already; only a fresh one can join another caller",
+            )),
+            wire_handshake::JOIN => self.shared.callers.join(&self.payload, &group.caller).map(|joined| {
+                group.dissolve();
+                *group = joined;
+                self.called = true;
+                // A lane in the old caller's region is no lane of this one.
+                self.seat = None;
+                Vec::new()
+            }),
+            other => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("the call layer has no function {other}; is this daemon an older release?"),
+            )),
+        };
+        match answer {
+            Ok(payload) => self.reply(about, &payload),
+            Err(error) => Ok(send_error(self.stream(), about, &error)?),
+        }
+    }
+
+    /// The caller asks for shared memory: tells it where its lane is. It moves there once it has mapped the region.
+    fn offer_shm(&mut self, about: (u16, u16, u64), group: &Arc<Group>) -> Outcome<()> {
+        let seat = match self.shared.offers_shm(self.carrier) {
+            true => group.pool().and_then(|pool| pool.take_lane()),
+            false => Err(Error::new(ErrorKind::Unsupported, "this daemon serves no shared memory here")),
+        };
+        match seat {
+            Ok(seat) => {
+                let payload = seat.offer().encode();
+                let fds = [seat.pool.fd()];
+                Outgoing { payload: &payload, fds: &fds, ..Outgoing::reply(about) }.send(self.stream())?;
+                self.seat = Some(seat);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::info!("connection {} stays on its socket: {error}", self.place.number);
+                Ok(send_error(self.stream(), about, &error)?)
+            }
+        }
     }
 
     /// Checks the header and receives the payload into `self.payload`.
@@ -166,77 +254,60 @@ impl Peer<'_> {
                 header.payload_bytes
             )));
         }
-        let fds = self.stream.take_fds(header.fd_count).map_err(refuse)?;
+        let fds = self.stream().take_fds(header.fd_count).map_err(refuse)?;
         let mut payload = std::mem::take(&mut self.payload);
-        self.stream.read_vec(&mut payload, header.payload_bytes as usize)?;
+        self.stream().read_vec(&mut payload, header.payload_bytes as usize)?;
         self.payload = payload;
         header.check_payload(&self.payload).map_err(refuse)?;
         Ok((header, fds))
     }
 
     fn dispatch_and_reply(&mut self, caller: &Caller, header: &Header, fds: Vec<OwnedFd>) -> Outcome<()> {
-        let mut bulk = Bulk::new(&mut self.stream, header.bulk_bytes);
+        self.bulk.begin(header.bulk_bytes);
+        let mut output = Output::in_memory(header.room);
         let call = Call {
             function: header.function,
             payload: &self.payload,
             bulk_bytes: header.bulk_bytes,
-            bulk: &mut bulk,
+            bulk: &mut self.bulk,
+            output: &mut output,
             fds,
         };
         let answer = dispatch(self.shared, header.service, caller, call);
         // The reply waits until the bulk is in: a client that still sends does not read, and neither side could
         // go on. It also keeps the connection at a message's beginning.
-        bulk.discard()?;
+        self.bulk.discard()?;
         let about = (header.service, header.function, header.call);
-        match answer {
-            Ok(reply) => self.reply_in_full(about, reply),
-            Err(error) => self.reply(about, Err(&error)),
+        let checked = answer.and_then(|reply| {
+            check_room(header.room, output.written(), &reply)?;
+            Ok(reply)
+        });
+        match checked {
+            Ok(reply) => self.reply_in_full(about, &output.into_memory(), &reply),
+            Err(error) => Ok(send_error(self.stream(), about, &error)?),
         }
     }
 
-    fn reply_in_full(&self, about: (u16, u16, u64), reply: Reply) -> Outcome<()> {
+    fn reply_in_full(&mut self, about: (u16, u16, u64), output: &[u8], reply: &Reply) -> Outcome<()> {
         let fds: Vec<BorrowedFd<'_>> = reply.fds.iter().map(AsFd::as_fd).collect();
-        let (service, function, call) = about;
-        let outgoing = Outgoing {
-            kind: Kind::Reply,
-            service,
-            function,
-            call,
-            status: 0,
-            payload: &reply.payload,
-            bulk: &[&reply.bulk],
-            fds: &fds,
-        };
-        match outgoing.check(self.carrier == Carrier::Unix) {
-            Ok(()) => Ok(outgoing.send(&self.stream)?),
-            Err(error) => self.reply(about, Err(&error)),
+        let bulk = [IoSlice::new(output), IoSlice::new(&reply.bulk)];
+        let flags = if self.shared.offers_shm(self.carrier) { OFFERS_SHM } else { 0 };
+        let outgoing =
+            Outgoing { payload: &reply.payload, bulk: &bulk, fds: &fds, flags, ..Outgoing::reply(about) };
+        let Some(stream) = self.bulk.stream() else { return Err(End::Closed) };
+        match outgoing.check(stream.passes_fds()) {
+            Ok(()) => Ok(outgoing.send(stream)?),
+            Err(error) => Ok(send_error(stream, about, &error)?),
         }
     }
 
-    fn reply(&self, about: (u16, u16, u64), answer: std::result::Result<&[u8], &Error>) -> Outcome<()> {
-        let (service, function, call) = about;
-        match answer {
-            Ok(payload) => {
-                Outgoing {
-                    kind: Kind::Reply,
-                    service,
-                    function,
-                    call,
-                    status: 0,
-                    payload,
-                    bulk: &[],
-                    fds: &[],
-                }
-                .send(&self.stream)?;
-            }
-            Err(error) => send_error(&self.stream, about, error)?,
-        }
-        Ok(())
+    fn reply(&mut self, about: (u16, u16, u64), payload: &[u8]) -> Outcome<()> {
+        Ok(Outgoing { payload, ..Outgoing::reply(about) }.send(self.stream())?)
     }
 
     /// The last words, and the log's.
-    fn part(self, end: End) {
-        let (number, carrier) = (self.number, self.carrier.name());
+    fn part(mut self, end: End) {
+        let (number, carrier) = (self.place.number, self.carrier.name());
         match end {
             End::Closed => {}
             End::Lost(Fault::Closed) => {
@@ -249,21 +320,38 @@ impl Peer<'_> {
             End::Lost(Fault::Kernel(errno)) => {
                 tracing::info!("{carrier} connection {number}: {errno}; closed")
             }
+            End::Lost(Fault::Broken(why)) => {
+                tracing::warn!("{carrier} connection {number}: {why}; closed")
+            }
+            End::Moved(_) => {}
             End::Refused { about, error } => {
                 match error.kind() {
                     ErrorKind::ShuttingDown => tracing::debug!("{carrier} connection {number}: {error}"),
                     _ => tracing::warn!("{carrier} connection {number} refused and closed: {error}"),
                 }
-                if send_error(&self.stream, about, &error).is_ok() {
-                    self.stream.linger(LINGER.min(self.shared.limits.stall_timeout), LINGER_BYTES_MAX);
+                if send_error(self.stream(), about, &error).is_ok() {
+                    let patience = LINGER.min(self.shared.limits.stall_timeout);
+                    self.stream().linger(patience, LINGER_BYTES_MAX);
                 }
             }
         }
     }
 }
 
+/// Whether the reply's bulk bytes fit into what the caller said it has room for.
+pub(crate) fn check_room(room: Option<u64>, written: u64, reply: &Reply) -> Result<()> {
+    let bytes = written.saturating_add(reply.bulk.len() as u64);
+    match room {
+        Some(room) if bytes > room => Err(Error::new(
+            ErrorKind::TooLarge,
+            format!("the answer has {bytes} bulk bytes, the caller has room for {room}; give it more"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Calls the service; a panic in it is an error, logged, and the daemon stays up.
-fn dispatch(shared: &Shared, service: u16, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+pub(crate) fn dispatch(shared: &Shared, service: u16, caller: &Caller, call: Call<'_>) -> Result<Reply> {
     let Some(serving) = shared.services.get(&service) else {
         let known: Vec<String> = shared.services.keys().map(u16::to_string).collect();
         return Err(Error::new(

@@ -1,9 +1,13 @@
 //! The server: listeners, admission, draining. What happens on one connection is in `serve.rs`.
 
+use crate::callers::Callers;
 use crate::key::ClusterKey;
 use crate::message::send_error;
 use crate::registry::Registry;
 use crate::serve::{Carrier, serve};
+use crate::shm::ShmLimits;
+use crate::shm::memory::Treasury;
+use crate::shm::parking::Parking;
 use crate::stream::Stream;
 use crate::unix::SocketFile;
 use crate::{ServerLimits, Service, tcp, unix};
@@ -12,7 +16,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
@@ -23,7 +27,8 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A running server: accepts on any number of listeners, dispatches to its services. Dropping it drains it
-/// without patience. Threads: one per listener and one per connection.
+/// without patience. Threads: one per listener, one per connection that is a socket, one per connection in shared memory
+/// while it calls.
 pub struct Server {
     shared: Arc<Shared>,
     acceptors: Mutex<Acceptors>,
@@ -41,20 +46,70 @@ pub(crate) struct Shared {
     pub(crate) key: Option<ClusterKey>,
     pub(crate) limits: ServerLimits,
     pub(crate) registry: Registry,
+    pub(crate) callers: Callers,
+    shm: ShmLimits,
+    pub(crate) treasury: Arc<Treasury>,
+    parking: OnceLock<Option<Arc<Parking>>>,
     /// This machine's name, for the handshake.
     pub(crate) host: String,
     /// Readable once acceptors are to end.
     stop: Option<OwnedFd>,
 }
 
+impl Shared {
+    /// Whether connections over `carrier` may move to shared memory.
+    pub(crate) fn offers_shm(&self, carrier: Carrier) -> bool {
+        carrier == Carrier::Unix && self.shm.enabled && self.parking().is_some()
+    }
+
+    pub(crate) fn shm_limits(&self) -> &ShmLimits {
+        &self.shm
+    }
+
+    /// Where lanes wait; `None` if the kernel gives none.
+    pub(crate) fn parking(&self) -> Option<&Arc<Parking>> {
+        let made = self.parking.get_or_init(|| {
+            Parking::new().inspect_err(|error| tracing::warn!("{error}; no shared memory is offered")).ok()
+        });
+        made.as_ref()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(Some(parking)) = self.parking.get() {
+            parking.end();
+        }
+    }
+}
+
 impl Server {
     /// A server of `services` (of two with one number, the later). `key` is needed to accept TCP peers.
+    /// Callers of the unix socket are offered shared memory within the default [`ShmLimits`].
     pub fn new(services: Vec<Arc<dyn Service>>, key: Option<ClusterKey>, limits: ServerLimits) -> Server {
+        Server::with_shm(services, key, limits, ShmLimits::default())
+    }
+
+    /// [`Server::new`] with other bounds of shared memory; bounds that [`ShmLimits::check`] refuses offer none.
+    pub fn with_shm(
+        services: Vec<Arc<dyn Service>>,
+        key: Option<ClusterKey>,
+        limits: ServerLimits,
+        mut shm: ShmLimits,
+    ) -> Server {
+        if let Err(error) = shm.check() {
+            tracing::warn!("{error}; no shared memory is offered");
+            shm.enabled = false;
+        }
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let shared = Shared {
             services: services.into_iter().map(|service| (service.id(), service)).collect(),
             key,
             registry: Registry::new(limits.connections_max),
+            callers: Callers::default(),
+            treasury: Arc::new(Treasury::new(&shm)),
+            shm,
+            parking: OnceLock::new(),
             limits,
             host: crate::handshake::printable_host(&host),
             stop: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok(),
@@ -91,6 +146,11 @@ impl Server {
     /// Connections now.
     pub fn connections(&self) -> usize {
         self.shared.registry.len()
+    }
+
+    /// Bytes of shared memory granted to callers now.
+    pub fn granted_bytes(&self) -> u64 {
+        self.shared.treasury.granted()
     }
 
     /// Stops accepting, lets calls in progress finish for at most `patience`, then closes every connection.
@@ -184,17 +244,17 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
         tcp::set_options(socket.as_fd());
     }
     let stream = Stream::new(socket, carrier == Carrier::Unix);
-    let number = match shared.registry.admit(stream.socket(), carrier == Carrier::Tcp) {
-        Ok(number) => number,
+    let place = match shared.registry.admit(stream.socket(), carrier == Carrier::Tcp) {
+        Ok(place) => place,
         Err(error) => {
             refuse(stream, &error);
             return;
         }
     };
+    let number = place.number;
     let for_thread = Arc::clone(shared);
     let spawned = std::thread::Builder::new().name(format!("call-{number}")).spawn(move || {
-        serve(&for_thread, stream, carrier, number);
-        for_thread.registry.remove(number);
+        serve(&for_thread, stream, carrier, place);
     });
     if let Err(error) = spawned {
         shared.registry.remove(number);
@@ -203,7 +263,7 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
 }
 
 /// Tells a caller that it is one too many, without ever blocking the acceptor.
-fn refuse(stream: Stream, error: &Error) {
+fn refuse(mut stream: Stream, error: &Error) {
     // A fresh socket's send buffer holds these few bytes: this can't block.
     let _ = send_error(&stream, (0, 0, 0), error);
     stream.linger(Duration::from_millis(1), 0);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_core::limits::FDS_PER_MESSAGE_MAX;
 use zazen_core::{Error, ErrorKind};
-use zazen_wire::header::HEADER_BYTES;
+use zazen_wire::header::{HEADER_BYTES, Header, Kind};
 
 /// What one receive may bring beyond the header: a small payload comes along in the same system call.
 const READ_AHEAD_BYTES: usize = 16 << 10;
@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     Stalled,
     /// Anything else that the kernel says.
     Kernel(Errno),
+    /// The peer broke the rules of shared memory, in these words.
+    Broken(&'static str),
 }
 
 impl Fault {
@@ -56,6 +58,10 @@ impl Fault {
                 Error::new(ErrorKind::TimedOut, format!("{peer} did not move {while_doing} in time"))
             }
             Fault::Kernel(errno) => Error::io(format!("{while_doing}, {peer}"), errno.into()),
+            Fault::Broken(why) => Error::new(
+                ErrorKind::Protocol,
+                format!("{peer} broke the rules of shared memory: {why}; reconnect"),
+            ),
         }
     }
 }
@@ -200,6 +206,49 @@ impl Stream {
         rustix::net::sendmsg(&*self.socket, parts, &mut control, SendFlags::NOSIGNAL)
     }
 
+    /// Whether bytes have been received that nobody has looked at.
+    pub(crate) fn has_ahead(&self) -> bool {
+        self.start < self.end
+    }
+
+    /// Whether descriptors came that no message still to be looked at can have brought.
+    pub(crate) fn has_stray_fds(&self) -> bool {
+        !self.fds.is_empty() && !self.has_ahead()
+    }
+
+    /// Sends a header alone, of service 0: descriptors, or a bell, which is dropped if the socket is full.
+    pub(crate) fn send_frame(
+        &self,
+        kind: Kind,
+        function: u16,
+        call: u64,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), Fault> {
+        let header = Header {
+            kind,
+            service: 0,
+            function,
+            status: 0,
+            call,
+            payload_bytes: 0,
+            fd_count: fds.len() as u16,
+            bulk_bytes: 0,
+            payload_crc: 0,
+            flags: 0,
+            room: None,
+        };
+        let bytes = header.encode();
+        if fds.is_empty() {
+            // A bell: whose reader has not emptied the socket wakes anyway.
+            return match rustix::net::send(&*self.socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(HEADER_BYTES) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+                Ok(_) => Err(Fault::Broken("a bell was cut in two")),
+                Err(errno) => Err(Fault::from_errno(errno)),
+            };
+        }
+        self.send(&mut [IoSlice::new(&bytes)], fds)
+    }
+
     /// Waits for the next header. `Ok(None)`: the peer closed between messages.
     pub(crate) fn header(&mut self) -> Result<Option<[u8; HEADER_BYTES]>, Fault> {
         while self.end - self.start < HEADER_BYTES {
@@ -337,7 +386,7 @@ impl Stream {
 
     /// Ends the sending side, then discards what still comes, for at most `patience` and `bytes_max`: closing
     /// at once would make the kernel reset the connection, and the peer might lose our last words.
-    pub(crate) fn linger(mut self, patience: Duration, bytes_max: u64) {
+    pub(crate) fn linger(&mut self, patience: Duration, bytes_max: u64) {
         let _ = rustix::net::shutdown(&*self.socket, Shutdown::Write);
         if self.allow_in_all(Some(patience)).is_err() {
             return;

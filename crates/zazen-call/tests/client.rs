@@ -89,6 +89,8 @@ fn reply(call: u64, status: u32, payload: &[u8]) -> Vec<u8> {
         fd_count: 0,
         bulk_bytes: 0,
         payload_crc: crc32c(payload),
+        flags: 0,
+        room: None,
     };
     [&header.encode()[..], payload].concat()
 }

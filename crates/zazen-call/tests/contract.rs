@@ -1,4 +1,4 @@
-//! The contract of a carrier: the same tests over the unix socket and over TCP.
+//! The contract of a carrier: the same tests over the unix socket, over TCP and in shared memory.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 mod common;
@@ -191,7 +191,7 @@ fn what_no_peer_would_take_is_refused_before_it_is_sent() {
         let fds = [std::os::fd::AsFd::as_fd(&null)];
         let passed = connection.call_with_fds(SERVICE, FDS, b"", &[], &fds);
         match carrier {
-            Carrier::Unix => assert_eq!(passed.unwrap().fds.len(), 1),
+            Carrier::Unix | Carrier::Shm => assert_eq!(passed.unwrap().fds.len(), 1),
             Carrier::Tcp => assert_eq!(passed.unwrap_err().kind(), ErrorKind::Unsupported),
         }
         assert_eq!(connection.call(SERVICE, ECHO, b"on", &[]).unwrap().payload, b"on");

@@ -63,37 +63,11 @@ fn descriptors_arrive_and_never_leak() {
         }
     };
 
-    // Sixty-four at once, there and back, in order, close-on-exec.
-    let mut connection = bench.connect(Carrier::Unix);
-    let files: Vec<std::fs::File> = (0..64)
-        .map(|number| {
-            let mut file = tempfile::tempfile().unwrap();
-            write!(file, "file {number}").unwrap();
-            file
-        })
-        .collect();
-    for count in [64, 0, 1, 17] {
-        let fds: Vec<BorrowedFd<'_>> = files[..count].iter().map(AsFd::as_fd).collect();
-        let reply = connection.call_with_fds(SERVICE, FDS, b"", &[], &fds).unwrap();
-        assert_eq!(reply.fds.len(), count);
-        for (number, fd) in reply.fds.into_iter().enumerate() {
-            assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
-            let mut file = std::fs::File::from(fd);
-            assert_eq!(file.metadata().unwrap().ino(), files[number].metadata().unwrap().ino());
-            file.rewind().unwrap();
-            let mut text = String::new();
-            file.read_to_string(&mut text).unwrap();
-            assert_eq!(text, format!("file {number}"));
-        }
+    for carrier in [Carrier::Unix, Carrier::Shm] {
+        there_and_back(&bench, carrier);
+        assert_none_left();
     }
-    let too_many = vec![files[0].as_fd(); 65];
-    let error = connection.call_with_fds(SERVICE, FDS, b"", &[], &too_many).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TooLarge);
-    // A service that does not take them, or panics, does not keep them.
-    for function in [ECHO, REFUSE, PANIC] {
-        let _ = connection.call_with_fds(SERVICE, function, b"", &[], &[files[0].as_fd()]);
-    }
-    drop((connection, files));
+    shared_memory_goes_with_its_caller(&bench);
     assert_none_left();
 
     // More or fewer than announced, more than allowed, on the wrong bytes, with a dying peer.
@@ -141,4 +115,83 @@ fn descriptors_arrive_and_never_leak() {
     assert!(error.to_string().contains("ulimit -n"), "{error}");
     drop((connection, file));
     assert_none_left();
+
+    // With the server everything of it goes: threads, epoll sets, sockets.
+    drop(bench);
+    let mine = || {
+        let tasks = std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        tasks.filter(|name| name.starts_with("call-") || name.starts_with("accept-")).count()
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while mine() > 0 || open_files_named().iter().any(|name| name.contains("eventpoll")) {
+        assert!(std::time::Instant::now() < deadline, "{} threads, {:?}", mine(), open_files_named());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Sixty-four at once, there and back, in order, close-on-exec.
+fn there_and_back(bench: &Bench, carrier: Carrier) {
+    let mut connection = bench.connect(carrier);
+    let files: Vec<std::fs::File> = (0..64)
+        .map(|number| {
+            let mut file = tempfile::tempfile().unwrap();
+            write!(file, "file {number}").unwrap();
+            file
+        })
+        .collect();
+    for count in [64, 0, 1, 17] {
+        let fds: Vec<BorrowedFd<'_>> = files[..count].iter().map(AsFd::as_fd).collect();
+        let reply = connection.call_with_fds(SERVICE, FDS, b"", &[], &fds).unwrap();
+        assert_eq!(reply.fds.len(), count);
+        for (number, fd) in reply.fds.into_iter().enumerate() {
+            assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+            let mut file = std::fs::File::from(fd);
+            assert_eq!(file.metadata().unwrap().ino(), files[number].metadata().unwrap().ino());
+            file.rewind().unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!(text, format!("file {number}"));
+        }
+    }
+    let too_many = vec![files[0].as_fd(); 65];
+    let error = connection.call_with_fds(SERVICE, FDS, b"", &[], &too_many).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    // A service that does not take them, or panics, does not keep them.
+    for function in [ECHO, REFUSE, PANIC] {
+        let _ = connection.call_with_fds(SERVICE, function, b"", &[], &[files[0].as_fd()]);
+    }
+}
+
+fn mapped_regions() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().matches("zazen-lanes").count()
+}
+
+/// Regions, grants and threads end with their callers, however those end.
+fn shared_memory_goes_with_its_caller(bench: &Bench) {
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let mut most = 0;
+    let bytes = pattern(300_000);
+    for round in 0..60 {
+        let mut connection = bench.connect(Carrier::Shm);
+        let mut lane = connection.lane().unwrap();
+        let pooled = lane.allocate(100_000);
+        connection.call(SERVICE, SINK, b"", &[&bytes, &pooled]).unwrap();
+        if round % 2 == 0 {
+            // Timed out or not: a late reply is left behind.
+            lane.set_timeout(Some(std::time::Duration::from_millis(1)));
+            let _ = lane.call(SERVICE, NAP, &5u64.to_le_bytes(), &[]);
+        }
+        assert!(mapped_regions() >= 2);
+        drop((connection, lane, pooled));
+        while bench.server.connections() > 0 || bench.server.granted_bytes() > 0 {
+            std::thread::yield_now();
+        }
+        if round == 10 {
+            most = threads() + 2;
+        }
+    }
+    assert_eq!(mapped_regions(), 0);
+    assert!(threads() <= most, "{} threads, {most} after ten rounds", threads());
 }

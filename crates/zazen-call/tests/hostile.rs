@@ -13,7 +13,7 @@ use zazen_core::limits::{FDS_PER_MESSAGE_MAX, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
 /// contains `words`, then closed; the service sees no call; the daemon serves on.
 fn check_refused(bytes: &[u8], kind: ErrorKind, words: &str) {
     let bench = Bench::new();
-    for carrier in CARRIERS {
+    for carrier in STREAMS {
         let mut raw = bench.raw(carrier);
         raw.send(bytes);
         let (found, message) = raw.error();
@@ -94,7 +94,7 @@ fn a_peer_may_die_at_any_byte() {
     let bench = Bench::new();
     let whole = request(SLURP, 1, b"payload of twenty by", &pattern(30));
     let mut connections = 0;
-    for carrier in CARRIERS {
+    for carrier in STREAMS {
         for cut in 0..whole.len() {
             let mut raw = bench.raw(carrier);
             raw.send(&whole[..cut]);
@@ -129,7 +129,7 @@ fn a_peer_that_stalls_in_a_message_is_closed() {
     let bench = impatient_bench();
     let whole = request(SLURP, 1, b"payload of twenty by", &pattern(30));
     let mut stalling = Vec::new();
-    for carrier in CARRIERS {
+    for carrier in STREAMS {
         for cut in [1, 63, 64, 70, 84, 90, whole.len() - 1] {
             let mut raw = bench.raw(carrier);
             raw.send(&whole[..cut]);
@@ -163,7 +163,7 @@ fn between_calls_a_connection_idles_as_long_as_it_likes() {
 fn a_dribbled_header_runs_out_of_time() {
     let bench = impatient_bench();
     std::thread::scope(|scope| {
-        for carrier in CARRIERS {
+        for carrier in STREAMS {
             let mut raw = bench.raw(carrier);
             scope.spawn(move || {
                 // Each byte comes in time; the header as a whole does not.
@@ -185,7 +185,7 @@ fn a_dribbled_header_runs_out_of_time() {
 #[test]
 fn a_peer_that_does_not_read_is_closed() {
     let bench = impatient_bench();
-    let mut raws = CARRIERS.map(|carrier| bench.raw(carrier));
+    let mut raws = STREAMS.map(|carrier| bench.raw(carrier));
     for raw in &mut raws {
         raw.send(&request(SOURCE, 1, &(64u64 << 20).to_le_bytes(), b""));
     }
@@ -195,7 +195,7 @@ fn a_peer_that_does_not_read_is_closed() {
 #[test]
 fn two_requests_at_once_are_answered_in_turn() {
     let bench = Bench::new();
-    for carrier in CARRIERS {
+    for carrier in STREAMS {
         let mut raw = bench.raw(carrier);
         raw.send(
             &[request(ECHO, 1, b"one", b""), request(SINK, 2, b"", b"bulk"), request(ECHO, 3, b"three", b"")]

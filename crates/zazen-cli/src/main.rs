@@ -10,7 +10,7 @@ mod target;
 mod testbed;
 
 use clap::{Parser, Subcommand};
-use commands::{assign, bench, datasets, evict, key, load, ls, pin, plugin, push, stat, status, verify};
+use commands::{assign, bench, datasets, evict, key, load, ls, pin, plugin, push, run, stat, status, verify};
 use std::process::ExitCode;
 
 /// Zazen keeps the frames of simulations on the disks of the nodes that analyse them.
@@ -59,6 +59,8 @@ enum Command {
     Testbed(commands::testbed::Testbed),
     /// Generate the stubs of a plug-in from its header
     Plugin(plugin::Plugin),
+    /// Run an unmodified program with its files forwarded to a daemon
+    Run(run::Run),
     /// Make a cluster key
     Key(key::Key),
 }
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Testbed(arguments) => commands::testbed::run(arguments),
         Command::Plugin(arguments) => plugin::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
         Command::Key(arguments) => key::run(&arguments),
     };
     match outcome {

@@ -10,6 +10,8 @@ pub mod service {
     pub const CONTROL: u16 = 1;
     /// The frame cache.
     pub const FRAMES: u16 = 2;
+    /// Plug-ins: [`crate::plugins`].
+    pub const PLUGINS: u16 = 3;
 }
 
 /// Function numbers of the control service.

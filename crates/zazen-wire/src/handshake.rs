@@ -22,6 +22,13 @@ pub const HELLO: u16 = 1;
 /// Function: [`Proof`] → [`Proof`].
 pub const PROVE: u16 = 2;
 
+/// Function: nothing → a token of [`TOKEN_BYTES`] bytes, by which further connections join this caller.
+pub const TOKEN: u16 = 3;
+/// Function: a token → nothing: from now on this connection is one more lane of the token's caller.
+pub const JOIN: u16 = 4;
+
+/// Bytes of a caller's token: random, beyond guessing.
+pub const TOKEN_BYTES: usize = 16;
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 32;
 /// Bytes of a proof (HMAC-SHA-256).

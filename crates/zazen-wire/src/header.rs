@@ -6,15 +6,16 @@
 //!       | "ZZNC" | version| kind|  0  | service|function| status  | call id          |
 //!       +--------+--------+-----+-----+--------+--------+---------+------------------+
 //!       24        28       30    32                 40         44                60
-//!       +---------+--------+-----+------------------+----------+-----------------+------------+
-//!       | payload | fd     |  0  | bulk bytes       | payload  | 0               | header     |
-//!       | bytes   | count  |     |                  | CRC-32C  |                 | CRC-32C    |
-//!       +---------+--------+-----+------------------+----------+-----------------+------------+
+//!       +---------+--------+-----+------------------+----------+-----------+-----+------------+
+//!       | payload | fd     |flags| bulk bytes       | payload  | room + 1  |  0  | header     |
+//!       | bytes   | count  |     |                  | CRC-32C  | 8 bytes   |     | CRC-32C    |
+//!       +---------+--------+-----+------------------+----------+-----------+-----+------------+
 //! ```
 //!
 //! All little endian. After it come the payload, then the bulk bytes. `status` is 0, or in a reply the code of
 //! an [`zazen_core::ErrorKind`]; the payload is then an [`ErrorReply`]. Descriptors travel with the header's
-//! first byte.
+//! first byte. `flags` of a reply say what the server offers ([`OFFERS_SHM`]); the room of a request is how many
+//! bulk bytes its reply may have, 0 where nothing is said. Releases that know neither write 0.
 //!
 //! Invariants for all versions to come: the length, magic, version, call id and header CRC stay where they are,
 //! so that any two versions can refuse each other in words. Reserved bytes are written as 0 and not looked at.
@@ -32,6 +33,9 @@ pub const MAGIC: [u8; 4] = *b"ZZNC";
 pub const VERSION_MIN: u16 = 1;
 /// The newest protocol version that this build speaks, and the one that it writes.
 pub const VERSION: u16 = 1;
+
+/// Flag of a reply: this server would serve the connection through shared memory ([`crate::shm`]).
+pub const OFFERS_SHM: u16 = 1;
 
 const CRC_AT: usize = HEADER_BYTES - 4;
 
@@ -65,33 +69,38 @@ pub struct Header {
     pub bulk_bytes: u64,
     /// CRC-32C of the payload.
     pub payload_crc: u32,
+    /// What a server offers; bits that this build does not know are kept as they are.
+    pub flags: u16,
+    /// In a request: bulk bytes that the reply may have; `None` where the caller takes any.
+    pub room: Option<u64>,
 }
 
 impl Header {
     /// The header as bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut writer = Writer::new();
-        writer.raw(&MAGIC);
-        writer.u16(VERSION);
-        writer.u8(match self.kind {
-            Kind::Request => 1,
-            Kind::Reply => 2,
-        });
-        writer.u8(0);
-        writer.u16(self.service);
-        writer.u16(self.function);
-        writer.u32(self.status);
-        writer.u64(self.call);
-        writer.u32(self.payload_bytes);
-        writer.u16(self.fd_count);
-        writer.u16(0);
-        writer.u64(self.bulk_bytes);
-        writer.u32(self.payload_crc);
-        let written = writer.into_bytes();
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..written.len()].copy_from_slice(&written);
+        let mut bytes = self.encode_unsealed();
         let crc = crc32c(&bytes[..CRC_AT]);
         bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The header as bytes whose own CRC is 0: for carriers that damage nothing.
+    pub fn encode_unsealed(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &MAGIC);
+        put(4, &VERSION.to_le_bytes());
+        put(6, &[if self.kind == Kind::Request { 1 } else { 2 }]);
+        put(8, &self.service.to_le_bytes());
+        put(10, &self.function.to_le_bytes());
+        put(12, &self.status.to_le_bytes());
+        put(16, &self.call.to_le_bytes());
+        put(24, &self.payload_bytes.to_le_bytes());
+        put(28, &self.fd_count.to_le_bytes());
+        put(30, &self.flags.to_le_bytes());
+        put(32, &self.bulk_bytes.to_le_bytes());
+        put(40, &self.payload_crc.to_le_bytes());
+        put(44, &self.room.map_or(0, |room| room.saturating_add(1)).to_le_bytes());
         bytes
     }
 
@@ -100,44 +109,48 @@ impl Header {
     /// Fails with `Protocol` if these bytes are no header (magic), damaged (CRC) or malformed, `Unsupported` if
     /// the peer's version is not spoken here, `TooLarge` beyond the limits of payload, bulk and descriptors.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header> {
+        if bytes[..4] == MAGIC && crc32c(&bytes[..CRC_AT]).to_le_bytes() != bytes[CRC_AT..] {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                "a message header was damaged on its way (its CRC-32C does not match)",
+            ));
+        }
+        Header::decode_unsealed(bytes)
+    }
+
+    /// [`Header::decode`] of what [`Header::encode_unsealed`] made: the header's CRC is not looked at.
+    pub fn decode_unsealed(bytes: &[u8; HEADER_BYTES]) -> Result<Header> {
         let protocol = |why: String| Err(Error::new(ErrorKind::Protocol, why));
-        let mut reader = Reader::new("header", bytes);
-        if reader.raw(4)? != MAGIC {
+        if bytes[..4] != MAGIC {
             return protocol(format!(
                 "the peer does not speak Zazen's call protocol (message begins with {:02x?}); check the address",
                 &bytes[..4]
             ));
         }
-        let crc = crc32c(&bytes[..CRC_AT]).to_le_bytes();
-        if crc != bytes[CRC_AT..] {
-            return protocol(
-                "a message header was damaged on its way (its CRC-32C does not match)".to_owned(),
-            );
-        }
-        let version = reader.u16()?;
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let version = u16_at(4);
         if !(VERSION_MIN..=VERSION).contains(&version) {
             return Err(version_refusal(version, version));
         }
-        let kind = match reader.u8()? {
+        let kind = match bytes[6] {
             1 => Kind::Request,
             2 => Kind::Reply,
             other => return protocol(format!("a message is of unknown kind {other}")),
         };
-        reader.u8()?;
-        let (service, function, status) = (reader.u16()?, reader.u16()?, reader.u32()?);
-        let (call, payload_bytes, fd_count) = (reader.u64()?, reader.u32()?, reader.u16()?);
-        reader.u16()?;
-        let (bulk_bytes, payload_crc) = (reader.u64()?, reader.u32()?);
         let header = Header {
             kind,
-            service,
-            function,
-            status,
-            call,
-            payload_bytes,
-            fd_count,
-            bulk_bytes,
-            payload_crc,
+            service: u16_at(8),
+            function: u16_at(10),
+            status: u32_at(12),
+            call: u64_at(16),
+            payload_bytes: u32_at(24),
+            fd_count: u16_at(28),
+            bulk_bytes: u64_at(32),
+            payload_crc: u32_at(40),
+            flags: u16_at(30),
+            room: u64_at(44).checked_sub(1),
         };
         header.check_limits()?;
         Ok(header)
@@ -152,8 +165,21 @@ impl Header {
         if intact { u64::from_le_bytes(call) } else { 0 }
     }
 
+    /// The call id in the bytes of a header that nothing is known of.
+    pub fn call_of_unsealed(bytes: &[u8; HEADER_BYTES]) -> u64 {
+        let mut call = [0; 8];
+        call.copy_from_slice(&bytes[16..24]);
+        u64::from_le_bytes(call)
+    }
+
     /// Whether sizes and counts are within what any message may have; `TooLarge` names the one that is not.
     pub fn check_limits(&self) -> Result<()> {
+        let within = self.payload_bytes as usize <= PAYLOAD_BYTES_MAX
+            && self.bulk_bytes <= FRAME_BYTES_MAX
+            && usize::from(self.fd_count) <= FDS_PER_MESSAGE_MAX;
+        if within {
+            return Ok(());
+        }
         for (what, found, max) in [
             ("payload bytes", u64::from(self.payload_bytes), PAYLOAD_BYTES_MAX as u64),
             ("bulk bytes", self.bulk_bytes, FRAME_BYTES_MAX),

@@ -10,7 +10,9 @@ pub mod frames;
 mod frames_codec;
 pub mod handshake;
 pub mod header;
+pub mod plugins;
 pub mod record;
 pub mod runset_codec;
+pub mod shm;
 
 pub use codec::Message;

@@ -161,6 +161,8 @@ fn header() {
         fd_count: 3,
         bulk_bytes: 430_000,
         payload_crc: crc32c(b"ping"),
+        flags: 0,
+        room: None,
     };
     let bytes: [u8; 64] = golden("Header").try_into().unwrap();
     assert_eq!(hex(&header.encode()), hex(&bytes));

@@ -7,6 +7,7 @@ use crate::backing_roots::{BackingRoots, CacheState};
 use crate::byte_size::show;
 use crate::config::{Args, Config, Validate};
 use crate::daemon::{disk_space, space_limits};
+use crate::service_plugins;
 use std::fmt::Write;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -62,6 +63,9 @@ pub fn check(args: &Args) -> Report {
     }
     if let Some(addr) = &config.metrics {
         report.add("metrics", check_address(addr));
+    }
+    for plugin in &config.plugins {
+        report.add(&format!("plugin {}", plugin.path.display()), service_plugins::check(&config, plugin));
     }
     let validate = match config.validate {
         Validate::Always => "always; a copy is compared with its source before it is handed out",

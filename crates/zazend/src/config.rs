@@ -3,11 +3,13 @@
 //! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is silently ignored.
 
 use crate::byte_size;
+use crate::service_plugins::{self, PluginTable};
 use clap::Parser;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_plugins::PluginConfig;
 
 /// The TCP port where none is written.
 pub const DEFAULT_PORT: u16 = 7345;
@@ -84,6 +86,9 @@ pub struct Args {
     /// Write the state that SIGUSR1 asks for to this file instead of the log
     #[arg(long, value_name = "FILE")]
     pub dump_file: Option<PathBuf>,
+    /// Serve this plug-in, in a process of its own, or with :in-process in the daemon's; once for each
+    #[arg(long, value_name = "FILE[:in-process]")]
+    pub plugin: Vec<String>,
     /// Once serving, write {"socket","listen","metrics","pid","node"} as JSON to this file descriptor
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
@@ -112,6 +117,8 @@ struct File {
     connections_max: Option<usize>,
     drain_seconds: Option<u64>,
     dump_file: Option<PathBuf>,
+    #[serde(default)]
+    plugin: Vec<PluginTable>,
 }
 
 /// One backing store, as told.
@@ -165,6 +172,10 @@ pub struct Config {
     pub drain: Duration,
     /// Where SIGUSR1 writes the state; `None`: the log.
     pub dump_file: Option<PathBuf>,
+    /// Plug-ins to serve.
+    pub plugins: Vec<PluginConfig>,
+    /// The program of isolated plug-ins' processes.
+    pub plugin_worker: PathBuf,
     /// Descriptor to tell readiness to.
     pub ready_fd: Option<i32>,
     /// File to tell readiness to.
@@ -225,6 +236,8 @@ impl Config {
             )?,
             drain: Duration::from_secs(args.drain_seconds.or(file.drain_seconds).unwrap_or(30)),
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
+            plugins: service_plugins::plugin_configs(&args.plugin, &file.plugin)?,
+            plugin_worker: service_plugins::SELF.into(),
             ready_fd: args.ready_fd,
             ready_file: args.ready_file.clone(),
             cache,

@@ -10,6 +10,7 @@ use crate::metrics::MetricsPage;
 use crate::node::Node;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
+use crate::service_plugins;
 use crate::session::Sessions;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -22,6 +23,7 @@ use zazen_call::{ClusterKey, Server, ServerLimits};
 use zazen_core::limits::TURN_SUFFIX;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, RealDisk};
+use zazen_plugins::Plugins;
 use zazen_store::{Store, StoreConfig};
 
 /// A peer that stalls in the middle of a message for so long is cut off.
@@ -31,6 +33,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Daemon {
     node: Arc<Node>,
     server: Arc<Server>,
+    plugins: Arc<Plugins>,
     listen: Option<SocketAddr>,
     metrics: Option<MetricsPage>,
 }
@@ -94,6 +97,7 @@ impl Daemon {
             started,
             draining: false.into(),
             server: OnceLock::new(),
+            plugins: OnceLock::new(),
             config,
         });
         // Asked once now, so that a wrong path shows in the log at the start.
@@ -106,16 +110,21 @@ impl Daemon {
     fn serve(node: Arc<Node>, key: Option<ClusterKey>) -> Result<Daemon> {
         let config = &node.config;
         let limits = ServerLimits { connections_max: config.connections_max, stall_timeout: STALL_TIMEOUT };
-        let services: Vec<Arc<dyn zazen_call::Service>> =
-            vec![Arc::new(ControlService::new(node.clone())), Arc::new(FramesService::new(node.clone()))];
+        make_socket_folder(&config.socket)?;
+        let plugins = Plugins::start(&config.plugins, &service_plugins::host_options(config))?;
+        node.plugins.get_or_init(|| Arc::downgrade(&plugins));
+        let services: Vec<Arc<dyn zazen_call::Service>> = vec![
+            Arc::new(ControlService::new(node.clone())),
+            Arc::new(FramesService::new(node.clone())),
+            plugins.clone(),
+        ];
         let server = Arc::new(Server::new(services, key, limits));
         node.server.get_or_init(|| Arc::downgrade(&server));
         let metrics = config.metrics.as_deref().map(|addr| MetricsPage::serve(addr, &node)).transpose()?;
         let listen = config.listen.as_deref().map(|addr| server.listen_tcp(addr)).transpose()?;
-        make_socket_folder(&config.socket)?;
         offer_turns(&config.socket, node.readers == 1)?;
         server.listen_unix(&config.socket)?;
-        Ok(Daemon { node, server, listen, metrics })
+        Ok(Daemon { node, server, plugins, listen, metrics })
     }
 
     /// What the services share: for tests and for whoever embeds a daemon.
@@ -183,7 +192,11 @@ impl Daemon {
     /// many calls were cut off.
     pub fn stop(self) -> Result<usize> {
         self.node.draining.store(true, Ordering::SeqCst);
+        self.plugins.begin_stop();
         let cut_off = self.server.drain(self.node.config.drain);
+        // The server has the plug-ins service: with it gone, nobody else has.
+        drop(self.server);
+        self.plugins.stop();
         self.node.store.sync()?;
         Ok(cut_off)
     }

@@ -19,6 +19,7 @@ pub mod node;
 pub mod scan;
 pub mod service_control;
 pub mod service_frames;
+pub mod service_plugins;
 pub mod session;
 pub mod signals;
 pub mod status;

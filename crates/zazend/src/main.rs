@@ -10,6 +10,10 @@ use zazend::signals::StopSignals;
 use zazend::{Daemon, check};
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|flag| flag == zazen_plugins::WORKER_FLAG) {
+        start_log();
+        return zazen_plugins::worker_main();
+    }
     let args = Args::parse();
     if args.check {
         let report = check::check(&args);

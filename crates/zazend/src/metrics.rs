@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_plugins::PluginReport;
 
 /// A running metrics page; it ends when dropped.
 pub struct MetricsPage {
@@ -115,8 +116,50 @@ impl Collector for NodeCollector {
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
-        Ok(())
+        let plugins = node.plugins.get().and_then(Weak::upgrade);
+        plugins.map_or(Ok(()), |plugins| encode_plugins(&mut encoder, &plugins.reports()))
     }
+}
+
+/// What plug-ins did, by their names; those of isolated ones begin anew with their processes.
+fn encode_plugins(
+    encoder: &mut DescriptorEncoder<'_>,
+    reports: &[PluginReport],
+) -> std::result::Result<(), std::fmt::Error> {
+    type Value = fn(&PluginReport) -> u64;
+    let counters: [(&str, &str, Value); 6] = [
+        ("plugin_calls", "Calls of plug-ins", |plugin| plugin.sum(|function| function.calls)),
+        ("plugin_errors", "Calls whose transport failed", |plugin| plugin.sum(|function| function.errors)),
+        ("plugin_bytes_in", "Bytes of requests", |plugin| plugin.sum(|function| function.bytes_in)),
+        ("plugin_bytes_out", "Bytes of answers", |plugin| plugin.sum(|function| function.bytes_out)),
+        ("plugin_nanoseconds", "Time spent in calls", |plugin| plugin.sum(|function| function.nanoseconds)),
+        ("plugin_crashes", "Processes that ended without being told to", |plugin| plugin.crashes),
+    ];
+    let gauges: [(&str, &str, Value); 3] = [
+        ("plugin_clients", "Clients attached", |plugin| plugin.clients),
+        ("plugin_handles", "Handles that clients hold", |plugin| plugin.handles),
+        ("plugin_running", "Calls in progress", |plugin| plugin.running),
+    ];
+    if reports.is_empty() {
+        return Ok(());
+    }
+    for (name, help, value) in counters {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for report in reports {
+            let label = [("plugin", report.name.as_str())];
+            let one = family.encode_family(&label)?;
+            ConstCounter::new(value(report)).encode(one)?;
+        }
+    }
+    for (name, help, value) in gauges {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for report in reports {
+            let label = [("plugin", report.name.as_str())];
+            let one = family.encode_family(&label)?;
+            ConstGauge::new(value(report) as i64).encode(one)?;
+        }
+    }
+    Ok(())
 }
 
 fn counter(

@@ -12,6 +12,7 @@ use zazen_backing::Backing;
 use zazen_call::{Caller, Server};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, Result, Source};
 use zazen_env::RealDisk;
+use zazen_plugins::Plugins;
 use zazen_store::Store;
 
 /// The store on this machine's disk.
@@ -46,6 +47,8 @@ pub struct Node {
     pub draining: AtomicBool,
     /// The server that carries the services, once there is one.
     pub server: OnceLock<Weak<Server>>,
+    /// The plug-ins that it serves.
+    pub plugins: OnceLock<Weak<Plugins>>,
 }
 
 impl Node {

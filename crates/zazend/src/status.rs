@@ -2,6 +2,7 @@
 
 use crate::byte_size::show;
 use crate::node::Node;
+use crate::service_plugins;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use zazen_backing::Backing;
@@ -37,6 +38,8 @@ pub fn status(node: &Node) -> Value {
         "fetches": node.fetcher.under_way(),
         "backing": backing,
         "datasets": datasets(node),
+        "plugins": node.plugins.get().and_then(std::sync::Weak::upgrade)
+            .map_or(Value::Array(Vec::new()), |plugins| service_plugins::status(&plugins)),
         "draining": node.draining.load(std::sync::atomic::Ordering::SeqCst),
     })
 }

@@ -186,6 +186,8 @@ fn a_second_signal_stops_at_once() {
         fd_count: 0,
         bulk_bytes: LENGTH as u64,
         payload_crc: zazen_wire::checksum::crc32c(&payload),
+        flags: 0,
+        room: None,
     };
     let mut stream = std::os::unix::net::UnixStream::connect(&site.socket).unwrap();
     let message = [&header.encode()[..], &payload, &bytes[..100]].concat();
@@ -352,7 +354,9 @@ fn the_example_settings_are_complete_and_valid() {
     let all: String = text
         .lines()
         .map(|line| match line.strip_prefix('#') {
-            Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase()) => format!("{setting}\n"),
+            Some(setting) if setting.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => {
+                format!("{setting}\n")
+            }
             _ => format!("{line}\n"),
         })
         .collect();
@@ -365,5 +369,5 @@ fn the_example_settings_are_complete_and_valid() {
         assert_eq!(config.listen.as_deref(), Some("0.0.0.0:7345"));
     }
     let settings = all.lines().filter(|line| line.contains(" = ")).count();
-    assert_eq!(settings, 15, "a new setting belongs into packaging/zazend.toml");
+    assert_eq!(settings, 22, "a new setting belongs into packaging/zazend.toml");
 }

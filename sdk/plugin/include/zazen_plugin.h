@@ -70,6 +70,12 @@ struct zazen_host {
      * calls `completion`, which it does exactly once. 0, or -1 outside of a function or the second time
      * within one. */
     int (*register_userbuf)(const void *buffer, zazen_completion *completion, void *argument);
+    /* The supplementary groups of the caller of the function that this thread is running: how many, of which
+     * the first `room` are put into `groups`; -1 outside of a function. */
+    int (*groups)(uint32_t *groups, uint32_t room);
+    /* 1 once the caller of the function that this thread is running is gone or wants it no more, else 0.
+     * System calls that the function blocks in end with EINTR then: ask here, and return. */
+    int (*cancelled)(void);
 };
 
 struct zazen_call;

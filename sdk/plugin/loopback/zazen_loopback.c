@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +114,18 @@ static int host_register_userbuf(const void *buffer, zazen_completion *completio
     current->completion_argument = argument;
     return 0;
 }
+
+static int host_groups(uint32_t *groups, uint32_t room) {
+    gid_t own[NGROUPS_MAX];
+    int count = getgroups(NGROUPS_MAX, own);
+    if (current == NULL || count < 0)
+        return -1;
+    for (int i = 0; i < count && (uint32_t)i < room; i++)
+        groups[i] = (uint32_t)own[i];
+    return count;
+}
+
+static int host_cancelled(void) { return 0; }
 
 /* What a dispatcher asks during a call. */
 
@@ -496,6 +509,8 @@ struct zazen_loopback *zazen_loopback_start(const struct zazen_plugin *plugin,
         .allocate = host_allocate,
         .release = host_release,
         .register_userbuf = host_register_userbuf,
+        .groups = host_groups,
+        .cancelled = host_cancelled,
     };
     if (plugin->init != NULL && plugin->init(&loopback->host) != 0)
         return refuse(loopback, why, "the plug-in's init refused");

@@ -231,6 +231,8 @@ fn send(
         fd_count: 0,
         bulk_bytes,
         payload_crc: zazen_wire::checksum::crc32c(payload),
+        flags: 0,
+        room: None,
     };
     let mut message = header.encode().to_vec();
     message.extend_from_slice(payload);

@@ -10,7 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use zazen_call::{Call, Caller, ClusterKey, Connection, Identity, Reply, Server, ServerLimits, Service};
+use zazen_call::{
+    Call, Caller, ClusterKey, Connection, Identity, Reply, Server, ServerLimits, Service, ShmLimits,
+};
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::checksum::{crc32c, frame_checksum};
 use zazen_wire::header::{Header, Kind};
@@ -36,6 +38,16 @@ pub const WHOAMI: u16 = 9;
 pub const MANY_FDS: u16 = 10;
 /// Reads the bulk to its end as a file would be read; says whether it came whole.
 pub const SLURP: u16 = 11;
+/// Takes the whole bulk where it lies; replies "lent" or "read", its length and CRC-64.
+pub const LEND: u16 = 12;
+/// Payload: u64 count; fills so many bytes of the caller's room with the pattern, in place if it can; says which.
+pub const FILL: u16 = 13;
+/// Reads the bulk in pieces and writes each to the output as it comes.
+pub const PIPE: u16 = 14;
+/// Payload: u64 milliseconds; sleeps, then replies with a descriptor.
+pub const NAP: u16 = 15;
+/// Replies the caller's number.
+pub const NUMBER: u16 = 16;
 
 pub const KEY: &[u8] = b"sixteen bytes or more of test key";
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -92,8 +104,9 @@ impl Service for Probe {
         SERVICE
     }
 
-    fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+    fn call(&self, caller: &Caller, mut call: Call<'_>) -> Result<Reply> {
         self.update(|state| state.calls += 1);
+        let number = || u64::from_le_bytes(call.payload.try_into().unwrap());
         let payload = |payload: Vec<u8>| Ok(Reply { payload, ..Reply::default() });
         match call.function {
             ECHO => payload(call.payload.to_vec()),
@@ -130,6 +143,43 @@ impl Service for Probe {
                 self.update(|state| state.slurps.push(whole));
                 payload(Vec::new())
             }
+            LEND => {
+                let (how, bytes) = match call.lend_input(call.bulk_bytes as usize) {
+                    Some(bytes) => ("lent", bytes.to_vec()),
+                    None => {
+                        let mut bytes = Vec::new();
+                        call.bulk.read_to_end(&mut bytes).map_err(|error| Error::io("read bulk", error))?;
+                        ("read", bytes)
+                    }
+                };
+                payload([how.as_bytes(), &frame_checksum(&bytes).to_le_bytes()].concat())
+            }
+            FILL => {
+                let bytes = pattern(number() as usize);
+                if let Some(mut room) = call.lend_output(bytes.len()) {
+                    room.copy_from(&bytes);
+                    return payload(b"lent".to_vec());
+                }
+                call.output
+                    .write_all(&bytes)
+                    .map_err(|error| Error::new(ErrorKind::TooLarge, error.to_string()))?;
+                payload(b"written".to_vec())
+            }
+            PIPE => {
+                let io = |error| Error::io("pipe", error);
+                loop {
+                    let piece = call.bulk.chunk(100_000).map_err(io)?.to_vec();
+                    if piece.is_empty() {
+                        return payload(call.output.written().to_le_bytes().to_vec());
+                    }
+                    call.output.write_all(&piece).map_err(io)?;
+                }
+            }
+            NAP => {
+                std::thread::sleep(Duration::from_millis(number()));
+                Ok(Reply { fds: vec![std::fs::File::open("/dev/null").unwrap().into()], ..Reply::default() })
+            }
+            NUMBER => payload(caller.connection.to_le_bytes().to_vec()),
             other => Err(Error::new(ErrorKind::Unsupported, format!("no function {other}"))),
         }
     }
@@ -143,9 +193,12 @@ impl Service for Probe {
 pub enum Carrier {
     Unix,
     Tcp,
+    Shm,
 }
 
-pub const CARRIERS: [Carrier; 2] = [Carrier::Unix, Carrier::Tcp];
+/// Those on which messages are byte streams that a test can write by hand.
+pub const STREAMS: [Carrier; 2] = [Carrier::Unix, Carrier::Tcp];
+pub const CARRIERS: [Carrier; 3] = [Carrier::Unix, Carrier::Tcp, Carrier::Shm];
 
 /// A server with a [`Probe`] that listens on both carriers.
 pub struct Bench {
@@ -162,9 +215,14 @@ impl Bench {
     }
 
     pub fn with(limits: ServerLimits) -> Bench {
+        Bench::with_shm(limits, ShmLimits::default())
+    }
+
+    pub fn with_shm(limits: ServerLimits, shm: ShmLimits) -> Bench {
         let folder = tempfile::tempdir().unwrap();
         let probe = Arc::new(Probe::default());
-        let server = Server::new(vec![Arc::clone(&probe) as Arc<dyn Service>], Some(key(KEY)), limits);
+        let services = vec![Arc::clone(&probe) as Arc<dyn Service>];
+        let server = Server::with_shm(services, Some(key(KEY)), limits, shm);
         let socket = folder.path().join("zazend.sock");
         server.listen_unix(&socket).unwrap();
         let address = server.listen_tcp("127.0.0.1:0").unwrap();
@@ -177,7 +235,8 @@ impl Bench {
 
     pub fn try_connect(&self, carrier: Carrier) -> Result<Connection> {
         let mut connection = match carrier {
-            Carrier::Unix => Connection::unix(&self.socket, PATIENCE)?,
+            Carrier::Unix => Connection::local(&self.socket, zazen_call::Carrier::Unix, PATIENCE)?,
+            Carrier::Shm => Connection::local(&self.socket, zazen_call::Carrier::Shm, PATIENCE)?,
             Carrier::Tcp => Connection::tcp(&self.address.to_string(), &key(KEY), &identity(), PATIENCE)?,
         };
         connection.set_timeout(Some(PATIENCE));
@@ -187,6 +246,7 @@ impl Bench {
     /// A peer that writes bytes of its own; on TCP it has proven the key.
     pub fn raw(&self, carrier: Carrier) -> Raw {
         match carrier {
+            Carrier::Shm => panic!("records in shared memory are not bytes on a stream"),
             Carrier::Unix => Raw::new(Box::new(UnixStream::connect(&self.socket).unwrap())),
             Carrier::Tcp => {
                 let mut raw = self.raw_unproven();
@@ -202,9 +262,9 @@ impl Bench {
         Raw::new(Box::new(stream))
     }
 
-    /// The server still serves, on both carriers.
+    /// The server still serves, on both streams.
     pub fn assert_serves(&self) {
-        for carrier in CARRIERS {
+        for carrier in STREAMS {
             let reply = self.connect(carrier).call(SERVICE, ECHO, b"still here?", &[]).unwrap();
             assert_eq!(reply.payload, b"still here?");
         }
@@ -274,6 +334,8 @@ pub fn request_to(service: u16, function: u16, call: u64, payload: &[u8], bulk: 
         fd_count: 0,
         bulk_bytes: bulk.len() as u64,
         payload_crc: crc32c(payload),
+        flags: 0,
+        room: None,
     };
     [&header.encode()[..], payload, bulk].concat()
 }

@@ -10,6 +10,7 @@ pub(crate) mod ls;
 pub(crate) mod pin;
 pub(crate) mod plugin;
 pub(crate) mod push;
+pub(crate) mod run;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod testbed;

@@ -1,4 +1,9 @@
-//! `zazen plugin`: what writers of plug-ins need: stubs from a header, and the C files that they stand on.
+//! `zazen plugin`: what writers of plug-ins need (stubs from a header, the C files that they stand on, a template), and
+//! what those who run them do (who is there, does it answer, what has it done).
+
+mod ask;
+mod runtime;
+mod template;
 
 use crate::output;
 use clap::{Args, Subcommand};
@@ -7,9 +12,11 @@ use zazen_core::{Error, ErrorKind, Result};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
-  zazen plugin sdk sdk                                   # zazen_plugin.h, zazen_stub.h, loopback
+  zazen plugin new adder && make -C adder test           # a plug-in that works, to be changed
+  zazen plugin sdk sdk                                   # zazen_plugin.h, zazen_stub.h, the runtimes
   zazen plugin generate adder.h --out generated          # client stubs, dispatcher, schema, tests
-  cc -I sdk -I generated -I . generated/adder_roundtrip.c sdk/zazen_loopback.c -o test && ./test
+  zazen plugin list                                      # what this machine's daemon serves
+  zazen plugin stats adder                               # calls, errors, bytes, times
 
 docs/plugins.md is the tutorial and the reference of the header's annotations.")]
 pub(crate) struct Plugin {
@@ -31,12 +38,27 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Write the headers and the loopback runtime that generated code stands on
+    /// Write the headers and the runtimes that generated code stands on
     Sdk {
         /// Where to; made if it is not there
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
+    /// Make a plug-in that builds, passes its test and runs: header, functions, client, Makefile, test
+    New {
+        /// Its name: letters, digits and _, as in C
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Where to put it [default: NAME]; must not exist, or be empty
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+    /// Show which plug-ins a daemon serves
+    List(ask::List),
+    /// See whether plug-ins answer; fails if one does not
+    Ping(ask::Ping),
+    /// Show what a plug-in's functions have done
+    Stats(ask::Stats),
 }
 
 macro_rules! sdk {
@@ -46,9 +68,10 @@ macro_rules! sdk {
 }
 
 /// What generated code is compiled with.
-const SDK: [(&str, &str); 7] = sdk![
+const SDK: [(&str, &str); 8] = sdk![
     "include" / "zazen_segment.h",
     "include" / "zazen_stub.h",
+    "include" / "zazen_connect.h",
     "include" / "zazen_plugin.h",
     "include" / "zazen_selftest.h",
     "include" / "zazen_fuzz.h",
@@ -60,11 +83,20 @@ pub(crate) fn run(arguments: &Plugin) -> Result<()> {
     match &arguments.action {
         Action::Generate { header, out, json } => generate(header, out, *json),
         Action::Sdk { folder } => {
-            write_all(folder, SDK.iter().copied())?;
-            output::line(format!("{} files written to {}", SDK.len(), folder.display()));
+            write_sdk(folder)?;
+            output::line(format!("headers and runtimes written to {}", folder.display()));
             Ok(())
         }
+        Action::New { name, dir } => template::make(name, dir.as_deref()),
+        Action::List(arguments) => arguments.run(),
+        Action::Ping(arguments) => arguments.run(),
+        Action::Stats(arguments) => arguments.run(),
     }
+}
+
+fn write_sdk(folder: &Path) -> Result<()> {
+    write_all(folder, SDK.iter().copied())?;
+    runtime::copy_to(folder)
 }
 
 fn generate(header: &Path, out: &Path, json: bool) -> Result<()> {

@@ -1,0 +1,529 @@
+//! A lane's calls, as the daemon serves them: from the ring to the service and back.
+//!
+//! Invariants: one thread at a time has a lane; whatever ends it, its caller's group hears of it (detach comes with the
+//! last lane) and its place among the connections is free again, once.
+
+use crate::bulk::{Bulk, InputPiece, Output, OutputSlot};
+use crate::callers::Group;
+use crate::message::send_error;
+use crate::registry::Place as Seat;
+use crate::serve::{check_room, dispatch};
+use crate::server::Shared;
+use crate::shm::core::{Core, NAP};
+use crate::shm::memory::LaneSeat;
+use crate::shm::port::Taken;
+use crate::stream::{Fault, Stream};
+use crate::{Call, Reply};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::Message;
+use zazen_wire::codec::Reader;
+use zazen_wire::handshake as wire_handshake;
+use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, Kind};
+use zazen_wire::shm::{ENTRY_BYTES, Entry, Span, Op, POOL_GIVE, POOL_TAKE, Place, Record};
+
+/// Threads that spin for a client's next request, of all servers of this process.
+static SPINNERS: AtomicUsize = AtomicUsize::new(0);
+/// A refused client's last bytes are awaited for so long.
+const LINGER: Duration = Duration::from_secs(1);
+
+pub(crate) type CoreLock = Arc<Mutex<Core>>;
+
+/// Locks a lane's core; only one thread at a time has a lane, so this never waits.
+pub(crate) fn lock(core: &CoreLock) -> MutexGuard<'_, Core> {
+    // A service's panic can't happen while the lock is held: no code of its own runs then.
+    core.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What became of a lane that was served for a while.
+pub(crate) enum After {
+    /// Nothing has come for some time: it may wait without a thread.
+    Cold(Box<Lane>),
+    /// It is over.
+    Ended,
+}
+
+enum End {
+    Closed,
+    Lost(Fault),
+    Refused { about: (u16, u16, u64), error: Error },
+}
+
+impl From<Fault> for End {
+    fn from(fault: Fault) -> End {
+        End::Lost(fault)
+    }
+}
+
+/// One lane of one caller.
+pub(crate) struct Lane {
+    pub(crate) place: Seat,
+    shared: Arc<Shared>,
+    /// `None` once the services have heard of its end.
+    group: Option<Arc<Group>>,
+    core: CoreLock,
+    bulk: Bulk,
+    output: Output,
+    body: Vec<u8>,
+}
+
+/// A request whose head has been copied out and checked.
+struct Request {
+    header: Header,
+    /// Where in `body` the payload is.
+    payload: std::ops::Range<usize>,
+    fds: Vec<OwnedFd>,
+}
+
+/// A request's tables, or what stands for them where it has none.
+struct Tables {
+    inputs: Vec<Entry>,
+    outputs: Vec<Entry>,
+    /// What there is without a table: all input with the message, all output carried back.
+    plain: [Entry; 2],
+    /// Input that is not in the pool.
+    data_bytes: u64,
+}
+
+impl Tables {
+    fn decode(
+        record: &Record,
+        header: &Header,
+        body: &[u8],
+        pool: Span,
+    ) -> std::result::Result<Tables, Failure> {
+        let mut tables = Tables {
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            plain: [Entry::Data(header.bulk_bytes), Entry::Data(header.room.unwrap_or(u64::MAX))],
+            data_bytes: header.bulk_bytes,
+        };
+        let input_bytes = usize::from(record.inputs) * ENTRY_BYTES;
+        if record.inputs > 0 {
+            tables.inputs = Entry::decode_table(&body[..input_bytes], pool, header.bulk_bytes)?;
+            let data = |entry: &Entry| if let Entry::Data(bytes) = entry { *bytes } else { 0 };
+            tables.data_bytes = tables.inputs.iter().map(data).sum();
+        }
+        if record.outputs > 0 {
+            let room = header.room.ok_or_else(|| lied("a table of output for no room"))?;
+            tables.outputs = Entry::decode_table(&body[input_bytes..record.table_bytes()], pool, room)?;
+        }
+        Ok(tables)
+    }
+
+    fn inputs(&self) -> &[Entry] {
+        if self.inputs.is_empty() { &self.plain[..1] } else { &self.inputs }
+    }
+
+    fn outputs(&self) -> &[Entry] {
+        if self.outputs.is_empty() { &self.plain[1..] } else { &self.outputs }
+    }
+}
+
+/// Where a request's data begin that came with it; `None` if they are streamed.
+fn data_at_hand(
+    record: &Record,
+    head_bytes: usize,
+    data_bytes: u64,
+    body: &[u8],
+    core: &Core,
+) -> std::result::Result<Option<*const u8>, Failure> {
+    match (record.data, record.head) {
+        (Place::Streamed, _) => Ok(None),
+        (Place::Inline, Place::Inline) if data_bytes <= (body.len() - head_bytes) as u64 => {
+            Ok(Some(body[head_bytes..].as_ptr()))
+        }
+        (Place::Eager, head) => {
+            let eager = core.port.places.eager_in();
+            let used = if head == Place::Eager { head_bytes as u64 } else { 0 };
+            let span = Span { at: eager.at + used, bytes: data_bytes };
+            if !eager.holds(span) {
+                return Err(lied("a request's data are longer than the buffer that they are in"));
+            }
+            Ok(Some(core.port.region.pointer(span).cast_const()))
+        }
+        _ => Err(lied("a request's data are not where it says")),
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        group: Arc<Group>,
+        place: Seat,
+        seat: LaneSeat,
+        stream: Stream,
+    ) -> Box<Lane> {
+        let core = Arc::new(Mutex::new(Core::new(seat, stream, shared.limits.stall_timeout)));
+        let bulk = Bulk::of_lane(Arc::clone(&core));
+        let output = Output::of_lane(Arc::clone(&core));
+        Box::new(Lane {
+            place,
+            shared: Arc::clone(shared),
+            group: Some(group),
+            core,
+            bulk,
+            output,
+            body: Vec::new(),
+        })
+    }
+
+    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(lock(&self.core).stream.socket())
+    }
+
+    /// Says that bells are wanted from now on. False: something has come; serve on.
+    pub(crate) fn go_cold(&self) -> bool {
+        // A liar in the ring is met when it is served.
+        matches!(lock(&self.core).port.sleep_on_socket(), Ok(true))
+    }
+
+    /// Serves calls until none comes for a while, or to the lane's end.
+    pub(crate) fn serve(mut self: Box<Self>) -> After {
+        match self.serve_while_warm() {
+            Ok(()) => After::Cold(self),
+            Err(end) => {
+                self.part(end);
+                After::Ended
+            }
+        }
+    }
+
+    fn serve_while_warm(&mut self) -> std::result::Result<(), End> {
+        lock(&self.core).port.wake_up();
+        if !lock(&self.core).look_at_socket()? {
+            // What it asked before it left is still served: it may have been one way.
+            while self.serve_next()? {}
+            return Err(End::Closed);
+        }
+        loop {
+            if self.serve_next()? {
+                continue;
+            }
+            if self.shared.registry.is_draining() {
+                return Err(End::Closed);
+            }
+            let spinner = Spinner::new();
+            let ready = lock(&self.core).port.wait(spinner.is_some(), NAP)?;
+            drop(spinner);
+            if !ready {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Serves the next request, if there is one.
+    fn serve_next(&mut self) -> std::result::Result<bool, End> {
+        let mut body = std::mem::take(&mut self.body);
+        let taken = lock(&self.core).take_request(&mut body);
+        self.body = body;
+        let Some(taken) = taken? else { return Ok(false) };
+        let call = Header::call_of_unsealed(&taken.header);
+        let refused = |error| End::Refused { about: (0, 0, call), error };
+        let request = self.request(&taken).map_err(|failure| match failure {
+            Failure::Lost(fault) => End::Lost(fault),
+            Failure::Lied(error) => refused(error),
+        })?;
+        let header = request.header;
+        if !self.shared.registry.begin_call(&self.place) {
+            let error = Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down; go on without it");
+            return Err(End::Refused { about: (header.service, header.function, header.call), error });
+        }
+        let served = self.answer(request);
+        let goes_on = self.shared.registry.end_call(&self.place);
+        if self.body.capacity() > crate::serve::KEPT_PAYLOAD_BYTES_MAX {
+            self.body = Vec::new();
+        }
+        served?;
+        if goes_on { Ok(true) } else { Err(End::Closed) }
+    }
+
+    /// Copies out and checks what the request says; everything after works on the copy.
+    fn request(&mut self, taken: &Taken) -> std::result::Result<Request, Failure> {
+        let record = taken.record;
+        let header = Header::decode_unsealed(&taken.header)?;
+        if header.kind != Kind::Request || header.status != 0 || header.call as u32 != record.turn {
+            return Err(lied("a ring brings what is no request"));
+        }
+        let table_bytes = record.table_bytes();
+        let head_bytes = table_bytes + header.payload_bytes as usize;
+        let Lane { core, bulk, output, body, .. } = self;
+        let mut locked = lock(core);
+        locked.port.tell_cpu();
+        let eager = locked.port.places.eager_in();
+        match record.head {
+            Place::Inline if head_bytes <= body.len() => {}
+            Place::Eager if head_bytes as u64 <= eager.bytes => {
+                body.resize(head_bytes, 0);
+                locked.port.region.read(eager.at, body);
+            }
+            // The tables say how much is streamed: they can't be streamed themselves.
+            Place::Streamed if table_bytes == 0 => {}
+            _ => return Err(lied("a request's head is not where it says")),
+        }
+        let tables = Tables::decode(&record, &header, body, locked.pool().span())?;
+        let streamed_head = if record.head == Place::Streamed { head_bytes as u64 } else { 0 };
+        let streamed_data = if record.data == Place::Streamed { tables.data_bytes } else { 0 };
+        locked.begin(record.turn, streamed_head.saturating_add(streamed_data))?;
+        let data = data_at_hand(&record, head_bytes, tables.data_bytes, body, &locked)?;
+        bulk.begin(0);
+        if record.head == Place::Streamed {
+            drop(locked);
+            bulk.go_on(head_bytes as u64, [InputPiece::Streamed(head_bytes as u64)]);
+            bulk.read_vec(body, head_bytes)?;
+            locked = lock(core);
+        }
+        let region = &locked.port.region;
+        let mut used = 0;
+        let piece = |entry: &Entry| match (entry, data) {
+            (Entry::Pool(span), _) => {
+                InputPiece::at(region.pointer(*span).cast_const(), span.bytes as usize)
+            }
+            (Entry::Data(bytes), None) => InputPiece::Streamed(*bytes),
+            (Entry::Data(bytes), Some(start)) => {
+                let piece = InputPiece::at(start.wrapping_add(used), *bytes as usize);
+                used += *bytes as usize;
+                piece
+            }
+        };
+        bulk.go_on(header.bulk_bytes, tables.inputs().iter().map(piece));
+        let slot = |entry: &Entry| match entry {
+            Entry::Pool(span) => OutputSlot::at(region.pointer(*span), span.bytes as usize),
+            Entry::Data(bytes) => OutputSlot::Carried(*bytes),
+        };
+        output.begin(header.room, tables.outputs().iter().map(slot), eager.bytes);
+        let fds = if header.fd_count > 0 { locked.take_fds(header.call)? } else { Vec::new() };
+        if fds.len() != usize::from(header.fd_count) {
+            return Err(lied("other descriptors came than the request says"));
+        }
+        Ok(Request { header, payload: table_bytes..head_bytes, fds })
+    }
+
+    /// Serves the call and posts the reply.
+    fn answer(&mut self, request: Request) -> std::result::Result<(), End> {
+        let Request { header, payload, fds } = request;
+        let about = (header.service, header.function, header.call);
+        let lies = |error| End::Refused { about, error };
+        let payload = &self.body[payload];
+        let Some(group) = &self.group else { return Err(End::Closed) };
+        if header.service == wire_handshake::SERVICE {
+            let answer = self.answer_own(&header, payload, group);
+            return self.reply(&header, answer).map_err(|failure| failure.end(lies));
+        }
+        let call = Call {
+            function: header.function,
+            payload,
+            bulk_bytes: header.bulk_bytes,
+            bulk: &mut self.bulk,
+            output: &mut self.output,
+            fds,
+        };
+        let answer = dispatch(&self.shared, header.service, &group.caller, call);
+        if let Some(fault) = self.bulk.fault().or(self.output.fault()) {
+            return Err(End::Lost(fault));
+        }
+        let answer = answer.and_then(|reply| {
+            check_room(header.room, self.output.written(), &reply)?;
+            check_fds(&header, &reply)?;
+            Ok(reply)
+        });
+        self.reply(&header, answer).map_err(|failure| failure.end(lies))
+    }
+
+    /// A call to the call layer itself.
+    fn answer_own(&self, header: &Header, payload: &[u8], group: &Arc<Group>) -> Result<Reply> {
+        let core = lock(&self.core);
+        let payload = match header.function {
+            wire_handshake::TOKEN => group.token()?.to_vec(),
+            POOL_TAKE => core.pool().take_for_client(Reader::new("pool bytes", payload).u64()?)?.encode(),
+            POOL_GIVE => {
+                core.pool().give_back(Span::decode(payload)?)?;
+                Vec::new()
+            }
+            other => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("the call layer has no function {other} on a ring"),
+                ));
+            }
+        };
+        Ok(Reply { payload, ..Reply::default() })
+    }
+
+    fn reply(&mut self, asked: &Header, answer: Result<Reply>) -> std::result::Result<(), Failure> {
+        let (status, reply) = match answer {
+            Ok(reply) => (0, reply),
+            Err(error) => {
+                let payload = ErrorReply { message: error.to_string() }.encode();
+                (error.kind() as u32, Reply { payload, ..Reply::default() })
+            }
+        };
+        if !reply.bulk.is_empty() && self.output.write_all(&reply.bulk).is_err() {
+            return Err(Failure::Lost(self.output.fault().unwrap_or(Fault::Closed)));
+        }
+        let bulk_bytes = if status == 0 { self.output.written() } else { 0 };
+        let mut core = lock(&self.core);
+        let tail = if status == 0 { core.take_tail() } else { core.abandon_output() };
+        let inline = reply.payload.len() <= core.inline_bytes();
+        if !inline {
+            if tail.bytes > 0 {
+                // The tail's piece can't take the payload too: it goes first, as any other.
+                core.restore_tail(tail);
+                core.flush_output(false)?;
+            }
+            let mut left = &reply.payload[..];
+            while !left.is_empty() {
+                let room = core.output_room(left.len() as u64, true)?;
+                core.port.region.write(room.at, &left[..room.bytes as usize]);
+                core.output_filled(room.bytes);
+                left = &left[room.bytes as usize..];
+            }
+            core.flush_output(true)?;
+        }
+        let tail = if inline { tail } else { Span { at: 0, bytes: 0 } };
+        if !reply.fds.is_empty() {
+            let fds: Vec<BorrowedFd<'_>> = reply.fds.iter().map(AsFd::as_fd).collect();
+            core.send_fds(asked.call, &fds)?;
+        }
+        let header = Header {
+            kind: Kind::Reply,
+            status,
+            payload_bytes: reply.payload.len() as u32,
+            fd_count: reply.fds.len() as u16,
+            bulk_bytes,
+            payload_crc: 0,
+            flags: 0,
+            room: None,
+            ..*asked
+        };
+        let record = Record {
+            head: if inline { Place::Inline } else { Place::Streamed },
+            span: tail,
+            ..Record::of(Op::Message, asked.call as u32)
+        };
+        let body: &[&[u8]] = if inline { &[&reply.payload] } else { &[] };
+        let header: [u8; HEADER_BYTES] = header.encode_unsealed();
+        core.post(record, &header, body)?;
+        core.end();
+        Ok(())
+    }
+
+    /// The last words, and the log's. The services hear of the lane's end before the connection is parted from.
+    fn part(mut self: Box<Self>, end: End) {
+        self.group = None;
+        let number = self.place.number;
+        let mut core = lock(&self.core);
+        let told = match end {
+            End::Closed => None,
+            End::Lost(Fault::Closed) => {
+                tracing::debug!("shm connection {number}: the client vanished in a call");
+                None
+            }
+            End::Lost(Fault::Stalled) => {
+                tracing::info!("shm connection {number}: nothing moved in a call for too long; closed");
+                None
+            }
+            End::Lost(Fault::Kernel(errno)) => {
+                tracing::info!("shm connection {number}: {errno}; closed");
+                None
+            }
+            End::Lost(Fault::Broken(why)) => {
+                let why = format!("the client broke the rules of shared memory: {why}");
+                Some(((0, 0, 0), Error::new(ErrorKind::Protocol, why)))
+            }
+            End::Refused { about, error } => Some((about, error)),
+        };
+        if let Some((about, error)) = told {
+            match error.kind() {
+                ErrorKind::ShuttingDown => tracing::debug!("shm connection {number}: {error}"),
+                _ => tracing::warn!("shm connection {number} refused and closed: {error}"),
+            }
+            let sent = send_error(&core.stream, about, &error);
+            core.port.close();
+            if sent.is_ok() {
+                core.stream.linger(LINGER.min(self.shared.limits.stall_timeout), 1 << 20);
+            }
+        }
+        core.port.close();
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // The registry is told last: whoever waits for it to be empty has then seen every detach.
+        self.group = None;
+        self.shared.registry.remove(self.place.number);
+    }
+}
+
+fn check_fds(asked: &Header, reply: &Reply) -> Result<()> {
+    for (what, found, max) in [
+        ("descriptors", reply.fds.len(), zazen_core::limits::FDS_PER_MESSAGE_MAX),
+        ("bytes of payload", reply.payload.len(), zazen_core::limits::PAYLOAD_BYTES_MAX),
+    ] {
+        if found > max {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "a message of service {}, function {} would have {found} {what}, beyond the limit of {max}; \
+                     ask for less at a time",
+                    asked.service, asked.function
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+enum Failure {
+    Lost(Fault),
+    Lied(Error),
+}
+
+impl Failure {
+    fn end(self, lies: impl FnOnce(Error) -> End) -> End {
+        match self {
+            Failure::Lost(fault) => End::Lost(fault),
+            Failure::Lied(error) => lies(error),
+        }
+    }
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Failure {
+        Failure::Lost(fault)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Lied(error)
+    }
+}
+
+fn lied(why: &str) -> Failure {
+    Failure::Lied(Error::new(ErrorKind::Protocol, why))
+}
+
+/// The right to spin; there are fewer than CPUs, so that clients find one to run on.
+struct Spinner;
+
+impl Spinner {
+    fn new() -> Option<Spinner> {
+        if SPINNERS.fetch_add(1, Ordering::Relaxed) < crate::shm::spinners_max() {
+            return Some(Spinner);
+        }
+        SPINNERS.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        SPINNERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,315 @@
+//! The daemon's side of the shared memory: one budget for all clients, and each client's region with its lanes and pool.
+//!
+//! Invariants: what is granted goes back when its [`Grant`] is dropped, what a client took for itself when its region is,
+//! whoever died where; a grant is memory of its own client's region only.
+
+use crate::shm::ShmLimits;
+use crate::shm::grants::{Budget, Units};
+use crate::shm::region::Region;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::shm::{Span, LANE_HEAD_BYTES, LanePlaces, Offer, REGION_VERSION, SLOT_BYTES};
+
+/// What is granted is a multiple of so much.
+const UNIT_BYTES: u64 = 64 << 10;
+/// Slots of a ring.
+const SLOTS: u32 = 64;
+
+/// One daemon's budget of granted bytes.
+pub(crate) struct Treasury {
+    state: Mutex<State>,
+    changed: Condvar,
+    regions: AtomicU64,
+    bytes: u64,
+}
+
+struct State {
+    budget: Budget,
+    last_ticket: u64,
+    /// Tickets granted whose askers have not looked yet.
+    granted: BTreeSet<u64>,
+}
+
+impl Treasury {
+    pub(crate) fn new(limits: &ShmLimits) -> Treasury {
+        let state =
+            State { budget: Budget::new(limits.budget_bytes), last_ticket: 0, granted: BTreeSet::new() };
+        Treasury {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            regions: AtomicU64::new(0),
+            bytes: limits.budget_bytes,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes granted now.
+    pub(crate) fn granted(&self) -> u64 {
+        self.bytes - self.state().budget.free()
+    }
+
+    /// Takes `bytes` for `client`, in its turn, waiting at most so long.
+    fn take(&self, client: u64, bytes: u64, patience: Duration) -> bool {
+        let mut state = self.state();
+        if state.budget.try_take(bytes) {
+            return true;
+        }
+        if patience.is_zero() {
+            return false;
+        }
+        state.last_ticket += 1;
+        let ticket = state.last_ticket;
+        state.budget.ask(client, ticket, bytes);
+        let until = Instant::now() + patience;
+        loop {
+            self.serve(&mut state);
+            if state.granted.remove(&ticket) {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.budget.cancel(client, ticket);
+                // Whoever waited behind may have its turn now.
+                self.serve(&mut state);
+                return false;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn serve(&self, state: &mut State) {
+        let granted = state.budget.serve();
+        if !granted.is_empty() {
+            state.granted.extend(granted);
+            self.changed.notify_all();
+        }
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let mut state = self.state();
+        state.budget.give_back(bytes);
+        self.serve(&mut state);
+    }
+}
+
+/// One client's region, as the daemon has it.
+pub(crate) struct Pool {
+    pub(crate) region: Arc<Region>,
+    fd: OwnedFd,
+    number: u64,
+    /// The caller whom the budget counts it for.
+    client: u64,
+    limits: ShmLimits,
+    treasury: Arc<Treasury>,
+    state: Mutex<PoolState>,
+}
+
+struct PoolState {
+    lanes: Vec<bool>,
+    units: Units,
+    /// What the client took for itself: first unit and count.
+    taken: BTreeMap<usize, usize>,
+}
+
+impl Pool {
+    /// Makes a region for `client`.
+    pub(crate) fn create(client: u64, limits: &ShmLimits, treasury: &Arc<Treasury>) -> Result<Arc<Pool>> {
+        let pool_at = pool_at(limits);
+        let (fd, region) = Region::create(pool_at + limits.pool_bytes)?;
+        let units = (limits.pool_bytes / UNIT_BYTES) as usize;
+        let state = PoolState {
+            lanes: vec![false; limits.lanes_max],
+            units: Units::new(units),
+            taken: BTreeMap::new(),
+        };
+        Ok(Arc::new(Pool {
+            region: Arc::new(region),
+            fd,
+            number: treasury.regions.fetch_add(1, Ordering::Relaxed) + 1,
+            client,
+            limits: limits.clone(),
+            treasury: Arc::clone(treasury),
+            state: Mutex::new(state),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, PoolState> {
+        // No code panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The pool's place in the region.
+    pub(crate) fn span(&self) -> Span {
+        Span { at: pool_at(&self.limits), bytes: self.limits.pool_bytes }
+    }
+
+    /// A free lane; `Busy` if there is none. Its counters start at 0, whatever an earlier user left there.
+    pub(crate) fn take_lane(self: &Arc<Pool>) -> Result<LaneSeat> {
+        let mut state = self.state();
+        let Some(lane) = state.lanes.iter().position(|taken| !taken) else {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "all {} lanes of this caller's region are taken; this one stays on the socket",
+                    self.limits.lanes_max
+                ),
+            ));
+        };
+        state.lanes[lane] = true;
+        drop(state);
+        let seat = LaneSeat { pool: Arc::clone(self), lane };
+        let working = seat.places().working();
+        self.region.populate(working);
+        self.region.write(working.at, &[0; LANE_HEAD_BYTES as usize]);
+        Ok(seat)
+    }
+
+    /// Memory for one call's streamed bytes; at most what the region has, and perhaps less than asked for.
+    pub(crate) fn stage(self: &Arc<Pool>, bytes: u64, patience: Duration) -> Option<Grant> {
+        let bytes = bytes.min(self.limits.staging_bytes_max()).next_multiple_of(UNIT_BYTES);
+        let units = (bytes / UNIT_BYTES) as usize;
+        let first = self.state().units.take(units)?;
+        if !self.treasury.take(self.client, bytes, patience) {
+            self.state().units.give_back(first, units);
+            return None;
+        }
+        Some(Grant { pool: Arc::clone(self), first, units })
+    }
+
+    /// Pool memory for the client's own use, if there is some at once.
+    pub(crate) fn take_for_client(&self, bytes: u64) -> Result<Span> {
+        let short = || {
+            Error::new(
+                ErrorKind::Busy,
+                format!("{bytes} bytes of shared pool memory are not to be had now; use memory of your own"),
+            )
+        };
+        if bytes == 0 || bytes > self.limits.pool_bytes {
+            return Err(short());
+        }
+        let bytes = bytes.next_multiple_of(UNIT_BYTES);
+        let units = (bytes / UNIT_BYTES) as usize;
+        let mut state = self.state();
+        let first = state.units.take(units).ok_or_else(short)?;
+        if !self.treasury.take(self.client, bytes, Duration::ZERO) {
+            state.units.give_back(first, units);
+            return Err(short());
+        }
+        state.taken.insert(first, units);
+        drop(state);
+        let span = self.units_span(first, units);
+        self.region.populate(span);
+        Ok(span)
+    }
+
+    /// The client gives a span back that it took; `InvalidArgument` if it has no such.
+    pub(crate) fn give_back(&self, span: Span) -> Result<()> {
+        let mut state = self.state();
+        let first = span.at.checked_sub(self.span().at).map(|at| (at / UNIT_BYTES) as usize);
+        let found = first.and_then(|first| Some((first, *state.taken.get(&first)?)));
+        match found {
+            Some((first, units)) if self.units_span(first, units) == span => {
+                state.taken.remove(&first);
+                state.units.give_back(first, units);
+                drop(state);
+                self.treasury.give_back(span.bytes);
+                Ok(())
+            }
+            _ => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{} bytes at {} of the pool are not this caller's to give back",
+                    span.bytes, span.at
+                ),
+            )),
+        }
+    }
+
+    fn units_span(&self, first: usize, units: usize) -> Span {
+        Span { at: self.span().at + first as u64 * UNIT_BYTES, bytes: units as u64 * UNIT_BYTES }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let taken: usize = self.state().taken.values().sum();
+        self.treasury.give_back(taken as u64 * UNIT_BYTES);
+    }
+}
+
+fn lane_bytes(limits: &ShmLimits) -> u64 {
+    LANE_HEAD_BYTES + 2 * u64::from(SLOTS) * SLOT_BYTES as u64 + 2 * u64::from(limits.eager_bytes)
+}
+
+fn pool_at(limits: &ShmLimits) -> u64 {
+    // On a boundary of the processor's large pages.
+    (limits.lanes_max as u64 * lane_bytes(limits)).next_multiple_of(2 << 20)
+}
+
+/// A lane taken, given back when dropped.
+pub(crate) struct LaneSeat {
+    pub(crate) pool: Arc<Pool>,
+    lane: usize,
+}
+
+impl LaneSeat {
+    pub(crate) fn places(&self) -> LanePlaces {
+        let limits = &self.pool.limits;
+        let at = self.lane as u64 * lane_bytes(limits);
+        LanePlaces { at, slots: SLOTS, eager_bytes: limits.eager_bytes }
+    }
+
+    /// What the client is told.
+    pub(crate) fn offer(&self) -> Offer {
+        let (pool, limits) = (&self.pool, &self.pool.limits);
+        Offer {
+            version: REGION_VERSION,
+            region: pool.number,
+            region_bytes: pool_at(limits) + limits.pool_bytes,
+            lane_at: self.places().at,
+            slots: SLOTS,
+            eager_bytes: limits.eager_bytes,
+            inline_bytes: limits.inline_bytes,
+            chunk_bytes: limits.chunk_bytes,
+            pool: pool.span(),
+        }
+    }
+}
+
+impl Drop for LaneSeat {
+    fn drop(&mut self) {
+        self.pool.state().lanes[self.lane] = false;
+    }
+}
+
+/// Memory granted to a call, given back when dropped.
+pub(crate) struct Grant {
+    pool: Arc<Pool>,
+    first: usize,
+    units: usize,
+}
+
+impl Grant {
+    pub(crate) fn span(&self) -> Span {
+        self.pool.units_span(self.first, self.units)
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        self.pool.state().units.give_back(self.first, self.units);
+        self.pool.treasury.give_back(self.span().bytes);
+    }
+}

@@ -1,0 +1,225 @@
+//! `zazen run`: an unmodified program whose files are a daemon's: the preload library, its settings, and for daemons
+//! of other nodes a go-between.
+
+mod bridge;
+mod elf;
+
+use clap::Args;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use zazen_call::{ClusterKey, Connection, Identity};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::Message;
+use zazen_wire::frames::service;
+use zazen_wire::plugins::{About, plugins_fn};
+
+/// `ID=` of plugins/posix/posix.h.
+const POSIX: u16 = 16;
+const LIBRARY: &str = "libzazen_preload.so";
+const PATIENCE: Duration = Duration::from_secs(5);
+/// As in the preload library's paths.rs.
+const PREFIXES_MAX: usize = 16;
+const SETTINGS_BYTES_MAX: usize = 4095;
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen run --forward /data -- ls -l /data               # /data as this machine's daemon has it
+  zazen run --forward /far=/srv/data -- tar cf /far/x.tar . # /far here is /srv/data there
+  zazen run --forward /data --node n7:7345 --key key -- python3 a.py
+  zazen run --forward /data --direct -- sqlite3 /data/db # real descriptors: mmap and io_uring work
+  zazen run --forward /data --sockets -- ./receive       # internet sockets are the far side's, too
+
+The daemon needs the posix plug-in: zazend --plugin libzazen_posix.so …
+docs/forwarding.md says what is forwarded, and what can't be.")]
+pub(crate) struct Run {
+    /// What to forward: a folder's path, here and at the far side; may be given several times
+    #[arg(long = "forward", value_name = "PREFIX[=FAR]", required = true)]
+    forward: Vec<OsString>,
+    /// The daemon of another node, at this address; needs the cluster key
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["socket", "direct"])]
+    node: Option<String>,
+    /// The cluster key's file, for --node [default: $ZAZEN_KEY]
+    #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
+    key: Option<PathBuf>,
+    /// The daemon behind this socket [default: this machine's]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Open at the far side, but read and write this machine's own descriptors: same machine only
+    #[arg(long)]
+    direct: bool,
+    /// Forward all internet sockets, too
+    #[arg(long)]
+    sockets: bool,
+    /// End the program when something reaches a forwarded descriptor past the library: for tests
+    #[arg(long)]
+    abort_on_escape: bool,
+    /// The preload library [default: beside this program, or in ../lib]
+    #[arg(long, value_name = "FILE", env = "ZAZEN_PRELOAD", hide_env = true)]
+    library: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+pub(crate) fn run(arguments: &Run) -> Result<()> {
+    let forward = settings(&arguments.forward)?;
+    let library = library(arguments.library.as_deref())?;
+    let program = find_program(&arguments.program[0])?;
+    if let Some(program) = &program {
+        elf::can_be_preloaded(program)?;
+    }
+    let mut command = Command::new(&arguments.program[0]);
+    command.args(&arguments.program[1..]);
+    let options = [(arguments.direct, "d"), (arguments.sockets, "s"), (arguments.abort_on_escape, "e")];
+    let options: String = options.iter().filter(|(on, _)| *on).map(|(_, letter)| *letter).collect();
+    command.env("ZAZEN_FORWARD", &forward).env("ZAZEN_FORWARD_OPTIONS", options);
+    command.env("LD_PRELOAD", preload(&library)).env_remove("ZAZEN_FORWARD_FDS");
+    let start = |error| Error::io(format!("start {}", Path::new(&arguments.program[0]).display()), error);
+    let Some(node) = &arguments.node else {
+        let socket = arguments.socket.clone().unwrap_or_else(zazen_env::socket_path::find_socket_path);
+        let socket = std::path::absolute(&socket).map_err(|e| Error::io(socket.display().to_string(), e))?;
+        ask_for_plugin(&mut Connection::unix(&socket, PATIENCE)?)?;
+        command.env("ZAZEN_FORWARD_SOCKET", socket);
+        return Err(start(command.exec()));
+    };
+    let key = arguments.key.as_ref().ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("--node {node} needs the cluster key: --key FILE, or $ZAZEN_KEY"))
+    })?;
+    let key = ClusterKey::from_file(key)?;
+    ask_for_plugin(&mut Connection::tcp(node, &key, &Identity::of_this_process(), PATIENCE)?)?;
+    let bridge = bridge::Bridge::start(node, key)?;
+    command.env("ZAZEN_FORWARD_SOCKET", bridge.socket());
+    let status = command.status().map_err(start)?;
+    drop(bridge);
+    std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// Whether the daemon can do it, before a program finds out.
+fn ask_for_plugin(connection: &mut Connection) -> Result<()> {
+    connection.set_timeout(Some(PATIENCE));
+    let about = About { plugin: POSIX, generation: 0 }.encode();
+    connection.call(service::PLUGINS, plugins_fn::PING, &about, &[]).map(|_| ()).map_err(|error| {
+        error.within("forwarding needs the posix plug-in (zazend --plugin libzazen_posix.so)")
+    })
+}
+
+/// The prefixes as the preload library reads them.
+fn settings(forward: &[OsString]) -> Result<OsString> {
+    if forward.len() > PREFIXES_MAX {
+        return Err(refuse(&forward[PREFIXES_MAX], format!("at most {PREFIXES_MAX} can be forwarded")));
+    }
+    let mut all: Vec<u8> = Vec::new();
+    for given in forward {
+        let bytes = given.as_bytes();
+        let (local, far) = match bytes.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&bytes[..at], Some(&bytes[at + 1..])),
+            None => (bytes, None),
+        };
+        if !all.is_empty() {
+            all.push(b':');
+        }
+        all.extend(plain(given, local, true)?);
+        if let Some(far) = far {
+            all.push(b'=');
+            all.extend(plain(given, far, false)?);
+        }
+    }
+    if all.len() > SETTINGS_BYTES_MAX {
+        return Err(refuse(&forward[0], format!("all prefixes together have more than {SETTINGS_BYTES_MAX} bytes")));
+    }
+    Ok(OsString::from_vec(all))
+}
+
+fn refuse(given: &OsStr, why: impl std::fmt::Display) -> Error {
+    let shown = given.to_string_lossy();
+    Error::new(ErrorKind::InvalidArgument, format!("--forward {shown}: {why}"))
+}
+
+/// An absolute path without `.`, `..`, doubled or trailing slashes.
+fn plain(given: &OsStr, path: &[u8], here: bool) -> Result<Vec<u8>> {
+    let path = Path::new(OsStr::from_bytes(path));
+    let absolute = if here { std::path::absolute(path) } else { Ok(path.to_owned()) };
+    let absolute = absolute.map_err(|error| refuse(given, error))?;
+    if !absolute.is_absolute() {
+        return Err(refuse(given, "the far side's path must begin with /"));
+    }
+    if absolute.components().any(|part| part == Component::ParentDir) {
+        return Err(refuse(given, "what .. means depends on links; give the path without it"));
+    }
+    let plain: PathBuf = absolute.components().collect();
+    if plain.as_os_str().as_bytes().contains(&b':') {
+        return Err(refuse(given, "a colon cannot be in it"));
+    }
+    if here && plain == Path::new("/") {
+        return Err(refuse(given, "all of / would include the programs themselves; name a folder"));
+    }
+    Ok(plain.into_os_string().into_vec())
+}
+
+fn library(given: Option<&Path>) -> Result<PathBuf> {
+    let exe = std::env::current_exe().unwrap_or_default();
+    let folder = exe.parent().unwrap_or(Path::new("/"));
+    let candidates = match given {
+        Some(given) => vec![given.to_owned()],
+        None => vec![folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)],
+    };
+    let found = candidates.iter().find_map(|path| path.canonicalize().ok());
+    found.ok_or_else(|| {
+        let looked: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
+        Error::new(
+            ErrorKind::NotFound,
+            format!("the preload library is not at {}; name it with --library", looked.join(" or ")),
+        )
+    })
+}
+
+/// Ours behind what is preloaded already.
+fn preload(library: &Path) -> OsString {
+    let mut all = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()).unwrap_or_default();
+    if !all.is_empty() {
+        all.push(":");
+    }
+    all.push(library);
+    all
+}
+
+/// The file that will run, if it is a local one.
+fn find_program(name: &OsStr) -> Result<Option<PathBuf>> {
+    if name.as_bytes().contains(&b'/') {
+        return Ok(Some(PathBuf::from(name)).filter(|path| path.exists()));
+    }
+    let paths = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let found = std::env::split_paths(&paths).map(|folder| folder.join(name)).find(|path| path.is_file());
+    match found {
+        Some(found) => Ok(Some(found)),
+        None => Err(Error::new(
+            ErrorKind::NotFound,
+            format!("program {}: not found in $PATH", name.to_string_lossy()),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(given: &[&str], expected: Option<&str>) {
+        let given: Vec<OsString> = given.iter().map(OsString::from).collect();
+        assert_eq!(settings(&given).ok(), expected.map(OsString::from), "{given:?}");
+    }
+
+    #[test]
+    fn prefixes_become_plain() {
+        check(&["/a"], Some("/a"));
+        check(&["/a//b/./c/", "/d=/e/"], Some("/a/b/c:/d=/e"));
+        check(&["/far=/"], Some("/far=/"));
+        check(&["/"], None);
+        check(&["/a/../b"], None);
+        check(&["/a:b"], None);
+        check(&["/a=b"], None);
+    }
+}

@@ -1,0 +1,54 @@
+//! What a daemon is told of one plug-in.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One plug-in, where it runs, and within which bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginConfig {
+    /// The shared object.
+    pub path: PathBuf,
+    /// In a process of its own (the default), or in the daemon's.
+    pub isolate: bool,
+    /// A call that runs for longer, in a function that is not `blocking`, is taken to hang: the plug-in's process is
+    /// ended. Zero: no bound. Without effect in the daemon's process but for a warning.
+    pub call_timeout: Duration,
+    /// Bytes of address space that the plug-in's process may have (RLIMIT_AS).
+    pub memory_bytes: Option<u64>,
+    /// Descriptors that it may have open (RLIMIT_NOFILE).
+    pub open_files: Option<u64>,
+    /// Clients to expect, for INIT's `nproc`; -1 if unknown.
+    pub process_count: i32,
+    /// The most bytes of all segments of a call.
+    pub segment_bytes_max: u64,
+}
+
+impl PluginConfig {
+    /// Isolated, with 30 seconds for a call and the daemon's own limits.
+    pub fn new(path: PathBuf) -> PluginConfig {
+        PluginConfig {
+            path,
+            isolate: true,
+            call_timeout: Duration::from_secs(30),
+            memory_bytes: None,
+            open_files: None,
+            process_count: -1,
+            segment_bytes_max: 16 << 30,
+        }
+    }
+}
+
+/// What all plug-ins of a daemon share.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// The daemon's socket: those of plug-ins' processes lie beside it.
+    pub socket: PathBuf,
+    /// The program that runs [`crate::worker_main`] when its only argument is [`crate::WORKER_FLAG`].
+    pub worker: PathBuf,
+    /// Connections at once to each plug-in's process.
+    pub connections_max: usize,
+    /// How long a plug-in may take to load and to initialise.
+    pub start_timeout: Duration,
+    /// How long calls may take to finish when the daemon stops.
+    pub drain: Duration,
+}

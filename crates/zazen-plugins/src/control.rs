@@ -1,0 +1,143 @@
+//! What a daemon and a plug-in's worker process tell each other, over the socket that is the worker's standard
+//! input: small JSON messages, one a packet.
+
+use crate::object::Description;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// The largest message: a description with many functions.
+const MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// A packet must fit into the sockets' buffers: longer messages come in several.
+const PACKET_BYTES_MAX: usize = 32 << 10;
+
+/// The exit code of a worker that ended itself because a call did not end.
+pub(crate) const EXIT_HUNG: i32 = 86;
+
+/// From the daemon.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToWorker {
+    /// The first message.
+    Start(Start),
+    /// Calls in progress may finish for so long; then end.
+    Stop { patience_ms: u64 },
+}
+
+/// What to run, and within which bounds.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Start {
+    pub(crate) path: PathBuf,
+    /// Where to listen; `None`: only check the object.
+    pub(crate) socket: Option<PathBuf>,
+    pub(crate) daemon_pid: u32,
+    pub(crate) generation: u64,
+    pub(crate) process_count: i32,
+    pub(crate) segment_bytes_max: u64,
+    pub(crate) connections_max: usize,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) open_files: Option<u64>,
+    /// 0: no bound.
+    pub(crate) call_timeout_ms: u64,
+}
+
+/// From the worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FromWorker {
+    /// It serves.
+    Ready(Description),
+    /// It can't; it ends.
+    Refused { why: String },
+    /// A sign of life.
+    Alive,
+    /// A call did not end: it ends itself.
+    Hung { why: String },
+}
+
+/// Two connected ends; closed on exec, but for what becomes a child's standard input.
+pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| Error::io("make a socket pair for a plug-in's process", errno.into()))
+}
+
+fn lost(what: &str, errno: Errno) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("a plug-in's process and its daemon: {what}: {errno}"))
+}
+
+/// Sends one message; never blocks for long, since messages are few. Each packet's first byte says whether more follow.
+pub(crate) fn send(socket: BorrowedFd<'_>, message: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_vec(message)
+        .map_err(|error| Error::new(ErrorKind::Io, format!("write a message to a plug-in: {error}")))?;
+    let mut parts = text.chunks(PACKET_BYTES_MAX).peekable();
+    while let Some(part) = parts.next() {
+        let mut packet = vec![u8::from(parts.peek().is_some())];
+        packet.extend_from_slice(part);
+        loop {
+            match rustix::net::send(socket, &packet, SendFlags::NOSIGNAL) {
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(lost("send", errno)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Receives one message; `None` if the other end is gone.
+pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<Option<T>> {
+    let mut text = Vec::new();
+    let mut packet = vec![0; PACKET_BYTES_MAX + 1];
+    loop {
+        let got = match rustix::net::recv(socket, &mut packet[..], RecvFlags::empty()) {
+            Ok((0, _)) | Err(Errno::CONNRESET) => return Ok(None),
+            Ok((got, _)) => got,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(lost("receive", errno)),
+        };
+        text.extend_from_slice(&packet[1..got]);
+        if packet[0] == 0 {
+            break;
+        }
+        if text.len() > MESSAGE_BYTES_MAX {
+            return Err(Error::new(ErrorKind::TooLarge, "a plug-in's process says too much"));
+        }
+    }
+    let message = serde_json::from_slice(&text)
+        .map_err(|error| Error::new(ErrorKind::Protocol, format!("a plug-in's process: {error}")))?;
+    Ok(Some(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::FunctionDescription;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn long_messages_come_in_one_piece() {
+        let (ours, theirs) = pair().unwrap();
+        let function =
+            |number| FunctionDescription { name: format!("function_{number}_of_many"), flags: number };
+        let description = Description {
+            id: 3,
+            name: "many".into(),
+            schema_hash: u64::MAX,
+            layout_hash: 1,
+            functions: (0..5000).map(function).collect(),
+        };
+        let sent = description.clone();
+        let sender = std::thread::spawn(move || {
+            send(theirs.as_fd(), &FromWorker::Ready(sent)).unwrap();
+            send(theirs.as_fd(), &FromWorker::Alive).unwrap();
+        });
+        let Some(FromWorker::Ready(got)) = receive(ours.as_fd()).unwrap() else { panic!("not ready") };
+        assert_eq!(got, description);
+        assert!(matches!(receive(ours.as_fd()).unwrap(), Some(FromWorker::Alive)));
+        sender.join().unwrap();
+        assert!(receive::<FromWorker>(ours.as_fd()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,172 @@
+//! `struct zazen_host`: what a plug-in may ask of its host at any time.
+//!
+//! The functions know which call they are about by the thread that they run on: C gives them no other context.
+
+use crate::abi::{self, Caller, Completion, Host};
+use crate::running;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::size_of;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+/// Buffers begin at a page, as direct input and output want.
+const BUFFER_ALIGN: usize = 4096;
+
+/// The plug-in of a process that has but one: whoever logs outside of a call, it is that one.
+static SOLE: OnceLock<String> = OnceLock::new();
+
+/// Names this process's only plug-in.
+pub(crate) fn name_sole_plugin(name: &str) {
+    SOLE.get_or_init(|| name.to_owned());
+}
+
+/// The table for a plug-in that may expect `process_count` clients (-1: unknown).
+pub(crate) fn table(process_count: i32) -> Host {
+    Host {
+        struct_size: size_of::<Host>() as u32,
+        abi: abi::ABI,
+        process_count,
+        reserved: 0,
+        caller: host_caller,
+        log: host_log,
+        allocate: host_allocate,
+        release: host_release,
+        register_userbuf: host_register_userbuf,
+        groups: host_groups,
+        cancelled: host_cancelled,
+    }
+}
+
+unsafe extern "C" fn host_caller(into: *mut Caller) -> c_int {
+    if into.is_null() {
+        return -1;
+    }
+    let copied = running::current(|running| {
+        // SAFETY: the plug-in's own struct, of which it says how large it is.
+        unsafe {
+            let bytes = ((*into).struct_size as usize).min(size_of::<Caller>());
+            let from = (&raw const running.client.caller).cast::<u8>();
+            std::ptr::copy_nonoverlapping(from, into.cast(), bytes);
+            if bytes >= size_of::<u32>() {
+                (*into).struct_size = bytes as u32;
+            }
+        }
+    });
+    if copied.is_some() { 0 } else { -1 }
+}
+
+unsafe extern "C" fn host_groups(into: *mut u32, room: u32) -> c_int {
+    let count = running::current(|running| {
+        let groups = &running.client.groups;
+        let copied = if into.is_null() { 0 } else { groups.len().min(room as usize) };
+        // SAFETY: the plug-in has room for `room` numbers.
+        unsafe { std::ptr::copy_nonoverlapping(groups.as_ptr(), into, copied) };
+        groups.len() as c_int
+    });
+    count.unwrap_or(-1)
+}
+
+unsafe extern "C" fn host_cancelled() -> c_int {
+    running::current(|running| c_int::from(running.busy.is_cancelled())).unwrap_or(0)
+}
+
+unsafe extern "C" fn host_log(level: c_int, text: *const c_char) {
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: a NUL-terminated string of the plug-in's.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let text = text.trim_end();
+    let name = running::current(|running| running.plugin.to_owned());
+    let name = name.or_else(|| SOLE.get().cloned()).unwrap_or_default();
+    let gap = if name.is_empty() { "" } else { " " };
+    match level {
+        1 => tracing::error!("plug-in{gap}{name}: {text}"),
+        2 => tracing::warn!("plug-in{gap}{name}: {text}"),
+        3 => tracing::info!("plug-in{gap}{name}: {text}"),
+        4 => tracing::debug!("plug-in{gap}{name}: {text}"),
+        _ => {}
+    }
+}
+
+/// What precedes a buffer: how large it is with this.
+fn layout(bytes: u64) -> Option<Layout> {
+    let bytes = usize::try_from(bytes).ok()?.checked_add(BUFFER_ALIGN)?;
+    Layout::from_size_align(bytes, BUFFER_ALIGN).ok()
+}
+
+unsafe extern "C" fn host_allocate(bytes: u64) -> *mut c_void {
+    let Some(layout) = layout(bytes) else { return null_mut() };
+    // SAFETY: the size is at least a page.
+    let start = unsafe { alloc_zeroed(layout) };
+    if start.is_null() {
+        return null_mut();
+    }
+    // SAFETY: the first page is the host's own, and has room for a number.
+    unsafe {
+        start.cast::<u64>().write(bytes);
+        start.add(BUFFER_ALIGN).cast()
+    }
+}
+
+unsafe extern "C" fn host_release(buffer: *mut c_void) {
+    if buffer.is_null() {
+        return;
+    }
+    // SAFETY: the plug-in gives back what `host_allocate` gave, once: the page before it says how large it is.
+    unsafe {
+        let start = buffer.cast::<u8>().sub(BUFFER_ALIGN);
+        if let Some(layout) = layout(start.cast::<u64>().read()) {
+            dealloc(start, layout);
+        }
+    }
+}
+
+unsafe extern "C" fn host_register_userbuf(
+    buffer: *const c_void,
+    completion: Option<Completion>,
+    argument: *mut c_void,
+) -> c_int {
+    let taken = running::current(|running| running.register_userbuf(buffer, completion, argument));
+    if taken == Some(true) { 0 } else { -1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_zeroed_pages_and_given_back() {
+        for bytes in [0, 1, 4096, 100_000] {
+            // SAFETY: used within its bytes, given back once.
+            unsafe {
+                let buffer = host_allocate(bytes).cast::<u8>();
+                assert_eq!(buffer.addr() % BUFFER_ALIGN, 0);
+                let bytes = std::slice::from_raw_parts_mut(buffer, bytes as usize);
+                assert!(bytes.iter().all(|byte| *byte == 0));
+                bytes.fill(1);
+                host_release(buffer.cast());
+            }
+        }
+        // SAFETY: no memory is touched.
+        unsafe {
+            // Seen by the test, or the compiler would do without the allocation.
+            let refused = [u64::MAX, 1 << 62].map(|bytes| std::hint::black_box(host_allocate(bytes)));
+            assert!(refused.iter().all(|buffer| buffer.is_null()));
+            host_release(null_mut());
+        }
+    }
+
+    #[test]
+    fn outside_of_a_function_there_is_no_caller() {
+        // SAFETY: a caller of this frame's, as large as it says.
+        unsafe {
+            let mut caller: Caller = std::mem::zeroed();
+            caller.struct_size = size_of::<Caller>() as u32;
+            assert_eq!(host_caller(&raw mut caller), -1);
+            assert_eq!(host_register_userbuf(std::ptr::null(), None, null_mut()), -1);
+            assert_eq!((host_cancelled(), host_groups(null_mut(), 0)), (0, -1));
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The plug-ins service of a daemon: each call goes to the plug-in in this process, or on to the plug-in's own.
+//!
+//! Local callers of an isolated plug-in are told where its process listens and go there themselves; for those who
+//! cannot (other nodes), calls are passed on.
+
+use crate::config::{HostOptions, PluginConfig};
+use crate::instance::{Instance, InstanceOptions, sole};
+use crate::object::Description;
+use crate::relay::Relays;
+use crate::stats::PluginReport;
+use crate::supervisor::{self, Supervisor};
+use crate::worker::{no_function, open_here, pong, report_json};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use zazen_call::{Call, Caller, Reply, Service};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::Message;
+use zazen_wire::frames::service;
+use zazen_wire::plugins::{About, CallHead, Cancel, Fate, FateKind, Open, Opened, Pong, plugins_fn, status};
+
+/// How long a plug-in's process may take to answer a ping.
+const PING_WAIT: Duration = Duration::from_secs(5);
+/// How often calls in this process are looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+enum Hosted {
+    Here(Box<Instance>, PluginConfig),
+    Elsewhere(Supervisor, Relays),
+}
+
+/// All plug-ins of a daemon; its plug-ins service.
+pub struct Plugins {
+    hosted: BTreeMap<u16, Hosted>,
+    stopping: AtomicBool,
+    watchdog: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Plugins {
+    /// Starts them all. Fails with `Config` if one can't be loaded, refuses, or has the ID of another.
+    pub fn start(configs: &[PluginConfig], options: &HostOptions) -> Result<Arc<Plugins>> {
+        remove_stale_sockets(options);
+        let mut hosted = BTreeMap::new();
+        for (index, config) in configs.iter().enumerate() {
+            let (description, plugin) = Plugins::start_one(config, options, index)?;
+            if let Some(other) = hosted.insert(description.id, plugin) {
+                return Err(Error::new(
+                    ErrorKind::Config,
+                    format!(
+                        "plug-ins {} and {} have the same ID {}; change one header's and generate again",
+                        other.description().name,
+                        description.name,
+                        description.id
+                    ),
+                ));
+            }
+        }
+        let plugins =
+            Arc::new(Plugins { hosted, stopping: AtomicBool::new(false), watchdog: Mutex::new(None) });
+        if plugins.hosted.values().any(|hosted| matches!(hosted, Hosted::Here(..))) {
+            let ours = Arc::downgrade(&plugins);
+            let look = move || {
+                while let Some(plugins) = ours.upgrade().filter(|plugins| !plugins.is_stopping()) {
+                    plugins.look_after();
+                    drop(plugins);
+                    std::thread::park_timeout(LOOK_EVERY);
+                }
+            };
+            let thread = std::thread::Builder::new().name("plugins".into()).spawn(look);
+            let thread = thread.map_err(|error| Error::io("start the plug-ins' watchdog", error))?;
+            *plugins.watchdog.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        }
+        Ok(plugins)
+    }
+
+    fn start_one(
+        config: &PluginConfig,
+        options: &HostOptions,
+        index: usize,
+    ) -> Result<(Description, Hosted)> {
+        if config.isolate {
+            let supervisor = Supervisor::start(config.clone(), options.clone(), index)?;
+            return Ok((supervisor.description.clone(), Hosted::Elsewhere(supervisor, Relays::default())));
+        }
+        let instance = Instance::start(
+            &config.path,
+            InstanceOptions {
+                process_count: config.process_count,
+                segment_bytes_max: config.segment_bytes_max,
+                generation: 1,
+            },
+        )?;
+        Ok((instance.description().clone(), Hosted::Here(Box::new(instance), config.clone())))
+    }
+
+    /// Loads the object in a process of its own, and says what it is.
+    pub fn check(config: &PluginConfig, options: &HostOptions) -> Result<Description> {
+        supervisor::check(config, options)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.hosted.len()
+    }
+
+    /// Counters and state of all, by ID.
+    pub fn reports(&self) -> Vec<PluginReport> {
+        self.hosted.values().map(Hosted::report).collect()
+    }
+
+    /// From now on nobody is attached; processes are told to end.
+    pub fn begin_stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        for hosted in self.hosted.values() {
+            match hosted {
+                Hosted::Here(instance, _) => instance.begin_stop(),
+                Hosted::Elsewhere(supervisor, _) => supervisor.begin_stop(),
+            }
+        }
+        if let Some(thread) = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+
+    /// Ends all plug-ins, after the last call: runs their fini, waits for their processes.
+    pub fn stop(self: Arc<Plugins>) {
+        self.begin_stop();
+        match sole(self) {
+            Ok(plugins) => {
+                for hosted in plugins.hosted.into_values() {
+                    match hosted {
+                        Hosted::Here(instance, _) => {
+                            instance.stop();
+                        }
+                        Hosted::Elsewhere(supervisor, _) => supervisor.stop(),
+                    }
+                }
+            }
+            Err(plugins) => {
+                for hosted in plugins.hosted.values() {
+                    match hosted {
+                        Hosted::Here(instance, _) => tracing::warn!(
+                            "plug-in {}: a call is still running; its fini is left out",
+                            instance.description().name
+                        ),
+                        Hosted::Elsewhere(supervisor, _) => supervisor.stop(),
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// In the daemon's own process a call that does not end can only be told of.
+    fn look_after(&self) {
+        for hosted in self.hosted.values() {
+            let Hosted::Here(instance, config) = hosted else { continue };
+            instance.look_for_the_dead();
+            let timeout = config.call_timeout.as_millis() as u64;
+            let every = LOOK_EVERY.as_millis() as u64;
+            for call in instance.running() {
+                let first = call.for_ms > timeout && call.for_ms <= timeout + every;
+                if timeout > 0 && first && !call.patient {
+                    tracing::warn!(
+                        "plug-in {}: {} has run for {} ms for client {}; in the daemon's process nobody can end \
+                         it (isolate = true could)",
+                        instance.description().name,
+                        instance.function_name(call.function),
+                        call.for_ms,
+                        call.client
+                    );
+                }
+            }
+        }
+    }
+
+    fn open(&self, caller: &Caller, payload: &[u8]) -> Result<Vec<u8>> {
+        let open = Open::decode(payload)?;
+        let refuse = |status: i32| Opened { status: status.cast_unsigned(), ..Opened::default() };
+        let opened = match self.hosted.get(&open.plugin) {
+            None => refuse(status::NO_SERVICE),
+            Some(Hosted::Here(instance, _)) => open_here(instance, caller, &open),
+            Some(Hosted::Elsewhere(supervisor, relays)) => {
+                let ours = &supervisor.description;
+                if open.name != ours.name || self.is_stopping() {
+                    refuse(status::NO_SERVICE)
+                } else if open.schema_hash != ours.schema_hash || open.layout_hash != ours.layout_hash {
+                    refuse(status::SCHEMA)
+                } else if open.stay || !caller.is_local() {
+                    relays.open(supervisor, caller, &open)
+                } else {
+                    match supervisor.socket() {
+                        None => refuse(status::NO_SERVICE),
+                        Some((socket, generation)) => Opened {
+                            elsewhere: socket.to_string_lossy().into_owned(),
+                            generation,
+                            ..Opened::default()
+                        },
+                    }
+                }
+            }
+        };
+        Ok(opened.encode())
+    }
+
+    fn forward(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+        let Ok((head, ..)) = CallHead::take(call.payload) else {
+            return Ok(crate::relay::refusal(status::MALFORMED));
+        };
+        match self.hosted.get(&head.plugin) {
+            None => Ok(crate::relay::refusal(status::NO_SERVICE)),
+            Some(Hosted::Here(instance, _)) => Ok(instance.call(caller.connection, call)),
+            Some(Hosted::Elsewhere(supervisor, relays)) => Ok(relays.call(supervisor, caller, call)),
+        }
+    }
+
+    fn about(&self, payload: &[u8]) -> Result<(&Hosted, About)> {
+        let about = About::decode(payload)?;
+        let hosted = self.hosted.get(&about.plugin).ok_or_else(|| {
+            let known: Vec<String> = self
+                .hosted
+                .iter()
+                .map(|(id, hosted)| format!("{id} ({})", hosted.description().name))
+                .collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            Error::new(
+                ErrorKind::NotFound,
+                format!("this daemon has no plug-in {}; it has {known}", about.plugin),
+            )
+        })?;
+        Ok((hosted, about))
+    }
+
+    fn ping(&self, payload: &[u8]) -> Result<Vec<u8>> {
+        Ok(match self.about(payload)?.0 {
+            Hosted::Here(instance, _) => pong(instance).encode(),
+            Hosted::Elsewhere(supervisor, _) => {
+                let (mut connection, _) = supervisor.connect(Some(PING_WAIT))?;
+                let reply = connection.call(service::PLUGINS, plugins_fn::PING, payload, &[])?;
+                Pong::decode(&reply.payload)?.encode()
+            }
+        })
+    }
+
+    fn stats(&self, payload: &[u8]) -> Result<Vec<u8>> {
+        if payload.is_empty() || About::decode(payload)?.plugin == 0 {
+            return report_json(&self.reports());
+        }
+        report_json(&[self.about(payload)?.0.report()])
+    }
+
+    fn fate(&self, payload: &[u8]) -> Result<Vec<u8>> {
+        let (hosted, about) = self.about(payload)?;
+        let fate = match hosted {
+            Hosted::Here(..) => Fate { kind: FateKind::Running as u8, call_timeout_ms: 0 },
+            Hosted::Elsewhere(supervisor, _) => supervisor.fate(about.generation),
+        };
+        Ok(fate.encode())
+    }
+}
+
+impl Hosted {
+    fn description(&self) -> &Description {
+        match self {
+            Hosted::Here(instance, _) => instance.description(),
+            Hosted::Elsewhere(supervisor, _) => &supervisor.description,
+        }
+    }
+
+    fn report(&self) -> PluginReport {
+        match self {
+            Hosted::Here(instance, _) => instance.report(),
+            Hosted::Elsewhere(supervisor, _) => supervisor.report(),
+        }
+    }
+}
+
+impl Service for Plugins {
+    fn id(&self) -> u16 {
+        service::PLUGINS
+    }
+
+    fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+        let payload = match call.function {
+            plugins_fn::CALL => return self.forward(caller, call),
+            plugins_fn::OPEN => self.open(caller, call.payload)?,
+            plugins_fn::PING => self.ping(call.payload)?,
+            plugins_fn::STATS => self.stats(call.payload)?,
+            plugins_fn::FATE => self.fate(call.payload)?,
+            plugins_fn::CLOSE => {
+                match self.about(call.payload)?.0 {
+                    Hosted::Here(instance, _) => instance.say_goodbye(caller.connection),
+                    Hosted::Elsewhere(_, relays) => relays.say_goodbye(caller),
+                }
+                Vec::new()
+            }
+            plugins_fn::CANCEL => {
+                let cancel = Cancel::decode(call.payload)?;
+                match self.hosted.get(&cancel.plugin) {
+                    Some(Hosted::Here(instance, _)) => instance.cancel(caller.connection, Some(cancel.tag)),
+                    Some(Hosted::Elsewhere(_, relays)) => relays.cancel(caller, call.payload),
+                    None => {}
+                }
+                Vec::new()
+            }
+            other => return Err(no_function(other)),
+        };
+        Ok(Reply { payload, ..Reply::default() })
+    }
+
+    fn detach(&self, caller: &Caller) {
+        for hosted in self.hosted.values() {
+            match hosted {
+                Hosted::Here(instance, _) => instance.detach(caller.connection),
+                Hosted::Elsewhere(_, relays) => relays.detach(caller),
+            }
+        }
+    }
+}
+
+/// Sockets of processes that ended together with a daemon that was killed.
+fn remove_stale_sockets(options: &HostOptions) {
+    let (Some(folder), Some(name)) = (options.socket.parent(), options.socket.file_name()) else { return };
+    let prefix = format!("{}.plugin-", name.to_string_lossy());
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().to_string_lossy().starts_with(&prefix);
+        let path = entry.path();
+        if is_ours && std::os::unix::net::UnixStream::connect(&path).is_err() {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A plug-in's own process: the program `zazend`, begun again with [`WORKER_FLAG`].
+//!
+//! Invariants: it ends when its daemon does, whatever the plug-in is doing; a call that does not end ends the
+//! process, unless its function is `blocking`. It ignores the terminal's signals: its daemon tells it when to stop.
+
+use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker};
+use crate::instance::{Guest, Instance, InstanceOptions, sole};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_call::{Call, Caller, Reply, Server, ServerLimits, Service};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::Message;
+use zazen_wire::frames::service;
+use zazen_wire::plugins::{Cancel, Open, OpenFor, Pong, plugins_fn};
+
+/// The argument that makes a worker of the daemon's program.
+pub const WORKER_FLAG: &str = "--plugin-worker";
+/// How often the worker looks after its calls.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often it gives a sign of life.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// A client that stalls in the middle of a message for so long is cut off.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The whole life of a worker. Its standard input is the control socket; logging must be set up before.
+pub fn worker_main() -> ExitCode {
+    match begin().and_then(|(control, start)| serve(&control, &start)) {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn begin() -> Result<(OwnedFd, Start)> {
+    let context = |errno: rustix::io::Errno| Error::io("set up a plug-in's process", errno.into());
+    ignore_signals();
+    let control = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(context)?;
+    // The plug-in must not read or write the control socket by mistake.
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let null = null.map_err(context)?;
+    // SAFETY: replaces the standard input, which nobody of this process has a handle of.
+    if unsafe { libc::dup2(null.as_raw_fd(), libc::STDIN_FILENO) } < 0 {
+        return Err(Error::io("set up a plug-in's process", std::io::Error::last_os_error()));
+    }
+    match control::receive(control.as_fd())? {
+        Some(ToWorker::Start(start)) => Ok((control, start)),
+        _ => Err(Error::new(
+            ErrorKind::Protocol,
+            format!("{WORKER_FLAG} is for zazend itself: it was not told what to run"),
+        )),
+    }
+}
+
+extern "C" fn nothing(_signal: libc::c_int) {}
+
+/// A handler that does nothing rather than SIG_IGN: programs that the plug-in begins get the default back.
+fn ignore_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+        // SAFETY: an all-zero sigaction is a valid one; the handler does nothing.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+fn limit(start: &Start) {
+    let bound = |resource: Resource, wanted: Option<u64>| {
+        let Some(wanted) = wanted else { return };
+        let hard = getrlimit(resource).maximum;
+        let wanted = hard.map_or(wanted, |hard| wanted.min(hard));
+        if setrlimit(resource, Rlimit { current: Some(wanted), maximum: Some(wanted) }).is_err() {
+            tracing::warn!("plug-in {}: a limit could not be set", start.path.display());
+        }
+    };
+    if start.memory_bytes.is_some() {
+        // Each of glibc's arenas reserves 64 MiB of address space.
+        // SAFETY: a setting of malloc's, made before threads begin.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, 2) };
+    }
+    bound(Resource::As, start.memory_bytes);
+    bound(Resource::Nofile, start.open_files);
+}
+
+fn serve(control: &OwnedFd, start: &Start) -> Result<ExitCode> {
+    limit(start);
+    let refuse = |error: Error| {
+        control::send(control.as_fd(), &FromWorker::Refused { why: error.to_string() })?;
+        Ok(ExitCode::from(2))
+    };
+    let Some(socket) = &start.socket else {
+        return match Instance::check(&start.path) {
+            Ok(description) => {
+                control::send(control.as_fd(), &FromWorker::Ready(description))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => refuse(error),
+        };
+    };
+    let options = InstanceOptions {
+        process_count: start.process_count,
+        segment_bytes_max: start.segment_bytes_max,
+        generation: start.generation,
+    };
+    let instance = match Instance::start(&start.path, options) {
+        Ok(instance) => Arc::new(instance),
+        Err(error) => return refuse(error),
+    };
+    crate::host::name_sole_plugin(&instance.description().name);
+    let service = Arc::new(WorkerService { instance: instance.clone(), daemon_pid: start.daemon_pid });
+    let limits = ServerLimits { connections_max: start.connections_max, stall_timeout: STALL_TIMEOUT };
+    let server = Server::new(vec![service], None, limits);
+    if let Err(error) = server.listen_unix(socket) {
+        return refuse(error);
+    }
+    control::send(control.as_fd(), &FromWorker::Ready(instance.description().clone()))?;
+    let patience = look_after(control.as_fd(), start, &instance)?;
+    instance.begin_stop();
+    server.drain(patience);
+    drop(server);
+    match sole(instance) {
+        Ok(instance) => {
+            instance.stop();
+        }
+        Err(instance) => tracing::warn!(
+            "plug-in {}: a call is still running; its fini is left out",
+            instance.description().name
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives signs of life and looks for calls that do not end, until the daemon says stop or is gone; how long calls
+/// may then take to finish.
+fn look_after(control: BorrowedFd<'_>, start: &Start, instance: &Instance) -> Result<Duration> {
+    let mut told_alive = Instant::now();
+    loop {
+        let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_EVERY.subsec_nanos()) };
+        let mut waits = [PollFd::from_borrowed_fd(control, PollFlags::IN)];
+        if rustix::event::poll(&mut waits, Some(&wait)) == Ok(1) {
+            return Ok(match control::receive(control)? {
+                Some(ToWorker::Stop { patience_ms }) => Duration::from_millis(patience_ms),
+                _ => Duration::ZERO,
+            });
+        }
+        if told_alive.elapsed() >= ALIVE_EVERY {
+            told_alive = Instant::now();
+            control::send(control, &FromWorker::Alive)?;
+        }
+        instance.look_for_the_dead();
+        if start.call_timeout_ms > 0 {
+            end_if_hung(control, start, instance);
+        }
+    }
+}
+
+fn end_if_hung(control: BorrowedFd<'_>, start: &Start, instance: &Instance) {
+    let hung =
+        instance.running().into_iter().find(|call| !call.patient && call.for_ms > start.call_timeout_ms);
+    if let Some(call) = hung {
+        let why = format!(
+            "{} has run for {} ms for client {}, longer than call_timeout allows",
+            instance.function_name(call.function),
+            call.for_ms,
+            call.client
+        );
+        let _ = control::send(control, &FromWorker::Hung { why });
+        // At once: nothing of the plug-in's, not even an exit handler, can be trusted to end.
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(EXIT_HUNG) }
+    }
+}
+
+/// The plug-ins service of a worker: one plug-in.
+struct WorkerService {
+    instance: Arc<Instance>,
+    daemon_pid: u32,
+}
+
+impl WorkerService {
+    fn open_for(&self, caller: &Caller, payload: &[u8]) -> Result<Vec<u8>> {
+        let own = rustix::process::geteuid().as_raw();
+        if caller.pid != self.daemon_pid || caller.credentials.uid != own {
+            return Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "only the daemon opens a plug-in for others",
+            ));
+        }
+        let told = OpenFor::decode(payload)?;
+        let guest = Guest {
+            caller: caller.connection,
+            credentials: &told.credentials,
+            pid: told.pid,
+            host: &told.host,
+            is_local: false,
+        };
+        Ok(self.instance.open(&guest, &told.open).encode())
+    }
+}
+
+impl Service for WorkerService {
+    fn id(&self) -> u16 {
+        service::PLUGINS
+    }
+
+    fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+        let instance = &self.instance;
+        let payload = match call.function {
+            plugins_fn::CALL => return Ok(instance.call(caller.connection, call)),
+            plugins_fn::OPEN => {
+                let open = Open::decode(call.payload)?;
+                open_here(instance, caller, &open).encode()
+            }
+            plugins_fn::OPEN_FOR => self.open_for(caller, call.payload)?,
+            plugins_fn::PING => pong(instance).encode(),
+            plugins_fn::STATS => report_json(&instance.report())?,
+            plugins_fn::CLOSE => {
+                instance.say_goodbye(caller.connection);
+                Vec::new()
+            }
+            plugins_fn::CANCEL => {
+                instance.cancel(caller.connection, Some(Cancel::decode(call.payload)?.tag));
+                Vec::new()
+            }
+            other => return Err(no_function(other)),
+        };
+        Ok(Reply { payload, ..Reply::default() })
+    }
+
+    fn detach(&self, caller: &Caller) {
+        self.instance.detach(caller.connection);
+    }
+}
+
+/// Opens a plug-in of this process for a caller of its server.
+pub(crate) fn open_here(instance: &Instance, caller: &Caller, open: &Open) -> zazen_wire::plugins::Opened {
+    let host = caller.host.clone().unwrap_or_else(own_host);
+    let guest = Guest {
+        caller: caller.connection,
+        credentials: &caller.credentials,
+        pid: caller.pid,
+        host: &host,
+        is_local: caller.is_local(),
+    };
+    instance.open(&guest, open)
+}
+
+fn own_host() -> String {
+    static NAME: Mutex<Option<String>> = Mutex::new(None);
+    let mut name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
+    name.get_or_insert_with(|| rustix::system::uname().nodename().to_string_lossy().into_owned()).clone()
+}
+
+pub(crate) fn pong(instance: &Instance) -> Pong {
+    Pong { generation: instance.generation(), clients: instance.client_count() as u64 }
+}
+
+pub(crate) fn report_json(report: &impl serde::Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(report)
+        .map_err(|error| Error::new(ErrorKind::Io, format!("write a plug-in's counters: {error}")))
+}
+
+pub(crate) fn no_function(function: u16) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("the plug-ins service has no function {function}; install the same release on both sides"),
+    )
+}

@@ -1,0 +1,662 @@
+//! Reading, writing, seeking: descriptors that are forwarded go to the far side, all others to libc.
+//!
+//! Invariant: a regular file is read and written in full, as the kernel does, though calls carry at most
+//! `BYTES_MAX`; what was moved before an error is what is reported.
+
+use crate::far::{BYTES_MAX, OFFSET, Place, far, place};
+use crate::paths::Text;
+use crate::real::{aliases, give, hooks};
+use crate::table::{self, Entry};
+use crate::{descriptors, transport};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// RLIMIT_FSIZE of this process.
+static FILE_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Reads the limit anew.
+pub(crate) fn refresh_limit() {
+    // SAFETY: all zeros is a valid limit.
+    let mut limit: libc::rlimit64 = unsafe { std::mem::zeroed() };
+    let asked = [0, libc::RLIMIT_FSIZE as usize, 0, (&raw mut limit) as usize, 0, 0];
+    if crate::real::system_call(libc::SYS_prlimit64, asked).is_ok() {
+        FILE_BYTES_MAX.store(limit.rlim_cur, Ordering::Relaxed);
+    }
+}
+
+/// Moves up to `count` bytes by pieces; `offset` is OFFSET or where.
+fn by_pieces(
+    count: usize,
+    offset: i64,
+    mut piece: impl FnMut(usize, usize, i64) -> Result<i64, c_int>,
+) -> Result<isize, c_int> {
+    let count = count.min(0x7fff_f000);
+    let mut done = 0;
+    loop {
+        let bytes = (count - done).min(BYTES_MAX);
+        let at = if offset == OFFSET { OFFSET } else { offset + done as i64 };
+        match piece(done, bytes, at) {
+            Ok(moved) => {
+                done += moved as usize;
+                if (moved as usize) < bytes || done >= count {
+                    return Ok(done as isize);
+                }
+            }
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => return Ok(done as isize),
+        }
+    }
+}
+
+pub(crate) fn read_far(
+    entry: Entry,
+    data: *mut c_void,
+    count: usize,
+    offset: i64,
+    flags: c_int,
+) -> Result<isize, c_int> {
+    let id = entry.id();
+    if entry.is_prompt() || offset != OFFSET || flags != 0 {
+        return by_pieces(count, offset, |done, bytes, at| {
+            let mut room = bytes as u64;
+            far!(px_read(id, at, flags, data.cast::<u8>().wrapping_add(done).cast(), &raw mut room))
+        });
+    }
+    let mut room = count.min(BYTES_MAX) as u64;
+    let tag = transport::tag();
+    far!(px_read_wait(id, tag, data, &raw mut room)).map(|got| got as isize)
+}
+
+pub(crate) fn write_far(
+    entry: Entry,
+    data: *const c_void,
+    count: usize,
+    offset: i64,
+    flags: c_int,
+) -> Result<isize, c_int> {
+    let id = entry.id();
+    if entry.is_prompt() || offset != OFFSET || flags != 0 {
+        let count = within_limit(entry, count, offset)?;
+        return by_pieces(count, offset, |done, bytes, at| {
+            let from = data.cast::<u8>().wrapping_add(done).cast();
+            far!(px_write(id, at, flags, from, bytes as u64))
+        });
+    }
+    let mut done = 0;
+    loop {
+        let bytes = (count - done).min(BYTES_MAX);
+        let tag = transport::tag();
+        let from = data.cast::<u8>().wrapping_add(done).cast();
+        match far!(px_write_wait(id, tag, from, bytes as u64)) {
+            Ok(moved) => {
+                done += moved as usize;
+                if (moved as usize) < bytes || done >= count {
+                    return Ok(done as isize);
+                }
+            }
+            Err(_) if done > 0 => return Ok(done as isize),
+            Err(error) => {
+                if error == libc::EPIPE {
+                    raise(libc::SIGPIPE);
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// A signal to this thread, as the kernel would have sent it.
+pub(crate) fn raise(signal: c_int) {
+    let pid = crate::real::system_call(libc::SYS_getpid, [0; 6]).unwrap_or(0);
+    let tid = crate::real::system_call(libc::SYS_gettid, [0; 6]).unwrap_or(0);
+    let _ = crate::real::system_call(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]);
+}
+
+/// How much of a write RLIMIT_FSIZE allows; SIGXFSZ and EFBIG if nothing.
+fn within_limit(entry: Entry, count: usize, offset: i64) -> Result<usize, c_int> {
+    let limit = FILE_BYTES_MAX.load(Ordering::Relaxed);
+    if limit == u64::MAX || entry.kind() != libc::S_IFREG || count == 0 {
+        return Ok(count);
+    }
+    let id = entry.id();
+    let appends = far!(px_fcntl(id, libc::F_GETFL, 0))? & i64::from(libc::O_APPEND) != 0;
+    let at = if appends {
+        let mut stat = crate::far::Stat::default();
+        let flags = libc::AT_EMPTY_PATH;
+        far!(px_stat(entry.dir(), crate::far::EMPTY, flags, libc::STATX_SIZE, (&raw mut stat).cast()))?;
+        stat.size
+    } else if offset == OFFSET {
+        far!(px_seek(id, 0, libc::SEEK_CUR))? as u64
+    } else {
+        offset as u64
+    };
+    if at >= limit {
+        raise(libc::SIGXFSZ);
+        return Err(libc::EFBIG);
+    }
+    Ok(count.min((limit - at) as usize))
+}
+
+/// The whole of an iovec array in one piece of memory, so that it is one read or write.
+struct Gathered {
+    memory: *mut u8,
+    bytes: usize,
+}
+
+impl Gathered {
+    unsafe fn new(parts: *const libc::iovec, count: c_int) -> Result<Gathered, c_int> {
+        let count = usize::try_from(count).ok().filter(|count| *count <= 1024).ok_or(libc::EINVAL)?;
+        let mut bytes = 0_usize;
+        for at in 0..count {
+            // SAFETY: the program's array of that length.
+            let length = unsafe { (*parts.add(at)).iov_len };
+            bytes = bytes.checked_add(length).filter(|sum| *sum <= isize::MAX as usize).ok_or(libc::EINVAL)?;
+        }
+        let bytes = bytes.min(0x7fff_f000);
+        // SAFETY: a size; the result is looked at.
+        let memory = unsafe { libc::malloc(bytes.max(1)) }.cast::<u8>();
+        if memory.is_null() {
+            return Err(libc::ENOMEM);
+        }
+        Ok(Gathered { memory, bytes })
+    }
+
+    /// Copies between the parts and the memory, up to `bytes`.
+    unsafe fn copy(&self, parts: *const libc::iovec, bytes: usize, to_parts: bool) {
+        let (mut done, mut at) = (0, 0);
+        while done < bytes {
+            // SAFETY: the program's parts have at least `bytes` bytes together.
+            unsafe {
+                let part = *parts.add(at);
+                let length = part.iov_len.min(bytes - done);
+                let (mine, theirs) = (self.memory.add(done), part.iov_base.cast::<u8>());
+                if to_parts {
+                    std::ptr::copy_nonoverlapping(mine, theirs, length);
+                } else {
+                    std::ptr::copy_nonoverlapping(theirs, mine, length);
+                }
+                done += length;
+            }
+            at += 1;
+        }
+    }
+}
+
+impl Drop for Gathered {
+    fn drop(&mut self) {
+        // SAFETY: malloc's.
+        unsafe { libc::free(self.memory.cast()) }
+    }
+}
+
+pub(crate) unsafe fn read_parts(
+    entry: Entry,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> Result<isize, c_int> {
+    // SAFETY: the program's array.
+    unsafe {
+        if count == 1 {
+            return read_far(entry, (*parts).iov_base, (*parts).iov_len, offset, flags);
+        }
+        let gathered = Gathered::new(parts, count)?;
+        let got = read_far(entry, gathered.memory.cast(), gathered.bytes, offset, flags)?;
+        gathered.copy(parts, got as usize, true);
+        Ok(got)
+    }
+}
+
+pub(crate) unsafe fn write_parts(
+    entry: Entry,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> Result<isize, c_int> {
+    // SAFETY: the program's array.
+    unsafe {
+        if count == 1 {
+            return write_far(entry, (*parts).iov_base, (*parts).iov_len, offset, flags);
+        }
+        let gathered = Gathered::new(parts, count)?;
+        gathered.copy(parts, gathered.bytes, false);
+        write_far(entry, gathered.memory.cast(), gathered.bytes, offset, flags)
+    }
+}
+
+/// pread and pwrite take no negative offsets, and no FIFOs or sockets.
+fn positioned(entry: Entry, offset: i64) -> Result<(), c_int> {
+    if offset < 0 {
+        return Err(libc::EINVAL);
+    }
+    if entry.is_socket() || entry.kind() == libc::S_IFIFO {
+        return Err(libc::ESPIPE);
+    }
+    Ok(())
+}
+
+hooks! {
+    fn read(fd: c_int, data: *mut c_void, count: usize) -> isize {
+        match table::entry(fd) {
+            None => next(fd, data, count),
+            Some(entry) => give(read_far(entry, data, count, OFFSET, 0)),
+        }
+    }
+
+    fn write(fd: c_int, data: *const c_void, count: usize) -> isize {
+        match table::entry(fd) {
+            None => next(fd, data, count),
+            Some(entry) => give(write_far(entry, data, count, OFFSET, 0)),
+        }
+    }
+
+    fn pread(fd: c_int, data: *mut c_void, count: usize, offset: i64) -> isize {
+        match table::entry(fd) {
+            None => next(fd, data, count, offset),
+            Some(entry) => {
+                give(positioned(entry, offset).and_then(|()| read_far(entry, data, count, offset, 0)))
+            }
+        }
+    }
+
+    fn pwrite(fd: c_int, data: *const c_void, count: usize, offset: i64) -> isize {
+        match table::entry(fd) {
+            None => next(fd, data, count, offset),
+            Some(entry) => {
+                give(positioned(entry, offset).and_then(|()| write_far(entry, data, count, offset, 0)))
+            }
+        }
+    }
+
+    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        match table::entry(fd) {
+            None => next(fd, parts, count),
+            Some(entry) => give(read_parts(entry, parts, count, OFFSET, 0)),
+        }
+    }
+
+    fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        match table::entry(fd) {
+            None => next(fd, parts, count),
+            Some(entry) => give(write_parts(entry, parts, count, OFFSET, 0)),
+        }
+    }
+
+    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize {
+        match table::entry(fd) {
+            None => next(fd, parts, count, offset),
+            Some(entry) => {
+                give(positioned(entry, offset).and_then(|()| read_parts(entry, parts, count, offset, 0)))
+            }
+        }
+    }
+
+    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize {
+        match table::entry(fd) {
+            None => next(fd, parts, count, offset),
+            Some(entry) => {
+                give(positioned(entry, offset).and_then(|()| write_parts(entry, parts, count, offset, 0)))
+            }
+        }
+    }
+
+    fn preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        match table::entry(fd) {
+            None => next(fd, parts, count, offset, flags),
+            Some(entry) => give(read_parts(entry, parts, count, offset, flags)),
+        }
+    }
+
+    fn pwritev2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        match table::entry(fd) {
+            None => next(fd, parts, count, offset, flags),
+            Some(entry) => give(write_parts(entry, parts, count, offset, flags)),
+        }
+    }
+
+    fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64 {
+        match table::entry(fd) {
+            None => next(fd, offset, whence),
+            Some(entry) => give(far!(px_seek(entry.id(), offset, whence))),
+        }
+    }
+
+    fn fsync(fd: c_int) -> c_int {
+        match table::entry(fd) {
+            None => next(fd),
+            Some(entry) => give(far!(px_sync(entry.id(), 0))),
+        }
+    }
+
+    fn fdatasync(fd: c_int) -> c_int {
+        match table::entry(fd) {
+            None => next(fd),
+            Some(entry) => give(far!(px_sync(entry.id(), 1))),
+        }
+    }
+
+    fn syncfs(fd: c_int) -> c_int {
+        match table::entry(fd) {
+            None => next(fd),
+            Some(entry) => give(far!(px_sync(entry.id(), 2))),
+        }
+    }
+
+    fn sync_file_range(fd: c_int, offset: i64, count: i64, flags: c_uint) -> c_int {
+        match table::entry(fd) {
+            None => next(fd, offset, count, flags),
+            // Weaker than what is done.
+            Some(entry) => give(far!(px_sync(entry.id(), 1))),
+        }
+    }
+
+    fn truncate(path: *const c_char, size: i64) -> c_int {
+        match place(libc::AT_FDCWD, path, &mut Text::new()) {
+            Ok(Place::Local(path)) => next(path, size),
+            Ok(Place::Far(_, _)) if over_limit(size) => give(Err(libc::EFBIG)),
+            Ok(Place::Far(dir, path)) => give(far!(px_truncate(dir, path, size))),
+            Err(error) => give(Err(error)),
+        }
+    }
+
+    fn ftruncate(fd: c_int, size: i64) -> c_int {
+        match table::entry(fd) {
+            None => next(fd, size),
+            Some(_) if over_limit(size) => give(Err(libc::EFBIG)),
+            Some(entry) => give(far!(px_truncate(entry.dir(), crate::far::EMPTY, size))),
+        }
+    }
+
+    fn fallocate(fd: c_int, mode: c_int, offset: i64, size: i64) -> c_int {
+        match table::entry(fd) {
+            None => next(fd, mode, offset, size),
+            Some(entry) => give(far!(px_allocate(entry.id(), mode, offset, size))),
+        }
+    }
+
+    fn posix_fallocate(fd: c_int, offset: i64, size: i64) -> c_int {
+        let Some(entry) = table::entry(fd) else { return next(fd, offset, size) };
+        match far!(px_allocate(entry.id(), 0, offset, size)) {
+            Ok(_) => 0,
+            Err(error) => error,
+        }
+    }
+
+    fn posix_fadvise(fd: c_int, offset: i64, size: i64, advice: c_int) -> c_int {
+        let Some(entry) = table::entry(fd) else { return next(fd, offset, size, advice) };
+        match far!(px_advise(entry.id(), offset, size, advice)) {
+            Ok(_) => 0,
+            Err(error) => error,
+        }
+    }
+
+    fn readahead(fd: c_int, offset: i64, count: usize) -> isize {
+        let Some(entry) = table::entry(fd) else { return next(fd, offset, count) };
+        let wanted = libc::POSIX_FADV_WILLNEED;
+        give(far!(px_advise(entry.id(), offset, count as i64, wanted)).map(|_| 0))
+    }
+
+    fn copy_file_range(
+        from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint,
+    ) -> isize {
+        match (table::entry(from), table::entry(to)) {
+            (None, None) => next(from, from_offset, to, to_offset, count, flags),
+            (Some(from), Some(to)) if flags == 0 => {
+                give(copy_far(from, from_offset, to, to_offset, count))
+            }
+            (Some(_), Some(_)) => give(Err(libc::EINVAL)),
+            // Two kernels: programs fall back to reading and writing.
+            _ if is_open(from) && is_open(to) => give(Err(libc::EXDEV)),
+            _ => give(Err(libc::EBADF)),
+        }
+    }
+
+    fn sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
+        if table::entry(from).is_none() && table::entry(to).is_none() {
+            return next(to, from, offset, count);
+        }
+        if !offset.is_null() && *offset < 0 {
+            return give(Err(libc::EINVAL));
+        }
+        if let Err(error) = can_send(to, from, count) {
+            return give(Err(error));
+        }
+        give(send_file(to, from, offset, count))
+    }
+
+    fn splice(
+        from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: usize, flags: c_uint,
+    ) -> isize {
+        if table::entry(from).is_none() && table::entry(to).is_none() {
+            return next(from, from_offset, to, to_offset, count, flags);
+        }
+        give(splice_by_copy(from, from_offset, to, to_offset, count))
+    }
+
+    fn tee(from: c_int, to: c_int, count: usize, flags: c_uint) -> isize {
+        if table::entry(from).is_none() && table::entry(to).is_none() {
+            return next(from, to, count, flags);
+        }
+        give(Err(libc::EINVAL))
+    }
+
+    fn vmsplice(fd: c_int, parts: *const libc::iovec, count: usize, flags: c_uint) -> isize {
+        match table::entry(fd) {
+            None => next(fd, parts, count, flags),
+            Some(_) => give(Err(libc::EBADF)),
+        }
+    }
+
+    fn setrlimit(resource: c_int, limit: *const libc::rlimit) -> c_int {
+        let result = next(resource, limit);
+        refresh_limit();
+        result
+    }
+
+    fn prlimit(pid: libc::pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int {
+        let result = next(pid, resource, new, old);
+        refresh_limit();
+        result
+    }
+}
+
+/// What sendfile(2) checks, in its order.
+unsafe fn can_send(to: c_int, from: c_int, count: usize) -> Result<(), c_int> {
+    // SAFETY: numbers only.
+    let (input, output) =
+        unsafe { (descriptors::fcntl(from, libc::F_GETFL, 0), descriptors::fcntl(to, libc::F_GETFL, 0)) };
+    let (reads, writes) = (input & libc::O_ACCMODE != libc::O_WRONLY, output & libc::O_ACCMODE != libc::O_RDONLY);
+    if input < 0 || output < 0 || (input | output) & libc::O_PATH != 0 || !reads || !writes {
+        return Err(libc::EBADF);
+    }
+    let is_directory = table::entry(from).is_some_and(|entry| entry.kind() == libc::S_IFDIR);
+    let refused = output & libc::O_APPEND != 0 || (is_directory && count > 0);
+    if refused { Err(libc::EINVAL) } else { Ok(()) }
+}
+
+fn is_open(fd: c_int) -> bool {
+    table::fcntl_kernel(fd, libc::F_GETFD, 0).is_ok()
+}
+
+fn over_limit(size: i64) -> bool {
+    let limit = FILE_BYTES_MAX.load(Ordering::Relaxed);
+    let over = size > 0 && size as u64 > limit;
+    if over {
+        raise(libc::SIGXFSZ);
+    }
+    over
+}
+
+unsafe fn copy_far(
+    from: Entry,
+    from_offset: *mut i64,
+    to: Entry,
+    to_offset: *mut i64,
+    count: usize,
+) -> Result<isize, c_int> {
+    // SAFETY: the program's objects, or NULL.
+    unsafe {
+        let mut here = if from_offset.is_null() { OFFSET } else { *from_offset };
+        let mut there = if to_offset.is_null() { OFFSET } else { *to_offset };
+        if (!from_offset.is_null() && here < 0) || (!to_offset.is_null() && there < 0) {
+            return Err(libc::EINVAL);
+        }
+        let copied = far!(px_copy(from.id(), &raw mut here, to.id(), &raw mut there, count as u64))?;
+        if !from_offset.is_null() {
+            *from_offset = here;
+        }
+        if !to_offset.is_null() {
+            *to_offset = there;
+        }
+        Ok(copied as isize)
+    }
+}
+
+/// sendfile between this machine and the far side, or within the far side: by reading and writing.
+unsafe fn send_file(to: c_int, from: c_int, offset: *mut i64, count: usize) -> Result<isize, c_int> {
+    const PIECE: usize = 1 << 18;
+    // SAFETY: a size; the result is looked at.
+    let memory = unsafe { libc::malloc(PIECE) };
+    if memory.is_null() {
+        return Err(libc::ENOMEM);
+    }
+    let mut done = 0;
+    let mut outcome = Ok(());
+    // SAFETY: memory of PIECE bytes; the program's offset, or NULL.
+    unsafe {
+        while done < count {
+            let bytes = (count - done).min(PIECE);
+            let at = if offset.is_null() { lseek(from, 0, libc::SEEK_CUR) } else { *offset };
+            let got = if at < 0 { at as isize } else { pread(from, memory, bytes, at) };
+            if got < 0 {
+                outcome = Err(crate::real::errno());
+                break;
+            }
+            let sent = if got == 0 { 0 } else { write(to, memory, got as usize) };
+            if sent < 0 {
+                outcome = Err(crate::real::errno());
+                break;
+            }
+            done += sent as usize;
+            if offset.is_null() {
+                lseek(from, at + sent as i64, libc::SEEK_SET);
+            } else {
+                *offset = at + sent as i64;
+            }
+            if sent == 0 || sent < got {
+                break;
+            }
+        }
+        libc::free(memory);
+    }
+    if done == 0 { outcome.map(|()| 0) } else { Ok(done as isize) }
+}
+
+/// splice between a pipe here and a far file: what one read of the pipe, or of the file, gives.
+unsafe fn splice_by_copy(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    count: usize,
+) -> Result<isize, c_int> {
+    const PIECE: usize = 1 << 16;
+    let is_pipe = |fd: c_int| {
+        // SAFETY: all zeros is a valid stat.
+        let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
+        // SAFETY: room for the answer.
+        let known = unsafe { crate::metadata::fstat(fd, &raw mut stat) } == 0;
+        known && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
+    };
+    if !is_open(from) || !is_open(to) {
+        return Err(libc::EBADF);
+    }
+    if !is_pipe(from) && !is_pipe(to) {
+        return Err(libc::EINVAL);
+    }
+    if (is_pipe(from) && !from_offset.is_null()) || (is_pipe(to) && !to_offset.is_null()) {
+        return Err(libc::ESPIPE);
+    }
+    let mut memory = vec![0_u8; count.min(PIECE)];
+    let checked = |moved: isize| if moved < 0 { Err(crate::real::errno()) } else { Ok(moved) };
+    // SAFETY: the memory's size; the program's offsets, or NULL.
+    unsafe {
+        let data: *mut c_void = memory.as_mut_ptr().cast();
+        let got = checked(match from_offset.as_ref() {
+            Some(offset) => pread(from, data, memory.len(), *offset),
+            None => read(from, data, memory.len()),
+        })?;
+        let put = checked(match to_offset.as_ref() {
+            Some(offset) => pwrite(to, data, got as usize, *offset),
+            None => write(to, data, got as usize),
+        })?;
+        if let Some(offset) = from_offset.as_mut() {
+            *offset += put as i64;
+        }
+        if let Some(offset) = to_offset.as_mut() {
+            *offset += put as i64;
+        }
+        Ok(put)
+    }
+}
+
+aliases! {
+    __read = read, (fd: c_int, data: *mut c_void, count: usize) -> isize;
+    __write = write, (fd: c_int, data: *const c_void, count: usize) -> isize;
+    pread64 = pread, (fd: c_int, data: *mut c_void, count: usize, offset: i64) -> isize;
+    __pread64 = pread, (fd: c_int, data: *mut c_void, count: usize, offset: i64) -> isize;
+    pwrite64 = pwrite, (fd: c_int, data: *const c_void, count: usize, offset: i64) -> isize;
+    __pwrite64 = pwrite, (fd: c_int, data: *const c_void, count: usize, offset: i64) -> isize;
+    preadv64 = preadv, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize;
+    pwritev64 = pwritev, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize;
+    preadv64v2 = preadv2, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
+    pwritev64v2 = pwritev2, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
+    lseek64 = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
+    __lseek = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
+    truncate64 = truncate, (path: *const c_char, size: i64) -> c_int;
+    ftruncate64 = ftruncate, (fd: c_int, size: i64) -> c_int;
+    fallocate64 = fallocate, (fd: c_int, mode: c_int, offset: i64, size: i64) -> c_int;
+    posix_fallocate64 = posix_fallocate, (fd: c_int, offset: i64, size: i64) -> c_int;
+    posix_fadvise64 = posix_fadvise, (fd: c_int, offset: i64, size: i64, advice: c_int) -> c_int;
+    sendfile64 = sendfile, (to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize;
+    setrlimit64 = setrlimit, (resource: c_int, limit: *const libc::rlimit) -> c_int;
+    prlimit64 = prlimit, (pid: libc::pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int;
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __read_chk(fd: c_int, data: *mut c_void, count: usize, room: usize) -> isize {
+    if count > room {
+        std::process::abort();
+    }
+    // SAFETY: the caller's memory.
+    unsafe { read(fd, data, count) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __pread_chk(
+    fd: c_int,
+    data: *mut c_void,
+    count: usize,
+    offset: i64,
+    room: usize,
+) -> isize {
+    if count > room {
+        std::process::abort();
+    }
+    // SAFETY: the caller's memory.
+    unsafe { pread(fd, data, count, offset) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __pread64_chk(
+    fd: c_int,
+    data: *mut c_void,
+    count: usize,
+    offset: i64,
+    room: usize,
+) -> isize {
+    // SAFETY: the caller's memory.
+    unsafe { __pread_chk(fd, data, count, offset, room) }
+}

@@ -1,0 +1,317 @@
+//! close, dup and fcntl: what is done with descriptors as numbers.
+
+use crate::far::{Lock, far};
+use crate::real::{aliases, give, hooks};
+use crate::table::{self, Entry};
+use crate::{state, transport};
+use std::ffi::{c_int, c_uint};
+
+/// Lets go of a descriptor at the far side.
+pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
+    match table::take(fd) {
+        Some((entry, last)) => far!(px_close(entry.id(), c_int::from(last))).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+/// Another number for a forwarded descriptor, made by the kernel's own dup of the placeholder.
+fn enter_dup(result: Result<c_int, c_int>, entry: Entry) -> Result<c_int, c_int> {
+    let fd = result?;
+    if !table::set(fd, entry) {
+        table::close_kernel(fd);
+        return Err(libc::EMFILE);
+    }
+    Ok(fd)
+}
+
+hooks! {
+    fn close(fd: c_int) -> c_int {
+        if table::entry(fd).is_none() {
+            if transport::owns(fd) {
+                return give(Err(libc::EBADF));
+            }
+            return next(fd);
+        }
+        let outcome = drop_entry(fd);
+        table::close_kernel(fd);
+        give(outcome.map(|()| 0))
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        match table::entry(fd) {
+            None if transport::owns(fd) => give(Err(libc::EBADF)),
+            None => next(fd),
+            Some(entry) => give(enter_dup(table::fcntl_kernel(fd, libc::F_DUPFD, 0), entry)),
+        }
+    }
+
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        if !state::is_active() {
+            return next(old, new, flags);
+        }
+        if transport::owns(old) {
+            return give(Err(libc::EBADF));
+        }
+        if old == new {
+            return give(Err(libc::EINVAL));
+        }
+        give(replace(old, new, flags))
+    }
+
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        if !state::is_active() {
+            return next(old, new);
+        }
+        if transport::owns(old) {
+            return give(Err(libc::EBADF));
+        }
+        if old == new {
+            return next(old, new);
+        }
+        give(replace(old, new, 0))
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if !state::is_active() {
+            return next(first, last, flags);
+        }
+        give(close_many(first, last, flags))
+    }
+
+    fn closefrom(first: c_int) -> () {
+        if !state::is_active() {
+            return next(first);
+        }
+        let _ = close_many(first.max(0) as c_uint, c_uint::MAX, 0);
+    }
+
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        match table::entry(fd) {
+            Some(entry) => give(control(fd, entry, command, argument)),
+            None if transport::owns(fd) => give(Err(libc::EBADF)),
+            None => next(fd, command, argument),
+        }
+    }
+
+    fn flock(fd: c_int, operation: c_int) -> c_int {
+        let Some(entry) = table::entry(fd) else { return next(fd, operation) };
+        let id = entry.id();
+        give(match far!(px_flock(id, operation)) {
+            Err(libc::EAGAIN) if operation & libc::LOCK_NB == 0 => {
+                let tag = transport::tag();
+                far!(px_flock_wait(id, operation, tag))
+            }
+            other => other,
+        })
+    }
+
+    fn lockf(fd: c_int, command: c_int, length: i64) -> c_int {
+        if table::entry(fd).is_none() {
+            return next(fd, command, length);
+        }
+        let mut lock: libc::flock64 = std::mem::zeroed();
+        lock.l_whence = libc::SEEK_CUR as i16;
+        lock.l_len = length;
+        lock.l_type = if command == libc::F_ULOCK { libc::F_UNLCK as i16 } else { libc::F_WRLCK as i16 };
+        let pointer = (&raw mut lock) as usize;
+        match command {
+            libc::F_LOCK => fcntl(fd, libc::F_SETLKW, pointer),
+            libc::F_TLOCK | libc::F_ULOCK => fcntl(fd, libc::F_SETLK, pointer),
+            libc::F_TEST => {
+                lock.l_type = libc::F_WRLCK as i16;
+                if fcntl(fd, libc::F_GETLK, pointer) < 0 {
+                    return -1;
+                }
+                if lock.l_type == libc::F_UNLCK as i16 { 0 } else { give(Err(libc::EACCES)) }
+            }
+            _ => give(Err(libc::EINVAL)),
+        }
+    }
+
+    fn ioctl(fd: c_int, request: u64, argument: usize) -> c_int {
+        match table::entry(fd) {
+            Some(entry) => give(device_control(fd, entry, request, argument)),
+            None => next(fd, request, argument),
+        }
+    }
+
+    fn isatty(fd: c_int) -> c_int {
+        match table::entry(fd) {
+            Some(_) => {
+                crate::real::set_errno(libc::ENOTTY);
+                0
+            }
+            None => next(fd),
+        }
+    }
+}
+
+aliases! {
+    __close = close, (fd: c_int) -> c_int;
+    __dup2 = dup2, (old: c_int, new: c_int) -> c_int;
+    fcntl64 = fcntl, (fd: c_int, command: c_int, argument: usize) -> c_int;
+    __fcntl = fcntl, (fd: c_int, command: c_int, argument: usize) -> c_int;
+    lockf64 = lockf, (fd: c_int, command: c_int, length: i64) -> c_int;
+}
+
+/// dup2 and dup3 of different numbers.
+fn replace(old: c_int, new: c_int, flags: c_int) -> Result<c_int, c_int> {
+    let entry = table::entry(old);
+    if transport::owns(new) {
+        transport::move_away(new);
+    }
+    if entry.is_none() && table::entry(new).is_none() {
+        return kernel_dup3(old, new, flags);
+    }
+    if entry.is_none() {
+        // The old number must be there before the new one is given up.
+        table::fcntl_kernel(old, libc::F_GETFD, 0)?;
+    }
+    if (0..3).contains(&new) && entry.is_some() {
+        crate::stdio::take_over_standard_streams();
+    }
+    // What closing says is lost, as in dup2(2).
+    let _ = drop_entry(new);
+    kernel_dup3(old, new, flags)?;
+    if let Some(entry) = entry {
+        table::set(new, entry);
+    }
+    Ok(new)
+}
+
+fn kernel_dup3(old: c_int, new: c_int, flags: c_int) -> Result<c_int, c_int> {
+    let arguments = [old as usize, new as usize, flags as usize, 0, 0, 0];
+    crate::real::system_call(libc::SYS_dup3, arguments).map(|fd| fd as c_int)
+}
+
+/// close_range around what is forwarded and what is ours.
+fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Result<c_int, c_int> {
+    if first > last {
+        return Err(libc::EINVAL);
+    }
+    let only_mark = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+    if !only_mark {
+        let end = c_int::try_from(last).unwrap_or(c_int::MAX).min(table::end().max(1) - 1);
+        for fd in c_int::try_from(first).unwrap_or(c_int::MAX)..=end {
+            // The kernel's part follows below.
+            let _ = drop_entry(fd);
+        }
+    }
+    let close = |from: c_uint, to: c_uint| {
+        if from > to {
+            return Ok(0);
+        }
+        let arguments = [from as usize, to as usize, flags as usize, 0, 0, 0];
+        crate::real::system_call(libc::SYS_close_range, arguments).map(|_| 0)
+    };
+    if only_mark {
+        return close(first, last);
+    }
+    let mut from = first;
+    let mut own = [c_int::MAX; 129];
+    let count = transport::descriptors(&mut own);
+    let mut own: Vec<c_int> = own[..count].iter().copied().chain(table::peers()).collect();
+    own.sort_unstable();
+    for fd in own.iter().map(|fd| *fd as c_uint).filter(|fd| (first..=last).contains(fd)) {
+        if fd > from {
+            close(from, fd - 1)?;
+        }
+        from = fd + 1;
+    }
+    close(from, last)
+}
+
+fn control(fd: c_int, entry: Entry, command: c_int, argument: usize) -> Result<c_int, c_int> {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            enter_dup(table::fcntl_kernel(fd, command, argument), entry)
+        }
+        libc::F_GETFD | libc::F_SETFD => table::fcntl_kernel(fd, command, argument),
+        libc::F_GETLK | libc::F_OFD_GETLK | libc::F_SETLK | libc::F_OFD_SETLK => {
+            // SAFETY: what fcntl(2) takes for these commands.
+            unsafe { lock(entry, command, argument as *mut libc::flock64) }
+        }
+        libc::F_SETLKW | libc::F_OFD_SETLKW => {
+            // SAFETY: as above.
+            unsafe { lock_wait(entry, command, argument as *mut libc::flock64) }
+        }
+        _ => far!(px_fcntl(entry.id(), command, argument as i64)).map(|value| value as c_int),
+    }
+}
+
+unsafe fn lock(entry: Entry, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
+    // SAFETY: the program's object, or NULL.
+    let Some(asked) = (unsafe { asked.as_mut() }) else { return Err(libc::EFAULT) };
+    let mut lock = to_far(asked);
+    far!(px_lock(entry.id(), command, (&raw mut lock).cast()))?;
+    if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+        asked.l_type = lock.kind as i16;
+        if lock.kind != libc::F_UNLCK {
+            asked.l_whence = lock.whence as i16;
+            asked.l_start = lock.start;
+            asked.l_len = lock.length;
+            asked.l_pid = lock.pid;
+        }
+    }
+    Ok(0)
+}
+
+fn to_far(lock: &libc::flock64) -> Lock {
+    Lock {
+        start: lock.l_start,
+        length: lock.l_len,
+        kind: lock.l_type.into(),
+        whence: lock.l_whence.into(),
+        pid: lock.l_pid,
+        reserved: 0,
+    }
+}
+
+unsafe fn lock_wait(entry: Entry, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
+    // SAFETY: the program's object, or NULL.
+    let Some(asked) = (unsafe { asked.as_mut() }) else { return Err(libc::EFAULT) };
+    let at_once = if command == libc::F_SETLKW { libc::F_SETLK } else { libc::F_OFD_SETLK };
+    let mut lock = to_far(asked);
+    match far!(px_lock(entry.id(), at_once, (&raw mut lock).cast())) {
+        Err(libc::EAGAIN | libc::EACCES) => {
+            let tag = transport::tag();
+            far!(px_lock_wait(entry.id(), command, tag, (&raw const lock).cast()))
+        }
+        other => other,
+    }
+}
+
+fn device_control(fd: c_int, entry: Entry, request: u64, argument: usize) -> Result<c_int, c_int> {
+    match request {
+        libc::FIOCLEX => table::fcntl_kernel(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize),
+        libc::FIONCLEX => table::fcntl_kernel(fd, libc::F_SETFD, 0),
+        libc::FIONREAD | libc::FIONBIO | libc::TIOCOUTQ => {
+            let pointer = argument as *mut c_int;
+            if pointer.is_null() {
+                return Err(libc::EFAULT);
+            }
+            // SAFETY: what ioctl(2) takes for these requests.
+            let mut value = u64::from(unsafe { *pointer } as u32);
+            let result = far!(px_ioctl(entry.id(), request, &raw mut value))?;
+            // SAFETY: as above.
+            unsafe { *pointer = value as c_int };
+            Ok(result)
+        }
+        // FS_IOC_GETFLAGS, FS_IOC_SETFLAGS: declared with a long, used with an int.
+        0x8008_6601 | 0x4008_6602 => {
+            let pointer = argument as *mut c_int;
+            if pointer.is_null() {
+                return Err(libc::EFAULT);
+            }
+            // SAFETY: as above.
+            let mut value = u64::from(unsafe { *pointer } as u32);
+            let result = far!(px_ioctl(entry.id(), request, &raw mut value))?;
+            // SAFETY: as above.
+            unsafe { *pointer = value as c_int };
+            Ok(result)
+        }
+        // Cloning names a second descriptor, which would be this kernel's.
+        0x4004_9409 | 0x4020_940d => Err(libc::EOPNOTSUPP),
+        _ => Err(libc::ENOTTY),
+    }
+}

@@ -1,0 +1,328 @@
+//! The calls of posix.h, with results instead of errno, and where a path leads.
+
+use crate::paths::{self, Route, Text};
+use crate::real::{errno, set_errno};
+use crate::table::{self, Entry};
+use crate::transport::Service;
+use crate::{state, transport};
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+#[allow(missing_docs, dead_code, unreachable_pub, clippy::all)]
+mod stubs {
+    include!(concat!(env!("OUT_DIR"), "/posix_raw.rs"));
+}
+pub(crate) use stubs::raw;
+
+pub(crate) const ROOT: c_int = -100;
+pub(crate) const OFFSET: i64 = -1;
+/// Bytes of one read or write.
+pub(crate) const BYTES_MAX: usize = 8 << 20;
+
+pub(crate) const HELLO_NEW: u32 = 0;
+pub(crate) const HELLO_JOIN: u32 = 1;
+pub(crate) const HELLO_FORK: u32 = 2;
+pub(crate) const HELLO_EXEC: u32 = 3;
+
+/// `struct px_hello`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Hello {
+    pub(crate) key: u64,
+    pub(crate) token: u64,
+    pub(crate) kind: u32,
+    pub(crate) pid: u32,
+    pub(crate) umask: u32,
+    pub(crate) keep_all: u32,
+}
+
+impl Hello {
+    pub(crate) fn new(kind: u32, key: u64) -> Hello {
+        let pid = crate::real::system_call(libc::SYS_getpid, [0; 6]).unwrap_or(0);
+        Hello { key, token: 0, kind, pid: pid as u32, umask: state::umask(), keep_all: 0 }
+    }
+}
+
+/// `struct px_opened`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Opened {
+    pub(crate) ino: u64,
+    pub(crate) dev: u64,
+    pub(crate) id: u32,
+    pub(crate) mode: u32,
+}
+
+/// `struct px_stat`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Stat {
+    pub(crate) mask: u32,
+    pub(crate) blksize: u32,
+    pub(crate) attributes: u64,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u32,
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) attributes_mask: u64,
+    /// Access, birth, change, modification.
+    pub(crate) seconds: [i64; 4],
+    pub(crate) nanoseconds: [u32; 4],
+    /// rdev's major and minor, dev's.
+    pub(crate) devices: [u32; 4],
+    pub(crate) mnt_id: u64,
+}
+
+/// `struct px_lock`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Lock {
+    pub(crate) start: i64,
+    pub(crate) length: i64,
+    pub(crate) kind: i32,
+    pub(crate) whence: i32,
+    pub(crate) pid: i32,
+    pub(crate) reserved: i32,
+}
+
+/// `struct px_address`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) bytes: u32,
+    pub(crate) data: [u8; 128],
+    pub(crate) reserved: u32,
+}
+
+impl Default for Address {
+    fn default() -> Address {
+        Address { bytes: 0, data: [0; 128], reserved: 0 }
+    }
+}
+
+/// A stub's result, or its errno. The caller's errno stays as it was on success.
+pub(crate) fn outcome<T: PartialOrd + From<i8>>(call: impl FnOnce() -> T) -> Result<T, c_int> {
+    let before = errno();
+    let value = call();
+    if value < T::from(0) {
+        let error = errno();
+        // A far side that is gone is a broken disk to a program.
+        let lost = transport::zazen_stub_error() != 0
+            && matches!(error, libc::ECONNRESET | libc::ECONNREFUSED | libc::EPROTO);
+        return Err(if lost { libc::EIO } else { error });
+    }
+    set_errno(before);
+    Ok(value)
+}
+
+/// Calls a function of posix.h: `far!(px_seek(id, 0, 1))`.
+macro_rules! far {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        // SAFETY: pointers are to memory of the hook or of the program, as the libc function demands.
+        $crate::far::outcome(|| unsafe { $crate::far::raw::$name($($argument),*) })
+    };
+}
+pub(crate) use far;
+
+pub(crate) fn hello(hello: &Hello, keep: &[u32]) -> Result<(), c_int> {
+    far!(px_hello(std::ptr::from_ref(hello).cast(), keep.as_ptr(), keep.len() as u32)).map(|_| ())
+}
+
+pub(crate) fn cancel(tag: u32) -> Result<(), c_int> {
+    far!(px_cancel(tag)).map(|_| ())
+}
+
+static SERVICE: AtomicPtr<Service> = AtomicPtr::new(std::ptr::null_mut());
+
+/// What the generated stubs are a client of, as they told the transport.
+pub(crate) fn keep_service(service: *const Service) {
+    SERVICE.store(service.cast_mut(), Ordering::Release);
+}
+
+pub(crate) fn service() -> &'static Service {
+    let mut service = SERVICE.load(Ordering::Acquire);
+    if service.is_null() {
+        // SAFETY: it only calls keep_service().
+        unsafe { raw::posix_bind(std::ptr::null_mut()) };
+        service = SERVICE.load(Ordering::Acquire);
+    }
+    // SAFETY: the stubs' static.
+    unsafe { &*service }
+}
+
+/// Where a path of a hook leads.
+pub(crate) enum Place {
+    /// To this machine's kernel, by this path.
+    Local(*const c_char),
+    /// To the far side: a description and a path for it.
+    Far(c_int, *const c_char),
+}
+
+/// Where `path` leads, seen from `dir` (a descriptor or AT_FDCWD). `text` keeps what the result points to.
+///
+/// # Safety
+///
+/// `path` is NULL or a string.
+pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
+    if !state::is_active() || path.is_null() {
+        return Ok(Place::Local(path));
+    }
+    // SAFETY: the hook's caller's string.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if bytes.first() == Some(&b'/') {
+        return routed(bytes, path, text);
+    }
+    let base = if dir == libc::AT_FDCWD { state::far_cwd() } else { table::entry(dir) };
+    match base {
+        Some(base) => relative_to_far(base, dir, bytes, path, text),
+        None if bytes.is_empty() => Ok(Place::Local(path)),
+        None => relative_to_local(dir, bytes, path, text),
+    }
+}
+
+fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
+    match state::with_prefixes(|prefixes| paths::route(bytes, prefixes, text)) {
+        Route::Local => Ok(Place::Local(path)),
+        Route::LocalAs => Ok(Place::Local(text.as_ptr())),
+        Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
+        Route::TooLong => Err(libc::ENAMETOOLONG),
+    }
+}
+
+fn relative_to_far(
+    base: Entry,
+    dir: c_int,
+    bytes: &[u8],
+    path: *const c_char,
+    text: &mut Text,
+) -> Result<Place, c_int> {
+    if bytes.len() >= paths::PATH_MAX {
+        return Err(libc::ENAMETOOLONG);
+    }
+    if bytes.is_empty() {
+        // The description itself has to be asked for: see by_number().
+        return Err(libc::ENOENT);
+    }
+    if !paths::climbs(bytes) || base.kind() != libc::S_IFDIR {
+        return Ok(Place::Far(base.dir(), path));
+    }
+    // Does it leave what is forwarded?
+    let mut name = Text::new();
+    if dir == libc::AT_FDCWD {
+        state::cwd_name(&mut name);
+    } else {
+        name_of(base, &mut name)?;
+    }
+    let mut whole = Text::new();
+    if !paths::normalize(name.as_bytes(), bytes, &mut whole) {
+        return Err(libc::ENAMETOOLONG);
+    }
+    match state::with_prefixes(|prefixes| paths::route(whole.as_bytes(), prefixes, text)) {
+        Route::Far => Ok(Place::Far(base.dir(), path)),
+        _ => {
+            text.set(whole.as_bytes());
+            Ok(Place::Local(text.as_ptr()))
+        }
+    }
+}
+
+fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
+    if dir == libc::AT_FDCWD && !state::is_above_a_prefix() && !paths::climbs(bytes) {
+        return Ok(Place::Local(path));
+    }
+    let mut name = Text::new();
+    if dir == libc::AT_FDCWD {
+        state::cwd_name(&mut name);
+    } else if may_enter(bytes) {
+        read_local_name(dir, &mut name);
+    }
+    if name.as_bytes().is_empty() {
+        return Ok(Place::Local(path));
+    }
+    // Only from above a prefix, or by climbing, can a relative path get there.
+    let above = state::with_prefixes(|prefixes| {
+        prefixes.iter().any(|prefix| paths::below(prefix.local, name.as_bytes()).is_some())
+    });
+    if !above && !paths::climbs(bytes) {
+        return Ok(Place::Local(path));
+    }
+    let mut whole = Text::new();
+    if !paths::normalize(name.as_bytes(), bytes, &mut whole) {
+        return Ok(Place::Local(path));
+    }
+    match state::with_prefixes(|prefixes| paths::route(whole.as_bytes(), prefixes, text)) {
+        Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
+        _ => Ok(Place::Local(path)),
+    }
+}
+
+/// The description that an empty path with AT_EMPTY_PATH means, if it is a far one.
+///
+/// # Safety
+///
+/// `path` is NULL or a string.
+pub(crate) unsafe fn by_number(dir: c_int, path: *const c_char, flags: c_int) -> Option<Entry> {
+    // SAFETY: the hook's caller's string.
+    if flags & libc::AT_EMPTY_PATH == 0 || path.is_null() || unsafe { *path } != 0 {
+        return None;
+    }
+    if dir == libc::AT_FDCWD { state::far_cwd() } else { table::entry(dir) }
+}
+
+/// Whether a path below some local directory could be one of a prefix: by its first component.
+fn may_enter(bytes: &[u8]) -> bool {
+    let first = bytes.split(|byte| *byte == b'/').next().unwrap_or_default();
+    first.starts_with(b".")
+        || state::with_prefixes(|prefixes| {
+            prefixes.iter().any(|prefix| prefix.local.split(|byte| *byte == b'/').any(|part| part == first))
+        })
+}
+
+fn read_local_name(fd: c_int, out: &mut Text) {
+    let mut link = [0_u8; 32];
+    let mut at = link.len() - 1;
+    let mut number = fd.max(0);
+    loop {
+        at -= 1;
+        link[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    let mut full = Text::new();
+    full.set(b"/proc/self/fd/");
+    full.push(&link[at..link.len() - 1]);
+    let mut bytes = [0_u8; paths::PATH_MAX];
+    let arguments = [
+        libc::AT_FDCWD as usize,
+        full.as_ptr() as usize,
+        bytes.as_mut_ptr() as usize,
+        bytes.len(),
+        0,
+        0,
+    ];
+    let length = crate::real::system_call(libc::SYS_readlinkat, arguments).unwrap_or(0);
+    out.set(&bytes[..length]);
+}
+
+/// What a far description is called here.
+pub(crate) fn name_of(base: Entry, out: &mut Text) -> Result<(), c_int> {
+    far_name(base.dir(), c"".as_ptr(), out)
+}
+
+/// The canonical name here of a far file.
+pub(crate) fn far_name(dir: c_int, path: *const c_char, out: &mut Text) -> Result<(), c_int> {
+    let mut bytes = [0_u8; paths::PATH_MAX];
+    let mut room = bytes.len() as u64;
+    far!(px_realpath(dir, path, bytes.as_mut_ptr().cast(), &raw mut room))?;
+    let name = &bytes[..room as usize];
+    state::with_prefixes(|prefixes| paths::local_of(name, prefixes, out));
+    Ok(())
+}
+
+/// The one description behind both ways to name a file by descriptor: an empty path.
+pub(crate) const EMPTY: *const c_char = c"".as_ptr();

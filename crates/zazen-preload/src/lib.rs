@@ -1,0 +1,46 @@
+//! The preload library: stands between an unmodified program and libc, and forwards what the program does with
+//! files (and, if asked, internet sockets) to a daemon's posix plug-in. docs/forwarding.md says what holds.
+//!
+//! `zazen run --forward PREFIX -- PROGRAM` puts it into `LD_PRELOAD`. What is not below a forwarded prefix goes
+//! to libc at the cost of a comparison.
+//!
+//! Invariants: a hook does what libc's function does, errno included; nothing is allocated and no lock is taken
+//! on the way of read and write; no thread is started; nothing is connected before the first forwarded path; no
+//! destructor runs at the end, so late writes still arrive; a panic ends the process (there is no unwinding
+//! through libc's callers).
+// The macros bring their own unsafe blocks.
+#![allow(clippy::missing_safety_doc, unused_unsafe)]
+
+mod data;
+mod descriptors;
+mod directories;
+mod far;
+mod memory;
+mod metadata;
+mod names;
+mod open;
+#[allow(unreachable_pub)]
+mod paths;
+mod poll;
+mod process;
+mod raw_calls;
+mod real;
+mod sockets;
+mod state;
+mod stdio;
+mod table;
+mod transport;
+mod unix_names;
+mod walk;
+mod wire;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    state::begin();
+    if state::is_active() {
+        process::begin();
+    }
+}

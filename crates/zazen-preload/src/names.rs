@@ -1,0 +1,431 @@
+//! Names: rename, link, unlink, mkdir, links, the working directory.
+
+use crate::far::{EMPTY, Opened, Place, far, place};
+use crate::paths::{self, Text};
+use crate::real::{aliases, errno, give, hooks, set_errno};
+use crate::table::{self, Entry};
+use crate::{open, state};
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+/// A far path, or what to give back at once.
+macro_rules! far_or {
+    ($at:expr, $path:expr, |$local:ident| $here:expr, |$dir:ident, $name:ident| $there:expr) => {
+        match place($at, $path, &mut Text::new()) {
+            Ok(Place::Local($local)) => $here,
+            Ok(Place::Far($dir, $name)) => give($there),
+            Err(error) => give(Err(error)),
+        }
+    };
+}
+
+unsafe fn two(
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+    local: impl FnOnce(*const c_char, *const c_char) -> c_int,
+    far: impl FnOnce((c_int, *const c_char), (c_int, *const c_char)) -> Result<c_int, c_int>,
+) -> c_int {
+    let (mut text, mut other) = (Text::new(), Text::new());
+    let at = (from.0, to.0);
+    // SAFETY: the program's strings.
+    let places = unsafe { (place(from.0, from.1, &mut text), place(to.0, to.1, &mut other)) };
+    match places {
+        (Ok(Place::Local(from)), Ok(Place::Local(to))) => local(from, to),
+        (Ok(Place::Far(a, from)), Ok(Place::Far(b, to))) => give(far((a, from), (b, to))),
+        (Err(error), _) | (_, Err(error)) => give(Err(error)),
+        // Two file systems, though a directory or a source that isn't there comes first.
+        (Ok(Place::Local(from)), Ok(Place::Far(dir, to))) if !is_open(at.0) => {
+            give(far((NOBODY, from), (dir, to)))
+        }
+        (Ok(Place::Far(dir, from)), Ok(Place::Local(to))) if !is_open(at.1) => {
+            give(far((dir, from), (NOBODY, to)))
+        }
+        (Ok(Place::Far(dir, from)), _) => {
+            let mut found = crate::far::Stat::default();
+            let flags = libc::AT_SYMLINK_NOFOLLOW;
+            let exists = far!(px_stat(dir, from, flags, libc::STATX_TYPE, (&raw mut found).cast()));
+            give(exists.and(Err(libc::EXDEV)))
+        }
+        (Ok(Place::Local(_)), Ok(Place::Far(..))) => give(Err(libc::EXDEV)),
+    }
+}
+
+/// A description that nobody has: the far kernel then finds what is wrong, in its own order.
+const NOBODY: c_int = c_int::MAX;
+
+/// Whether a directory descriptor is one at all.
+fn is_open(dir: c_int) -> bool {
+    dir == libc::AT_FDCWD || table::fcntl_kernel(dir, libc::F_GETFD, 0).is_ok()
+}
+
+hooks! {
+    fn rename(from: *const c_char, to: *const c_char) -> c_int {
+        let here = libc::AT_FDCWD;
+        two((here, from), (here, to), |from, to| next(from, to), |(a, from), (b, to)| {
+            far!(px_rename(a, from, b, to, 0))
+        })
+    }
+
+    fn renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int {
+        two((from_dir, from), (to_dir, to), |from, to| next(from_dir, from, to_dir, to), |(a, from), (b, to)| {
+            far!(px_rename(a, from, b, to, 0))
+        })
+    }
+
+    fn renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint) -> c_int {
+        two((from_dir, from), (to_dir, to), |from, to| next(from_dir, from, to_dir, to, flags), |(a, from), (b, to)| {
+            far!(px_rename(a, from, b, to, flags))
+        })
+    }
+
+    fn link(from: *const c_char, to: *const c_char) -> c_int {
+        let here = libc::AT_FDCWD;
+        two((here, from), (here, to), |from, to| next(from, to), |(a, from), (b, to)| {
+            far!(px_link(a, from, b, to, 0))
+        })
+    }
+
+    fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
+        if let Some(entry) = linked_by_number(from, flags) {
+            return match place(to_dir, to, &mut Text::new()) {
+                Ok(Place::Far(dir, to)) => {
+                    give(far!(px_link(entry.dir(), EMPTY, dir, to, libc::AT_EMPTY_PATH)))
+                }
+                _ => give(Err(libc::EXDEV)),
+            };
+        }
+        let local = |from, to| next(from_dir, from, to_dir, to, flags);
+        two((from_dir, from), (to_dir, to), local, |(a, from), (b, to)| far!(px_link(a, from, b, to, flags)))
+    }
+
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+        far_or!(libc::AT_FDCWD, path, |path| next(target, path), |dir, path| link_to(target, dir, path))
+    }
+
+    fn symlinkat(target: *const c_char, at: c_int, path: *const c_char) -> c_int {
+        far_or!(at, path, |path| next(target, at, path), |dir, path| link_to(target, dir, path))
+    }
+
+    fn unlink(path: *const c_char) -> c_int {
+        far_or!(libc::AT_FDCWD, path, |path| next(path), |dir, path| far!(px_unlink(dir, path, 0)))
+    }
+
+    fn unlinkat(at: c_int, path: *const c_char, flags: c_int) -> c_int {
+        far_or!(at, path, |path| next(at, path, flags), |dir, path| far!(px_unlink(dir, path, flags)))
+    }
+
+    fn rmdir(path: *const c_char) -> c_int {
+        far_or!(libc::AT_FDCWD, path, |path| next(path), |dir, path| {
+            far!(px_unlink(dir, path, libc::AT_REMOVEDIR))
+        })
+    }
+
+    fn remove(path: *const c_char) -> c_int {
+        far_or!(libc::AT_FDCWD, path, |path| next(path), |dir, path| {
+            match far!(px_unlink(dir, path, 0)) {
+                Err(libc::EISDIR) => far!(px_unlink(dir, path, libc::AT_REMOVEDIR)),
+                other => other,
+            }
+        })
+    }
+
+    fn mkdir(path: *const c_char, mode: c_uint) -> c_int {
+        far_or!(libc::AT_FDCWD, path, |path| next(path, mode), |dir, path| {
+            far!(px_mkdir(dir, path, mode, state::umask()))
+        })
+    }
+
+    fn mkdirat(at: c_int, path: *const c_char, mode: c_uint) -> c_int {
+        far_or!(at, path, |path| next(at, path, mode), |dir, path| {
+            far!(px_mkdir(dir, path, mode, state::umask()))
+        })
+    }
+
+    fn mknod(path: *const c_char, mode: c_uint, dev: u64) -> c_int {
+        far_or!(libc::AT_FDCWD, path, |path| next(path, mode, dev), |dir, path| {
+            far!(px_mknod(dir, path, mode, dev, state::umask()))
+        })
+    }
+
+    fn mknodat(at: c_int, path: *const c_char, mode: c_uint, dev: u64) -> c_int {
+        far_or!(at, path, |path| next(at, path, mode, dev), |dir, path| {
+            far!(px_mknod(dir, path, mode, dev, state::umask()))
+        })
+    }
+
+    fn mkfifo(path: *const c_char, mode: c_uint) -> c_int {
+        far_or!(libc::AT_FDCWD, path, |path| next(path, mode), |dir, path| {
+            far!(px_mknod(dir, path, mode & 0o7777 | libc::S_IFIFO, 0, state::umask()))
+        })
+    }
+
+    fn mkfifoat(at: c_int, path: *const c_char, mode: c_uint) -> c_int {
+        far_or!(at, path, |path| next(at, path, mode), |dir, path| {
+            far!(px_mknod(dir, path, mode & 0o7777 | libc::S_IFIFO, 0, state::umask()))
+        })
+    }
+
+    fn readlink(path: *const c_char, to: *mut c_char, size: usize) -> isize {
+        far_or!(libc::AT_FDCWD, path, |path| next(path, to, size), |dir, path| read_link(dir, path, to, size))
+    }
+
+    fn readlinkat(at: c_int, path: *const c_char, to: *mut c_char, size: usize) -> isize {
+        far_or!(at, path, |path| next(at, path, to, size), |dir, path| read_link(dir, path, to, size))
+    }
+
+    fn umask(mask: c_uint) -> c_uint {
+        state::set_umask(mask);
+        next(mask)
+    }
+
+    fn chdir(path: *const c_char) -> c_int {
+        match place(libc::AT_FDCWD, path, &mut Text::new()) {
+            Ok(Place::Local(path)) => {
+                let result = next(path);
+                if result == 0 {
+                    moved_here();
+                }
+                result
+            }
+            Ok(Place::Far(dir, path)) => give(move_far(dir, path)),
+            Err(error) => give(Err(error)),
+        }
+    }
+
+    fn fchdir(fd: c_int) -> c_int {
+        match table::entry(fd) {
+            None => {
+                let result = next(fd);
+                if result == 0 {
+                    moved_here();
+                }
+                result
+            }
+            Some(entry) => give(move_far(entry.dir(), c".".as_ptr())),
+        }
+    }
+
+    fn getcwd(to: *mut c_char, size: usize) -> *mut c_char {
+        let Some(cwd) = state::far_cwd() else { return next(to, size) };
+        let mut text = Text::new();
+        match crate::far::name_of(cwd, &mut text) {
+            Ok(()) => give_text(&text, to, size),
+            Err(error) => {
+                set_errno(error);
+                std::ptr::null_mut()
+            }
+        }
+    }
+
+    fn get_current_dir_name() -> *mut c_char {
+        if state::far_cwd().is_none() {
+            return next();
+        }
+        getcwd(std::ptr::null_mut(), 0)
+    }
+
+    fn getwd(to: *mut c_char) -> *mut c_char {
+        if state::far_cwd().is_none() {
+            return next(to);
+        }
+        getcwd(to, paths::PATH_MAX)
+    }
+
+    fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
+        match place(libc::AT_FDCWD, path, &mut Text::new()) {
+            Ok(Place::Local(path)) => next(path, to),
+            Ok(Place::Far(dir, path)) => {
+                let mut text = Text::new();
+                let found = if *path == 0 { Err(libc::ENOENT) } else { open::canonical(dir, path, &mut text) };
+                match found {
+                    Ok(()) => give_text(&text, to, if to.is_null() { 0 } else { paths::PATH_MAX }),
+                    Err(error) => {
+                        set_errno(error);
+                        std::ptr::null_mut()
+                    }
+                }
+            }
+            Err(error) => {
+                set_errno(error);
+                std::ptr::null_mut()
+            }
+        }
+    }
+}
+
+/// A path in the program's memory, or in new memory.
+unsafe fn give_text(text: &Text, to: *mut c_char, size: usize) -> *mut c_char {
+    let bytes = text.as_bytes();
+    // SAFETY: memory of that size, the program's or new.
+    unsafe {
+        let (to, size) = if to.is_null() {
+            let size = if size == 0 { bytes.len() + 1 } else { size };
+            (libc::malloc(size).cast::<c_char>(), size)
+        } else {
+            if size == 0 {
+                set_errno(libc::EINVAL);
+                return std::ptr::null_mut();
+            }
+            (to, size)
+        };
+        if to.is_null() {
+            return to;
+        }
+        if bytes.len() >= size {
+            set_errno(libc::ERANGE);
+            return std::ptr::null_mut();
+        }
+        std::ptr::copy_nonoverlapping(text.as_ptr(), to, bytes.len() + 1);
+        to
+    }
+}
+
+/// `/proc/self/fd/N` of a forwarded descriptor, the usual way to name an `O_TMPFILE`.
+unsafe fn linked_by_number(path: *const c_char, flags: c_int) -> Option<Entry> {
+    if flags & libc::AT_SYMLINK_FOLLOW == 0 || path.is_null() {
+        return None;
+    }
+    // SAFETY: the program's string.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let number = bytes.strip_prefix(b"/proc/self/fd/")?;
+    table::entry(std::str::from_utf8(number).ok()?.parse().ok()?)
+}
+
+/// A link whose target, if it is below a prefix, is one at the far side too.
+fn link_to(target: *const c_char, dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
+    // SAFETY: the program's string.
+    let bytes = unsafe { CStr::from_ptr(target) }.to_bytes();
+    let mut text = Text::new();
+    let mut to = target;
+    if bytes.first() == Some(&b'/') {
+        let direct = state::with_prefixes(|prefixes| {
+            prefixes.iter().any(|prefix| paths::below(bytes, prefix.local).is_some())
+        });
+        if direct && state::with_prefixes(|all| paths::route(bytes, all, &mut text)) == paths::Route::Far {
+            to = text.as_ptr();
+        }
+    }
+    far!(px_symlink(to, dir, path))
+}
+
+fn read_link(dir: c_int, path: *const c_char, to: *mut c_char, size: usize) -> Result<isize, c_int> {
+    if size == 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut bytes = [0_u8; paths::PATH_MAX];
+    let mut room = bytes.len() as u64;
+    far!(px_readlink(dir, path, bytes.as_mut_ptr().cast(), &raw mut room))?;
+    let target = &bytes[..room as usize];
+    let mut text = Text::new();
+    let known = target.first() == Some(&b'/')
+        && state::with_prefixes(|prefixes| paths::local_of(target, prefixes, &mut text));
+    let target = if known { text.as_bytes() } else { target };
+    let length = target.len().min(size);
+    // SAFETY: the program's memory.
+    unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), to.cast(), length) };
+    Ok(length as isize)
+}
+
+/// The working directory is this kernel's again.
+fn moved_here() {
+    let before = errno();
+    if let Some(entry) = state::set_far_cwd(None) {
+        let _ = far!(px_close(entry.id(), 1));
+    }
+    state::refresh_local_cwd();
+    set_errno(before);
+}
+
+fn move_far(dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
+    // SAFETY: a string.
+    if unsafe { *path } == 0 {
+        return Err(libc::ENOENT);
+    }
+    let mut opened = Opened::default();
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    far!(px_open(dir, path, flags, 0, 0, (&raw mut opened).cast()))?;
+    let entry = Entry::new(opened.id, opened.mode);
+    let mut name = Text::new();
+    let allowed = far!(px_access(entry.dir(), c".".as_ptr(), libc::X_OK, libc::AT_EACCESS))
+        .and_then(|_| crate::far::name_of(entry, &mut name));
+    if let Err(error) = allowed {
+        let _ = far!(px_close(opened.id, 1));
+        return Err(error);
+    }
+    if let Some(before) = state::set_far_cwd(Some((entry, name.as_bytes()))) {
+        let _ = far!(px_close(before.id(), 1));
+    }
+    Ok(0)
+}
+
+aliases! {
+    __getcwd = getcwd, (to: *mut c_char, size: usize) -> *mut c_char;
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+    // SAFETY: the caller's string.
+    unsafe { realpath(path, std::ptr::null_mut()) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __realpath_chk(path: *const c_char, to: *mut c_char, _room: usize) -> *mut c_char {
+    // SAFETY: the caller's memory.
+    unsafe { realpath(path, to) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __getcwd_chk(to: *mut c_char, size: usize, room: usize) -> *mut c_char {
+    if size > room {
+        std::process::abort();
+    }
+    // SAFETY: the caller's memory.
+    unsafe { getcwd(to, size) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __readlink_chk(
+    path: *const c_char,
+    to: *mut c_char,
+    size: usize,
+    room: usize,
+) -> isize {
+    if size > room {
+        std::process::abort();
+    }
+    // SAFETY: the caller's memory.
+    unsafe { readlink(path, to, size) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __readlinkat_chk(
+    at: c_int,
+    path: *const c_char,
+    to: *mut c_char,
+    size: usize,
+    room: usize,
+) -> isize {
+    if size > room {
+        std::process::abort();
+    }
+    // SAFETY: the caller's memory.
+    unsafe { readlinkat(at, path, to, size) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __xmknod(_version: c_int, path: *const c_char, mode: c_uint, dev: *const u64) -> c_int {
+    // SAFETY: the caller's string and number.
+    unsafe { mknod(path, mode, *dev) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __xmknodat(
+    _version: c_int,
+    at: c_int,
+    path: *const c_char,
+    mode: c_uint,
+    dev: *const u64,
+) -> c_int {
+    // SAFETY: the caller's string and number.
+    unsafe { mknodat(at, path, mode, *dev) }
+}
+

@@ -1,0 +1,234 @@
+//! poll and select: regular files are always ready; sockets of the far side are asked there.
+//!
+//! Where local and far descriptors are waited for together, both are asked in turns that grow to ten
+//! milliseconds: what comes is noticed that late at most.
+
+use crate::far::far;
+use crate::real::{errno, give, hooks, set_errno, system_call};
+use crate::table;
+use crate::transport;
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+/// `struct px_pollfd`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FarPoll {
+    id: u32,
+    events: i16,
+    revents: i16,
+}
+
+/// Monotonic time.
+fn now() -> Duration {
+    // SAFETY: all zeros is a valid time.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    let asked = [libc::CLOCK_MONOTONIC as usize, (&raw mut time) as usize, 0, 0, 0, 0];
+    let _ = system_call(libc::SYS_clock_gettime, asked);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Asks the kernel about the local ones, for at most `wait`.
+fn poll_local(fds: &mut [libc::pollfd], wait: Option<Duration>, mask: *const c_void) -> Result<usize, c_int> {
+    let time = wait.map(|wait| libc::timespec {
+        tv_sec: wait.as_secs() as i64,
+        tv_nsec: i64::from(wait.subsec_nanos()),
+    });
+    let time = time.as_ref().map_or(0, |time| std::ptr::from_ref(time) as usize);
+    let arguments = [fds.as_mut_ptr() as usize, fds.len(), time, mask as usize, 8, 0];
+    system_call(libc::SYS_ppoll, arguments)
+}
+
+/// Asks about the far ones.
+fn poll_far(fds: &mut [libc::pollfd], sockets: &mut [FarPoll], timeout_ms: c_int) -> Result<(), c_int> {
+    let tag = transport::tag();
+    far!(px_poll(sockets.as_mut_ptr().cast(), sockets.len() as u32, timeout_ms, tag))?;
+    let mut answers = sockets.iter();
+    for fd in fds.iter_mut().filter(|fd| table::entry(fd.fd).is_some_and(|entry| !entry.is_prompt())) {
+        if let Some(answer) = answers.next() {
+            fd.revents = answer.revents;
+        }
+    }
+    Ok(())
+}
+
+fn wait_for(fds: &mut [libc::pollfd], wait: Option<Duration>, mask: *const c_void) -> Result<c_int, c_int> {
+    let until = wait.map(|wait| now() + wait);
+    let mut local = fds.to_vec();
+    let mut sockets = Vec::new();
+    let mut ready = false;
+    for (mine, fd) in local.iter_mut().zip(fds.iter_mut()) {
+        fd.revents = 0;
+        let Some(entry) = table::entry(fd.fd) else { continue };
+        mine.fd = -1;
+        if entry.is_prompt() {
+            fd.revents = fd.events & (libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM);
+            ready |= fd.revents != 0;
+        } else {
+            sockets.push(FarPoll { id: entry.id(), events: fd.events, revents: 0 });
+        }
+    }
+    let only_far = local.iter().all(|fd| fd.fd < 0) && mask.is_null();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let left = until.map(|until| until.saturating_sub(now()));
+        if !sockets.is_empty() {
+            let far_wait = if ready || !only_far { Some(Duration::ZERO) } else { left };
+            let milliseconds = far_wait.map_or(-1, |wait| wait.as_micros().div_ceil(1000).min(1 << 30) as c_int);
+            poll_far(fds, &mut sockets, milliseconds)?;
+            ready |= fds.iter().any(|fd| fd.revents != 0);
+        }
+        if !only_far || sockets.is_empty() {
+            let slice = if ready {
+                Some(Duration::ZERO)
+            } else if sockets.is_empty() {
+                left
+            } else {
+                Some(left.map_or(pause, |left| left.min(pause)))
+            };
+            poll_local(&mut local, slice, mask)?;
+        }
+        let mut count = 0;
+        for (mine, fd) in local.iter().zip(fds.iter_mut()) {
+            if mine.fd >= 0 {
+                fd.revents = mine.revents;
+            }
+            count += c_int::from(fd.revents != 0);
+        }
+        if count > 0 || until.is_some_and(|until| until <= now()) || (sockets.is_empty() && ready) {
+            return Ok(count);
+        }
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}
+
+fn involves(fds: &[libc::pollfd]) -> bool {
+    table::any() && fds.iter().any(|fd| table::entry(fd.fd).is_some())
+}
+
+unsafe fn slice<'a>(fds: *mut libc::pollfd, count: libc::nfds_t) -> &'a mut [libc::pollfd] {
+    if count == 0 || fds.is_null() {
+        return &mut [];
+    }
+    // SAFETY: the program's array.
+    unsafe { std::slice::from_raw_parts_mut(fds, count as usize) }
+}
+
+hooks! {
+    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+        if !table::any() || !involves(slice(fds, count)) {
+            return next(fds, count, timeout);
+        }
+        let wait = u64::try_from(timeout).ok().map(Duration::from_millis);
+        give(wait_for(slice(fds, count), wait, std::ptr::null()))
+    }
+
+    fn ppoll(
+        fds: *mut libc::pollfd, count: libc::nfds_t, timeout: *const libc::timespec, mask: *const libc::sigset_t,
+    ) -> c_int {
+        if !table::any() || !involves(slice(fds, count)) {
+            return next(fds, count, timeout, mask);
+        }
+        let wait = timeout.as_ref().map(|time| Duration::new(time.tv_sec as u64, time.tv_nsec as u32));
+        give(wait_for(slice(fds, count), wait, mask.cast()))
+    }
+
+    fn select(
+        count: c_int, readable: *mut libc::fd_set, writable: *mut libc::fd_set, special: *mut libc::fd_set,
+        timeout: *mut libc::timeval,
+    ) -> c_int {
+        if !table::any() {
+            return next(count, readable, writable, special, timeout);
+        }
+        let wait = timeout.as_ref().map(|time| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000));
+        let start = now();
+        let outcome = select_by_poll(count, [readable, writable, special], wait, std::ptr::null());
+        if let (Some(time), Some(wait)) = (timeout.as_mut(), wait) {
+            // Linux says what is left.
+            let left = wait.saturating_sub(now() - start);
+            (time.tv_sec, time.tv_usec) = (left.as_secs() as i64, i64::from(left.subsec_micros()));
+        }
+        give(outcome)
+    }
+
+    fn pselect(
+        count: c_int, readable: *mut libc::fd_set, writable: *mut libc::fd_set, special: *mut libc::fd_set,
+        timeout: *const libc::timespec, mask: *const libc::sigset_t,
+    ) -> c_int {
+        if !table::any() {
+            return next(count, readable, writable, special, timeout, mask);
+        }
+        let wait = timeout.as_ref().map(|time| Duration::new(time.tv_sec as u64, time.tv_nsec as u32));
+        give(select_by_poll(count, [readable, writable, special], wait, mask.cast()))
+    }
+
+    fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
+        match table::entry(fd) {
+            None => next(epoll, operation, fd, event),
+            // As the kernel says of regular files; of sockets it is a limit, and programs fall back to poll.
+            Some(_) => give(Err(libc::EPERM)),
+        }
+    }
+}
+
+/// Words of a descriptor set.
+unsafe fn is_in(set: *mut libc::fd_set, fd: c_int) -> bool {
+    // SAFETY: the program's set, as large as its count says.
+    !set.is_null() && unsafe { *set.cast::<u64>().add(fd as usize / 64) } & 1 << (fd % 64) != 0
+}
+
+unsafe fn put(set: *mut libc::fd_set, fd: c_int, on: bool) {
+    if set.is_null() {
+        return;
+    }
+    // SAFETY: as above.
+    unsafe {
+        let word = set.cast::<u64>().add(fd as usize / 64);
+        *word = if on { *word | 1 << (fd % 64) } else { *word & !(1 << (fd % 64)) };
+    }
+}
+
+unsafe fn select_by_poll(
+    count: c_int,
+    sets: [*mut libc::fd_set; 3],
+    wait: Option<Duration>,
+    mask: *const c_void,
+) -> Result<c_int, c_int> {
+    const ASKED: [i16; 3] =
+        [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
+    const MEANT: [i16; 3] = [
+        libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR,
+        libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR,
+        libc::POLLPRI,
+    ];
+    if count < 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut fds = Vec::new();
+    for fd in 0..count {
+        // SAFETY: the program's sets.
+        let asked = unsafe { sets.map(|set| is_in(set, fd)) };
+        let events = (0..3).filter(|at| asked[*at]).fold(0, |events, at| events | ASKED[at]);
+        if events != 0 {
+            fds.push(libc::pollfd { fd, events, revents: 0 });
+        }
+    }
+    let before = errno();
+    wait_for(&mut fds, wait, mask)?;
+    set_errno(before);
+    if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+        return Err(libc::EBADF);
+    }
+    let mut ready = 0;
+    for fd in &fds {
+        for (at, set) in sets.iter().enumerate() {
+            // SAFETY: the program's sets.
+            unsafe {
+                let is_ready = is_in(*set, fd.fd) && fd.revents & MEANT[at] != 0;
+                ready += c_int::from(is_ready);
+                put(*set, fd.fd, is_ready);
+            }
+        }
+    }
+    Ok(ready)
+}

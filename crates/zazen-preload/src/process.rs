@@ -1,0 +1,566 @@
+//! fork, exec and their kin: what a new process, or a new program in the same one, takes over.
+//!
+//! fork: the parent asks the far side to keep a copy of its descriptions, which the child claims with a session
+//! of its own. exec: the environment says which placeholder (by its inode, which dup and spawn don't change)
+//! stands for which description; the new program looks which of them it has.
+//!
+//! Invariant: this library's settings are in every environment that a program is started with.
+
+use crate::far::{self, HELLO_EXEC, HELLO_FORK, Hello, Place, far, place};
+use crate::paths::Text;
+use crate::real::{give, hooks, set_errno, system_call};
+use crate::table::{self, Entry};
+use crate::{data, state, stdio, transport};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PRELOAD: &CStr = c"LD_PRELOAD";
+
+/// What every program that is started gets: as this one got it.
+static mut INHERITED: Vec<CString> = Vec::new();
+
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+}
+
+/// The token of a fork in progress, from the parent's side of it.
+static TOKEN: AtomicU64 = AtomicU64::new(0);
+
+/// Called once, when the library is loaded.
+pub(crate) fn begin() {
+    for name in [PRELOAD, state::FORWARD, state::SOCKET, state::OPTIONS] {
+        if let Some(value) = state::variable(name) {
+            let text = [name.to_bytes(), b"=", value].concat();
+            if let Ok(text) = CString::new(text) {
+                // SAFETY: there is one thread; nobody else writes it.
+                unsafe { (*(&raw mut INHERITED)).push(text) };
+            }
+        }
+    }
+    // SAFETY: functions that live for ever.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+    if state::aborts_on_escape() {
+        // SAFETY: a function that lives for ever.
+        unsafe { libc::atexit(table::look_for_escapes) };
+    }
+    data::refresh_limit();
+    if let Some(handed) = state::variable(state::HANDED) {
+        let handed = handed.to_vec();
+        // SAFETY: a name; there is one thread.
+        unsafe { libc::unsetenv(state::HANDED.as_ptr()) };
+        take_over(&handed);
+    }
+}
+
+extern "C" fn before_fork() {
+    let mut token = 0;
+    if table::any() && far!(px_fork(&raw mut token)).is_err() {
+        token = 0;
+    }
+    TOKEN.store(token, Ordering::Release);
+}
+
+extern "C" fn after_fork() {}
+
+extern "C" fn in_child() {
+    transport::forget();
+    state::after_fork();
+    let token = TOKEN.load(Ordering::Acquire);
+    if token != 0 {
+        let mut hello = Hello::new(HELLO_FORK, transport::key());
+        (hello.token, hello.keep_all) = (token, 1);
+        let _ = transport::begin_with(hello, &[]);
+    }
+}
+
+/// One description in the environment.
+struct Handed {
+    inode: u64,
+    id: u32,
+    mode: u32,
+}
+
+fn hex(bytes: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(bytes).ok()?, 16).ok()
+}
+
+/// `KIND,KEY,TOKEN,CWD;INODE,ID,MODE;…`, all hexadecimal.
+fn parse(text: &[u8]) -> Option<([u64; 4], Vec<Handed>)> {
+    let mut parts = text.split(|byte| *byte == b';');
+    let mut head = [0; 4];
+    for (field, slot) in parts.next()?.split(|byte| *byte == b',').zip(&mut head) {
+        *slot = hex(field)?;
+    }
+    let mut all = Vec::new();
+    for part in parts {
+        let mut fields = part.split(|byte| *byte == b',').filter_map(hex);
+        let (inode, id, mode) = (fields.next()?, fields.next()?, fields.next()?);
+        all.push(Handed { inode, id: id as u32, mode: mode as u32 });
+    }
+    Some((head, all))
+}
+
+/// Takes over what the program before, or the one that spawned this, had open.
+fn take_over(text: &[u8]) {
+    let Some(([kind, key, token, cwd], handed)) = parse(text) else { return };
+    let mut keep = Vec::new();
+    let mut found = Vec::new();
+    for fd in open_descriptors() {
+        let Some(inode) = table::placeholder_inode(fd) else { continue };
+        if let Some(handed) = handed.iter().find(|handed| handed.inode == inode) {
+            keep.push(handed.id);
+            found.push((fd, Entry::new(handed.id, handed.mode)));
+        }
+    }
+    let far_cwd = (cwd != 0).then(|| Entry::new(cwd as u32, libc::S_IFDIR));
+    keep.extend(far_cwd.map(Entry::id));
+    keep.sort_unstable();
+    keep.dedup();
+    // Also with nothing to keep: what the far side holds for us is to be dropped.
+    if kind as u32 == HELLO_EXEC {
+        transport::adopt(key);
+    }
+    let mut hello = Hello::new(kind as u32, transport::key());
+    hello.token = token;
+    if transport::begin_with(hello, &keep).is_err() {
+        return;
+    }
+    for (fd, entry) in &found {
+        table::set(*fd, *entry);
+    }
+    if let Some(cwd) = far_cwd {
+        // One that was removed has no name any more.
+        let mut name = Text::new();
+        let _ = far::name_of(cwd, &mut name);
+        state::set_far_cwd(Some((cwd, name.as_bytes())));
+    }
+    if found.iter().any(|(fd, _)| *fd < 3) {
+        stdio::take_over_standard_streams();
+    }
+}
+
+/// Numbers of this process's descriptors, past every hook.
+fn open_descriptors() -> Vec<c_int> {
+    let mut all = Vec::new();
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let path = c"/proc/self/fd".as_ptr() as usize;
+    let opened = system_call(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags as usize, 0, 0, 0]);
+    let Ok(listing) = opened else { return (0..1024).collect() };
+    let mut buffer = [0_u64; 512];
+    while let Ok(got @ 1..) =
+        system_call(libc::SYS_getdents64, [listing, buffer.as_mut_ptr() as usize, 4096, 0, 0, 0])
+    {
+        let mut at = 0;
+        while at < got {
+            // SAFETY: the kernel's entries, whole ones.
+            let (name, length) = unsafe {
+                let entry = buffer.as_ptr().cast::<u8>().add(at).cast::<libc::dirent64>();
+                let name = CStr::from_ptr((&raw const (*entry).d_name).cast());
+                (name.to_bytes(), (&raw const (*entry).d_reclen).read() as usize)
+            };
+            let number = std::str::from_utf8(name).ok().and_then(|name| name.parse::<c_int>().ok());
+            all.extend(number.filter(|fd| *fd != listing as c_int));
+            at += length;
+        }
+    }
+    table::close_kernel(listing as c_int);
+    all
+}
+
+/// What a started program needs to know of what is open here.
+fn describe(kind: u32, token: u64) -> CString {
+    use std::fmt::Write;
+    let cwd = state::far_cwd().map_or(0, Entry::id);
+    let mut text = String::from("ZAZEN_FORWARD_FDS=");
+    let _ = write!(text, "{kind:x},{:x},{token:x},{cwd:x}", transport::key());
+    let mut told: Vec<u32> = Vec::new();
+    for (fd, entry) in table::each() {
+        if told.contains(&entry.id()) {
+            continue;
+        }
+        if let Some(inode) = table::placeholder_inode(fd) {
+            told.push(entry.id());
+            let _ = write!(text, ";{inode:x},{:x},{:x}", entry.id(), entry.kind());
+        }
+    }
+    CString::new(text).unwrap_or_default()
+}
+
+/// An environment for a program: the given one, with this library's settings.
+struct Environment {
+    pointers: Vec<*const c_char>,
+    _handed: Option<CString>,
+}
+
+impl Environment {
+    /// # Safety
+    ///
+    /// `given` is an environment, or NULL; it must outlive this.
+    unsafe fn new(given: *const *const c_char, handed: Option<CString>) -> Environment {
+        let mut pointers = Vec::new();
+        let mut at = given;
+        // SAFETY: ends with NULL; strings live as long as the caller says.
+        unsafe {
+            while !at.is_null() && !(*at).is_null() {
+                if !CStr::from_ptr(*at).to_bytes().starts_with(b"ZAZEN_FORWARD_FDS=") {
+                    pointers.push(*at);
+                }
+                at = at.add(1);
+            }
+            for setting in &*(&raw const INHERITED) {
+                let name = setting.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
+                let there = pointers.iter().any(|known| {
+                    CStr::from_ptr(*known).to_bytes().strip_prefix(name).is_some_and(|rest| rest.starts_with(b"="))
+                });
+                if !there {
+                    pointers.push(setting.as_ptr());
+                }
+            }
+        }
+        pointers.extend(handed.as_ref().map(|handed| handed.as_ptr()));
+        pointers.push(std::ptr::null());
+        Environment { pointers, _handed: handed }
+    }
+
+    fn as_ptr(&self) -> *const *const c_char {
+        self.pointers.as_ptr()
+    }
+}
+
+/// Whether a new program in this process would have anything to take over.
+fn hands_on() -> bool {
+    table::any()
+}
+
+type Arguments = *const *const c_char;
+
+/// A far program as this kernel can start it.
+enum Program {
+    /// A copy in memory.
+    Copy(c_int),
+    /// A script, its interpreter and that one's argument.
+    Script(CString, Option<CString>),
+}
+
+/// Fetches a far program.
+fn fetch(dir: c_int, path: *const c_char) -> Result<Program, c_int> {
+    far!(px_access(dir, path, libc::X_OK, libc::AT_EACCESS))?;
+    let mut opened = far::Opened::default();
+    far!(px_open(dir, path, libc::O_RDONLY, 0, 0, (&raw mut opened).cast()))?;
+    let entry = Entry::new(opened.id, opened.mode);
+    let program = if entry.kind() == libc::S_IFREG { copy_program(entry) } else { Err(libc::EACCES) };
+    let _ = far!(px_close(opened.id, 1));
+    program
+}
+
+fn copy_program(entry: Entry) -> Result<Program, c_int> {
+    let mut piece = vec![0_u8; 1 << 20];
+    let got = data::read_far(entry, piece.as_mut_ptr().cast(), piece.len(), 0, 0)? as usize;
+    if let Some(line) = piece[..got].strip_prefix(b"#!") {
+        return script(line.split(|byte| *byte == b'\n').next().unwrap_or_default());
+    }
+    let name = c"zazen-program".as_ptr() as usize;
+    let fd = system_call(libc::SYS_memfd_create, [name, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0])?;
+    let (mut at, mut got) = (0, got);
+    while got > 0 {
+        let mut done = 0;
+        while done < got {
+            let from = piece[done..].as_ptr() as usize;
+            done += system_call(libc::SYS_write, [fd, from, got - done, 0, 0, 0])?;
+        }
+        at += got as i64;
+        got = data::read_far(entry, piece.as_mut_ptr().cast(), piece.len(), at, 0)? as usize;
+    }
+    Ok(Program::Copy(fd as c_int))
+}
+
+fn script(line: &[u8]) -> Result<Program, c_int> {
+    let line = line.trim_ascii();
+    let (interpreter, argument) = match line.iter().position(|byte| *byte == b' ' || *byte == b'\t') {
+        Some(at) => (&line[..at], Some(line[at..].trim_ascii())),
+        None => (line, None),
+    };
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| libc::ENOEXEC);
+    if interpreter.is_empty() {
+        return Err(libc::ENOEXEC);
+    }
+    Ok(Program::Script(text(interpreter)?, argument.map(text).transpose()?))
+}
+
+/// The arguments of a script's interpreter.
+unsafe fn script_arguments(
+    interpreter: &CStr,
+    argument: Option<&CString>,
+    path: *const c_char,
+    arguments: Arguments,
+) -> Vec<*const c_char> {
+    let mut all = vec![interpreter.as_ptr()];
+    all.extend(argument.map(|argument| argument.as_ptr()));
+    all.push(path);
+    // SAFETY: the program's array, which ends with NULL.
+    unsafe {
+        let mut at = arguments;
+        while !at.is_null() && !(*at).is_null() {
+            at = at.add(1);
+            all.push(*at);
+        }
+        if all.last().is_some_and(|last| !last.is_null()) {
+            all.push(std::ptr::null());
+        }
+    }
+    all
+}
+
+hooks! {
+    fn execve(path: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+        if !state::is_active() {
+            return next(path, arguments, environment);
+        }
+        let mut text = Text::new();
+        let (dir, far_path) = match place(libc::AT_FDCWD, path, &mut text) {
+            Ok(Place::Local(path)) => {
+                return announced(environment, |environment| next(path, arguments, environment));
+            }
+            Ok(Place::Far(dir, path)) => (dir, path),
+            Err(error) => return give(Err(error)),
+        };
+        match fetch(dir, far_path) {
+            Err(error) => give(Err(error)),
+            Ok(Program::Copy(fd)) => announced(environment, |environment| {
+                let flags = libc::AT_EMPTY_PATH as usize;
+                let empty = c"".as_ptr() as usize;
+                let call = [fd as usize, empty, arguments as usize, environment as usize, flags, 0];
+                let outcome = system_call(libc::SYS_execveat, call);
+                table::close_kernel(fd);
+                give(outcome.map(|_| 0))
+            }),
+            Ok(Program::Script(interpreter, argument)) => {
+                let all = script_arguments(&interpreter, argument.as_ref(), path, arguments);
+                announced(environment, |environment| next(interpreter.as_ptr(), all.as_ptr(), environment))
+            }
+        }
+    }
+
+    fn execv(path: *const c_char, arguments: Arguments) -> c_int {
+        if !state::is_active() {
+            return next(path, arguments);
+        }
+        execve(path, arguments, environ as Arguments)
+    }
+
+    fn execvp(file: *const c_char, arguments: Arguments) -> c_int {
+        if !state::is_active() {
+            return next(file, arguments);
+        }
+        search(file, arguments, environ as Arguments)
+    }
+
+    fn execvpe(file: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+        if !state::is_active() {
+            return next(file, arguments, environment);
+        }
+        search(file, arguments, environment)
+    }
+
+    fn fexecve(fd: c_int, arguments: Arguments, environment: Arguments) -> c_int {
+        if !state::is_active() {
+            return next(fd, arguments, environment);
+        }
+        let Some(entry) = table::entry(fd) else {
+            return announced(environment, |environment| next(fd, arguments, environment));
+        };
+        match copy_program(entry) {
+            Ok(Program::Copy(copy)) => announced(environment, |environment| {
+                let outcome = next(copy, arguments, environment);
+                table::close_kernel(copy);
+                outcome
+            }),
+            Ok(Program::Script(..)) => give(Err(libc::ENOENT)),
+            Err(error) => give(Err(error)),
+        }
+    }
+
+    fn vfork() -> libc::pid_t {
+        // A child that shares this memory would change this table.
+        libc::fork()
+    }
+
+    fn posix_spawn(
+        pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: Arguments, environment: Arguments,
+    ) -> c_int {
+        if !state::is_active() {
+            return next(pid, path, actions, attributes, arguments, environment);
+        }
+        let mut text = Text::new();
+        let environment = spawned(environment);
+        match place(libc::AT_FDCWD, path, &mut text) {
+            Ok(Place::Local(path)) => next(pid, path, actions, attributes, arguments, environment.as_ptr()),
+            Ok(Place::Far(dir, far_path)) => match fetch(dir, far_path) {
+                Err(error) => error,
+                Ok(Program::Copy(fd)) => {
+                    // Its name is looked up in the child, which has the descriptor until it executes.
+                    let name = format!("/proc/self/fd/{fd}\0");
+                    let name = name.as_ptr().cast();
+                    let outcome = next(pid, name, actions, attributes, arguments, environment.as_ptr());
+                    table::close_kernel(fd);
+                    outcome
+                }
+                Ok(Program::Script(interpreter, argument)) => {
+                    let all = script_arguments(&interpreter, argument.as_ref(), path, arguments);
+                    let name = interpreter.as_ptr();
+                    next(pid, name, actions, attributes, all.as_ptr(), environment.as_ptr())
+                }
+            },
+            Err(error) => error,
+        }
+    }
+
+    fn posix_spawnp(
+        pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: Arguments, environment: Arguments,
+    ) -> c_int {
+        if !state::is_active() {
+            return next(pid, file, actions, attributes, arguments, environment);
+        }
+        if CStr::from_ptr(file).to_bytes().contains(&b'/') {
+            return posix_spawn(pid, file, actions, attributes, arguments, environment);
+        }
+        // Searched here, so that far folders of PATH count.
+        let name = CStr::from_ptr(file).to_bytes();
+        let paths = state::variable(c"PATH").unwrap_or(b"/bin:/usr/bin").to_vec();
+        for folder in paths.split(|byte| *byte == b':') {
+            let folder: &[u8] = if folder.is_empty() { b"." } else { folder };
+            let Ok(full) = CString::new([folder, b"/", name].concat()) else { continue };
+            if crate::metadata::euidaccess(full.as_ptr(), libc::X_OK) == 0 {
+                return posix_spawn(pid, full.as_ptr(), actions, attributes, arguments, environment);
+            }
+        }
+        let environment = spawned(environment);
+        next(pid, file, actions, attributes, arguments, environment.as_ptr())
+    }
+
+    fn posix_spawn_file_actions_addopen(
+        actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t,
+    ) -> c_int {
+        match place(libc::AT_FDCWD, path, &mut Text::new()) {
+            Ok(Place::Local(path)) => next(actions, fd, path, flags, mode),
+            // Opened now, by this process: the child has no hooks before it executes.
+            Ok(Place::Far(dir, path)) => {
+                match crate::open::open_far(dir, path, flags | libc::O_CLOEXEC, mode) {
+                    Ok(opened) => libc::posix_spawn_file_actions_adddup2(actions.cast(), opened, fd),
+                    Err(error) => error,
+                }
+            }
+            Err(error) => error,
+        }
+    }
+
+    fn system(command: *const c_char) -> c_int {
+        if !state::is_active() || command.is_null() {
+            return next(command);
+        }
+        with_environment(|| next(command))
+    }
+
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+        if !state::is_active() {
+            return next(command, mode);
+        }
+        with_environment(|| next(command, mode))
+    }
+}
+
+/// Runs an exec with the settings in its environment and the far side told; it returns only on failure.
+unsafe fn announced(environment: Arguments, exec: impl FnOnce(Arguments) -> c_int) -> c_int {
+    let handed = hands_on();
+    if handed {
+        let _ = far!(px_exec(1));
+    }
+    let text = handed.then(|| describe(HELLO_EXEC, 0));
+    // SAFETY: the program's environment.
+    let environment = unsafe { Environment::new(environment, text) };
+    let outcome = exec(environment.as_ptr());
+    let error = crate::real::errno();
+    if handed {
+        let _ = far!(px_exec(0));
+    }
+    set_errno(error);
+    outcome
+}
+
+/// The environment of a program that is started beside this one.
+unsafe fn spawned(environment: Arguments) -> Environment {
+    let mut token = 0;
+    let handed = table::any() && far!(px_fork(&raw mut token)).is_ok();
+    let text = handed.then(|| describe(HELLO_FORK, token));
+    // SAFETY: the program's environment.
+    unsafe { Environment::new(environment, text) }
+}
+
+/// For functions of libc that start programs by themselves, with this process's environment.
+unsafe fn with_environment<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: libc's variable; it is put back before anybody could free what stands in it.
+    unsafe {
+        let before = environ;
+        let environment = spawned(before as Arguments);
+        environ = environment.as_ptr().cast_mut().cast();
+        let result = body();
+        environ = before;
+        result
+    }
+}
+
+/// execvp: PATH is searched here, so that each attempt is a hook's.
+unsafe fn search(file: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+    // SAFETY: the program's strings and arrays.
+    unsafe {
+        let name = CStr::from_ptr(file).to_bytes();
+        if name.is_empty() {
+            return give(Err(libc::ENOENT));
+        }
+        if name.contains(&b'/') {
+            return execute_or_shell(file, arguments, environment);
+        }
+        let paths = state::variable(c"PATH").unwrap_or(b"/bin:/usr/bin").to_vec();
+        let mut denied = false;
+        for folder in paths.split(|byte| *byte == b':') {
+            let folder: &[u8] = if folder.is_empty() { b"." } else { folder };
+            let Ok(full) = CString::new([folder, b"/", name].concat()) else { continue };
+            execute_or_shell(full.as_ptr(), arguments, environment);
+            match crate::real::errno() {
+                libc::EACCES => denied = true,
+                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+                _ => return -1,
+            }
+        }
+        give(Err(if denied { libc::EACCES } else { libc::ENOENT }))
+    }
+}
+
+/// execve, and /bin/sh for a script that doesn't say what reads it.
+unsafe fn execute_or_shell(path: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+    // SAFETY: the program's strings and arrays.
+    unsafe {
+        let outcome = execve(path, arguments, environment);
+        if crate::real::errno() != libc::ENOEXEC {
+            return outcome;
+        }
+        let all = script_arguments(c"/bin/sh", None, path, arguments);
+        execve(c"/bin/sh".as_ptr(), all.as_ptr(), environment)
+    }
+}
+
+/// For variadic.c.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn zazen_preload_execve(path: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { execve(path, arguments, environment) }
+}
+
+/// For variadic.c.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn zazen_preload_execvpe(file: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { execvpe(file, arguments, environment) }
+}

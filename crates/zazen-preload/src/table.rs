@@ -1,0 +1,214 @@
+//! Which descriptors are forwarded, and to what.
+//!
+//! Each forwarded descriptor is a kernel descriptor too: a placeholder, an unconnected socket with which nothing
+//! can be done, so that numbers, `FD_CLOEXEC`, dup and /proc/self/fd are the kernel's own. What slips past this
+//! library fails (reading: EINVAL, writing: ENOTCONN) instead of going somewhere. In test mode it is one end of a pair,
+//! and what is written to it past this library ends the process.
+//!
+//! Invariants: an entry is cleared before its number is free in the kernel, and set after it was taken; a
+//! description's count is that of the entries that name it. Lookups take no lock.
+
+use crate::real::system_call;
+use crate::state;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+/// Descriptors above this are never forwarded.
+const FDS_MAX: usize = 1 << 20;
+
+static TABLE: [AtomicU64; FDS_MAX] = [const { AtomicU64::new(0) }; FDS_MAX];
+static COUNTS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
+/// One more than the highest number that was ever forwarded.
+static END: AtomicI32 = AtomicI32::new(0);
+/// Forwarded descriptors now.
+static LIVE: AtomicU32 = AtomicU32::new(0);
+
+/// What a forwarded descriptor stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry(u64);
+
+impl Entry {
+    /// `mode` is st_mode; ids are not 0.
+    pub(crate) fn new(id: u32, mode: u32) -> Entry {
+        Entry(u64::from(id) | u64::from(mode & libc::S_IFMT) << 32)
+    }
+
+    /// The far side's number.
+    pub(crate) fn id(self) -> u32 {
+        (self.0 & 0xffff_ffff) as u32
+    }
+
+    /// The file type bits of st_mode.
+    pub(crate) fn kind(self) -> u32 {
+        (self.0 >> 32) as u32 & libc::S_IFMT
+    }
+
+    /// Whether reading and writing end by themselves.
+    pub(crate) fn is_prompt(self) -> bool {
+        matches!(self.kind(), libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK)
+    }
+
+    pub(crate) fn is_socket(self) -> bool {
+        self.kind() == libc::S_IFSOCK
+    }
+
+    /// As the base of a relative path.
+    pub(crate) fn dir(self) -> c_int {
+        self.id() as c_int
+    }
+}
+
+/// The entry of a descriptor, if it is forwarded.
+#[inline(always)]
+pub(crate) fn entry(fd: c_int) -> Option<Entry> {
+    // Nothing was ever forwarded: the usual case of the usual process.
+    if fd >= END.load(Ordering::Relaxed) || fd < 0 {
+        return None;
+    }
+    let value = TABLE[fd as usize].load(Ordering::Acquire);
+    (value != 0).then_some(Entry(value))
+}
+
+/// Whether anything is forwarded now.
+pub(crate) fn any() -> bool {
+    LIVE.load(Ordering::Relaxed) != 0
+}
+
+/// One more than the highest number that may be forwarded.
+pub(crate) fn end() -> c_int {
+    END.load(Ordering::Relaxed)
+}
+
+/// Marks a kernel descriptor as forwarded; false if its number is too high.
+pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
+    let Some(slot) = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)) else { return false };
+    COUNTS[entry.id() as usize % FDS_MAX].fetch_add(1, Ordering::AcqRel);
+    LIVE.fetch_add(1, Ordering::AcqRel);
+    slot.store(entry.0, Ordering::Release);
+    END.fetch_max(fd + 1, Ordering::AcqRel);
+    true
+}
+
+/// Takes the entry away: what it was, and whether it was the description's last.
+pub(crate) fn take(fd: c_int) -> Option<(Entry, bool)> {
+    let value = TABLE.get(usize::try_from(fd).ok()?)?.swap(0, Ordering::AcqRel);
+    if value == 0 {
+        return None;
+    }
+    LIVE.fetch_sub(1, Ordering::AcqRel);
+    let entry = Entry(value);
+    let before = COUNTS[entry.id() as usize % FDS_MAX].fetch_sub(1, Ordering::AcqRel);
+    if state::aborts_on_escape() {
+        look_for_escape(entry.id(), before == 1);
+    }
+    Some((entry, before == 1))
+}
+
+/// One more reference that is no descriptor: the working directory.
+pub(crate) fn hold(entry: Entry) {
+    COUNTS[entry.id() as usize % FDS_MAX].fetch_add(1, Ordering::AcqRel);
+    LIVE.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Gives [`hold`] back; whether it was the last reference.
+pub(crate) fn release(entry: Entry) -> bool {
+    LIVE.fetch_sub(1, Ordering::AcqRel);
+    COUNTS[entry.id() as usize % FDS_MAX].fetch_sub(1, Ordering::AcqRel) == 1
+}
+
+/// All forwarded descriptors.
+pub(crate) fn each() -> impl Iterator<Item = (c_int, Entry)> {
+    (0..end()).filter_map(|fd| entry(fd).map(|entry| (fd, entry)))
+}
+
+/// In test mode: the other ends of placeholders, by description; one more than the descriptor.
+static PEERS: [AtomicI32; FDS_MAX] = [const { AtomicI32::new(0) }; FDS_MAX];
+/// Whether a descriptor is such an end, which programs must not touch.
+static IS_PEER: [AtomicBool; FDS_MAX] = [const { AtomicBool::new(false) }; FDS_MAX];
+
+/// A new placeholder, and in test mode the end at which an escape arrives.
+pub(crate) fn placeholder(close_on_exec: bool) -> Result<(c_int, Option<c_int>), c_int> {
+    let kind = libc::SOCK_STREAM | if close_on_exec { libc::SOCK_CLOEXEC } else { 0 };
+    if !state::aborts_on_escape() {
+        let fd = system_call(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0])?;
+        return Ok((fd as c_int, None));
+    }
+    let mut pair = [0 as c_int; 2];
+    let arguments = [libc::AF_UNIX as usize, kind as usize, 0, pair.as_mut_ptr() as usize, 0, 0];
+    system_call(libc::SYS_socketpair, arguments)?;
+    let high = fcntl_kernel(pair[1], libc::F_DUPFD_CLOEXEC, 512)?;
+    close_kernel(pair[1]);
+    // Reading past the library must not wait for ever: it fails with EAGAIN.
+    let soon = libc::timeval { tv_sec: 0, tv_usec: 1000 };
+    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_RCVTIMEO as usize);
+    let arguments = [pair[0] as usize, level, option, (&raw const soon) as usize, size_of_val(&soon), 0];
+    let _ = system_call(libc::SYS_setsockopt, arguments);
+    Ok((pair[0], Some(high)))
+}
+
+/// Remembers the end at which an escape from this description arrives.
+pub(crate) fn watch(id: u32, peer: c_int) {
+    if let Some(is_peer) = usize::try_from(peer).ok().and_then(|peer| IS_PEER.get(peer)) {
+        is_peer.store(true, Ordering::Release);
+        PEERS[id as usize % FDS_MAX].store(peer + 1, Ordering::Release);
+    }
+}
+
+/// Whether a descriptor is the other end of a placeholder.
+pub(crate) fn is_peer(fd: c_int) -> bool {
+    state::aborts_on_escape()
+        && usize::try_from(fd).ok().and_then(|fd| IS_PEER.get(fd)).is_some_and(|peer| peer.load(Ordering::Acquire))
+}
+
+/// All such ends.
+pub(crate) fn peers() -> impl Iterator<Item = c_int> {
+    let end = if state::aborts_on_escape() { FDS_MAX } else { 0 };
+    (0..end).filter(|fd| IS_PEER[*fd].load(Ordering::Relaxed)).map(|fd| fd as c_int)
+}
+
+/// Aborts if somebody wrote to the placeholder past this library; then lets the other end go, if `last`.
+pub(crate) fn look_for_escape(id: u32, last: bool) {
+    let slot = &PEERS[id as usize % FDS_MAX];
+    let peer = slot.load(Ordering::Acquire) - 1;
+    if peer < 0 {
+        return;
+    }
+    let mut bytes: c_int = 0;
+    let arguments = [peer as usize, libc::FIONREAD as usize, (&raw mut bytes) as usize, 0, 0, 0];
+    if system_call(libc::SYS_ioctl, arguments).is_ok() && bytes > 0 {
+        let words = b"zazen: something was written to a forwarded descriptor past the preload library\n";
+        let _ = system_call(libc::SYS_write, [2, words.as_ptr() as usize, words.len(), 0, 0, 0]);
+        std::process::abort();
+    }
+    if last && slot.compare_exchange(peer + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        IS_PEER[peer as usize].store(false, Ordering::Release);
+        close_kernel(peer);
+    }
+}
+
+/// At the end of the process.
+pub(crate) extern "C" fn look_for_escapes() {
+    if state::aborts_on_escape() {
+        for (_, entry) in each() {
+            look_for_escape(entry.id(), false);
+        }
+    }
+}
+
+/// The inode of a descriptor if it could be a placeholder: it names the same one in every process.
+pub(crate) fn placeholder_inode(fd: c_int) -> Option<u64> {
+    // SAFETY: all zeros is a valid stat.
+    let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
+    system_call(libc::SYS_fstat, [fd as usize, (&raw mut stat) as usize, 0, 0, 0, 0]).ok()?;
+    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
+}
+
+/// Closes a kernel descriptor, past the hooks.
+pub(crate) fn close_kernel(fd: c_int) {
+    let _ = system_call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+}
+
+/// A closed-over descriptor by the kernel's dup calls, past the hooks.
+pub(crate) fn fcntl_kernel(fd: c_int, command: c_int, argument: usize) -> Result<c_int, c_int> {
+    system_call(libc::SYS_fcntl, [fd as usize, command as usize, argument, 0, 0, 0]).map(|value| value as c_int)
+}

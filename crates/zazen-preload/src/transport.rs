@@ -1,0 +1,400 @@
+//! The seam: how a call of the generated stubs reaches the posix plug-in. This module implements
+//! `zazen_stub.h` for one process; nothing else here knows what carries calls.
+//!
+//! A lane is a connection that carries one call at a time; a process has as many as it has threads in calls.
+//! Nothing is allocated for a call whose reply is small, and no thread is started.
+//!
+//! Invariants: a lane that failed in the middle of a call is closed, so no reply is ever taken for another
+//! call's; after fork the child has lanes and a session of its own; lanes' descriptors are above those that
+//! programs use, and hooks keep programs away from them.
+
+use crate::far;
+use crate::real::{errno, system_call};
+use crate::wire::{self, Buffers, Waits};
+use crate::{state, table};
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{c_int, c_void};
+use crate::paths::Text;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+const LANES: usize = 128;
+
+const FREE: u32 = 0;
+const BUSY: u32 = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Segment {
+    pub(crate) pointer: *mut c_void,
+    pub(crate) bytes: u64,
+}
+
+/// `struct zazen_stub_call`.
+#[repr(C)]
+pub(crate) struct Call {
+    pub(crate) struct_size: u32,
+    pub(crate) function: u32,
+    pub(crate) flags: u32,
+    pub(crate) tail_count: u32,
+    pub(crate) fixed: *const c_void,
+    pub(crate) fixed_bytes: u64,
+    pub(crate) tail: *const Segment,
+    pub(crate) request_bytes: u64,
+    pub(crate) inputs: *const Segment,
+    pub(crate) outputs: *mut Segment,
+    pub(crate) in_count: u32,
+    pub(crate) out_count: u32,
+    pub(crate) fds: *const c_int,
+    pub(crate) fd_count: u32,
+    pub(crate) reply_fd_count: u32,
+    pub(crate) reply_bytes_max: u64,
+    pub(crate) reply: *mut c_void,
+    pub(crate) reply_bytes: u64,
+    pub(crate) reply_fds: *mut c_int,
+    pub(crate) runtime: *mut c_void,
+}
+
+/// `struct zazen_stub_service`.
+#[repr(C)]
+pub(crate) struct Service {
+    pub(crate) struct_size: u32,
+    pub(crate) id: u32,
+    pub(crate) name: *const std::ffi::c_char,
+    pub(crate) schema_hash: u64,
+    pub(crate) layout_hash: u64,
+    pub(crate) function_count: u32,
+}
+
+use wire::status;
+
+struct Lane {
+    state: AtomicU32,
+    /// -1 where not connected.
+    fd: AtomicI32,
+    /// What the call in progress uses.
+    buffers: UnsafeCell<Buffers>,
+}
+
+// SAFETY: the cell is touched only by the thread that made the lane BUSY.
+unsafe impl Sync for Lane {}
+
+static LANE: [Lane; LANES] = [const {
+    Lane {
+        state: AtomicU32::new(FREE),
+        fd: AtomicI32::new(-1),
+        buffers: UnsafeCell::new(Buffers::new()),
+    }
+}; LANES];
+
+/// The session's key; 0 until the first connection.
+static KEY: AtomicU64 = AtomicU64::new(0);
+/// Whether the far side knows the session already.
+static KNOWN: AtomicU32 = AtomicU32::new(0);
+static NEXT_TAG: AtomicU32 = AtomicU32::new(1);
+
+thread_local! {
+    static STATUS: Cell<i32> = const { Cell::new(0) };
+    static TAG: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A number for a call that may block, so that a signal can end it.
+pub(crate) fn tag() -> u32 {
+    let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed);
+    TAG.set(tag);
+    tag
+}
+
+/// The session's key, made up when first asked for.
+pub(crate) fn key() -> u64 {
+    loop {
+        let key = KEY.load(Ordering::Acquire);
+        if key != 0 {
+            return key;
+        }
+        let mut random = 0_u64;
+        let _ = system_call(libc::SYS_getrandom, [(&raw mut random) as usize, 8, 0, 0, 0, 0]);
+        let _ = KEY.compare_exchange(0, random, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// After fork: a new process, so new lanes and a new session.
+pub(crate) fn forget() {
+    for lane in &LANE {
+        let fd = lane.fd.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            table::close_kernel(fd);
+        }
+        lane.state.store(FREE, Ordering::Release);
+    }
+    KEY.store(0, Ordering::Release);
+    KNOWN.store(0, Ordering::Release);
+}
+
+/// Goes on with the session of before exec.
+pub(crate) fn adopt(key: u64) {
+    KEY.store(key, Ordering::Release);
+}
+
+/// Whether the far side has heard of this session.
+pub(crate) fn is_known() -> bool {
+    KNOWN.load(Ordering::Acquire) != 0
+}
+
+/// Whether a descriptor is one of ours, which programs must not touch.
+#[inline]
+pub(crate) fn owns(fd: c_int) -> bool {
+    // Lanes live high: most descriptors are decided by one comparison.
+    let lane = || LANE.iter().any(|lane| lane.fd.load(Ordering::Relaxed) == fd);
+    (fd >= LOWEST.load(Ordering::Relaxed) && lane()) || table::is_peer(fd)
+}
+
+static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
+
+/// Makes room at a number that a program wants: the lane moves elsewhere.
+pub(crate) fn move_away(fd: c_int) {
+    for lane in &LANE {
+        if lane.fd.load(Ordering::Acquire) == fd {
+            if let Ok(new) = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
+                lane.fd.store(new, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// Out of the way of programs.
+fn raised(fd: c_int) -> c_int {
+    // SAFETY: all zeros is a valid limit.
+    let mut limit: libc::rlimit64 = unsafe { std::mem::zeroed() };
+    let asked = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
+    let _ = system_call(libc::SYS_prlimit64, asked);
+    let lowest = (limit.rlim_cur.min(4096) as usize).saturating_sub(LANES + 8).max(10);
+    let Ok(high) = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, lowest) else { return fd };
+    table::close_kernel(fd);
+    high
+}
+
+fn connect_socket(path: &[u8]) -> Result<c_int, c_int> {
+    // SAFETY: all zeros is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    if path.is_empty() || path.len() >= address.sun_path.len() {
+        return Err(libc::ECONNREFUSED);
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as std::ffi::c_char;
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    let fd = system_call(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0])? as c_int;
+    let fd = raised(fd);
+    let length = size_of_val(&address);
+    loop {
+        match system_call(libc::SYS_connect, [fd as usize, (&raw const address) as usize, length, 0, 0, 0]) {
+            Ok(_) => break,
+            Err(libc::EINTR) => {}
+            Err(error) => {
+                table::close_kernel(fd);
+                return Err(error);
+            }
+        }
+    }
+    LOWEST.fetch_min(fd, Ordering::AcqRel);
+    Ok(fd)
+}
+
+/// A connection on which the plug-in is open: the daemon's, or that of the plug-in's own process, whose socket
+/// the daemon names.
+fn connect(lane: &Lane) -> Result<(), i32> {
+    let service = far::service();
+    let mut path = Text::new();
+    path.set(state::socket());
+    for _ in 0..4 {
+        let fd = connect_socket(path.as_bytes()).map_err(|_| status::NO_SERVICE)?;
+        lane.fd.store(fd, Ordering::Release);
+        match wire::open(fd, service) {
+            Ok(wire::Opened::Here) => return Ok(()),
+            Ok(wire::Opened::Elsewhere(there)) => {
+                path.set(there.as_bytes());
+            }
+            Err(status) => {
+                drop_lane(lane);
+                return Err(status);
+            }
+        }
+        drop_lane(lane);
+    }
+    Err(status::NO_SERVICE)
+}
+
+/// A lane for one call, connected and known to the far side.
+fn acquire() -> Result<&'static Lane, i32> {
+    // Connected ones first.
+    for wants_connected in [true, false] {
+        for lane in &LANE {
+            let connected = lane.fd.load(Ordering::Relaxed) >= 0;
+            if connected == wants_connected
+                && lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                if lane.fd.load(Ordering::Acquire) >= 0 {
+                    return Ok(lane);
+                }
+                if let Err(status) = connect(lane) {
+                    release(lane);
+                    return Err(status);
+                }
+                if !greet(lane) {
+                    drop_lane(lane);
+                    release(lane);
+                    return Err(status::NO_SERVICE);
+                }
+                return Ok(lane);
+            }
+        }
+    }
+    Err(status::NO_MEMORY)
+}
+
+thread_local! {
+    /// The lane that a hello is to go over: this thread's, while it greets.
+    static GREETING: Cell<Option<&'static Lane>> = const { Cell::new(None) };
+}
+
+/// Says hello over a fresh connection.
+fn greet(lane: &'static Lane) -> bool {
+    let kind = if is_known() { far::HELLO_JOIN } else { far::HELLO_NEW };
+    let hello = far::Hello::new(kind, key());
+    GREETING.set(Some(lane));
+    let mut done = far::hello(&hello, &[]).is_ok();
+    if !done && kind == far::HELLO_NEW && errno() == libc::EEXIST {
+        // Another thread was first.
+        let hello = far::Hello::new(far::HELLO_JOIN, key());
+        done = far::hello(&hello, &[]).is_ok();
+    }
+    if !done && errno() == libc::ESTALE && !table::any() {
+        // A daemon that has forgotten us, or another one; nothing of ours was there.
+        KEY.store(0, Ordering::Release);
+        done = far::hello(&far::Hello::new(far::HELLO_NEW, key()), &[]).is_ok();
+    }
+    GREETING.set(None);
+    if done {
+        KNOWN.store(1, Ordering::Release);
+    }
+    done
+}
+
+/// Connects with this hello: for a process that takes something over.
+pub(crate) fn begin_with(hello: far::Hello, keep: &[u32]) -> Result<(), c_int> {
+    let lane = LANE
+        .iter()
+        .find(|lane| lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok())
+        .ok_or(libc::EMFILE)?;
+    let outcome = connect(lane).map_err(|_| libc::EIO).and_then(|()| {
+        GREETING.set(Some(lane));
+        let outcome = far::hello(&hello, keep);
+        GREETING.set(None);
+        outcome
+    });
+    match outcome {
+        Ok(()) => KNOWN.store(1, Ordering::Release),
+        Err(_) => drop_lane(lane),
+    }
+    release(lane);
+    outcome
+}
+
+fn release(lane: &Lane) {
+    lane.state.store(FREE, Ordering::Release);
+}
+
+fn drop_lane(lane: &Lane) {
+    let fd = lane.fd.swap(-1, Ordering::AcqRel);
+    if fd >= 0 {
+        table::close_kernel(fd);
+    }
+}
+
+/// See zazen_stub.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zazen_stub_bind(_connection: *mut c_void, service: *const Service) -> i32 {
+    far::keep_service(service);
+    status::OK
+}
+
+/// See zazen_stub.h.
+///
+/// # Safety
+///
+/// A stub's structures.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn zazen_stub_call(
+    _connection: *mut c_void,
+    service: *const Service,
+    call: *mut Call,
+) -> i32 {
+    // SAFETY: the stub's, for the length of the call.
+    let (service, call) = unsafe { (&*service, &mut *call) };
+    let lane = match GREETING.get() {
+        Some(lane) => lane,
+        None => match acquire() {
+            Ok(lane) => lane,
+            Err(status) => return status,
+        },
+    };
+    call.runtime = std::ptr::from_ref(lane).cast_mut().cast();
+    let waits = Waits { tag: (call.flags & FUNCTION_BLOCKING != 0).then(|| TAG.get()) };
+    // SAFETY: the stub's arrays; the lane is this thread's.
+    let (status, whole) = unsafe {
+        let fd = lane.fd.load(Ordering::Relaxed);
+        wire::exchange(fd, &mut *lane.buffers.get(), service, call, &waits)
+    };
+    if !whole {
+        drop_lane(lane);
+    }
+    status
+}
+
+const FUNCTION_BLOCKING: u32 = 1;
+
+/// See zazen_stub.h.
+///
+/// # Safety
+///
+/// A stub's structure.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn zazen_stub_end(call: *mut Call, status: i32) {
+    STATUS.set(status);
+    // SAFETY: the stub's; the lane is one of ours, and this thread's until it is released here.
+    unsafe {
+        let lane = (*call).runtime.cast::<Lane>();
+        if lane.is_null() {
+            return;
+        }
+        let lane = &*lane;
+        (*lane.buffers.get()).clear();
+        if !GREETING.get().is_some_and(|greeting| std::ptr::eq(greeting, lane)) {
+            release(lane);
+        }
+    }
+}
+
+/// See zazen_stub.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zazen_stub_error() -> i32 {
+    STATUS.get()
+}
+
+/// See zazen_stub.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zazen_stub_set_default(_connection: *mut c_void) {}
+
+/// The descriptors that are ours; how many.
+pub(crate) fn descriptors(into: &mut [c_int]) -> usize {
+    let mut count = 0;
+    for lane in &LANE {
+        let fd = lane.fd.load(Ordering::Relaxed);
+        if fd >= 0 && count < into.len() {
+            into[count] = fd;
+            count += 1;
+        }
+    }
+    count
+}

@@ -1,0 +1,447 @@
+//! Calls as messages of the daemon's plug-ins service, over its unix socket (`zazen_wire`): made without allocating
+//! where a call is small, and so that a signal can end one that waits.
+//!
+//! Invariant: whatever an answer says is checked before it is believed; what isn't whole costs the connection.
+
+use crate::far;
+use crate::real::system_call;
+use crate::table;
+use crate::transport::{Call, Service};
+use std::ffi::{CStr, c_int, c_void};
+use zazen_wire::Message;
+use zazen_wire::checksum::crc32c;
+use zazen_wire::frames::service;
+use zazen_wire::header::{HEADER_BYTES, Header, Kind};
+use zazen_wire::plugins::{self, ANSWER_HEAD_BYTES, CALL_HEAD_BYTES, plugins_fn};
+
+pub(crate) use zazen_wire::plugins::status;
+
+/// Messages up to this need no memory of their own.
+const SMALL_BYTES: usize = 8192;
+/// Segments of one direction: posix.h has one at most.
+const SEGMENTS: usize = 4;
+const FDS: usize = 4;
+
+/// Memory of one call in progress; kept with its lane.
+pub(crate) struct Buffers {
+    request: [u64; SMALL_BYTES / 8],
+    answer: [u64; SMALL_BYTES / 8],
+    /// malloc's, for what is larger.
+    large: [*mut c_void; 2],
+    fds: [c_int; FDS],
+    fd_count: usize,
+}
+
+impl Buffers {
+    pub(crate) const fn new() -> Buffers {
+        Buffers {
+            request: [0; SMALL_BYTES / 8],
+            answer: [0; SMALL_BYTES / 8],
+            large: [std::ptr::null_mut(); 2],
+            fds: [-1; FDS],
+            fd_count: 0,
+        }
+    }
+
+    /// After the call: frees memory, closes descriptors that nobody took.
+    pub(crate) fn clear(&mut self) {
+        for fd in &mut self.fds {
+            if *fd >= 0 {
+                table::close_kernel(*fd);
+            }
+            *fd = -1;
+        }
+        self.fd_count = 0;
+        for large in &mut self.large {
+            if !large.is_null() {
+                // SAFETY: malloc's.
+                unsafe { libc::free(*large) };
+            }
+            *large = std::ptr::null_mut();
+        }
+    }
+
+    /// Memory for a message of `bytes`; NULL if there is none.
+    fn memory(&mut self, index: usize, bytes: usize) -> *mut u8 {
+        if bytes <= SMALL_BYTES {
+            let small = if index == 0 { &mut self.request } else { &mut self.answer };
+            return small.as_mut_ptr().cast();
+        }
+        // SAFETY: a size; freed by clear().
+        self.large[index] = unsafe { libc::malloc(bytes) };
+        self.large[index].cast()
+    }
+}
+
+/// Whether the call may block, and its tag then.
+pub(crate) struct Waits {
+    pub(crate) tag: Option<u32>,
+}
+
+/// What an open of the plug-in gave.
+pub(crate) enum Opened {
+    Here,
+    /// The plug-in has a process of its own, which listens there.
+    Elsewhere(String),
+}
+
+/// Sends all parts.
+fn send(fd: c_int, parts: &mut [libc::iovec]) -> bool {
+    let mut first = 0;
+    while first < parts.len() {
+        // SAFETY: all zeros is a valid message.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts[first..].as_mut_ptr();
+        message.msg_iovlen = parts.len() - first;
+        let arguments = [fd as usize, (&raw const message) as usize, libc::MSG_NOSIGNAL as usize, 0, 0, 0];
+        let mut sent = match system_call(libc::SYS_sendmsg, arguments) {
+            Ok(sent) => sent,
+            Err(libc::EINTR) => continue,
+            Err(_) => return false,
+        };
+        while first < parts.len() && sent >= parts[first].iov_len {
+            sent -= parts[first].iov_len;
+            first += 1;
+        }
+        if first < parts.len() {
+            let part = &mut parts[first];
+            part.iov_base = part.iov_base.cast::<u8>().wrapping_add(sent).cast();
+            part.iov_len -= sent;
+        }
+    }
+    true
+}
+
+/// Waits for the answer of a call that a signal asked to end: the wish may have come before the call began to
+/// wait, so it is repeated.
+fn wish_for_the_end(fd: c_int, tag: u32) {
+    loop {
+        let _ = far::cancel(tag);
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        let arguments = [(&raw mut poll) as usize, 1, (&raw const pause) as usize, 0, 0, 0];
+        if matches!(system_call(libc::SYS_ppoll, arguments), Ok(1..)) {
+            return;
+        }
+    }
+}
+
+/// Receives at least `least` bytes into the parts, and descriptors; how many, or `None`.
+fn receive(fd: c_int, parts: [(*mut u8, usize); 2], least: usize, buffers: &mut Buffers, tag: Option<u32>) -> Option<usize> {
+    let mut have = 0;
+    while have < least {
+        let mut left = have;
+        let parts = parts.map(|(to, room)| {
+            let skip = left.min(room);
+            left -= skip;
+            libc::iovec { iov_base: to.wrapping_add(skip).cast(), iov_len: room - skip }
+        });
+        let mut control = [0_u64; 8];
+        // SAFETY: all zeros is a valid message.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_ptr().cast_mut();
+        message.msg_iovlen = parts.len();
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_CMSG_CLOEXEC as usize;
+        match system_call(libc::SYS_recvmsg, [fd as usize, (&raw mut message) as usize, flags, 0, 0, 0]) {
+            Ok(0) => return None,
+            Ok(got) => {
+                have += got;
+                // SAFETY: the kernel's message.
+                unsafe { keep_fds(&message, buffers) };
+            }
+            Err(libc::EINTR) => {
+                if let Some(tag) = tag {
+                    wish_for_the_end(fd, tag);
+                }
+            }
+            Err(_) => return None,
+        }
+    }
+    Some(have)
+}
+
+unsafe fn keep_fds(message: &libc::msghdr, buffers: &mut Buffers) {
+    // SAFETY: as the kernel filled it.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return;
+        }
+        let count = ((*header).cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
+        for at in 0..count {
+            let fd = libc::CMSG_DATA(header).cast::<c_int>().add(at).read_unaligned();
+            match buffers.fds.get_mut(buffers.fd_count) {
+                Some(slot) => {
+                    *slot = fd;
+                    buffers.fd_count += 1;
+                }
+                None => table::close_kernel(fd),
+            }
+        }
+    }
+}
+
+fn header(function: u16, payload: &[u8], bulk_bytes: u64, room: u64) -> [u8; HEADER_BYTES] {
+    Header {
+        kind: Kind::Request,
+        service: service::PLUGINS,
+        function,
+        status: 0,
+        // One call at a time: any number but 0 tells it from an unasked message.
+        call: 1,
+        payload_bytes: payload.len() as u32,
+        fd_count: 0,
+        bulk_bytes,
+        payload_crc: crc32c(payload),
+        flags: 0,
+        room: Some(room),
+    }
+    .encode()
+}
+
+fn part(pointer: *const c_void, bytes: usize) -> libc::iovec {
+    libc::iovec { iov_base: pointer.cast_mut(), iov_len: bytes }
+}
+
+/// The first words on a connection; a transport status on failure.
+pub(crate) fn open(fd: c_int, service: &Service) -> Result<Opened, i32> {
+    // SAFETY: the stub's static string.
+    let name = unsafe { CStr::from_ptr(service.name) }.to_string_lossy().into_owned();
+    let words = plugins::Open {
+        plugin: service.id as u16,
+        name,
+        schema_hash: service.schema_hash,
+        layout_hash: service.layout_hash,
+        rank: u32::MAX,
+        ranks: u32::MAX,
+        stay: false,
+    }
+    .encode();
+    let head = header(plugins_fn::OPEN, &words, 0, 0);
+    let mut parts = [part(head.as_ptr().cast(), head.len()), part(words.as_ptr().cast(), words.len())];
+    if !send(fd, &mut parts) {
+        return Err(status::DISCONNECTED);
+    }
+    let mut buffers = Box::new(Buffers::new());
+    let mut head = [0; HEADER_BYTES];
+    let none = (std::ptr::null_mut(), 0);
+    let got = receive(fd, [(head.as_mut_ptr(), HEADER_BYTES), none], HEADER_BYTES, &mut buffers, None);
+    let header = got.and_then(|_| Header::decode(&head).ok()).ok_or(status::DISCONNECTED)?;
+    let mut payload = vec![0; header.payload_bytes as usize];
+    if !payload.is_empty() {
+        let parts = [(payload.as_mut_ptr(), payload.len()), none];
+        receive(fd, parts, payload.len(), &mut buffers, None).ok_or(status::DISCONNECTED)?;
+    }
+    if header.status != 0 {
+        return Err(status::NO_SERVICE);
+    }
+    let opened = plugins::Opened::decode(&payload).map_err(|_| status::MALFORMED)?;
+    match opened.status.cast_signed() {
+        status::OK if opened.elsewhere.is_empty() => Ok(Opened::Here),
+        status::OK => Ok(Opened::Elsewhere(opened.elsewhere)),
+        refused => Err(refused),
+    }
+}
+
+/// Performs a call; its transport status, and whether the connection is still good.
+///
+/// # Safety
+///
+/// `call` is a stub's.
+pub(crate) unsafe fn exchange(
+    fd: c_int,
+    buffers: &mut Buffers,
+    service: &Service,
+    call: &mut Call,
+    waits: &Waits,
+) -> (i32, bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if call.in_count as usize > SEGMENTS || call.out_count as usize > SEGMENTS {
+            return (status::TOO_LARGE, true);
+        }
+        let Some(payload) = request(buffers, service, call) else { return (status::NO_MEMORY, true) };
+        let payload = std::slice::from_raw_parts(payload.0, payload.1);
+        let (mut bulk, mut room) = (0, 0);
+        let mut parts = [part(std::ptr::null(), 0); SEGMENTS + 2];
+        for at in 0..call.in_count as usize {
+            let segment = *call.inputs.add(at);
+            parts[at + 2] = part(segment.pointer, segment.bytes as usize);
+            bulk += segment.bytes;
+        }
+        for at in 0..call.out_count as usize {
+            room += (*call.outputs.add(at)).bytes;
+        }
+        let head = header(plugins_fn::CALL, payload, bulk, room);
+        parts[0] = part(head.as_ptr().cast(), head.len());
+        parts[1] = part(payload.as_ptr().cast(), payload.len());
+        if !send(fd, &mut parts[..call.in_count as usize + 2]) {
+            return (status::DISCONNECTED, false);
+        }
+        match answer(fd, buffers, call, waits) {
+            Ok(status) => (status, true),
+            Err(status) => (status, false),
+        }
+    }
+}
+
+/// The call's payload: its head, its segments' sizes, its message.
+unsafe fn request(buffers: &mut Buffers, service: &Service, call: &Call) -> Option<(*const u8, usize)> {
+    let sizes = (call.in_count + call.out_count) as usize;
+    let bytes = CALL_HEAD_BYTES + sizes * 8 + call.request_bytes as usize;
+    let memory = buffers.memory(0, bytes);
+    if memory.is_null() {
+        return None;
+    }
+    let mut at = 0;
+    let mut put = |from: *const c_void, count: usize| {
+        // SAFETY: the memory has room for the head, the sizes and the message, which are put in this order.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), memory.add(at), count) };
+        at += count;
+    };
+    let head = [
+        u64::from(service.id) | u64::from(call.function) << 32,
+        u64::from(call.in_count) | u64::from(call.out_count) << 32,
+        call.reply_bytes_max,
+        0,
+        0,
+    ];
+    put(head.as_ptr().cast(), CALL_HEAD_BYTES);
+    // SAFETY: the stub's arrays.
+    unsafe {
+        for index in 0..call.in_count as usize {
+            put((&raw const (*call.inputs.add(index)).bytes).cast(), 8);
+        }
+        for index in 0..call.out_count as usize {
+            put((&raw const (*call.outputs.add(index)).bytes).cast(), 8);
+        }
+        put(call.fixed, call.fixed_bytes as usize);
+        for index in 0..call.tail_count as usize {
+            let segment = *call.tail.add(index);
+            put(segment.pointer, segment.bytes as usize);
+            let gap = (segment.bytes as usize).wrapping_neg() & 7;
+            put([0_u8; 8].as_ptr().cast(), gap);
+        }
+    }
+    Some((memory, bytes))
+}
+
+/// Takes the answer: `Err` if the connection is no good any more.
+unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut Call, waits: &Waits) -> Result<i32, i32> {
+    let mut head = [0; HEADER_BYTES];
+    let small: *mut u8 = buffers.answer.as_mut_ptr().cast();
+    let parts = [(head.as_mut_ptr(), HEADER_BYTES), (small, SMALL_BYTES)];
+    let got = receive(fd, parts, HEADER_BYTES, buffers, waits.tag).ok_or(status::DISCONNECTED)?;
+    let header = Header::decode(&head).map_err(|_| status::MALFORMED)?;
+    if header.kind != Kind::Reply || header.call != 1 {
+        return Err(status::MALFORMED);
+    }
+    // What came behind the header: the payload, or a part of it, or even bulk bytes.
+    let early = got - HEADER_BYTES;
+    let bytes = header.payload_bytes as usize;
+    let most = ANSWER_HEAD_BYTES + 8 * SEGMENTS + call.reply_bytes_max as usize;
+    if bytes > most.max(SMALL_BYTES) {
+        return Err(status::TOO_LARGE);
+    }
+    let payload = if bytes <= SMALL_BYTES {
+        small
+    } else {
+        let large = buffers.memory(1, bytes);
+        if large.is_null() {
+            return Err(status::NO_MEMORY);
+        }
+        // SAFETY: no more came than the small buffer holds.
+        unsafe { std::ptr::copy_nonoverlapping(small, large, early.min(bytes)) };
+        large
+    };
+    let none = (std::ptr::null_mut(), 0);
+    if early < bytes {
+        let rest = bytes - early;
+        receive(fd, [(payload.wrapping_add(early), rest), none], rest, buffers, None).ok_or(status::DISCONNECTED)?;
+    }
+    let early_bulk = early.saturating_sub(bytes);
+    // SAFETY: `bytes` bytes are there; what came beyond lies in the small buffer behind them.
+    unsafe {
+        let payload = std::slice::from_raw_parts(payload, bytes);
+        header.check_payload(payload).map_err(|_| status::MALFORMED)?;
+        if header.status != 0 {
+            return if header.bulk_bytes == 0 { Ok(refused(header.status)) } else { Err(status::NO_SERVICE) };
+        }
+        let early_bulk = std::slice::from_raw_parts(small.wrapping_add(bytes.min(SMALL_BYTES)), early_bulk);
+        take(fd, buffers, call, payload, header.bulk_bytes, early_bulk)
+    }
+}
+
+/// A daemon's error in place of an answer.
+fn refused(kind: u32) -> i32 {
+    match zazen_core::ErrorKind::from_code(kind) {
+        Some(zazen_core::ErrorKind::TooLarge) => status::TOO_LARGE,
+        Some(zazen_core::ErrorKind::Unsupported) => status::UNSUPPORTED,
+        Some(zazen_core::ErrorKind::Busy) => status::NO_MEMORY,
+        Some(zazen_core::ErrorKind::Io) => status::BAD_REPLY,
+        _ => status::NO_SERVICE,
+    }
+}
+
+/// Receives bytes that nobody wants: the program's memory behind what it gets stays as it is.
+fn discard(fd: c_int, buffers: &mut Buffers, mut bytes: u64) -> Result<(), i32> {
+    let mut scratch = [0_u8; 4096];
+    while bytes > 0 {
+        let piece = scratch.len().min(bytes as usize);
+        let parts = [(scratch.as_mut_ptr(), piece), (std::ptr::null_mut(), 0)];
+        receive(fd, parts, piece, buffers, None).ok_or(status::DISCONNECTED)?;
+        bytes -= piece as u64;
+    }
+    Ok(())
+}
+
+unsafe fn take(
+    fd: c_int,
+    buffers: &mut Buffers,
+    call: &mut Call,
+    payload: &[u8],
+    bulk_bytes: u64,
+    early_bulk: &[u8],
+) -> Result<i32, i32> {
+    let Ok((head, sizes, at)) = plugins::AnswerHead::take(payload) else { return Err(status::MALFORMED) };
+    let told = head.status.cast_signed();
+    if told != status::OK {
+        return if bulk_bytes == 0 { Ok(told) } else { Err(told) };
+    }
+    let total: u64 = plugins::sizes(sizes).fold(0, u64::saturating_add);
+    if head.out_count != call.out_count || total > bulk_bytes || early_bulk.len() as u64 > bulk_bytes {
+        return Err(status::MALFORMED);
+    }
+    // Out of shared memory a go-between passes on the whole room of an output; only one has a known end then.
+    if total < bulk_bytes && call.out_count != 1 {
+        return Err(status::MALFORMED);
+    }
+    let mut early = early_bulk;
+    for (index, size) in plugins::sizes(sizes).enumerate() {
+        // SAFETY: the stub's array, and its memory as large as it says.
+        unsafe {
+            let segment = &mut *call.outputs.add(index);
+            if size > segment.bytes {
+                return Err(status::MALFORMED);
+            }
+            let to = segment.pointer.cast::<u8>();
+            let first = early.len().min(size as usize);
+            std::ptr::copy_nonoverlapping(early.as_ptr(), to, first);
+            early = &early[first..];
+            let rest = size as usize - first;
+            if rest > 0 {
+                let parts = [(to.add(first), rest), (std::ptr::null_mut(), 0)];
+                receive(fd, parts, rest, buffers, None).ok_or(status::DISCONNECTED)?;
+            }
+            segment.bytes = size;
+        }
+    }
+    discard(fd, buffers, bulk_bytes - total - early.len() as u64)?;
+    call.reply = payload[at..].as_ptr().cast_mut().cast();
+    call.reply_bytes = (payload.len() - at) as u64;
+    call.reply_fds = buffers.fds.as_mut_ptr();
+    call.reply_fd_count = buffers.fd_count as u32;
+    Ok(status::OK)
+}

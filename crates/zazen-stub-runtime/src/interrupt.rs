@@ -1,0 +1,121 @@
+//! Ending early a call that a thread waits for.
+//!
+//! `zazen_interrupt` runs in signal handlers, so it only writes to a pipe; a thread reads it and tells the far side,
+//! over another lane of the same client. The call then ends in its own way, with the function's own answer.
+
+use crate::fork::PerProcess;
+use crate::lanes::Pool;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use zazen_wire::Message;
+use zazen_wire::plugins::{Cancel, plugins_fn};
+
+#[derive(Default)]
+struct Table {
+    begun: OnceLock<()>,
+    /// Where handlers write; -1 before the first blocking call.
+    pipe: AtomicI32,
+    waiting: Mutex<Vec<Entry>>,
+}
+
+struct Entry {
+    thread: i32,
+    plugin: u16,
+    tag: u64,
+    pool: Arc<Pool>,
+}
+
+static TABLE: PerProcess<Table> = PerProcess::new();
+
+/// A number for a call, its client's own.
+pub(crate) fn next_tag() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn this_thread() -> i32 {
+    // SAFETY: no arguments, no failure.
+    unsafe { libc::gettid() }
+}
+
+impl Table {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&'static self) {
+        self.begun.get_or_init(|| {
+            self.pipe.store(-1, Ordering::Release);
+            let Ok((reader, writer)) = pipe() else { return };
+            let listen = move || self.listen(&reader);
+            // Without the thread nobody can be interrupted.
+            if std::thread::Builder::new().name("zazen-interrupt".into()).spawn(listen).is_ok() {
+                self.pipe.store(std::os::fd::IntoRawFd::into_raw_fd(writer), Ordering::Release);
+            }
+        });
+    }
+
+    fn listen(&self, reader: &OwnedFd) {
+        let mut thread = [0u8; 4];
+        loop {
+            // SAFETY: four bytes of this frame's; a pipe's small writes come whole.
+            let got = unsafe { libc::read(reader.as_raw_fd(), thread.as_mut_ptr().cast(), 4) };
+            match got {
+                4 => self.cancel(i32::from_ne_bytes(thread)),
+                0 => return,
+                _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+                _ => return,
+            }
+        }
+    }
+
+    fn cancel(&self, thread: i32) {
+        let meant: Vec<(u16, u64, Arc<Pool>)> = self
+            .waiting()
+            .iter()
+            .filter(|entry| thread == 0 || entry.thread == thread)
+            .map(|entry| (entry.plugin, entry.tag, entry.pool.clone()))
+            .collect();
+        for (plugin, tag, pool) in meant {
+            // If the far side is gone, the call ends without this.
+            let _ = pool.ask(plugins_fn::CANCEL, &Cancel { plugin, tag }.encode());
+        }
+    }
+}
+
+fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = std::io::pipe()?;
+    Ok((reader.into(), writer.into()))
+}
+
+/// The calling thread waits for a call, until this is dropped.
+pub(crate) struct Waiting {
+    tag: u64,
+}
+
+impl Waiting {
+    pub(crate) fn begin(plugin: u16, tag: u64, pool: &Arc<Pool>) -> Waiting {
+        let table = TABLE.get();
+        table.begin();
+        table.waiting().push(Entry { thread: this_thread(), plugin, tag, pool: pool.clone() });
+        Waiting { tag }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        TABLE.get().waiting().retain(|entry| entry.tag != self.tag);
+    }
+}
+
+/// See zazen_connect.h.
+pub(crate) fn interrupt(thread: i32) -> bool {
+    let pipe = TABLE.get().pipe.load(Ordering::Acquire);
+    if pipe <= 0 {
+        return false;
+    }
+    let bytes = thread.to_ne_bytes();
+    // SAFETY: four bytes of this frame's; write is async-signal-safe.
+    unsafe { libc::write(pipe, bytes.as_ptr().cast(), bytes.len()) == 4 }
+}

@@ -1,0 +1,466 @@
+//! Messages of the plug-ins service: binding to a plug-in, calling it, asking how it is.
+//!
+//! A *call* on this service is a [`CallHead`], then the message that a generated stub made
+//! (`docs/formats/plugin-wire.md`), then the input segments as bulk bytes, one behind the other. The answer is an
+//! [`AnswerHead`], the plug-in's message, and as bulk bytes what became of the output segments. Both heads are a
+//! multiple of 8 bytes, so that a message lies as aligned as the payload does.
+//!
+//! Invariant: a head's segment counts are bounded before memory is asked for.
+
+use crate::codec::{ABSOLUTE_PATH_BYTES_MAX, Message, Reader, Writer};
+use zazen_core::{Credentials, Error, ErrorKind, Result};
+
+/// Segments of one direction of a call, at most.
+pub const SEGMENTS_MAX: u32 = 4096;
+/// The longest name of a plug-in, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// A call's head without its segments' sizes.
+pub const CALL_HEAD_BYTES: usize = 40;
+/// An answer's head without its segments' sizes.
+pub const ANSWER_HEAD_BYTES: usize = 16;
+
+/// Function numbers of the plug-ins service.
+pub mod plugins_fn {
+    /// [`super::Open`] → [`super::Opened`].
+    pub const OPEN: u16 = 1;
+    /// See the module.
+    pub const CALL: u16 = 2;
+    /// [`super::About`] → [`super::Pong`]: the plug-in's host answers, or the call fails.
+    pub const PING: u16 = 3;
+    /// [`super::About`] (plug-in 0: all) → UTF-8 JSON.
+    pub const STATS: u16 = 4;
+    /// [`super::About`] → [`super::Fate`]: what became of that generation of the plug-in's process.
+    pub const FATE: u16 = 5;
+    /// [`super::About`] → (): the client says goodbye; its connections' ends that follow are no accident.
+    pub const CLOSE: u16 = 6;
+    /// [`super::Cancel`] → (): a call in progress on another lane of the caller is to end early.
+    pub const CANCEL: u16 = 7;
+    /// [`super::OpenFor`] → [`super::Opened`]: the daemon opens a plug-in's process for a caller of its own.
+    pub const OPEN_FOR: u16 = 8;
+}
+
+/// What a call came to as far as its transport goes: `enum zazen_call_status` of
+/// `zazen_segment.h`.
+pub mod status {
+    /// The function ran and its answer came.
+    pub const OK: i32 = 0;
+    /// A message breaks the encoding.
+    pub const MALFORMED: i32 = 1;
+    /// Beyond a limit.
+    pub const TOO_LARGE: i32 = 2;
+    /// No memory at the far end.
+    pub const NO_MEMORY: i32 = 3;
+    /// NULL for an argument that must not be NULL.
+    pub const NULL_POINTER: i32 = 4;
+    /// The caller has no such handle.
+    pub const BAD_HANDLE: i32 = 5;
+    /// The plug-in broke its header's promise.
+    pub const BAD_REPLY: i32 = 6;
+    /// The plug-in has no such function.
+    pub const NO_FUNCTION: i32 = 7;
+    /// No such plug-in there.
+    pub const NO_SERVICE: i32 = 8;
+    /// The two ends were made from different headers.
+    pub const SCHEMA: i32 = 9;
+    /// The other end went away.
+    pub const DISCONNECTED: i32 = 10;
+    /// No answer in time.
+    pub const TIMED_OUT: i32 = 11;
+    /// This transport can't carry it.
+    pub const UNSUPPORTED: i32 = 12;
+    /// The plug-in's process ended during the call.
+    pub const CRASHED: i32 = 13;
+}
+
+macro_rules! plain_message {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ident),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $kind),*
+        }
+
+        impl Message for $name {
+            const NAME: &'static str = stringify!($name);
+            fn write(&self, writer: &mut Writer) {
+                $(writer.$kind(self.$field);)*
+            }
+            fn read(reader: &mut Reader<'_>) -> Result<$name> {
+                Ok($name { $($field: reader.$kind()?),* })
+            }
+        }
+    )*};
+}
+
+plain_message! {
+    /// Which plug-in, and which start of it (0: the one that runs).
+    About {
+        /// The plug-in's ID.
+        plugin: u16,
+        /// Counts the starts of the plug-in.
+        generation: u64,
+    }
+    /// The answer to a ping.
+    Pong {
+        /// Counts the starts of the plug-in.
+        generation: u64,
+        /// Clients attached.
+        clients: u64,
+    }
+    /// What became of a plug-in's process.
+    Fate {
+        /// A [`FateKind`]'s number.
+        kind: u8,
+        /// Calls that ran for at least so long were taken to hang; 0 if that is not why.
+        call_timeout_ms: u64,
+    }
+    /// Ends a call of this client early.
+    Cancel {
+        /// The plug-in's ID.
+        plugin: u16,
+        /// The call's [`CallHead::tag`].
+        tag: u64,
+    }
+}
+
+/// What a plug-in's process is doing or did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FateKind {
+    /// It runs.
+    Running = 0,
+    /// It ended by itself or by a signal.
+    Crashed = 1,
+    /// It was killed because a call did not end.
+    Hung = 2,
+    /// The daemon stopped it.
+    Stopped = 3,
+}
+
+impl FateKind {
+    /// The kind with this number; one that this build does not know is as good as a crash.
+    pub fn from_code(code: u8) -> FateKind {
+        match code {
+            0 => FateKind::Running,
+            2 => FateKind::Hung,
+            3 => FateKind::Stopped,
+            _ => FateKind::Crashed,
+        }
+    }
+}
+
+/// A client's first words to a plug-in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// The plug-in's ID.
+    pub plugin: u16,
+    /// The name of its header.
+    pub name: String,
+    /// What the client was made from.
+    pub schema_hash: u64,
+    /// The same, as compiled.
+    pub layout_hash: u64,
+    /// The client's MPI rank, two's complement; -1 if it has none.
+    pub rank: u32,
+    /// How many ranks there are; likewise.
+    pub ranks: u32,
+    /// The client cannot connect elsewhere: the daemon is to pass its calls on.
+    pub stay: bool,
+}
+
+impl Message for Open {
+    const NAME: &'static str = "Open";
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u16(self.plugin);
+        writer.text(&self.name);
+        writer.u64(self.schema_hash);
+        writer.u64(self.layout_hash);
+        writer.u32(self.rank);
+        writer.u32(self.ranks);
+        writer.bool(self.stay);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Open> {
+        Ok(Open {
+            plugin: reader.u16()?,
+            name: reader.text(NAME_BYTES_MAX)?,
+            schema_hash: reader.u64()?,
+            layout_hash: reader.u64()?,
+            rank: reader.u32()?,
+            ranks: reader.u32()?,
+            stay: reader.bool()?,
+        })
+    }
+}
+
+/// [`Open`], said by the daemon to a plug-in's process for a caller whom only the daemon can reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenFor {
+    /// What the caller said.
+    pub open: Open,
+    /// Who the caller is.
+    pub credentials: Credentials,
+    /// Its process.
+    pub pid: u32,
+    /// Its machine; empty for this one.
+    pub host: String,
+}
+
+impl Message for OpenFor {
+    const NAME: &'static str = "OpenFor";
+
+    fn write(&self, writer: &mut Writer) {
+        writer.record(|writer| self.open.write(writer));
+        writer.u32(self.credentials.uid);
+        writer.u32(self.credentials.gid);
+        writer.list(&self.credentials.groups, |writer, group| writer.u32(*group));
+        writer.u32(self.pid);
+        writer.text(&self.host);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<OpenFor> {
+        Ok(OpenFor {
+            open: reader.record("Open", Open::read)?,
+            credentials: Credentials {
+                uid: reader.u32()?,
+                gid: reader.u32()?,
+                groups: reader.list(4, Reader::u32)?,
+            },
+            pid: reader.u32()?,
+            host: reader.text(NAME_BYTES_MAX)?,
+        })
+    }
+}
+
+/// The answer to [`Open`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// `enum zazen_call_status`; if it is not 0, nothing else counts.
+    pub status: u32,
+    /// The socket of the plug-in's own process, to be opened there; empty: here.
+    pub elsewhere: String,
+    /// Counts the starts of the plug-in.
+    pub generation: u64,
+    /// The client's number, as the plug-in sees it.
+    pub client: u64,
+    /// The largest request or reply, in bytes, without segments.
+    pub message_bytes_max: u64,
+    /// The most bytes of all segments of a call.
+    pub segment_bytes_max: u64,
+}
+
+impl Message for Opened {
+    const NAME: &'static str = "Opened";
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u32(self.status);
+        writer.text(&self.elsewhere);
+        writer.u64(self.generation);
+        writer.u64(self.client);
+        writer.u64(self.message_bytes_max);
+        writer.u64(self.segment_bytes_max);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Opened> {
+        Ok(Opened {
+            status: reader.u32()?,
+            elsewhere: reader.text(ABSOLUTE_PATH_BYTES_MAX)?,
+            generation: reader.u64()?,
+            client: reader.u64()?,
+            message_bytes_max: reader.u64()?,
+            segment_bytes_max: reader.u64()?,
+        })
+    }
+}
+
+/// What precedes a call's message. `in_bytes` and `out_bytes` follow it, 8 bytes each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallHead {
+    /// The plug-in's ID.
+    pub plugin: u16,
+    /// The function's index.
+    pub function: u32,
+    /// Input segments.
+    pub in_count: u32,
+    /// Output segments.
+    pub out_count: u32,
+    /// The longest reply message that the client takes.
+    pub reply_bytes_max: u64,
+    /// The client's own number of this call, for [`Cancel`].
+    pub tag: u64,
+}
+
+impl CallHead {
+    /// Appends the head and the segments' sizes to `payload`, whose length must be a multiple of 8.
+    pub fn put(&self, sizes: impl Iterator<Item = u64>, payload: &mut Vec<u8>) {
+        payload.extend_from_slice(&u32::from(self.plugin).to_le_bytes());
+        for number in [self.function, self.in_count, self.out_count] {
+            payload.extend_from_slice(&number.to_le_bytes());
+        }
+        for number in [self.reply_bytes_max, self.tag, 0] {
+            payload.extend_from_slice(&number.to_le_bytes());
+        }
+        for bytes in sizes {
+            payload.extend_from_slice(&bytes.to_le_bytes());
+        }
+    }
+
+    /// The head at the beginning of `payload`; the bytes of the sizes, inputs first; where the message begins.
+    pub fn take(payload: &[u8]) -> Result<(CallHead, &[u8], usize)> {
+        let mut reader = Reader::new("CallHead", payload);
+        let plugin =
+            u16::try_from(reader.u32()?).map_err(|_| reader.malformed("a plug-in's ID is beyond 65535"))?;
+        let (function, in_count, out_count) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let (reply_bytes_max, tag) = (reader.u64()?, reader.u64()?);
+        reader.u64()?;
+        let count = bounded(in_count)? + bounded(out_count)?;
+        let sizes = reader.raw(count * 8)?;
+        let head = CallHead { plugin, function, in_count, out_count, reply_bytes_max, tag };
+        Ok((head, sizes, CALL_HEAD_BYTES + count * 8))
+    }
+}
+
+/// What precedes an answer's message. The output segments' sizes follow it, 8 bytes each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnswerHead {
+    /// `enum zazen_call_status`.
+    pub status: u32,
+    /// Output segments.
+    pub out_count: u32,
+}
+
+impl AnswerHead {
+    /// The head with its sizes.
+    pub fn put(&self, sizes: impl Iterator<Item = u64>, payload: &mut Vec<u8>) {
+        for number in [self.status, self.out_count] {
+            payload.extend_from_slice(&number.to_le_bytes());
+        }
+        payload.extend_from_slice(&0u64.to_le_bytes());
+        for bytes in sizes {
+            payload.extend_from_slice(&bytes.to_le_bytes());
+        }
+    }
+
+    /// The head with its sizes, at the beginning of `payload`, which has room for both; what is beyond stays.
+    pub fn write_to(&self, sizes: impl Iterator<Item = u64>, payload: &mut [u8]) {
+        let mut put = |at: usize, bytes: &[u8]| payload[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &self.status.to_le_bytes());
+        put(4, &self.out_count.to_le_bytes());
+        put(8, &0u64.to_le_bytes());
+        for (index, bytes) in sizes.enumerate() {
+            put(ANSWER_HEAD_BYTES + 8 * index, &bytes.to_le_bytes());
+        }
+    }
+
+    /// The head at the beginning of `payload`, the bytes of the sizes, and where the message begins.
+    pub fn take(payload: &[u8]) -> Result<(AnswerHead, &[u8], usize)> {
+        let mut reader = Reader::new("AnswerHead", payload);
+        let (status, out_count) = (reader.u32()?, reader.u32()?);
+        reader.u64()?;
+        let count = bounded(out_count)?;
+        let sizes = reader.raw(count * 8)?;
+        Ok((AnswerHead { status, out_count }, sizes, ANSWER_HEAD_BYTES + count * 8))
+    }
+}
+
+/// The sizes in what [`CallHead::take`] or [`AnswerHead::take`] gave.
+pub fn sizes(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks_exact(8).map(|chunk| {
+        let mut size = [0; 8];
+        size.copy_from_slice(chunk);
+        u64::from_le_bytes(size)
+    })
+}
+
+fn bounded(count: u32) -> Result<usize> {
+    if count > SEGMENTS_MAX {
+        let why = format!("a call has {count} segments, beyond the limit of {SEGMENTS_MAX}");
+        return Err(Error::new(ErrorKind::TooLarge, why));
+    }
+    Ok(count as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn any_bytes_give_a_head_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            for message in [
+                CallHead::take(&bytes).map(|(head, sizes, at)| (head.in_count + head.out_count, sizes.len(), at)),
+                AnswerHead::take(&bytes).map(|(head, sizes, at)| (head.out_count, sizes.len(), at)),
+            ] {
+                if let Ok((count, size_bytes, at)) = message {
+                    prop_assert_eq!(size_bytes, count as usize * 8);
+                    prop_assert!(at <= bytes.len() && at % 8 == 0);
+                }
+            }
+            let _ = Open::decode(&bytes);
+            let _ = Opened::decode(&bytes);
+            let _ = OpenFor::decode(&bytes);
+        }
+
+        #[test]
+        fn heads_come_back(function: u32, tag: u64, reply_bytes_max: u64, ins in prop::collection::vec(any::<u64>(), 0..5)) {
+            let head = CallHead { plugin: 7, function, in_count: ins.len() as u32, out_count: 0, reply_bytes_max, tag };
+            let mut bytes = Vec::new();
+            head.put(ins.iter().copied(), &mut bytes);
+            prop_assert_eq!(bytes.len(), CALL_HEAD_BYTES + 8 * ins.len());
+            bytes.extend_from_slice(b"message.");
+            let (back, found, at) = CallHead::take(&bytes).unwrap();
+            prop_assert_eq!(back, head);
+            prop_assert_eq!(sizes(found).collect::<Vec<_>>(), ins);
+            prop_assert_eq!(&bytes[at..], b"message.");
+        }
+    }
+
+    #[test]
+    fn messages_come_back() {
+        let open = Open {
+            plugin: 77,
+            name: "service".into(),
+            schema_hash: 1,
+            layout_hash: u64::MAX,
+            rank: u32::MAX,
+            ranks: 4,
+            stay: true,
+        };
+        assert_eq!(Open::decode(&open.encode()).unwrap(), open);
+        let credentials = Credentials { uid: 1, gid: 2, groups: vec![3, 4] };
+        let told = OpenFor { open, credentials, pid: 5, host: "far".into() };
+        assert_eq!(OpenFor::decode(&told.encode()).unwrap(), told);
+        let opened = Opened {
+            elsewhere: "/run/zazen/plug-in".into(),
+            generation: 2,
+            client: 3,
+            message_bytes_max: 4,
+            segment_bytes_max: 5,
+            ..Opened::default()
+        };
+        assert_eq!(Opened::decode(&opened.encode()).unwrap(), opened);
+    }
+
+    #[test]
+    fn heads_have_these_bytes() {
+        let mut bytes = Vec::new();
+        CallHead { plugin: 2, function: 3, in_count: 1, out_count: 0, reply_bytes_max: 4, tag: 5 }
+            .put([6].into_iter(), &mut bytes);
+        let words: Vec<u64> = sizes(&bytes).collect();
+        assert_eq!(words, [2 | 3 << 32, 1, 4, 5, 0, 6]);
+        bytes.clear();
+        AnswerHead { status: 13, out_count: 1 }.put([9].into_iter(), &mut bytes);
+        assert_eq!(sizes(&bytes).collect::<Vec<_>>(), [13 | 1 << 32, 0, 9]);
+        let mut written = [7; 32];
+        AnswerHead { status: 13, out_count: 1 }.write_to([9].into_iter(), &mut written);
+        assert_eq!((&written[..24], &written[24..]), (&bytes[..], &[7; 8][..]));
+        let many = CallHead { in_count: SEGMENTS_MAX + 1, ..CallHead::default() };
+        bytes.clear();
+        many.put(std::iter::empty(), &mut bytes);
+        assert_eq!(CallHead::take(&bytes).unwrap_err().kind(), ErrorKind::TooLarge);
+    }
+}

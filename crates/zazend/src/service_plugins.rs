@@ -1,0 +1,172 @@
+//! Plug-ins as the daemon's settings name them, and their part in status, metrics and `--check`.
+
+use crate::byte_size;
+use crate::config::Config;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_plugins::{HostOptions, PluginConfig, PluginReport, Plugins};
+
+/// How long a plug-in may take to load and to initialise.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// What `--plugin FILE` may end in, for the daemon's own process.
+const IN_PROCESS: &str = ":in-process";
+/// The program of isolated plug-ins' processes: this one, also if its file has been replaced since.
+pub const SELF: &str = "/proc/self/exe";
+
+/// One `[[plugin]]` of the TOML file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PluginTable {
+    path: PathBuf,
+    isolate: Option<bool>,
+    call_timeout_seconds: Option<f64>,
+    memory: Option<String>,
+    open_files: Option<u64>,
+    processes: Option<u32>,
+    segments: Option<String>,
+}
+
+fn refuse(path: &Path, why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Config, format!("plugin {}: {why}", path.display()))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| refuse(path, "cannot be made absolute").caused_by(error))
+}
+
+impl PluginTable {
+    fn config(&self) -> Result<PluginConfig> {
+        let path = absolute(&self.path)?;
+        let size = |name: &str, text: &Option<String>| {
+            let parsed = text.as_ref().map(|text| byte_size::parse(text)).transpose();
+            parsed.map_err(|error| error.within(format!("plugin {}: {name}", path.display())))
+        };
+        let mut config = PluginConfig::new(path.clone());
+        config.isolate = self.isolate.unwrap_or(true);
+        config.memory_bytes = size("memory", &self.memory)?;
+        config.open_files = self.open_files;
+        if let Some(bytes) = size("segments", &self.segments)? {
+            config.segment_bytes_max = bytes;
+        }
+        if let Some(seconds) = self.call_timeout_seconds {
+            config.call_timeout = Duration::try_from_secs_f64(seconds)
+                .map_err(|_| refuse(&path, "call_timeout_seconds: give a number of seconds, or 0"))?;
+        }
+        if let Some(processes) = self.processes {
+            config.process_count =
+                i32::try_from(processes).map_err(|_| refuse(&path, "processes: give at most 2147483647"))?;
+        }
+        if !config.isolate && (config.memory_bytes.is_some() || config.open_files.is_some()) {
+            return Err(refuse(
+                &path,
+                "memory and open_files bound a process of its own; drop them, or isolate = false",
+            ));
+        }
+        if config.open_files.is_some_and(|files| files < 16) {
+            return Err(refuse(&path, "open_files: give at least 16"));
+        }
+        Ok(config)
+    }
+}
+
+/// Flags over file: if any `--plugin` is given, the file's plug-ins are not.
+pub fn plugin_configs(flags: &[String], file: &[PluginTable]) -> Result<Vec<PluginConfig>> {
+    if flags.is_empty() {
+        return file.iter().map(PluginTable::config).collect();
+    }
+    let configs = flags.iter().map(|flag| {
+        let (path, isolate) = match flag.strip_suffix(IN_PROCESS) {
+            Some(path) => (path, false),
+            None => (flag.as_str(), true),
+        };
+        Ok(PluginConfig { isolate, ..PluginConfig::new(absolute(Path::new(path))?) })
+    });
+    configs.collect()
+}
+
+/// What the plug-ins of a daemon with these settings share.
+pub fn host_options(config: &Config) -> HostOptions {
+    HostOptions {
+        socket: config.socket.clone(),
+        worker: config.plugin_worker.clone(),
+        connections_max: config.connections_max,
+        start_timeout: START_TIMEOUT,
+        drain: config.drain,
+    }
+}
+
+/// A line of `--check` for one plug-in: loaded in a process of its own, its init is not run.
+pub fn check(config: &Config, plugin: &PluginConfig) -> Result<String> {
+    let found = Plugins::check(plugin, &host_options(config))?;
+    let place =
+        if plugin.isolate { "in a process of its own" } else { "in this process: a crash is the daemon's" };
+    let functions = found.functions.len();
+    Ok(format!("{} (ID {}), {functions} functions, {place}", found.name, found.id))
+}
+
+/// The plug-ins' part of the daemon's status.
+pub fn status(plugins: &Plugins) -> Value {
+    let row = |report: &PluginReport| {
+        json!({
+            "id": report.id, "name": report.name, "path": report.path, "placement": report.placement,
+            "state": report.state, "generation": report.generation, "pid": report.pid,
+            "crashes": report.crashes, "clients": report.clients,
+            "calls": report.sum(|function| function.calls),
+            "errors": report.sum(|function| function.errors),
+        })
+    };
+    Value::Array(plugins.reports().iter().map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_toml(text: &str) -> Result<Vec<PluginConfig>> {
+        #[derive(Deserialize)]
+        struct File {
+            plugin: Vec<PluginTable>,
+        }
+        let file: File = toml::from_str(text).map_err(|error| refuse(Path::new("?"), error))?;
+        plugin_configs(&[], &file.plugin)
+    }
+
+    #[test]
+    fn settings_come_from_the_file_or_the_flags() {
+        let text = "[[plugin]]\npath = \"/a.so\"\n[[plugin]]\npath = \"/b.so\"\nisolate = true\nmemory = \"1G\"\n\
+                    open_files = 64\ncall_timeout_seconds = 0.5\nprocesses = 8\nsegments = \"1M\"\n";
+        let configs = from_toml(text).unwrap();
+        assert_eq!(configs[0], PluginConfig::new("/a.so".into()));
+        let expected = PluginConfig {
+            memory_bytes: Some(1 << 30),
+            open_files: Some(64),
+            call_timeout: Duration::from_millis(500),
+            process_count: 8,
+            segment_bytes_max: 1 << 20,
+            ..PluginConfig::new("/b.so".into())
+        };
+        assert_eq!(configs[1], expected);
+        let flags = ["/c.so".to_owned(), "/d.so:in-process".to_owned()];
+        let configs = plugin_configs(&flags, &[]).unwrap();
+        assert_eq!(configs[0], PluginConfig::new("/c.so".into()));
+        assert_eq!(configs[1], PluginConfig { isolate: false, ..PluginConfig::new("/d.so".into()) });
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        for (text, says) in [
+            ("memory = \"much\"", "memory"),
+            ("call_timeout_seconds = -1", "call_timeout_seconds"),
+            ("isolate = false\nopen_files = 64", "isolate"),
+            ("open_files = 3", "at least 16"),
+            ("isolated = true", "isolated"),
+        ] {
+            let error =
+                from_toml(&format!("[[plugin]]\npath = \"/a.so\"\n{text}\n")).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,572 @@
+//! Opening, reading, writing, and what else is asked of an open description.
+
+use crate::blocking::Waiting;
+use crate::entry::{Outcome, answer, checked, errno, text};
+use crate::identity;
+use crate::session::{Description, Session};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// "Absolute paths only": what `dir` says without a description.
+pub(crate) const ROOT: c_int = -100;
+
+/// `struct px_opened`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Opened {
+    ino: u64,
+    dev: u64,
+    id: u32,
+    mode: u32,
+}
+
+/// What a path is resolved against; keeps the description alive.
+pub(crate) enum Base {
+    Root,
+    Held(Arc<Description>),
+    /// No such description: the kernel says so, in its own order of checks.
+    Missing,
+}
+
+impl Base {
+    pub(crate) fn new(session: &Session, dir: c_int) -> Outcome<Base> {
+        if dir == ROOT {
+            return Ok(Base::Root);
+        }
+        let id = u32::try_from(dir).map_err(|_| libc::EBADF)?;
+        Ok(session.description(id).map_or(Base::Missing, Base::Held))
+    }
+
+    /// For a path that must be absolute without a description; else the daemon's own directory would count.
+    pub(crate) fn fd(&self, path: &CStr) -> Outcome<RawFd> {
+        match self {
+            Base::Held(description) => Ok(description.fd()),
+            _ if path.to_bytes().first() == Some(&b'/') => Ok(libc::AT_FDCWD),
+            Base::Root => Err(libc::ENOENT),
+            Base::Missing => Ok(-1),
+        }
+    }
+
+    /// The description itself, for an empty path.
+    pub(crate) fn itself(&self, path: &CStr) -> Option<RawFd> {
+        match self {
+            Base::Held(description) if path.is_empty() => Some(description.fd()),
+            _ => None,
+        }
+    }
+}
+
+/// Enters a descriptor that was opened for the session.
+pub(crate) fn enter(session: &Session, fd: OwnedFd) -> Outcome<Opened> {
+    let description = Description::new(fd)?;
+    let (ino, dev, mode) = (description.ino, description.dev, description.mode);
+    Ok(Opened { ino, dev, mode, id: session.enter(description)? })
+}
+
+fn open(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Outcome<OwnedFd> {
+    let _acting = identity::act()?;
+    // What the page cache holds is the far side's business: O_DIRECT would ask for aligned buffers here.
+    let flags = (flags | libc::O_CLOEXEC | libc::O_NOCTTY) & !libc::O_DIRECT;
+    let creates = flags & (libc::O_CREAT | libc::O_TMPFILE) != 0;
+    let _umask = if creates { Some(identity::with_umask(mask)?) } else { None };
+    // SAFETY: a path that lives for the call; the descriptor is new.
+    unsafe {
+        let fd = checked(libc::openat64(base.fd(path)?, path.as_ptr(), flags, mode as c_uint))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Whether opening would wait for another end: FIFOs.
+fn may_wait(base: &Base, path: &CStr, flags: c_int) -> Outcome<bool> {
+    let never = libc::O_NONBLOCK | libc::O_PATH | libc::O_DIRECTORY;
+    if flags & never != 0 || flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
+        return Ok(false);
+    }
+    let _acting = identity::act()?;
+    // SAFETY: all zeros is a valid stat; a path that lives for the call.
+    unsafe {
+        let mut stat: libc::stat64 = std::mem::zeroed();
+        let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+        let found = libc::fstatat64(base.fd(path)?, path.as_ptr(), &raw mut stat, follow);
+        Ok(found == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
+    }
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_open(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: u32,
+    mask: u32,
+    opened: *mut Opened,
+) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        if may_wait(&base, path, flags)? {
+            return Err(libc::EINPROGRESS);
+        }
+        let entered = enter(session, open(&base, path, flags, mode, mask)?)?;
+        // SAFETY: the dispatcher's memory.
+        unsafe { *opened = entered };
+        Ok(0)
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_open_wait(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: u32,
+    mask: u32,
+    tag: u32,
+    opened: *mut Opened,
+) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        let waiting = Waiting::begin(session, tag)?;
+        let attempt = || open(&base, path, flags | libc::O_NONBLOCK, mode, mask);
+        let fd = crate::record_locks::patiently(&waiting, || match attempt() {
+            // A FIFO without a reader.
+            Err(libc::ENXIO) => Err(libc::EAGAIN),
+            other => other,
+        })?;
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            let mut fds = vec![libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            waiting.poll(&mut fds, None)?;
+        }
+        // SAFETY: numbers only.
+        unsafe {
+            let now = checked(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
+            checked(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, now & !libc::O_NONBLOCK))?;
+        }
+        let entered = enter(session, fd)?;
+        // SAFETY: the dispatcher's memory.
+        unsafe { *opened = entered };
+        Ok(0)
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_open_direct(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: u32,
+    mask: u32,
+    fd: *mut c_int,
+) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        if may_wait(&base, path, flags)? {
+            return Err(libc::EINPROGRESS);
+        }
+        let opened = open(&base, path, flags, mode, mask)?;
+        // SAFETY: the dispatcher's memory; the host closes what it sent.
+        unsafe { *fd = opened.into_raw_fd() };
+        Ok(0)
+    })
+}
+
+/// Bytes moved, as a result.
+fn moved(count: isize) -> Outcome<i64> {
+    if count < 0 { Err(errno()) } else { Ok(count as i64) }
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_read(
+    id: u32,
+    offset: i64,
+    flags: c_int,
+    data: *mut c_void,
+    count: *mut u64,
+) -> i64 {
+    // SAFETY: the dispatcher's memory: as much room as count says; on failure nothing comes back.
+    unsafe {
+        let room = std::mem::take(&mut *count);
+        answer(|session| {
+            let description = session.description(id)?;
+            let got = read_at(description.fd(), offset, flags, data, room as usize)?;
+            *count = got as u64;
+            Ok(got)
+        })
+    }
+}
+
+/// # Safety
+///
+/// `data` has room for `room` bytes.
+unsafe fn read_at(fd: RawFd, offset: i64, flags: c_int, data: *mut c_void, room: usize) -> Outcome<i64> {
+    // SAFETY: the caller's room.
+    unsafe {
+        moved(match (offset, flags) {
+            (-1, 0) => libc::read(fd, data, room),
+            (0.., 0) => libc::pread64(fd, data, room, offset),
+            _ => {
+                let part = libc::iovec { iov_base: data, iov_len: room };
+                libc::preadv2(fd, &raw const part, 1, offset, flags)
+            }
+        })
+    }
+}
+
+/// # Safety
+///
+/// `data` has `count` bytes.
+unsafe fn write_at(fd: RawFd, offset: i64, flags: c_int, data: *const c_void, count: usize) -> Outcome<i64> {
+    // SAFETY: the caller's bytes.
+    unsafe {
+        moved(match (offset, flags) {
+            (-1, 0) => libc::write(fd, data, count),
+            (0.., 0) => libc::pwrite64(fd, data, count, offset),
+            _ => {
+                let part = libc::iovec { iov_base: data.cast_mut(), iov_len: count };
+                libc::pwritev2(fd, &raw const part, 1, offset, flags)
+            }
+        })
+    }
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_write(
+    id: u32,
+    offset: i64,
+    flags: c_int,
+    data: *const c_void,
+    count: u64,
+) -> i64 {
+    answer(|session| {
+        let description = session.description(id)?;
+        // Removing set-id bits and reserved blocks go by who writes.
+        let _acting = identity::act()?;
+        // SAFETY: the dispatcher's memory.
+        unsafe { write_at(description.fd(), offset, flags, data, count as usize) }
+    })
+}
+
+/// Whether the description was asked not to block.
+pub(crate) fn is_nonblocking(fd: RawFd) -> Outcome<bool> {
+    // SAFETY: numbers only.
+    Ok(checked(unsafe { libc::fcntl(fd, libc::F_GETFL) })? & libc::O_NONBLOCK != 0)
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_read_wait(id: u32, tag: u32, data: *mut c_void, count: *mut u64) -> i64 {
+    // SAFETY: as in px_read.
+    unsafe {
+        let room = std::mem::take(&mut *count);
+        answer(|session| {
+            let description = session.description(id)?;
+            let fd = description.fd();
+            let attempt = || attempt_read(&description, data, room as usize);
+            let got = if is_nonblocking(fd)? {
+                attempt()?
+            } else {
+                match attempt() {
+                    Err(libc::EAGAIN) => {
+                        Waiting::begin(session, tag)?.until(fd, libc::POLLIN, None, attempt)?
+                    }
+                    other => other?,
+                }
+            };
+            *count = got as u64;
+            Ok(got)
+        })
+    }
+}
+
+fn is_socket(description: &Description) -> bool {
+    description.mode & libc::S_IFMT == libc::S_IFSOCK
+}
+
+/// # Safety
+///
+/// `data` has room for `room` bytes.
+unsafe fn attempt_read(description: &Description, data: *mut c_void, room: usize) -> Outcome<i64> {
+    // SAFETY: the caller's room.
+    unsafe {
+        if is_socket(description) {
+            return moved(libc::recv(description.fd(), data, room, libc::MSG_DONTWAIT));
+        }
+        match read_at(description.fd(), -1, libc::RWF_NOWAIT, data, room) {
+            // Not every file can be asked so: then only a ready one is read.
+            Err(libc::EOPNOTSUPP) if !is_ready(description.fd(), libc::POLLIN) => Err(libc::EAGAIN),
+            Err(libc::EOPNOTSUPP) => read_at(description.fd(), -1, 0, data, room),
+            other => other,
+        }
+    }
+}
+
+/// # Safety
+///
+/// `data` has `count` bytes.
+unsafe fn attempt_write(description: &Description, data: *const c_void, count: usize) -> Outcome<i64> {
+    let fd = description.fd();
+    // SAFETY: the caller's bytes.
+    unsafe {
+        if is_socket(description) {
+            return moved(libc::send(fd, data, count, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL));
+        }
+        match write_at(fd, -1, libc::RWF_NOWAIT, data, count) {
+            Err(libc::EOPNOTSUPP) if !is_ready(fd, libc::POLLOUT) => Err(libc::EAGAIN),
+            Err(libc::EOPNOTSUPP) => write_at(fd, -1, 0, data, count),
+            other => other,
+        }
+    }
+}
+
+fn is_ready(fd: RawFd, events: i16) -> bool {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one element.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_write_wait(id: u32, tag: u32, data: *const c_void, count: u64) -> i64 {
+    answer(|session| {
+        let description = session.description(id)?;
+        let fd = description.fd();
+        // SAFETY: the dispatcher's memory, all of it counted.
+        let attempt = |done: usize| unsafe {
+            attempt_write(&description, data.cast::<u8>().add(done).cast(), count as usize - done)
+        };
+        if is_nonblocking(fd)? {
+            return attempt(0);
+        }
+        let waiting = Waiting::begin(session, tag)?;
+        let mut done = 0;
+        // A blocking write ends when all is written; if it is interrupted, with what was.
+        while done < count as usize {
+            match waiting.until(fd, libc::POLLOUT, None, || attempt(done)) {
+                Ok(0) => break,
+                Ok(more) => done += more as usize,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done as i64)
+    })
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_seek(id: u32, offset: i64, whence: c_int) -> i64 {
+    answer(|session| {
+        let description = session.description(id)?;
+        // SAFETY: numbers only.
+        checked(unsafe { libc::lseek64(description.fd(), offset, whence) })
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_copy(
+    from: u32,
+    from_offset: *mut i64,
+    to: u32,
+    to_offset: *mut i64,
+    count: u64,
+) -> i64 {
+    answer(|session| {
+        let (from, to) = (session.description(from)?, session.description(to)?);
+        let _acting = identity::act()?;
+        // SAFETY: the dispatcher's memory.
+        unsafe {
+            let here = |offset: *mut i64| if *offset < 0 { std::ptr::null_mut() } else { offset };
+            moved(libc::copy_file_range(
+                from.fd(),
+                here(from_offset),
+                to.fd(),
+                here(to_offset),
+                count as usize,
+                0,
+            ))
+        }
+    })
+}
+
+/// See posix.h: 0 fsync, 1 fdatasync, 2 syncfs.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_sync(id: u32, what: c_int) -> c_int {
+    answer(|session| {
+        let description = session.description(id)?;
+        // SAFETY: numbers only.
+        checked(unsafe {
+            match what {
+                0 => libc::fsync(description.fd()),
+                1 => libc::fdatasync(description.fd()),
+                _ => libc::syncfs(description.fd()),
+            }
+        })
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_truncate(dir: c_int, path: *const c_char, size: i64) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        let _acting = identity::act()?;
+        if let Some(fd) = base.itself(path) {
+            // SAFETY: numbers only.
+            return checked(unsafe { libc::ftruncate64(fd, size) });
+        }
+        let fd = base.fd(path)?;
+        // SAFETY: a path that lives for the call.
+        if fd == libc::AT_FDCWD {
+            return checked(unsafe { libc::truncate64(path.as_ptr(), size) });
+        }
+        // There is no truncateat(2): by the directory's name in /proc.
+        let mut full = format!("/proc/self/fd/{fd}/").into_bytes();
+        full.extend_from_slice(path.to_bytes());
+        let full = std::ffi::CString::new(full).map_err(|_| libc::EINVAL)?;
+        if path.to_bytes().first() == Some(&b'/') {
+            // SAFETY: as above.
+            return checked(unsafe { libc::truncate64(path.as_ptr(), size) });
+        }
+        // SAFETY: as above.
+        checked(unsafe { libc::truncate64(full.as_ptr(), size) })
+    })
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_allocate(id: u32, mode: c_int, offset: i64, size: i64) -> c_int {
+    answer(|session| {
+        let description = session.description(id)?;
+        let _acting = identity::act()?;
+        // SAFETY: numbers only.
+        checked(unsafe { libc::fallocate64(description.fd(), mode, offset, size) })
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_entries(id: u32, data: *mut c_void, count: *mut u64) -> i64 {
+    // SAFETY: as in px_read.
+    unsafe {
+        let room = std::mem::take(&mut *count);
+        answer(|session| {
+            let description = session.description(id)?;
+            let got = libc::syscall(libc::SYS_getdents64, description.fd(), data, room);
+            let got = moved(got as isize)?;
+            *count = got as u64;
+            Ok(got)
+        })
+    }
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_fcntl(id: u32, command: c_int, argument: i64) -> i64 {
+    answer(|session| {
+        let description = session.description(id)?;
+        match command {
+            libc::F_GETFL | libc::F_SETFL | libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => {}
+            libc::F_ADD_SEALS | libc::F_GET_SEALS => {}
+            // Owners, signals, leases and notifications are between a process and its own kernel.
+            _ => return Err(libc::EINVAL),
+        }
+        // Signals for readiness would go to the daemon.
+        let argument = if command == libc::F_SETFL {
+            argument & !i64::from(libc::O_ASYNC | libc::O_DIRECT)
+        } else {
+            argument
+        };
+        // SAFETY: these commands take a number.
+        checked(i64::from(unsafe { libc::fcntl(description.fd(), command, argument) }))
+    })
+}
+
+const FS_IOC_GETFLAGS: u64 = 0x8008_6601;
+const FS_IOC_SETFLAGS: u64 = 0x4008_6602;
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_ioctl(id: u32, request: u64, argument: *mut u64) -> c_int {
+    answer(|session| {
+        let description = session.description(id)?;
+        match request {
+            libc::FIONREAD | libc::FIONBIO | libc::TIOCOUTQ | FS_IOC_GETFLAGS | FS_IOC_SETFLAGS => {}
+            // What else there is takes memory of a size that only the driver knows.
+            _ => return Err(libc::ENOTTY),
+        }
+        let _acting = identity::act()?;
+        // SAFETY: these requests take at most 8 bytes, which the dispatcher holds.
+        checked(unsafe { libc::ioctl(description.fd(), request, argument) })
+    })
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_advise(id: u32, offset: i64, size: i64, advice: c_int) -> c_int {
+    answer(|session| {
+        let description = session.description(id)?;
+        // SAFETY: numbers only.
+        match unsafe { libc::posix_fadvise64(description.fd(), offset, size, advice) } {
+            0 => Ok(0),
+            error => Err(error),
+        }
+    })
+}

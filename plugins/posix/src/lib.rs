@@ -1,0 +1,22 @@
+//! The posix plug-in: what a forwarded program asks of files and sockets, done where the daemon is.
+//!
+//! A session stands for one process: its open file descriptions (each one kernel descriptor here, shared by the
+//! sessions that inherited it, so that offsets, `O_APPEND` and `flock` are the kernel's own), its record locks
+//! and its calls that block. `posix.h` is the interface, docs/forwarding.md the promises.
+//!
+//! Invariants: nothing a client says is believed but numbers of its own session and paths, which the kernel
+//! checks with the caller's user and groups; no lock of ours is held over a call that can block; when a session
+//! ends, all that it held is gone; no panic leaves a function.
+
+mod blocking;
+mod entry;
+mod files;
+mod identity;
+mod locks;
+mod metadata;
+mod names;
+mod record_locks;
+mod session;
+mod sockets;
+
+pub use locks::{LockTable, Range, Segment};

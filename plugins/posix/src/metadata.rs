@@ -1,0 +1,450 @@
+//! What is known of a file: statx, permissions, owners, times, extended attributes.
+
+use crate::entry::{Outcome, answer, checked, errno, text};
+use crate::files::Base;
+use crate::identity;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::fd::RawFd;
+
+/// `struct px_stat`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Stat {
+    mask: u32,
+    blksize: u32,
+    attributes: u64,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    mode: u32,
+    ino: u64,
+    size: u64,
+    blocks: u64,
+    attributes_mask: u64,
+    seconds: [i64; 4],
+    nanoseconds: [u32; 4],
+    devices: [u32; 4],
+    mnt_id: u64,
+}
+
+/// `struct px_statfs`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct StatFs([u64; 11]);
+
+/// `struct px_times`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Times([i64; 4]);
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_stat(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: u32,
+    stat: *mut Stat,
+) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        let _acting = if path.is_empty() { None } else { identity::act()? };
+        // SAFETY: all zeros is a valid statx; a path that lives for the call; the dispatcher's memory.
+        unsafe {
+            let mut x: libc::statx = std::mem::zeroed();
+            let fd = base.itself(path).map_or_else(|| base.fd(path), Ok)?;
+            checked(libc::statx(fd, path.as_ptr(), flags, mask, &raw mut x))?;
+            *stat = Stat {
+                mask: x.stx_mask,
+                blksize: x.stx_blksize,
+                attributes: x.stx_attributes,
+                nlink: x.stx_nlink,
+                uid: x.stx_uid,
+                gid: x.stx_gid,
+                mode: x.stx_mode.into(),
+                ino: x.stx_ino,
+                size: x.stx_size,
+                blocks: x.stx_blocks,
+                attributes_mask: x.stx_attributes_mask,
+                seconds: [x.stx_atime, x.stx_btime, x.stx_ctime, x.stx_mtime].map(|time| time.tv_sec),
+                nanoseconds: [x.stx_atime, x.stx_btime, x.stx_ctime, x.stx_mtime].map(|time| time.tv_nsec),
+                devices: [x.stx_rdev_major, x.stx_rdev_minor, x.stx_dev_major, x.stx_dev_minor],
+                mnt_id: x.stx_mnt_id,
+            };
+        }
+        Ok(0)
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_statfs(dir: c_int, path: *const c_char, stat: *mut StatFs) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        let _acting = if path.is_empty() { None } else { identity::act()? };
+        let name = Name::new(&base, path, true)?;
+        // SAFETY: all zeros is a valid statfs; the dispatcher's memory.
+        unsafe {
+            let mut found: libc::statfs64 = std::mem::zeroed();
+            checked(match name {
+                Name::Fd(fd) => libc::fstatfs64(fd, &raw mut found),
+                Name::Path(path) => libc::statfs64(path.as_ptr(), &raw mut found),
+            })?;
+            let id: [u32; 2] = std::mem::transmute(found.f_fsid);
+            *stat = StatFs([
+                found.f_type as u64,
+                found.f_bsize as u64,
+                found.f_blocks,
+                found.f_bfree,
+                found.f_bavail,
+                found.f_files,
+                found.f_ffree,
+                u64::from(id[0]) | u64::from(id[1]) << 32,
+                found.f_namelen as u64,
+                found.f_frsize as u64,
+                found.f_flags as u64,
+            ]);
+        }
+        Ok(0)
+    })
+}
+
+/// A file for calls that know no directory descriptors.
+enum Name {
+    Fd(RawFd),
+    Path(CString),
+}
+
+impl Name {
+    /// `fds`: whether the call has a form for descriptors.
+    fn new(base: &Base, path: &CStr, fds: bool) -> Outcome<Name> {
+        if let Some(fd) = base.itself(path) {
+            if fds {
+                return Ok(Name::Fd(fd));
+            }
+            return Ok(Name::Path(proc_name(fd, b"")?));
+        }
+        if path.to_bytes().first() == Some(&b'/') {
+            return Ok(Name::Path(path.to_owned()));
+        }
+        Ok(Name::Path(proc_name(base.fd(path)?, path.to_bytes())?))
+    }
+}
+
+fn proc_name(fd: RawFd, below: &[u8]) -> Outcome<CString> {
+    let mut full = format!("/proc/self/fd/{fd}").into_bytes();
+    if !below.is_empty() {
+        full.push(b'/');
+        full.extend_from_slice(below);
+    }
+    CString::new(full).map_err(|_| libc::EINVAL)
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_access(
+    dir: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        let _acting = identity::act()?;
+        // Always by the ids that this thread has for files: the daemon's real ones are nobody's business.
+        let flags = (flags & libc::AT_SYMLINK_NOFOLLOW) | libc::AT_EACCESS | libc::AT_EMPTY_PATH;
+        let fd = base.itself(path).map_or_else(|| base.fd(path), Ok)?;
+        // SAFETY: a path that lives for the call.
+        let outcome = unsafe { libc::syscall(libc::SYS_faccessat2, fd, path.as_ptr(), mode, flags) };
+        if outcome < 0 { Err(errno()) } else { Ok(0) }
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_chmod(dir: c_int, path: *const c_char, mode: u32, flags: c_int) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        let _acting = identity::act()?;
+        // SAFETY: a path that lives for the call.
+        checked(unsafe {
+            match base.itself(path) {
+                Some(fd) => libc::fchmod(fd, mode),
+                None => libc::fchmodat(base.fd(path)?, path.as_ptr(), mode, flags),
+            }
+        })
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_chown(
+    dir: c_int,
+    path: *const c_char,
+    uid: u32,
+    gid: u32,
+    flags: c_int,
+) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        let _acting = identity::act()?;
+        // SAFETY: a path that lives for the call.
+        checked(unsafe {
+            match base.itself(path) {
+                Some(fd) if flags & libc::AT_EMPTY_PATH == 0 => libc::fchown(fd, uid, gid),
+                Some(fd) => libc::fchownat(fd, path.as_ptr(), uid, gid, flags),
+                None => libc::fchownat(base.fd(path)?, path.as_ptr(), uid, gid, flags),
+            }
+        })
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_utimes(
+    dir: c_int,
+    path: *const c_char,
+    times: *const Times,
+    flags: c_int,
+) -> c_int {
+    answer(|session| {
+        // SAFETY: the dispatcher's string.
+        let path = unsafe { text(path) };
+        let base = Base::new(session, dir)?;
+        let _acting = identity::act()?;
+        // SAFETY: the dispatcher's object, or NULL; a path that lives for the call.
+        unsafe {
+            let times = times.as_ref().map(|Times([atime, atime_nsec, mtime, mtime_nsec])| {
+                [
+                    libc::timespec { tv_sec: *atime, tv_nsec: *atime_nsec },
+                    libc::timespec { tv_sec: *mtime, tv_nsec: *mtime_nsec },
+                ]
+            });
+            let times = times.as_ref().map_or(std::ptr::null(), |times| times.as_ptr());
+            checked(match base.itself(path) {
+                Some(fd) => libc::futimens(fd, times),
+                None => libc::utimensat(base.fd(path)?, path.as_ptr(), times, flags),
+            })
+        }
+    })
+}
+
+/// Whether links at the end are followed.
+fn follows(flags: c_int) -> bool {
+    flags & libc::AT_SYMLINK_NOFOLLOW == 0
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_getxattr(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    name: *const c_char,
+    value: *mut c_void,
+    room: *mut u64,
+) -> i64 {
+    // SAFETY: the dispatcher's memory: as much room as is said; on failure nothing comes back.
+    unsafe {
+        let size = std::mem::take(&mut *room) as usize;
+        answer(|session| {
+            let base = Base::new(session, dir)?;
+            let _acting = identity::act()?;
+            let got = match Name::new(&base, text(path), true)? {
+                Name::Fd(fd) => libc::fgetxattr(fd, name, value, size),
+                Name::Path(path) if follows(flags) => libc::getxattr(path.as_ptr(), name, value, size),
+                Name::Path(path) => libc::lgetxattr(path.as_ptr(), name, value, size),
+            };
+            let got = checked(got as i64)?;
+            *room = if size == 0 { 0 } else { got as u64 };
+            Ok(got)
+        })
+    }
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_listxattr(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    names: *mut c_void,
+    room: *mut u64,
+) -> i64 {
+    // SAFETY: as in px_getxattr.
+    unsafe {
+        let size = std::mem::take(&mut *room) as usize;
+        answer(|session| {
+            let base = Base::new(session, dir)?;
+            let _acting = identity::act()?;
+            let got = match Name::new(&base, text(path), true)? {
+                Name::Fd(fd) => libc::flistxattr(fd, names.cast(), size),
+                Name::Path(path) if follows(flags) => libc::listxattr(path.as_ptr(), names.cast(), size),
+                Name::Path(path) => libc::llistxattr(path.as_ptr(), names.cast(), size),
+            };
+            let got = checked(got as i64)?;
+            *room = if size == 0 { 0 } else { got as u64 };
+            Ok(got)
+        })
+    }
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_setxattr(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    name: *const c_char,
+    value: *const c_void,
+    count: u64,
+    how: c_int,
+) -> c_int {
+    answer(|session| {
+        let base = Base::new(session, dir)?;
+        let _acting = identity::act()?;
+        let size = count as usize;
+        // SAFETY: the dispatcher's strings and bytes.
+        checked(unsafe {
+            match Name::new(&base, text(path), true)? {
+                Name::Fd(fd) => libc::fsetxattr(fd, name, value, size, how),
+                Name::Path(path) if follows(flags) => libc::setxattr(path.as_ptr(), name, value, size, how),
+                Name::Path(path) => libc::lsetxattr(path.as_ptr(), name, value, size, how),
+            }
+        })
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_removexattr(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    name: *const c_char,
+) -> c_int {
+    answer(|session| {
+        let base = Base::new(session, dir)?;
+        let _acting = identity::act()?;
+        // SAFETY: the dispatcher's strings.
+        checked(unsafe {
+            match Name::new(&base, text(path), true)? {
+                Name::Fd(fd) => libc::fremovexattr(fd, name),
+                Name::Path(path) if follows(flags) => libc::removexattr(path.as_ptr(), name),
+                Name::Path(path) => libc::lremovexattr(path.as_ptr(), name),
+            }
+        })
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_realpath(
+    dir: c_int,
+    path: *const c_char,
+    target: *mut c_void,
+    room: *mut u64,
+) -> c_int {
+    // SAFETY: as in px_getxattr.
+    unsafe {
+        let size = std::mem::take(&mut *room) as usize;
+        answer(|session| {
+            let path = text(path);
+            let base = Base::new(session, dir)?;
+            let _acting = identity::act()?;
+            let name = match base.itself(path) {
+                Some(fd) => where_now(fd)?,
+                None => {
+                    // What glibc's realpath does, but by the kernel, in one step.
+                    let fd = checked(libc::openat64(
+                        base.fd(path)?,
+                        path.as_ptr(),
+                        libc::O_PATH | libc::O_CLOEXEC,
+                    ))?;
+                    let name = where_now(fd);
+                    libc::close(fd);
+                    name?
+                }
+            };
+            if name.len() >= size {
+                return Err(libc::ENAMETOOLONG);
+            }
+            std::ptr::copy_nonoverlapping(name.as_ptr(), target.cast(), name.len());
+            *room = name.len() as u64;
+            Ok(0)
+        })
+    }
+}
+
+/// The path of an open description; ENOENT if it has none any more.
+fn where_now(fd: RawFd) -> Outcome<Vec<u8>> {
+    let mut name = vec![0_u8; 4096];
+    let link = proc_name(fd, b"")?;
+    // SAFETY: room as said; all zeros is a valid stat.
+    unsafe {
+        let length = checked(libc::readlink(link.as_ptr(), name.as_mut_ptr().cast(), name.len()) as i64)?;
+        name.truncate(length as usize);
+        let mut stat: libc::stat64 = std::mem::zeroed();
+        checked(libc::fstat64(fd, &raw mut stat))?;
+        if name.ends_with(b" (deleted)")
+            && (stat.st_nlink == 0 || stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
+        {
+            return Err(libc::ENOENT);
+        }
+    }
+    Ok(name)
+}

@@ -1,0 +1,431 @@
+//! `fcntl` record locks of sessions: the table, those who wait, and the mirror that other programs see.
+//!
+//! The mirror: what sessions hold of a file together is also held, by `F_OFD_SETLK`, on one descriptor of the
+//! daemon's, so that a program on the far side that isn't forwarded conflicts as it should.
+//!
+//! Invariants: the mirror holds at least what the table holds, where the file can be opened so; a waiter is
+//! woken whenever anything is released; nobody waits while holding the table.
+
+use crate::blocking::{SLICE, Waiting};
+use crate::entry::{Outcome, answer, checked, errno};
+use crate::locks::{LockTable, Range, Segment};
+use crate::session::{Description, Session};
+use std::collections::HashMap;
+use std::ffi::{c_int, c_short};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// `struct px_lock`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Lock {
+    start: i64,
+    length: i64,
+    kind: i32,
+    whence: i32,
+    pid: i32,
+    reserved: i32,
+}
+
+type File = (u64, u64);
+
+/// A session as a lock's owner: its key, and the pid that others are told.
+type Owner = (u64, u32);
+
+#[derive(Default)]
+struct Locks {
+    table: LockTable<File, Owner>,
+    mirrors: HashMap<File, Mirror>,
+}
+
+struct Mirror {
+    fd: OwnedFd,
+    reads: bool,
+    writes: bool,
+}
+
+static LOCKS: LazyLock<Mutex<Locks>> = LazyLock::new(Mutex::default);
+static RELEASED: Condvar = Condvar::new();
+
+fn locks() -> MutexGuard<'static, Locks> {
+    LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets all waiters look again.
+pub(crate) fn wake() {
+    drop(locks());
+    RELEASED.notify_all();
+}
+
+/// A descriptor of the session for this file was closed: its locks on the file go.
+pub(crate) fn closed(session: &Session, description: &Description) {
+    if !session.locked.load(Ordering::Acquire) {
+        return;
+    }
+    let file = (description.dev, description.ino);
+    let mut locks = locks();
+    if locks.table.release(file, owner(session)) {
+        locks.mirror_down(file);
+        drop(locks);
+        RELEASED.notify_all();
+    }
+}
+
+/// The session ended: all its locks go.
+pub(crate) fn session_ended(session: &Session) {
+    let mut locks = locks();
+    for file in locks.table.release_owner(owner(session)) {
+        locks.mirror_down(file);
+    }
+    drop(locks);
+    RELEASED.notify_all();
+}
+
+fn owner(session: &Session) -> Owner {
+    // The pid stays that of the first hello across exec: a process keeps its number.
+    (session.key, session.pid.load(Ordering::Relaxed))
+}
+
+impl Locks {
+    /// Sets a lock if nothing stands in the way, else says what does.
+    fn try_set(
+        &mut self,
+        session: &Session,
+        description: &Description,
+        range: Range,
+        write: Option<bool>,
+    ) -> Outcome<Option<Option<Segment<Owner>>>> {
+        let (file, owner) = ((description.dev, description.ino), owner(session));
+        if let Some(write) = write
+            && let Some(held) = self.table.conflict(file, owner, range, write)
+        {
+            return Ok(Some(Some(held)));
+        }
+        let before = self.table.held(file).to_vec();
+        self.table.set(file, owner, range, write);
+        match self.mirror(file, description, range) {
+            Ok(()) => Ok(None),
+            Err(error) => {
+                self.table.restore(file, before);
+                self.mirror_range(file, range).ok();
+                self.forget_idle(file);
+                if error == libc::EAGAIN || error == libc::EACCES { Ok(Some(None)) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Brings the mirror to what the table says.
+    fn mirror(&mut self, file: File, description: &Description, range: Range) -> Outcome<()> {
+        if !self.table.held(file).is_empty() && !self.mirrors.contains_key(&file) {
+            let Some(mirror) = open_mirror(description) else { return Ok(()) };
+            self.mirrors.insert(file, mirror);
+        }
+        self.mirror_range(file, range)?;
+        self.forget_idle(file);
+        Ok(())
+    }
+
+    fn mirror_range(&mut self, file: File, range: Range) -> Outcome<()> {
+        let Some(mirror) = self.mirrors.get(&file) else { return Ok(()) };
+        for (part, kind) in self.table.strongest(file, range) {
+            let kind = match kind {
+                Some(true) if mirror.writes => libc::F_WRLCK,
+                Some(_) if mirror.reads => libc::F_RDLCK,
+                Some(_) => continue,
+                None => libc::F_UNLCK,
+            };
+            let lock = flock(kind, part);
+            // SAFETY: a descriptor of ours and a lock that lives for the call.
+            checked(unsafe { libc::fcntl(mirror.fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) })?;
+        }
+        Ok(())
+    }
+
+    /// After releases, which can't fail.
+    fn mirror_down(&mut self, file: File) {
+        self.mirror_range(file, Range { first: 0, last: i64::MAX }).ok();
+        self.forget_idle(file);
+    }
+
+    fn forget_idle(&mut self, file: File) {
+        if self.table.held(file).is_empty() {
+            self.mirrors.remove(&file);
+        }
+    }
+}
+
+fn flock(kind: c_int, range: Range) -> libc::flock64 {
+    libc::flock64 {
+        l_type: kind as c_short,
+        l_whence: libc::SEEK_SET as c_short,
+        l_start: range.first,
+        l_len: range.length(),
+        l_pid: 0,
+    }
+}
+
+/// A description of the daemon's own of the same file, with as many rights as can be had.
+fn open_mirror(description: &Description) -> Option<Mirror> {
+    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", description.fd())).ok()?;
+    for (flags, reads, writes) in
+        [(libc::O_RDWR, true, true), (libc::O_RDONLY, true, false), (libc::O_WRONLY, false, true)]
+    {
+        let flags = flags | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+        // SAFETY: a path that lives for the call; the descriptor is new.
+        let fd = unsafe { libc::open64(path.as_ptr(), flags) };
+        if fd >= 0 {
+            // SAFETY: as above.
+            return Some(Mirror { fd: unsafe { OwnedFd::from_raw_fd(fd) }, reads, writes });
+        }
+    }
+    None
+}
+
+/// The range that a lock names, its start counted from where `whence` says.
+fn range_of(description: &Description, lock: &Lock) -> Outcome<Range> {
+    let base = match lock.whence {
+        libc::SEEK_SET => 0,
+        // SAFETY: numbers only.
+        libc::SEEK_CUR => checked(unsafe { libc::lseek64(description.fd(), 0, libc::SEEK_CUR) })?,
+        libc::SEEK_END => {
+            // SAFETY: all zeros is a valid stat; fstat fills it.
+            let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
+            // SAFETY: a descriptor of ours and room for the answer.
+            checked(unsafe { libc::fstat64(description.fd(), &raw mut stat) })?;
+            stat.st_size
+        }
+        _ => return Err(libc::EINVAL),
+    };
+    let start = base.checked_add(lock.start).ok_or(libc::EOVERFLOW)?;
+    Range::new(start, lock.length).ok_or(if start.checked_add(lock.length).is_none() {
+        libc::EOVERFLOW
+    } else {
+        libc::EINVAL
+    })
+}
+
+/// For writing, for reading, or released; with the check that fcntl(2) makes of how the file was opened.
+fn kind_of(description: &Description, lock: &Lock) -> Outcome<Option<bool>> {
+    // SAFETY: numbers only.
+    let flags = checked(unsafe { libc::fcntl(description.fd(), libc::F_GETFL) })?;
+    let access = flags & libc::O_ACCMODE;
+    if flags & libc::O_PATH != 0 {
+        return Err(libc::EBADF);
+    }
+    match lock.kind {
+        libc::F_RDLCK if access == libc::O_WRONLY => Err(libc::EBADF),
+        libc::F_WRLCK if access == libc::O_RDONLY => Err(libc::EBADF),
+        libc::F_RDLCK => Ok(Some(false)),
+        libc::F_WRLCK => Ok(Some(true)),
+        libc::F_UNLCK => Ok(None),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// `F_OFD_`: the description is one here too, so the kernel's own answer is right.
+fn own_description_lock(description: &Description, command: c_int, lock: &Lock) -> Outcome<Lock> {
+    if lock.pid != 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut asked = libc::flock64 {
+        l_type: lock.kind as c_short,
+        l_whence: lock.whence as c_short,
+        l_start: lock.start,
+        l_len: lock.length,
+        l_pid: 0,
+    };
+    // SAFETY: a descriptor of ours and a lock that lives for the call.
+    checked(unsafe { libc::fcntl(description.fd(), command, &raw mut asked) })?;
+    Ok(Lock {
+        start: asked.l_start,
+        length: asked.l_len,
+        kind: asked.l_type.into(),
+        whence: asked.l_whence.into(),
+        pid: asked.l_pid,
+        reserved: 0,
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_lock(id: u32, command: c_int, lock: *mut Lock) -> c_int {
+    answer(|session| {
+        let description = session.description(id)?;
+        // SAFETY: the dispatcher's memory, of this call only.
+        let lock = unsafe { &mut *lock };
+        match command {
+            libc::F_OFD_GETLK | libc::F_OFD_SETLK => {
+                *lock = own_description_lock(&description, command, lock)?;
+            }
+            libc::F_SETLK => {
+                let (kind, range) = (kind_of(&description, lock)?, range_of(&description, lock)?);
+                session.locked.store(true, Ordering::Release);
+                let standing = locks().try_set(session, &description, range, kind)?;
+                if standing.is_some() {
+                    return Err(libc::EAGAIN);
+                }
+                if kind != Some(true) {
+                    RELEASED.notify_all();
+                }
+            }
+            libc::F_GETLK => get(session, &description, lock)?,
+            _ => return Err(libc::EINVAL),
+        }
+        Ok(0)
+    })
+}
+
+fn get(session: &Session, description: &Description, lock: &mut Lock) -> Outcome<()> {
+    let range = range_of(description, lock)?;
+    let write = match lock.kind {
+        libc::F_RDLCK => false,
+        libc::F_WRLCK => true,
+        _ => return Err(libc::EINVAL),
+    };
+    let locks = locks();
+    let file = (description.dev, description.ino);
+    if let Some(held) = locks.table.conflict(file, owner(session), range, write) {
+        *lock = Lock {
+            start: held.range.first,
+            length: held.range.length(),
+            kind: if held.write { libc::F_WRLCK } else { libc::F_RDLCK },
+            whence: libc::SEEK_SET,
+            pid: held.owner.1 as i32,
+            reserved: 0,
+        };
+        return Ok(());
+    }
+    // Somebody who isn't forwarded? Asked through the mirror if there is one: it doesn't conflict with itself.
+    let fd = locks.mirrors.get(&file).map_or(description.fd(), |mirror| mirror.fd.as_raw_fd());
+    let asked = Lock { start: range.first, length: range.length(), whence: libc::SEEK_SET, pid: 0, ..*lock };
+    // SAFETY: all zeros is a valid description lock request; see the function.
+    let outside = own_lock_query(fd, &asked)?;
+    if outside.kind == libc::F_UNLCK {
+        lock.kind = libc::F_UNLCK;
+    } else {
+        *lock = outside;
+    }
+    Ok(())
+}
+
+fn own_lock_query(fd: c_int, lock: &Lock) -> Outcome<Lock> {
+    let mut asked = libc::flock64 {
+        l_type: lock.kind as c_short,
+        l_whence: lock.whence as c_short,
+        l_start: lock.start,
+        l_len: lock.length,
+        l_pid: 0,
+    };
+    // SAFETY: a descriptor of ours and a lock that lives for the call.
+    checked(unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &raw mut asked) })?;
+    Ok(Lock {
+        start: asked.l_start,
+        length: asked.l_len,
+        kind: asked.l_type.into(),
+        whence: asked.l_whence.into(),
+        pid: asked.l_pid,
+        reserved: 0,
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_lock_wait(id: u32, command: c_int, tag: u32, lock: *const Lock) -> c_int {
+    answer(|session| {
+        let description = session.description(id)?;
+        // SAFETY: the dispatcher's memory, of this call only.
+        let lock = unsafe { *lock };
+        let waiting = Waiting::begin(session, tag)?;
+        match command {
+            libc::F_SETLKW => {
+                let (kind, range) = (kind_of(&description, &lock)?, range_of(&description, &lock)?);
+                session.locked.store(true, Ordering::Release);
+                wait(session, &description, range, kind, &waiting)?;
+                RELEASED.notify_all();
+            }
+            libc::F_OFD_SETLKW => {
+                patiently(&waiting, || own_description_lock(&description, libc::F_OFD_SETLK, &lock))?;
+            }
+            _ => return Err(libc::EINVAL),
+        }
+        Ok(0)
+    })
+}
+
+fn wait(
+    session: &Session,
+    description: &Description,
+    range: Range,
+    kind: Option<bool>,
+    waiting: &Waiting<'_>,
+) -> Outcome<()> {
+    let mut patience = Duration::from_millis(1);
+    let mut locks = locks();
+    loop {
+        waiting.check()?;
+        let Some(standing) = locks.try_set(session, description, range, kind)? else { return Ok(()) };
+        let Some(held) = standing else {
+            // Somebody who isn't forwarded: the kernel tells nobody when he is done.
+            patience = (patience * 2).min(Duration::from_millis(50));
+            locks = RELEASED.wait_timeout(locks, patience).unwrap_or_else(PoisonError::into_inner).0;
+            continue;
+        };
+        let owner = owner(session);
+        if !locks.table.wait(owner, held.owner) {
+            return Err(libc::EDEADLK);
+        }
+        locks = RELEASED.wait_timeout(locks, SLICE).unwrap_or_else(PoisonError::into_inner).0;
+        locks.table.unwait(owner, held.owner);
+    }
+}
+
+/// Tries again and again, ever more slowly: for locks whose release nobody tells.
+pub(crate) fn patiently<T>(waiting: &Waiting<'_>, mut attempt: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+    let mut patience = Duration::from_micros(200);
+    loop {
+        match attempt() {
+            Err(libc::EAGAIN) => {}
+            other => return other,
+        }
+        waiting.check()?;
+        std::thread::sleep(patience);
+        patience = (patience * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_flock(id: u32, operation: c_int) -> c_int {
+    answer(|session| {
+        let description = session.description(id)?;
+        flock_now(&description, operation)
+    })
+}
+
+fn flock_now(description: &Description, operation: c_int) -> Outcome<c_int> {
+    // SAFETY: numbers only.
+    match unsafe { libc::flock(description.fd(), operation | libc::LOCK_NB) } {
+        0 => Ok(0),
+        _ => Err(errno()),
+    }
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_flock_wait(id: u32, operation: c_int, tag: u32) -> c_int {
+    answer(|session| {
+        let description = session.description(id)?;
+        let waiting = Waiting::begin(session, tag)?;
+        patiently(&waiting, || flock_now(&description, operation))
+    })
+}

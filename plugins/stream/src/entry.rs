@@ -1,0 +1,554 @@
+//! The edge to the host: its function table, who is calling, and the functions of `stream.h`.
+
+use crate::config::Config;
+use crate::memory::{self, Landing};
+use crate::stream::{Scattered, Stream};
+use crate::streams::{self, Attachment};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A result, or the errno of a failure.
+pub(crate) type Outcome<T> = Result<T, c_int>;
+
+/// `struct zazen_caller`, as much of it as is asked for.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Caller {
+    struct_size: u32,
+    pub(crate) pid: u32,
+    pub(crate) client: u64,
+    pub(crate) generation: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+type Completion = unsafe extern "C" fn(i32, *mut c_void);
+
+/// `struct zazen_host`.
+#[repr(C)]
+struct Host {
+    struct_size: u32,
+    abi: u32,
+    process_count: i32,
+    reserved: u32,
+    caller: Option<unsafe extern "C" fn(*mut Caller) -> c_int>,
+    log: Option<unsafe extern "C" fn(c_int, *const c_char)>,
+    allocate: Option<unsafe extern "C" fn(u64) -> *mut c_void>,
+    release: Option<unsafe extern "C" fn(*mut c_void)>,
+    register_userbuf: Option<unsafe extern "C" fn(*const c_void, Completion, *mut c_void) -> c_int>,
+    // Of later hosts: there only if struct_size says so.
+    groups: Option<unsafe extern "C" fn(*mut u32, u32) -> c_int>,
+    cancelled: Option<unsafe extern "C" fn() -> c_int>,
+}
+
+unsafe extern "C" {
+    fn zazen_plugin_host() -> *const Host;
+    static zazen_stream_table: Table;
+}
+
+/// `struct zazen_plugin` as bytes with its alignment: the host reads as much as its `struct_size` says.
+#[repr(C, align(16))]
+pub(crate) struct Table([u8; TABLE_BYTES]);
+
+/// `sizeof(struct zazen_plugin)`: 4 × 4, 2 pointers, 2 hashes, pointer, stride, 4 functions.
+const TABLE_BYTES: usize = 16 + 16 + 16 + 16 + 32;
+
+/// The entry table that hosts look for: a copy of the generated one, made when the object is loaded.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub(crate) static mut zazen_plugin_v1: Table = Table([0; TABLE_BYTES]);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static COPY_TABLE: extern "C" fn() = copy_table;
+
+extern "C" fn copy_table() {
+    // SAFETY: runs once, before anybody can look; both are TABLE_BYTES long.
+    unsafe {
+        std::ptr::copy_nonoverlapping(&raw const zazen_stream_table, &raw mut zazen_plugin_v1, 1);
+    }
+}
+
+/// The host, as far as it is as new as the field that ends at `end`.
+fn host(end: usize) -> Option<&'static Host> {
+    // SAFETY: valid from init to fini, when functions run; NULL before.
+    let host = unsafe { zazen_plugin_host().as_ref() }?;
+    (host.struct_size as usize >= end).then_some(host)
+}
+
+fn caller() -> Outcome<Caller> {
+    let mut caller = Caller { struct_size: size_of::<Caller>() as u32, ..Caller::default() };
+    let ask = host(std::mem::offset_of!(Host, log)).and_then(|host| host.caller).ok_or(libc::EIO)?;
+    // SAFETY: the host fills no more than struct_size bytes.
+    if unsafe { ask(&raw mut caller) } == 0 { Ok(caller) } else { Err(libc::EIO) }
+}
+
+/// Whether the caller is gone, so that nobody waits for the running call.
+fn is_cancelled() -> bool {
+    let ask = host(size_of::<Host>()).and_then(|host| host.cancelled);
+    // SAFETY: no arguments.
+    ask.is_some_and(|ask| unsafe { ask() } != 0)
+}
+
+/// Runs a function's body: errors become -1 and errno, so do panics (EIO).
+fn guarded<T: From<i8>>(body: impl FnOnce() -> Outcome<T>) -> T {
+    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(libc::EIO));
+    let (value, error) = match outcome {
+        Ok(value) => (value, 0),
+        Err(error) => (T::from(-1), error),
+    };
+    // SAFETY: this thread's errno.
+    unsafe { *libc::__errno_location() = error };
+    value
+}
+
+/// A handle's stream, if the caller may use it. Handles are the client's own: the dispatcher has seen to it.
+fn attachment(handle: i64) -> Outcome<Attachment> {
+    streams::get(handle)
+}
+
+/// # Safety
+///
+/// `name` is a string that lives as long as the call.
+unsafe fn text<'a>(name: *const c_char) -> Outcome<&'a str> {
+    // SAFETY: the dispatcher checked it; the caller's promise.
+    let text = unsafe { CStr::from_ptr(name) };
+    text.to_str().ok().filter(|text| !text.is_empty()).ok_or(libc::EINVAL)
+}
+
+/// Called once, before any call.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_init(_host: *const c_void) -> c_int {
+    0
+}
+
+/// Called once, after the last call.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_fini() {
+    let _ = catch_unwind(|| {
+        streams::leave_all();
+        memory::drop_spare();
+    });
+}
+
+/// A client came; it gets its handles by itself.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_attached(_caller: *const c_void) {}
+
+/// A client went.
+///
+/// # Safety
+///
+/// `caller` is the host's `struct zazen_caller`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_detached(caller: *const c_void, _reason: i32) {
+    // SAFETY: the host's struct begins with these fields.
+    let caller = unsafe { *caller.cast::<Caller>() };
+    let _ = catch_unwind(|| streams::leave((caller.client, caller.generation)));
+}
+
+/// See `stream.h`.
+///
+/// # Safety
+///
+/// Called by the dispatcher.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_open(name: *const c_char, config: *const Config) -> i64 {
+    guarded(|| {
+        // SAFETY: checked by the dispatcher.
+        let (name, config) = unsafe { (text(name)?, *config) };
+        let (config, caller) = (config.complete()?, caller()?);
+        if (1..1024).contains(&config.port) && config.input != 2 && caller.uid != 0 {
+            return Err(libc::EACCES);
+        }
+        streams::open(name, config, &caller)
+    })
+}
+
+/// See `stream.h`.
+///
+/// # Safety
+///
+/// Called by the dispatcher.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_attach(name: *const c_char, rank: i32) -> i64 {
+    guarded(|| {
+        let rank = match rank {
+            -1 => None,
+            other => Some(u32::try_from(other).map_err(|_| libc::EINVAL)?),
+        };
+        // SAFETY: checked by the dispatcher.
+        streams::attach(unsafe { text(name)? }, rank, &caller()?)
+    })
+}
+
+/// See `stream.h`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_close(handle: i64) -> c_int {
+    guarded(|| streams::close(handle).map(|()| 0))
+}
+
+/// See `stream.h`.
+///
+/// # Safety
+///
+/// Called by the dispatcher.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_describe(handle: i64, config: *mut Config) -> c_int {
+    guarded(|| {
+        let attachment = attachment(handle)?;
+        // SAFETY: the dispatcher's.
+        unsafe { *config = attachment.stream.config };
+        Ok(0)
+    })
+}
+
+/// See `stream.h`.
+///
+/// # Safety
+///
+/// Called by the dispatcher.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_ports(handle: i64, ports: *mut u16, count: *mut u32) -> c_int {
+    guarded(|| {
+        let all = attachment(handle)?.stream.receivers.ports();
+        // SAFETY: room for `count` of them, as the dispatcher checked.
+        unsafe { hand_over(&all, ports, count) }
+    })
+}
+
+/// Copies as many as there is room for, and says how many; all of them is the result.
+///
+/// # Safety
+///
+/// There is room for `*count` values.
+unsafe fn hand_over<T: Copy>(all: &[T], values: *mut T, count: *mut u32) -> Outcome<c_int> {
+    // SAFETY: as promised.
+    unsafe {
+        let fit = all.len().min(*count as usize);
+        if fit > 0 {
+            std::ptr::copy_nonoverlapping(all.as_ptr(), values, fit);
+        }
+        *count = fit as u32;
+    }
+    c_int::try_from(all.len()).map_err(|_| libc::EOVERFLOW)
+}
+
+/// `struct stream_block`.
+#[repr(C)]
+pub(crate) struct Block {
+    block: u64,
+    index: u64,
+    time: u64,
+    is_dropped: u32,
+    packets_missing: u32,
+    bytes: u64,
+}
+
+/// A block on its way to a rank; told by the host when it is there, or never will be.
+struct OnItsWay {
+    stream: Arc<Stream>,
+    block: u64,
+}
+
+unsafe extern "C" fn arrived(status: i32, argument: *mut c_void) {
+    // SAFETY: made by `stream_scatter`, and the host calls exactly once.
+    let on_its_way = unsafe { Box::from_raw(argument.cast::<OnItsWay>()) };
+    let told = AssertUnwindSafe(|| on_its_way.stream.returned(on_its_way.block, status == 0));
+    let _ = catch_unwind(told);
+}
+
+/// What a rank asked for: where the answer goes, and how long it waits.
+struct Wanted<'a> {
+    timeout_ms: i32,
+    block: &'a mut Block,
+    present: *mut u8,
+    present_bytes: &'a mut u32,
+}
+
+impl Wanted<'_> {
+    /// Waits for the next block of this handle, and describes it. The block with its slot; `Some(None)` for one that was
+    /// dropped, `None` at the end.
+    fn next(self, attachment: &Attachment) -> Outcome<Option<Option<(u64, u32)>>> {
+        let config = &attachment.stream.config;
+        let rank = attachment.rank.or((config.deal == 1).then_some(0)).ok_or(libc::EINVAL)?;
+        let mask_bytes = (config.stations * config.block_packets).div_ceil(8);
+        if std::mem::take(self.present_bytes) < mask_bytes {
+            return Err(libc::ENOBUFS);
+        }
+        let timeout = u64::try_from(self.timeout_ms).ok().map(Duration::from_millis);
+        // SAFETY: the dispatcher's own memory, with room for at least as many bytes.
+        let mask = unsafe { std::slice::from_raw_parts_mut(self.present, mask_bytes as usize) };
+        let (number, taken) = match attachment.stream.scatter(rank, timeout, &is_cancelled, mask)? {
+            Scattered::End => return Ok(None),
+            Scattered::Gap { block } => (block, None),
+            Scattered::Block { block, slot, missing } => {
+                self.block.packets_missing = missing;
+                self.block.bytes = config.block_bytes();
+                *self.present_bytes = mask_bytes;
+                (block, Some((block, slot)))
+            }
+        };
+        let (first, ..) = attachment.stream.look(crate::ring::Ring::window);
+        self.block.block = number;
+        self.block.index = number.wrapping_sub(first);
+        self.block.time = number.wrapping_mul(config.block_samples());
+        self.block.is_dropped = u32::from(taken.is_none());
+        Ok(Some(taken))
+    }
+}
+
+/// See `stream.h`.
+///
+/// # Safety
+///
+/// Called by the dispatcher.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_scatter(
+    handle: i64,
+    timeout_ms: i32,
+    block: *mut Block,
+    present: *mut u8,
+    present_bytes: *mut u32,
+    _samples: *mut c_void,
+    bytes: *mut u64,
+) -> c_int {
+    // SAFETY: the dispatcher's variables, and room for as many bytes as they say.
+    let (block, present_bytes, bytes) = unsafe { (&mut *block, &mut *present_bytes, &mut *bytes) };
+    let room = std::mem::take(bytes);
+    let outcome = guarded(|| {
+        let attachment = attachment(handle)?;
+        let size = attachment.stream.config.block_bytes();
+        if room < size {
+            return Err(libc::ENOBUFS);
+        }
+        let taken =
+            Wanted { timeout_ms, block, present, present_bytes: &mut *present_bytes }.next(&attachment)?;
+        if let Some(Some((number, slot))) = taken {
+            hand_out(&attachment.stream, number, slot)?;
+            *bytes = size;
+        }
+        Ok(i32::from(taken.is_some()))
+    });
+    if outcome < 0 {
+        *present_bytes = 0;
+    }
+    outcome
+}
+
+/// See `stream.h`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_memory(handle: i64) -> c_int {
+    guarded(|| {
+        let shared = attachment(handle)?.stream.memory();
+        shared.map(IntoRawFd::into_raw_fd).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+    })
+}
+
+/// See `stream.h`.
+///
+/// # Safety
+///
+/// Called by the dispatcher.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_borrow(
+    handle: i64,
+    timeout_ms: i32,
+    block: *mut Block,
+    present: *mut u8,
+    present_bytes: *mut u32,
+    offset: *mut u64,
+) -> c_int {
+    // SAFETY: the dispatcher's variables, and room for as many bytes as they say.
+    let (block, present_bytes, offset) = unsafe { (&mut *block, &mut *present_bytes, &mut *offset) };
+    let outcome = guarded(|| {
+        let attachment = attachment(handle)?;
+        let taken =
+            Wanted { timeout_ms, block, present, present_bytes: &mut *present_bytes }.next(&attachment)?;
+        if let Some(Some((number, slot))) = taken {
+            attachment.lend(number)?;
+            *offset = attachment.stream.block_offset(slot);
+        }
+        Ok(i32::from(taken.is_some()))
+    });
+    if outcome < 0 {
+        *present_bytes = 0;
+    }
+    outcome
+}
+
+/// See `stream.h`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_return(handle: i64, block: u64) -> c_int {
+    guarded(|| attachment(handle)?.give_back(block).map(|()| 0))
+}
+
+/// Tells the host where the block is, to send it from there.
+fn hand_out(stream: &Arc<Stream>, block: u64, slot: u32) -> Outcome<()> {
+    let on_its_way = Box::into_raw(Box::new(OnItsWay { stream: stream.clone(), block }));
+    let register = host(std::mem::offset_of!(Host, groups)).and_then(|host| host.register_userbuf);
+    let at = stream.block_at(slot).cast();
+    // SAFETY: the block stays as it is until `arrived`, which takes the box back.
+    let done = register.is_some_and(|register| unsafe { register(at, arrived, on_its_way.cast()) } == 0);
+    if !done {
+        // SAFETY: nobody else has it.
+        drop(unsafe { Box::from_raw(on_its_way) });
+        stream.returned(block, false);
+        return Err(libc::EIO);
+    }
+    Ok(())
+}
+
+/// Memory for a result that is about to come.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_gather_allocate_cb(bytes: u64) -> *mut c_void {
+    let landing = usize::try_from(bytes).ok().and_then(Landing::new);
+    landing.map_or(std::ptr::null_mut(), |landing| landing.into_address().cast())
+}
+
+/// The result did not come.
+///
+/// # Safety
+///
+/// The buffer is of `stream_gather_allocate_cb`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_gather_release_cb(buffer: *mut c_void, _status: i32) {
+    // SAFETY: as promised, and the function has not run.
+    unsafe { Landing::from_address(buffer.cast()) }.recycle();
+}
+
+/// See `stream.h`.
+///
+/// # Safety
+///
+/// Called by the dispatcher; the buffer is of `stream_gather_allocate_cb`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_gather(
+    handle: i64,
+    block: u64,
+    part: u32,
+    weight: u64,
+    result: *const c_void,
+    _bytes: u64,
+) -> c_int {
+    // SAFETY: the function owns it now.
+    let landing = unsafe { Landing::from_address(result.cast::<u8>().cast_mut()) };
+    guarded(|| {
+        let stream = attachment(handle)?.stream;
+        stream.gather(block, part, Some((landing, weight)), &is_cancelled).map(i32::from)
+    })
+}
+
+/// See `stream.h`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_skip(handle: i64, block: u64, part: u32) -> c_int {
+    guarded(|| attachment(handle)?.stream.gather(block, part, None, &is_cancelled).map(i32::from))
+}
+
+/// See `stream.h`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_store(handle: i64, fd: c_int) -> c_int {
+    guarded(|| {
+        let stream = attachment(handle)?.stream;
+        let sink = if fd < 0 {
+            None
+        } else {
+            // SAFETY: open during the call.
+            let lent = unsafe { BorrowedFd::borrow_raw(fd) };
+            Some(lent.try_clone_to_owned().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?)
+        };
+        stream.store.set_sink(sink);
+        Ok(0)
+    })
+}
+
+/// See `stream.h`.
+///
+/// # Safety
+///
+/// Called by the dispatcher.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_store_at(handle: i64, place: *const c_char) -> c_int {
+    guarded(|| {
+        let stream = attachment(handle)?.stream;
+        // SAFETY: checked by the dispatcher.
+        let sink = open_sink(unsafe { text(place)? })?;
+        stream.store.set_sink(Some(sink));
+        Ok(0)
+    })
+}
+
+fn open_sink(place: &str) -> Outcome<OwnedFd> {
+    let number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::ETIMEDOUT);
+    if let Some(address) = place.strip_prefix("tcp:") {
+        let address: SocketAddr = address.parse().map_err(|_| libc::EINVAL)?;
+        return TcpStream::connect_timeout(&address, Duration::from_secs(10))
+            .map(OwnedFd::from)
+            .map_err(number);
+    }
+    // SAFETY: no arguments.
+    if caller()?.uid != unsafe { libc::geteuid() } {
+        return Err(libc::EPERM);
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let opened = options.append(true).create(true).mode(0o644).custom_flags(libc::O_NOCTTY).open(place);
+    opened.map(OwnedFd::from).map_err(number)
+}
+
+/// See `stream.h`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_end(handle: i64) -> c_int {
+    guarded(|| {
+        attachment(handle)?.stream.finish();
+        Ok(0)
+    })
+}
+
+/// See `stream.h`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stream_flush(handle: i64) -> c_int {
+    guarded(|| attachment(handle)?.stream.flush(&is_cancelled).map(|()| 0))
+}
+
+/// See `stream.h`.
+///
+/// # Safety
+///
+/// Called by the dispatcher.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn stream_counters(handle: i64, values: *mut u64, count: *mut u32) -> c_int {
+    guarded(|| {
+        let all = counters(&attachment(handle)?.stream);
+        // SAFETY: room for `count` of them, as the dispatcher checked.
+        unsafe { hand_over(&all, values, count) }
+    })
+}
+
+/// In the order of `enum stream_counter`.
+fn counters(stream: &Stream) -> Vec<u64> {
+    let (window, blocks, stations) =
+        stream.look(|ring| (ring.window(), ring.block_counters(), ring.station_counters()));
+    let (results, open) = stream.results();
+    let (stored, lost) = stream.store.written();
+    let tally = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let counts = &stream.tally;
+    let mut all = vec![window.0, window.1, window.2, window.3];
+    all.extend([blocks.delivered, blocks.incomplete, blocks.dropped, blocks.redealt, blocks.gaps]);
+    all.extend([blocks.gaps_forgotten, tally(&counts.foreign), stream.receivers.kernel_drops()]);
+    all.extend([tally(&counts.receives), tally(&counts.bytes_in), tally(&counts.bytes_scattered)]);
+    all.extend([tally(&counts.bytes_gathered), stored, results.arrived, results.added, results.skipped]);
+    all.extend([results.duplicate, results.late, results.unfit, results.groups, results.groups_incomplete]);
+    all.extend([open as u64, lost, tally(&counts.receiver_cpu_ns)]);
+    all.extend([tally(&stream.receivers.buffer_bytes), u64::from(stream.config.stations)]);
+    for (c, has_ended) in stations {
+        all.extend([c.arrived, c.stored, c.duplicate, c.late, c.refused, c.outside, c.strange]);
+        all.extend([c.delivered, c.dropped, c.missing, u64::from(has_ended)]);
+    }
+    all
+}

@@ -1,0 +1,400 @@
+//! Receivers: threads that take packets off sockets and put them into the ring, many at a time.
+//!
+//! Invariants: whatever arrives on a socket is packets of this stream, or counted as foreign and forgotten; a receiver
+//! notices within [`TICK_MS`] that its stream is shut; nobody else reads its socket.
+
+use crate::config::{Config, Input};
+use crate::packet::{HEADER_BYTES, Header};
+use crate::stream::{Piece, Stream, Tally, lock};
+use std::ffi::{c_int, c_void};
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const TICK_MS: u64 = 50;
+/// Datagrams of one system call, at most.
+const BATCH: usize = 32;
+/// The largest datagram, and what the kernel joins at most (UDP_GRO).
+const DATAGRAM_BYTES: usize = 65_536;
+const TCP_BUFFER_BYTES: usize = 512 << 10;
+/// TCP connections of a stream, at most.
+const CONNECTIONS_MAX: usize = 64;
+/// Batches between two looks at the thread's clock.
+const CLOCK_EVERY: u32 = 64;
+
+/// The receivers of a stream.
+#[derive(Default)]
+pub(crate) struct Receivers {
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    sockets: Mutex<Vec<UdpSocket>>,
+    ports: Mutex<Vec<u16>>,
+    /// Bytes that the kernel keeps for a socket, the smallest.
+    pub(crate) buffer_bytes: AtomicU64,
+}
+
+fn number(error: &std::io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+impl Receivers {
+    /// Binds what is to be bound, then starts the threads.
+    pub(crate) fn start(stream: &Arc<Stream>) -> Result<(), c_int> {
+        let config = &stream.config;
+        let address = config.address()?;
+        let first = config.port as u16;
+        match config.input()? {
+            Input::Udp => {
+                for step in 0..config.ports as u16 {
+                    let port = if first == 0 { 0 } else { first + step };
+                    let socket = stream.receivers.bind(address, port, config)?;
+                    stream.spawn(move |stream| receive_datagrams(stream, &socket))?;
+                }
+            }
+            Input::TcpListen => {
+                let listener = TcpListener::bind((address, first)).map_err(|error| number(&error))?;
+                listener.set_nonblocking(true).map_err(|error| number(&error))?;
+                let port = listener.local_addr().map_err(|error| number(&error))?.port();
+                lock(&stream.receivers.ports).push(port);
+                stream.spawn(move |stream| accept(stream, &listener))?;
+            }
+            Input::TcpConnect => {
+                let to = SocketAddr::new(address, first);
+                stream.spawn(move |stream| connect(stream, to))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&self, address: IpAddr, port: u16, config: &Config) -> Result<UdpSocket, c_int> {
+        let socket = UdpSocket::bind((address, port)).map_err(|error| number(&error))?;
+        let wanted = config.receive_bytes.min(i32::MAX as u32) as c_int;
+        let raw = socket.as_raw_fd();
+        // Beyond the system's limit if we may, else up to it.
+        if set_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, wanted).is_err() {
+            let _ = set_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUF, wanted);
+        }
+        // The kernel hands over what a sender or a card has joined as one piece; it is a wish.
+        let _ = set_option(raw, libc::SOL_UDP, libc::UDP_GRO, 1);
+        let tick = Duration::from_millis(TICK_MS);
+        socket.set_read_timeout(Some(tick)).map_err(|error| number(&error))?;
+        let granted = get_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0) as u64;
+        let before = self.buffer_bytes.load(Ordering::Relaxed);
+        let least = if before == 0 { granted } else { before.min(granted) };
+        self.buffer_bytes.store(least, Ordering::Relaxed);
+        lock(&self.ports).push(socket.local_addr().map_err(|error| number(&error))?.port());
+        lock(&self.sockets).push(socket.try_clone().map_err(|error| number(&error))?);
+        Ok(socket)
+    }
+
+    /// The ports that are listened on.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        lock(&self.ports).clone()
+    }
+
+    /// Datagrams that the kernel dropped because the buffer was full.
+    pub(crate) fn kernel_drops(&self) -> u64 {
+        lock(&self.sockets).iter().map(|socket| drops_of(socket.as_raw_fd())).sum()
+    }
+
+    /// Waits for the threads' end; the stream is shut.
+    pub(crate) fn join(&self) {
+        loop {
+            let Some(thread) = lock(&self.threads).pop() else { break };
+            let _ = thread.join();
+        }
+        lock(&self.sockets).clear();
+    }
+}
+
+impl Stream {
+    fn spawn(self: &Arc<Stream>, work: impl FnOnce(&Arc<Stream>) + Send + 'static) -> Result<(), c_int> {
+        let stream = self.clone();
+        let thread = std::thread::Builder::new()
+            .name("stream-receive".to_owned())
+            .spawn(move || {
+                let mut clock = Clock::default();
+                work(&stream);
+                clock.look(&stream.tally);
+            })
+            .map_err(|error| number(&error))?;
+        lock(&self.receivers.threads).push(thread);
+        Ok(())
+    }
+}
+
+fn set_option(socket: RawFd, level: c_int, option: c_int, value: c_int) -> Result<(), c_int> {
+    let bytes = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: a number and its size.
+    let done = unsafe { libc::setsockopt(socket, level, option, (&raw const value).cast(), bytes) };
+    if done < 0 { Err(libc::EINVAL) } else { Ok(()) }
+}
+
+fn get_option(socket: RawFd, level: c_int, option: c_int) -> Option<c_int> {
+    let (mut value, mut bytes) = (0, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: room for a number, as is said.
+    let done = unsafe { libc::getsockopt(socket, level, option, (&raw mut value).cast(), &raw mut bytes) };
+    (done == 0).then_some(value)
+}
+
+fn drops_of(socket: RawFd) -> u64 {
+    /// Where the drops are among what SO_MEMINFO says (linux/sock_diag.h).
+    const DROPS: usize = 8;
+    let mut values = [0u32; 16];
+    let mut bytes = size_of_val(&values) as libc::socklen_t;
+    let at = values.as_mut_ptr().cast::<c_void>();
+    // SAFETY: room for as many numbers as is said.
+    let done = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, at, &raw mut bytes) };
+    if done == 0 { u64::from(values[DROPS]) } else { 0 }
+}
+
+/// A thread's CPU time, as far as it was counted.
+#[derive(Default)]
+struct Clock {
+    counted_ns: u64,
+    batches: u32,
+}
+
+impl Clock {
+    fn look(&mut self, tally: &Tally) {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: room for a time.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        let now_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        Tally::add(&tally.receiver_cpu_ns, now_ns - self.counted_ns);
+        self.counted_ns = now_ns;
+        self.batches = 0;
+    }
+
+    fn batch(&mut self, tally: &Tally) {
+        self.batches += 1;
+        if self.batches == CLOCK_EVERY {
+            self.look(tally);
+        }
+    }
+}
+
+/// What a header and its samples are to a stream.
+enum Sorted<'a> {
+    Packet(Piece<'a>),
+    End { station: u32, packet_end: u64 },
+    Foreign,
+}
+
+fn sort<'a>(config: &Config, header: &Header, samples: &'a [u8]) -> Sorted<'a> {
+    let station = u32::from(header.station).checked_sub(config.station_first);
+    let Some(station) = station.filter(|station| *station < config.stations && header.tag == config.tag)
+    else {
+        return Sorted::Foreign;
+    };
+    let times = u64::from(config.packet_samples);
+    if header.is_end {
+        return Sorted::End { station, packet_end: header.time.div_ceil(times) };
+    }
+    if samples.len() as u64 != config.packet_bytes() || !header.time.is_multiple_of(times) {
+        return Sorted::Foreign;
+    }
+    Sorted::Packet(Piece { station, packet: header.time / times, samples })
+}
+
+/// Datagrams of one batch: what they are scattered to.
+struct Batch {
+    buffers: Vec<u8>,
+    controls: Vec<[u64; 4]>,
+}
+
+impl Batch {
+    /// Receives at least one datagram, or nothing within a tick: the bytes and the size of the pieces of each.
+    fn receive(&mut self, socket: RawFd) -> std::io::Result<Vec<(usize, usize)>> {
+        let mut parts: Vec<libc::iovec> = self
+            .buffers
+            .chunks_mut(DATAGRAM_BYTES)
+            .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() })
+            .collect();
+        let mut messages: Vec<libc::mmsghdr> = parts
+            .iter_mut()
+            .zip(&mut self.controls)
+            .map(|(part, control)| {
+                // SAFETY: all zeros is an empty message.
+                let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                message.msg_hdr.msg_iov = part;
+                message.msg_hdr.msg_iovlen = 1;
+                message.msg_hdr.msg_control = control.as_mut_ptr().cast();
+                message.msg_hdr.msg_controllen = size_of_val(control);
+                message
+            })
+            .collect();
+        let (room, wait) = (messages.len() as u32, libc::MSG_WAITFORONE);
+        // SAFETY: so many messages, whose parts and controls outlive the call.
+        let count =
+            unsafe { libc::recvmmsg(socket, messages.as_mut_ptr(), room, wait, std::ptr::null_mut()) };
+        let count = usize::try_from(count).map_err(|_| std::io::Error::last_os_error())?;
+        Ok(messages[..count]
+            .iter()
+            .map(|message| {
+                let bytes = message.msg_len as usize;
+                // Cut datagrams are no packets of ours.
+                let is_cut = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+                (if is_cut { 0 } else { bytes }, piece_bytes(&message.msg_hdr).unwrap_or(bytes))
+            })
+            .collect())
+    }
+}
+
+/// The size of the datagrams that the kernel joined into this one.
+fn piece_bytes(message: &libc::msghdr) -> Option<usize> {
+    // SAFETY: the kernel has filled the control buffer, and said how far.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(message);
+        while let Some(head) = control.as_ref() {
+            if (head.cmsg_level, head.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO) {
+                let bytes = libc::CMSG_DATA(control).cast::<c_int>().read_unaligned();
+                return usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+            }
+            control = libc::CMSG_NXTHDR(message, control);
+        }
+    }
+    None
+}
+
+fn receive_datagrams(stream: &Arc<Stream>, socket: &UdpSocket) {
+    let mut batch = Batch { buffers: vec![0; BATCH * DATAGRAM_BYTES], controls: vec![[0; 4]; BATCH] };
+    let mut clock = Clock::default();
+    while !stream.is_shut() {
+        let Ok(sizes) = batch.receive(socket.as_raw_fd()) else {
+            clock.look(&stream.tally);
+            continue;
+        };
+        Tally::add(&stream.tally.receives, 1);
+        let buffers = batch.buffers.chunks(DATAGRAM_BYTES);
+        let datagrams = buffers.zip(&sizes).flat_map(|(buffer, (bytes, piece))| {
+            // A datagram without bytes is one too.
+            let whole = if *bytes == 0 { &buffer[..1] } else { &buffer[..*bytes] };
+            whole.chunks((*piece).max(1))
+        });
+        take_datagrams(stream, datagrams);
+        clock.batch(&stream.tally);
+    }
+    clock.look(&stream.tally);
+}
+
+fn take_datagrams<'a>(stream: &Stream, datagrams: impl Iterator<Item = &'a [u8]>) {
+    let (mut pieces, mut ends) = (Vec::with_capacity(BATCH), Vec::new());
+    let (mut foreign, mut bytes) = (0, 0);
+    for datagram in datagrams {
+        let header =
+            Header::take(datagram).filter(|header| header.bytes as usize == datagram.len() - HEADER_BYTES);
+        let sorted = header.map(|header| sort(&stream.config, &header, &datagram[HEADER_BYTES..]));
+        match sorted.unwrap_or(Sorted::Foreign) {
+            Sorted::Packet(piece) => {
+                bytes += datagram.len() as u64;
+                pieces.push(piece);
+            }
+            Sorted::End { station, packet_end } => ends.push((station, packet_end)),
+            Sorted::Foreign => foreign += 1,
+        }
+    }
+    Tally::add(&stream.tally.foreign, foreign);
+    Tally::add(&stream.tally.bytes_in, bytes);
+    stream.take_in(&pieces);
+    for (station, packet_end) in ends {
+        stream.station_ended(station, packet_end);
+    }
+}
+
+fn accept(stream: &Arc<Stream>, listener: &TcpListener) {
+    let mut connections = 0;
+    while !stream.is_shut() {
+        let connection = listener.accept();
+        if connections == CONNECTIONS_MAX {
+            drop(connection);
+        } else if let Ok((connection, _)) = connection {
+            let work = move |stream: &Arc<Stream>| receive_bytes(stream, connection);
+            connections += usize::from(stream.spawn(work).is_ok());
+            continue;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn connect(stream: &Arc<Stream>, to: SocketAddr) {
+    let mut connection = None;
+    while !stream.is_shut() && connection.is_none() {
+        connection = TcpStream::connect_timeout(&to, Duration::from_millis(500)).ok();
+        if connection.is_none() {
+            std::thread::sleep(Duration::from_millis(TICK_MS));
+        }
+    }
+    if let Some(connection) = connection {
+        receive_bytes(stream, connection);
+    }
+}
+
+/// Packets one after the other, until the other end closes, sends what is none, or the stream is shut.
+fn receive_bytes(stream: &Arc<Stream>, mut connection: TcpStream) {
+    // Accepted from a listener that doesn't block.
+    let tick = Some(Duration::from_millis(TICK_MS));
+    if connection.set_nonblocking(false).is_err() || connection.set_read_timeout(tick).is_err() {
+        return;
+    }
+    let packet_bytes = HEADER_BYTES + stream.config.packet_bytes() as usize;
+    let mut buffer = vec![0; TCP_BUFFER_BYTES.max(4 * packet_bytes)];
+    let mut filled = 0;
+    let mut clock = Clock::default();
+    while !stream.is_shut() {
+        match connection.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(bytes) => filled += bytes,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                clock.look(&stream.tally);
+                continue;
+            }
+            Err(_) => break,
+        }
+        Tally::add(&stream.tally.receives, 1);
+        let Some(taken) = take_packets(stream, &buffer[..filled]) else { break };
+        buffer.copy_within(taken..filled, 0);
+        filled -= taken;
+        clock.batch(&stream.tally);
+    }
+    clock.look(&stream.tally);
+}
+
+/// Takes the whole packets at the beginning of the bytes; how many bytes they are, or `None` for nonsense.
+fn take_packets(stream: &Stream, bytes: &[u8]) -> Option<usize> {
+    let mut pieces = Vec::new();
+    let mut ends = Vec::new();
+    let (mut at, mut is_sane) = (0, true);
+    while bytes.len() - at >= HEADER_BYTES && is_sane {
+        let header = Header::take(&bytes[at..]);
+        let size = header.map_or(0, |header| if header.is_end { 0 } else { header.bytes as usize });
+        let whole = bytes.get(at + HEADER_BYTES..at + HEADER_BYTES + size);
+        let could_be = size as u64 <= stream.config.packet_bytes();
+        match header
+            .filter(|_| could_be)
+            .map(|header| whole.map(|whole| sort(&stream.config, &header, whole)))
+        {
+            // The rest has not come yet.
+            Some(None) => break,
+            Some(Some(Sorted::Packet(piece))) => pieces.push(piece),
+            Some(Some(Sorted::End { station, packet_end })) => ends.push((station, packet_end)),
+            Some(Some(Sorted::Foreign)) | None => is_sane = false,
+        }
+        if is_sane {
+            at += HEADER_BYTES + size;
+        }
+    }
+    Tally::add(&stream.tally.bytes_in, at as u64);
+    stream.take_in(&pieces);
+    for (station, packet_end) in ends {
+        stream.station_ended(station, packet_end);
+    }
+    if !is_sane {
+        Tally::add(&stream.tally.foreign, 1);
+        return None;
+    }
+    Some(at)
+}

@@ -1,0 +1,200 @@
+"""Unmodified programs, direct and forwarded: the same outcome."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from differential import Comparison, report
+from harness import PREFIX, python
+
+HERE = Path(__file__).parent
+
+
+def needs(program: str):
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"{program} is not installed")
+
+
+def compare(daemon, seeds, steps: int, processes: int, *options: str) -> None:
+    command = daemon.command(*options)
+    comparison = Comparison(str(daemon.direct / "d"), f"{PREFIX}/d", str(daemon.far / "d"), command, {})
+    for seed in seeds:
+        if comparison.differs(seed, steps, processes):
+            pytest.fail(report(comparison, seed, steps, processes))
+
+
+def test_one_process_random(daemon):
+    compare(daemon, range(1, 9), 200, 1, "--abort-on-escape")
+
+
+def test_processes_random(daemon):
+    compare(daemon, range(100, 105), 200, 2)
+    compare(daemon, range(200, 205), 250, 4)
+
+
+def test_direct_random(daemon):
+    compare(daemon, range(300, 303), 200, 1, "--direct")
+
+
+def test_isolated_random(isolated):
+    compare(isolated, range(400, 404), 200, 3)
+
+
+def test_another_node_random(node):
+    compare(node, range(500, 502), 150, 2)
+
+
+SCRIPTS = {
+    "coreutils": """
+        set -e; mkdir -p a/b; seq 1 2000 > a/n; sort -r a/n > a/r; head -5 a/r; tail -3 a/n
+        cp -a a c; diff -r a c && echo same; sed -i s/7/seven/ c/n; ! cmp -s a/n c/n; wc -lc c/n
+        mv c d; ln -s d/n l; cat l | md5sum; ln d/n h; stat -c '%h %s %A' h; chmod 640 h; ls -l h | cut -c1-10
+        dd if=a/n of=e bs=100 count=3 conv=notrunc status=none; dd if=/dev/zero of=e bs=1 seek=5000 count=1 status=none
+        stat -c %s e; truncate -s 10 e; cat e; tee f < a/r | tail -1; rm -r d; ls -R; find . -type f | sort
+        echo x >> a/n; tail -1 a/n; touch -d 2001-02-03 a/n; stat -c %Y a/n; split -l 500 a/r p; cat p* | cmp - a/r
+        grep -c 7 a/n; awk '{s+=$1} END {print s}' a/r; tr 1 2 < a/r | uniq | wc -l; cut -c1 a/r | sort -u | tr -d '\\n'
+        comm -12 a/n a/n | wc -l; du --apparent-size -b a/r | cut -f1; (cd a && pwd | sed 's/.*\\///' && ls ../a)
+        """,
+    "shell": """
+        set -e; echo one > f; echo two >> f; cat < f; exec 5<>f; read line <&5; echo "$line"; echo three >&5; exec 5>&-
+        cat f; while read l; do echo "got $l"; done < f; { echo g1; echo g2 >&2; } > out 2> err; cat out err
+        (echo sub; (echo subsub)) > s; cat s; cat <<X > here
+hello $((1+2))
+X
+        cat here; echo a | tee t1 t2 | cat - t1; printf '%s\\n' x y z > p; mapfile -t m < p; echo ${#m[@]}; test -s p && echo big
+        for i in 1 2 3; do echo $i > n$i & done; wait; cat n1 n2 n3; sh -c 'echo inner; exit 3' > in || echo status $?; cat in
+        """,
+    "tar": """
+        set -e; mkdir -p t/x/y; for i in $(seq 50); do echo $i > t/x/f$i; done; ln -s f1 t/x/l; ln t/x/f2 t/x/y/h
+        tar cf a.tar t; mkdir o; tar xf a.tar -C o; diff -r t o/t && echo same; tar czf a.tgz t; tar tzf a.tgz | wc -l
+        tar --delete -f a.tar t/x/f3; tar tf a.tar | grep -c f3$ || true; rm -rf t; tar xpf a.tar; stat -c %h t/x/y/h
+        """,
+    "perl": """
+        perl -e 'open(F,">f") or die; print F "line $_\\n" for 1..100; close F; open(F,"<f"); my @l=<F>; print scalar @l, " ", -s "f", "\\n";
+        seek(F,10,0); read(F,$b,5); print "$b\\n"; open(G,"+<f"); flock(G,2) or die; print G "X"; close G;
+        opendir(D,"."); print join(" ",sort grep !/^\\./, readdir D),"\\n"; rename "f","g"; print -e "g" ? 1 : 0, "\\n"; truncate "g", 7; print -s "g", "\\n";
+        symlink "g","s"; print readlink "s", "\\n"; mkdir "d"; rmdir "d"; utime 1000,2000,"g"; print((stat "g")[9], "\\n"); print `cat g`; unlink "g","s"'
+        """,
+    "git": """
+        set -e; export HOME=$PWD GIT_AUTHOR_DATE='2001-01-01 00:00 +0000' GIT_COMMITTER_DATE='2001-01-01 00:00 +0000'
+        git init -q -b main r; cd r; git config user.name n; git config user.email e@x
+        for i in 1 2 3 4 5; do seq $i 1000 > f$i; git add .; git commit -q -m "c$i"; done
+        git clone -q . ../c; cd ../c; git log --format=%H | head -1; git gc -q; git fsck 2>&1 | grep -v dangling; git status --short
+        git checkout -q -b b HEAD~2; git merge -q main 2>&1; ls; git rev-list --count --all; git grep -c 999 | sort
+        """,
+    "sqlite3": """
+        set -e; sqlite3 db 'create table t(x integer primary key, y); insert into t select value, value*2 from generate_series(1,2000);' 2>/dev/null ||
+        sqlite3 db 'create table if not exists t(x integer primary key, y); with recursive c(v) as (select 1 union all select v+1 from c where v<2000) insert or ignore into t select v, v*2 from c;'
+        sqlite3 db 'create index i on t(y); select count(*), sum(y) from t; begin; delete from t where x>1000; rollback; vacuum; pragma integrity_check;'
+        ls | sort
+        """,
+}  # fmt: skip
+PROGRAM = {"coreutils": "sort", "shell": "bash"}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_programs(daemon, name):
+    if shutil.which(PROGRAM.get(name, name)) is None:
+        pytest.skip(f"{PROGRAM.get(name, name)} is not installed")
+    daemon.empty()
+    script = SCRIPTS[name]
+    direct = subprocess.run(
+        ["bash", "-c", script], cwd=daemon.direct, capture_output=True, text=True, timeout=120
+    )
+    forwarded = daemon.run("bash", "-c", f"cd {PREFIX}\n" + script, options=["--abort-on-escape"])
+    assert forwarded.stdout == direct.stdout
+    assert forwarded.returncode == direct.returncode, forwarded.stderr
+    difference = subprocess.run(
+        ["diff", "-r", "--exclude=.git", daemon.direct, daemon.far], capture_output=True, text=True
+    )
+    if name != "sqlite3":
+        assert difference.stdout == "", difference.stdout
+
+
+@needs("sqlite3")
+def test_two_processes_of_sqlite(daemon):
+    """Locks keep a counter right that two processes raise."""
+    daemon.empty()
+    add = "pragma busy_timeout=60000; begin immediate; update c set n=n+1; commit;\n" * 40
+    daemon.run("sqlite3", f"{PREFIX}/db", "create table c(n); insert into c values(0);")
+    command = [*daemon.command(), "sqlite3", f"{PREFIX}/db"]
+    both = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) for _ in range(2)
+    ]
+    for process in both:
+        process.stdin.write(add)
+        process.stdin.close()
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert daemon.run("sqlite3", f"{PREFIX}/db", "select n from c").stdout.strip() == "80"
+
+
+@pytest.mark.parametrize("which", ["daemon", "isolated", "node"])
+def test_waiting_calls(request, which):
+    daemon = request.getfixturevalue(which)
+    daemon.empty()
+    done = daemon.run(python(), str(HERE / "waiting.py"), PREFIX, options=["--sockets"])
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) >= 13, done.stdout + done.stderr
+    assert not [line for line in lines if "False" in line]
+
+
+def test_direct_gives_real_descriptors(daemon):
+    daemon.empty()
+    code = (
+        "import mmap,os,sys\n"
+        "f=open(sys.argv[1],'w+b'); f.truncate(4096); m=mmap.mmap(f.fileno(),4096); m[:5]=b'abcde'; m.flush()\n"
+        "print(open(sys.argv[1],'rb').read(5), os.readlink(f'/proc/self/fd/{f.fileno()}'))\n"
+    )
+    done = daemon.run(python(), "-c", code, f"{PREFIX}/m", options=["--direct"])
+    assert done.stdout.strip() == f"b'abcde' {daemon.far}/m"
+    refused = daemon.run(python(), "-c", code, f"{PREFIX}/m")
+    assert "No such device" in refused.stderr
+
+
+@needs("strace")
+def test_nothing_reaches_this_kernel(daemon):
+    """No system call names the forwarded prefix."""
+    daemon.empty()
+    log = daemon.folder / "strace"
+    script = f"cd {PREFIX} && seq 99 > a && sort -r a > b && cp b c && tar cf d c && ls -l && cat < d | wc -c"
+    done = daemon.run("strace", "-f", "-s", "200", "-e", "trace=file", "-o", str(log), "bash", "-c", script)
+    assert done.returncode == 0, done.stderr
+    calls = [line for line in log.read_text().splitlines() if f'"{PREFIX}' in line]
+    assert [line for line in calls if "execve(" not in line] == []
+
+
+def test_killed_clients_leave_nothing(daemon):
+    daemon.empty()
+    code = (
+        "import fcntl,os,sys,time\n"
+        "fs=[open(f'{sys.argv[1]}/f{i}','w+') for i in range(20)]\n"
+        "[fcntl.lockf(f,fcntl.LOCK_SH) for f in fs]; os.fork(); print('up',flush=True); time.sleep(100)\n"
+    )
+    before = daemon.descriptors()
+    for _ in range(5):
+        command = [*daemon.command(), python(), "-c", code, PREFIX]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+        process.stdout.readline(), process.stdout.readline()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    until = time.monotonic() + 20
+    while daemon.descriptors() > before and time.monotonic() < until:
+        time.sleep(0.1)
+    assert daemon.descriptors() <= before
+    locked = "import fcntl,sys; fcntl.lockf(open(sys.argv[1]+'/f1','r+'),fcntl.LOCK_EX|fcntl.LOCK_NB)"
+    assert daemon.run(python(), "-c", locked, PREFIX).returncode == 0
+
+
+def test_refusals_say_what_to_do(daemon):
+    def said(*words):
+        done = subprocess.run([str(daemon.programs / "zazen"), "run", *words], capture_output=True, text=True)
+        assert done.returncode != 0
+        return done.stderr
+
+    assert "no daemon" in said("--socket", "/nowhere/s", "--forward", "/x", "--", "true")
+    assert "far side's path" in said("--forward", "/x=y", "--", "true")
+    assert "not found" in said("--socket", str(daemon.socket), "--forward", "/x", "--", "no-such-program-there")

@@ -1,0 +1,258 @@
+"""The FX correlator under MPI, in the three versions of the paper: the fringe is where the sky has it, every packet is
+accounted for, and sums of whole numbers are exact."""
+
+import json
+import subprocess
+import sys
+
+import build
+import numpy as np
+import pytest
+import sky as skies
+import streams
+import sums
+import zazen.testing
+from conftest import EXAMPLE, check_sums, config, wait_for_ports, wait_until
+
+CORRELATOR = EXAMPLE / "correlator.py"
+BLOCKS = 24
+SKY = skies.Sky(stations=4)
+OBSERVED = ["--stations", 4, "--blocks", BLOCKS]
+
+
+def finish(job, status=0):
+    said = job.communicate(timeout=90)[0].decode()
+    assert job.returncode == status, said
+    return said
+
+
+def stations(*words, program="stations.py", **options):
+    command = [str(word) for word in (sys.executable, EXAMPLE / program, *words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+
+def counters_of(folder, nodes):
+    return [json.loads((folder / f"counters.{node}").read_text()) for node in range(nodes)]
+
+
+def udp(ports):
+    return ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+def test_each_rank_a_node_without_a_daemon(mpi, loopback_library, plugin, tmp_path):
+    """Two nodes with two stations each, exchanging subbands; a polyphase filter; faults."""
+    ready, store = tmp_path / "ready", tmp_path / "sums"
+    job = mpi(
+        2, CORRELATOR, "--library", loopback_library, "--plugin", plugin, "--nodes", 2, *OBSERVED,
+        "--ready", ready, "--store", store, "--counters", tmp_path / "counters", "--taps", 4, "--slots", 256, "--copy",
+    )  # fmt: skip
+    nodes = wait_for_ports(ready, job)
+    faults = ["--lose", 0.02, "--duplicate", 0.02, "--reorder", 0.05]
+    senders = [
+        stations(*OBSERVED, "--udp", udp(ports), "--only", f"{2 * node}-{2 * node + 2}", *faults)
+        for node, ports in enumerate(nodes)
+    ]
+    reports = [json.loads(sender.communicate(timeout=60)[0]) for sender in senders]
+    said = finish(job)
+    assert f"subband {SKY.tone_subband}, channel {SKY.tone}" in said and said.count("delivered") == 4
+    for counters, report in zip(counters_of(tmp_path, 2), reports, strict=True):
+        check_sums(counters, BLOCKS * SKY.block_packets)
+        assert [station["missing"] for station in counters["station"]] == [
+            sent["lost"] for sent in report["stations"]
+        ]
+
+
+def exact(sky, present, first, blocks):
+    """Correlations of these blocks with one channel, by the definition: whole numbers."""
+    tables = [sky.table(station).astype(np.int64) for station in range(sky.stations)]
+    at = np.arange(first * sky.block_samples, (first + blocks) * sky.block_samples)
+    there = np.repeat(present, sky.packet_samples, axis=1)[:, at]
+    pairs = [(a, b) for a in range(sky.stations) for b in range(a, sky.stations)]
+    sums_of = np.empty((sky.subbands, len(pairs)), complex)
+    for index, (a, b) in enumerate(pairs):
+        x, y = (tables[s][at % skies.PERIOD] * there[s][:, None, None] for s in (a, b))
+        real = (x[..., 0] * y[..., 0] + x[..., 1] * y[..., 1]).sum(axis=0)
+        imaginary = (x[..., 1] * y[..., 0] - x[..., 0] * y[..., 1]).sum(axis=0)
+        sums_of[:, index] = real + 1j * imaginary
+    return sums_of, np.array([(there[a] & there[b]).sum() for a, b in pairs])
+
+
+def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path):
+    """Two streams in a daemon, four ranks; with one channel the visibilities are sums of whole numbers."""
+    ready, store = tmp_path / "ready", tmp_path / "sums"
+    job = mpi(
+        4, CORRELATOR, "--library", daemon_library, "--socket", daemon.sockets[0], "--nodes", 2, *OBSERVED,
+        "--ready", ready, "--store", store, "--counters", tmp_path / "counters", "--channels", 1, "--tone", 0,
+        "--delay", 5, "--element", "f64", "--slots", 256, "--integrate", 4,
+    )  # fmt: skip
+    nodes = wait_for_ports(ready, job)
+    sky = skies.Sky(stations=4, channels=1, tone=0, delay=5)
+    observed = [*OBSERVED, "--channels", 1, "--tone", 0, "--delay", 5, "--lose", 0.03]
+    senders = [
+        stations(*observed, "--udp", udp(ports), "--only", f"{2 * node}-{2 * node + 2}")
+        for node, ports in enumerate(nodes)
+    ]
+    present = np.ones((4, BLOCKS * sky.block_packets), bool)
+    for node, sender in enumerate(senders):
+        for station, lost in enumerate(json.loads(sender.communicate(timeout=60)[0])["lost"], 2 * node):
+            present[station, lost] = False
+    finish(job)
+    for counters in counters_of(tmp_path, 2):
+        check_sums(counters, BLOCKS * sky.block_packets)
+        assert sum(station["late"] + station["dropped"] for station in counters["station"]) == 0
+        assert counters["kernel_drops"] == 0
+    for node in range(2):
+        records = sums.read(f"{store}.{node}")
+        assert [record.block for record in records] == list(range(0, BLOCKS, 4))
+        for record in records:
+            values, weights = exact(sky, present, record.block, 4)
+            found = record.values[: 2 * 2 * 10].view(complex).reshape(2, 10)
+            assert np.array_equal(found, values[2 * node : 2 * node + 2]), record.block
+            assert np.array_equal(record.values[40:], weights)
+    # The output is cut 4-fold.
+    counters = counters_of(tmp_path, 2)[0]
+    results, headers = counters["bytes_gathered"], 64 * counters["groups"]
+    assert counters["bytes_stored"] - headers == results // 4
+
+
+def test_one_tcp_stream_per_node(mpi, loopback_library, plugin, tmp_path):
+    """Version 2: an input cluster sends all stations over one connection, and waits when the ranks are busy."""
+    ready, store = tmp_path / "ready", tmp_path / "sums"
+    job = mpi(
+        1, CORRELATOR, "--library", loopback_library, "--plugin", plugin, *OBSERVED, "--input", "tcp",
+        "--ready", ready, "--store", store, "--counters", tmp_path / "counters", "--slots", 4,
+    )  # fmt: skip
+    [[port]] = wait_for_ports(ready, job)
+    sender = stations(*OBSERVED, "--tcp", f"127.0.0.1:{port}")
+    assert f"subband {SKY.tone_subband}, channel {SKY.tone}" in finish(job)
+    sender.communicate(timeout=60)
+    (counters,) = counters_of(tmp_path, 1)
+    check_sums(counters, BLOCKS * SKY.block_packets)
+    assert [station["delivered"] for station in counters["station"]] == [BLOCKS * SKY.block_packets] * 4
+
+
+class Cluster:
+    """An input cluster and storage for plain programs."""
+
+    def __init__(self, ranks, out):
+        self.out = out
+        self.serving = stations(*OBSERVED, "--serve", "127.0.0.1:0", "--ranks", ranks)
+        self.storage = stations("--listen", "127.0.0.1:0", "--integrate", 8, "--out", out, program="sums.py")
+        port = json.loads(self.serving.stdout.readline())["port"]
+        storage_port = self.storage.stdout.readline().split()[-1]
+        self.words = [
+            "--plain", f"127.0.0.1:{port}", "--store", f"tcp:127.0.0.1:{storage_port}", *OBSERVED,
+            "--channels", 1, "--tone", 0, "--element", "f64",
+        ]  # fmt: skip
+
+    def check(self):
+        """The same sums as a daemon makes, an eighth of what came."""
+        self.serving.communicate(timeout=30)
+        said = self.storage.communicate(timeout=30)[0].split()
+        came, left = (int(word) for word in said if word.isdigit())
+        assert came == 8 * left
+        records = sums.read(self.out)
+        assert [(record.block, record.results) for record in records] == [(0, 8), (8, 8), (16, 8)]
+        present = np.ones((4, BLOCKS * SKY.block_packets), bool)
+        for record in records:
+            values, weights = exact(SKY, present, record.block, 8)
+            found = record.values[: 2 * values.size].view(complex).reshape(values.shape)
+            assert np.array_equal(found, values)
+            assert np.array_equal(record.values[2 * values.size :], weights)
+
+
+def test_plain_sockets_and_an_adding_storage(mpi, tmp_path):
+    """Version 1: a socket in and one out for each rank, and storage that adds."""
+    cluster = Cluster(2, tmp_path / "sums")
+    finish(mpi(2, CORRELATOR, *cluster.words))
+    cluster.check()
+
+
+def test_forwarded_sockets(tmp_path, tmp_path_factory):
+    """Version 1 as it was meant: the same program, unchanged, whose sockets are the daemon's."""
+    posix, preload = build.installed("libzazen_posix.so"), build.installed("libzazen_preload.so")
+    if posix is None or preload is None:
+        pytest.skip("libzazen_posix.so or libzazen_preload.so is neither installed nor built")
+    folder = tmp_path_factory.mktemp("z")
+    (folder / "backing").mkdir()
+    with zazen.testing.Cluster(folder / "c", folder / "backing", arguments=["--plugin", posix]) as daemons:
+        cluster = Cluster(1, tmp_path / "sums")
+        forward = ["--forward", "/no/folder", "--sockets", "--socket", daemons.sockets[0], "--library", preload]
+        program = [sys.executable, CORRELATOR, *cluster.words]
+        command = [zazen.testing.program("zazen"), "run", *forward, "--", *program]
+        done = subprocess.run([str(word) for word in command], capture_output=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        cluster.check()
+        stats = [zazen.testing.program("zazen"), "plugin", "stats", "posix", "--socket", daemons.sockets[0], "--json"]
+        (report,) = json.loads(subprocess.run(stats, capture_output=True, check=True).stdout)
+        moved = sum(row["bytes_out"] for row in report["functions"])
+        assert moved > BLOCKS * 4 * SKY.block_packets * SKY.packet_bytes, "it went past the daemon"
+
+
+def test_the_programs_say_how_they_are_used():
+    for program in ("stations.py", "sums.py", "build.py", "correlator.py"):
+        done = subprocess.run(
+            [sys.executable, EXAMPLE / program, "--help"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0 and "python " in done.stdout, done.stderr
+
+
+RANK = """
+import sys
+import streams
+
+with streams.Library(sys.argv[1]).connect(sys.argv[2]) as host:
+    stream = host.attach("killed", int(sys.argv[3]))
+    for block in stream.blocks():
+        print(block.number, flush=True)
+        if sys.argv[3] == "0":
+            sys.stdin.read()
+"""
+
+
+def test_a_killed_ranks_blocks_go_to_the_next_one(daemon, daemon_library):
+    """kill -9 in the middle of an observation; nothing is lost but what the rank had, and nothing stays behind."""
+    sky = skies.Sky()
+    with streams.Library(daemon_library).connect(daemon.sockets[0]) as host:
+        opened = host.open("killed", config(ranks=2, slots=256))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        command = [sys.executable, "-c", RANK, daemon_library, daemon.sockets[0]]
+        ranks = [
+            subprocess.Popen([*command, str(rank)], text=True, cwd=EXAMPLE, **pipes) for rank in range(2)
+        ]
+        sender = stations("--udp", udp(opened.ports()), "--blocks", 32)
+        assert ranks[0].stdout.readline() == "0\n"
+        ranks[0].kill()
+        ranks[0].communicate()
+        said = ranks[1].communicate(timeout=60)[0].split()
+        assert sorted(int(number) for number in said) == list(range(1, 32))
+        sender.communicate(timeout=60)
+        counters = opened.counters()
+        check_sums(counters, 32 * sky.block_packets)
+        assert counters["blocks_delivered"] == 32
+        opened.close()
+        # The last handle is closed, or its client seen to be gone: the name is free again.
+        wait_until(lambda: is_gone(host, "killed"))
+
+
+def test_another_client_looks_at_a_stream(daemon, daemon_library):
+    """A stream is there as long as somebody has a handle on it, whoever opened it."""
+    library = streams.Library(daemon_library)
+    with library.connect(daemon.sockets[0]) as first:
+        first.open("shared", config())
+        with library.connect(daemon.sockets[0]) as second:
+            watcher = second.attach("shared")
+            assert watcher.counters()["stations"] == 2
+            first.c.zazen_disconnect(streams.c_void_p(first.connection))
+            first.connection = None
+            assert watcher.counters()["stations"] == 2
+            watcher.close()
+            wait_until(lambda: is_gone(second, "shared"))
+
+
+def is_gone(host, name):
+    try:
+        host.attach(name).close()
+    except FileNotFoundError:
+        return True
+    return False
