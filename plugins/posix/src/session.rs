@@ -99,7 +99,8 @@ impl Session {
             Some(id) => id as usize,
             None => {
                 // 0 is nobody's.
-                table.resize_with((table.len() + 1).max(2), || None);
+                let length = (table.len() + 1).max(2);
+                table.resize_with(length, || None);
                 table.len() - 1
             }
         };
