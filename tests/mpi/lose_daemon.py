@@ -34,6 +34,7 @@ class Disturber:
             # A kill is over when the process is gone or is a zombie; a stop, when it is stopped.
             wanted = "ZX" if self.signal == signal.SIGKILL else "tT"
             while (state := state_of(self.pid)) and state not in wanted:
+                assert state not in "ZX", f"daemon {self.pid} had ended before the test stopped it"
                 time.sleep(0.001)
 
 

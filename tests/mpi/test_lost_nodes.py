@@ -12,6 +12,8 @@ import zazen.testing
 HERE = Path(__file__).parent
 RANKS = 4
 FRAMES = 1600
+#: Frames that each node holds.
+NATIVES = (FRAMES - 200) // RANKS
 VICTIM = 2
 #: Seconds of silence that a daemon is allowed here; a hung one costs at most twice that per question.
 SILENCE = 2.0
@@ -84,17 +86,23 @@ def told_once(rows, cluster):
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_node_killed_in_mid_analysis(launch, placed, undisturbed, moment):
-    rows, result = analyse(launch, placed, "SIGKILL", moment)
+    try:
+        rows, result = analyse(launch, placed, "SIGKILL", moment)
+    finally:
+        # The daemon comes back with its frames.
+        placed[0].kill(VICTIM)
+        placed[0].start(VICTIM)
     assert rows[VICTIM]["disturbed"] and result == undisturbed
-    text = told_once(rows, placed[0])
-    if moment != "start":
-        assert "node2" in text, text
-    assert rows[VICTIM]["backing_reads"] > 0
-    # The daemon comes back with its frames: a whole job is local again, but for what it never held.
-    placed[0].kill(VICTIM)
-    placed[0].start(VICTIM)
+    if moment.startswith("frame") and rows[VICTIM]["native"] == NATIVES:
+        # It had handed out everything already: descriptors are asked for far ahead of reading.
+        assert rows[VICTIM]["warnings"] == []
+    else:
+        text = told_once(rows, placed[0])
+        assert moment == "start" or "node2" in text, text
+        assert rows[VICTIM]["backing_reads"] > 0
+    # A whole job is local again, but for what no node ever held.
     rows, result = analyse(launch, placed)
-    assert result == undisturbed and rows[VICTIM]["native"] == (FRAMES - 200) // RANKS
+    assert result == undisturbed and rows[VICTIM]["native"] == NATIVES
     assert not any(row["warnings"] for row in rows)
 
 

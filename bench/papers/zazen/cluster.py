@@ -76,6 +76,7 @@ class Cluster:
         disk_iops: int | None = None,
         server_disk_bytes_per_s: int | None = None,
         readers: int | None = None,
+        trust_copies: bool = False,
         spindle: dict | None = None,
         backing: Path | None = None,
         budget: str = "8G",
@@ -102,6 +103,8 @@ class Cluster:
             self._up += ["--server-disk-bps", str(server_disk_bytes_per_s)]
         if readers:
             self._up += ["--readers", str(readers)]
+        if trust_copies:
+            self._up += ["--trust-copies"]
         if backing:
             self._up += ["--backing", str(backing)]
         self.backing = backing

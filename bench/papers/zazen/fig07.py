@@ -66,7 +66,7 @@ class Sizes:
 
 
 # Long enough for the throttles' first burst to matter little, short enough for the figure to take minutes.
-DATASETS = (Sizes(256_000_000, 4), Sizes(64_000_000, 4), Sizes(2_000_000, 120), Sizes(430_000, 560))
+DATASETS = (Sizes(128_000_000, 4), Sizes(64_000_000, 8), Sizes(2_000_000, 120), Sizes(430_000, 560))
 QUICK_DATASETS = (Sizes(64_000_000, 4), Sizes(2_000_000, 48), Sizes(430_000, 160))
 
 
@@ -331,13 +331,13 @@ def figure_of(bench: Run) -> Figure:
     figure.limits = [
         f"{NODES} nodes on one machine, links of {LINK_BYTES_PER_S / 1e6:.0f} MB/s and disks of "
         f"{DISK_BYTES_PER_S / 1e6:.0f} MB/s, so that two cores can fill them; the paper had 100 nodes.",
-        "256-MB files stand for the paper's 1-GB files. NFS reads a quarter of each dataset (the paper gave "
+        "128-MB files stand for the paper's 1-GB files. NFS reads a quarter of each dataset (the paper gave "
         "it smaller ones, too).",
         "GlusterFS and MooseFS take PVFS2's place, mounted through FUSE; NFS and HDFS are read by clients in "
         "user space.",
     ]
     if bench.context.quick:
-        figure.limits.append("Quick: without the 256-MB files.")
+        figure.limits.append("Quick: without the 128-MB files.")
     return figure
 
 

@@ -23,7 +23,7 @@ MEMORY, ZAZEN, SERVER = "memory", "Zazen", "file server"
 
 def run(context) -> Figure:
     """One MPI job for everything: interpreters and libraries start once."""
-    count = 48 if context.quick else 120
+    count = 48 if context.quick else 96
     processes = [1, 4] if context.quick else PROCESSES
     folder = context.scratch / "fig09"
     dataset = folder / "server" / "water"

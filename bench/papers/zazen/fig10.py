@@ -26,7 +26,7 @@ SEED = 10
 
 def run(context) -> Figure:
     """T, B and b first and between, then each share of failed nodes, in turns."""
-    count = 160 if context.quick else 320
+    count = 160 if context.quick else 256
     failed = [0, 2, 4] if context.quick else [0, 1, 2, 3, 4]
     folder = context.scratch / "fig10"
     dataset = folder / "server" / "frames"

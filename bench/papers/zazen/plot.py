@@ -26,6 +26,8 @@ STYLES = {
 HATCHES = {"ours": "", "peer": "//", "paper": "xx", "model": "..", "ceiling": ""}
 # For series of one kind beside each other.
 MARKERS = ["o", "^", "D", "v", "P", "X", "*"]
+# So many values of x, below this, are each named at the axis.
+TICKS_MAX, LARGE_COUNT = 8, 1000
 OWN_HATCHES = ["", "\\\\", "--", "++", "oo", "**"]
 
 
@@ -50,6 +52,14 @@ def _lines(axes: plt.Axes, plot: Plot) -> None:
             [x for x, _ in points], [y for _, y in points], yerr=_error_bars(series), label=series.name,
             color=COLOURS[at % len(COLOURS)], capsize=3, **style,
         )  # fmt: skip
+
+
+def _name_ticks(axes: plt.Axes, plot: Plot) -> None:
+    """Counts of nodes or readers are read off as themselves, not as powers of ten."""
+    values = sorted({x for series in plot.series for x in series.x})
+    if len(values) <= TICKS_MAX and values[-1] < LARGE_COUNT:
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.xaxis.minorticks_off()
 
 
 def _bars(axes: plt.Axes, plot: Plot) -> None:
@@ -83,6 +93,8 @@ def draw(plot: Plot, out: Path) -> None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
+    if plot.shape == "lines":
+        _name_ticks(axes, plot)
     axes.grid(True, which="major", axis="both" if plot.shape == "lines" else "y", alpha=0.3)
     axes.set_axisbelow(True)
     axes.legend(fontsize=8, ncols=2 if plot.shape == "bars" else 1)

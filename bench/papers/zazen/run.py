@@ -46,6 +46,10 @@ FIGURES = {
 }
 
 
+# What the largest figure, with a copy of its datasets in each system, leaves room beside.
+NEEDED_BYTES = 25_000_000_000
+
+
 @dataclass
 class Context:
     """What a figure may use."""
@@ -110,6 +114,12 @@ def main() -> int:
     wanted = [] if arguments.page else arguments.figures or list(FIGURES)
     if wanted and os.geteuid() != 0:
         say("not root: no namespaces, no throttled disks, no dropped caches; run `sudo make bench-zazen`")
+        return 1
+    if wanted and (free := shutil.disk_usage(out).free) < NEEDED_BYTES:
+        say(
+            f"{out}: {free / 1e9:.0f} GB are free, {NEEDED_BYTES / 1e9:.0f} GB are needed: systems that run "
+            "out of room fail or crawl; free some, or choose another folder with --out"
+        )
         return 1
     for key in wanted:
         context = Context(

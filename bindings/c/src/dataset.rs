@@ -264,7 +264,7 @@ pub unsafe extern "C" fn zazen_assign(
             Box::new(Table::new(unsafe { zazen_collectives_t::take(collectives) }?)?)
         };
         let range = range.map(|range| (range.begin, range.end, range.stride));
-        let found = dataset.lock().assign(range, rules, protocol, &*carrier)?;
+        let found = dataset.lock().assign_to_read(range, rules, protocol, &*carrier)?;
         // SAFETY: by the caller's word; the size was checked above.
         unsafe {
             described(&found).give(assignment)?;

@@ -84,11 +84,21 @@ impl PyDataset {
         }
     }
 
-    fn assign_with(&self, py: Python<'_>, wish: &Wish, carrier: &Carrier) -> PyResult<PyAssignment> {
+    /// `reads`: the frames are read next.
+    fn assign_with(
+        &self,
+        py: Python<'_>,
+        wish: &Wish,
+        carrier: &Carrier,
+        reads: bool,
+    ) -> PyResult<PyAssignment> {
         let assignment = carrier.run(py, |collectives| {
             self.locked(|dataset| {
                 let range = wish.range(dataset, collectives)?;
-                dataset.assign(range, wish.rules, wish.protocol, collectives)
+                match reads {
+                    true => dataset.assign_to_read(range, wish.rules, wish.protocol, collectives),
+                    false => dataset.assign(range, wish.rules, wish.protocol, collectives),
+                }
             })
         })?;
         notices::show(py)?;
@@ -236,7 +246,7 @@ impl PyDataset {
         carrier: &str,
     ) -> PyResult<PyAssignment> {
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?)
+        self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?, false)
     }
 
     /// Iterates over this rank's frames of `begin ..= end` at `stride` in storage order, as `Frame`s.
@@ -262,7 +272,7 @@ impl PyDataset {
         carrier: &str,
     ) -> PyResult<PyFrames> {
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        let assignment = self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?)?;
+        let assignment = self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?, true)?;
         let set = (*assignment.set.0).clone();
         let total = set.len();
         let options = ReadOptions { memory_max: memory, readers, check };

@@ -16,8 +16,8 @@
 //! Where the index space is compared in up to 4096 chunks as well, the probability that any comparison is wrong is
 //! at most 4097 times that.
 //!
-//! A run costs O(64 + log count) multiplications, a bitmap two carry-less ones per word, a sparse block two shifts
-//! per number: nothing here walks the frames of a long run.
+//! A run costs O(64 + log count) multiplications, a bitmap two carry-less ones per word, a sparse block an exclusive
+//! or per number: nothing here walks the frames of a long run.
 
 use crate::chunks::Chunks;
 use crate::clmul::{Kernel, Unreduced};
@@ -27,12 +27,14 @@ use zazen_core::{Run, RunSet, runset::Segment};
 const TABLED: usize = 1024;
 /// Three digits of that base: the exponents that tables cover.
 const TABLED_BITS: u32 = 30;
+/// A sparse block of fewer numbers is not worth the 64 sums by bit.
+const BY_BIT_MIN: usize = 128;
 
 /// The powers of one run's r.
 pub(crate) struct Fingerprinter {
     kernel: Kernel,
     /// rⁱ, r^(2¹⁰·i), r^(2²⁰·i).
-    powers: [Box<[u128]>; 3],
+    powers: [Box<[u128; TABLED]>; 3],
     /// r^(2³⁰).
     beyond: u128,
 }
@@ -96,8 +98,8 @@ impl Fingerprinter {
         let mut base = point;
         let powers = std::array::from_fn(|_| {
             let mut next = 1;
-            let mut table = vec![1; TABLED].into_boxed_slice();
-            for at in &mut table {
+            let mut table = Box::new([1; TABLED]);
+            for at in table.iter_mut() {
                 *at = next;
                 next = kernel.multiply(next, base);
             }
@@ -134,10 +136,19 @@ impl Fingerprinter {
                         *sum ^= clip(run, first, end).map_or(0, |part| self.run(part));
                     }
                 }
-                Segment::Sparse { base, offsets } => {
+                Segment::Sparse { base, mut offsets } => {
                     let chunk = |offset: &u16| chunks.holding(base + u64::from(*offset));
-                    for part in offsets.chunk_by(|a, b| chunk(a) == chunk(b)) {
-                        sums[chunk(&part[0])] ^= self.sparse(base, part);
+                    while let (Some(at), Some(last)) = (offsets.first().map(chunk), offsets.last().map(chunk))
+                    {
+                        // By bisection: a division per number would cost more than all the rest.
+                        let whole = at == last;
+                        let end = if whole {
+                            offsets.len()
+                        } else {
+                            offsets.partition_point(|offset| chunk(offset) == at)
+                        };
+                        sums[at] ^= self.sparse(base, &offsets[..end]);
+                        offsets = &offsets[end..];
                     }
                 }
                 Segment::Bits { base, words, .. } => {
@@ -219,13 +230,27 @@ impl Fingerprinter {
 
     /// A bitmap from word `first` on; no longer than a block.
     fn bits(&self, first: u64, words: &[u64]) -> u128 {
-        self.multiply(self.kernel.inner(words, &self.powers[0]), self.power(first))
+        self.multiply(self.kernel.inner(words, &self.powers[0][..]), self.power(first))
     }
 
     fn sparse(&self, base: u64, offsets: &[u16]) -> u128 {
+        let powers = &*self.powers[0];
         let mut sum = Unreduced::default();
-        for offset in offsets {
-            sum.add_shifted(self.powers[0][usize::from(offset / 64)], u32::from(offset % 64));
+        if offsets.len() < BY_BIT_MIN {
+            for offset in offsets {
+                sum.add_shifted(powers[usize::from(offset / 64)], u32::from(offset % 64));
+            }
+        } else {
+            // Numbers on the same bit share one shift. Halves, not elements: they go to a vector register together.
+            let mut by_bit = [[0; 2]; 64];
+            for offset in offsets {
+                let [low, high] = words_of(powers[usize::from(offset / 64)]);
+                let held = &mut by_bit[usize::from(offset % 64)];
+                *held = [held[0] ^ low, held[1] ^ high];
+            }
+            for (shift, [low, high]) in by_bit.into_iter().enumerate() {
+                sum.add_shifted(u128::from(low) | u128::from(high) << 64, shift as u32);
+            }
         }
         self.multiply(sum.reduce(), self.power(base / 64))
     }
@@ -245,6 +270,7 @@ fn clip(run: Run, first: u64, end: u64) -> Option<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plane::WINDOW;
     use proptest::prelude::*;
 
     /// The definition, one index and one bit after the other.
@@ -333,6 +359,42 @@ mod tests {
             for kernel in Kernel::all() {
                 prop_assert_eq!(Fingerprinter::with(kernel, point(seed)).of(&set), expected, "{:?}", kernel);
             }
+        }
+
+        /// Whatever form a block is stored in: counts around where the forms and the ways of summing change.
+        #[test]
+        fn a_block_of_any_count_and_form_agrees_with_the_sum_by_hand(
+            seed in any::<u8>(),
+            window in prop_oneof![Just(0u64), 0u64..1 << 24],
+            count in prop_oneof![
+                1usize..4, BY_BIT_MIN - 2..BY_BIT_MIN + 2, 1022usize..1027, 2046usize..2051, 4094usize..4099,
+            ],
+            spread in prop_oneof![Just(65_536usize), Just(8192)],
+            words_min in prop_oneof![Just(1u64), Just(8), Just(1024)],
+        ) {
+            let mut draws = Draws::from_word(u64::from(seed) << 32 | window);
+            let mut offsets = std::collections::BTreeSet::new();
+            while offsets.len() < count {
+                offsets.insert((draws.next() % spread as u64) as u16);
+            }
+            let offsets: Vec<u16> = offsets.into_iter().collect();
+            let base = window << 16;
+            let indices: Vec<u64> = offsets.iter().map(|offset| base + u64::from(*offset)).collect();
+            let mut words = vec![0u64; TABLED];
+            offsets.iter().for_each(|offset| words[usize::from(offset / 64)] |= 1 << (offset % 64));
+            let expected = by_hand(point(seed), &indices);
+            let (set, other) = (RunSet::from_ascending(indices.iter().copied()), RunSet::from_words(base, &words));
+            for kernel in Kernel::all() {
+                let one = Fingerprinter::with(kernel, point(seed));
+                prop_assert_eq!(one.sparse(base, &offsets), expected, "offsets, {:?}", kernel);
+                prop_assert_eq!(one.bits(base / 64, &words), expected, "words, {:?}", kernel);
+                prop_assert_eq!((one.of(&set), one.of(&other)), (expected, expected), "as stored, {:?}", kernel);
+            }
+            // The same block in chunks, of which it may fill many.
+            let (one, chunks) = (Fingerprinter::new(point(seed)), Chunks::of(base + WINDOW, words_min));
+            let parts = one.by_chunk(&set, &chunks);
+            prop_assert_eq!(parts.iter().fold(0, |sum, part| sum ^ part), expected);
+            prop_assert_eq!(parts, one.by_chunk(&other, &chunks));
         }
 
         #[test]

@@ -4,7 +4,7 @@
 //! runs alone describe a stretch of windows, nothing is laid out at all.
 
 use crate::Rules;
-use crate::plane::{Builder, Plane, Reader, WINDOW, fill_range, new_plane, population};
+use crate::plane::{Builder, Overlay, Plane, Reader, WINDOW, fill_range, new_plane, population};
 use zazen_core::{Run, RunSet};
 use zazen_wire::runset_codec::View;
 
@@ -135,13 +135,11 @@ struct Resolver<'a> {
 /// The holders of one kind, with planes that are used again for every window.
 struct Side<'a> {
     readers: Vec<Reader<'a>>,
+    /// Of each node that has anything in the window: which node, and how much.
+    nodes: Vec<(usize, u64)>,
+    /// What each of them has; laid out only where it matters who has what.
     planes: Vec<Box<Plane>>,
-    /// The node of each plane in use.
-    nodes: Vec<usize>,
-    /// Some node has it.
-    any: Box<Plane>,
-    /// Several nodes have it.
-    several: Box<Plane>,
+    all: Overlay,
     /// Whether there is anything that several nodes have.
     crowded: bool,
 }
@@ -150,41 +148,41 @@ impl<'a> Side<'a> {
     fn new(readers: impl Iterator<Item = Reader<'a>>) -> Side<'a> {
         Side {
             readers: readers.collect(),
-            planes: Vec::new(),
             nodes: Vec::new(),
-            any: new_plane(),
-            several: new_plane(),
+            planes: Vec::new(),
+            all: Overlay::new(),
             crowded: false,
         }
     }
 
-    /// Lays out the window at `base`.
+    /// Looks at the window at `base`.
     fn load(&mut self, base: u64) {
-        self.any.fill(0);
-        self.several.fill(0);
-        self.nodes.clear();
+        if !self.nodes.is_empty() {
+            self.all.clear();
+            self.nodes.clear();
+        }
         for (node, reader) in self.readers.iter_mut().enumerate() {
             reader.advance(base);
-            if !reader.touches(base) {
-                continue;
+            if reader.touches(base) {
+                self.nodes.push((node, self.all.add_window(reader, base)));
             }
-            if self.planes.len() == self.nodes.len() {
-                self.planes.push(new_plane());
-            }
-            let plane = &mut self.planes[self.nodes.len()];
-            plane.fill(0);
-            reader.fill(base, plane);
-            for ((held, any), several) in plane.iter().zip(self.any.iter_mut()).zip(self.several.iter_mut()) {
-                *several |= *any & held;
-                *any |= held;
-            }
-            self.nodes.push(node);
         }
-        self.crowded = self.several.iter().any(|word| *word != 0);
+        self.crowded = self.nodes.len() > 1 && self.all.several.iter().any(|word| *word != 0);
+    }
+
+    /// Lays out who has what in the window at `base`; after [`Side::load`] of it.
+    fn lay_out(&mut self, base: u64) {
+        while self.planes.len() < self.nodes.len() {
+            self.planes.push(new_plane());
+        }
+        for ((node, _), plane) in self.nodes.iter().zip(&mut self.planes) {
+            plane.fill(0);
+            self.readers[*node].fill(base, plane);
+        }
     }
 
     fn held(&self) -> impl Iterator<Item = (usize, &Plane)> {
-        self.nodes.iter().copied().zip(self.planes.iter().map(|plane| &**plane))
+        self.nodes.iter().zip(&self.planes).map(|((node, _), plane)| (*node, &**plane))
     }
 }
 
@@ -207,17 +205,27 @@ impl Resolver<'_> {
     fn window(&mut self, base: u64) {
         self.native.load(base);
         self.alien.load(base);
-        let (native, alien, output) = (&self.native, &self.alien, &mut *self.output);
-        for (node, plane) in native.held() {
-            let contested =
-                if native.crowded { compose(output, |at| plane[at] & native.several[at]) } else { 0 };
-            self.loads[node] += population(plane) - contested;
+        for (node, count) in &self.native.nodes {
+            self.loads[*node] += count;
+        }
+        if self.native.crowded {
+            self.native.lay_out(base);
+            self.counts[0] += population(&self.native.all.any);
+        } else {
+            self.counts[0] += self.native.nodes.iter().map(|(_, count)| count).sum::<u64>();
+        }
+        self.alien.lay_out(base);
+        let output = &mut *self.output;
+        let (native, alien) = (&self.native.all, &self.alien.all);
+        for (node, plane) in self.native.held().filter(|_| self.native.crowded) {
+            let contested = compose(output, |at| plane[at] & native.several[at]);
+            self.loads[node] -= contested;
             if contested > 0 {
                 self.native_claims[node].push_plane(base, output);
             }
         }
         let full = self.rules == Rules::Full;
-        for (node, plane) in alien.held() {
+        for (node, plane) in self.alien.held() {
             self.loads[node] += compose(output, |at| plane[at] & !native.any[at] & !alien.several[at]);
             let knocks = |at: usize| native.any[at] | if full { 0 } else { alien.several[at] };
             if compose(output, |at| plane[at] & knocks(at)) > 0 {
@@ -227,11 +235,10 @@ impl Resolver<'_> {
                 self.alien_claims[node].push_plane(base, output);
             }
         }
-        self.counts[0] += population(&native.any);
-        if native.crowded {
+        if self.native.crowded {
             self.counts[2] += population(&native.several);
         }
-        if !alien.nodes.is_empty() {
+        if !self.alien.nodes.is_empty() {
             let several = compose(output, |at| !native.any[at] & alien.several[at]);
             let sole = compose(output, |at| !native.any[at] & alien.any[at] & !alien.several[at]);
             self.counts[1] += sole + if full { several } else { 0 };
@@ -251,7 +258,7 @@ impl Resolver<'_> {
                 fill_range(output, self.first.saturating_sub(base) as usize, last as usize);
             }
         }
-        let (native, alien, full) = (&self.native, &self.alien, self.rules == Rules::Full);
+        let (native, alien, full) = (&self.native.all, &self.alien.all, self.rules == Rules::Full);
         for (at, word) in output.iter_mut().enumerate() {
             let aliens = if full { alien.any[at] } else { alien.any[at] & !alien.several[at] };
             *word &= !(native.any[at] | aliens);

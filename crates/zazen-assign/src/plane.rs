@@ -123,6 +123,13 @@ impl<'a> Reader<'a> {
         self.next().is_some_and(|(_, first, _)| first < base + WINDOW)
     }
 
+    /// The piece of the window at `base`, if there is only one.
+    fn only_piece(&mut self, base: u64) -> Option<Piece<'a>> {
+        self.advance(base);
+        let mut within = self.pieces[self.at..].iter().take_while(|piece| piece.span().0 < base + WINDOW);
+        within.next().copied().filter(|_| within.next().is_none())
+    }
+
     /// Adds the window at `base` to `plane`.
     pub(crate) fn fill(&mut self, base: u64, plane: &mut Plane) {
         self.advance(base);
@@ -161,15 +168,88 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Adds `bytes` from byte `skipped` of the plane on.
-fn fill_bytes(plane: &mut Plane, skipped: usize, bytes: &[u8]) {
+/// What several holders have of a window.
+pub(crate) struct Overlay {
+    /// Somebody has it.
+    pub(crate) any: Box<Plane>,
+    /// More than one have it.
+    pub(crate) several: Box<Plane>,
+    scratch: Box<Plane>,
+}
+
+impl Overlay {
+    pub(crate) fn new() -> Overlay {
+        Overlay { any: new_plane(), several: new_plane(), scratch: new_plane() }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.any.fill(0);
+        self.several.fill(0);
+    }
+
+    /// Lays one more holder's words over those from word `first` on; returns how many numbers they hold.
+    pub(crate) fn add(&mut self, first: usize, words: impl Iterator<Item = u64>) -> u64 {
+        overlay(&mut self.any[first..], &mut self.several[first..], words)
+    }
+
+    /// Lays what `reader` has of the window at `base` over the rest; returns how many numbers that is. A bitmap is
+    /// taken where it lies, in one pass.
+    pub(crate) fn add_window(&mut self, reader: &mut Reader<'_>, base: u64) -> u64 {
+        match reader.only_piece(base) {
+            Some(Piece::Words { words, .. }) => self.add(0, words.iter().copied()),
+            Some(Piece::Bytes { skipped, bytes, .. }) => {
+                let (head, words, tail) = aligned(skipped, bytes);
+                let after = (skipped + head.len()) / 8;
+                let mut count = self.add(after, words.iter().map(|word| u64::from_le_bytes(*word)));
+                for (at, part) in [(skipped, head), (8 * (after + words.len()), tail)] {
+                    if !part.is_empty() {
+                        count += self.add(at / 8, std::iter::once(word_of(at % 8, part)));
+                    }
+                }
+                count
+            }
+            _ => {
+                self.scratch.fill(0);
+                reader.fill(base, &mut self.scratch);
+                overlay(&mut self.any[..], &mut self.several[..], self.scratch.iter().copied())
+            }
+        }
+    }
+}
+
+fn overlay(any: &mut [u64], several: &mut [u64], words: impl Iterator<Item = u64>) -> u64 {
+    let mut count = 0;
+    for ((any, several), word) in any.iter_mut().zip(several).zip(words) {
+        *several |= *any & word;
+        *any |= word;
+        count += u64::from(word.count_ones());
+    }
+    count
+}
+
+/// `bytes`, which begin at byte `skipped` of a plane, as what is left of the plane's word there, whole words, and
+/// the rest.
+fn aligned(skipped: usize, bytes: &[u8]) -> (&[u8], &[[u8; 8]], &[u8]) {
     let (head, rest) = bytes.split_at((8 - skipped % 8).min(bytes.len()) % 8);
     let (words, tail) = rest.as_chunks::<8>();
-    let mut single = |place: usize, byte: u8| plane[place / 8] |= u64::from(byte) << (8 * (place % 8));
-    head.iter().enumerate().for_each(|(at, byte)| single(skipped + at, *byte));
-    let after = skipped + head.len() + 8 * words.len();
-    tail.iter().enumerate().for_each(|(at, byte)| single(after + at, *byte));
-    for (into, word) in plane[(skipped + head.len()) / 8..].iter_mut().zip(words) {
+    (head, words, tail)
+}
+
+/// The word that has `bytes` from its byte `skipped` on.
+fn word_of(skipped: usize, bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)) << (8 * skipped)
+}
+
+/// Adds `bytes` from byte `skipped` of the plane on.
+fn fill_bytes(plane: &mut Plane, skipped: usize, bytes: &[u8]) {
+    let (head, words, tail) = aligned(skipped, bytes);
+    let after = (skipped + head.len()) / 8;
+    for (at, part) in [(skipped, head), (8 * (after + words.len()), tail)] {
+        if !part.is_empty() {
+            plane[at / 8] |= word_of(at % 8, part);
+        }
+    }
+    for (into, word) in plane[after..].iter_mut().zip(words) {
         *into |= u64::from_le_bytes(*word);
     }
 }
@@ -232,6 +312,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fingerprint::Draws;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -245,17 +326,23 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn a_set_read_by_planes_and_built_again_is_itself(
-            runs in proptest::collection::vec((0u64..300_000, 1u64..3000, 1u64..200), 1..8),
+            runs in proptest::collection::vec((0u64..300_000, 1u64..3000, 1u64..200), 0..8),
+            noise in proptest::collection::vec((0u64..500_000, 1u64..70_000, 1u64..40, any::<u64>()), 0..3),
         ) {
             let runs: Vec<Run> = runs.into_iter().map(|(f, c, s)| Run::new(f, c, s).unwrap()).collect();
-            let expected: BTreeSet<u64> =
+            let mut expected: BTreeSet<u64> =
                 runs.iter().flat_map(|run| (0..run.count).map(|k| run.first + k * run.step)).collect();
-            let set = RunSet::from_runs(runs);
+            for (first, span, gap, seed) in noise {
+                let mut draws = Draws::from_word(seed);
+                expected.extend((first..first + span).filter(|_| draws.next().is_multiple_of(gap)));
+            }
+            let set = RunSet::from_ascending(expected.iter().copied()).union(&RunSet::from_runs(runs));
             let mut bytes = Vec::new();
             zazen_wire::runset_codec::encode(&set, &mut bytes);
             let view = View::prefix(&bytes).unwrap().0;
             let (mut reader, mut builder, mut plane) = (Reader::new(&set), Builder::default(), new_plane());
             let (mut received, mut other) = (Reader::of_view(&view), new_plane());
+            let mut overlay = Overlay::new();
             let mut found = Vec::new();
             for base in (0..14 * WINDOW).step_by(WINDOW as usize) {
                 plane.fill(0);
@@ -266,6 +353,11 @@ mod tests {
                 other.fill(0);
                 received.fill(base, &mut other);
                 prop_assert!(other == plane, "window {}", base);
+                overlay.clear();
+                prop_assert_eq!(overlay.add_window(&mut reader, base), population(&plane));
+                prop_assert!(overlay.any == plane && population(&overlay.several) == 0, "window {}", base);
+                prop_assert_eq!(overlay.add_window(&mut received, base), population(&plane));
+                prop_assert!(overlay.any == plane && overlay.several == plane, "window {}", base);
                 found.extend(ones(&plane[..]).iter().map(|bit| base + bit));
                 builder.push_plane(base, &plane);
             }

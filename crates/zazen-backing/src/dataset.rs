@@ -71,8 +71,13 @@ pub fn describe(
 pub fn layout(backing: &dyn Backing, directory: &RelPath, pattern: Option<&str>) -> Result<Option<Layout>> {
     match told_layout(backing, directory, pattern)? {
         Some(layout) => Ok(Some(layout)),
-        None => Ok(NameTemplate::detect(frame_names(&backing.list_files(directory)?)).map(Layout::Files)),
+        None => layout_by_names(backing, directory),
     }
+}
+
+/// The layout that the names in `directory` tell.
+pub fn layout_by_names(backing: &dyn Backing, directory: &RelPath) -> Result<Option<Layout>> {
+    Ok(NameTemplate::detect(frame_names(&backing.list_files(directory)?)).map(Layout::Files))
 }
 
 /// Whether `name` is one that programs use for files that are not finished or not meant to be seen: hidden ones,
@@ -137,8 +142,12 @@ impl ManifestPiece {
     }
 }
 
-/// What the manifest or the pattern says; `None` if there is neither.
-fn told_layout(backing: &dyn Backing, directory: &RelPath, pattern: Option<&str>) -> Result<Option<Layout>> {
+/// What the manifest or the pattern says; `None` if there is neither. `NotFound` if there is no such directory.
+pub fn told_layout(
+    backing: &dyn Backing,
+    directory: &RelPath,
+    pattern: Option<&str>,
+) -> Result<Option<Layout>> {
     if let Some(text) = read_manifest(backing, directory)? {
         let named = format!("{directory}/{MANIFEST_NAME} on {}", backing.describe());
         return parse_manifest(&text, &named).map(Some);

@@ -8,6 +8,7 @@ use crate::watchdog::Watchdog;
 use crate::{Backing, SourceFile, SourceStat, may_search_by_stat};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +30,8 @@ const SLOW_STAT: Duration = Duration::from_micros(60);
 const STATS_PROBED: usize = 4;
 /// Stats in flight where they are slow.
 const STATS_AT_ONCE: usize = 8;
+/// Fast ones that pay for another processor's thread.
+const STATS_A_THREAD: usize = 64;
 
 /// A directory of this machine, typically a network file system's mount point. Shared by threads.
 pub struct DirectoryBacking {
@@ -59,6 +62,9 @@ impl DirectoryBacking {
             populated: AtomicBool::new(false),
             no_openat2: AtomicBool::new(false),
             spare_buffers: Mutex::default(),
+            processors: std::thread::available_parallelism()
+                .map_or(1, std::num::NonZero::get)
+                .min(STATS_AT_ONCE),
             reads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         };
@@ -120,16 +126,30 @@ impl Backing for DirectoryBacking {
     }
 
     fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
-        let describe = || format!("stat beneath {}", self.tree.root.display());
-        let part = |paths: &[RelPath], all: bool| {
-            let (tree, paths) = (self.tree.clone(), paths.to_vec());
-            move || tree.stat_many(&paths, all)
+        self.stat_beneath(&RelPath::default(), &paths.into())
+    }
+
+    fn stat_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
+        let describe = || format!("stat beneath {}", self.tree.root.join(folder.as_str()).display());
+        let part = |range: Range<usize>, all: bool| {
+            let (tree, folder, paths) = (self.tree.clone(), folder.clone(), paths.clone());
+            move || tree.stat_beneath(&folder, &paths[range], all)
         };
-        let mut stats = self.watchdog.run(describe, part(paths, false))?;
-        let rest = &paths[stats.len()..];
-        if !rest.is_empty() {
-            let parts = rest.chunks(rest.len().div_ceil(STATS_AT_ONCE));
-            for answer in self.watchdog.run_all(describe, parts.map(|paths| part(paths, true)).collect()) {
+        let at_once = (paths.len() / STATS_A_THREAD).clamp(1, self.tree.processors);
+        let ranges = parts_of(0..paths.len(), at_once);
+        let calls = ranges.iter().map(|range| part(range.clone(), false)).collect();
+        let begun = self.watchdog.run_all(describe, calls).into_iter().collect::<Result<Vec<_>>>()?;
+        let rests = ranges.iter().zip(&begun).map(|(range, stats)| {
+            let rest = range.start + stats.len()..range.end;
+            parts_of(rest, STATS_AT_ONCE.div_ceil(ranges.len()))
+        });
+        let rests: Vec<_> = rests.collect();
+        let calls = rests.iter().flatten().map(|range| part(range.clone(), true)).collect();
+        let mut answers = self.watchdog.run_all(describe, calls).into_iter();
+        let mut stats = Vec::with_capacity(paths.len());
+        for (some, rest) in begun.into_iter().zip(&rests) {
+            stats.extend(some);
+            for answer in answers.by_ref().take(rest.len()) {
                 stats.extend(answer?);
             }
         }
@@ -205,6 +225,8 @@ struct Tree {
     /// The kernel (or a sandbox around us) has no openat2.
     no_openat2: AtomicBool,
     spare_buffers: Mutex<Vec<Vec<u8>>>,
+    /// Threads that are of use to calls that wait for nothing.
+    processors: usize,
     reads: AtomicU64,
     bytes: AtomicU64,
 }
@@ -310,17 +332,22 @@ impl Tree {
         rustix::fs::fstat(&fd).map(source_stat).map_err(|errno| self.path_error(path, errno))
     }
 
-    /// Stats by folder: one walk from the root for each folder, then one call a name. Unless `all` are wanted it
-    /// leaves off early where each takes long, for the rest to be asked for in parallel.
-    fn stat_many(&self, paths: &[RelPath], all: bool) -> Result<Vec<Result<SourceStat>>> {
-        let mut folder: Option<(RelPath, OwnedFd)> = None;
+    /// Stats of `paths` beneath `folder`: one walk from the root for each folder in a row, then one call a name.
+    /// Unless `all` are wanted it leaves off early where each takes long, for the rest to be asked for in parallel.
+    fn stat_beneath(
+        &self,
+        folder: &RelPath,
+        paths: &[RelPath],
+        all: bool,
+    ) -> Result<Vec<Result<SourceStat>>> {
+        let mut held: Option<(&str, OwnedFd)> = None;
         let mut stats = Vec::with_capacity(paths.len());
         let begun = Instant::now();
         for path in paths {
             if !all && stats.len() == STATS_PROBED && begun.elapsed() > SLOW_STAT * STATS_PROBED as u32 {
                 break;
             }
-            let stat = self.stat_in(&mut folder, path);
+            let stat = self.stat_in(folder, &mut held, path);
             match stat {
                 Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut) => {
                     return Err(error);
@@ -331,18 +358,24 @@ impl Tree {
         Ok(stats)
     }
 
-    fn stat_in(&self, held: &mut Option<(RelPath, OwnedFd)>, path: &RelPath) -> Result<SourceStat> {
-        let Some((folder, name)) = path.split() else { return self.stat(path) };
-        if held.as_ref().is_none_or(|(of, _)| *of != folder) {
-            let fd = self.open_beneath(&folder, OFlags::PATH | OFlags::DIRECTORY)?;
-            *held = Some((folder, fd));
+    fn stat_in<'a>(
+        &self,
+        folder: &RelPath,
+        held: &mut Option<(&'a str, OwnedFd)>,
+        path: &'a RelPath,
+    ) -> Result<SourceStat> {
+        let (inner, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
+        if held.as_ref().is_none_or(|(of, _)| *of != inner) {
+            let fd = self.open_beneath(&folder.join(inner)?, OFlags::PATH | OFlags::DIRECTORY)?;
+            *held = Some((inner, fd));
         }
-        let Some((_, fd)) = held.as_ref() else { return self.stat(path) };
+        let whole = || folder.join(path.as_str());
+        let Some((_, fd)) = held.as_ref().filter(|_| !path.is_root()) else { return self.stat(&whole()?) };
         match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
             // Only the kernel's own walk may follow a link, so that it stays beneath the root.
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_symlink() => self.stat(path),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_symlink() => self.stat(&whole()?),
             Ok(stat) => Ok(source_stat(stat)),
-            Err(errno) => Err(self.path_error(path, errno)),
+            Err(errno) => Err(self.path_error(&whole()?, errno)),
         }
     }
 
@@ -391,6 +424,12 @@ impl Tree {
         }
         Ok(true)
     }
+}
+
+/// `range` in at most `parts` parts of about the same length, none of them empty.
+fn parts_of(range: Range<usize>, parts: usize) -> Vec<Range<usize>> {
+    let step = range.len().div_ceil(parts.max(1)).max(1);
+    range.clone().step_by(step).map(|start| start..range.end.min(start + step)).collect()
 }
 
 /// For kernels without openat2: the same walk, one component at a time, refusing every symbolic link.
@@ -487,6 +526,47 @@ mod tests {
         for link in ["in", "out", "abs", "up/secret"] {
             assert!(backing.open(&path(link)).is_err(), "{link}");
             assert!(backing.stat(&path(link)).is_err(), "{link}");
+        }
+    }
+
+    #[test]
+    fn many_stats_are_those_of_each_in_order_whatever_their_number_and_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["sim/a/b", "sim/c"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        let all: Vec<String> = (0..700)
+            .map(|at| match at % 7 {
+                0 => format!("a/b/{at}"),
+                1 => format!("c/{at}"),
+                2 => format!("none/{at}"),
+                3 => format!("missing{at}"),
+                _ => format!("frame{at}"),
+            })
+            .collect();
+        for (at, name) in all.iter().enumerate() {
+            if ![2, 3].contains(&(at % 7)) {
+                std::fs::write(dir.path().join("sim").join(name), vec![0; at]).unwrap();
+            }
+        }
+        for deadline in [None, Some(Duration::from_secs(60))] {
+            let backing = DirectoryBacking::with_deadline(dir.path(), deadline).unwrap();
+            for count in [0, 1, 2, 63, 64, 127, 128, 700] {
+                let paths: Arc<[RelPath]> = all[..count].iter().map(|name| path(name)).collect();
+                let stats = backing.stat_beneath(&path("sim"), &paths).unwrap();
+                assert_eq!(stats.len(), count);
+                for (at, stat) in stats.iter().enumerate() {
+                    let size = stat.as_ref().ok().map(|stat| stat.validator.size);
+                    assert_eq!(size, (![2, 3].contains(&(at % 7))).then_some(at as u64), "{}", all[at]);
+                    let kind = stat.as_ref().err().map(Error::kind);
+                    assert!([None, Some(ErrorKind::NotFound)].contains(&kind), "{}", all[at]);
+                }
+            }
+        }
+        for (range, parts) in [(0..0, 3), (5..6, 3), (0..10, 3), (7..100, 8), (0..3, 0)] {
+            let split = parts_of(range.clone(), parts);
+            assert!(split.len() <= parts.max(1) && split.iter().all(|part| !part.is_empty()));
+            assert_eq!(split.into_iter().flatten().collect::<Vec<_>>(), range.collect::<Vec<_>>());
         }
     }
 

@@ -13,6 +13,7 @@ pub use directory::DirectoryBacking;
 pub use served::ServedBacking;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use zazen_core::{Credentials, RelPath, Result, Validator};
 
 /// What a source file looks like.
@@ -58,6 +59,12 @@ pub trait Backing: Send + Sync {
     /// (`Unavailable`, `TimedOut`) is the outer one.
     fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
         Ok(paths.iter().map(|path| self.stat(path)).collect())
+    }
+
+    /// As [`Backing::stat_many`] of `paths` beneath `folder`.
+    fn stat_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
+        let paths: Vec<_> = paths.iter().map(|path| folder.join(path.as_str())).collect::<Result<_>>()?;
+        self.stat_many(&paths)
     }
 
     /// The names in a directory that are not themselves directories, as far as the store can tell cheaply.

@@ -5,6 +5,7 @@
 
 mod access;
 mod buffer;
+mod early;
 mod extent;
 mod feed;
 pub(crate) mod job;
@@ -15,6 +16,7 @@ mod window;
 
 pub(crate) use access::{Access, DaemonSpec, scan_one};
 pub(crate) use buffer::Pool;
+pub(crate) use early::Early;
 pub(crate) use feed::Scan;
 
 use access::{Got, LastFile};

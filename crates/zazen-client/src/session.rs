@@ -3,7 +3,7 @@
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
-use crate::read::{Access, DaemonSpec, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
+use crate::read::{Access, DaemonSpec, Early, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::warn::warn_once;
 use std::path::{Path, PathBuf};
@@ -169,6 +169,20 @@ impl Dataset {
             // The others wait in the protocol's first round: they are told there.
             Err(error) => Err(zazen_assign::decline(error, collectives)),
         }
+    }
+
+    /// As [`Dataset::assign`] where the frames are to be read next: the disk begins with the first of what this node
+    /// holds while the ranks agree.
+    pub fn assign_to_read(
+        &mut self,
+        range: Option<(u64, u64, u64)>,
+        rules: Rules,
+        protocol: Protocol,
+        collectives: &dyn Collectives,
+    ) -> Result<Assignment> {
+        let spec = self.local.as_ref().map(|local| &local.spec).filter(|_| collectives.size() > 1);
+        let _early = spec.and_then(|spec| Early::begin(spec, range));
+        self.assign(range, rules, protocol, collectives)
     }
 
     /// The whole dataset as a request and, where the request has gaps, the frames in it; or rank 0's error on

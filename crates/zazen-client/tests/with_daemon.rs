@@ -142,6 +142,51 @@ fn pushed_frames_are_natives_and_a_damaged_one_is_mended() {
     assert_eq!((stats.native + stats.alien, stats.mended), (60, 0));
 }
 
+/// Descriptors are handed out by the record alone: what is wrong with a file, its reader finds out.
+#[test]
+fn what_came_to_lie_in_a_frames_place_never_comes_out_as_the_frame() {
+    let site = Site::new(20);
+    let daemons = [site.start(0)];
+    push_all(&site, &daemons, 20);
+    let mut dataset = site.open(0);
+    let place = |number| find(&site.cache(0), &name(number)).unwrap();
+    let writable = |path: &Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::OpenOptions::new().write(true).open(path).unwrap()
+    };
+    for check in [true, false] {
+        let places: Vec<PathBuf> = [3, 4, 5, 6, 7, 8].map(place).into();
+        writable(&places[0]).set_len(BYTES as u64 - 1).unwrap();
+        writable(&places[1]).set_len(0).unwrap();
+        places[2..].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        std::fs::create_dir(&places[2]).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &places[3],
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o644),
+            0,
+        )
+        .unwrap();
+        std::os::unix::fs::symlink(place(9), &places[4]).unwrap();
+        let options = ReadOptions { check, ..ReadOptions::default() };
+        let reader = dataset.frames(RunSet::range(0, 19), &options).unwrap();
+        let mut came = BTreeSet::new();
+        for frame in reader {
+            let frame = frame.unwrap();
+            assert_eq!(frame.bytes(), content(frame.number, BYTES), "frame {}", frame.number);
+            came.insert(frame.number);
+        }
+        assert_eq!(came.len(), 20);
+        // They are out of the way for later ones, or never were.
+        std::fs::remove_dir(&places[2]).ok();
+        places[3..5].iter().for_each(|path| {
+            std::fs::remove_file(path).ok();
+        });
+        read_all(&mut dataset, 20);
+    }
+}
+
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -163,7 +208,11 @@ fn ranks_on_two_nodes_read_each_frame_once_from_where_it_is() {
     push_all(&site, &daemons, 120);
     let results = zazen_assign::threads::run(4, |rank| {
         let mut dataset = site.open(rank.rank() % 2);
-        let assignment = dataset.assign(None, Rules::Full, Protocol::Owner, rank)?;
+        // Whether a rank has its disk begin meanwhile is its own affair.
+        let assignment = match rank.rank() < 2 {
+            true => dataset.assign_to_read(None, Rules::Full, Protocol::Owner, rank)?,
+            false => dataset.assign(None, Rules::Full, Protocol::Owner, rank)?,
+        };
         assert_eq!((assignment.total.native, assignment.total.residue), (120, 0));
         let mut reader = dataset.frames(assignment.set, &ReadOptions::default())?;
         let seen = read(&mut reader);

@@ -19,5 +19,7 @@ pub const OWN_DIR: &str = ".zazen";
 /// What the name of a daemon's socket gets for the lock file by which readers of its spinning disk take turns; there is
 /// none where the disk takes several.
 pub const TURN_SUFFIX: &str = ".turn";
+/// The same for the lock of the reader that gets the next turn.
+pub const NEXT_TURN_SUFFIX: &str = ".turn.next";
 /// The file in a dataset's backing directory that describes its frames where names alone do not.
 pub const MANIFEST_NAME: &str = "zazen.toml";

@@ -26,6 +26,11 @@ pub trait Disk: Send + Sync + 'static {
     fn create(&self, path: &DiskPath) -> Result<Self::File>;
     /// Opens a file for reading and, if `write`, writing; `NotFound` if there is none.
     fn open(&self, path: &DiskPath, write: bool) -> Result<Self::File>;
+    /// Opens for reading a file that is known to be one: by its record, not by a look at it. What came to lie in its
+    /// place (a pipe, a directory) may be opened like a file; whoever reads it finds its bytes wrong.
+    fn open_known(&self, path: &DiskPath) -> Result<Self::File> {
+        self.open(path, false)
+    }
     /// Opens for appending and reading, making it and its parents if needed.
     fn open_append(&self, path: &DiskPath) -> Result<Self::File>;
     /// Atomic; replaces `to`; parents of `to` are made. `Conflict` if `to` is a directory, or if one of its

@@ -3,11 +3,13 @@
 use crate::dataset::{Dataset, Found, Lookup};
 use crate::fences::BLOCK_RECORDS;
 use crate::log::plan_reads;
+use crate::segments;
 use crate::types::{EntriesCursor, Entry};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use zazen_core::{Origin, Result, RunSet, Source};
-use zazen_env::Disk;
+use zazen_env::{Disk, DiskPath};
 use zazen_wire::record::{Record, RecordOp, Storage};
 
 /// Behind every packed frame: files of their own, in log order.
@@ -42,12 +44,30 @@ impl<D: Disk> Dataset<D> {
     /// Describes a found frame; `None` if its name can't be read any more.
     pub(crate) fn describe(&self, found: &Found) -> Result<Option<Entry>> {
         let Some(source) = self.source(&found.record)? else { return Ok(None) };
-        self.entry_of(found.clone(), source).map(Some)
+        self.entry_of(found.clone(), source, &mut None).map(Some)
     }
 
-    fn entry_of(&self, found: Found, source: Source) -> Result<Entry> {
-        let (place, offset) = self.file_of(&found.record, &source)?;
-        let (path, position) = (self.absolute(&place), position(&found));
+    /// `packed`: the segment file that the last entry was packed in, which mostly is this one's too.
+    fn entry_of(&self, found: Found, source: Source, packed: &mut Option<Segment>) -> Result<Entry> {
+        let (place, path, offset) = match found.record.storage {
+            Storage::Packed(address) => {
+                let (number, offset) = segments::locate(address);
+                let segment = match packed.take().filter(|last| last.number == number) {
+                    Some(last) => packed.insert(last),
+                    None => {
+                        let place = segments::path(&self.path, number);
+                        packed.insert(Segment { number, path: self.absolute(&place), place })
+                    }
+                };
+                (segment.place.clone(), segment.path.clone(), offset)
+            }
+            _ => {
+                let (place, offset) = self.file_of(&found.record, &source)?;
+                let path = self.absolute(&place);
+                (place, path, offset)
+            }
+        };
+        let position = position(&found);
         let (meta, origin) = (found.record.meta, found.origin);
         Ok(Entry { meta, origin, source, path, offset, position, place })
     }
@@ -131,13 +151,21 @@ impl<D: Disk> Dataset<D> {
             let index = self.read_index();
             (index.state.clone(), index.names.reader())
         };
+        let mut packed = None;
         for found in found {
             if let Some(source) = Dataset::<D>::source_of(&state, &mut names, &found.record)? {
-                into.push(self.entry_of(found, source)?);
+                into.push(self.entry_of(found, source, &mut packed)?);
             }
         }
         Ok(())
     }
+}
+
+/// A file of packed frames.
+struct Segment {
+    number: u64,
+    place: DiskPath,
+    path: PathBuf,
 }
 
 struct Page<'a> {

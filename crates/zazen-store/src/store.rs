@@ -341,11 +341,11 @@ impl<D: Disk> Store<D> {
     /// `entry.meta.checksum`, as with any copy that went bad, and the reader asks again.
     pub fn open_entry(&self, dataset: &RelPath, entry: &Entry) -> Result<Option<OpenFrame>> {
         // Gone or in the way: the slow way finds out what is the matter.
-        let Ok(file) = self.disk.open(&entry.place, false) else {
+        let Ok(file) = self.disk.open_known(&entry.place) else {
             return self.open_frame(dataset, entry.meta.number.get());
         };
-        let Entry { meta, origin, path, offset, .. } = entry.clone();
-        Ok(Some(OpenFrame { file: file.into_std()?, offset, meta, origin, path }))
+        let (meta, path) = (entry.meta.clone(), entry.path.clone());
+        Ok(Some(OpenFrame { file: file.into_std()?, offset: entry.offset, meta, origin: entry.origin, path }))
     }
 
     /// A frame's record, and its file if that can hold it: (file, offset, path).

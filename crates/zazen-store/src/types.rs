@@ -74,8 +74,9 @@ impl Entry {
         self.is_packed() && other.is_packed() && self.place == other.place
     }
 
-    /// Packed frames have addresses as positions, files of their own lie behind all of those.
-    fn is_packed(&self) -> bool {
+    /// Whether its file may hold other frames, too.
+    pub fn is_packed(&self) -> bool {
+        // Packed frames have addresses as positions, files of their own lie behind all of those.
         self.position < crate::lookup::POSITION_FILES
     }
 }

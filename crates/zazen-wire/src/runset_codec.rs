@@ -313,11 +313,12 @@ impl Encoder<'_> {
             self.out.extend_from_slice(&words[low].to_le_bytes()[start..end]);
         } else {
             self.out.extend_from_slice(&words[low].to_le_bytes()[start..]);
-            let at = self.out.len();
-            self.out.resize(at + 8 * (high - low - 1), 0);
-            for (into, word) in self.out[at..].chunks_exact_mut(8).zip(&words[low + 1..high]) {
-                into.copy_from_slice(&word.to_le_bytes());
+            // Eight at a time: room of many words would have to be cleared before it is written.
+            let (eights, rest) = words[low + 1..high].as_chunks::<8>();
+            for eight in eights {
+                self.out.extend_from_slice(eight.map(u64::to_le_bytes).as_flattened());
             }
+            rest.iter().for_each(|word| self.out.extend_from_slice(&word.to_le_bytes()));
             self.out.extend_from_slice(&words[high].to_le_bytes()[..end]);
         }
         debug_assert_eq!(self.out.len() - head, last / 8 - first / 8 + 1);

@@ -6,6 +6,7 @@ use crate::byte_size::show;
 use crate::config::{Config, DEFAULT_BUDGET_PERCENT};
 use crate::counters::Counters;
 use crate::fetcher::Fetcher;
+use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::node::Node;
 use crate::service_control::ControlService;
@@ -20,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zazen_backing::Backing;
 use zazen_call::{ClusterKey, Server, ServerLimits};
-use zazen_core::limits::TURN_SUFFIX;
+use zazen_core::limits::{NEXT_TURN_SUFFIX, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, RealDisk};
 use zazen_plugins::Plugins;
@@ -89,6 +90,7 @@ impl Daemon {
             store,
             roots,
             counters: Counters::default(),
+            layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
             sessions: Sessions::default(),
             readers,
@@ -234,11 +236,16 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Puts the lock file by which readers take turns at the disk beside the socket, or removes it.
+/// Puts the lock files by which readers take turns at the disk beside the socket, or removes them.
 fn offer_turns(socket: &Path, wanted: bool) -> Result<()> {
+    // The turn's own file last: readers that find it look for the other one, too.
+    [NEXT_TURN_SUFFIX, TURN_SUFFIX].iter().try_for_each(|suffix| offer_lock(socket, suffix, wanted))
+}
+
+fn offer_lock(socket: &Path, suffix: &str, wanted: bool) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let mut path = socket.as_os_str().to_owned();
-    path.push(TURN_SUFFIX);
+    path.push(suffix);
     let path = PathBuf::from(path);
     let done = match wanted {
         // Readable by everyone: a lock needs no more.

@@ -111,6 +111,9 @@ impl Backing for GuardedBacking {
     fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
         self.guarded(|inner| inner.stat_many(paths))
     }
+    fn stat_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
+        self.guarded(|inner| inner.stat_beneath(folder, paths))
+    }
     fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
         self.guarded(|inner| inner.list_files(path))
     }

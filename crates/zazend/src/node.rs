@@ -4,6 +4,7 @@ use crate::backing_roots::{BackingRoots, Located};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::fetcher::Fetcher;
+use crate::layouts::Layouts;
 use crate::session::Sessions;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -31,6 +32,8 @@ pub struct Node {
     pub roots: BackingRoots,
     /// What happened so far.
     pub counters: Counters,
+    /// What the names of datasets' files told.
+    pub layouts: Layouts,
     /// Brings misses.
     pub fetcher: Fetcher,
     /// What each connection holds.

@@ -189,7 +189,7 @@ impl Scan {
                 let in_place = frame.path == entry.path && frame.offset == entry.offset;
                 let origin = delivery(frame.origin);
                 batch.cached(node, frame, origin);
-                batch.last_entry = in_place.then(|| entry.clone());
+                batch.last_entry = (in_place && entry.is_packed()).then(|| entry.clone());
             }
             Ok(None) => self.misses.add(node.config.fetchers, number),
             Err(error) => batch.fail(node, number, &error),
@@ -220,27 +220,21 @@ impl Scan {
         if node.config.validate == Validate::Never {
             return unchecked();
         }
-        let mut paths: Vec<RelPath> = Vec::new();
-        let mut asked: HashMap<&RelPath, usize> = HashMap::new();
-        for entry in group.iter().filter(|entry| entry.meta.validator.is_some()) {
-            if let Ok(path) = self.opened.at.beneath.join(entry.source.path.as_str()) {
-                asked.entry(&entry.source.path).or_insert_with(|| {
-                    paths.push(path);
-                    paths.len() - 1
-                });
-            }
-        }
+        let (asked, paths) = sources_of(group);
         if paths.is_empty() {
             return unchecked();
         }
-        let Ok(mut stats) = self.opened.backing().stat_many(&paths) else { return unchecked() };
-        if stats.iter().all(Result::is_err) && self.opened.backing().stat(&self.opened.at.beneath).is_err() {
+        let beneath = &self.opened.at.beneath;
+        let Ok(mut stats) = self.opened.backing().stat_beneath(beneath, &paths.into()) else {
+            return unchecked();
+        };
+        if stats.iter().all(Result::is_err) && self.opened.backing().stat(beneath).is_err() {
             // Not a frame's but the dataset's directory is gone: rather a mount's trouble than deleted frames.
             return unchecked();
         }
-        let verdict = |entry: &Entry| {
-            let Some(at) = asked.get(&entry.source.path) else { return Look::Fresh(None) };
-            match (&mut stats[*at], entry.meta.validator) {
+        let verdict = |(entry, at): (&Entry, Option<usize>)| {
+            let Some(stat) = at.and_then(|at| stats.get_mut(at)) else { return Look::Fresh(None) };
+            match (stat, entry.meta.validator) {
                 (Ok(stat), Some(validator)) if stat.validator != validator => Look::Stale,
                 // The copy's file is readable by path; it must not stay open to those whom the source now refuses.
                 (Ok(stat), _) if entry.meta.mode & !stat.mode & 0o444 != 0 => Look::Stale,
@@ -257,7 +251,7 @@ impl Scan {
                 (Err(_), _) => Look::Fresh(None),
             }
         };
-        group.iter().map(verdict).collect()
+        group.iter().zip(asked).map(verdict).collect()
     }
 
     fn hand_out_brought(&self, node: &Node, brought: Vec<Brought>, bytes_max: u64, batch: &mut Batch) {
@@ -303,6 +297,29 @@ impl Scan {
             }
         }
     }
+}
+
+/// The source files of `group`, each once, and for each frame which of them is its own; `None` for a frame that has
+/// nothing to compare.
+fn sources_of(group: &[Entry]) -> (Vec<Option<usize>>, Vec<RelPath>) {
+    let mut paths: Vec<RelPath> = Vec::with_capacity(group.len());
+    let mut shared: HashMap<&RelPath, usize> = HashMap::new();
+    let mut add = |path: &RelPath| {
+        paths.push(path.clone());
+        paths.len() - 1
+    };
+    let is_whole = |source: &Source| source.offset == 0 && source.length.is_none();
+    let asked = group.iter().map(|entry| {
+        entry.meta.validator.as_ref()?;
+        let path = &entry.source.path;
+        // A frame that is all of its file has no other to share it with.
+        Some(if is_whole(&entry.source) {
+            add(path)
+        } else {
+            *shared.entry(path).or_insert_with(|| add(path))
+        })
+    });
+    (asked.collect(), paths)
 }
 
 /// What comparing a copy with its source says.
@@ -445,5 +462,5 @@ impl Batch {
 }
 
 fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
+    path.to_str().map_or_else(|| path.to_string_lossy().into_owned(), str::to_owned)
 }

@@ -20,6 +20,8 @@ TOPOLOGY_FILENAME = {home}/topology.cfg
 MATOML_LISTEN_HOST = {address}
 MATOCS_LISTEN_HOST = {address}
 MATOCL_LISTEN_HOST = {address}
+CHUNKS_WRITE_REP_LIMIT = 2,1,0,0
+CHUNKS_READ_REP_LIMIT = 10,5,0,0
 """
 CHUNK_SERVER = """\
 WORKING_USER = root
@@ -40,8 +42,9 @@ class Moosefs(Peer):
     name = "MooseFS"
     packages = ("moosefs-master", "moosefs-chunkserver", "moosefs-client")
     settings = (
-        f"goal 1; mfsmount(8): {MOUNT.replace(',', ', ')}; chunk tests off. The kernel's cache, which is "
-        "dropped, is the only one that keeps data",
+        f"goal 1; mfsmount(8): {MOUNT.replace(',', ', ')}; chunk tests and moving chunks between "
+        "servers off (either reads from the disks meanwhile). The kernel's cache, which is dropped, is the "
+        "only one that keeps data",
     )
 
     def start(self, cluster: Cluster, folder: Path) -> None:

@@ -80,6 +80,9 @@ pub(crate) fn start_node(state: &mut State, index: usize) -> Result<()> {
     if let Some(readers) = state.readers {
         command.args(["--readers", &readers.to_string()]);
     }
+    if state.trust_copies {
+        command.args(["--validate", "never"]);
+    }
     let ready = host.dir.join("ready");
     let _ = std::fs::remove_file(&ready);
     command.arg("--ready-file").arg(&ready);

@@ -48,6 +48,9 @@ pub(crate) struct State {
     /// Readers that each daemon lets at its disk, where not by the kind of disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) readers: Option<u16>,
+    /// The daemons do not compare copies with their sources.
+    #[serde(default)]
+    pub(crate) trust_copies: bool,
     /// The nodes.
     pub(crate) nodes: Vec<Host>,
     /// The file server.

@@ -147,7 +147,18 @@ impl Access {
     /// are on and not all of them are in memory. Before it nothing is asked of that disk.
     pub(crate) fn turn(&self, job: &Job, file: &OwnedFd, offset: u64, length: u64) -> Option<Turn<'_>> {
         let turns = self.turns.as_ref().filter(|_| job.is_cached())?;
-        if is_resident(file, offset, length) { None } else { turns.take() }
+        if is_resident(file, offset, length) {
+            turns.rest();
+            return None;
+        }
+        turns.take(length)
+    }
+
+    /// There is nothing to be read from the node's disk at once: others shall have the turn.
+    pub(crate) fn rest(&self) {
+        if let Some(turns) = &self.turns {
+            turns.rest();
+        }
     }
 
     /// Whether readers take turns at the node's disk.
@@ -158,6 +169,7 @@ impl Access {
     /// Tells the daemon of a bad copy and asks once more; a daemon that is gone by then is done without.
     fn mend(&self, job: Job, first: Error) -> Option<Result<Got>> {
         tracing::warn!("{first}; asking for it again");
+        self.rest();
         let number = job.number;
         let again = match self.ask_again(number) {
             Ok(again) => again,

@@ -71,7 +71,7 @@ impl Job {
         let mut buffer = pool.take(length);
         let mut digest = expected.map(|_| FrameDigest::default());
         let in_windows = self.is_cached() && self.length >= window::WORTH_BYTES;
-        let _turn = match &self.data {
+        let turn_held = match &self.data {
             Data::Descriptor(file, offset) => turn(file, *offset),
             Data::Source(..) | Data::Inline(..) => None,
         };
@@ -85,6 +85,10 @@ impl Job {
             on_cold,
         };
         hand.cold = from_disk && in_windows;
+        if turn_held.is_some() {
+            // Not all of it is in memory: asking once more would only have the kernel begin with small requests.
+            hand.is_cold();
+        }
         let mut done = 0;
         while done < length {
             if stop.load(Ordering::Relaxed) {

@@ -323,12 +323,20 @@ impl Pipeline {
         }
     }
 
-    /// Puts back what [`Pipeline::carry_out`] opened, in front and in order.
-    fn settle(&self, state: &mut State, taken: usize, opened: &mut Vec<Job>) {
+    /// Puts back what [`Pipeline::carry_out`] opened, in front and in order. Without a next frame to read at once the
+    /// disk is left to others.
+    fn settle(&self, access: &Access, state: &mut State, taken: usize, opened: &mut Vec<Job>) {
         state.reading -= 1;
         state.in_hand -= taken;
         for job in opened.drain(..).rev() {
             state.tasks.push_front(Task::Read(job));
+        }
+        let goes_on = match state.tasks.front() {
+            Some(Task::Read(job)) => job.is_cached() && self.room(state, job.length),
+            _ => false,
+        };
+        if !goes_on && state.reading == 0 {
+            access.rest();
         }
     }
 
@@ -353,7 +361,7 @@ impl Pipeline {
             let count = taken.tasks.len();
             self.carry_out(access, taken, &mut last, &mut done);
             state = self.lock();
-            self.settle(&mut state, count, &mut done.opened);
+            self.settle(access, &mut state, count, &mut done.opened);
             state.results.extend(done.outcomes.drain(..));
             if state.consumer_waits {
                 self.ready.notify_one();
@@ -409,7 +417,7 @@ impl Pipeline {
             let count = taken.tasks.len();
             self.carry_out(access, taken, last, &mut done);
             state = self.lock();
-            self.settle(&mut state, count, &mut done.opened);
+            self.settle(access, &mut state, count, &mut done.opened);
             // While the consumer is away somebody shall go on; a reader that is at it will.
             if state.reading == 0 {
                 self.wake_readers(&state);

@@ -19,7 +19,7 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
     let mut extent = None;
     let backing_ok = match backing.may_search(&caller.credentials, &at.beneath) {
         Ok(true) => {
-            let told = look(&opened, &ask)?;
+            let told = look(node, &opened, &ask)?;
             extent = told.extent;
             if let Some(layout) = told.layout.or(known.clone()) {
                 remember(node, &at.dataset, held && known.as_ref() != Some(&layout), &layout);
@@ -65,11 +65,12 @@ struct Told {
     extent: Option<RunSet>,
 }
 
-fn look(opened: &Opened, ask: &OpenDataset) -> Result<Told> {
+fn look(node: &Node, opened: &Opened, ask: &OpenDataset) -> Result<Told> {
     let (backing, beneath) = (opened.backing(), &opened.at.beneath);
     if ask.want_extent {
         let described = dataset::describe(backing, beneath, ask.pattern.as_deref())?;
         return Ok(Told { layout: described.layout, extent: Some(described.extent) });
     }
-    Ok(Told { layout: dataset::layout(backing, beneath, ask.pattern.as_deref())?, extent: None })
+    let layout = node.layouts.of(backing, &opened.at.dataset, beneath, ask.pattern.as_deref())?;
+    Ok(Told { layout, extent: None })
 }

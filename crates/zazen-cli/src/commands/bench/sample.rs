@@ -1,6 +1,7 @@
 //! One rank's part: it builds its holdings, runs the protocols in turns, and times each step.
 //!
-//! Invariant: the clock runs between two barriers; what is built before and checked afterwards is not in it.
+//! Invariant: the clock runs between two barriers; what is built before and checked afterwards is not in it, on no
+//! rank.
 
 use super::memory;
 use super::model::Rates;
@@ -127,6 +128,8 @@ fn run_once(input: Input, speaks: bool, collectives: &dyn Collectives) -> Result
     let assignment = assign_observed(input, collectives, &mut stopwatch)?;
     barrier(collectives)?;
     let total_s = begin.elapsed().as_secs_f64();
+    // Nobody checks while another one's clock still runs: ranks may share cores.
+    barrier(collectives)?;
     let peak = if speaks { memory::peak_bytes().saturating_sub(before) } else { 0 };
     let Counts { native, alien, residue } = assignment.total;
     Ok(Sample {
@@ -227,28 +230,34 @@ fn sum(set: &RunSet) -> u64 {
                 .wrapping_add(base.wrapping_mul(offsets.len() as u64));
             offsets
         }
-        Segment::Bits { base, words, .. } => {
+        Segment::Bits { base, words, count } => {
             let word_sum = |(at, word): (usize, &u64)| {
-                let first = base.wrapping_add(at as u64 * 64);
-                first.wrapping_mul(u64::from(word.count_ones())).wrapping_add(positions(*word))
+                let (count, positions) = count_and_positions(*word);
+                64 * at as u64 * count + positions
             };
-            words.iter().enumerate().map(word_sum).fold(0, u64::wrapping_add)
+            let offsets: u64 = words.iter().enumerate().map(word_sum).sum();
+            offsets.wrapping_add(base.wrapping_mul(u64::from(count)))
         }
     };
     set.segments().map(part).fold(0, u64::wrapping_add)
 }
 
-/// The sum of the positions of the word's bits.
-fn positions(word: u64) -> u64 {
-    const PLANES: [u64; 6] = [
-        0xaaaa_aaaa_aaaa_aaaa,
-        0xcccc_cccc_cccc_cccc,
-        0xf0f0_f0f0_f0f0_f0f0,
-        0xff00_ff00_ff00_ff00,
-        0xffff_0000_ffff_0000,
-        0xffff_ffff_0000_0000,
-    ];
-    PLANES.iter().enumerate().map(|(bit, plane)| u64::from((word & plane).count_ones()) << bit).sum()
+/// How many bits are set, and the sum of their positions: by pairs, fours and bytes, all of a word at once.
+fn count_and_positions(word: u64) -> (u64, u64) {
+    const PAIRS: u64 = 0x5555_5555_5555_5555;
+    const FOURS: u64 = 0x3333_3333_3333_3333;
+    const BYTES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+    const ALL: u64 = 0x0101_0101_0101_0101;
+    // Within a byte's eight positions a count takes four bits and a sum five.
+    let (low, high) = (word & PAIRS, word >> 1 & PAIRS);
+    let (counts, sums) = (low + high, high);
+    let high = counts >> 2 & FOURS;
+    let (counts, sums) = ((counts & FOURS) + high, (sums & FOURS) + (sums >> 2 & FOURS) + 2 * high);
+    let high = counts >> 4 & BYTES;
+    let (counts, sums) = ((counts & BYTES) + high, (sums & BYTES) + (sums >> 4 & BYTES) + 4 * high);
+    // The top byte of a product with these is the sum of the bytes, and that of the bytes times their places.
+    let places = counts.wrapping_mul(0x0001_0203_0405_0607) >> 56;
+    (counts.wrapping_mul(ALL) >> 56, (sums.wrapping_mul(ALL) >> 56) + 8 * places)
 }
 
 /// `first + (first + step) + …` modulo 2^64.
@@ -274,6 +283,14 @@ mod tests {
         for density in [2, 5, 100] {
             let numbers: Vec<u64> = (0..200_000).filter(|_| stream.next().is_multiple_of(density)).collect();
             check(&numbers);
+        }
+        for word in [0, 1, 1 << 63, u64::MAX, 0x8000_0001_0180_0100]
+            .into_iter()
+            .chain((0..1000).map(|_| stream.next()))
+        {
+            let bits = (0..64).filter(|bit| word >> bit & 1 == 1);
+            let expected = (u64::from(word.count_ones()), bits.sum());
+            assert_eq!(count_and_positions(word), expected, "{word:#x}");
         }
         assert_eq!(ascending_sum(0, 1 << 40, 1), (1u64 << 39).wrapping_mul((1 << 40) - 1));
     }

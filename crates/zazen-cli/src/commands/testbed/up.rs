@@ -48,6 +48,9 @@ pub(crate) struct Up {
     /// Readers that each daemon lets at its disk; 1 as for a spinning one [default: by the kind of disk]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     readers: Option<u16>,
+    /// The daemons hand frames out without a look at their sources (`validate = "never"`)
+    #[arg(long)]
+    trust_copies: bool,
 }
 
 impl Up {
@@ -117,6 +120,7 @@ impl Up {
             socket_dir,
             budget: self.budget,
             readers: self.readers,
+            trust_copies: self.trust_copies,
             nodes,
             server: host("fs".to_owned(), Role::Server),
             sim: host("sim".to_owned(), Role::Simulation),

@@ -48,7 +48,7 @@ fn most_ahead(sizes: &[u64], memory_max: u64, readers: usize) -> u64 {
             let count = taken.tasks.len();
             pipeline.carry_out(&access, taken, &mut last, &mut done);
             let mut state = pipeline.lock();
-            pipeline.settle(&mut state, count, &mut done.opened);
+            pipeline.settle(&access, &mut state, count, &mut done.opened);
             state.results.extend(done.outcomes);
         }
         most = most.max(pipeline.used.load(Ordering::SeqCst));

@@ -1,0 +1,75 @@
+//! The disk begins while the ranks still agree: what this node holds of a request is read by a rank of this node,
+//! whatever comes out. So the first of it is brought into memory meanwhile.
+//!
+//! Advice only, and little of it: nothing waits for it, nothing fails with it, and at worst [`BYTES`] are read that
+//! nobody wants. Where readers take turns at a disk there is none of it.
+
+use super::access::{DaemonSpec, jobs_of};
+use super::job::Data;
+use super::turn::Turns;
+use super::window;
+use crate::cluster::Target;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zazen_core::limits::FRAME_NO_MAX;
+use zazen_core::{Result, RunSet};
+
+/// What a disk reads in the tens of milliseconds that an agreement takes.
+const BYTES: u64 = 8 << 20;
+/// Frames looked at: small ones lie behind each other in one file.
+const FRAMES: usize = 16;
+
+/// Work that goes on until this is dropped.
+pub(crate) struct Early {
+    stop: Arc<AtomicBool>,
+}
+
+impl Early {
+    /// Begins with the first natives of `range` (begin, end, stride; `None`: all). `None` where there is nothing to
+    /// gain or no thread to be had.
+    pub(crate) fn begin(daemon: &DaemonSpec, range: Option<(u64, u64, u64)>) -> Option<Early> {
+        match &daemon.target {
+            Target::Local(socket) if Turns::at(socket).is_none() => {}
+            _ => return None,
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let (daemon, stopped) = (daemon.clone(), stop.clone());
+        let work = move || {
+            if let Err(error) = bring_first(&daemon, range, &stopped) {
+                tracing::debug!("{error}; nothing is read before the ranks agree");
+            }
+        };
+        let spawned = std::thread::Builder::new().name("zazen-early".to_owned()).spawn(work);
+        spawned.ok().map(|_| Early { stop })
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn bring_first(daemon: &DaemonSpec, range: Option<(u64, u64, u64)>, stop: &AtomicBool) -> Result<()> {
+    let (mut remote, handle) = daemon.open()?;
+    let (begin, end, stride) = range.unwrap_or((0, FRAME_NO_MAX, 1));
+    let native = remote.query(handle, begin, end, stride)?.native;
+    let first = RunSet::from_ascending(native.iter().take(FRAMES));
+    if first.is_empty() || stop.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let scan = remote.scan_open(handle, first)?.scan;
+    let mut left = BYTES;
+    for (_, job) in jobs_of(remote.scan_next(scan, FRAMES as u16, BYTES)?) {
+        let Ok(job) = job else { continue };
+        let Data::Descriptor(file, offset) = &job.data else { continue };
+        let end = offset.saturating_add(job.length.min(left));
+        let mut at = *offset;
+        while at < end && !stop.load(Ordering::Relaxed) {
+            let Some(next) = window::bring(file, at) else { return Ok(()) };
+            at = next;
+        }
+        left = left.saturating_sub(job.length);
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Layouts that were read from the names in a directory: opening a large dataset again costs one look at its
+//! directory, not a listing of it.
+//!
+//! Invariant: what is remembered is what a listing would tell now. A name that comes or goes changes its directory's
+//! modification time; a directory that changed shortly before it was listed, perhaps by a clock that is off or too
+//! coarse to tell two changes apart, is not remembered.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use zazen_backing::{Backing, dataset};
+use zazen_core::{Layout, RelPath, Result, Validator};
+
+/// How long a directory must have been left alone.
+const SETTLED: Duration = Duration::from_secs(10);
+/// Datasets remembered; beyond, all are forgotten.
+const DATASETS_MAX: usize = 1024;
+
+/// Layouts by dataset, for a daemon. Shared by threads.
+#[derive(Default)]
+pub struct Layouts(Mutex<HashMap<RelPath, (Validator, Layout)>>);
+
+impl Layouts {
+    /// The layout of `dataset` in `directory` of `backing`; `None` if nothing there tells it.
+    pub fn of(
+        &self,
+        backing: &dyn Backing,
+        dataset: &RelPath,
+        directory: &RelPath,
+        pattern: Option<&str>,
+    ) -> Result<Option<Layout>> {
+        self.at(SystemTime::now(), backing, dataset, directory, pattern)
+    }
+
+    fn at(
+        &self,
+        now: SystemTime,
+        backing: &dyn Backing,
+        dataset: &RelPath,
+        directory: &RelPath,
+        pattern: Option<&str>,
+    ) -> Result<Option<Layout>> {
+        let (None, Ok(before)) = (pattern, backing.stat(directory)) else {
+            return dataset::layout(backing, directory, pattern);
+        };
+        if let Some((of, layout)) = self.lock().get(dataset)
+            && *of == before.validator
+        {
+            return Ok(Some(layout.clone()));
+        }
+        if let Some(told) = dataset::told_layout(backing, directory, pattern)? {
+            return Ok(Some(told));
+        }
+        let found = dataset::layout_by_names(backing, directory)?;
+        if let Some(layout) = found.as_ref().filter(|_| is_settled(before.validator, now)) {
+            let mut known = self.lock();
+            if known.len() >= DATASETS_MAX {
+                known.clear();
+            }
+            known.insert(dataset.clone(), (before.validator, layout.clone()));
+        }
+        Ok(found)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RelPath, (Validator, Layout)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_settled(validator: Validator, now: SystemTime) -> bool {
+    let changed = u64::try_from(validator.mtime_ns).ok().map(Duration::from_nanos);
+    let now = now.duration_since(UNIX_EPOCH).ok();
+    changed.zip(now).is_some_and(|(changed, now)| now.saturating_sub(changed) > SETTLED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::path::Path;
+    use zazen_backing::DirectoryBacking;
+
+    fn touch(folder: &Path, names: &[&str]) {
+        for name in names {
+            File::create(folder.join(name)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_directory_is_listed_again_only_when_it_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let sim = folder.path().join("sim");
+        std::fs::create_dir(&sim).unwrap();
+        touch(&sim, &["a-01.bin", "a-02.bin"]);
+        let backing = DirectoryBacking::with_deadline(folder.path(), None).unwrap();
+        let (layouts, at) = (Layouts::default(), RelPath::new("sim").unwrap());
+        let later = SystemTime::now() + 2 * SETTLED;
+        let told = |now, pattern: Option<&str>| {
+            let layout = layouts.at(now, &backing, &at, &at, pattern).unwrap();
+            layout.map(|layout| match layout {
+                Layout::Files(template) => template.to_string(),
+                other => panic!("{other:?}"),
+            })
+        };
+        let first = told(SystemTime::now(), None);
+        assert!(first.as_ref().is_some_and(|name| name.starts_with("a-")) && layouts.lock().is_empty());
+        assert_eq!((told(later, None), layouts.lock().len()), (first.clone(), 1));
+        // Not listed: what is remembered is told.
+        let wrong = Layout::Files(zazen_core::NameTemplate::parse("b{n}").unwrap());
+        layouts.lock().get_mut(&at).unwrap().1 = wrong;
+        assert_eq!(told(later, None).as_deref(), Some("b{n}"));
+        assert_eq!(told(later, Some("c{n}")).as_deref(), Some("c{n}"), "a pattern goes first");
+        // A change in the directory counts at once.
+        std::thread::sleep(Duration::from_millis(20));
+        touch(&sim, &["a-03.bin"]);
+        assert_eq!(told(later, None), first);
+        std::thread::sleep(Duration::from_millis(20));
+        std::fs::write(sim.join("zazen.toml"), "pattern = \"d{n}\"\n").unwrap();
+        assert_eq!(told(later, None).as_deref(), Some("d{n}"));
+        std::fs::write(sim.join("zazen.toml"), "pattern = \"e{n}\"\n").unwrap();
+        assert_eq!(told(later, None).as_deref(), Some("e{n}"), "manifests are not remembered");
+    }
+}
