@@ -17,7 +17,7 @@ endif
 endif
 endif
 
-.PHONY: help demo test check bench bench-zazen docs setup prerequisites install clean test-rust test-python
+.PHONY: help demo test check bench bench-zazen bench-calls docs setup prerequisites install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -52,6 +52,10 @@ bench: prerequisites
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zazen/run.py $(FIGURES)
+
+## make bench-calls  ZOID's evaluation, run again (FUSE and sshfs rows: root; FIGURES="fig4 files" for some)
+bench-calls: install $(VENV)/.requirements-bench
+	$(BIN)/python bench/papers/zoid/run.py $(FIGURES)
 
 ## make docs    API documentation of the crates into target/doc
 docs: prerequisites

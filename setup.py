@@ -7,7 +7,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools_rust import build_rust
 
-INCLUDE = Path("bindings/c/include")
+# Of the C library; of the plug-ins that come along, to generate stubs from.
+HEADERS = ["bindings/c/include/*.h", "plugins/*/*.h"]
 
 
 class BuildPy(build_py):
@@ -16,7 +17,7 @@ class BuildPy(build_py):
         if not getattr(self, "editable_mode", False):
             target = Path(self.build_lib, "zazen", "include")
             target.mkdir(parents=True, exist_ok=True)
-            for header in sorted(INCLUDE.glob("*.h")):
+            for header in [header for pattern in HEADERS for header in sorted(Path().glob(pattern))]:
                 shutil.copy(header, target)
 
 

@@ -1,38 +1,40 @@
 #!/usr/bin/env python3
 """An FX correlator over MPI: the LOFAR pipeline on streams (ZOID, PPoPP'08, section 4 and Figure 9).
 
-Each rank takes blocks in turns from its node's stream, exchanges subbands with the ranks of other nodes (each node
-receives some of the stations), filters every subband into channels, correlates all pairs of stations, and gives the
-visibilities back to the stream, where those of K blocks are added up before they leave for storage.
+Each rank takes blocks in turns from its node's stream, exchanges subbands with the ranks of other nodes (each
+node receives some of the stations), filters every subband into channels, correlates all pairs of stations,
+and gives the visibilities back to the stream, where those of K blocks are added before they leave.
 
     # stations straight to the daemons (no input cluster): two nodes, two stations each, 16 ranks
-    mpiexec -n 16 python correlator.py --library libstream.so --nodes 2 --stations 4 --port 5000 --blocks 320 \\
-        --integrate 16 --store sums.bin
-    python stations.py --stations 4 --udp 127.0.0.1:5000 --only 0-2 --blocks 320 --rate 200000 &
-    python stations.py --stations 4 --udp 127.0.0.1:5001 --only 2-4 --blocks 320 --rate 200000
+    mpiexec -n 16 python correlator.py --library libstream.so --nodes 2 --stations 4 --port 5000 \\
+        --blocks 320 --integrate 16 --store sums.bin
+    python stations.py --stations 4 --udp HOST_OF_NODE_0:5000 --only 0-2 --blocks 320 --rate 200000 &
+    python stations.py --stations 4 --udp HOST_OF_NODE_1:5001 --only 2-4 --blocks 320 --rate 200000
 
     # all stations over one TCP connection per node (from an input cluster)
     mpiexec -n 4 python correlator.py --library libstream.so --input tcp --port 5000 --blocks 320
     python stations.py --tcp 127.0.0.1:5000 --blocks 320
 
-    # without a plug-in: a socket for each rank, and another one to storage, which adds; behind
-    # `zazen run --forward /data --sockets --` these sockets are the daemon's
+    # without a plug-in: a socket for each rank, and another one to storage, which adds; the same with the
+    # daemon's sockets in place of its own
     python stations.py --serve 127.0.0.1:5000 --ranks 4 --blocks 320 &
     python sums.py --listen 127.0.0.1:6000 --integrate 16 --out sums.bin &
     mpiexec -n 4 python correlator.py --plain 127.0.0.1:5000 --store tcp:127.0.0.1:6000 --blocks 320
+    mpiexec -n 4 zazen run --forward /data --sockets -- python correlator.py --plain 127.0.0.1:5000 ...
 
     # one machine, no daemon: each rank is a node with a plug-in of its own
     mpiexec -n 2 python correlator.py --library libstream.so --plugin libzazen_stream.so --nodes 2 --port 5000
 
-Prints what became of every packet, and where the fringe is. Exits with 1 if a packet is not accounted for, or the
-fringe is not where the sky has it.
+Prints what became of every packet, and where the fringe is. Exits with 1 if a packet is not accounted for, or
+the fringe is not where the sky has it.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import socket
+import os
 import struct
 import sys
 from pathlib import Path
@@ -42,7 +44,9 @@ import sky as skies
 import stations as senders
 import streams
 import sums
-from mpi4py import MPI
+
+# How launchers tell a process its rank.
+RANK_VARIABLES = ("PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 class Plain:
@@ -50,11 +54,11 @@ class Plain:
 
     def __init__(self, arguments, sky, rank):
         self.sky, self.element = sky, streams.ELEMENTS[arguments.element]
-        self.input = socket.create_connection(senders.address(arguments.plain), timeout=60)
+        self.input = senders.connected(senders.address(arguments.plain))
         self.input.sendall(struct.pack("<I", rank))
         self.output = None
         if arguments.store and arguments.store.startswith("tcp:"):
-            self.output = socket.create_connection(senders.address(arguments.store[4:]), timeout=60)
+            self.output = senders.connected(senders.address(arguments.store[4:]))
             self.send = self.output.sendall
         elif arguments.store:
             self.output = open(f"{arguments.store}.{rank}", "wb", buffering=0)
@@ -97,8 +101,8 @@ class Plain:
 class Exchange:
     """Between the ranks that have the same block: one of each node."""
 
-    def __init__(self, world, nodes, node):
-        self.column = world.Split(world.rank % (world.size // nodes), node)
+    def __init__(self, nodes=1, node=0, world=None):
+        self.column = world and world.Split(world.rank % (world.size // nodes), node)
         self.nodes, self.node = nodes, node
 
     def mine(self, subbands):
@@ -112,7 +116,7 @@ class Exchange:
         bounds = self.mine(subbands)
         if self.nodes == 1:
             return samples, present
-        share = [np.ascontiguousarray(samples[:, :, a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        share = [np.ascontiguousarray(samples[:, :, a:b]) for a, b in itertools.pairwise(bounds)]
         width = bounds[self.node + 1] - bounds[self.node]
         out = np.empty((self.nodes * stations, times, width, 2), np.int8)
         counts = [part.nbytes for part in share]
@@ -124,14 +128,14 @@ class Exchange:
 
 
 def spectra(sky, samples, present, taps):
-    """Each station's subbands as channels: (stations, subbands, spectra, channels), and which spectra are whole."""
+    """Subbands as channels: (stations, subbands, spectra, channels); and which spectra are whole."""
     stations, times, subbands = samples.shape[:3]
     count = times // sky.channels
     voltages = samples[..., 0].astype(np.float32) + 1j * samples[..., 1].astype(np.float32)
     voltages = voltages.transpose(0, 2, 1).reshape(stations, subbands, count, sky.channels)
     there = np.repeat(present, sky.packet_samples, axis=1).reshape(stations, count, sky.channels).all(axis=2)
     if taps > 1:
-        # A polyphase filter: each spectrum is of `taps` pieces, under a window. The first ones of a block have no past.
+        # A polyphase filter: each spectrum is of `taps` pieces, under a window. A block's first have no past.
         window = np.sinc(np.arange(taps * sky.channels) / sky.channels - taps / 2) * np.hamming(
             taps * sky.channels
         )
@@ -144,7 +148,8 @@ def spectra(sky, samples, present, taps):
 
 
 def correlate(sky, samples, present, taps, dtype):
-    """The visibilities of all pairs a <= b: per subband, pair and channel a complex number; then per pair the spectra."""
+    """The visibilities of all pairs a <= b: per subband, pair and channel a complex number; then per pair the
+    spectra."""
     channels, there = spectra(sky, samples, present, taps)
     exact = np.complex128 if dtype == np.float64 else np.complex64
     products = np.einsum("asnc,bsnc->sabc", channels.astype(exact), channels.astype(exact).conj())
@@ -172,9 +177,7 @@ def fringe(sky, path, bounds):
             width = bounds[record.part + 1] - bounds[record.part]
             total[record.part] = total[record.part] + split(sky, record.values, width)[0][:, 1]
     found = [(a, part) for a, part in zip(bounds, total, strict=False) if not np.isscalar(part)]
-    best = max(
-        ((np.abs(part).max(), a, part) for a, part in found), default=None, key=lambda found: found[0]
-    )
+    best = max(((np.abs(part).max(), a, part) for a, part in found), default=None, key=lambda found: found[0])
     if best is None:
         return None
     subband, channel = np.unravel_index(np.abs(best[2]).argmax(), best[2].shape)
@@ -188,8 +191,9 @@ def account(arguments, sky, counters, first_station):
     for number, station in enumerate(counters["station"], first_station):
         parts = [station[name] for name in ("delivered", "missing", "dropped")]
         print(
-            f"station {number}: {expected} packets: {parts[0]} delivered, {parts[1]} lost (of them {station['late']} "
-            f"came too late), {parts[2]} dropped with their block; {station['duplicate']} came twice",
+            f"station {number}: {expected} packets: {parts[0]} delivered, {parts[1]} lost (of them "
+            f"{station['late']} came too late), {parts[2]} dropped with their block; "
+            f"{station['duplicate']} came twice",
             flush=True,
         )
         arrived = sum(station[name] for name in "stored duplicate late refused outside strange".split())
@@ -223,8 +227,14 @@ def config(arguments, sky, nodes, node, ranks):
     )
 
 
-def with_stream(arguments, sky, world):
+def with_stream(arguments, sky):
     """Everything through streams; the exit status."""
+    # Not before it is needed: plain ranks have nothing to say to each other.
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    if world.size % arguments.nodes or sky.stations % arguments.nodes or sky.subbands < arguments.nodes:
+        raise SystemExit("ranks and stations must be multiples of --nodes, and subbands at least as many")
     nodes, per_node = arguments.nodes, world.size // arguments.nodes
     node, within = divmod(world.rank, per_node)
     local = world.Split(node, within)
@@ -250,7 +260,7 @@ def with_stream(arguments, sky, world):
         partial = Path(f"{arguments.ready}.part")
         partial.write_text(json.dumps([every[node] for node in range(nodes)]))
         partial.rename(arguments.ready)
-    exchange = Exchange(world, nodes, node)
+    exchange = Exchange(nodes, node, world)
     work(arguments, sky, exchange, stream, stream.blocks() if arguments.copy else stream.borrowed())
     local.Barrier()
     status = 0
@@ -261,8 +271,9 @@ def with_stream(arguments, sky, world):
             Path(f"{arguments.counters}.{node}").write_text(json.dumps(counters))
         status = int(account(arguments, sky, counters, node * sky.stations // nodes) > 0)
         print(
-            f"node {node}: {counters['bytes_gathered']} bytes of results came, {counters['bytes_stored']} left; "
-            f"{counters['groups']} sums, {counters['groups_incomplete']} of them incomplete",
+            f"node {node}: {counters['bytes_gathered']} bytes of results came, "
+            f"{counters['bytes_stored']} left; {counters['groups']} sums, "
+            f"{counters['groups_incomplete']} of them incomplete",
             flush=True,
         )
         leader.close()
@@ -324,7 +335,9 @@ def parse(words=None):
     where.add_argument("--plugin", help="run this plug-in in each rank's own process, without a daemon")
     where.add_argument("--plain", metavar="HOST:PORT", help="no plug-in: a socket to an input cluster")
     where.add_argument("--name", default="correlator", help="of the stream (default: correlator)")
-    where.add_argument("--nodes", type=int, default=1, help="parts of the ranks with a stream each (default 1)")
+    where.add_argument(
+        "--nodes", type=int, default=1, help="parts of the ranks with a stream each (default 1)"
+    )
     where.add_argument("--input", choices=["udp", "tcp"], default="udp", help="(default: udp)")
     where.add_argument("--port", type=int, default=0, help="the first node's; each has --ports of them")
     where.add_argument("--ports", type=int, default=1, help="ports of a node, a receiver each (default 1)")
@@ -351,15 +364,18 @@ def parse(words=None):
 def main(words=None):
     arguments = parse(words)
     sky = skies.of_options(arguments)
-    world = MPI.COMM_WORLD
-    if world.size % arguments.nodes or sky.stations % arguments.nodes or sky.subbands < arguments.nodes:
-        raise SystemExit("ranks and stations must be multiples of --nodes, and subbands at least as many")
     if arguments.plain:
-        source = Plain(arguments, sky, world.rank)
-        work(arguments, sky, Exchange(world, 1, 0), source, source.blocks())
+        source = Plain(arguments, sky, plain_rank())
+        work(arguments, sky, Exchange(), source, source.blocks())
         source.close()
         return 0
-    return with_stream(arguments, sky, world)
+    return with_stream(arguments, sky)
+
+
+def plain_rank():
+    """The launcher's word; 0 without one."""
+    said = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
+    return int(said[0]) if said else 0
 
 
 if __name__ == "__main__":

@@ -4,13 +4,17 @@
     # four stations, one datagram after the other to two ports of this machine, in real time
     python stations.py --stations 4 --udp 127.0.0.1:5000,127.0.0.1:5001 --blocks 100 --rate 200000
 
+    # two of them, to the first node of a correlator.py on this machine, as soon as it has written its ports
+    python stations.py --stations 4 --only 0-2 --ready ports --node 0
+
     # as fast as it goes, over one TCP connection for all stations
     python stations.py --tcp 127.0.0.1:5000 --blocks 100
 
     # some lost, some twice, some in another order, some so late that their block is gone
-    python stations.py --udp 127.0.0.1:5000 --blocks 100 --lose 0.01 --duplicate 0.01 --reorder 0.05 --late 0.001
+    python stations.py --udp 127.0.0.1:5000 --lose 0.01 --duplicate 0.01 --reorder 0.05 --late 0.001
 
-    # be the input cluster of plain programs (correlator.py --plain): whole blocks, in turns, to ranks that connect
+    # be the input cluster of plain programs (correlator.py --plain): whole blocks, in turns, to ranks that
+    # connect
     python stations.py --serve 127.0.0.1:5000 --ranks 4 --blocks 100
 
 Prints one line of JSON: what was sent and what was not, per station.
@@ -25,6 +29,7 @@ import socket
 import struct
 import sys
 import time
+from pathlib import Path
 
 import sky as skies
 
@@ -81,9 +86,7 @@ class Packets:
 
     def __init__(self, sky, first, last, tag):
         self.sky, self.tag = sky, tag
-        self.tables = {
-            station: memoryview(sky.table(station).tobytes()) for station in range(first, last)
-        }
+        self.tables = {station: memoryview(sky.table(station).tobytes()) for station in range(first, last)}
         self.per_period = skies.PERIOD // sky.packet_samples
 
     def samples(self, station, number):
@@ -103,6 +106,28 @@ def address(text):
     return host, int(port)
 
 
+def connected(target, patience=60):
+    """A connection to somebody who may not listen yet."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return socket.create_connection(target, timeout=patience)
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def ports_of(path, node, patience=60):
+    """The ports of a node on this machine, as soon as correlator.py has written them."""
+    until = time.monotonic() + patience
+    while not path.exists():
+        if time.monotonic() > until:
+            raise FileNotFoundError(f"{path}: nobody wrote ports there within {patience} s")
+        time.sleep(0.05)
+    return [("127.0.0.1", port) for port in json.loads(path.read_text())[node]]
+
+
 def udp_sender(targets):
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
@@ -110,7 +135,7 @@ def udp_sender(targets):
 
 
 def tcp_sender(target):
-    connection = socket.create_connection(target, timeout=60)
+    connection = connected(target)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(_station, parts):
@@ -198,6 +223,13 @@ def parse(words=None):
     where.add_argument("--udp", metavar="HOST:PORT,…", help="datagrams; station s to the (s mod n)-th of n")
     where.add_argument("--tcp", metavar="HOST:PORT", help="all packets over one connection")
     where.add_argument("--serve", metavar="HOST:PORT", help="whole blocks to plain programs that connect")
+    where.add_argument(
+        "--ready",
+        type=Path,
+        metavar="FILE",
+        help="datagrams to this machine's ports in correlator.py's --ready FILE",
+    )
+    parser.add_argument("--node", type=int, default=0, help="--ready: of which node (default 0)")
     parser.add_argument("--only", metavar="A-B", help="these stations, B not included (default all)")
     parser.add_argument("--blocks", type=int, default=32, help="how long (default 32 blocks)")
     parser.add_argument("--first", type=int, default=0, help="number of the first block (default 0)")
@@ -207,12 +239,16 @@ def parse(words=None):
     faults = parser.add_argument_group("faults (probabilities of a packet)")
     for name in ("lose", "duplicate", "reorder", "late"):
         faults.add_argument(f"--{name}", type=float, default=0.0, metavar="P")
-    faults.add_argument("--reorder-by", type=int, default=8, help="packets that overtake, at most (default 8)")
+    faults.add_argument(
+        "--reorder-by", type=int, default=8, help="packets that overtake, at most (default 8)"
+    )
     faults.add_argument("--late-by", type=float, default=1.0, help="seconds after the last one (default 1)")
     faults.add_argument("--fault-seed", type=int, default=1)
     arguments = parser.parse_args(words)
     if arguments.udp:
         arguments.udp = [address(text) for text in arguments.udp.split(",")]
+    if arguments.ready:
+        arguments.udp = ports_of(arguments.ready, arguments.node)
     arguments.tcp = arguments.tcp and address(arguments.tcp)
     arguments.serve = arguments.serve and address(arguments.serve)
     if arguments.only:

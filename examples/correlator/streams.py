@@ -7,8 +7,8 @@
             ... block.samples, block.present ...
             stream.gather(block.number, 0, result)
 
-``Library`` takes a shared library of the generated stream_client.c and a runtime: libzazen_stub, whose calls go to a
-daemon, or the loopback, which runs the plug-in in this process. See docs/streams.md for how it is built.
+``Library`` takes a shared library of the generated stream_client.c and a runtime: libzazen_stub, whose calls
+go to a daemon, or the loopback, which runs the plug-in in this process. See docs/streams.md.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import ctypes
 import errno
 import mmap
 import os
-from dataclasses import dataclass
 from ctypes import c_char, c_double, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,9 +30,9 @@ DROP_OLDEST, WAIT = range(2)
 ELEMENTS = {"f32": 0, "f64": 1, "i32": 2, "i64": 3}
 
 COUNTERS = """block_first block_base block_next block_limit blocks_delivered blocks_incomplete blocks_dropped
-blocks_redealt gaps_told gaps_forgotten foreign kernel_drops receives bytes_in bytes_scattered bytes_gathered bytes_stored
-results results_added results_skipped results_duplicate results_late results_unfit groups groups_incomplete groups_open
-groups_lost receiver_cpu_ns receive_bytes stations""".split()
+blocks_redealt gaps_told gaps_forgotten foreign kernel_drops receives bytes_in bytes_scattered bytes_gathered
+bytes_stored results results_added results_skipped results_duplicate results_late results_unfit groups
+groups_incomplete groups_open groups_lost receiver_cpu_ns receive_bytes stations""".split()
 STATION_COUNTERS = """arrived stored duplicate late refused outside strange delivered dropped missing
 ended""".split()
 
@@ -41,13 +41,13 @@ class Config(ctypes.Structure):
     """struct stream_config."""
 
     _fields_ = [
-        *((name, c_uint32) for name in """stations station_first subbands sample_bytes packet_samples block_packets
-            slots buffer_ms""".split()),
+        *((name, c_uint32) for name in """stations station_first subbands sample_bytes packet_samples
+            block_packets slots buffer_ms""".split()),
         ("sample_rate", c_double),
         ("block_first", c_uint64),
         ("block_count", c_uint64),
-        *((name, c_uint32) for name in """ranks deal pressure deadline_ms silence_ms tag input port ports receive_bytes
-            integrate element groups_open reserved""".split()),
+        *((name, c_uint32) for name in """ranks deal pressure deadline_ms silence_ms tag input port ports
+            receive_bytes integrate element groups_open reserved""".split()),
         ("address", c_char * 64),
     ]  # fmt: skip
 
@@ -137,7 +137,7 @@ class Library:
         return f": {words.decode()}" if words else ""
 
     def connect(self, socket=None, plugin=None, rank=-1, ranks=0):
-        """A connection to the daemon at ``socket`` (default: this machine's), or to ``plugin`` in this process."""
+        """A connection to the daemon at ``socket`` (default: this machine's), or to ``plugin`` in here."""
         if self.is_loopback:
             return Loopback(self, plugin)
         return Daemon(self, socket, rank, ranks)
@@ -219,7 +219,7 @@ class Daemon(Host):
         self.use(self.connection)
 
     def allocate(self, size):
-        """Memory that the daemon can write to, so that samples arrive without another copy. It stays until the end."""
+        """Memory that the daemon can write to, so that samples arrive without a copy. It stays."""
         at = self.c.zazen_alloc(c_void_p(self.connection), c_uint32(PLUGIN), c_uint64(size))
         return (c_uint8 * size).from_address(at) if at else super().allocate(size)
 
@@ -250,8 +250,8 @@ class Stream:
         return ports[: self._call("ports", ports, ctypes.byref(count))]
 
     def scatter(self, timeout=-1.0):
-        """The next block, or None at the end of the stream. TimeoutError after so many seconds. The samples are
-        overwritten by the next one."""
+        """The next block, or None at the end of the stream. TimeoutError after so many seconds. The samples
+        are overwritten by the next one."""
         if self._samples is None:
             self._samples = self.host.allocate(self.config.block_bytes)
         size = c_uint64(len(self._samples))
@@ -316,7 +316,9 @@ class Stream:
         result = np.ascontiguousarray(result)
         at = result.ctypes.data_as(c_void_p)
         return bool(
-            self._call("gather", c_uint64(block), c_uint32(part), c_uint64(weight), at, c_uint64(result.nbytes))
+            self._call(
+                "gather", c_uint64(block), c_uint32(part), c_uint64(weight), at, c_uint64(result.nbytes)
+            )
         )
 
     def skip(self, block, part):

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Sums that left the daemon (or a plain correlator): read from a file, or received as the storage cluster does.
+"""Sums that left the daemon (or a plain correlator): read from a file, or received as storage does.
 
-    python sums.py sums.bin                                    # what is in a file
-    python sums.py --listen 127.0.0.1:6000 --out sums.bin      # take what comes over TCP
-    python sums.py --listen 127.0.0.1:6000 --integrate 8 --out sums.bin   # and add 8 each (plain correlators don't)
+python sums.py sums.bin                                    # what is in a file
+python sums.py --listen 127.0.0.1:6000 --out sums.bin      # take what comes over TCP
+# and add 8 each, which plain correlators don't
+python sums.py --listen 127.0.0.1:6000 --integrate 8 --out sums.bin
 """
 
 from __future__ import annotations

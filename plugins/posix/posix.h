@@ -6,7 +6,7 @@
  * of a directory or as absolute ones.
  *
  * A session is joined by as many connections as a process likes (one for each thread that is in a call). Its key
- * is 64 random bits that the client chooses; only callers of the same user can join. It ends, and all that it
+ * is 64 random bits that the client chooses; only callers of the same user can join, and who was root before. It ends, and all that it
  * held is released, when its last connection is gone, unless an exec was announced.
  *
  * Functions return -1 with errno set, as the system calls do. `tag` names a call that may block, so that
@@ -108,6 +108,10 @@ int px_fork(uint64_t *token /* out:ptr */);
 /* Announces that the process is about to replace itself (1), or that it did not come to it (0). */
 /* errno */
 int px_exec(int coming /* in:obj */);
+/* The process goes on as another user: whose files' rights count from now on. Only sessions that root began can. */
+/* errno */
+int px_identity(uint32_t uid /* in:obj */, uint32_t gid /* in:obj */,
+                const uint32_t *groups /* in:arr:size=+1:max=65536 */, uint32_t count /* in:obj */);
 /* Interrupts a blocking call of this session: it fails with EINTR. */
 /* errno */
 int px_cancel(uint32_t tag /* in:obj */);

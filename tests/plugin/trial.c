@@ -18,8 +18,9 @@ static void count(int which, int32_t by) { __atomic_add_fetch(&counts[which], by
 
 static void say(const char *what, const struct zazen_caller *caller, int reason) {
     char line[200];
-    snprintf(line, sizeof line, "%s client %llu generation %llu pid %u reason %d", what,
-             (unsigned long long)caller->client, (unsigned long long)caller->generation, caller->pid, reason);
+    snprintf(line, sizeof line, "%s client %llu generation %llu pid %u reason %d user %u group %u", what,
+             (unsigned long long)caller->client, (unsigned long long)caller->generation, caller->pid, reason,
+             caller->uid, caller->gid);
     zazen_plugin_host()->log(ZAZEN_LOG_INFO, line);
 }
 

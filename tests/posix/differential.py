@@ -1,8 +1,8 @@
 """The same random operations, direct and forwarded: results, errno, contents and metadata must be equal.
 
-`play` runs the operations of a seed, some of them in forked processes that take turns, and prints one line for
-each. `compare` plays a seed in two environments and compares the lines; a seed that differs is shrunk by leaving
-operations out, and printed.
+`play` runs the operations of a seed, some of them in forked processes that take turns, and prints one line for each.
+`compare` plays a seed in two environments and compares the lines; a seed that differs is shrunk by leaving operations
+out, and printed.
 """
 
 import argparse
@@ -16,7 +16,24 @@ import struct
 import subprocess
 import sys
 
-NAMES = ["a", "b", "c", "d/a", "d/b", "d/e/f", "d", "d/e", "l", "d/l", "n", "../a", "d/../b", ".", "d/", "missing/x"]
+NAMES = [
+    "a",
+    "b",
+    "c",
+    "d/a",
+    "d/b",
+    "d/e/f",
+    "d",
+    "d/e",
+    "l",
+    "d/l",
+    "n",
+    "../a",
+    "d/../b",
+    ".",
+    "d/",
+    "missing/x",
+]
 OPEN_FLAGS = [
     os.O_RDONLY,
     os.O_RDWR | os.O_CREAT,

@@ -14,7 +14,9 @@ PREFIX = "/zazen-forwarded"  # nothing is there on this machine: what isn't forw
 
 
 def build() -> Path:
-    """The folder with zazen, zazend, the plug-in and the preload library, as cargo builds them."""
+    """The folder with zazen, zazend, the plug-in and the preload library: $ZAZEN_TEST_PROGRAMS, or cargo's."""
+    if given := os.environ.get("ZAZEN_TEST_PROGRAMS"):
+        return Path(given)
     packages = ["zazen-preload", "zazen-posix", "zazen-cli", "zazend"]
     words = [word for package in packages for word in ("-p", package)]
     subprocess.run(["cargo", "build", "--quiet", *words], cwd=ROOT, check=True)
@@ -33,8 +35,12 @@ class Daemon:
         self.key = self.folder / "key"
         self.far = self.folder / "far"
         self.direct = self.folder / "direct"
+        self.escapes = self.folder / "escapes"
         for folder in (self.far, self.direct, self.folder / "backing"):
             folder.mkdir()
+        # Programs that become another user pass through it, and load the library.
+        self.folder.chmod(0o755)
+        self.library = Path(shutil.copy(programs / "libzazen_preload.so", self.folder))
         plugin = str(programs / "libzazen_posix.so") + ("" if isolated else ":in-process")
         words = [programs / "zazend", "--cache", self.folder / "cache", "--backing", self.folder / "backing"]
         words += ["--socket", self.socket, "--plugin", plugin]
@@ -66,7 +72,7 @@ class Daemon:
         if self.node is not None:
             where = ["--node", self.node, "--key", str(self.key)]
         run = [str(self.programs / "zazen"), "run", *where, "--forward", f"{PREFIX}={self.far}"]
-        return [*run, "--library", str(self.programs / "libzazen_preload.so"), *options, "--"]
+        return [*run, "--library", str(self.library), *options, "--"]
 
     def run(self, *words: str, options=(), **more) -> subprocess.CompletedProcess:
         command = [*self.command(*options), *map(str, words)]
@@ -75,6 +81,10 @@ class Daemon:
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def count_escapes(self) -> int:
+        """How often the detector of escapes ended a program that had ZAZEN_FORWARD_ESCAPES in its environment."""
+        return len(self.escapes.read_text().splitlines()) if self.escapes.exists() else 0
 
     def empty(self) -> None:
         for folder in (self.far, self.direct):

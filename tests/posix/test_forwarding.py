@@ -122,7 +122,8 @@ def test_two_processes_of_sqlite(daemon):
     daemon.run("sqlite3", f"{PREFIX}/db", "create table c(n); insert into c values(0);")
     command = [*daemon.command(), "sqlite3", f"{PREFIX}/db"]
     both = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) for _ in range(2)
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        for _ in range(2)
     ]
     for process in both:
         process.stdin.write(add)
@@ -139,6 +140,48 @@ def test_waiting_calls(request, which):
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) >= 13, done.stdout + done.stderr
     assert not [line for line in lines if "False" in line]
+
+
+@pytest.mark.parametrize("which", ["daemon", "isolated", "node"])
+def test_bytes_of_every_size(request, which):
+    daemon = request.getfixturevalue(which)
+    daemon.empty()
+    done = daemon.run(python(), str(HERE / "sizes.py"), PREFIX, options=["--sockets"])
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) == 6, done.stdout + done.stderr
+    assert [line for line in lines if not line.endswith(": []")] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("which", ["daemon", "isolated"])
+def test_becoming_another_user(request, which):
+    daemon = request.getfixturevalue(which)
+    daemon.empty()
+    for folder in (daemon.far, daemon.direct):
+        folder.chmod(0o777)
+    words = [python(), str(HERE / "identity.py")]
+    direct = subprocess.run([*words, str(daemon.direct)], capture_output=True, text=True, timeout=120)
+    forwarded = daemon.run(*words, PREFIX)
+    assert direct.returncode == 0, direct.stderr
+    assert forwarded.stdout == direct.stdout, forwarded.stderr
+
+
+def test_addresses_that_are_none(daemon):
+    """EFAULT, not a crash."""
+    daemon.empty()
+    code = (
+        "import ctypes,os,sys\n"
+        "c=ctypes.CDLL(None,use_errno=True); f=sys.argv[1].encode()+b'/f'; fd=os.open(f,os.O_RDWR|os.O_CREAT)\n"
+        "p=ctypes.c_void_p; bad=(p(None),p(-1),p(8))\n"
+        "def said(r): return r, ctypes.get_errno()\n"
+        "print([said(c.mkdir(b,0o755)) for b in bad], [said(c.link(f,b)) for b in bad], [said(c.rename(b,f)) for b in bad])\n"
+        "print([said(c.symlink(b,f)) for b in bad], [said(c.write(fd,b,5)) for b in bad])\n"
+        "os.write(fd,b'x'*9); print([said(c.pread(fd,b,5,0)) for b in bad], os.pread(fd,9,0))\n"
+    )
+    direct = subprocess.run([python(), "-c", code, str(daemon.direct)], capture_output=True, text=True)
+    forwarded = daemon.run(python(), "-c", code, PREFIX)
+    assert forwarded.returncode == 0, forwarded.stderr
+    assert forwarded.stdout == direct.stdout
 
 
 def test_direct_gives_real_descriptors(daemon):
@@ -197,4 +240,6 @@ def test_refusals_say_what_to_do(daemon):
 
     assert "no daemon" in said("--socket", "/nowhere/s", "--forward", "/x", "--", "true")
     assert "far side's path" in said("--forward", "/x=y", "--", "true")
-    assert "not found" in said("--socket", str(daemon.socket), "--forward", "/x", "--", "no-such-program-there")
+    assert "not found" in said(
+        "--socket", str(daemon.socket), "--forward", "/x", "--", "no-such-program-there"
+    )

@@ -11,31 +11,34 @@ from pathlib import Path
 import pytest
 import zazen.testing
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "correlator"
-sys.path.insert(0, str(EXAMPLE))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "correlator"))
 
-import build
+import make_library
 import sky as skies
 import stations
 import streams
+
+EXAMPLE = Path(make_library.__file__).parent
 
 
 @pytest.fixture(scope="session")
 def plugin():
     try:
-        return build.plugin()
+        return make_library.plugin()
     except FileNotFoundError as error:
         pytest.fail(str(error))
 
 
 @pytest.fixture(scope="session")
 def loopback_library(tmp_path_factory):
-    return build.build(tmp_path_factory.mktemp("lb"), loopback=True, zazen=zazen.testing.program("zazen"))
+    return make_library.make(
+        tmp_path_factory.mktemp("lb"), loopback=True, zazen=zazen.testing.program("zazen")
+    )
 
 
 @pytest.fixture(scope="session")
 def daemon_library(tmp_path_factory):
-    return build.build(tmp_path_factory.mktemp("dm"), zazen=zazen.testing.program("zazen"))
+    return make_library.make(tmp_path_factory.mktemp("dm"), zazen=zazen.testing.program("zazen"))
 
 
 @pytest.fixture
@@ -60,7 +63,8 @@ SKY = skies.Sky()
 
 
 def config(sky=SKY, **changes):
-    """Of a stream that one rank reads, with patience for slow machines."""
+    """Of a stream that one rank reads, with patience for slow machines; `deadline_ms` is waited for if packets are
+    lost."""
     values = {
         "stations": sky.stations,
         "subbands": sky.subbands,
@@ -68,7 +72,7 @@ def config(sky=SKY, **changes):
         "packet_samples": sky.packet_samples,
         "block_packets": sky.block_packets,
         "slots": 64,
-        "deadline_ms": 300,
+        "deadline_ms": 10_000,
         "silence_ms": 20_000,
         "block_first": 0,
         "block_count": 32,
@@ -147,7 +151,9 @@ def mpi():
             clean |= {name: "1", f"{name}_CONFIRM": "1"}
         command = [launcher, "-n", ranks, sys.executable, program, *words]
         pipe = subprocess.PIPE
-        job = subprocess.Popen([str(word) for word in command], stdout=pipe, stderr=subprocess.STDOUT, env=clean)
+        job = subprocess.Popen(
+            [str(word) for word in command], stdout=pipe, stderr=subprocess.STDOUT, env=clean
+        )
         running.append(job)
         return job
 

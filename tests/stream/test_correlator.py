@@ -1,11 +1,18 @@
-"""The FX correlator under MPI, in the three versions of the paper: the fringe is where the sky has it, every packet is
-accounted for, and sums of whole numbers are exact."""
+"""The FX correlator under MPI, in the three versions of the paper: the fringe is where the sky has it, every
+packet is accounted for, and sums of whole numbers are exact."""
 
+import contextlib
 import json
+import os
+import re
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
-import build
+import make_library
 import numpy as np
 import pytest
 import sky as skies
@@ -44,7 +51,8 @@ def test_each_rank_a_node_without_a_daemon(mpi, loopback_library, plugin, tmp_pa
     ready, store = tmp_path / "ready", tmp_path / "sums"
     job = mpi(
         2, CORRELATOR, "--library", loopback_library, "--plugin", plugin, "--nodes", 2, *OBSERVED,
-        "--ready", ready, "--store", store, "--counters", tmp_path / "counters", "--taps", 4, "--slots", 256, "--copy",
+        "--ready", ready, "--store", store, "--counters", tmp_path / "counters", "--taps", 4,
+        "--slots", 256, "--copy",
     )  # fmt: skip
     nodes = wait_for_ports(ready, job)
     faults = ["--lose", 0.02, "--duplicate", 0.02, "--reorder", 0.05]
@@ -57,7 +65,7 @@ def test_each_rank_a_node_without_a_daemon(mpi, loopback_library, plugin, tmp_pa
     assert f"subband {SKY.tone_subband}, channel {SKY.tone}" in said and said.count("delivered") == 4
     for counters, report in zip(counters_of(tmp_path, 2), reports, strict=True):
         check_sums(counters, BLOCKS * SKY.block_packets)
-        assert [station["missing"] for station in counters["station"]] == [
+        assert [station["missing"] - station["late"] for station in counters["station"]] == [
             sent["lost"] for sent in report["stations"]
         ]
 
@@ -77,13 +85,14 @@ def exact(sky, present, first, blocks):
     return sums_of, np.array([(there[a] & there[b]).sum() for a, b in pairs])
 
 
+@pytest.mark.parametrize("daemon", ["isolated"], indirect=True)
 def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path):
     """Two streams in a daemon, four ranks; with one channel the visibilities are sums of whole numbers."""
     ready, store = tmp_path / "ready", tmp_path / "sums"
     job = mpi(
         4, CORRELATOR, "--library", daemon_library, "--socket", daemon.sockets[0], "--nodes", 2, *OBSERVED,
         "--ready", ready, "--store", store, "--counters", tmp_path / "counters", "--channels", 1, "--tone", 0,
-        "--delay", 5, "--element", "f64", "--slots", 256, "--integrate", 4,
+        "--delay", 5, "--element", "f64", "--slots", 256, "--integrate", 4, "--deadline-ms", 3000,
     )  # fmt: skip
     nodes = wait_for_ports(ready, job)
     sky = skies.Sky(stations=4, channels=1, tone=0, delay=5)
@@ -116,7 +125,7 @@ def test_a_daemon_and_exact_sums(mpi, daemon, daemon_library, tmp_path):
 
 
 def test_one_tcp_stream_per_node(mpi, loopback_library, plugin, tmp_path):
-    """Version 2: an input cluster sends all stations over one connection, and waits when the ranks are busy."""
+    """Version 2: an input cluster sends all over one connection, and waits when the ranks are busy."""
     ready, store = tmp_path / "ready", tmp_path / "sums"
     job = mpi(
         1, CORRELATOR, "--library", loopback_library, "--plugin", plugin, *OBSERVED, "--input", "tcp",
@@ -170,27 +179,92 @@ def test_plain_sockets_and_an_adding_storage(mpi, tmp_path):
 
 def test_forwarded_sockets(tmp_path, tmp_path_factory):
     """Version 1 as it was meant: the same program, unchanged, whose sockets are the daemon's."""
-    posix, preload = build.installed("libzazen_posix.so"), build.installed("libzazen_preload.so")
+    posix, preload = (
+        make_library.installed("libzazen_posix.so"),
+        make_library.installed("libzazen_preload.so"),
+    )
     if posix is None or preload is None:
         pytest.skip("libzazen_posix.so or libzazen_preload.so is neither installed nor built")
     folder = tmp_path_factory.mktemp("z")
     (folder / "backing").mkdir()
     with zazen.testing.Cluster(folder / "c", folder / "backing", arguments=["--plugin", posix]) as daemons:
         cluster = Cluster(1, tmp_path / "sums")
-        forward = ["--forward", "/no/folder", "--sockets", "--socket", daemons.sockets[0], "--library", preload]
+        forward = [
+            "--forward",
+            "/no/folder",
+            "--sockets",
+            "--socket",
+            daemons.sockets[0],
+            "--library",
+            preload,
+        ]
         program = [sys.executable, CORRELATOR, *cluster.words]
         command = [zazen.testing.program("zazen"), "run", *forward, "--", *program]
         done = subprocess.run([str(word) for word in command], capture_output=True, timeout=90, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         cluster.check()
-        stats = [zazen.testing.program("zazen"), "plugin", "stats", "posix", "--socket", daemons.sockets[0], "--json"]
+        stats = [
+            zazen.testing.program("zazen"),
+            "plugin",
+            "stats",
+            "posix",
+            "--socket",
+            daemons.sockets[0],
+            "--json",
+        ]
         (report,) = json.loads(subprocess.run(stats, capture_output=True, check=True).stdout)
         moved = sum(row["bytes_out"] for row in report["functions"])
         assert moved > BLOCKS * 4 * SKY.block_packets * SKY.packet_bytes, "it went past the daemon"
 
 
+def commands_and_words(body):
+    """Of a block of the page: what is typed, and what it says there that is printed."""
+    typed, printed = [], []
+    for line in body.replace("\\\n", "").splitlines():
+        (typed if line.startswith("$ ") else printed).append(line.removeprefix("$ "))
+    return typed, printed
+
+
+def test_the_page_as_typed(mpi, plugin, tmp_path):
+    """docs/streams.md: each command in a copy of the example, but for the numbers of ports."""
+    if not all(plugin.with_name(f"libzazen_{name}.so").exists() for name in ("posix", "preload")):
+        pytest.skip("libzazen_posix.so or libzazen_preload.so is not beside the stream plug-in")
+    folder = tmp_path / "examples" / "correlator"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__", "alone", "build"))
+    (tmp_path / "plugins" / "stream").mkdir(parents=True)
+    shutil.copy(make_library.HEADER, tmp_path / "plugins" / "stream")
+    page = (EXAMPLE.parents[1] / "docs" / "streams.md").read_text().split("## What a stream is")[0]
+    blocks = [commands_and_words(body) for body in re.findall(r"```sh\n(.*?)```", page, flags=re.DOTALL)]
+    script = "\n".join(["set -e", *(line for typed, _ in blocks for line in typed)])
+    for port in sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", script))):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            script = script.replace(port, str(free.getsockname()[1]))
+    said = type_in(script, tmp_path, ZAZEN_STREAM_PLUGIN=str(plugin))
+    for line in (line for _, printed in blocks for line in printed):
+        assert line in said, f"{line!r} not in {said!r}"
+
+
+def type_in(script, folder, **environment):
+    """What the script prints; nothing of what it began is left."""
+    beside = [Path(zazen.testing.program("zazen")).parent, Path(sys.executable).parent]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    clean["PATH"] = ":".join([*map(str, beside), os.environ["PATH"]])
+    shell = subprocess.Popen(
+        ["bash", "-c", script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**clean, **environment}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        said = shell.communicate(timeout=120)[0]
+        assert shell.returncode == 0, said
+        return said
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+
+
 def test_the_programs_say_how_they_are_used():
-    for program in ("stations.py", "sums.py", "build.py", "correlator.py"):
+    for program in ("stations.py", "sums.py", "make_library.py", "correlator.py"):
         done = subprocess.run(
             [sys.executable, EXAMPLE / program, "--help"], capture_output=True, text=True, check=False
         )
@@ -211,7 +285,7 @@ with streams.Library(sys.argv[1]).connect(sys.argv[2]) as host:
 
 
 def test_a_killed_ranks_blocks_go_to_the_next_one(daemon, daemon_library):
-    """kill -9 in the middle of an observation; nothing is lost but what the rank had, and nothing stays behind."""
+    """kill -9 in the middle of an observation; nothing is lost but what the rank had, nothing remains."""
     sky = skies.Sky()
     with streams.Library(daemon_library).connect(daemon.sockets[0]) as host:
         opened = host.open("killed", config(ranks=2, slots=256))

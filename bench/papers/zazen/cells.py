@@ -28,6 +28,8 @@ import warnings
 from functools import cache
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+
 from measure import Watch, drop_caches
 from mpi4py import MPI
 from ranks import quiet_barrier

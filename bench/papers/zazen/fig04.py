@@ -11,7 +11,7 @@ from cluster import call, say
 from result import Figure, Goal, Plot, Series, Summary, Table, Value
 
 if TYPE_CHECKING:
-    from run import Context
+    from evaluation import Context
 
 TITLE = "Figure 4: time to assign a billion frames"
 PAPER = (

@@ -10,7 +10,7 @@ from cluster import say
 from result import Figure, Plot, Series, Summary, Table
 
 if TYPE_CHECKING:
-    from run import Context
+    from evaluation import Context
 
 TITLE = "Figure 5: time to assign against the number of frames"
 PAPER = (

@@ -22,7 +22,7 @@ from peers.nfs import Nfs
 from result import Figure, Goal, Kind, Plot, Series, Summary, Table, Value
 
 if TYPE_CHECKING:
-    from run import Context
+    from evaluation import Context
 
 TITLE = "Figure 7: reading, compared with other file systems"
 PAPER = (

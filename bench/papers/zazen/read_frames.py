@@ -25,6 +25,9 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 
 from measure import Watch
 from mpi4py import MPI

@@ -11,6 +11,8 @@ use zazen_core::limits::FRAME_BYTES_MAX;
 const DISCARD_BYTES: usize = 64 << 10;
 /// The largest piece that [`Bulk::chunk`] and [`Output::chunk`] hold in memory of their own.
 pub(crate) const CHUNK_BYTES_MAX: usize = 256 << 10;
+/// An answer in memory of our own that has room for so many bytes at most gets them at once; a longer one grows.
+const ROOM_AT_ONCE_MAX: u64 = 16 << 20;
 
 /// The bulk bytes of a request: exactly as many as were announced. A caller that ends or stalls early is an
 /// error, never an early end of file: a service can't take half a frame for a whole one.
@@ -456,6 +458,11 @@ impl Output {
             Target::Memory(bytes) => {
                 let want = want.min(CHUNK_BYTES_MAX);
                 let start = usize::try_from(self.written).unwrap_or(usize::MAX);
+                if let Some(room) =
+                    self.room.filter(|room| bytes.capacity() == 0 && *room <= ROOM_AT_ONCE_MAX)
+                {
+                    *bytes = crate::spare::take(room as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+                }
                 bytes.try_reserve(want).map_err(|_| io::ErrorKind::OutOfMemory)?;
                 bytes.resize(start + want, 0);
                 Ok(SharedBytesMut::of(&mut bytes[start..]))

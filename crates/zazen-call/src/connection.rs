@@ -21,7 +21,7 @@ use zazen_wire::Message;
 use zazen_wire::codec::Reader;
 use zazen_wire::handshake as wire_handshake;
 use zazen_wire::header::{ErrorReply, Header, Kind, OFFERS_SHM};
-use zazen_wire::shm::{self, Span, Offer};
+use zazen_wire::shm::{self, Offer, Span};
 
 /// A connection that made so many calls will make more: shared memory pays.
 const CALLS_BEFORE_SHM: u64 = 8;

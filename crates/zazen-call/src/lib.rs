@@ -25,6 +25,7 @@ mod serve;
 mod server;
 mod shared;
 mod shm;
+mod spare;
 mod stream;
 mod tcp;
 mod unix;

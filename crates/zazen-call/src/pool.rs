@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zazen_wire::shm::{Span, Offer};
+use zazen_wire::shm::{Offer, Span};
 
 /// Alignment of every buffer.
 pub const POOL_ALIGN: usize = 4096;

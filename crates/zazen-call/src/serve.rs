@@ -70,8 +70,15 @@ type Outcome<T> = std::result::Result<T, End>;
 /// number is free again at its end.
 pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, place: Place) {
     let number = place.number;
-    let mut peer =
-        Peer { shared, bulk: Bulk::of_stream(stream), carrier, place, payload: Vec::new(), called: false, seat: None };
+    let mut peer = Peer {
+        shared,
+        bulk: Bulk::of_stream(stream),
+        carrier,
+        place,
+        payload: Vec::new(),
+        called: false,
+        seat: None,
+    };
     match peer.identify() {
         Err(end) => peer.part(end),
         Ok(caller) => {
@@ -283,7 +290,12 @@ impl Peer<'_> {
             Ok(reply)
         });
         match checked {
-            Ok(reply) => self.reply_in_full(about, &output.into_memory(), &reply),
+            Ok(reply) => {
+                let output = output.into_memory();
+                let outcome = self.reply_in_full(about, &output, &reply);
+                crate::spare::give_back(output);
+                outcome
+            }
             Err(error) => Ok(send_error(self.stream(), about, &error)?),
         }
     }

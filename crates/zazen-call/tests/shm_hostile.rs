@@ -18,7 +18,7 @@ use zazen_call::{ServerLimits, ShmLimits};
 use zazen_core::ErrorKind;
 use zazen_wire::Message;
 use zazen_wire::header::{Header, Kind};
-use zazen_wire::shm::{ASK, BELL, Entry, Span, FDS, MOVE, Offer, Op, Place, Record, SLOT_BYTES};
+use zazen_wire::shm::{ASK, BELL, Entry, FDS, MOVE, Offer, Op, Place, Record, SLOT_BYTES, Span};
 
 const STALL: Duration = Duration::from_millis(400);
 

@@ -1,13 +1,22 @@
 //! Memory of one call: zeroed, 16-byte aligned, freed as one.
 //!
-//! Small requests come out of a slab that the thread keeps from call to call.
+//! Small requests come out of a slab that the thread keeps from call to call. Large blocks are kept, too, for the next call
+//! of whatever thread: fresh ones from the kernel cost a fault for each page, several times what copying costs.
+//!
+//! Invariant: what a call left in kept memory is seen by no later one: it is zeroed, or overwritten as a whole before a
+//! plug-in gets it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 const ALIGN: usize = 16;
 const SLAB_BYTES: usize = 16 << 10;
+/// Large blocks are multiples of so much: the next call's is likely of the same size.
+const BLOCK_STEP: usize = 64 << 10;
+/// Bytes of large blocks that the process keeps while no call uses them.
+const KEPT_BYTES_MAX: usize = 32 << 20;
 
 #[repr(C, align(16))]
 struct Slab([u8; SLAB_BYTES]);
@@ -17,29 +26,106 @@ thread_local! {
     static KEPT: Cell<Option<Box<Slab>>> = const { Cell::new(None) };
 }
 
+/// A large block: initialised memory that nobody else has.
+struct Block {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the block is its owner's alone; any thread may free it.
+unsafe impl Send for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and owned.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// Blocks that no call uses, and their bytes.
+struct Spare {
+    blocks: Vec<Block>,
+    bytes: usize,
+}
+
+static SPARE: Mutex<Spare> = Mutex::new(Spare { blocks: Vec::new(), bytes: 0 });
+
+impl Spare {
+    /// A kept block of at least `bytes`, and at most twice that.
+    fn take(bytes: usize) -> Option<Block> {
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |block: &Block| (bytes..=bytes.saturating_mul(2)).contains(&block.layout.size());
+        let index = spare.blocks.iter().rposition(fits)?;
+        let block = spare.blocks.swap_remove(index);
+        spare.bytes -= block.layout.size();
+        Some(block)
+    }
+
+    fn keep(block: Block) {
+        let bytes = block.layout.size();
+        if bytes > KEPT_BYTES_MAX {
+            return;
+        }
+        let mut dropped = Vec::new();
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of sizes that are not asked for any more, the oldest go.
+        while spare.bytes + bytes > KEPT_BYTES_MAX {
+            let oldest = spare.blocks.remove(0);
+            spare.bytes -= oldest.layout.size();
+            dropped.push(oldest);
+        }
+        spare.bytes += bytes;
+        spare.blocks.push(block);
+        drop(spare);
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Arena {
     slab: Option<Box<Slab>>,
     used: usize,
-    blocks: Vec<(NonNull<u8>, Layout)>,
+    blocks: Vec<Block>,
 }
 
 impl Arena {
     /// `bytes` zeroed bytes that live as long as the arena; `None` if there is no memory.
     pub(crate) fn allocate(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        let (start, is_zero) = self.take(bytes)?;
+        if !is_zero {
+            // SAFETY: `take` gave as many bytes, which are nobody else's.
+            unsafe { start.write_bytes(0, bytes) };
+        }
+        Some(start)
+    }
+
+    /// The same for what is overwritten as a whole at once: initialised, and possibly with bytes of another call.
+    pub(crate) fn allocate_to_fill(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        self.take(bytes).map(|(start, _)| start)
+    }
+
+    /// Memory, and whether it is zeros.
+    fn take(&mut self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
         let rounded = bytes.max(1).checked_next_multiple_of(ALIGN)?;
         if rounded <= SLAB_BYTES - self.used {
             let slab = self.slab.get_or_insert_with(|| KEPT.take().unwrap_or_else(fresh_slab));
             let piece = &mut slab.0[self.used..self.used + rounded];
-            piece.fill(0);
             self.used += rounded;
-            return Some(NonNull::from(piece).cast());
+            return Some((NonNull::from(piece).cast(), false));
         }
-        let layout = Layout::from_size_align(rounded, ALIGN).ok()?;
-        // SAFETY: the size is not 0.
-        let block = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        self.blocks.push((block, layout));
-        Some(block)
+        let rounded = rounded.checked_next_multiple_of(BLOCK_STEP)?;
+        let kept = Spare::take(rounded);
+        let is_zero = kept.is_none();
+        let block = match kept {
+            Some(block) => block,
+            None => {
+                let layout = Layout::from_size_align(rounded, ALIGN).ok()?;
+                // SAFETY: the size is not 0.
+                Block { start: NonNull::new(unsafe { alloc_zeroed(layout) })?, layout }
+            }
+        };
+        let start = block.start;
+        self.blocks.push(block);
+        Some((start, is_zero))
     }
 }
 
@@ -49,10 +135,7 @@ fn fresh_slab() -> Box<Slab> {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        for (block, layout) in self.blocks.drain(..) {
-            // SAFETY: allocated above with this layout, and handed out for the arena's life only.
-            unsafe { dealloc(block.as_ptr(), layout) };
-        }
+        self.blocks.drain(..).for_each(Spare::keep);
         if let Some(slab) = self.slab.take() {
             // At the thread's end there is no place to keep it in.
             let _ = KEPT.try_with(|kept| kept.set(Some(slab)));
@@ -83,6 +166,10 @@ mod tests {
                 assert!(piece.iter().all(|byte| *byte == number as u8 + 1));
             }
         }
+        let spare = SPARE.lock().unwrap();
+        assert_eq!(spare.bytes, spare.blocks.iter().map(|block| block.layout.size()).sum::<usize>());
+        assert!(spare.bytes <= KEPT_BYTES_MAX);
+        drop(spare);
         assert!(Arena::default().allocate(usize::MAX).is_none());
         assert!(Arena::default().allocate(isize::MAX as usize - 64).is_none());
     }

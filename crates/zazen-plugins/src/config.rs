@@ -13,6 +13,8 @@ pub struct PluginConfig {
     /// A call that runs for longer, in a function that is not `blocking`, is taken to hang: the plug-in's process is
     /// ended. Zero: no bound. Without effect in the daemon's process but for a warning.
     pub call_timeout: Duration,
+    /// A plug-in's process that gives no sign of life for so long is replaced; it gives one each second.
+    pub silence: Duration,
     /// Bytes of address space that the plug-in's process may have (RLIMIT_AS).
     pub memory_bytes: Option<u64>,
     /// Descriptors that it may have open (RLIMIT_NOFILE).
@@ -30,6 +32,7 @@ impl PluginConfig {
             path,
             isolate: true,
             call_timeout: Duration::from_secs(30),
+            silence: Duration::from_secs(15),
             memory_bytes: None,
             open_files: None,
             process_count: -1,

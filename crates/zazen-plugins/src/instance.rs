@@ -196,15 +196,20 @@ impl Instance {
         })
     }
 
+    /// The client, if there is one of this caller, broke the protocol: it is served no more.
+    pub(crate) fn expel(&self, caller: u64) {
+        if let Some(client) = self.clients.get(caller) {
+            client.expel();
+        }
+    }
+
     /// Runs one call of an attached client. Whatever goes wrong is the answer's status.
     pub fn call(&self, caller: u64, carried: zazen_call::Call<'_>) -> zazen_call::Reply {
         let began = Instant::now();
         let bytes_in = carried.payload.len() as u64 + carried.bulk_bytes;
         let (head, answer) = match CallHead::take(carried.payload) {
             Err(_) => {
-                if let Some(client) = self.clients.get(caller) {
-                    client.expel();
-                }
+                self.expel(caller);
                 (None, Answer::refusal(status::MALFORMED))
             }
             Ok((head, sizes_bytes, message_at)) => {

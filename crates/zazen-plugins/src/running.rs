@@ -239,7 +239,7 @@ impl Running<'_> {
             }
             _ => {
                 let to = self.place(wanted, bytes)?;
-                // SAFETY: `to` has room for `bytes` bytes, which are initialised: the arena's are zeroed; a
+                // SAFETY: `to` has room for `bytes` bytes, which are initialised: the arena's; a
                 // plug-in's own are memory of C's, which the kernel or a copy fills.
                 let into = unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), bytes) };
                 let bulk = &mut self.carried.bulk;
@@ -252,8 +252,9 @@ impl Running<'_> {
         Ok(at)
     }
 
+    /// Where a segment is put that is about to come; it is the plug-in's only once it is there as a whole.
     fn place(&mut self, wanted: *mut u8, bytes: usize) -> Result<NonNull<u8>, i32> {
-        NonNull::new(wanted).or_else(|| self.arena.allocate(bytes)).ok_or(status::NO_MEMORY)
+        NonNull::new(wanted).or_else(|| self.arena.allocate_to_fill(bytes)).ok_or(status::NO_MEMORY)
     }
 
     fn prepare(&mut self, index: usize) -> Result<*mut u8, i32> {

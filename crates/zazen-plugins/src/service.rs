@@ -211,6 +211,12 @@ impl Plugins {
 
     fn forward(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
         let Ok((head, ..)) = CallHead::take(call.payload) else {
+            // Which plug-in it meant is not known: those that it is a client of.
+            for hosted in self.hosted.values() {
+                if let Hosted::Here(instance, _) = hosted {
+                    instance.expel(caller.connection);
+                }
+            }
             return Ok(crate::relay::refusal(status::MALFORMED));
         };
         match self.hosted.get(&head.plugin) {

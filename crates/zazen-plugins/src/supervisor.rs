@@ -23,8 +23,6 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::frames::service;
 use zazen_wire::plugins::{Fate, FateKind, plugins_fn};
 
-/// A process that gives no sign of life for so long is killed.
-const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// The first rest before a process is begun again, doubled each time …
 const REST_MIN: Duration = Duration::from_millis(50);
 /// … up to this.
@@ -405,8 +403,8 @@ fn watch_over(shared: &Shared, mut begun: Begun) -> FateKind {
             tracing::warn!("plug-in {}: did not end in time; killed", shared.name());
             break;
         }
-        if heard.elapsed() > SILENCE_MAX && told_to_stop.is_none() {
-            hung = Some(format!("no sign of life for {SILENCE_MAX:?}"));
+        if heard.elapsed() > shared.config.silence && told_to_stop.is_none() {
+            hung = Some(format!("no sign of life for {:?}", shared.config.silence));
             break;
         }
         readable(&fds, Duration::from_millis(200));

@@ -19,7 +19,9 @@ use zazen_wire::plugins::{About, AnswerHead, CallHead, Open, Opened, plugins_fn,
 const HEADER: &str = "\
 #include <stdint.h>
 #include <stddef.h>
-/* START-ZAZEN-SCANNER ID=9 INIT=NULL FINI=NULL */
+struct zazen_caller;
+void victim_detach(const struct zazen_caller *caller, int32_t reason);
+/* START-ZAZEN-SCANNER ID=9 INIT=NULL FINI=NULL DETACH=victim_detach */
 int victim_add(int a /* in:obj */, int b /* in:obj */);
 int victim_echo(const void *from /* in:arr:size=+2:zerocopy */, void *to /* out:arr:size=+1:zerocopy */,
                 size_t bytes /* in:obj */);
@@ -27,6 +29,7 @@ int victim_text(const char *text /* in:str:max=100 */, char *copy /* out:str:max
 /* handle=thing */
 int victim_open(int value /* in:obj */);
 int victim_close(int thing /* in:obj:handle=thing:close */);
+int victim_gone(int reason /* in:obj */);
 ";
 const SOURCE: &str = "\
 #include \"victim.h\"
@@ -36,6 +39,9 @@ int victim_echo(const void *from, void *to, size_t bytes) { memcpy(to, from, byt
 int victim_text(const char *text, char *copy) { strcpy(copy, text); return 0; }
 int victim_open(int value) { return value; }
 int victim_close(int thing) { return thing; }
+static int gone[4];
+void victim_detach(const struct zazen_caller *caller, int32_t reason) { (void)caller; gone[reason & 3]++; }
+int victim_gone(int reason) { return gone[reason & 3]; }
 ";
 
 struct Site {
@@ -92,15 +98,20 @@ impl Site {
     }
 
     fn is_well(&self) {
+        assert_eq!(self.asked(0, [2, 3]), 5);
+    }
+
+    /// What a function says to a new client.
+    fn asked(&self, function: u32, arguments: [i32; 2]) -> i32 {
         let mut connection = self.opened(Carrier::Unix);
-        let head = CallHead { plugin: 9, reply_bytes_max: 64, ..CallHead::default() };
+        let head = CallHead { plugin: 9, function, reply_bytes_max: 64, ..CallHead::default() };
         let mut payload = Vec::new();
         head.put(std::iter::empty(), &mut payload);
-        payload.extend_from_slice(&[2, 0, 0, 0, 3, 0, 0, 0]);
+        payload.extend(arguments.iter().flat_map(|argument| argument.to_le_bytes()));
         let reply = connection.call(service::PLUGINS, plugins_fn::CALL, &payload, &[]).unwrap();
         let (head, _, at) = AnswerHead::take(&reply.payload).unwrap();
         assert_eq!(head.status, 0);
-        assert_eq!(reply.payload[at..at + 4], 5i32.to_le_bytes());
+        i32::from_le_bytes(reply.payload[at..at + 4].try_into().unwrap())
     }
 
     fn wait_until_nobody_is_left(&self) {
@@ -312,6 +323,21 @@ fn lies_are_answered_and_cost_only_the_liar() {
     for wanted in [status::OK, status::MALFORMED, status::TOO_LARGE, status::NO_FUNCTION] {
         assert!(seen(wanted) > 0, "no lie came to {wanted}: {verdicts:?}");
     }
+}
+
+#[test]
+fn who_breaks_the_protocol_is_expelled_and_the_plug_in_told_once() {
+    const EXPELLED: i32 = 2;
+    let site = Site::new();
+    let mut liar = site.opened(Carrier::Unix);
+    assert_eq!(tell(&mut liar, &honest(0, 0)), Some(status::OK));
+    assert_eq!(site.asked(5, [EXPELLED, 0]), 0);
+    let counts = Some((u32::MAX, 1));
+    assert_ne!(tell(&mut liar, &Lie { counts, ..honest(0, 0) }), Some(status::OK));
+    assert_eq!(tell(&mut liar, &honest(0, 0)), Some(status::NO_SERVICE));
+    drop(liar);
+    site.wait_until_nobody_is_left();
+    assert_eq!(site.asked(5, [EXPELLED, 0]), 1);
 }
 
 #[test]

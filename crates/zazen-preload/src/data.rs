@@ -3,7 +3,7 @@
 //! Invariant: a regular file is read and written in full, as the kernel does, though calls carry at most
 //! `BYTES_MAX`; what was moved before an error is what is reported.
 
-use crate::far::{BYTES_MAX, OFFSET, Place, far, place};
+use crate::far::{BYTES_MAX, OFFSET, Place, could_be_memory, far, place};
 use crate::paths::Text;
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, Entry};
@@ -56,6 +56,9 @@ pub(crate) fn read_far(
     flags: c_int,
 ) -> Result<isize, c_int> {
     let id = entry.id();
+    if count > 0 && !could_be_memory(data) {
+        return Err(libc::EFAULT);
+    }
     if entry.is_prompt() || offset != OFFSET || flags != 0 {
         return by_pieces(count, offset, |done, bytes, at| {
             let mut room = bytes as u64;
@@ -75,6 +78,9 @@ pub(crate) fn write_far(
     flags: c_int,
 ) -> Result<isize, c_int> {
     let id = entry.id();
+    if count > 0 && !could_be_memory(data) {
+        return Err(libc::EFAULT);
+    }
     if entry.is_prompt() || offset != OFFSET || flags != 0 {
         let count = within_limit(entry, count, offset)?;
         return by_pieces(count, offset, |done, bytes, at| {
@@ -150,7 +156,8 @@ impl Gathered {
         for at in 0..count {
             // SAFETY: the program's array of that length.
             let length = unsafe { (*parts.add(at)).iov_len };
-            bytes = bytes.checked_add(length).filter(|sum| *sum <= isize::MAX as usize).ok_or(libc::EINVAL)?;
+            bytes =
+                bytes.checked_add(length).filter(|sum| *sum <= isize::MAX as usize).ok_or(libc::EINVAL)?;
         }
         let bytes = bytes.min(0x7fff_f000);
         // SAFETY: a size; the result is looked at.
@@ -467,7 +474,8 @@ unsafe fn can_send(to: c_int, from: c_int, count: usize) -> Result<(), c_int> {
     // SAFETY: numbers only.
     let (input, output) =
         unsafe { (descriptors::fcntl(from, libc::F_GETFL, 0), descriptors::fcntl(to, libc::F_GETFL, 0)) };
-    let (reads, writes) = (input & libc::O_ACCMODE != libc::O_WRONLY, output & libc::O_ACCMODE != libc::O_RDONLY);
+    let (reads, writes) =
+        (input & libc::O_ACCMODE != libc::O_WRONLY, output & libc::O_ACCMODE != libc::O_RDONLY);
     if input < 0 || output < 0 || (input | output) & libc::O_PATH != 0 || !reads || !writes {
         return Err(libc::EBADF);
     }

@@ -223,9 +223,7 @@ fn close_many(first: c_uint, last: c_uint, flags: c_int) -> Result<c_int, c_int>
 
 fn control(fd: c_int, entry: Entry, command: c_int, argument: usize) -> Result<c_int, c_int> {
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-            enter_dup(table::fcntl_kernel(fd, command, argument), entry)
-        }
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => enter_dup(table::fcntl_kernel(fd, command, argument), entry),
         libc::F_GETFD | libc::F_SETFD => table::fcntl_kernel(fd, command, argument),
         libc::F_GETLK | libc::F_OFD_GETLK | libc::F_SETLK | libc::F_OFD_SETLK => {
             // SAFETY: what fcntl(2) takes for these commands.

@@ -285,7 +285,8 @@ unsafe fn scan(
             found = libc::malloc(size_of::<*mut c_void>()).cast();
         }
         if let Some(order) = order {
-            let order: unsafe extern "C" fn(*const c_void, *const c_void) -> c_int = std::mem::transmute(order);
+            let order: unsafe extern "C" fn(*const c_void, *const c_void) -> c_int =
+                std::mem::transmute(order);
             libc::qsort(found.cast(), count, size_of::<*mut c_void>(), Some(order));
         }
         *list = found;

@@ -167,7 +167,7 @@ pub(crate) enum Place {
 ///
 /// `path` is NULL or a string.
 pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
-    if !state::is_active() || path.is_null() {
+    if !state::is_active() || !could_be_memory(path) {
         return Ok(Place::Local(path));
     }
     // SAFETY: the hook's caller's string.
@@ -181,6 +181,12 @@ pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> 
         None if bytes.is_empty() => Ok(Place::Local(path)),
         None => relative_to_local(dir, bytes, path, text),
     }
+}
+
+/// Whether a program can have memory there. Where it can't, the kernel says what that is (EFAULT).
+#[inline]
+pub(crate) fn could_be_memory<T>(pointer: *const T) -> bool {
+    (4096..=isize::MAX as usize).contains(&(pointer as usize))
 }
 
 fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
@@ -266,7 +272,7 @@ fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut T
 /// `path` is NULL or a string.
 pub(crate) unsafe fn by_number(dir: c_int, path: *const c_char, flags: c_int) -> Option<Entry> {
     // SAFETY: the hook's caller's string.
-    if flags & libc::AT_EMPTY_PATH == 0 || path.is_null() || unsafe { *path } != 0 {
+    if flags & libc::AT_EMPTY_PATH == 0 || !could_be_memory(path) || unsafe { *path } != 0 {
         return None;
     }
     if dir == libc::AT_FDCWD { state::far_cwd() } else { table::entry(dir) }
@@ -297,14 +303,8 @@ fn read_local_name(fd: c_int, out: &mut Text) {
     full.set(b"/proc/self/fd/");
     full.push(&link[at..link.len() - 1]);
     let mut bytes = [0_u8; paths::PATH_MAX];
-    let arguments = [
-        libc::AT_FDCWD as usize,
-        full.as_ptr() as usize,
-        bytes.as_mut_ptr() as usize,
-        bytes.len(),
-        0,
-        0,
-    ];
+    let arguments =
+        [libc::AT_FDCWD as usize, full.as_ptr() as usize, bytes.as_mut_ptr() as usize, bytes.len(), 0, 0];
     let length = crate::real::system_call(libc::SYS_readlinkat, arguments).unwrap_or(0);
     out.set(&bytes[..length]);
 }

@@ -8,13 +8,17 @@
 //! on the way of read and write; no thread is started; nothing is connected before the first forwarded path; no
 //! destructor runs at the end, so late writes still arrive; a panic ends the process (there is no unwinding
 //! through libc's callers).
+// A reference to a mutable static is made through a raw one, as static_mut_refs asks.
+#![allow(clippy::deref_addrof)]
 // The macros bring their own unsafe blocks.
 #![allow(clippy::missing_safety_doc, unused_unsafe)]
 
+mod aio;
 mod data;
 mod descriptors;
 mod directories;
 mod far;
+mod identity;
 mod memory;
 mod metadata;
 mod names;
@@ -25,6 +29,7 @@ mod poll;
 mod process;
 mod raw_calls;
 mod real;
+mod rings;
 mod sockets;
 mod state;
 mod stdio;

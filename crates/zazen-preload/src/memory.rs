@@ -73,7 +73,8 @@ fn map_copy(
     if access == libc::O_WRONLY {
         return Err(libc::EACCES);
     }
-    let shared = flags & (libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE) != 0 && flags & libc::MAP_PRIVATE == 0;
+    let shared =
+        flags & (libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE) != 0 && flags & libc::MAP_PRIVATE == 0;
     if shared && protection & libc::PROT_WRITE != 0 {
         return Err(if access == libc::O_RDWR { libc::ENODEV } else { libc::EACCES });
     }
@@ -84,10 +85,8 @@ fn map_copy(
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | placed;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let minus_one = c_int::from(-1) as usize;
-    let memory = system_call(
-        libc::SYS_mmap,
-        [at as usize, length, writable as usize, flags as usize, minus_one, 0],
-    )?;
+    let memory =
+        system_call(libc::SYS_mmap, [at as usize, length, writable as usize, flags as usize, minus_one, 0])?;
     let mut done = 0;
     while done < length {
         let bytes = (length - done).min(PIECE);

@@ -417,7 +417,12 @@ fn timespec(seconds: i64, nanoseconds: i64) -> libc::timespec {
     libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds }
 }
 
-fn set_times(dir: c_int, path: *const c_char, times: *const libc::timespec, flags: c_int) -> Result<c_int, c_int> {
+fn set_times(
+    dir: c_int,
+    path: *const c_char,
+    times: *const libc::timespec,
+    flags: c_int,
+) -> Result<c_int, c_int> {
     if times.is_null() {
         return far!(px_utimes(dir, path, std::ptr::null(), flags));
     }

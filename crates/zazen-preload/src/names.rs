@@ -1,6 +1,6 @@
 //! Names: rename, link, unlink, mkdir, links, the working directory.
 
-use crate::far::{EMPTY, Opened, Place, far, place};
+use crate::far::{EMPTY, Opened, Place, could_be_memory, far, place};
 use crate::paths::{self, Text};
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::table::{self, Entry};
@@ -25,6 +25,15 @@ unsafe fn two(
     far: impl FnOnce((c_int, *const c_char), (c_int, *const c_char)) -> Result<c_int, c_int>,
 ) -> c_int {
     let (mut text, mut other) = (Text::new(), Text::new());
+    for (good, bad) in [(from, to), (to, from)] {
+        if !could_be_memory(bad.1) {
+            // SAFETY: the program's string, as far as it can be one.
+            return match unsafe { place(good.0, good.1, &mut text) } {
+                Ok(Place::Far(..)) => give(Err(libc::EFAULT)),
+                _ => local(from.1, to.1),
+            };
+        }
+    }
     let at = (from.0, to.0);
     // SAFETY: the program's strings.
     let places = unsafe { (place(from.0, from.1, &mut text), place(to.0, to.1, &mut other)) };
@@ -281,7 +290,7 @@ unsafe fn give_text(text: &Text, to: *mut c_char, size: usize) -> *mut c_char {
 
 /// `/proc/self/fd/N` of a forwarded descriptor, the usual way to name an `O_TMPFILE`.
 unsafe fn linked_by_number(path: *const c_char, flags: c_int) -> Option<Entry> {
-    if flags & libc::AT_SYMLINK_FOLLOW == 0 || path.is_null() {
+    if flags & libc::AT_SYMLINK_FOLLOW == 0 || !could_be_memory(path) {
         return None;
     }
     // SAFETY: the program's string.
@@ -292,6 +301,9 @@ unsafe fn linked_by_number(path: *const c_char, flags: c_int) -> Option<Entry> {
 
 /// A link whose target, if it is below a prefix, is one at the far side too.
 fn link_to(target: *const c_char, dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
+    if !could_be_memory(target) {
+        return Err(libc::EFAULT);
+    }
     // SAFETY: the program's string.
     let bytes = unsafe { CStr::from_ptr(target) }.to_bytes();
     let mut text = Text::new();
@@ -368,7 +380,11 @@ pub(crate) unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn __realpath_chk(path: *const c_char, to: *mut c_char, _room: usize) -> *mut c_char {
+pub(crate) unsafe extern "C" fn __realpath_chk(
+    path: *const c_char,
+    to: *mut c_char,
+    _room: usize,
+) -> *mut c_char {
     // SAFETY: the caller's memory.
     unsafe { realpath(path, to) }
 }
@@ -412,7 +428,12 @@ pub(crate) unsafe extern "C" fn __readlinkat_chk(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn __xmknod(_version: c_int, path: *const c_char, mode: c_uint, dev: *const u64) -> c_int {
+pub(crate) unsafe extern "C" fn __xmknod(
+    _version: c_int,
+    path: *const c_char,
+    mode: c_uint,
+    dev: *const u64,
+) -> c_int {
     // SAFETY: the caller's string and number.
     unsafe { mknod(path, mode, *dev) }
 }
@@ -428,4 +449,3 @@ pub(crate) unsafe extern "C" fn __xmknodat(
     // SAFETY: the caller's string and number.
     unsafe { mknodat(at, path, mode, *dev) }
 }
-

@@ -148,7 +148,8 @@ unsafe fn fill_template(
     // SAFETY: the caller's string, which it may write.
     unsafe {
         let length = libc::strlen(template);
-        let end = length.checked_sub(usize::try_from(suffix).map_err(|_| libc::EINVAL)?).ok_or(libc::EINVAL)?;
+        let end =
+            length.checked_sub(usize::try_from(suffix).map_err(|_| libc::EINVAL)?).ok_or(libc::EINVAL)?;
         let start = end.checked_sub(6).ok_or(libc::EINVAL)?;
         let holes = std::slice::from_raw_parts_mut(template.cast::<u8>().add(start), 6);
         if holes != b"XXXXXX" {

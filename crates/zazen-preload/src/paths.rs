@@ -7,15 +7,15 @@
 use std::mem::MaybeUninit;
 
 /// Bytes of a path with its NUL.
-pub const PATH_MAX: usize = 4096;
+pub(crate) const PATH_MAX: usize = 4096;
 /// Forwarded prefixes of one program.
-pub const PREFIXES_MAX: usize = 16;
+pub(crate) const PREFIXES_MAX: usize = 16;
 
 /// A path under construction; always below [`PATH_MAX`] bytes and followed by a NUL.
 ///
 /// Invariant: the first `length` bytes, and the one behind them, are written. Nothing else is: clearing all would cost
 /// every hook of a path more than the rest of it.
-pub struct Text {
+pub(crate) struct Text {
     bytes: [MaybeUninit<u8>; PATH_MAX],
     length: usize,
 }
@@ -28,25 +28,25 @@ impl Default for Text {
 
 impl Text {
     /// Empty.
-    pub const fn new() -> Text {
+    pub(crate) const fn new() -> Text {
         let mut bytes = [MaybeUninit::uninit(); PATH_MAX];
         bytes[0] = MaybeUninit::new(0);
         Text { bytes, length: 0 }
     }
 
     /// Without its NUL.
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         // SAFETY: the first `length` bytes are written.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.length) }
     }
 
     /// With its NUL.
-    pub fn as_ptr(&self) -> *const std::ffi::c_char {
+    pub(crate) fn as_ptr(&self) -> *const std::ffi::c_char {
         self.bytes.as_ptr().cast()
     }
 
     /// False, and unchanged, if there is no room.
-    pub fn push(&mut self, more: &[u8]) -> bool {
+    pub(crate) fn push(&mut self, more: &[u8]) -> bool {
         let end = self.length + more.len();
         if end >= PATH_MAX {
             return false;
@@ -60,13 +60,13 @@ impl Text {
     }
 
     /// Drops all beyond `length`.
-    pub fn cut(&mut self, length: usize) {
+    pub(crate) fn cut(&mut self, length: usize) {
         self.length = self.length.min(length);
         self.bytes[self.length].write(0);
     }
 
     /// Replaces all; false (and empty) if there is no room.
-    pub fn set(&mut self, text: &[u8]) -> bool {
+    pub(crate) fn set(&mut self, text: &[u8]) -> bool {
         self.cut(0);
         self.push(text)
     }
@@ -74,15 +74,15 @@ impl Text {
 
 /// One forwarded prefix.
 #[derive(Clone, Copy, Debug)]
-pub struct Prefix<'a> {
+pub(crate) struct Prefix<'a> {
     /// Absolute, without `.`, `..`, doubled or trailing slashes.
-    pub local: &'a [u8],
+    pub(crate) local: &'a [u8],
     /// The same for the far side.
-    pub far: &'a [u8],
+    pub(crate) far: &'a [u8],
 }
 
 /// Splits `LOCAL[=FAR]:LOCAL[=FAR]…`.
-pub fn prefixes(text: &[u8]) -> impl Iterator<Item = Prefix<'_>> {
+pub(crate) fn prefixes(text: &[u8]) -> impl Iterator<Item = Prefix<'_>> {
     text.split(|byte| *byte == b':').filter(|part| !part.is_empty()).map(|part| {
         let mut halves = part.splitn(2, |byte| *byte == b'=');
         let local = halves.next().unwrap_or(part);
@@ -91,24 +91,24 @@ pub fn prefixes(text: &[u8]) -> impl Iterator<Item = Prefix<'_>> {
 }
 
 /// What of `path` comes after `prefix`, if it is that directory or below it: empty, or beginning with a slash.
-pub fn below<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
+pub(crate) fn below<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(prefix)?;
     (rest.is_empty() || rest[0] == b'/' || prefix == b"/").then_some(rest)
 }
 
 /// Whether a path has `.`, `..` or empty components in its middle.
-pub fn is_plain(path: &[u8]) -> bool {
+pub(crate) fn is_plain(path: &[u8]) -> bool {
     !path.windows(2).any(|pair| pair == b"//" || pair == b"/.") && path.first() != Some(&b'.')
 }
 
 /// Whether some component is `..`.
-pub fn climbs(path: &[u8]) -> bool {
+pub(crate) fn climbs(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(|part| part == b"..")
 }
 
 /// `path` (absolute, or below the absolute `base`) without `.`, `..` and doubled slashes; a trailing slash stays.
 /// False if it is too long.
-pub fn normalize(base: &[u8], path: &[u8], out: &mut Text) -> bool {
+pub(crate) fn normalize(base: &[u8], path: &[u8], out: &mut Text) -> bool {
     out.cut(0);
     let base = if path.first() == Some(&b'/') { &[][..] } else { base };
     for part in base.split(|byte| *byte == b'/').chain(path.split(|byte| *byte == b'/')) {
@@ -134,7 +134,7 @@ pub fn normalize(base: &[u8], path: &[u8], out: &mut Text) -> bool {
 
 /// Where a path leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
+pub(crate) enum Route {
     /// Not forwarded, as it is.
     Local,
     /// Not forwarded, but only the text in `out` says which local file it is.
@@ -146,7 +146,7 @@ pub enum Route {
 }
 
 /// Where an absolute path leads; `out` gets its text where [`Route`] says so.
-pub fn route(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> Route {
+pub(crate) fn route(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> Route {
     let direct = prefixes.iter().find_map(|prefix| below(path, prefix.local).map(|rest| (prefix, rest)));
     if is_plain(path) {
         let Some((prefix, rest)) = direct else { return Route::Local };
@@ -176,7 +176,7 @@ fn far(prefix: &Prefix<'_>, rest: &[u8], out: &mut Text) -> Route {
 }
 
 /// The local path of a far one, into `out`; false if it is below no prefix (then `out` has it as it is).
-pub fn local_of(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> bool {
+pub(crate) fn local_of(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> bool {
     for prefix in prefixes {
         if let Some(rest) = below(path, prefix.far) {
             let rest_is_root = prefix.far == b"/" && !rest.starts_with(b"/");

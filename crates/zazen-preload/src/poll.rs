@@ -74,7 +74,8 @@ fn wait_for(fds: &mut [libc::pollfd], wait: Option<Duration>, mask: *const c_voi
         let left = until.map(|until| until.saturating_sub(now()));
         if !sockets.is_empty() {
             let far_wait = if ready || !only_far { Some(Duration::ZERO) } else { left };
-            let milliseconds = far_wait.map_or(-1, |wait| wait.as_micros().div_ceil(1000).min(1 << 30) as c_int);
+            let milliseconds =
+                far_wait.map_or(-1, |wait| wait.as_micros().div_ceil(1000).min(1 << 30) as c_int);
             poll_far(fds, &mut sockets, milliseconds)?;
             ready |= fds.iter().any(|fd| fd.revents != 0);
         }

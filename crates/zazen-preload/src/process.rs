@@ -28,7 +28,7 @@ static TOKEN: AtomicU64 = AtomicU64::new(0);
 
 /// Called once, when the library is loaded.
 pub(crate) fn begin() {
-    for name in [PRELOAD, state::FORWARD, state::SOCKET, state::OPTIONS] {
+    for name in [PRELOAD, state::FORWARD, state::SOCKET, state::OPTIONS, state::ESCAPES] {
         if let Some(value) = state::variable(name) {
             let text = [name.to_bytes(), b"=", value].concat();
             if let Ok(text) = CString::new(text) {
@@ -210,7 +210,10 @@ impl Environment {
             for setting in &*(&raw const INHERITED) {
                 let name = setting.to_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
                 let there = pointers.iter().any(|known| {
-                    CStr::from_ptr(*known).to_bytes().strip_prefix(name).is_some_and(|rest| rest.starts_with(b"="))
+                    CStr::from_ptr(*known)
+                        .to_bytes()
+                        .strip_prefix(name)
+                        .is_some_and(|rest| rest.starts_with(b"="))
                 });
                 if !there {
                     pointers.push(setting.as_ptr());
@@ -553,14 +556,22 @@ unsafe fn execute_or_shell(path: *const c_char, arguments: Arguments, environmen
 
 /// For variadic.c.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn zazen_preload_execve(path: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+pub(crate) unsafe extern "C" fn zazen_preload_execve(
+    path: *const c_char,
+    arguments: Arguments,
+    environment: Arguments,
+) -> c_int {
     // SAFETY: the caller's.
     unsafe { execve(path, arguments, environment) }
 }
 
 /// For variadic.c.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn zazen_preload_execvpe(file: *const c_char, arguments: Arguments, environment: Arguments) -> c_int {
+pub(crate) unsafe extern "C" fn zazen_preload_execvpe(
+    file: *const c_char,
+    arguments: Arguments,
+    environment: Arguments,
+) -> c_int {
     // SAFETY: the caller's.
     unsafe { execvpe(file, arguments, environment) }
 }

@@ -114,7 +114,12 @@ pub(crate) unsafe extern "C" fn syscall(
             if number == libc::SYS_openat2 && d >= size_of::<How>() {
                 let how = &*(c as *const How);
                 if how.resolve == 0 {
-                    return c_long::from(crate::open::openat(a as c_int, b as *const _, how.flags as c_int, how.mode as u32));
+                    return c_long::from(crate::open::openat(
+                        a as c_int,
+                        b as *const _,
+                        how.flags as c_int,
+                        how.mode as u32,
+                    ));
                 }
             }
             if number == libc::SYS_faccessat {

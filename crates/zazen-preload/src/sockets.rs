@@ -387,7 +387,7 @@ fn socket_name(
 /// Bytes of an iovec array.
 unsafe fn total(message: &libc::msghdr) -> Result<usize, c_int> {
     let mut bytes = 0_usize;
-    for at in 0..message.msg_iovlen as usize {
+    for at in 0..message.msg_iovlen {
         // SAFETY: the program's array.
         let part = unsafe { *message.msg_iov.add(at) };
         bytes = bytes.checked_add(part.iov_len).ok_or(libc::EINVAL)?;
@@ -404,7 +404,7 @@ unsafe fn send_message(entry: Entry, message: &libc::msghdr, flags: c_int) -> Re
     unsafe {
         let bytes = total(message)?;
         let mut memory = Vec::with_capacity(bytes);
-        for at in 0..message.msg_iovlen as usize {
+        for at in 0..message.msg_iovlen {
             let part = *message.msg_iov.add(at);
             let left = (bytes - memory.len()).min(part.iov_len);
             if left > 0 {

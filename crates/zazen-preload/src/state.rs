@@ -15,6 +15,8 @@ pub(crate) const FORWARD: &CStr = c"ZAZEN_FORWARD";
 pub(crate) const SOCKET: &CStr = c"ZAZEN_FORWARD_SOCKET";
 /// Options: letters.
 pub(crate) const OPTIONS: &CStr = c"ZAZEN_FORWARD_OPTIONS";
+/// A file to which the detector of escapes adds a line: for tests.
+pub(crate) const ESCAPES: &CStr = c"ZAZEN_FORWARD_ESCAPES";
 /// What exec hands on; see process.rs.
 pub(crate) const HANDED: &CStr = c"ZAZEN_FORWARD_FDS";
 

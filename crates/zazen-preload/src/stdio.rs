@@ -101,7 +101,9 @@ fn remember(stream: *mut libc::FILE, fd: c_int) {
 }
 
 fn known(stream: *mut libc::FILE) -> Option<&'static Known> {
-    STREAMS[..USED.load(Ordering::Acquire)].iter().find(|known| known.stream.load(Ordering::Acquire) == stream)
+    STREAMS[..USED.load(Ordering::Acquire)]
+        .iter()
+        .find(|known| known.stream.load(Ordering::Acquire) == stream)
 }
 
 fn forget(stream: *mut libc::FILE) {
@@ -358,7 +360,11 @@ aliases! {
 
 /// dprintf's bytes, formatted by variadic.c.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn zazen_preload_write_all(fd: c_int, data: *const c_char, count: usize) -> c_int {
+pub(crate) unsafe extern "C" fn zazen_preload_write_all(
+    fd: c_int,
+    data: *const c_char,
+    count: usize,
+) -> c_int {
     // SAFETY: the caller's bytes.
     let written = unsafe { cookie_write(fd as usize as *mut c_void, data, count) };
     if written as usize == count { count as c_int } else { give(Err(errno())) }

@@ -9,15 +9,19 @@
 //! programs use, and hooks keep programs away from them.
 
 use crate::far;
+use crate::paths::Text;
 use crate::real::{errno, system_call};
+use crate::rings::Rings;
 use crate::wire::{self, Buffers, Waits};
 use crate::{state, table};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
-use crate::paths::Text;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 const LANES: usize = 128;
+
+/// A process that makes so many calls will make more: then shared memory pays.
+const CALLS_BEFORE_MEMORY: u32 = 16;
 
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
@@ -71,18 +75,23 @@ struct Lane {
     state: AtomicU32,
     /// -1 where not connected.
     fd: AtomicI32,
+    /// Calls that it has carried over the socket.
+    calls: AtomicU32,
     /// What the call in progress uses.
     buffers: UnsafeCell<Buffers>,
+    rings: UnsafeCell<Rings>,
 }
 
-// SAFETY: the cell is touched only by the thread that made the lane BUSY.
+// SAFETY: the cells are touched only by the thread that made the lane BUSY.
 unsafe impl Sync for Lane {}
 
 static LANE: [Lane; LANES] = [const {
     Lane {
         state: AtomicU32::new(FREE),
         fd: AtomicI32::new(-1),
+        calls: AtomicU32::new(0),
         buffers: UnsafeCell::new(Buffers::new()),
+        rings: UnsafeCell::new(Rings::new()),
     }
 }; LANES];
 
@@ -124,6 +133,9 @@ pub(crate) fn forget() {
         if fd >= 0 {
             table::close_kernel(fd);
         }
+        // SAFETY: this is the child's only thread.
+        unsafe { (*lane.rings.get()).forget() };
+        lane.calls.store(0, Ordering::Relaxed);
         lane.state.store(FREE, Ordering::Release);
     }
     KEY.store(0, Ordering::Release);
@@ -153,10 +165,10 @@ static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
 /// Makes room at a number that a program wants: the lane moves elsewhere.
 pub(crate) fn move_away(fd: c_int) {
     for lane in &LANE {
-        if lane.fd.load(Ordering::Acquire) == fd {
-            if let Ok(new) = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
-                lane.fd.store(new, Ordering::Release);
-            }
+        if lane.fd.load(Ordering::Acquire) == fd
+            && let Ok(new) = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1)
+        {
+            lane.fd.store(new, Ordering::Release);
         }
     }
 }
@@ -306,6 +318,9 @@ fn release(lane: &Lane) {
 }
 
 fn drop_lane(lane: &Lane) {
+    // SAFETY: whoever drops a lane has made it BUSY.
+    unsafe { (*lane.rings.get()).unmap() };
+    lane.calls.store(0, Ordering::Relaxed);
     let fd = lane.fd.swap(-1, Ordering::AcqRel);
     if fd >= 0 {
         table::close_kernel(fd);
@@ -343,13 +358,102 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
     let waits = Waits { tag: (call.flags & FUNCTION_BLOCKING != 0).then(|| TAG.get()) };
     // SAFETY: the stub's arrays; the lane is this thread's.
     let (status, whole) = unsafe {
-        let fd = lane.fd.load(Ordering::Relaxed);
-        wire::exchange(fd, &mut *lane.buffers.get(), service, call, &waits)
+        let (buffers, rings) = (&mut *lane.buffers.get(), &mut *lane.rings.get());
+        if may_move(lane, buffers) && !wire::move_to_memory(lane.fd.load(Ordering::Relaxed), rings, buffers) {
+            (status::DISCONNECTED, false)
+        } else {
+            let fd = lane.fd.load(Ordering::Relaxed);
+            if rings.is_mapped() {
+                wire::exchange_in_memory(fd, rings, buffers, service, call, &waits)
+            } else {
+                wire::exchange(fd, buffers, service, call, &waits)
+            }
+        }
     };
     if !whole {
         drop_lane(lane);
     }
     status
+}
+
+/// Whether it is time to leave the socket: once.
+fn may_move(lane: &Lane, buffers: &Buffers) -> bool {
+    let calls = lane.calls.load(Ordering::Relaxed);
+    if calls > CALLS_BEFORE_MEMORY || !buffers.offered {
+        return false;
+    }
+    lane.calls.store(calls + 1, Ordering::Relaxed);
+    calls == CALLS_BEFORE_MEMORY
+}
+
+/// A lane in shared memory, for what is asked of its pool.
+fn acquire_in_memory() -> Option<&'static Lane> {
+    let lane = acquire().ok()?;
+    // SAFETY: the lane is this thread's.
+    let (buffers, rings) = unsafe { (&mut *lane.buffers.get(), &mut *lane.rings.get()) };
+    if !rings.is_mapped() {
+        lane.calls.store(CALLS_BEFORE_MEMORY + 1, Ordering::Relaxed);
+        if !wire::move_to_memory(lane.fd.load(Ordering::Relaxed), rings, buffers) {
+            drop_lane(lane);
+        }
+    }
+    if rings.is_mapped() {
+        return Some(lane);
+    }
+    release(lane);
+    None
+}
+
+/// Memory that is shared with the daemon: what is read into it, or written from it, is not copied on its way. NULL if
+/// none is to be had. For programs that know of it: `dlsym(RTLD_DEFAULT, "zazen_forward_allocate")`. A child has no
+/// part in it.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zazen_forward_allocate(bytes: usize) -> *mut c_void {
+    if !state::is_active() {
+        return std::ptr::null_mut();
+    }
+    let Some(lane) = acquire_in_memory() else { return std::ptr::null_mut() };
+    // SAFETY: the lane is this thread's.
+    let (buffers, rings) = unsafe { (&mut *lane.buffers.get(), &mut *lane.rings.get()) };
+    let words = (bytes as u64).to_le_bytes();
+    let taken = wire::pool_call(lane.fd.load(Ordering::Relaxed), rings, buffers, &words);
+    let address = taken.as_ref().ok().and_then(|span| rings.pool_address(*span));
+    buffers.clear();
+    if matches!(taken, Err(false)) {
+        drop_lane(lane);
+    }
+    release(lane);
+    address.unwrap_or(std::ptr::null_mut())
+}
+
+/// Gives back what [`zazen_forward_allocate`] gave, with the bytes that were asked for.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn zazen_forward_free(address: *mut c_void, bytes: usize) {
+    for lane in &LANE {
+        if lane.fd.load(Ordering::Relaxed) < 0 {
+            continue;
+        }
+        while lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            std::hint::spin_loop();
+        }
+        // SAFETY: the lane is this thread's.
+        let (buffers, rings) = unsafe { (&mut *lane.buffers.get(), &mut *lane.rings.get()) };
+        let at = rings.pool_offset(address);
+        if let Some(at) = at {
+            // What is granted is a multiple of so much.
+            let bytes = (bytes as u64).next_multiple_of(64 << 10);
+            let words = [at.to_le_bytes(), bytes.to_le_bytes()].concat();
+            let given = wire::pool_call(lane.fd.load(Ordering::Relaxed), rings, buffers, &words);
+            buffers.clear();
+            if matches!(given, Err(false)) {
+                drop_lane(lane);
+            }
+        }
+        release(lane);
+        if at.is_some() {
+            return;
+        }
+    }
 }
 
 const FUNCTION_BLOCKING: u32 = 1;

@@ -112,7 +112,11 @@ fn named(dir: c_int, path: Text, name: &Text, binds: bool) -> Result<Local, c_in
 /// # Safety
 ///
 /// The kernel filled both; there is room for `room` bytes.
-pub(crate) unsafe fn rename(address: *mut libc::sockaddr, length: *mut libc::socklen_t, room: libc::socklen_t) {
+pub(crate) unsafe fn rename(
+    address: *mut libc::sockaddr,
+    length: *mut libc::socklen_t,
+    room: libc::socklen_t,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         if !state::is_active() || address.is_null() || length.is_null() {
@@ -127,7 +131,9 @@ pub(crate) unsafe fn rename(address: *mut libc::sockaddr, length: *mut libc::soc
             return;
         }
         let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((_, name)) = names.iter().find(|(known, _)| known == &bytes[FAMILY_BYTES..have]) else { return };
+        let Some((_, name)) = names.iter().find(|(known, _)| known == &bytes[FAMILY_BYTES..have]) else {
+            return;
+        };
         let fits = name.len().min(bytes.len() - FAMILY_BYTES);
         bytes[FAMILY_BYTES..FAMILY_BYTES + fits].copy_from_slice(&name[..fits]);
         if let Some(end) = bytes.get_mut(FAMILY_BYTES + fits) {

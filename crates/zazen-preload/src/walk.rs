@@ -75,7 +75,11 @@ unsafe fn walk(path: *const c_char, mut walk: Walk) -> c_int {
         }
         walk.device = stat.st_dev;
         let result = walk.step(CStr::from_ptr(path), 0);
-        if walk.flags & ACTIONS != 0 && (result == SKIP_SUBTREE || result == SKIP_SIBLINGS) { 0 } else { result }
+        if walk.flags & ACTIONS != 0 && (result == SKIP_SUBTREE || result == SKIP_SIBLINGS) {
+            0
+        } else {
+            result
+        }
     }
 }
 

@@ -5,14 +5,16 @@
 
 use crate::far;
 use crate::real::system_call;
+use crate::rings::{Ask, Lost, Rings};
 use crate::table;
-use crate::transport::{Call, Service};
+use crate::transport::{Call, Segment, Service};
 use std::ffi::{CStr, c_int, c_void};
 use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
 use zazen_wire::frames::service;
-use zazen_wire::header::{HEADER_BYTES, Header, Kind};
+use zazen_wire::header::{HEADER_BYTES, Header, Kind, OFFERS_SHM};
 use zazen_wire::plugins::{self, ANSWER_HEAD_BYTES, CALL_HEAD_BYTES, plugins_fn};
+use zazen_wire::shm::{self, Span};
 
 pub(crate) use zazen_wire::plugins::status;
 
@@ -24,6 +26,8 @@ const FDS: usize = 4;
 
 /// Memory of one call in progress; kept with its lane.
 pub(crate) struct Buffers {
+    /// The far side has shared memory to give.
+    pub(crate) offered: bool,
     request: [u64; SMALL_BYTES / 8],
     answer: [u64; SMALL_BYTES / 8],
     /// malloc's, for what is larger.
@@ -35,6 +39,7 @@ pub(crate) struct Buffers {
 impl Buffers {
     pub(crate) const fn new() -> Buffers {
         Buffers {
+            offered: false,
             request: [0; SMALL_BYTES / 8],
             answer: [0; SMALL_BYTES / 8],
             large: [std::ptr::null_mut(); 2],
@@ -70,6 +75,27 @@ impl Buffers {
         // SAFETY: a size; freed by clear().
         self.large[index] = unsafe { libc::malloc(bytes) };
         self.large[index].cast()
+    }
+}
+
+impl Buffers {
+    /// Where an answer lies that is small.
+    pub(crate) fn small_answer(&mut self) -> (*mut u8, usize) {
+        (self.answer.as_mut_ptr().cast(), SMALL_BYTES)
+    }
+
+    /// Where an answer of up to `bytes` lies; NULL if there is no memory. The same one until [`Buffers::clear`].
+    pub(crate) fn large_answer(&mut self, bytes: usize) -> *mut u8 {
+        if self.large[1].is_null() {
+            // SAFETY: a size; freed by clear().
+            self.large[1] = unsafe { libc::malloc(bytes.max(1)) };
+        }
+        self.large[1].cast()
+    }
+
+    /// Descriptors that came.
+    pub(crate) fn fd_count(&self) -> usize {
+        self.fd_count
     }
 }
 
@@ -115,19 +141,80 @@ fn send(fd: c_int, parts: &mut [libc::iovec]) -> bool {
 /// Waits for the answer of a call that a signal asked to end: the wish may have come before the call began to
 /// wait, so it is repeated.
 fn wish_for_the_end(fd: c_int, tag: u32) {
-    loop {
-        let _ = far::cancel(tag);
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-        let arguments = [(&raw mut poll) as usize, 1, (&raw const pause) as usize, 0, 0, 0];
-        if matches!(system_call(libc::SYS_ppoll, arguments), Ok(1..)) {
-            return;
+    while !wish_once(fd, tag) {}
+}
+
+/// Says the wish; whether something came within 5 ms.
+pub(crate) fn wish_once(fd: c_int, tag: u32) -> bool {
+    let _ = far::cancel(tag);
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+    let arguments = [(&raw mut poll) as usize, 1, (&raw const pause) as usize, 0, 0, 0];
+    matches!(system_call(libc::SYS_ppoll, arguments), Ok(1..))
+}
+
+/// What a socket beside rings brought.
+pub(crate) enum Heard {
+    /// A frame of the call layer's, by its function; its descriptors are kept.
+    Frame(u16),
+    /// A signal came first.
+    Interrupted,
+    /// The daemon's last words, or its end.
+    Nothing,
+}
+
+/// Waits for a frame on the socket of a lane that has moved to shared memory.
+pub(crate) fn hear_frame(fd: c_int, buffers: &mut Buffers) -> Heard {
+    // A signal is noticed before anything is taken; one with SA_RESTART goes unnoticed, as in read(2).
+    let mut first = 0_u8;
+    let arguments = [fd as usize, (&raw mut first) as usize, 1, libc::MSG_PEEK as usize, 0, 0];
+    match system_call(libc::SYS_recvfrom, arguments) {
+        Ok(1..) => {}
+        Err(libc::EINTR) => return Heard::Interrupted,
+        _ => return Heard::Nothing,
+    }
+    let mut head = [0; HEADER_BYTES];
+    let parts = [(head.as_mut_ptr(), HEADER_BYTES), (std::ptr::null_mut(), 0)];
+    let got = receive(fd, parts, HEADER_BYTES, buffers, None);
+    match got.and_then(|_| Header::decode(&head).ok()) {
+        Some(header) if header.service == 0 && header.status == 0 && header.payload_bytes == 0 => {
+            Heard::Frame(header.function)
         }
+        _ => Heard::Nothing,
+    }
+}
+
+/// Sends a frame of the call layer's beside the rings; a bell whose hearer has not emptied the socket is not missed.
+pub(crate) fn send_frame(fd: c_int, function: u16) -> bool {
+    let frame = Header {
+        kind: Kind::Request,
+        service: 0,
+        function,
+        status: 0,
+        call: 0,
+        payload_bytes: 0,
+        fd_count: 0,
+        bulk_bytes: 0,
+        payload_crc: 0,
+        flags: 0,
+        room: None,
+    }
+    .encode();
+    let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
+    match system_call(libc::SYS_sendto, [fd as usize, frame.as_ptr() as usize, frame.len(), flags, 0, 0]) {
+        Ok(sent) => sent == frame.len(),
+        Err(error) => matches!(error, libc::EAGAIN | libc::EINTR),
     }
 }
 
 /// Receives at least `least` bytes into the parts, and descriptors; how many, or `None`.
-fn receive(fd: c_int, parts: [(*mut u8, usize); 2], least: usize, buffers: &mut Buffers, tag: Option<u32>) -> Option<usize> {
+fn receive(
+    fd: c_int,
+    parts: [(*mut u8, usize); 2],
+    least: usize,
+    buffers: &mut Buffers,
+    tag: Option<u32>,
+) -> Option<usize> {
     let mut have = 0;
     while have < least {
         let mut left = have;
@@ -205,6 +292,29 @@ fn part(pointer: *const c_void, bytes: usize) -> libc::iovec {
     libc::iovec { iov_base: pointer.cast_mut(), iov_len: bytes }
 }
 
+/// One call of few words over the socket, without bulk bytes; descriptors that come with the answer are kept.
+fn ask(fd: c_int, to: (u16, u16), words: &[u8], buffers: &mut Buffers) -> Result<(Header, Vec<u8>), i32> {
+    let mut head = header(to.1, words, 0, 0);
+    if to.0 != service::PLUGINS {
+        let plain = Header::decode(&head).map_err(|_| status::MALFORMED)?;
+        head = Header { service: to.0, room: None, ..plain }.encode();
+    }
+    let mut parts = [part(head.as_ptr().cast(), head.len()), part(words.as_ptr().cast(), words.len())];
+    if !send(fd, &mut parts) {
+        return Err(status::DISCONNECTED);
+    }
+    let mut head = [0; HEADER_BYTES];
+    let none = (std::ptr::null_mut(), 0);
+    let got = receive(fd, [(head.as_mut_ptr(), HEADER_BYTES), none], HEADER_BYTES, buffers, None);
+    let header = got.and_then(|_| Header::decode(&head).ok()).ok_or(status::DISCONNECTED)?;
+    let mut payload = vec![0; header.payload_bytes as usize];
+    if !payload.is_empty() {
+        let parts = [(payload.as_mut_ptr(), payload.len()), none];
+        receive(fd, parts, payload.len(), buffers, None).ok_or(status::DISCONNECTED)?;
+    }
+    Ok((header, payload))
+}
+
 /// The first words on a connection; a transport status on failure.
 pub(crate) fn open(fd: c_int, service: &Service) -> Result<Opened, i32> {
     // SAFETY: the stub's static string.
@@ -219,21 +329,7 @@ pub(crate) fn open(fd: c_int, service: &Service) -> Result<Opened, i32> {
         stay: false,
     }
     .encode();
-    let head = header(plugins_fn::OPEN, &words, 0, 0);
-    let mut parts = [part(head.as_ptr().cast(), head.len()), part(words.as_ptr().cast(), words.len())];
-    if !send(fd, &mut parts) {
-        return Err(status::DISCONNECTED);
-    }
-    let mut buffers = Box::new(Buffers::new());
-    let mut head = [0; HEADER_BYTES];
-    let none = (std::ptr::null_mut(), 0);
-    let got = receive(fd, [(head.as_mut_ptr(), HEADER_BYTES), none], HEADER_BYTES, &mut buffers, None);
-    let header = got.and_then(|_| Header::decode(&head).ok()).ok_or(status::DISCONNECTED)?;
-    let mut payload = vec![0; header.payload_bytes as usize];
-    if !payload.is_empty() {
-        let parts = [(payload.as_mut_ptr(), payload.len()), none];
-        receive(fd, parts, payload.len(), &mut buffers, None).ok_or(status::DISCONNECTED)?;
-    }
+    let (header, payload) = ask(fd, (service::PLUGINS, plugins_fn::OPEN), &words, &mut Buffers::new())?;
     if header.status != 0 {
         return Err(status::NO_SERVICE);
     }
@@ -243,6 +339,129 @@ pub(crate) fn open(fd: c_int, service: &Service) -> Result<Opened, i32> {
         status::OK => Ok(Opened::Elsewhere(opened.elsewhere)),
         refused => Err(refused),
     }
+}
+
+/// Moves a lane to shared memory, if the far side has some to give and this process room for it. False: the
+/// connection is no good any more.
+pub(crate) fn move_to_memory(fd: c_int, rings: &mut Rings, buffers: &mut Buffers) -> bool {
+    let Ok((header, payload)) = ask(fd, (0, shm::ASK), &[], buffers) else { return false };
+    let offer = Rings::offer(&payload).filter(|_| header.status == 0 && buffers.fd_count == 1);
+    let mapped = offer.is_some_and(|offer| rings.map(&offer, buffers.fds[0]));
+    buffers.clear();
+    if !mapped {
+        return true;
+    }
+    match ask(fd, (0, shm::MOVE), &[], buffers) {
+        Ok((header, _)) if header.status == 0 => true,
+        _ => {
+            rings.unmap();
+            false
+        }
+    }
+}
+
+/// Pool memory of the lane's region: a span taken (`bytes`), or one given back.
+pub(crate) fn pool_call(
+    fd: c_int,
+    rings: &mut Rings,
+    buffers: &mut Buffers,
+    words: &[u8],
+) -> Result<Span, bool> {
+    let function = if words.len() == 8 { shm::POOL_TAKE } else { shm::POOL_GIVE };
+    let nothing = (std::ptr::null_mut(), 0);
+    let ask = Ask {
+        service: 0,
+        function,
+        payload: words,
+        input: (std::ptr::null(), 0),
+        output: nothing,
+        has_output: false,
+        reply_max: SMALL_BYTES,
+        tag: None,
+    };
+    let reply = rings.transact(fd, buffers, &ask).map_err(|_| false)?;
+    if reply.status != 0 {
+        return Err(true);
+    }
+    // SAFETY: the reply's bytes, in this lane's buffers.
+    let payload = unsafe { std::slice::from_raw_parts(reply.payload, reply.payload_bytes) };
+    if payload.is_empty() { Ok(Span { at: 0, bytes: 0 }) } else { Span::decode(payload).map_err(|_| false) }
+}
+
+/// Performs a call over the rings; see [`exchange`].
+///
+/// # Safety
+///
+/// `call` is a stub's.
+pub(crate) unsafe fn exchange_in_memory(
+    fd: c_int,
+    rings: &mut Rings,
+    buffers: &mut Buffers,
+    service: &Service,
+    call: &mut Call,
+    waits: &Waits,
+) -> (i32, bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if call.in_count > 1 || call.out_count > 1 {
+            return (status::TOO_LARGE, true);
+        }
+        let Some(payload) = request(buffers, service, call) else { return (status::NO_MEMORY, true) };
+        let nothing = Segment { pointer: std::ptr::null_mut(), bytes: 0 };
+        let input = if call.in_count == 1 { *call.inputs } else { nothing };
+        let output = if call.out_count == 1 { *call.outputs } else { nothing };
+        let ask = Ask {
+            service: service::PLUGINS,
+            function: plugins_fn::CALL,
+            payload: std::slice::from_raw_parts(payload.0, payload.1),
+            input: (input.pointer.cast_const().cast(), input.bytes as usize),
+            output: (output.pointer.cast(), output.bytes as usize),
+            has_output: true,
+            reply_max: ANSWER_HEAD_BYTES + 8 * SEGMENTS + call.reply_bytes_max as usize,
+            tag: waits.tag,
+        };
+        let reply = match rings.transact(fd, buffers, &ask) {
+            Ok(reply) => reply,
+            Err(Lost(status)) => return (status, false),
+        };
+        if reply.status != 0 {
+            return (refused(reply.status), true);
+        }
+        let payload = std::slice::from_raw_parts(reply.payload, reply.payload_bytes);
+        match take_in_memory(buffers, call, payload, reply.bulk_bytes) {
+            Ok(status) => (status, true),
+            Err(status) => (status, false),
+        }
+    }
+}
+
+unsafe fn take_in_memory(
+    buffers: &mut Buffers,
+    call: &mut Call,
+    payload: &[u8],
+    bulk: u64,
+) -> Result<i32, i32> {
+    let Ok((head, sizes, at)) = plugins::AnswerHead::take(payload) else { return Err(status::MALFORMED) };
+    let told = head.status.cast_signed();
+    if told != status::OK {
+        return Ok(told);
+    }
+    if head.out_count != call.out_count {
+        return Err(status::MALFORMED);
+    }
+    for size in plugins::sizes(sizes) {
+        // SAFETY: one output, as was looked before.
+        let segment = unsafe { &mut *call.outputs };
+        if size > segment.bytes || size > bulk {
+            return Err(status::MALFORMED);
+        }
+        segment.bytes = size;
+    }
+    call.reply = payload[at..].as_ptr().cast_mut().cast();
+    call.reply_bytes = (payload.len() - at) as u64;
+    call.reply_fds = buffers.fds.as_mut_ptr();
+    call.reply_fd_count = buffers.fd_count as u32;
+    Ok(status::OK)
 }
 
 /// Performs a call; its transport status, and whether the connection is still good.
@@ -338,6 +557,7 @@ unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut Call, waits: &Wait
     if header.kind != Kind::Reply || header.call != 1 {
         return Err(status::MALFORMED);
     }
+    buffers.offered |= header.flags & OFFERS_SHM != 0;
     // What came behind the header: the payload, or a part of it, or even bulk bytes.
     let early = got - HEADER_BYTES;
     let bytes = header.payload_bytes as usize;
@@ -359,7 +579,8 @@ unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut Call, waits: &Wait
     let none = (std::ptr::null_mut(), 0);
     if early < bytes {
         let rest = bytes - early;
-        receive(fd, [(payload.wrapping_add(early), rest), none], rest, buffers, None).ok_or(status::DISCONNECTED)?;
+        receive(fd, [(payload.wrapping_add(early), rest), none], rest, buffers, None)
+            .ok_or(status::DISCONNECTED)?;
     }
     let early_bulk = early.saturating_sub(bytes);
     // SAFETY: `bytes` bytes are there; what came beyond lies in the small buffer behind them.

@@ -391,14 +391,13 @@ mod tests {
 
         #[test]
         fn any_bytes_give_a_head_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            for message in [
+            let messages = [
                 CallHead::take(&bytes).map(|(head, sizes, at)| (head.in_count + head.out_count, sizes.len(), at)),
                 AnswerHead::take(&bytes).map(|(head, sizes, at)| (head.out_count, sizes.len(), at)),
-            ] {
-                if let Ok((count, size_bytes, at)) = message {
-                    prop_assert_eq!(size_bytes, count as usize * 8);
-                    prop_assert!(at <= bytes.len() && at % 8 == 0);
-                }
+            ];
+            for (count, size_bytes, at) in messages.into_iter().flatten() {
+                prop_assert_eq!(size_bytes, count as usize * 8);
+                prop_assert!(at <= bytes.len() && at % 8 == 0);
             }
             let _ = Open::decode(&bytes);
             let _ = Opened::decode(&bytes);

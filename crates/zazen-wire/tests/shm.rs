@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use zazen_core::ErrorKind;
 use zazen_wire::Message;
-use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, Entry, Span, Offer, Op, Place, Record, SLOT_BYTES};
+use zazen_wire::shm::{ENTRIES_MAX, ENTRY_BYTES, Entry, Offer, Op, Place, Record, SLOT_BYTES, Span};
 
 const POOL: Span = Span { at: 2 << 20, bytes: 32 << 20 };
 

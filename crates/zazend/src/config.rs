@@ -86,8 +86,9 @@ pub struct Args {
     /// Write the state that SIGUSR1 asks for to this file instead of the log
     #[arg(long, value_name = "FILE")]
     pub dump_file: Option<PathBuf>,
-    /// Serve this plug-in, in a process of its own, or with :in-process in the daemon's; once for each
-    #[arg(long, value_name = "FILE[:in-process]")]
+    /// Serve this plug-in (posix, stream, or a file), in a process of its own, or with :in-process in the daemon's;
+    /// once for each
+    #[arg(long, value_name = "PLUGIN[:in-process]")]
     pub plugin: Vec<String>,
     /// Once serving, write {"socket","listen","metrics","pid","node"} as JSON to this file descriptor
     #[arg(long, value_name = "N")]

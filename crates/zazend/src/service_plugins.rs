@@ -11,6 +11,8 @@ use zazen_plugins::{HostOptions, PluginConfig, PluginReport, Plugins};
 
 /// How long a plug-in may take to load and to initialise.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Shorter silences of a plug-in's process say nothing: it gives a sign of life each second.
+const SILENCE_SECONDS_MIN: u64 = 3;
 /// What `--plugin FILE` may end in, for the daemon's own process.
 const IN_PROCESS: &str = ":in-process";
 /// The program of isolated plug-ins' processes: this one, also if its file has been replaced since.
@@ -23,6 +25,7 @@ pub struct PluginTable {
     path: PathBuf,
     isolate: Option<bool>,
     call_timeout_seconds: Option<f64>,
+    silence_seconds: Option<u64>,
     memory: Option<String>,
     open_files: Option<u64>,
     processes: Option<u32>,
@@ -33,13 +36,26 @@ fn refuse(path: &Path, why: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Config, format!("plugin {}: {why}", path.display()))
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
+/// The file of a plug-in: a path, or the bare name of one that comes with Zazen.
+fn locate(path: &Path) -> Result<PathBuf> {
+    if let Some(name) = path.to_str().filter(|name| !name.contains(['/', '.'])) {
+        let library = format!("libzazen_{name}.so");
+        return zazen_env::installed::find_library(&library).ok_or_else(|| {
+            let folders: Vec<String> =
+                zazen_env::installed::library_folders().iter().map(|at| at.display().to_string()).collect();
+            let looked = folders.join(", ");
+            refuse(
+                path,
+                format!("no {library} in {looked}; a plug-in of your own is named by its path, ./{name}"),
+            )
+        });
+    }
     std::path::absolute(path).map_err(|error| refuse(path, "cannot be made absolute").caused_by(error))
 }
 
 impl PluginTable {
     fn config(&self) -> Result<PluginConfig> {
-        let path = absolute(&self.path)?;
+        let path = locate(&self.path)?;
         let size = |name: &str, text: &Option<String>| {
             let parsed = text.as_ref().map(|text| byte_size::parse(text)).transpose();
             parsed.map_err(|error| error.within(format!("plugin {}: {name}", path.display())))
@@ -54,6 +70,12 @@ impl PluginTable {
         if let Some(seconds) = self.call_timeout_seconds {
             config.call_timeout = Duration::try_from_secs_f64(seconds)
                 .map_err(|_| refuse(&path, "call_timeout_seconds: give a number of seconds, or 0"))?;
+        }
+        if let Some(seconds) = self.silence_seconds {
+            if seconds < SILENCE_SECONDS_MIN {
+                return Err(refuse(&path, format!("silence_seconds: give at least {SILENCE_SECONDS_MIN}")));
+            }
+            config.silence = Duration::from_secs(seconds);
         }
         if let Some(processes) = self.processes {
             config.process_count =
@@ -82,7 +104,7 @@ pub fn plugin_configs(flags: &[String], file: &[PluginTable]) -> Result<Vec<Plug
             Some(path) => (path, false),
             None => (flag.as_str(), true),
         };
-        Ok(PluginConfig { isolate, ..PluginConfig::new(absolute(Path::new(path))?) })
+        Ok(PluginConfig { isolate, ..PluginConfig::new(locate(Path::new(path))?) })
     });
     configs.collect()
 }
@@ -137,13 +159,15 @@ mod tests {
     #[test]
     fn settings_come_from_the_file_or_the_flags() {
         let text = "[[plugin]]\npath = \"/a.so\"\n[[plugin]]\npath = \"/b.so\"\nisolate = true\nmemory = \"1G\"\n\
-                    open_files = 64\ncall_timeout_seconds = 0.5\nprocesses = 8\nsegments = \"1M\"\n";
+                    open_files = 64\ncall_timeout_seconds = 0.5\nsilence_seconds = 3\nprocesses = 8\n\
+                    segments = \"1M\"\n";
         let configs = from_toml(text).unwrap();
         assert_eq!(configs[0], PluginConfig::new("/a.so".into()));
         let expected = PluginConfig {
             memory_bytes: Some(1 << 30),
             open_files: Some(64),
             call_timeout: Duration::from_millis(500),
+            silence: Duration::from_secs(3),
             process_count: 8,
             segment_bytes_max: 1 << 20,
             ..PluginConfig::new("/b.so".into())
@@ -156,10 +180,22 @@ mod tests {
     }
 
     #[test]
+    fn a_bare_name_is_a_plug_in_that_comes_with_zazen() {
+        let error = plugin_configs(&["nosuch:in-process".to_owned()], &[]).unwrap_err().to_string();
+        assert!(error.contains("no libzazen_nosuch.so in ") && error.contains("./nosuch"), "{error}");
+        let here = std::env::current_exe().unwrap().with_file_name("libzazen_unittest.so");
+        std::fs::write(&here, "").unwrap();
+        let found = plugin_configs(&["unittest".to_owned()], &[]);
+        std::fs::remove_file(&here).unwrap();
+        assert_eq!(found.unwrap()[0].path, here);
+    }
+
+    #[test]
     fn bad_settings_are_named() {
         for (text, says) in [
             ("memory = \"much\"", "memory"),
             ("call_timeout_seconds = -1", "call_timeout_seconds"),
+            ("silence_seconds = 2", "at least 3"),
             ("isolate = false\nopen_files = 64", "isolate"),
             ("open_files = 3", "at least 16"),
             ("isolated = true", "isolated"),

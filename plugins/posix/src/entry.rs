@@ -145,7 +145,13 @@ impl Answer for i64 {
 
 /// Runs a function's body for the caller's session: errors become -1 and errno, so do panics (EIO).
 pub(crate) fn answer<T: Answer>(body: impl FnOnce(&Arc<Session>) -> Outcome<T>) -> T {
-    guarded(|| body(&session_here()?))
+    guarded(|| {
+        let session = session_here()?;
+        match session.acts_as() {
+            None => body(&session),
+            Some(identity) => crate::identity::acting_as(identity, || body(&session)),
+        }
+    })
 }
 
 /// The same without a session.

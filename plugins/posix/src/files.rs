@@ -465,8 +465,8 @@ pub(crate) unsafe extern "C" fn px_truncate(dir: c_int, path: *const c_char, siz
             return checked(unsafe { libc::ftruncate64(fd, size) });
         }
         let fd = base.fd(path)?;
-        // SAFETY: a path that lives for the call.
         if fd == libc::AT_FDCWD {
+            // SAFETY: a path that lives for the call.
             return checked(unsafe { libc::truncate64(path.as_ptr(), size) });
         }
         // There is no truncateat(2): by the directory's name in /proc.

@@ -4,18 +4,48 @@
 //! dropped; only the calling thread is changed (raw system calls: glibc's would change all threads).
 
 use crate::entry::{Outcome, caller, caller_groups};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_long;
+use std::sync::{Arc, LazyLock};
 
 fn own_uid() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { libc::geteuid() }
+    /// A daemon stays who it is; asking the kernel for every call would cost as much as the rest of a small one.
+    static OWN: LazyLock<u32> = LazyLock::new(|| {
+        // SAFETY: no arguments.
+        unsafe { libc::geteuid() }
+    });
+    *OWN
 }
 
 /// Whether this daemon can act for that user.
 pub(crate) fn may_serve(uid: u32) -> Outcome<()> {
     let own = own_uid();
     if own == 0 || own == uid { Ok(()) } else { Err(libc::EPERM) }
+}
+
+/// A user, with what counts for files.
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+}
+
+thread_local! {
+    /// As whom the process goes on whose call this thread is running.
+    static INSTEAD: RefCell<Option<Arc<Identity>>> = const { RefCell::new(None) };
+}
+
+/// Runs a call of a process that is another user by now than the one who connected.
+pub(crate) fn acting_as<T>(identity: Arc<Identity>, call: impl FnOnce() -> T) -> T {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            INSTEAD.set(None);
+        }
+    }
+    let _reset = Reset;
+    INSTEAD.set(Some(identity));
+    call()
 }
 
 /// The thread acts as the caller while this lives.
@@ -27,21 +57,30 @@ pub(crate) struct Acting {
 /// Makes this thread the caller as far as files are concerned. Nothing is done for the daemon's own user.
 pub(crate) fn act() -> Outcome<Option<Acting>> {
     let own = own_uid();
+    if let Some(instead) = INSTEAD.take() {
+        let outcome = become_user(&instead);
+        INSTEAD.set(Some(instead));
+        return outcome.map(Some);
+    }
     let caller = caller()?;
     if caller.uid == own {
         return Ok(None);
     }
     may_serve(caller.uid)?;
+    let groups = caller_groups().or_else(|| groups_of(caller.pid, caller.uid)).unwrap_or_default();
+    become_user(&Identity { uid: caller.uid, gid: caller.gid, groups }).map(Some)
+}
+
+fn become_user(identity: &Identity) -> Outcome<Acting> {
     let mine = current_groups();
-    let theirs = caller_groups().or_else(|| groups_of(caller.pid, caller.uid)).unwrap_or_default();
-    set_groups(&theirs)?;
+    set_groups(&identity.groups)?;
     // SAFETY: numbers only; this thread only.
     let gid = unsafe {
-        let gid = libc::syscall(libc::SYS_setfsgid, c_long::from(caller.gid)) as u32;
-        libc::syscall(libc::SYS_setfsuid, c_long::from(caller.uid));
+        let gid = libc::syscall(libc::SYS_setfsgid, c_long::from(identity.gid)) as u32;
+        libc::syscall(libc::SYS_setfsuid, c_long::from(identity.uid));
         gid
     };
-    Ok(Some(Acting { groups: Some(mine), gid }))
+    Ok(Acting { groups: Some(mine), gid })
 }
 
 impl Drop for Acting {

@@ -5,6 +5,7 @@
 //! never held over a system call that can block.
 
 use crate::entry::{Outcome, answer, caller, guarded};
+use crate::identity::Identity;
 use crate::record_locks;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -50,7 +51,11 @@ type Table = Vec<Option<Arc<Description>>>;
 pub(crate) struct Session {
     /// The client's secret, and the owner of its locks.
     pub(crate) key: u64,
-    pub(crate) uid: u32,
+    pub(crate) uid: AtomicU32,
+    /// As whom the process goes on, if it said so.
+    acts_as: RwLock<Option<Arc<Identity>>>,
+    /// Whether it ever said so.
+    changed: AtomicBool,
     /// As `F_GETLK` tells others.
     pub(crate) pid: AtomicU32,
     table: RwLock<Table>,
@@ -67,7 +72,9 @@ impl Session {
     fn new(key: u64, uid: u32, pid: u32, table: Table) -> Arc<Session> {
         Arc::new(Session {
             key,
-            uid,
+            uid: uid.into(),
+            acts_as: RwLock::default(),
+            changed: false.into(),
             pid: pid.into(),
             table: RwLock::new(table),
             free: Mutex::default(),
@@ -79,6 +86,26 @@ impl Session {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// As whom the process goes on, if that isn't who connected.
+    pub(crate) fn acts_as(&self) -> Option<Arc<Identity>> {
+        if !self.changed.load(Ordering::Acquire) {
+            return None;
+        }
+        self.acts_as.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn act_as(&self, identity: Option<Arc<Identity>>) {
+        let changed = identity.is_some();
+        *self.acts_as.write().unwrap_or_else(PoisonError::into_inner) = identity;
+        self.changed.store(changed, Ordering::Release);
+    }
+
+    /// Whether that user may have a part in it, knowing its key: root's processes become others.
+    fn admits(&self, uid: u32) -> bool {
+        let own = self.uid.load(Ordering::Relaxed);
+        own == uid || own == 0
     }
 
     /// The description of that number.
@@ -160,6 +187,7 @@ struct Joined {
 
 struct Token {
     uid: u32,
+    acts_as: Option<Arc<Identity>>,
     made: Instant,
     table: Table,
 }
@@ -306,16 +334,18 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
                 if guard.sessions.contains_key(&hello.key) {
                     return Err(libc::EEXIST);
                 }
-                let table = if hello.kind == NEW {
-                    Table::new()
+                let session = if hello.kind == NEW {
+                    Session::new(hello.key, caller.uid, hello.pid, Table::new())
                 } else {
                     let token = guard.tokens.get(&hello.token).ok_or(libc::ESTALE)?;
-                    if token.uid != caller.uid {
+                    if token.uid != caller.uid && token.uid != 0 {
                         return Err(libc::EPERM);
                     }
-                    guard.tokens.remove(&hello.token).map(|token| token.table).unwrap_or_default()
+                    let token = guard.tokens.remove(&hello.token).ok_or(libc::ESTALE)?;
+                    let session = Session::new(hello.key, token.uid, hello.pid, token.table);
+                    session.act_as(token.acts_as);
+                    session
                 };
-                let session = Session::new(hello.key, caller.uid, hello.pid, table);
                 guard
                     .sessions
                     .insert(hello.key, Joined { session: session.clone(), connections: 0, exec: None });
@@ -325,11 +355,14 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
             }
             JOIN | EXEC => {
                 let joined = guard.sessions.get_mut(&hello.key).ok_or(libc::ESTALE)?;
-                if joined.session.uid != caller.uid {
+                if !joined.session.admits(caller.uid) {
                     return Err(libc::EPERM);
                 }
                 if hello.kind == EXEC {
                     joined.exec = None;
+                    // Who it is now, the kernel says.
+                    joined.session.uid.store(caller.uid, Ordering::Relaxed);
+                    joined.session.act_as(None);
                     joined.session.pid.store(hello.pid, Ordering::Relaxed);
                     pruned = Some(joined.session.clone());
                 }
@@ -358,9 +391,8 @@ pub(crate) unsafe extern "C" fn px_fork(token: *mut u64) -> c_int {
     answer(|session| {
         let table = session.table.read().unwrap_or_else(PoisonError::into_inner).clone();
         let number = random()?;
-        all()
-            .tokens
-            .insert(number, Token { uid: session.uid, made: Instant::now(), table });
+        let uid = session.uid.load(Ordering::Relaxed);
+        all().tokens.insert(number, Token { uid, acts_as: session.acts_as(), made: Instant::now(), table });
         // SAFETY: the dispatcher's memory.
         unsafe { *token = number };
         Ok(0)
@@ -381,6 +413,27 @@ pub(crate) extern "C" fn px_exec(coming: c_int) -> c_int {
         let mut all = all();
         let joined = all.sessions.get_mut(&session.key).ok_or(libc::EBADFD)?;
         joined.exec = (coming != 0).then(Instant::now);
+        Ok(0)
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_identity(uid: u32, gid: u32, groups: *const u32, count: u32) -> c_int {
+    answer(|session| {
+        if session.uid.load(Ordering::Relaxed) != 0 {
+            return Err(libc::EPERM);
+        }
+        let groups = match count {
+            0 => &[],
+            // SAFETY: the dispatcher's array of that length.
+            _ => unsafe { std::slice::from_raw_parts(groups, count as usize) },
+        };
+        session.act_as(Some(Arc::new(Identity { uid, gid, groups: groups.to_vec() })));
         Ok(0)
     })
 }

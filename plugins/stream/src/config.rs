@@ -1,6 +1,7 @@
 //! How a stream was asked for, and whether it can be.
 
 use crate::integrate::Element;
+use crate::packet::TIME_MAX;
 use crate::ring::{Deal, Pressure, Shape};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
@@ -95,8 +96,8 @@ impl Config {
             self.slots = if slots.is_finite() { slots.clamp(0.0, 1e9) as u32 } else { 0 };
         }
         within(u64::from(self.slots), 2, SLOTS_MAX)?;
-        // Beyond it, times of samples would leave 64 bits.
-        let first_max = u64::MAX / self.block_samples() / 2;
+        // Beyond it, no packet can come.
+        let first_max = TIME_MAX / self.block_samples();
         if self.block_first != u64::MAX {
             within(self.block_first, 0, first_max)?;
         }

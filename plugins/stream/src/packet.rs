@@ -14,6 +14,8 @@
 pub const HEADER_BYTES: usize = 24;
 /// Nothing follows: the station has ended.
 pub const END: u16 = 1;
+/// Later times are nobody's: numbers of blocks and samples that are counted on from it stay within 64 bits.
+pub const TIME_MAX: u64 = 1 << 62;
 const MAGIC: &[u8; 4] = b"ZST1";
 
 /// A packet's header.
@@ -32,7 +34,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads one; `None` if it is none.
+    /// Reads one; `None` if it is none, or of a time beyond [`TIME_MAX`].
     pub fn take(from: &[u8]) -> Option<Header> {
         let bytes: &[u8; HEADER_BYTES] = from.first_chunk()?;
         let [m0, m1, m2, m3, s0, s1, f0, f1, rest @ ..] = *bytes;
@@ -45,7 +47,7 @@ impl Header {
             bytes: u32::from_le_bytes([b0, b1, b2, b3]),
             tag: u32::from_le_bytes([g0, g1, g2, g3]),
         };
-        (&[m0, m1, m2, m3] == MAGIC && flags & !END == 0).then_some(header)
+        (&[m0, m1, m2, m3] == MAGIC && flags & !END == 0 && header.time <= TIME_MAX).then_some(header)
     }
 
     /// Its bytes.
@@ -78,5 +80,8 @@ mod tests {
         let mut flags = golden;
         flags[7] = 1;
         assert_eq!(Header::take(&flags), None);
+        let of = |time| Header { time, ..header };
+        assert_eq!(Header::take(&of(TIME_MAX).put()), Some(of(TIME_MAX)));
+        assert_eq!(Header::take(&of(TIME_MAX + 1).put()), None);
     }
 }

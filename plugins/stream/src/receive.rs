@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,8 +21,15 @@ const BATCH: usize = 32;
 /// The largest datagram, and what the kernel joins at most (UDP_GRO).
 const DATAGRAM_BYTES: usize = 65_536;
 const TCP_BUFFER_BYTES: usize = 512 << 10;
-/// TCP connections of a stream, at most.
+/// TCP connections of a stream at once, at most.
 const CONNECTIONS_MAX: usize = 64;
+/// A receiver that found few datagrams rests, so that one call and one awakening bring many: for as long as a quarter
+/// of the socket's buffer lasts at this rate …
+const REST_BYTES_PER_S: f64 = 12.5e9;
+/// … at most so long …
+const REST_MAX: Duration = Duration::from_micros(500);
+/// … and not at all if that would be shorter than a timer's error.
+const REST_MIN: Duration = Duration::from_micros(50);
 /// Batches between two looks at the thread's clock.
 const CLOCK_EVERY: u32 = 64;
 
@@ -121,7 +128,9 @@ impl Stream {
                 clock.look(&stream.tally);
             })
             .map_err(|error| number(&error))?;
-        lock(&self.receivers.threads).push(thread);
+        let mut threads = lock(&self.receivers.threads);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
         Ok(())
     }
 }
@@ -260,7 +269,15 @@ fn piece_bytes(message: &libc::msghdr) -> Option<usize> {
     None
 }
 
+/// How long a receiver whose socket's buffer has so many bytes rests when there is little to do.
+fn rest(buffer_bytes: u64) -> Option<Duration> {
+    let lasts = Duration::from_secs_f64(buffer_bytes as f64 / 4.0 / REST_BYTES_PER_S);
+    (lasts >= REST_MIN).then(|| lasts.min(REST_MAX))
+}
+
 fn receive_datagrams(stream: &Arc<Stream>, socket: &UdpSocket) {
+    let granted = get_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
+    let rest = rest(granted as u64);
     let mut batch = Batch { buffers: vec![0; BATCH * DATAGRAM_BYTES], controls: vec![[0; 4]; BATCH] };
     let mut clock = Clock::default();
     while !stream.is_shut() {
@@ -277,6 +294,9 @@ fn receive_datagrams(stream: &Arc<Stream>, socket: &UdpSocket) {
         });
         take_datagrams(stream, datagrams);
         clock.batch(&stream.tally);
+        if let Some(rest) = rest.filter(|_| sizes.len() < BATCH / 2) {
+            std::thread::sleep(rest);
+        }
     }
     clock.look(&stream.tally);
 }
@@ -306,14 +326,21 @@ fn take_datagrams<'a>(stream: &Stream, datagrams: impl Iterator<Item = &'a [u8]>
 }
 
 fn accept(stream: &Arc<Stream>, listener: &TcpListener) {
-    let mut connections = 0;
+    let open = Arc::new(AtomicUsize::new(0));
     while !stream.is_shut() {
         let connection = listener.accept();
-        if connections == CONNECTIONS_MAX {
+        if open.load(Ordering::Relaxed) == CONNECTIONS_MAX {
             drop(connection);
         } else if let Ok((connection, _)) = connection {
-            let work = move |stream: &Arc<Stream>| receive_bytes(stream, connection);
-            connections += usize::from(stream.spawn(work).is_ok());
+            open.fetch_add(1, Ordering::Relaxed);
+            let its = open.clone();
+            let work = move |stream: &Arc<Stream>| {
+                receive_bytes(stream, connection);
+                its.fetch_sub(1, Ordering::Relaxed);
+            };
+            if stream.spawn(work).is_err() {
+                open.fetch_sub(1, Ordering::Relaxed);
+            }
             continue;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -397,4 +424,17 @@ fn take_packets(stream: &Stream, bytes: &[u8]) -> Option<usize> {
         return None;
     }
     Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_large_buffers_let_a_receiver_rest() {
+        assert_eq!(rest(2 * 212_992), None);
+        assert_eq!(rest(2 * (64 << 20)), Some(REST_MAX));
+        let some = rest(12 << 20).expect("a quarter of it lasts a while");
+        assert!(some > REST_MIN && some < REST_MAX);
+    }
 }

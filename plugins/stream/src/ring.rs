@@ -410,7 +410,7 @@ impl Ring {
     }
 
     /// Blocks that may not be done, the oldest first.
-    fn recent(&self) -> impl Iterator<Item = u64> {
+    fn recent(&self) -> impl Iterator<Item = u64> + use<> {
         let from = self.next.saturating_sub(self.slots.len() as u64);
         let old: Vec<u64> = self.overdue.range(..from).copied().collect();
         old.into_iter().chain(from..self.next)

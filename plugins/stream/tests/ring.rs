@@ -48,7 +48,8 @@ impl Model {
     /// The block that lies where this one should.
     fn occupant(&self, shape: &Shape, number: u64) -> Option<u64> {
         let room = u64::from(shape.slots);
-        let same = self.blocks.iter().filter(|(other, block)| *other % room == number % room && block.has_slot);
+        let same =
+            self.blocks.iter().filter(|(other, block)| *other % room == number % room && block.has_slot);
         same.map(|(other, _)| *other).max()
     }
 

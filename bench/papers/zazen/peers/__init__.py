@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import packages
 from cluster import ROOT, BenchError, Cluster, call
-
-from . import packages
 
 # What is fetched once and kept between runs.
 KEPT = ROOT / "target" / "bench-peers"

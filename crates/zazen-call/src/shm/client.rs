@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, Kind};
-use zazen_wire::shm::{BELL, ENTRIES_MAX, Entry, Span, FDS, Offer, Op, Place, Record};
+use zazen_wire::shm::{BELL, ENTRIES_MAX, Entry, FDS, Offer, Op, Place, Record, Span};
 
 /// A client sleeps on its futex for so long, then on the socket, where it also hears of the daemon's death.
 const NAP: Duration = Duration::from_millis(20);

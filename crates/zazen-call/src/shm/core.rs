@@ -13,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
-use zazen_wire::shm::{BELL, Span, FDS, Op, Record};
+use zazen_wire::shm::{BELL, FDS, Op, Record, Span};
 
 /// How long a lane sleeps on its futex before it looks whether its client is gone, or goes cold.
 pub(crate) const NAP: Duration = Duration::from_millis(50);
@@ -152,8 +152,11 @@ impl Core {
 
     /// The call is over; the reply has been posted.
     pub(crate) fn end(&mut self) {
-        self.lingering.extend(self.input.grant.take());
-        self.lingering.extend(self.output.grant.take());
+        let grants = self.input.grant.take().into_iter().chain(self.output.grant.take());
+        self.lingering.extend(grants.map(|mut grant| {
+            grant.end_turn();
+            grant
+        }));
     }
 
     fn grant_input(&mut self, span: Span) -> Result<(), Fault> {
@@ -202,6 +205,9 @@ impl Core {
                 }
                 self.input.left -= piece.bytes;
                 self.input.ready.push_back(piece);
+                if let Some(grant) = self.input.grant.as_mut().filter(|_| self.input.left == 0) {
+                    grant.end_turn();
+                }
                 Ok(())
             }
             Op::Credit => match self.output.in_flight.pop_front() {

@@ -1,15 +1,27 @@
 //! Who gets pool memory when, as pure state machines: a daemon's budget, first come first served and in turn between
 //! clients; and which parts of one region are taken.
 //!
+//! A *transfer* is a call's streaming through granted memory. Only so many are under way at a time: the others wait for
+//! their turn, so that a client gets what others get, wherever the kernel lets it run (ZOID's rendezvous, PPoPP'08 §3).
+//!
 //! Invariants: never more is granted than the budget; nobody overtakes (a large ask is not starved by small ones);
-//! of clients that wait, each gets one grant before any gets a second; what a client held is back when it is gone.
+//! of clients that wait, each gets one grant before any gets a second; what a client held is back when it is gone;
+//! a transfer that lasts keeps its memory, but not its place.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
-/// The daemon's budget. Clients and tickets are numbers of the user's choice, tickets unique.
+/// A transfer that takes longer no longer counts among those under way: whoever dawdles holds others up no longer.
+pub(crate) const TURN_MAX: Duration = Duration::from_millis(20);
+
+/// The daemon's budget. Clients and tickets are numbers of the user's choice, tickets unique; moments are times since one
+/// of the user's choice.
 #[derive(Debug)]
 pub(crate) struct Budget {
     free: u64,
+    transfers_max: usize,
+    /// Transfers under way, the oldest first: tickets, and when they began.
+    under_way: VecDeque<(u64, Duration)>,
     /// Asks that wait, by client, the oldest first.
     waiting: BTreeMap<u64, VecDeque<(u64, u64)>>,
     /// Clients that wait, the next one first.
@@ -17,21 +29,55 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(bytes: u64) -> Budget {
-        Budget { free: bytes, waiting: BTreeMap::new(), turns: VecDeque::new() }
+    pub(crate) fn new(bytes: u64, transfers_max: usize) -> Budget {
+        Budget {
+            free: bytes,
+            transfers_max,
+            under_way: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            turns: VecDeque::new(),
+        }
     }
 
     pub(crate) fn free(&self) -> u64 {
         self.free
     }
 
-    /// Takes `bytes` at once if nobody waits and there are so many.
+    /// What the ask that is next wants; 0 if nobody waits.
+    fn next_bytes(&self) -> u64 {
+        let queue = self.turns.front().and_then(|client| self.waiting.get(client));
+        queue.and_then(|queue| queue.front()).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// Whether those that wait do so for memory, not for their turn.
+    pub(crate) fn is_short(&self) -> bool {
+        self.next_bytes() > self.free
+    }
+
+    /// Takes `bytes` to keep, if there are so many beside what the next transfer waits for.
     pub(crate) fn try_take(&mut self, bytes: u64) -> bool {
-        let can = self.turns.is_empty() && bytes <= self.free;
+        let can = self.next_bytes().saturating_add(bytes) <= self.free;
         if can {
             self.free -= bytes;
         }
         can
+    }
+
+    /// Begins transfer `ticket` with `bytes` at once, if nobody waits, there are so many, and it may.
+    pub(crate) fn try_begin(&mut self, ticket: u64, bytes: u64, now: Duration) -> bool {
+        let can = self.turns.is_empty() && bytes <= self.free && self.has_place(now);
+        if can {
+            self.free -= bytes;
+            self.under_way.push_back((ticket, now));
+        }
+        can
+    }
+
+    fn has_place(&mut self, now: Duration) -> bool {
+        while self.under_way.front().is_some_and(|(_, since)| now.saturating_sub(*since) >= TURN_MAX) {
+            self.under_way.pop_front();
+        }
+        self.under_way.len() < self.transfers_max
     }
 
     /// Puts an ask at the end of its client's queue; [`Budget::serve`] says when it is granted.
@@ -43,8 +89,8 @@ impl Budget {
         queue.push_back((ticket, bytes));
     }
 
-    /// Grants what can be granted now; the tickets, in order.
-    pub(crate) fn serve(&mut self) -> Vec<u64> {
+    /// Begins what can begin now; the tickets, in order.
+    pub(crate) fn serve(&mut self, now: Duration) -> Vec<u64> {
         let mut granted = Vec::new();
         while let Some(client) = self.turns.front().copied() {
             let Some(queue) = self.waiting.get_mut(&client) else {
@@ -56,17 +102,21 @@ impl Budget {
                 self.waiting.remove(&client);
                 continue;
             };
-            if bytes > self.free {
+            if bytes > self.free || !self.has_place(now) {
                 break;
             }
             self.free -= bytes;
+            self.under_way.push_back((ticket, now));
             granted.push(ticket);
-            queue.pop_front();
             self.turns.pop_front();
-            if queue.is_empty() {
-                self.waiting.remove(&client);
-            } else {
-                self.turns.push_back(client);
+            // `has_place` needed all of the budget meanwhile.
+            if let Some(queue) = self.waiting.get_mut(&client) {
+                queue.pop_front();
+                if queue.is_empty() {
+                    self.waiting.remove(&client);
+                } else {
+                    self.turns.push_back(client);
+                }
             }
         }
         granted
@@ -81,6 +131,11 @@ impl Budget {
                 self.turns.retain(|waiting| *waiting != client);
             }
         }
+    }
+
+    /// All of transfer `ticket` has moved; its memory is still taken.
+    pub(crate) fn end_turn(&mut self, ticket: u64) {
+        self.under_way.retain(|(under_way, _)| *under_way != ticket);
     }
 
     /// Granted bytes come back.
@@ -124,9 +179,13 @@ impl Units {
 mod tests {
     use super::*;
 
+    /// Any number of transfers, at no time in particular.
+    const MANY: usize = usize::MAX;
+    const NOW: Duration = Duration::ZERO;
+
     #[test]
     fn grants_go_in_turn_between_clients_and_in_order_within() {
-        let mut budget = Budget::new(10);
+        let mut budget = Budget::new(10, MANY);
         assert!(budget.try_take(10));
         // Client 1 floods; 2 and 3 come later and ask once each.
         for ticket in 0..5 {
@@ -134,44 +193,44 @@ mod tests {
         }
         budget.ask(2, 20, 5);
         budget.ask(3, 30, 5);
-        assert!(!budget.try_take(0), "nobody overtakes those that wait");
+        assert!(!budget.try_begin(99, 0, NOW), "nobody overtakes those that wait");
         let mut order = Vec::new();
         for _ in 0..7 {
             budget.give_back(5);
-            order.extend(budget.serve());
+            order.extend(budget.serve(NOW));
         }
         assert_eq!(order, [0, 20, 30, 1, 2, 3, 4]);
     }
 
     #[test]
     fn a_large_ask_is_not_starved() {
-        let mut budget = Budget::new(10);
+        let mut budget = Budget::new(10, MANY);
         assert!(budget.try_take(6));
         budget.ask(1, 1, 10);
         budget.ask(2, 2, 1);
-        assert!(budget.serve().is_empty());
+        assert!(budget.serve(NOW).is_empty());
         budget.give_back(6);
-        assert_eq!(budget.serve(), [1]);
+        assert_eq!(budget.serve(NOW), [1]);
         budget.give_back(10);
-        assert_eq!(budget.serve(), [2]);
+        assert_eq!(budget.serve(NOW), [2]);
         assert_eq!(budget.free(), 9);
     }
 
     #[test]
     fn cancelled_asks_hold_nobody_up() {
-        let mut budget = Budget::new(4);
+        let mut budget = Budget::new(4, MANY);
         budget.ask(1, 1, 100);
         budget.ask(2, 2, 4);
-        assert!(budget.serve().is_empty());
+        assert!(budget.serve(NOW).is_empty());
         budget.cancel(1, 1);
         budget.cancel(1, 1);
-        assert_eq!(budget.serve(), [2]);
+        assert_eq!(budget.serve(NOW), [2]);
     }
 
     /// Sixty-four greedy clients on a small budget: nobody is ever two grants ahead of a client that waits.
     #[test]
     fn greedy_clients_get_the_same() {
-        let mut budget = Budget::new(8);
+        let mut budget = Budget::new(8, MANY);
         let mut held = VecDeque::new();
         let mut got = [0u64; 64];
         for client in 0..64u64 {
@@ -181,7 +240,7 @@ mod tests {
         }
         let mut random = 0x9e37_79b9_7f4a_7c15u64;
         while got.iter().sum::<u64>() < 6400 {
-            for ticket in budget.serve() {
+            for ticket in budget.serve(NOW) {
                 got[(ticket / 1000) as usize] += 1;
                 held.push_back(1 + (ticket / 1000 + ticket % 1000) % 4);
             }
@@ -195,6 +254,40 @@ mod tests {
             let index = (random % held.len() as u64) as usize;
             budget.give_back(held.remove(index).unwrap());
         }
+    }
+
+    #[test]
+    fn transfers_wait_for_their_turn_and_memory_that_is_kept_does_not() {
+        let mut budget = Budget::new(100, 2);
+        assert!(budget.try_begin(1, 10, NOW) && budget.try_begin(2, 10, NOW));
+        assert!(!budget.try_begin(3, 10, NOW), "two are under way");
+        budget.ask(3, 3, 10);
+        budget.ask(4, 4, 10);
+        assert!(budget.serve(NOW).is_empty() && !budget.is_short());
+        assert!(budget.try_take(60) && !budget.try_take(11), "what the next transfer needs stays");
+        budget.end_turn(1);
+        budget.end_turn(1);
+        assert_eq!(budget.serve(NOW), [3], "its turn has ended, though its memory is still taken");
+        assert_eq!(budget.free(), 10);
+        budget.give_back(10);
+        budget.end_turn(2);
+        assert_eq!(budget.serve(NOW), [4]);
+    }
+
+    #[test]
+    fn who_dawdles_loses_its_place_and_nothing_else() {
+        let mut budget = Budget::new(100, 1);
+        assert!(budget.try_begin(1, 10, NOW));
+        budget.ask(2, 2, 10);
+        budget.ask(3, 3, 10);
+        let almost = TURN_MAX - Duration::from_nanos(1);
+        assert!(budget.serve(almost).is_empty());
+        assert_eq!(budget.serve(TURN_MAX), [2], "one place, one transfer");
+        assert_eq!(budget.free(), 80);
+        // The one that dawdled ends: that makes no second place.
+        budget.end_turn(1);
+        assert!(budget.serve(TURN_MAX).is_empty());
+        assert_eq!(budget.serve(2 * TURN_MAX), [3]);
     }
 
     #[test]

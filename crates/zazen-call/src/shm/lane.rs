@@ -24,7 +24,7 @@ use zazen_wire::Message;
 use zazen_wire::codec::Reader;
 use zazen_wire::handshake as wire_handshake;
 use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, Kind};
-use zazen_wire::shm::{ENTRY_BYTES, Entry, Span, Op, POOL_GIVE, POOL_TAKE, Place, Record};
+use zazen_wire::shm::{ENTRY_BYTES, Entry, Op, POOL_GIVE, POOL_TAKE, Place, Record, Span};
 
 /// Threads that spin for a client's next request, of all servers of this process.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
@@ -280,9 +280,7 @@ impl Lane {
         let region = &locked.port.region;
         let mut used = 0;
         let piece = |entry: &Entry| match (entry, data) {
-            (Entry::Pool(span), _) => {
-                InputPiece::at(region.pointer(*span).cast_const(), span.bytes as usize)
-            }
+            (Entry::Pool(span), _) => InputPiece::at(region.pointer(*span).cast_const(), span.bytes as usize),
             (Entry::Data(bytes), None) => InputPiece::Streamed(*bytes),
             (Entry::Data(bytes), Some(start)) => {
                 let piece = InputPiece::at(start.wrapping_add(used), *bytes as usize);

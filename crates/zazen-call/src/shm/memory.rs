@@ -4,25 +4,29 @@
 //! whoever died where; a grant is memory of its own client's region only.
 
 use crate::shm::ShmLimits;
-use crate::shm::grants::{Budget, Units};
+use crate::shm::grants::{Budget, TURN_MAX, Units};
 use crate::shm::region::Region;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::shm::{Span, LANE_HEAD_BYTES, LanePlaces, Offer, REGION_VERSION, SLOT_BYTES};
+use zazen_wire::shm::{LANE_HEAD_BYTES, LanePlaces, Offer, REGION_VERSION, SLOT_BYTES, Span};
 
 /// What is granted is a multiple of so much.
 const UNIT_BYTES: u64 = 64 << 10;
 /// Slots of a ring.
 const SLOTS: u32 = 64;
 
+/// A turn comes, however many wait: nobody holds a place for long. Memory may not, so its patience is the caller's.
+const TURN_PATIENCE: Duration = Duration::from_secs(2);
+
 /// One daemon's budget of granted bytes.
 pub(crate) struct Treasury {
     state: Mutex<State>,
-    changed: Condvar,
+    began: Instant,
     regions: AtomicU64,
     bytes: u64,
 }
@@ -32,15 +36,21 @@ struct State {
     last_ticket: u64,
     /// Tickets granted whose askers have not looked yet.
     granted: BTreeSet<u64>,
+    /// Who waits for which ticket.
+    waiting: BTreeMap<u64, Thread>,
 }
 
 impl Treasury {
     pub(crate) fn new(limits: &ShmLimits) -> Treasury {
-        let state =
-            State { budget: Budget::new(limits.budget_bytes), last_ticket: 0, granted: BTreeSet::new() };
+        let state = State {
+            budget: Budget::new(limits.budget_bytes, limits.transfers_max),
+            last_ticket: 0,
+            granted: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+        };
         Treasury {
             state: Mutex::new(state),
-            changed: Condvar::new(),
+            began: Instant::now(),
             regions: AtomicU64::new(0),
             bytes: limits.budget_bytes,
         }
@@ -56,41 +66,60 @@ impl Treasury {
         self.bytes - self.state().budget.free()
     }
 
-    /// Takes `bytes` for `client`, in its turn, waiting at most so long.
-    fn take(&self, client: u64, bytes: u64, patience: Duration) -> bool {
+    /// Takes `bytes` to keep, if they are to be had now.
+    fn take(&self, bytes: u64) -> bool {
+        self.state().budget.try_take(bytes)
+    }
+
+    /// Takes `bytes` for a transfer of `client`'s, in its turn; the transfer's ticket. Waits at most so long for memory.
+    fn begin(&self, client: u64, bytes: u64, patience: Duration) -> Option<u64> {
         let mut state = self.state();
-        if state.budget.try_take(bytes) {
-            return true;
-        }
-        if patience.is_zero() {
-            return false;
-        }
         state.last_ticket += 1;
         let ticket = state.last_ticket;
+        if state.budget.try_begin(ticket, bytes, self.began.elapsed()) {
+            return Some(ticket);
+        }
+        if patience.is_zero() {
+            return None;
+        }
         state.budget.ask(client, ticket, bytes);
-        let until = Instant::now() + patience;
-        loop {
+        state.waiting.insert(ticket, std::thread::current());
+        let start = Instant::now();
+        let granted = loop {
             self.serve(&mut state);
             if state.granted.remove(&ticket) {
-                return true;
+                break true;
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let patience = if state.budget.is_short() { patience } else { TURN_PATIENCE };
+            let left = patience.saturating_sub(start.elapsed());
             if left.is_zero() {
                 state.budget.cancel(client, ticket);
-                // Whoever waited behind may have its turn now.
-                self.serve(&mut state);
-                return false;
+                break false;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+            drop(state);
+            // Places that dawdlers lose are nobody's to tell of: whoever waits looks for itself.
+            std::thread::park_timeout(left.min(TURN_MAX));
+            state = self.state();
+        };
+        state.waiting.remove(&ticket);
+        // Whoever waited behind may have its turn now.
+        self.serve(&mut state);
+        granted.then_some(ticket)
     }
 
     fn serve(&self, state: &mut State) {
-        let granted = state.budget.serve();
-        if !granted.is_empty() {
-            state.granted.extend(granted);
-            self.changed.notify_all();
+        for ticket in state.budget.serve(self.began.elapsed()) {
+            state.granted.insert(ticket);
+            if let Some(thread) = state.waiting.get(&ticket) {
+                thread.unpark();
+            }
         }
+    }
+
+    fn end_turn(&self, ticket: u64) {
+        let mut state = self.state();
+        state.budget.end_turn(ticket);
+        self.serve(&mut state);
     }
 
     fn give_back(&self, bytes: u64) {
@@ -181,11 +210,11 @@ impl Pool {
         let bytes = bytes.min(self.limits.staging_bytes_max()).next_multiple_of(UNIT_BYTES);
         let units = (bytes / UNIT_BYTES) as usize;
         let first = self.state().units.take(units)?;
-        if !self.treasury.take(self.client, bytes, patience) {
+        let Some(ticket) = self.treasury.begin(self.client, bytes, patience) else {
             self.state().units.give_back(first, units);
             return None;
-        }
-        Some(Grant { pool: Arc::clone(self), first, units })
+        };
+        Some(Grant { pool: Arc::clone(self), first, units, ticket: Some(ticket) })
     }
 
     /// Pool memory for the client's own use, if there is some at once.
@@ -203,7 +232,7 @@ impl Pool {
         let units = (bytes / UNIT_BYTES) as usize;
         let mut state = self.state();
         let first = state.units.take(units).ok_or_else(short)?;
-        if !self.treasury.take(self.client, bytes, Duration::ZERO) {
+        if !self.treasury.take(bytes) {
             state.units.give_back(first, units);
             return Err(short());
         }
@@ -229,10 +258,7 @@ impl Pool {
             }
             _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!(
-                    "{} bytes at {} of the pool are not this caller's to give back",
-                    span.bytes, span.at
-                ),
+                format!("{} bytes at {} of the pool are not this caller's to give back", span.bytes, span.at),
             )),
         }
     }
@@ -299,16 +325,26 @@ pub(crate) struct Grant {
     pool: Arc<Pool>,
     first: usize,
     units: usize,
+    /// While its transfer counts among those under way.
+    ticket: Option<u64>,
 }
 
 impl Grant {
     pub(crate) fn span(&self) -> Span {
         self.pool.units_span(self.first, self.units)
     }
+
+    /// All bytes have moved: it is another's turn.
+    pub(crate) fn end_turn(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.pool.treasury.end_turn(ticket);
+        }
+    }
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
+        self.end_turn();
         self.pool.state().units.give_back(self.first, self.units);
         self.pool.treasury.give_back(self.span().bytes);
     }

@@ -41,10 +41,13 @@ pub struct ShmLimits {
     pub pool_bytes: u64,
     /// Bytes granted at any time, to all callers together.
     pub budget_bytes: u64,
+    /// Calls that stream at a time; others wait for their turn, first come first served and in turn between callers.
+    pub transfers_max: usize,
 }
 
 impl Default for ShmLimits {
-    /// 8 lanes, 4 KiB inline, 64 KiB eager, pieces of 256 KiB, 32 MiB of pool for each caller, 256 MiB for all.
+    /// 8 lanes, 4 KiB inline, 64 KiB eager, pieces of 256 KiB, 32 MiB of pool for each caller, 256 MiB for all; twice as
+    /// many streams as CPUs, so that one moves bytes while another waits to be woken.
     fn default() -> ShmLimits {
         ShmLimits {
             enabled: true,
@@ -54,6 +57,7 @@ impl Default for ShmLimits {
             chunk_bytes: 256 << 10,
             pool_bytes: 32 << 20,
             budget_bytes: 256 << 20,
+            transfers_max: 2 * cpus_online(),
         }
     }
 }
@@ -69,6 +73,9 @@ impl ShmLimits {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Config, format!("shared memory: {what}")));
         if self.lanes_max == 0 || self.lanes_max > 64 {
             return refuse("a caller's lanes must be 1 to 64");
+        }
+        if self.transfers_max == 0 {
+            return refuse("at least one call must be able to stream");
         }
         if self.inline_bytes > 8064 {
             return refuse("inline bytes are at most 8064, a ring's slots");

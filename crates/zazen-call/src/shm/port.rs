@@ -225,33 +225,40 @@ impl Port {
         if self.is_ready()? {
             return Ok(true);
         }
-        let budget = if may_spin { self.spin.budget(!self.cpu_differs()) } else { Duration::ZERO };
-        let start = Instant::now();
-        if !budget.is_zero() && !self.woke && self.spin_for(start, budget)? {
-            self.spin.hit();
-            return Ok(true);
+        // On one CPU nobody spins, and the clock is not even asked: a wait is to cost its system call alone.
+        let start = (may_spin && self.cpu_differs()).then(Instant::now);
+        if let Some(start) = start {
+            let budget = self.spin.budget(self.woke);
+            if !budget.is_zero() && self.spin_for(start, budget)? {
+                self.spin.hit();
+                return Ok(true);
+            }
         }
+        let mut slept: Option<Instant> = None;
+        let mut left = sleep_max;
         // A peer that scribbles over the word which this end sleeps on keeps it from sleeping; not for long.
         for _ in 0..SLEEPS_MAX {
-            let left = sleep_max.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Ok(false);
-            }
             self.my_word().store(ON_FUTEX, Ordering::Relaxed);
             fault::point();
             fence(Ordering::SeqCst);
             let ready = self.is_ready();
-            if matches!(ready, Ok(false)) {
-                sleep_on(self.my_word(), ON_FUTEX, left);
-            }
+            let in_vain = matches!(ready, Ok(false)) && !sleep_on(self.my_word(), ON_FUTEX, left);
             self.my_word().store(AWAKE, Ordering::Relaxed);
             if ready? || self.is_ready()? {
-                if !budget.is_zero() {
+                if let Some(start) = start {
                     self.spin.missed(start.elapsed());
                 }
                 return Ok(true);
             }
-            if self.end == End::Client && self.is_closed() {
+            if in_vain && let Some(start) = start {
+                self.spin.missed(start.elapsed());
+            }
+            if in_vain || (self.end == End::Client && self.is_closed()) {
+                return Ok(false);
+            }
+            let since = *slept.get_or_insert_with(Instant::now);
+            left = sleep_max.saturating_sub(since.elapsed());
+            if left.is_zero() {
                 return Ok(false);
             }
         }

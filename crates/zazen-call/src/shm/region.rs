@@ -79,8 +79,7 @@ impl Region {
     pub(crate) fn populate(&self, span: Span) {
         let start = self.pointer(span);
         // SAFETY: the range lies in the mapping (checked by `pointer`); the advice changes no contents.
-        let _ =
-            unsafe { rustix::mm::madvise(start.cast(), span.bytes as usize, Advice::LinuxPopulateWrite) };
+        let _ = unsafe { rustix::mm::madvise(start.cast(), span.bytes as usize, Advice::LinuxPopulateWrite) };
     }
 
     /// The beginning of `span`; panics if that is not within.
@@ -131,14 +130,14 @@ impl Drop for Region {
     }
 }
 
-/// Sleeps while `word` is `value`, at most so long; returns early for any reason.
-pub(crate) fn sleep_on(word: &AtomicU32, value: u32, at_most: Duration) {
+/// Sleeps while `word` is `value`, at most so long; returns early for any reason. False: so long it was.
+pub(crate) fn sleep_on(word: &AtomicU32, value: u32, at_most: Duration) -> bool {
     let timeout = futex::Timespec {
         tv_sec: at_most.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: at_most.subsec_nanos().into(),
     };
     // Without the private flag: the other end is another process.
-    let _ = futex::wait(word, futex::Flags::empty(), value, Some(&timeout));
+    futex::wait(word, futex::Flags::empty(), value, Some(&timeout)) != Err(rustix::io::Errno::TIMEDOUT)
 }
 
 /// Wakes whoever sleeps on `word`.

@@ -1,6 +1,9 @@
 //! Whether to spin for the other end's answer, and for how long: pure, fed with what waits came to.
 //!
-//! A spin pays if the other end runs on another CPU and answers soon; on one CPU it keeps the other end from running.
+//! A spin pays if the other end runs on another CPU and answers soon; on one CPU it keeps the other end from running. What
+//! an end sees of a wait in which it slept is longer than the answer took: its own wake is part of it, and the other end's
+//! if that slept, too. So two ends that both sleep look slow to each other, though neither would be if both were awake:
+//! waits that two wakes can explain make an end more patient, up to a bound, before it gives up.
 
 use std::time::Duration;
 
@@ -8,6 +11,10 @@ use std::time::Duration;
 const BUDGET_FIRST: Duration = Duration::from_micros(5);
 /// No spin is longer: a sleep and its wake cost about as much.
 const BUDGET_MAX: Duration = Duration::from_micros(50);
+/// A short call and two wakes of idle CPUs take at most so long.
+const TWO_WAKES: Duration = Duration::from_micros(120);
+/// What a wake takes, about: a shorter spin for an end that had to be woken is in vain.
+const WAKE: Duration = Duration::from_micros(30);
 /// So many spins in vain, one after another, end spinning …
 const MISSES_MAX: u32 = 8;
 /// … but for one wait in so many, which looks whether times have changed.
@@ -28,16 +35,17 @@ impl Default for Spin {
 }
 
 impl Spin {
-    /// How long the next wait may spin; zero for not at all.
-    pub(crate) fn budget(&mut self, same_cpu: bool) -> Duration {
+    /// How long the next wait may spin, for an end that was awake or had to be woken; zero for not at all.
+    pub(crate) fn budget(&mut self, woken: bool) -> Duration {
         self.waits = self.waits.wrapping_add(1);
-        if same_cpu {
-            return Duration::ZERO;
-        }
-        if self.misses >= MISSES_MAX && !self.waits.is_multiple_of(PROBE_EVERY) {
-            return Duration::ZERO;
-        }
-        self.budget
+        let budget = if self.misses < MISSES_MAX {
+            self.budget
+        } else if self.waits.is_multiple_of(PROBE_EVERY) {
+            BUDGET_MAX
+        } else {
+            Duration::ZERO
+        };
+        if woken && budget < WAKE { Duration::ZERO } else { budget }
     }
 
     /// The answer came while spinning.
@@ -45,15 +53,16 @@ impl Spin {
         self.misses = 0;
     }
 
-    /// The spin was in vain; the answer came after `waited` in all.
+    /// The spin was in vain, or there was none; the answer was seen after `waited` in all.
     pub(crate) fn missed(&mut self, waited: Duration) {
         if waited <= BUDGET_MAX {
-            // A little more patience would have been rewarded: most of this wait was our own falling asleep.
+            // The longest spin would have seen it.
+            self.budget = BUDGET_MAX;
+            self.misses = self.misses.min(MISSES_MAX - 1);
+        } else if waited <= TWO_WAKES && self.budget < BUDGET_MAX {
             self.budget = (self.budget * 2).min(BUDGET_MAX);
-            self.misses = self.misses.saturating_sub(1);
         } else {
             self.misses = self.misses.saturating_add(1);
-            self.budget = (self.budget / 2).max(BUDGET_FIRST);
         }
     }
 }
@@ -62,14 +71,16 @@ impl Spin {
 mod tests {
     use super::*;
 
+    const US: Duration = Duration::from_micros(1);
+
     #[test]
     fn it_starts_short_ends_after_misses_and_probes() {
         let mut spin = Spin::default();
-        assert_eq!(spin.budget(true), Duration::ZERO, "never on one CPU");
+        assert_eq!(spin.budget(true), Duration::ZERO, "who is asleep is not there in 5 µs");
         assert_eq!(spin.budget(false), BUDGET_FIRST);
         for _ in 0..MISSES_MAX {
             assert!(!spin.budget(false).is_zero());
-            spin.missed(Duration::from_millis(1));
+            spin.missed(1000 * US);
         }
         let tries = (0..10 * PROBE_EVERY).filter(|_| !spin.budget(false).is_zero()).count();
         assert_eq!(tries, 10);
@@ -82,10 +93,52 @@ mod tests {
         let mut spin = Spin::default();
         for _ in 0..20 {
             assert!(!spin.budget(false).is_zero());
-            spin.missed(Duration::from_micros(30));
+            spin.missed(30 * US);
         }
-        assert_eq!(spin.budget(false), BUDGET_MAX);
-        spin.missed(Duration::from_millis(1));
-        assert!(spin.budget(false) < BUDGET_MAX);
+        assert_eq!(spin.budget(true), BUDGET_MAX, "an end that was woken is there by then");
+    }
+
+    #[test]
+    fn what_takes_longer_than_any_spin_is_given_up() {
+        for waited in [60 * US, 119 * US, 130 * US] {
+            let mut spin = Spin::default();
+            let mut spins = 0;
+            for _ in 0..1000 {
+                spins += u32::from(!spin.budget(false).is_zero());
+                spin.missed(waited);
+            }
+            assert!(spins <= 4 + MISSES_MAX + 1000 / PROBE_EVERY + 1, "{waited:?}: {spins} spins");
+        }
+    }
+
+    /// Two ends that call and answer: each wait of one depends on whether the other slept.
+    #[test]
+    fn two_ends_that_sleep_wake_up_to_each_other() {
+        for (work, wake) in [(US, 25 * US), (12 * US, 27 * US), (20 * US, 20 * US)] {
+            let (mut client, mut daemon) = (Spin::default(), Spin::default());
+            for spin in [&mut client, &mut daemon] {
+                (0..2 * MISSES_MAX).for_each(|_| spin.missed(10_000 * US));
+            }
+            let (mut daemon_sleeps, mut slow) = (true, 0);
+            for _ in 0..1000 {
+                let answer = work + if daemon_sleeps { wake } else { Duration::ZERO };
+                let spun = client.budget(daemon_sleeps);
+                let client_sleeps = spun < answer;
+                if client_sleeps {
+                    client.missed(answer + wake)
+                } else {
+                    client.hit()
+                }
+                let next = US + if client_sleeps { wake } else { Duration::ZERO };
+                daemon_sleeps = daemon.budget(client_sleeps) < next;
+                if daemon_sleeps {
+                    daemon.missed(next + wake)
+                } else {
+                    daemon.hit()
+                }
+                slow += u32::from(client_sleeps || daemon_sleeps);
+            }
+            assert!(slow < 150, "work {work:?}, wake {wake:?}: {slow} of 1000 calls with a sleep");
+        }
     }
 }

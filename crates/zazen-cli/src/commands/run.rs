@@ -13,6 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::installed;
 use zazen_wire::Message;
 use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, plugins_fn};
@@ -33,7 +34,7 @@ const SETTINGS_BYTES_MAX: usize = 4095;
   zazen run --forward /data --direct -- sqlite3 /data/db # real descriptors: mmap and io_uring work
   zazen run --forward /data --sockets -- ./receive       # internet sockets are the far side's, too
 
-The daemon needs the posix plug-in: zazend --plugin libzazen_posix.so …
+The daemon needs the posix plug-in: zazend --plugin posix …
 docs/forwarding.md says what is forwarded, and what can't be.")]
 pub(crate) struct Run {
     /// What to forward: a folder's path, here and at the far side; may be given several times
@@ -57,7 +58,7 @@ pub(crate) struct Run {
     /// End the program when something reaches a forwarded descriptor past the library: for tests
     #[arg(long)]
     abort_on_escape: bool,
-    /// The preload library [default: beside this program, or in ../lib]
+    /// The preload library [default: as installed with this program]
     #[arg(long, value_name = "FILE", env = "ZAZEN_PRELOAD", hide_env = true)]
     library: Option<PathBuf>,
     /// The program and its arguments
@@ -87,7 +88,10 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
         return Err(start(command.exec()));
     };
     let key = arguments.key.as_ref().ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("--node {node} needs the cluster key: --key FILE, or $ZAZEN_KEY"))
+        Error::new(
+            ErrorKind::Config,
+            format!("--node {node} needs the cluster key: --key FILE, or $ZAZEN_KEY"),
+        )
     })?;
     let key = ClusterKey::from_file(key)?;
     ask_for_plugin(&mut Connection::tcp(node, &key, &Identity::of_this_process(), PATIENCE)?)?;
@@ -102,9 +106,10 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
 fn ask_for_plugin(connection: &mut Connection) -> Result<()> {
     connection.set_timeout(Some(PATIENCE));
     let about = About { plugin: POSIX, generation: 0 }.encode();
-    connection.call(service::PLUGINS, plugins_fn::PING, &about, &[]).map(|_| ()).map_err(|error| {
-        error.within("forwarding needs the posix plug-in (zazend --plugin libzazen_posix.so)")
-    })
+    connection
+        .call(service::PLUGINS, plugins_fn::PING, &about, &[])
+        .map(|_| ())
+        .map_err(|error| error.within("forwarding needs the posix plug-in (zazend --plugin posix)"))
 }
 
 /// The prefixes as the preload library reads them.
@@ -129,7 +134,10 @@ fn settings(forward: &[OsString]) -> Result<OsString> {
         }
     }
     if all.len() > SETTINGS_BYTES_MAX {
-        return Err(refuse(&forward[0], format!("all prefixes together have more than {SETTINGS_BYTES_MAX} bytes")));
+        return Err(refuse(
+            &forward[0],
+            format!("all prefixes together have more than {SETTINGS_BYTES_MAX} bytes"),
+        ));
     }
     Ok(OsString::from_vec(all))
 }
@@ -161,19 +169,21 @@ fn plain(given: &OsStr, path: &[u8], here: bool) -> Result<Vec<u8>> {
 }
 
 fn library(given: Option<&Path>) -> Result<PathBuf> {
-    let exe = std::env::current_exe().unwrap_or_default();
-    let folder = exe.parent().unwrap_or(Path::new("/"));
-    let candidates = match given {
-        Some(given) => vec![given.to_owned()],
-        None => vec![folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)],
+    let found = match given {
+        Some(given) => given.canonicalize().ok(),
+        None => installed::find_library(LIBRARY).and_then(|path| path.canonicalize().ok()),
     };
-    let found = candidates.iter().find_map(|path| path.canonicalize().ok());
     found.ok_or_else(|| {
-        let looked: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
-        Error::new(
-            ErrorKind::NotFound,
-            format!("the preload library is not at {}; name it with --library", looked.join(" or ")),
-        )
+        let looked = match given {
+            Some(given) => given.display().to_string(),
+            None => installed::library_folders()
+                .iter()
+                .map(|folder| folder.join(LIBRARY).display().to_string())
+                .collect::<Vec<_>>()
+                .join(" or "),
+        };
+        let text = format!("the preload library is not at {looked}; name it with --library");
+        Error::new(ErrorKind::NotFound, text)
     })
 }
 

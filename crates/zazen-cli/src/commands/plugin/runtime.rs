@@ -6,22 +6,10 @@ use zazen_core::{Error, Result};
 
 const LIBRARY: &str = "libzazen_stub.so";
 
-/// `$ZAZEN_STUB_LIBRARY`; beside this program; in a `lib` folder beside its folder, of a Python environment too.
+/// `$ZAZEN_STUB_LIBRARY`, or what was installed with this program.
 fn find() -> Option<PathBuf> {
     let named = std::env::var_os("ZAZEN_STUB_LIBRARY").filter(|name| !name.is_empty());
-    if let Some(named) = named {
-        return Some(named.into());
-    }
-    let program = std::env::current_exe().ok()?;
-    let folder = program.parent()?;
-    let lib = folder.parent()?.join("lib");
-    let pythons = std::fs::read_dir(&lib).into_iter().flatten().flatten();
-    let pythons = pythons.map(|python| python.path().join("site-packages/zazen/lib"));
-    [folder.to_path_buf(), lib.clone()]
-        .into_iter()
-        .chain(pythons)
-        .map(|folder| folder.join(LIBRARY))
-        .find(|library| library.is_file())
+    named.map(PathBuf::from).or_else(|| zazen_env::installed::find_library(LIBRARY))
 }
 
 /// Copies the library into `folder`; where there is none, the loopback runtime is still there.

@@ -11,12 +11,13 @@ const SET_UID_OR_GID: u32 = 0o6000;
 
 /// Refuses (`Unsupported`) what the loader would start without the library.
 pub(crate) fn can_be_preloaded(program: &Path) -> Result<()> {
-    let refuse = |why: &str| {
-        Err(Error::new(ErrorKind::Unsupported, format!("program {}: {why}", program.display())))
-    };
+    let refuse =
+        |why: &str| Err(Error::new(ErrorKind::Unsupported, format!("program {}: {why}", program.display())));
     let Ok(mut file) = File::open(program) else { return Ok(()) };
     if file.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & SET_UID_OR_GID != 0) {
-        return refuse("is set-user-id or set-group-id: the loader preloads nothing into such; run a copy without the bit");
+        return refuse(
+            "is set-user-id or set-group-id: the loader preloads nothing into such; run a copy without the bit",
+        );
     }
     let mut head = [0; 64];
     if file.read_exact(&mut head).is_err() || &head[..4] != b"\x7fELF" {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 
 import measure
@@ -25,6 +26,15 @@ code { background: var(--soft); padding: 0 .25em; }
 .mark { font-weight: 700; white-space: nowrap; } nav a { margin-right: .75rem; }
 """
 MARKS = {True: "✓ holds", False: "✗ missed", None: "– not judged"}
+
+
+@dataclass
+class Heading:
+    """What a page is about: title, a paragraph in which {machine} is replaced, what bounds a ratio here."""
+
+    title: str
+    about: str
+    ceiling: str
 
 
 def _text(value: object) -> str:
@@ -82,17 +92,17 @@ def _figure(figure: Figure) -> str:
     )
 
 
-def _summary(figures: list[Figure]) -> str:
+def _summary(figures: list[Figure], ceiling: str) -> str:
     rows = [
         [summary.what, summary.paper, summary.ours, summary.ceiling]
         for figure in figures
         for summary in figure.summaries
     ]
-    columns = ["", "the paper", "here", "what links and disks allow here"]
+    columns = ["", "the paper", "here", ceiling]
     return _table(Table("Summary", columns, ["", "", "", ""], rows)) if rows else ""
 
 
-def write(out: Path, order: list[str]) -> Path:
+def write(out: Path, order: list[str], heading: Heading) -> Path:
     """Make `out/index.html` of the figures stored in `out`; those of `order` first, in that order."""
     figures = [load(out / f"{key}.json") for key in order if (out / f"{key}.json").is_file()]
     links = "".join(f'<a href="#{figure.key}">{_text(figure.title.split(":")[0])}</a>' for figure in figures)
@@ -104,12 +114,8 @@ def write(out: Path, order: list[str]) -> Path:
     page.write_text(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Zazen: the paper's evaluation, run again</title><style>{STYLE}</style></head><body>"
-        f"<h1>Zazen: the paper's evaluation, run again</h1>"
-        f"<p>The figures of “Accelerating Parallel Analysis of Scientific Simulation Data via Zazen” (FAST "
-        f"2010, §5) as commands, on one machine ({machine}): nodes are network namespaces with shaped links "
-        f"and throttled disks. Compare ratios, not megabytes per second. Medians; smallest and largest in "
-        f"brackets.</p>"
-        f"<nav>{links}</nav>{absent}{_summary(figures)}{body}</body></html>\n"
+        f"<title>{_text(heading.title)}</title><style>{STYLE}</style></head><body>"
+        f"<h1>{_text(heading.title)}</h1><p>{_text(heading.about.format(machine=machine))}</p>"
+        f"<nav>{links}</nav>{absent}{_summary(figures, heading.ceiling)}{body}</body></html>\n"
     )
     return page

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cluster import BenchError, say
+from process import BenchError, say
 
 # Debian's maintainer scripts ask this program before they start a service; 101 says no.
 POLICY = Path("/usr/sbin/policy-rc.d")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the library that streams.py needs: the client generated from stream.h, and a runtime.
 
-    python build.py --out build                # libstream.so, whose calls go to a daemon
-    python build.py --out build --loopback     # libstream.so that runs the plug-in in its own process
+    python make_library.py --out build              # libstream.so, whose calls go to a daemon
+    python make_library.py --out alone --loopback   # libstream.so that runs the plug-in beside it in its own process
 
 Needs a C compiler and the program `zazen`; prints the library's path.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADER = ROOT / "plugins" / "stream" / "stream.h"
 
 
-def build(out, loopback=False, zazen="zazen", cc=None):
+def make(out, loopback=False, zazen="zazen", cc=None):
     """The library's path."""
     out = Path(out)
     sdk, generated = out / "sdk", out / "generated"
@@ -39,7 +40,7 @@ def build(out, loopback=False, zazen="zazen", cc=None):
 
 
 def installed(name):
-    """A library of Zazen's: beside the plug-in that $ZAZEN_STREAM_PLUGIN names, installed with Python's package, or what
+    """A library of Zazen's: beside the plug-in that $ZAZEN_STREAM_PLUGIN names, in Python's package, or what
     cargo built last. None if it is nowhere."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = [target / profile / name for profile in ("release", "debug")]
@@ -51,7 +52,7 @@ def installed(name):
 
 
 def plugin():
-    """The plug-in: $ZAZEN_STREAM_PLUGIN, the one installed with Python's package, or what cargo built last."""
+    """The plug-in: $ZAZEN_STREAM_PLUGIN, the one of Python's package, or what cargo built last."""
     found = os.environ.get("ZAZEN_STREAM_PLUGIN") or installed("libzazen_stream.so")
     if found is None:
         raise FileNotFoundError(
@@ -69,7 +70,10 @@ def main():
     parser.add_argument("--zazen", default="zazen", help="the program (default: zazen, on the PATH)")
     arguments = parser.parse_args()
     try:
-        print(build(arguments.out, arguments.loopback, arguments.zazen))
+        library = make(arguments.out, arguments.loopback, arguments.zazen)
+        if arguments.loopback:
+            shutil.copy(plugin(), arguments.out)
+        print(library)
     except subprocess.CalledProcessError as error:
         sys.stderr.write(error.stdout + error.stderr)
         return 1
