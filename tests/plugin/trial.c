@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,7 +37,25 @@ int trial_init(const struct zazen_host *host) {
     return host != zazen_plugin_host();
 }
 
-void trial_fini(void) { zazen_plugin_host()->log(ZAZEN_LOG_INFO, "trial fini"); }
+/* User buffers that were made and not freed yet. */
+static int32_t held;
+
+static void *keep(void *buffer) {
+    if (buffer != NULL)
+        __atomic_fetch_add(&held, 1, __ATOMIC_RELAXED);
+    return buffer;
+}
+
+static void *let_go(const void *buffer) {
+    __atomic_fetch_sub(&held, 1, __ATOMIC_RELAXED);
+    return (void *)(uintptr_t)buffer;
+}
+
+void trial_fini(void) {
+    char line[100];
+    snprintf(line, sizeof line, "trial fini, %d user buffers left", __atomic_load_n(&held, __ATOMIC_RELAXED));
+    zazen_plugin_host()->log(ZAZEN_LOG_INFO, line);
+}
 
 void trial_attach(const struct zazen_caller *caller) {
     count(1, 1);
@@ -90,29 +109,29 @@ int trial_lines(const void **from, const uint64_t *bytes, void **to, uint64_t *r
     return lines;
 }
 
-void *trial_sum_allocate_cb(uint64_t bytes) { return bytes == 13 ? NULL : malloc(bytes + 1); }
+void *trial_sum_allocate_cb(uint64_t bytes) { return bytes == 13 ? NULL : keep(malloc(bytes + 1)); }
 
 void trial_sum_release_cb(void *buffer, int32_t status) {
     (void)status;
-    free(buffer);
+    free(let_go(buffer));
 }
 
 uint64_t trial_sum(const void *bytes, uint64_t size) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < size; i++)
         sum += ((const unsigned char *)bytes)[i];
-    free((void *)(uintptr_t)bytes);
+    free(let_go(bytes));
     return sum;
 }
 
 static void completed(int32_t status, void *buffer) {
     count(4, 1);
     __atomic_store_n(&counts[5], status, __ATOMIC_RELAXED);
-    zazen_plugin_host()->release(buffer);
+    zazen_plugin_host()->release(let_go(buffer));
 }
 
 int trial_pattern(void *bytes, uint64_t *size) {
-    unsigned char *buffer = zazen_plugin_host()->allocate(*size);
+    unsigned char *buffer = keep(zazen_plugin_host()->allocate(*size));
     (void)bytes;
     if (buffer == NULL)
         return -1;
@@ -179,10 +198,24 @@ int trial_lie_stream(int how, void *bytes, uint64_t *size) {
     (void)bytes;
     if (how == 4)
         return 0;
-    buffer = zazen_plugin_host()->allocate(*size);
+    buffer = keep(zazen_plugin_host()->allocate(*size));
     zazen_plugin_host()->register_userbuf(buffer, completed, buffer);
     *size += how == 1;
     return 0;
+}
+
+/* The socket over which this process and its daemon talk: a plug-in has no business with it. */
+static int control_socket(void) {
+    for (int fd = 3; fd < 1024; fd++) {
+        int kind = 0;
+        socklen_t size = sizeof kind;
+        struct ucred peer;
+        socklen_t peer_size = sizeof peer;
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &size) == 0 && kind == SOCK_SEQPACKET &&
+            getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) == 0 && peer.pid == getppid())
+            return fd;
+    }
+    return -1;
 }
 
 static int deeper(volatile char *above) {
@@ -205,6 +238,13 @@ int trial_die(const char *how) {
         kill(getpid(), SIGKILL);
     if (strcmp(how, "stack") == 0)
         return deeper((volatile char *)"");
+    if (strcmp(how, "nonsense") == 0 && send(control_socket(), "\0nonsense", 9, MSG_NOSIGNAL) == 9)
+        sleep(3600);
+    if (strcmp(how, "half") == 0 && send(control_socket(), "\1\"Al", 5, MSG_NOSIGNAL) == 5)
+        sleep(3600);
+    if (strcmp(how, "babble") == 0)
+        while (send(control_socket(), "\0\"Alive\"", 8, MSG_NOSIGNAL) == 8) {
+        }
     if (strcmp(how, "sleep") == 0)
         sleep(3600);
     while (strcmp(how, "hang") == 0 && forever) {

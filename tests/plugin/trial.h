@@ -65,7 +65,8 @@ int trial_lie(int how /* in:obj */, char *text /* out:str:max=8 */, uint32_t *va
 int trial_lie_stream(int how /* in:obj */, void *bytes /* out:arr:size=+1:zerocopy:userbuf */,
                      uint64_t *count /* inout:ptr */);
 
-/* segv, abort, exit, _exit, kill, stack, hang, sleep. */
+/* segv, abort, exit, _exit, kill, stack, hang, sleep; and what it could tell the daemon in its process's name:
+ * nonsense, half (a message), babble (without end). */
 int trial_die(const char *how /* in:str */);
 /* Takes memory, and touches it, or descriptors, until there is no more, or so much. */
 int64_t trial_leak(const char *what /* in:str */, uint64_t units /* in:obj */);

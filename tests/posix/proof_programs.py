@@ -72,7 +72,7 @@ PROGRAMS = {
     "shell": Program(
         """for i in $(seq 40); do echo line $i >> log; done; exec 7<>log; read -u 7 a; echo "$a"; echo more >&7; exec 7>&-; wc log
         while read -r l; do case $l in *3*) echo "$l" >> three;; esac; done < log; cat three; (echo sub; (exec >>log; echo deep)); tail -1 log
-        set -C; echo x > log || echo noclobber; set +C; trap 'echo bye >> trapped' EXIT; for j in 1 2 3 4; do (echo $j > p$j; cat p$j) & done; wait
+        set -C; echo x > log || echo noclobber; set +C; trap 'echo bye >> trapped' EXIT; for j in 1 2 3 4; do (echo $j > p$j; cat p$j >/dev/null) & done; wait
         cat p1 p2 p3 p4; cat <<< here > h; cat h; { echo o; echo e >&2; } > both 2>&1; cat both; cd ..; cd - >/dev/null; pushd . >/dev/null; popd >/dev/null
         printf '%s\\n' *; bash -c 'echo $PPID > ppid; test -s ppid' && echo child; exec 3< log 4< log; read -u 3 x; read -u 4 y; echo "$x $y"
         echo 'echo script $1' > s; chmod +x s; ./s arg; . ./s; mapfile -t m < log; echo ${#m[@]}; coproc cat; echo co >&"${COPROC[1]}"; read -u "${COPROC[0]}" z; echo $z"""

@@ -65,6 +65,8 @@ def wrong_sizes(fd: int, allocate, free) -> list:
         got = libc.pread(fd, address, size, 13)
         if got != size // 2 or ctypes.string_at(address, got) != data[:got]:
             wrong.append(("short", size, got))
+        if ctypes.string_at(address + size // 2, size - size // 2) != b"\x55" * (size - size // 2):
+            wrong.append(("what was not read", size))
         free(address, size + 100)
     return wrong
 

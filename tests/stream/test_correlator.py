@@ -19,7 +19,7 @@ import sky as skies
 import streams
 import sums
 import zazen.testing
-from conftest import EXAMPLE, check_sums, config, wait_for_ports, wait_until
+from observation import EXAMPLE, check_sums, config, wait_for_ports, wait_until
 
 CORRELATOR = EXAMPLE / "correlator.py"
 BLOCKS = 24

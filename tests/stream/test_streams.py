@@ -12,7 +12,7 @@ import pytest
 import sky as skies
 import streams
 import sums
-from conftest import SKY, check_sums, config, wait_until
+from observation import SKY, check_sums, config, wait_until
 
 PACKETS = 32 * SKY.block_packets
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from host import Daemon, workplace
 from result import Figure, Goal, Summary, Table
-from throughput import Contender, Grid
+from throughput import KIB, Contender, Grid
 
 if TYPE_CHECKING:
     from evaluation import Context
@@ -52,11 +52,17 @@ def run(context: Context) -> Figure:
             else:
                 figure.skipped.append("forwarded /dev/zero: libzazen_posix.so is not there; `make install`")
             directions = {"stream-write": "To the far side", "stream-read": "From the far side"}
-            grid = Grid(figure, contenders, directions, [CLIENTS], 0.2, repeats=context.repeats)
+            notes = [
+                "From the pool: bytes are where both ends see them; nobody copies or reads them. The others copy."
+            ]
+            grid = Grid(figure, contenders, directions, [CLIENTS], 0.2, repeats=context.repeats, notes=notes)
             found = grid.measure(context)
             more = Figure("fig4", "", "", "")
-            several = Grid(more, contenders[:3], {"stream-write": "Writing, by the number of clients"}, [1, 32], 0.2,
-                           repeats=max(3, context.repeats - 2))  # fmt: skip
+            some = [4 * KIB, 64 * KIB, 1024 * KIB]
+            counts = {"stream-write": "Writing, by the number of clients"}
+            several = Grid(
+                more, contenders[:3], counts, [1, 32], 0.2, some, repeats=max(3, context.repeats - 2)
+            )
             several.measure(context)
             figure.tables += more.tables
     sizes = grid.sizes

@@ -1,18 +1,19 @@
-/* forward_ops.c: one operation of an unmodified program, again and again, and how long each took. It knows nothing of
- * Zazen but by --pool: run it as it is, or under `zazen run --forward`.
+/* forward_ops.c: one operation of an unmodified program, again and again, and how long each took. It knows
+ * nothing of Zazen but by --pool: run it as it is, or under `zazen run --forward`.
  *
  *   forward_ops PATH OPERATION BYTES COUNT [OPTION…]
- *     PATH                a file; made, and as long as 64 MiB or 4 × BYTES, unless the operation is a local one
- *     OPERATION           pwrite, pread: of BYTES bytes, one piece of the file after another
- *                         write, read: at the file's own offset
- *                         open: open and close; stat, fstat: of PATH
- *                         fstat-local, read-local, pread-local: as above, told apart by name only: PATH is a local file
- *                         getpid: what a call costs that nobody stands before
- *     COUNT               so many are counted, after a tenth as many that are not
- *     --with FILE         opened before and kept open: a forwarded descriptor, while local ones are measured
- *     --pool              the bytes are in memory shared with the daemon (zazen_forward_allocate)
- *     --cpu N             on this CPU
- *     --batch N           N operations are timed as one (default 1; 256 for getpid and the local ones)
+ *     PATH           a file; made, of 64 MiB or 4 × BYTES, unless the operation is a local one
+ *     OPERATION
+ *       pwrite, pread                        of BYTES bytes, one piece of the file after another
+ *       write, read                          at the file's own offset
+ *       open, stat, fstat                    open and close; of PATH
+ *       fstat-local, read-local, pread-local the same; told apart by name only: PATH is a local file
+ *       getpid                               what a call costs that nobody stands before
+ *     COUNT          so many are counted, after a tenth as many that are not
+ *     --with FILE    opened before and kept open: a forwarded descriptor, while local ones are measured
+ *     --pool         the bytes are in memory shared with the daemon (zazen_forward_allocate)
+ *     --cpu N        on this CPU
+ *     --batch N      N operations are timed as one (default 1; 256 for getpid and the local ones)
  *
  * Prints one line of JSON; times are of one operation in nanoseconds. */
 #define _GNU_SOURCE
@@ -25,9 +26,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum what { PWRITE, PREAD, WRITE, READ, OPEN, STAT, FSTAT, FSTAT_LOCAL, READ_LOCAL, PREAD_LOCAL, GETPID, OPERATIONS };
-static const char *const names[OPERATIONS] = {"pwrite", "pread",       "write",      "read",        "open",  "stat",
-                                              "fstat",  "fstat-local", "read-local", "pread-local", "getpid"};
+enum what {
+    PWRITE,
+    PREAD,
+    WRITE,
+    READ,
+    OPEN,
+    STAT,
+    FSTAT,
+    FSTAT_LOCAL,
+    READ_LOCAL,
+    PREAD_LOCAL,
+    GETPID,
+    OPERATIONS
+};
+static const char *const names[OPERATIONS] = {"pwrite",     "pread",       "write", "read",
+                                              "open",       "stat",        "fstat", "fstat-local",
+                                              "read-local", "pread-local", "getpid"};
 
 struct work {
     enum what what;
@@ -57,7 +72,8 @@ static ssize_t once(struct work *work) {
     int file;
     switch (work->what) {
     case PWRITE:
-        return pwrite(work->file, work->data, work->bytes, next_offset(work)) == (ssize_t)work->bytes ? 0 : -1;
+        return pwrite(work->file, work->data, work->bytes, next_offset(work)) == (ssize_t)work->bytes ? 0
+                                                                                                      : -1;
     case PREAD:
     case PREAD_LOCAL:
         return pread(work->file, work->data, work->bytes, next_offset(work)) == (ssize_t)work->bytes ? 0 : -1;
@@ -117,9 +133,10 @@ static void print(struct work *work, double *ns, uint64_t count, uint64_t calls,
     uint64_t last = count - 1;
     qsort(ns, count, sizeof *ns, order);
     printf("{\"operation\": \"%s\", \"bytes\": %zu, \"calls\": %llu, \"seconds\": %.6f, \"cpu_s\": %.6f, "
-           "\"min_ns\": %.1f, \"p10_ns\": %.1f, \"p25_ns\": %.1f, \"median_ns\": %.1f, \"p75_ns\": %.1f, \"p99_ns\": %.1f}\n",
-           names[work->what], work->bytes, (unsigned long long)calls, seconds, cpu, ns[0], ns[last / 10], ns[last / 4],
-           ns[last / 2], ns[last - last / 4], ns[last - last / 100]);
+           "\"min_ns\": %.1f, \"p10_ns\": %.1f, \"p25_ns\": %.1f, \"median_ns\": %.1f, \"p75_ns\": %.1f, "
+           "\"p99_ns\": %.1f}\n",
+           names[work->what], work->bytes, (unsigned long long)calls, seconds, cpu, ns[0], ns[last / 10],
+           ns[last / 4], ns[last / 2], ns[last - last / 4], ns[last - last / 100]);
 }
 
 int main(int argc, char **argv) {
@@ -192,6 +209,7 @@ int main(int argc, char **argv) {
         ns[i] = (double)(after - before) / (double)batch;
         before = after;
     }
-    print(&work, ns, count / batch, count / batch * batch, (double)(before - began) * 1e-9, cpu_seconds() - cpu);
+    print(&work, ns, count / batch, count / batch * batch, (double)(before - began) * 1e-9,
+          cpu_seconds() - cpu);
     return 0;
 }

@@ -59,7 +59,7 @@ def run(context: Context) -> Figure:
             variables = {WITHOUT: {}, WITH: daemon.variables_for("--forward", PREFIX)}
             for what, (operation, path, size) in CALLS.items():
                 place = file if path == "FILE" else path
-                rounds = 50_000 if context.quick else 300_000
+                rounds = 50_000 if context.quick else 150_000
                 words = [
                     programs.tool("ops"),
                     operation,

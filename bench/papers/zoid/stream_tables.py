@@ -392,21 +392,27 @@ def table_two(programs, daemon, quick, ranks):
 
 
 def per_core(programs, daemon, quick, ranks):
-    """UDP in, per core of the receiver: what its thread's CPU time says."""
+    """UDP in, by the CPU time of the receiving thread, and of the daemon with plug-in, hand-out and sums."""
     rows, rates = [], []
     for joined, what in ((1, "datagrams one by one"), (7, "sender and kernel join 7 (GSO, GRO)")):
-        values = []
+        receiver, daemons = [], []
         for _ in range(2 if quick else 5):
             outcome = run_stream(programs, daemon, "udp", 24, 1.0 if quick else 2.0, ranks, joined=joined)
             c = outcome.counters
-            values.append(c["bytes_in"] * 8 / max(1, c["receiver_cpu_ns"]))
+            receiver.append(c["bytes_in"] * 8 / max(1, c["receiver_cpu_ns"]))
+            daemons.append(c["bytes_in"] * 8e-9 / max(0.01, outcome.daemon_cpu_s))
         arrived = sum(station["arrived"] for station in c["station"])
-        rows.append([what, result.Value.of(values), arrived / max(1, c["receives"])])
-        rates.append(result.Value.of(values).median)
+        values = [result.Value.of(receiver), result.Value.of(daemons)]
+        rows.append([what, *values, arrived / max(1, c["receives"])])
+        rates.append(values[1].median)
     return result.Table(
         "UDP in, 8,192-byte packets of 16 stations to one port",
-        ["", "per core of the receiver", "packets of a system call, last run"], ["", "Gbit/s", ""], rows,
-        ["By the CPU time of the receiving thread; on loopback, part of the kernel's work is the sender's."],
+        ["", "per core of the receiver", "per core of the daemon", "packets of a system call, last run"],
+        ["", "Gbit/s", "Gbit/s", ""], rows,
+        [
+            "By the CPU time of the receiving thread, and of the daemon with all it does for the stream: receiving, "
+            "handing out, adding, sending sums. On loopback, part of the kernel's work is the sender's."
+        ],
     ), rates[0]  # fmt: skip
 
 
@@ -431,7 +437,7 @@ def measure(quick=False, ranks=4, say=print):
     figure.tables += [one, two, three]
     figure.goals.append(
         result.Goal(
-            "UDP in per core", "≥ 3 Gbit/s", f"{rate:.1f} Gbit/s", rate >= 3, "by the receiver's CPU time"
+            "UDP in per core", "≥ 3 Gbit/s", f"{rate:.1f} Gbit/s", rate >= 3, "by the daemon's CPU time"
         )
     )
     station = outcome.counters["station"][0]

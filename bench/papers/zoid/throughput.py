@@ -89,7 +89,7 @@ class Grid:
             self.figure.tables.append(Table(title, columns, units, rows, self.notes))
             self.figure.plots.append(
                 Plot(f"{self.figure.key}_{direction.replace('-', '_')}", title, "buffer size [KiB]", "GB/s",
-                     list(self.series(found, direction)), x_log=True)
+                     list(self.series(found, direction)), x_log=True, y_log=True)
             )  # fmt: skip
 
     def series(self, found: dict, direction: str) -> Iterable[Series]:

@@ -1,19 +1,27 @@
 //! What a daemon and a plug-in's worker process tell each other, over the socket that is the worker's standard
 //! input: small JSON messages, one a packet.
+//!
+//! Invariant: whatever a plug-in sends in the worker's place, the daemon waits no longer than [`REST_WAIT`] for the
+//! rest of it, and takes no more than [`MESSAGE_BYTES_MAX`].
 
 use crate::object::Description;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// The largest message: a description with many functions.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// A packet must fit into the sockets' buffers: longer messages come in several.
 const PACKET_BYTES_MAX: usize = 32 << 10;
+
+/// How long the rest of a message may take.
+const REST_WAIT: Duration = Duration::from_secs(2);
 
 /// The exit code of a worker that ended itself because a call did not end.
 pub(crate) const EXIT_HUNG: i32 = 86;
@@ -87,11 +95,32 @@ pub(crate) fn send(socket: BorrowedFd<'_>, message: &impl Serialize) -> Result<(
     Ok(())
 }
 
-/// Receives one message; `None` if the other end is gone.
+/// Whether one of them has something to read, or is closed, within that time.
+pub(crate) fn readable(fds: &[BorrowedFd<'_>], patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    let mut waits: Vec<PollFd<'_>> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match rustix::event::poll(&mut waits, Some(&wait)) {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return other.is_ok_and(|ready| ready > 0),
+        }
+    }
+}
+
+/// Receives one message; `None` if the other end is gone. Waits as long as it takes for a message's beginning only.
 pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<Option<T>> {
     let mut text = Vec::new();
     let mut packet = vec![0; PACKET_BYTES_MAX + 1];
+    let mut until = None;
     loop {
+        if let Some(until) = until
+            && !readable(&[socket], Instant::saturating_duration_since(&until, Instant::now()))
+        {
+            return Err(Error::new(ErrorKind::Protocol, "a plug-in's process broke off in a message"));
+        }
         let got = match rustix::net::recv(socket, &mut packet[..], RecvFlags::empty()) {
             Ok((0, _)) | Err(Errno::CONNRESET) => return Ok(None),
             Ok((got, _)) => got,
@@ -102,7 +131,8 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<Opt
         if packet[0] == 0 {
             break;
         }
-        if text.len() > MESSAGE_BYTES_MAX {
+        let until = *until.get_or_insert_with(|| Instant::now() + REST_WAIT);
+        if text.len() > MESSAGE_BYTES_MAX || Instant::now() > until {
             return Err(Error::new(ErrorKind::TooLarge, "a plug-in's process says too much"));
         }
     }
@@ -116,6 +146,35 @@ mod tests {
     use super::*;
     use crate::object::FunctionDescription;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn nonsense_and_half_a_message_are_errors_within_their_time() {
+        let check = |packets: &[&[u8]], says: &str| {
+            let (ours, theirs) = pair().unwrap();
+            for packet in packets {
+                rustix::net::send(&theirs, packet, SendFlags::empty()).unwrap();
+            }
+            let error = receive::<FromWorker>(ours.as_fd()).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        };
+        check(&[b"\0no JSON"], "a plug-in's process: ");
+        check(&[b"\0\"Unknown\""], "unknown variant");
+        check(&[b"\x01\"Ali"], "broke off in a message");
+    }
+
+    #[test]
+    fn a_message_without_end_is_cut() {
+        let (ours, theirs) = pair().unwrap();
+        let babbler =
+            std::thread::spawn(
+                move || {
+                    while rustix::net::send(&theirs, b"\x01 ", SendFlags::NOSIGNAL).is_ok() {}
+                },
+            );
+        assert!(receive::<FromWorker>(ours.as_fd()).is_err());
+        drop(ours);
+        babbler.join().unwrap();
+    }
 
     #[test]
     fn long_messages_come_in_one_piece() {

@@ -4,14 +4,13 @@
 //! held while anything is waited for but the lock's own condition.
 
 use crate::config::{HostOptions, PluginConfig};
-use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker};
+use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker, readable};
 use crate::object::Description;
 use crate::stats::PluginReport;
 use crate::worker::WORKER_FLAG;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -177,20 +176,6 @@ fn await_ready(control: &OwnedFd, patience: Duration) -> Result<Description> {
         Some(FromWorker::Ready(description)) => Ok(description),
         Some(FromWorker::Refused { why }) => Err(refuse(why)),
         _ => Err(refuse("its process ended while it was loaded or in its init".to_owned())),
-    }
-}
-
-fn readable(fds: &[BorrowedFd<'_>], patience: Duration) -> bool {
-    let until = Instant::now() + patience;
-    let mut waits: Vec<PollFd<'_>> =
-        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        match rustix::event::poll(&mut waits, Some(&wait)) {
-            Err(rustix::io::Errno::INTR) => {}
-            other => return other.is_ok_and(|ready| ready > 0),
-        }
     }
 }
 
@@ -384,16 +369,19 @@ fn watch_over(shared: &Shared, mut begun: Begun) -> FateKind {
     let mut fds = vec![begun.control.as_fd()];
     fds.extend(begun.process.as_ref().map(AsFd::as_fd));
     loop {
+        // Not more than one before the rest is looked at: a plug-in that babbles must not keep the daemon from stopping.
         if readable(&fds[..1], Duration::ZERO) {
             heard = Instant::now();
             match control::receive::<FromWorker>(begun.control.as_fd()) {
                 Ok(Some(FromWorker::Hung { why })) => hung = Some(why),
                 Ok(Some(_)) => {}
-                Ok(None) | Err(_) => break,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!("plug-in {}: {error}", shared.name());
+                    break;
+                }
             }
-            continue;
-        }
-        if fds.len() > 1 && readable(&fds[1..], Duration::ZERO) {
+        } else if fds.len() > 1 && readable(&fds[1..], Duration::ZERO) {
             break;
         }
         if told_to_stop.is_none() && shared.state().stopping {

@@ -388,6 +388,12 @@ hooks! {
         libc::fork()
     }
 
+    #[allow(non_snake_case)]
+    fn _Fork() -> libc::pid_t {
+        // A child has a session of its own, which fork's handlers make.
+        libc::fork()
+    }
+
     fn posix_spawn(
         pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: Arguments, environment: Arguments,

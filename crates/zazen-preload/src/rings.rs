@@ -55,6 +55,10 @@ pub(crate) struct Rings {
     waits: u32,
     /// The last post had to wake the daemon: a spin would be too short.
     woke: bool,
+    /// Pool memory that the lane keeps, through which larger data go.
+    pub(crate) stage: Option<Span>,
+    /// Calls for which the pool is not asked again, since it had none to give.
+    pub(crate) unstaged: u32,
 }
 
 /// A call over the rings.
@@ -66,6 +70,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) output: (*mut u8, usize),
     /// Whether bulk bytes may be answered at all.
     pub(crate) has_output: bool,
+    /// How many of the bulk bytes count, by what the answer says: of a small output the daemon passes on all the room.
+    pub(crate) counts: fn(&[u8]) -> usize,
     /// Bytes of payload that an answer may have.
     pub(crate) reply_max: usize,
     /// Of a call that may wait.
@@ -140,6 +146,14 @@ struct Progress<'a> {
     used_memory: bool,
 }
 
+/// What a spin came to.
+enum Spun {
+    Ready,
+    /// It began then.
+    InVain(Instant),
+    NotAtAll,
+}
+
 fn futex(word: &AtomicU32, operation: c_int, value: u32, time: Option<Duration>) {
     let pause = time.map(|time| libc::timespec {
         tv_sec: time.as_secs() as i64,
@@ -173,6 +187,8 @@ impl Rings {
             misses: 0,
             waits: 0,
             woke: false,
+            stage: None,
+            unstaged: 0,
         }
     }
 
@@ -246,6 +262,11 @@ impl Rings {
         let at = (start as usize).checked_sub(self.base as usize)? as u64;
         let span = Span { at, bytes: length as u64 };
         self.pool.holds(span).then_some(span)
+    }
+
+    /// Whether so many bytes at that place would have to be streamed: they are better staged in the pool.
+    pub(crate) fn would_stream(&self, start: *const u8, length: usize) -> bool {
+        length > self.eager_bytes && self.in_pool(start, length).is_none()
     }
 
     /// The address of a span of the pool.
@@ -371,25 +392,25 @@ impl Rings {
         }
     }
 
-    /// Spins as long as that pays. True: something came.
-    fn spin(&mut self) -> bool {
+    /// Spins as long as that pays.
+    fn spin(&mut self) -> Spun {
         self.waits = self.waits.wrapping_add(1);
         let theirs = self.counter(self.places.daemon_line() + 4).load(Ordering::Relaxed);
         let in_vain = self.misses >= MISSES_MAX && !self.waits.is_multiple_of(PROBE_EVERY);
         if self.woke || in_vain || theirs == this_cpu() {
-            return false;
+            return Spun::NotAtAll;
         }
         let start = Instant::now();
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 if self.is_ready() {
                     self.misses = 0;
-                    return true;
+                    return Spun::Ready;
                 }
                 std::hint::spin_loop();
             }
             if start.elapsed() >= self.spin {
-                return false;
+                return Spun::InVain(start);
             }
         }
     }
@@ -416,25 +437,36 @@ impl Rings {
         if tag.is_some() {
             return self.wait_on_socket(fd, buffers, tag);
         }
-        if self.spin() {
-            return Ok(());
-        }
-        let start = Instant::now();
+        let spun = match self.spin() {
+            Spun::Ready => return Ok(()),
+            Spun::InVain(start) => Some(start),
+            Spun::NotAtAll => None,
+        };
+        // The clock is looked at where it matters: a wake that comes at once is the usual end.
+        let mut since = spun;
+        let mut left = NAP;
         loop {
             let word = self.counter(self.places.client_line());
             word.store(ON_FUTEX, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            let left = NAP.saturating_sub(start.elapsed());
-            if !self.is_ready() && !left.is_zero() {
+            if !self.is_ready() {
                 futex(word, libc::FUTEX_WAIT, ON_FUTEX, Some(left));
             }
             word.store(AWAKE, Ordering::Relaxed);
-            if self.is_ready() {
+            let ready = self.is_ready();
+            if ready && spun.is_none() {
+                return Ok(());
+            }
+            let start = *since.get_or_insert_with(Instant::now);
+            if ready {
                 self.missed(start.elapsed());
                 return Ok(());
             }
+            left = NAP.saturating_sub(start.elapsed());
             if left.is_zero() || self.is_closed() {
-                self.missed(start.elapsed());
+                if spun.is_some() {
+                    self.missed(start.elapsed());
+                }
                 return self.wait_on_socket(fd, buffers, None);
             }
         }
@@ -693,7 +725,12 @@ impl Rings {
             _ => return Err(BROKEN),
         };
         if record.span.bytes > 0 {
-            self.take_output(record.span, &mut progress)?;
+            // SAFETY: the answer's bytes, as just looked.
+            let said = unsafe { std::slice::from_raw_parts(payload, payload_bytes) };
+            let counts = if header.status == 0 { (progress.ask.counts)(said) } else { 0 };
+            let left = counts.saturating_sub(progress.filled) as u64;
+            let tail = Span { at: record.span.at, bytes: record.span.bytes.min(left) };
+            self.take_output(tail, &mut progress)?;
         }
         if progress.used_memory {
             self.tell(fd, Record::of(Op::Done, progress.turn), &[0; HEADER_BYTES], &[])?;

@@ -376,6 +376,7 @@ pub(crate) fn pool_call(
         input: (std::ptr::null(), 0),
         output: nothing,
         has_output: false,
+        counts: |_| 0,
         reply_max: SMALL_BYTES,
         tag: None,
     };
@@ -410,28 +411,108 @@ pub(crate) unsafe fn exchange_in_memory(
         let nothing = Segment { pointer: std::ptr::null_mut(), bytes: 0 };
         let input = if call.in_count == 1 { *call.inputs } else { nothing };
         let output = if call.out_count == 1 { *call.outputs } else { nothing };
-        let ask = Ask {
+        let mut ask = Ask {
             service: service::PLUGINS,
             function: plugins_fn::CALL,
             payload: std::slice::from_raw_parts(payload.0, payload.1),
             input: (input.pointer.cast_const().cast(), input.bytes as usize),
             output: (output.pointer.cast(), output.bytes as usize),
             has_output: true,
+            counts: bytes_told,
             reply_max: ANSWER_HEAD_BYTES + 8 * SEGMENTS + call.reply_bytes_max as usize,
             tag: waits.tag,
         };
-        let reply = match rings.transact(fd, buffers, &ask) {
-            Ok(reply) => reply,
-            Err(Lost(status)) => return (status, false),
+        let larger = ask.input.1.max(ask.output.1);
+        let staged =
+            rings.would_stream(ask.input.0, ask.input.1) || rings.would_stream(ask.output.0, ask.output.1);
+        let stage = if staged && ask.input.1.min(ask.output.1) == 0 {
+            Stage::take(fd, rings, buffers, larger)
+        } else {
+            None
         };
-        if reply.status != 0 {
-            return (refused(reply.status), true);
+        if let Some(stage) = &stage {
+            if ask.output.1 > 0 {
+                ask.output.0 = stage.address;
+            } else {
+                std::ptr::copy_nonoverlapping(ask.input.0, stage.address, ask.input.1);
+                ask.input.0 = stage.address;
+            }
         }
-        let payload = std::slice::from_raw_parts(reply.payload, reply.payload_bytes);
-        match take_in_memory(buffers, call, payload, reply.bulk_bytes) {
-            Ok(status) => (status, true),
-            Err(status) => (status, false),
+        let (status, whole) = match rings.transact(fd, buffers, &ask) {
+            Err(Lost(status)) => return (status, false),
+            Ok(reply) if reply.status != 0 => (refused(reply.status), true),
+            Ok(reply) => {
+                let payload = std::slice::from_raw_parts(reply.payload, reply.payload_bytes);
+                match take_in_memory(buffers, call, payload, reply.bulk_bytes) {
+                    Ok(status) => (status, true),
+                    Err(status) => (status, false),
+                }
+            }
+        };
+        if let Some(stage) = stage {
+            if status == status::OK && output.bytes > 0 {
+                let come = (*call.outputs).bytes as usize;
+                std::ptr::copy_nonoverlapping(stage.address, output.pointer.cast(), come);
+            }
+            if whole && !stage.give_back(fd, rings, buffers) {
+                return (status::DISCONNECTED, false);
+            }
         }
+        (status, whole)
+    }
+}
+
+/// Bytes of output that an answer tells of.
+fn bytes_told(payload: &[u8]) -> usize {
+    match plugins::AnswerHead::take(payload) {
+        Ok((head, sizes, _)) if head.status.cast_signed() == status::OK => {
+            plugins::sizes(sizes).fold(0_u64, u64::saturating_add) as usize
+        }
+        _ => 0,
+    }
+}
+
+/// Pool memory through which a call's data go: copied once here, used in place at the other end.
+struct Stage {
+    span: Span,
+    address: *mut u8,
+}
+
+/// What a lane keeps of the pool; more is given back after the call.
+const STAGE_KEPT: usize = 256 << 10;
+/// A pool that has none to give is asked again after so many calls.
+const STAGE_AGAIN: u32 = 64;
+
+impl Stage {
+    fn take(fd: c_int, rings: &mut Rings, buffers: &mut Buffers, bytes: usize) -> Option<Stage> {
+        let kept = rings.stage.filter(|span| bytes as u64 <= span.bytes);
+        if let Some(span) = kept {
+            return rings.pool_address(span).map(|address| Stage { span, address: address.cast() });
+        }
+        if rings.unstaged > 0 {
+            rings.unstaged -= 1;
+            return None;
+        }
+        // The call's request stays where it is: only an answer is written to.
+        let wanted = bytes.max(STAGE_KEPT) as u64;
+        let Ok(span) = pool_call(fd, rings, buffers, &wanted.to_le_bytes()) else {
+            rings.unstaged = STAGE_AGAIN;
+            return None;
+        };
+        if span.bytes == STAGE_KEPT as u64 {
+            rings.stage = Some(span);
+        }
+        rings.pool_address(span).map(|address| Stage { span, address: address.cast() })
+    }
+
+    /// False: the lane is no good any more. The call's answer stays as it is: this one is empty.
+    fn give_back(self, fd: c_int, rings: &mut Rings, buffers: &mut Buffers) -> bool {
+        if rings.stage == Some(self.span) {
+            return true;
+        }
+        let words = [self.span.at.to_le_bytes(), self.span.bytes.to_le_bytes()];
+        let words = words.as_flattened();
+        pool_call(fd, rings, buffers, words).is_ok()
     }
 }
 

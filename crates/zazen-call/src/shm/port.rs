@@ -8,7 +8,7 @@
 use crate::shm::fault;
 use crate::shm::region::{Region, sleep_on, wake};
 use crate::shm::ring::{Consumer, Lie, Producer};
-use crate::shm::spin::Spin;
+use crate::shm::spin::{Spin, Yielding};
 use crate::stream::Fault;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -26,6 +26,8 @@ const ON_SOCKET: u32 = 2;
 const SLOT: u64 = SLOT_BYTES as u64;
 /// Looks at the clock once in so many looks at the ring.
 const LOOKS_PER_CLOCK: u32 = 32;
+/// How often the CPU is given up in one wait: the other end may be the second in line.
+const YIELDS: u32 = 2;
 /// Sleeps within one wait that may end for nothing.
 const SLEEPS_MAX: u32 = 64;
 
@@ -68,6 +70,7 @@ pub(crate) struct Port {
     their_line: u64,
     end: End,
     spin: Spin,
+    yielding: Yielding,
     /// The last post had to wake the other end: it needs longer than a spin.
     woke: bool,
 }
@@ -96,6 +99,7 @@ impl Port {
             their_line: lines.1,
             end,
             spin: Spin::default(),
+            yielding: Yielding::default(),
             woke: false,
         }
     }
@@ -225,8 +229,12 @@ impl Port {
         if self.is_ready()? {
             return Ok(true);
         }
-        // On one CPU nobody spins, and the clock is not even asked: a wait is to cost its system call alone.
-        let start = (may_spin && self.cpu_differs()).then(Instant::now);
+        let apart = self.cpu_differs();
+        if !apart && self.yielding.may() && self.give_way()? {
+            return Ok(true);
+        }
+        // On one CPU nobody spins.
+        let start = (may_spin && apart).then(Instant::now);
         if let Some(start) = start {
             let budget = self.spin.budget(self.woke);
             if !budget.is_zero() && self.spin_for(start, budget)? {
@@ -263,6 +271,21 @@ impl Port {
             }
         }
         Ok(false)
+    }
+
+    /// Gives the CPU up to the other end, which runs on the same. True: something came meanwhile.
+    fn give_way(&mut self) -> Result<bool, Fault> {
+        let start = Instant::now();
+        let mut ready = false;
+        for _ in 0..YIELDS {
+            std::thread::yield_now();
+            ready = self.is_ready()?;
+            if ready {
+                break;
+            }
+        }
+        self.yielding.learn(ready, start.elapsed());
+        Ok(ready)
     }
 
     fn spin_for(&mut self, start: Instant, budget: Duration) -> Result<bool, Fault> {

@@ -4,6 +4,8 @@
 //! an end sees of a wait in which it slept is longer than the answer took: its own wake is part of it, and the other end's
 //! if that slept, too. So two ends that both sleep look slow to each other, though neither would be if both were awake:
 //! waits that two wakes can explain make an end more patient, up to a bound, before it gives up.
+//!
+//! On one CPU an end can give that up to the other ([`Yielding`]) instead of sleeping: no wake is needed then.
 
 use std::time::Duration;
 
@@ -67,6 +69,51 @@ impl Spin {
     }
 }
 
+/// An answer that comes later than this after the CPU was given up was not what the CPU was given up to.
+const HANDED_OVER: Duration = Duration::from_micros(50);
+/// So often in vain, one after another, and the CPU is kept for a number of waits, …
+const VAIN_MAX: u32 = 8;
+/// … this many at first, each time twice as many, at most so many: a try in vain costs two switches, or a time slice where
+/// the CPU has other work.
+const REST_FIRST: u32 = 16;
+const REST_MAX: u32 = 1024;
+
+/// Whether to give the CPU up to an end that runs on the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Yielding {
+    vain: u32,
+    resting: u32,
+    rest: u32,
+}
+
+impl Default for Yielding {
+    fn default() -> Yielding {
+        Yielding { vain: 0, resting: 0, rest: REST_FIRST }
+    }
+}
+
+impl Yielding {
+    /// Whether the next wait may.
+    pub(crate) fn may(&mut self) -> bool {
+        let may = self.resting == 0;
+        self.resting = self.resting.saturating_sub(1);
+        may
+    }
+
+    /// What came of it: the answer, or none, after so long.
+    pub(crate) fn learn(&mut self, answered: bool, took: Duration) {
+        if answered && took <= HANDED_OVER {
+            (self.vain, self.rest) = (0, REST_FIRST);
+            return;
+        }
+        self.vain += 1;
+        if self.vain >= VAIN_MAX {
+            (self.vain, self.resting) = (0, self.rest);
+            self.rest = (2 * self.rest).min(REST_MAX);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +156,26 @@ mod tests {
             }
             assert!(spins <= 4 + MISSES_MAX + 1000 / PROBE_EVERY + 1, "{waited:?}: {spins} spins");
         }
+    }
+
+    #[test]
+    fn the_cpu_is_given_up_while_that_helps_and_ever_more_rarely_if_not() {
+        let mut yielding = Yielding::default();
+        for _ in 0..1000 {
+            assert!(yielding.may());
+            yielding.learn(true, 3 * US);
+        }
+        let mut tries = 0;
+        for _ in 0..100_000 {
+            if yielding.may() {
+                tries += 1;
+                yielding.learn(tries % 2 == 0, 3000 * US);
+            }
+        }
+        assert!((VAIN_MAX..1000).contains(&tries), "{tries}");
+        while !yielding.may() {}
+        yielding.learn(true, US);
+        assert!(yielding.may());
     }
 
     /// Two ends that call and answer: each wait of one depends on whether the other slept.

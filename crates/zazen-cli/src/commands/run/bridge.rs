@@ -13,7 +13,7 @@ use zazen_call::{Call, Caller, ClusterKey, Connection, Identity, Reply, Server, 
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::frames::service;
-use zazen_wire::plugins::{Open, plugins_fn};
+use zazen_wire::plugins::{self, AnswerHead, Open, plugins_fn};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
@@ -76,6 +76,14 @@ impl Passing {
     }
 }
 
+/// Bytes of a call's only output, by what the answer says: out of shared memory a daemon may have passed on all the
+/// room, which would then be written over what the program has there.
+fn told(payload: &[u8]) -> Option<u64> {
+    let (head, sizes, _) = AnswerHead::take(payload).ok()?;
+    let only = head.status == 0 && head.out_count == 1;
+    if only { plugins::sizes(sizes).next() } else { None }
+}
+
 impl Service for Passing {
     fn id(&self) -> u16 {
         service::PLUGINS
@@ -106,7 +114,9 @@ impl Service for Passing {
             &[IoSlice::new(&bulk)],
             &mut [IoSliceMut::new(&mut output)],
         )?;
-        output.truncate(usize::try_from(answer.bulk_bytes).unwrap_or(output.len()).min(output.len()));
+        let told = if call.function == plugins_fn::CALL { told(&answer.payload) } else { None };
+        let come = told.unwrap_or(u64::MAX).min(answer.bulk_bytes);
+        output.truncate(usize::try_from(come).unwrap_or(usize::MAX));
         Ok(Reply { payload: answer.payload, fds: answer.fds, bulk: output })
     }
 
