@@ -143,11 +143,14 @@ def test_a_busy_daemon_is_waited_for(cluster, dataset, tmp_path):
 
 
 def test_cut_off_at_any_byte(cluster, dataset, tmp_path):
-    """All connections end at a byte of the daemon's answers: in a header, in a payload, between two."""
+    """All connections end at a byte of the daemon's answers: in a header, in a payload, between two.
+
+    Answers that carry no descriptor may come by shared memory, which ends with its connection.
+    """
     with Cutter(tmp_path / "whole", cluster.sockets[0]) as whole:
         read_all(dataset, whole.path)
         total = whole.passed
-    assert total > 20_000, total
+    assert total > 10_000, total
     cuts = [0, 1, 63, 64, 65, 200, 400, 401]
     cuts += [total * part // 19 + part for part in range(1, 19)] + [total - 65, total - 1]
     for number, after in enumerate(cuts):
