@@ -146,7 +146,7 @@ X
         chmod 755 .; $PJDFSTEST -c $LOCAL/pjd.$$.toml -p .""",
         parts=pjdfstest_parts,
         stated=(
-            ("*enametoolong_path", "a path is longer where FAR is longer than PREFIX"),
+            ("symlink::enametoolong_path", "a target below a prefix is stored as the far side's, which is longer"),
             ("*::etxtbsy", "far programs run from a copy"),
             ("rmdir::ebusy", "mount(2) is not forwarded"),
             ("exit", "it counts the above"),

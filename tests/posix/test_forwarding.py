@@ -69,7 +69,7 @@ X
         """,
     "tar": """
         set -e; mkdir -p t/x/y; for i in $(seq 50); do echo $i > t/x/f$i; done; ln -s f1 t/x/l; ln t/x/f2 t/x/y/h
-        tar cf a.tar t; mkdir o; tar xf a.tar -C o; diff -r t o/t && echo same; tar czf a.tgz t; tar tzf a.tgz | wc -l
+        find t -exec touch -h -d @1000000000 {} +; tar cf a.tar --sort=name t; mkdir o; tar xf a.tar -C o; diff -r t o/t && echo same; tar czf a.tgz --sort=name t; tar tzf a.tgz | wc -l
         tar --delete -f a.tar t/x/f3; tar tf a.tar | grep -c f3$ || true; rm -rf t; tar xpf a.tar; stat -c %h t/x/y/h
         """,
     "perl": """
@@ -182,6 +182,27 @@ def test_addresses_that_are_none(daemon):
     forwarded = daemon.run(python(), "-c", code, PREFIX)
     assert forwarded.returncode == 0, forwarded.stderr
     assert forwarded.stdout == direct.stdout
+
+
+def test_paths_as_long_as_they_may_be(daemon):
+    """Also where they are longer at the far side: FAR is longer than PREFIX here."""
+    daemon.empty()
+    code = (
+        "import os,sys\n"
+        "p=sys.argv[1]\n"
+        "while len(p)<3850: p+='/'+'d'*200; os.mkdir(p)\n"
+        "f=p+'/'+'f'*(4094-len(p)); open(f,'w').write('x'); print(len(f), os.stat(f).st_size)\n"
+        "g=f[:-1]+'g'; os.rename(f,g); os.link(g,f); os.chmod(f,0o600); os.truncate(f,5)\n"
+        "print(len(os.listdir(p)), os.path.exists(g), open(g).read()); os.unlink(g)\n"
+        "if os.fork()==0: print(os.stat(f).st_nlink, flush=True); os._exit(0)\n"
+        "os.wait(); print(os.system(f'test -f {f}'))\n"
+        "try: open(f+'h','w')\n"
+        "except OSError as e: print(e.errno)\n"
+    )
+    direct = subprocess.run([python(), "-c", code, str(daemon.direct)], capture_output=True, text=True)
+    forwarded = daemon.run(python(), "-c", code, PREFIX, options=["--abort-on-escape"])
+    assert direct.returncode == 0, direct.stderr
+    assert forwarded.stdout == direct.stdout, forwarded.stderr
 
 
 def test_direct_gives_real_descriptors(daemon):

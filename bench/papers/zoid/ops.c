@@ -118,7 +118,7 @@ static int once(struct work *work) {
     }
 }
 
-static void serve_one(int peer) {
+static _Noreturn void serve_one(int peer) {
     struct work work = {.file = peer, .bytes = 1, .data = malloc(SERVE_BYTES)};
     char asked;
     if (work.data == NULL || read(peer, &asked, 1) != 1)
@@ -134,7 +134,7 @@ static void serve_one(int peer) {
     _exit(0);
 }
 
-static int serve(void) {
+static _Noreturn void serve(void) {
     struct sockaddr_in place = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof place;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -193,7 +193,7 @@ int main(int argc, char **argv) {
     int together = 0;
     struct samples samples;
     if (argc == 2 && strcmp(argv[1], "serve") == 0)
-        return serve();
+        serve();
     if (argc < 4)
         return fprintf(stderr, "ops OPERATION PATH BYTES [OPTION…]\n"), 2;
     while (work.what < KINDS && strcmp(argv[1], names[work.what]) != 0)

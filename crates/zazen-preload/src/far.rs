@@ -6,7 +6,7 @@ use crate::table::{self, Entry};
 use crate::transport::Service;
 use crate::{state, transport};
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 #[allow(missing_docs, dead_code, unreachable_pub, clippy::all)]
 mod stubs {
@@ -194,8 +194,46 @@ fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c
         Route::Local => Ok(Place::Local(path)),
         Route::LocalAs => Ok(Place::Local(text.as_ptr())),
         Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
-        Route::TooLong => Err(libc::ENAMETOOLONG),
+        Route::TooLong => from_prefix(bytes, path),
     }
+}
+
+/// The far folders of prefixes as descriptions, opened when first needed: ids, 0 where not.
+static BASES: [AtomicU32; paths::PREFIXES_MAX] = [const { AtomicU32::new(0) }; paths::PREFIXES_MAX];
+
+/// A path that is too long only as an absolute one of the far side: seen from its prefix's folder.
+fn from_prefix(bytes: &[u8], path: *const c_char) -> Result<Place, c_int> {
+    let found = state::with_prefixes(|prefixes| {
+        let below = |prefix: &paths::Prefix<'_>| {
+            let rest = paths::below(bytes, prefix.local)?;
+            rest.iter().position(|byte| *byte != b'/').map(|slashes| rest.len() - slashes)
+        };
+        prefixes.iter().enumerate().find_map(|(at, prefix)| Some((at, prefix.far, below(prefix)?)))
+    });
+    let Some((at, folder, rest)) = found.filter(|_| bytes.len() < paths::PATH_MAX && !paths::climbs(bytes))
+    else {
+        return Err(libc::ENAMETOOLONG);
+    };
+    let mut base = BASES[at].load(Ordering::Acquire);
+    if base == 0 {
+        let mut name = Text::new();
+        name.set(folder);
+        let mut opened = Opened::default();
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        far!(px_open(ROOT, name.as_ptr(), flags, 0, 0, (&raw mut opened).cast()))?;
+        base = match BASES[at].compare_exchange(0, opened.id, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                // Held for good: a child takes it over, a program that is started opens its own.
+                table::hold(Entry::new(opened.id, opened.mode));
+                opened.id
+            }
+            Err(other) => {
+                let _ = far!(px_close(opened.id, 1));
+                other
+            }
+        };
+    }
+    Ok(Place::Far(base as c_int, path.wrapping_add(bytes.len() - rest)))
 }
 
 fn relative_to_far(

@@ -235,7 +235,7 @@ impl Rings {
         }
     }
 
-    /// After fork: the child does not even have the mapping.
+    /// Leaves the mapping as it is. (After fork the child does not even have it.)
     pub(crate) fn forget(&mut self) {
         *self = Rings::new();
     }
@@ -272,6 +272,12 @@ impl Rings {
     /// The address of a span of the pool.
     pub(crate) fn pool_address(&self, span: Span) -> Option<*mut c_void> {
         self.pool.holds(span).then(|| self.base.wrapping_add(span.at as usize).cast())
+    }
+
+    /// Where the pool is in this process.
+    pub(crate) fn pool_range(&self) -> std::ops::Range<usize> {
+        let start = self.base as usize + self.pool.at as usize;
+        start..start + self.pool.bytes as usize
     }
 
     /// Whether an address lies in this lane's pool; where.

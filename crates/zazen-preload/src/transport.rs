@@ -16,7 +16,7 @@ use crate::wire::{self, Buffers, Waits};
 use crate::{state, table};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const LANES: usize = 128;
 
@@ -77,6 +77,8 @@ struct Lane {
     fd: AtomicI32,
     /// Calls that it has carried over the socket.
     calls: AtomicU32,
+    /// Where its pool begins and ends, once somebody has memory of it.
+    pool: [AtomicUsize; 2],
     /// What the call in progress uses.
     buffers: UnsafeCell<Buffers>,
     rings: UnsafeCell<Rings>,
@@ -90,6 +92,7 @@ static LANE: [Lane; LANES] = [const {
         state: AtomicU32::new(FREE),
         fd: AtomicI32::new(-1),
         calls: AtomicU32::new(0),
+        pool: [const { AtomicUsize::new(0) }; 2],
         buffers: UnsafeCell::new(Buffers::new()),
         rings: UnsafeCell::new(Rings::new()),
     }
@@ -136,6 +139,7 @@ pub(crate) fn forget() {
         // SAFETY: this is the child's only thread.
         unsafe { (*lane.rings.get()).forget() };
         lane.calls.store(0, Ordering::Relaxed);
+        lane.pool[1].store(0, Ordering::Relaxed);
         lane.state.store(FREE, Ordering::Release);
     }
     KEY.store(0, Ordering::Release);
@@ -319,7 +323,13 @@ fn release(lane: &Lane) {
 
 fn drop_lane(lane: &Lane) {
     // SAFETY: whoever drops a lane has made it BUSY.
-    unsafe { (*lane.rings.get()).unmap() };
+    let rings = unsafe { &mut *lane.rings.get() };
+    // Memory that the program has stays where it is, though nobody else looks at it any more.
+    if lane.pool[1].swap(0, Ordering::Relaxed) == 0 {
+        rings.unmap()
+    } else {
+        rings.forget()
+    }
     lane.calls.store(0, Ordering::Relaxed);
     let fd = lane.fd.swap(-1, Ordering::AcqRel);
     if fd >= 0 {
@@ -398,6 +408,9 @@ fn acquire_in_memory() -> Option<&'static Lane> {
         }
     }
     if rings.is_mapped() {
+        let pool = rings.pool_range();
+        lane.pool[0].store(pool.start, Ordering::Relaxed);
+        lane.pool[1].store(pool.end, Ordering::Release);
         return Some(lane);
     }
     release(lane);
@@ -429,31 +442,30 @@ pub(crate) extern "C" fn zazen_forward_allocate(bytes: usize) -> *mut c_void {
 /// Gives back what [`zazen_forward_allocate`] gave, with the bytes that were asked for.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zazen_forward_free(address: *mut c_void, bytes: usize) {
-    for lane in &LANE {
-        if lane.fd.load(Ordering::Relaxed) < 0 {
-            continue;
-        }
-        while lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            std::hint::spin_loop();
-        }
-        // SAFETY: the lane is this thread's.
-        let (buffers, rings) = unsafe { (&mut *lane.buffers.get(), &mut *lane.rings.get()) };
-        let at = rings.pool_offset(address);
-        if let Some(at) = at {
-            // What is granted is a multiple of so much.
-            let bytes = (bytes as u64).next_multiple_of(64 << 10);
-            let words = [at.to_le_bytes(), bytes.to_le_bytes()].concat();
-            let given = wire::pool_call(lane.fd.load(Ordering::Relaxed), rings, buffers, &words);
-            buffers.clear();
-            if matches!(given, Err(false)) {
-                drop_lane(lane);
-            }
-        }
-        release(lane);
-        if at.is_some() {
-            return;
+    let wanted = address as usize;
+    let holds = |lane: &&Lane| {
+        let end = lane.pool[1].load(Ordering::Acquire);
+        (lane.pool[0].load(Ordering::Relaxed)..end).contains(&wanted)
+    };
+    let Some(lane) = LANE.iter().find(holds) else { return };
+    // Whoever has the lane is in a call, which may take its time.
+    while lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let _ = system_call(libc::SYS_sched_yield, [0; 6]);
+    }
+    // SAFETY: the lane is this thread's.
+    let (buffers, rings) = unsafe { (&mut *lane.buffers.get(), &mut *lane.rings.get()) };
+    if let Some(at) = rings.pool_offset(address) {
+        // What is granted is a multiple of so much.
+        let bytes = (bytes as u64).next_multiple_of(64 << 10);
+        let words = [at.to_le_bytes(), bytes.to_le_bytes()];
+        let fd = lane.fd.load(Ordering::Relaxed);
+        let given = wire::pool_call(fd, rings, buffers, words.as_flattened());
+        buffers.clear();
+        if matches!(given, Err(false)) {
+            drop_lane(lane);
         }
     }
+    release(lane);
 }
 
 const FUNCTION_BLOCKING: u32 = 1;

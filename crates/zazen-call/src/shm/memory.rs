@@ -349,3 +349,38 @@ impl Drop for Grant {
         self.pool.treasury.give_back(self.span().bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More threads than turns, more asked for than there is: whoever waits is woken, and all comes back.
+    #[test]
+    fn everybody_who_waits_has_a_turn_and_all_comes_back() {
+        const BYTES: u64 = 4 << 20;
+        let limits = ShmLimits { budget_bytes: BYTES, transfers_max: 2, ..ShmLimits::default() };
+        let treasury = Treasury::new(&limits);
+        std::thread::scope(|scope| {
+            for client in 0..16 {
+                let treasury = &treasury;
+                scope.spawn(move || {
+                    for nth in 0..200 {
+                        let bytes = UNIT_BYTES << ((client + nth) % 6);
+                        let ticket = treasury.begin(client, bytes, Duration::from_secs(60));
+                        let ticket = ticket.expect("a minute is enough");
+                        assert!(treasury.granted() <= BYTES);
+                        if nth % 2 == 0 {
+                            treasury.end_turn(ticket);
+                            std::thread::yield_now();
+                        }
+                        // A turn that is not ended lapses, or ends with its memory's.
+                        treasury.end_turn(ticket);
+                        treasury.give_back(bytes);
+                    }
+                });
+            }
+        });
+        assert_eq!(treasury.granted(), 0);
+        assert!(treasury.take(BYTES));
+    }
+}
