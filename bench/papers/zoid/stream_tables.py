@@ -448,9 +448,9 @@ def measure(quick=False, ranks=4, say=print):
         known = {"tcp", "forwarded"} & set(failed)
         figure.goals.append(
             result.Goal(
-                "subbands: plug-in against forwarded sockets",
+                "subbands: plug-in, TCP from an input cluster, against forwarded sockets",
                 "more, as 4 > 3 in the paper",
-                f"{best['tcp']} and {best['udp']} against {best['forwarded']}",
+                f"{best['tcp']} against {best['forwarded']}; datagrams from the stations: {best['udp']}",
                 best["tcp"] > best["forwarded"] if known else None,
                 "" if known else "neither's limit was reached",
             )

@@ -190,7 +190,7 @@ pub(crate) fn could_be_memory<T>(pointer: *const T) -> bool {
 }
 
 fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
-    match state::with_prefixes(|prefixes| paths::route(bytes, prefixes, text)) {
+    match paths::route(bytes, state::all_prefixes(), text) {
         Route::Local => Ok(Place::Local(path)),
         Route::LocalAs => Ok(Place::Local(text.as_ptr())),
         Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
@@ -203,13 +203,14 @@ static BASES: [AtomicU32; paths::PREFIXES_MAX] = [const { AtomicU32::new(0) }; p
 
 /// A path that is too long only as an absolute one of the far side: seen from its prefix's folder.
 fn from_prefix(bytes: &[u8], path: *const c_char) -> Result<Place, c_int> {
-    let found = state::with_prefixes(|prefixes| {
+    let found = {
+        let prefixes = state::all_prefixes();
         let below = |prefix: &paths::Prefix<'_>| {
             let rest = paths::below(bytes, prefix.local)?;
             rest.iter().position(|byte| *byte != b'/').map(|slashes| rest.len() - slashes)
         };
         prefixes.iter().enumerate().find_map(|(at, prefix)| Some((at, prefix.far, below(prefix)?)))
-    });
+    };
     let Some((at, folder, rest)) = found.filter(|_| bytes.len() < paths::PATH_MAX && !paths::climbs(bytes))
     else {
         return Err(libc::ENAMETOOLONG);
@@ -264,7 +265,7 @@ fn relative_to_far(
     if !paths::normalize(name.as_bytes(), bytes, &mut whole) {
         return Err(libc::ENAMETOOLONG);
     }
-    match state::with_prefixes(|prefixes| paths::route(whole.as_bytes(), prefixes, text)) {
+    match paths::route(whole.as_bytes(), state::all_prefixes(), text) {
         Route::Far => Ok(Place::Far(base.dir(), path)),
         _ => {
             text.set(whole.as_bytes());
@@ -287,9 +288,10 @@ fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut T
         return Ok(Place::Local(path));
     }
     // Only from above a prefix, or by climbing, can a relative path get there.
-    let above = state::with_prefixes(|prefixes| {
+    let above = {
+        let prefixes = state::all_prefixes();
         prefixes.iter().any(|prefix| paths::below(prefix.local, name.as_bytes()).is_some())
-    });
+    };
     if !above && !paths::climbs(bytes) {
         return Ok(Place::Local(path));
     }
@@ -297,7 +299,7 @@ fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut T
     if !paths::normalize(name.as_bytes(), bytes, &mut whole) {
         return Ok(Place::Local(path));
     }
-    match state::with_prefixes(|prefixes| paths::route(whole.as_bytes(), prefixes, text)) {
+    match paths::route(whole.as_bytes(), state::all_prefixes(), text) {
         Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
         _ => Ok(Place::Local(path)),
     }
@@ -319,10 +321,10 @@ pub(crate) unsafe fn by_number(dir: c_int, path: *const c_char, flags: c_int) ->
 /// Whether a path below some local directory could be one of a prefix: by its first component.
 fn may_enter(bytes: &[u8]) -> bool {
     let first = bytes.split(|byte| *byte == b'/').next().unwrap_or_default();
-    first.starts_with(b".")
-        || state::with_prefixes(|prefixes| {
-            prefixes.iter().any(|prefix| prefix.local.split(|byte| *byte == b'/').any(|part| part == first))
-        })
+    first.starts_with(b".") || {
+        let prefixes = state::all_prefixes();
+        prefixes.iter().any(|prefix| prefix.local.split(|byte| *byte == b'/').any(|part| part == first))
+    }
 }
 
 fn read_local_name(fd: c_int, out: &mut Text) {
@@ -358,7 +360,7 @@ pub(crate) fn far_name(dir: c_int, path: *const c_char, out: &mut Text) -> Resul
     let mut room = bytes.len() as u64;
     far!(px_realpath(dir, path, bytes.as_mut_ptr().cast(), &raw mut room))?;
     let name = &bytes[..room as usize];
-    state::with_prefixes(|prefixes| paths::local_of(name, prefixes, out));
+    paths::local_of(name, state::all_prefixes(), out);
     Ok(())
 }
 

@@ -309,10 +309,11 @@ fn link_to(target: *const c_char, dir: c_int, path: *const c_char) -> Result<c_i
     let mut text = Text::new();
     let mut to = target;
     if bytes.first() == Some(&b'/') {
-        let direct = state::with_prefixes(|prefixes| {
+        let direct = {
+            let prefixes = state::all_prefixes();
             prefixes.iter().any(|prefix| paths::below(bytes, prefix.local).is_some())
-        });
-        if direct && state::with_prefixes(|all| paths::route(bytes, all, &mut text)) == paths::Route::Far {
+        };
+        if direct && paths::route(bytes, state::all_prefixes(), &mut text) == paths::Route::Far {
             to = text.as_ptr();
         }
     }
@@ -328,8 +329,7 @@ fn read_link(dir: c_int, path: *const c_char, to: *mut c_char, size: usize) -> R
     far!(px_readlink(dir, path, bytes.as_mut_ptr().cast(), &raw mut room))?;
     let target = &bytes[..room as usize];
     let mut text = Text::new();
-    let known = target.first() == Some(&b'/')
-        && state::with_prefixes(|prefixes| paths::local_of(target, prefixes, &mut text));
+    let known = target.first() == Some(&b'/') && paths::local_of(target, state::all_prefixes(), &mut text);
     let target = if known { text.as_bytes() } else { target };
     let length = target.len().min(size);
     // SAFETY: the program's memory.

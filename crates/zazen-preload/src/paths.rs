@@ -98,7 +98,11 @@ pub(crate) fn below<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
 
 /// Whether a path has `.`, `..` or empty components in its middle.
 pub(crate) fn is_plain(path: &[u8]) -> bool {
-    !path.windows(2).any(|pair| pair == b"//" || pair == b"/.") && path.first() != Some(&b'.')
+    // Without an early end, so that many bytes are looked at together; `.` and `/` differ in the lowest bit.
+    let next = path.get(1..).unwrap_or_default();
+    let found =
+        path.iter().zip(next).fold(false, |found, (a, b)| found | ((a ^ b'/') | ((b | 1) ^ b'/') == 0));
+    !found && path.first() != Some(&b'.')
 }
 
 /// Whether some component is `..`.

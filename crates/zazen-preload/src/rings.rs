@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 use zazen_wire::Message;
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
+use zazen_wire::patience::{Spin, Yielding};
 use zazen_wire::plugins::status;
 use zazen_wire::shm::{
     BELL, ENTRY_BYTES, Entry, FDS, LanePlaces, Offer, Op, Place, Record, SLOT_BYTES, Span,
@@ -27,10 +28,8 @@ const ON_SOCKET: u32 = 2;
 const NAP: Duration = Duration::from_millis(20);
 /// Bytes in the pool that are fewer are copied.
 const IN_PLACE_MIN: usize = 512;
-const SPIN_FIRST: Duration = Duration::from_micros(5);
-const SPIN_MAX: Duration = Duration::from_micros(50);
-const MISSES_MAX: u32 = 8;
-const PROBE_EVERY: u32 = 64;
+/// Times that the CPU is given up before a sleep.
+const YIELDS: u32 = 2;
 const LOOKS_PER_CLOCK: u32 = 32;
 /// Pieces of granted memory: a grant is at most four chunks, each in two halves.
 const PIECES_MAX: usize = 64;
@@ -50,9 +49,8 @@ pub(crate) struct Rings {
     head: u32,
     taken: u32,
     turn: u64,
-    spin: Duration,
-    misses: u32,
-    waits: u32,
+    spin: Spin,
+    yielding: Yielding,
     /// The last post had to wake the daemon: a spin would be too short.
     woke: bool,
     /// Pool memory that the lane keeps, through which larger data go.
@@ -146,14 +144,6 @@ struct Progress<'a> {
     used_memory: bool,
 }
 
-/// What a spin came to.
-enum Spun {
-    Ready,
-    /// It began then.
-    InVain(Instant),
-    NotAtAll,
-}
-
 fn futex(word: &AtomicU32, operation: c_int, value: u32, time: Option<Duration>) {
     let pause = time.map(|time| libc::timespec {
         tv_sec: time.as_secs() as i64,
@@ -183,9 +173,8 @@ impl Rings {
             head: 0,
             taken: 0,
             turn: 0,
-            spin: SPIN_FIRST,
-            misses: 0,
-            waits: 0,
+            spin: Spin::new(),
+            yielding: Yielding::new(),
             woke: false,
             stage: None,
             unstaged: 0,
@@ -398,37 +387,44 @@ impl Rings {
         }
     }
 
-    /// Spins as long as that pays.
-    fn spin(&mut self) -> Spun {
-        self.waits = self.waits.wrapping_add(1);
+    /// Spins, or gives the CPU up to a daemon on the same one, as long as that pays: whether something came, and, if that
+    /// is to be learned from, when the wait began.
+    fn stay_awake(&mut self) -> (bool, Option<Instant>) {
         let theirs = self.counter(self.places.daemon_line() + 4).load(Ordering::Relaxed);
-        let in_vain = self.misses >= MISSES_MAX && !self.waits.is_multiple_of(PROBE_EVERY);
-        if self.woke || in_vain || theirs == this_cpu() {
-            return Spun::NotAtAll;
+        if theirs == this_cpu() {
+            return (self.yielding.may() && self.give_way(), None);
         }
         let start = Instant::now();
+        let budget = self.spin.budget(self.woke);
+        if budget.is_zero() {
+            return (false, Some(start));
+        }
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 if self.is_ready() {
-                    self.misses = 0;
-                    return Spun::Ready;
+                    self.spin.hit();
+                    return (true, None);
                 }
                 std::hint::spin_loop();
             }
-            if start.elapsed() >= self.spin {
-                return Spun::InVain(start);
+            if start.elapsed() >= budget {
+                return (false, Some(start));
             }
         }
     }
 
-    fn missed(&mut self, waited: Duration) {
-        if waited <= SPIN_MAX {
-            self.spin = (self.spin * 2).min(SPIN_MAX);
-            self.misses = self.misses.saturating_sub(1);
-        } else {
-            self.misses = self.misses.saturating_add(1);
-            self.spin = (self.spin / 2).max(SPIN_FIRST);
+    fn give_way(&mut self) -> bool {
+        let start = Instant::now();
+        let mut ready = false;
+        for _ in 0..YIELDS {
+            let _ = system_call(libc::SYS_sched_yield, [0; 6]);
+            ready = self.is_ready();
+            if ready {
+                break;
+            }
         }
+        self.yielding.learn(ready, start.elapsed());
+        ready
     }
 
     fn is_closed(&self) -> bool {
@@ -443,11 +439,10 @@ impl Rings {
         if tag.is_some() {
             return self.wait_on_socket(fd, buffers, tag);
         }
-        let spun = match self.spin() {
-            Spun::Ready => return Ok(()),
-            Spun::InVain(start) => Some(start),
-            Spun::NotAtAll => None,
-        };
+        let (came, spun) = self.stay_awake();
+        if came {
+            return Ok(());
+        }
         // The clock is looked at where it matters: a wake that comes at once is the usual end.
         let mut since = spun;
         let mut left = NAP;
@@ -464,15 +459,15 @@ impl Rings {
                 return Ok(());
             }
             let start = *since.get_or_insert_with(Instant::now);
+            left = NAP.saturating_sub(start.elapsed());
+            let given_up = left.is_zero() || self.is_closed();
+            if spun.is_some() && (ready || given_up) {
+                self.spin.missed(start.elapsed());
+            }
             if ready {
-                self.missed(start.elapsed());
                 return Ok(());
             }
-            left = NAP.saturating_sub(start.elapsed());
-            if left.is_zero() || self.is_closed() {
-                if spun.is_some() {
-                    self.missed(start.elapsed());
-                }
+            if given_up {
                 return self.wait_on_socket(fd, buffers, None);
             }
         }

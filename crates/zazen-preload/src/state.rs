@@ -31,8 +31,8 @@ static FAR_CWD: AtomicU64 = AtomicU64::new(0);
 struct Settings {
     text: Text,
     socket: Text,
-    local: [(usize, usize); PREFIXES_MAX],
-    far: [(usize, usize); PREFIXES_MAX],
+    /// Parts of `text`.
+    prefixes: [Prefix<'static>; PREFIXES_MAX],
     count: usize,
 }
 
@@ -40,8 +40,7 @@ struct Settings {
 static mut SETTINGS: Settings = Settings {
     text: Text::new(),
     socket: Text::new(),
-    local: [(0, 0); PREFIXES_MAX],
-    far: [(0, 0); PREFIXES_MAX],
+    prefixes: [Prefix { local: b"", far: b"" }; PREFIXES_MAX],
     count: 0,
 };
 
@@ -63,15 +62,15 @@ pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
 pub(crate) fn begin() {
     let Some(forward) = variable(FORWARD) else { return };
     // SAFETY: see SETTINGS.
-    let settings = unsafe { &mut *(&raw mut SETTINGS) };
+    let settings: &'static mut Settings = unsafe { &mut *(&raw mut SETTINGS) };
     if !settings.text.set(forward) || !settings.socket.set(variable(SOCKET).unwrap_or_default()) {
         return;
     }
-    let start = settings.text.as_bytes().as_ptr() as usize;
-    for prefix in prefixes(settings.text.as_bytes()).take(PREFIXES_MAX) {
-        settings.local[settings.count] = (prefix.local.as_ptr() as usize - start, prefix.local.len());
-        settings.far[settings.count] = (prefix.far.as_ptr() as usize - start, prefix.far.len());
-        settings.count += 1;
+    let Settings { text, prefixes: all, count, .. } = settings;
+    let text: &'static Text = text;
+    for (to, prefix) in all.iter_mut().zip(prefixes(text.as_bytes())) {
+        *to = prefix;
+        *count += 1;
     }
     let options = variable(OPTIONS).unwrap_or_default();
     DIRECT.store(options.contains(&b'd'), Ordering::Relaxed);
@@ -120,17 +119,10 @@ pub(crate) fn set_umask(mask: u32) {
     UMASK.store(mask & 0o777, Ordering::Relaxed);
 }
 
-/// The forwarded prefixes, on the stack of the caller.
-pub(crate) fn with_prefixes<T>(body: impl FnOnce(&[Prefix<'static>]) -> T) -> T {
+/// The forwarded prefixes.
+pub(crate) fn all_prefixes() -> &'static [Prefix<'static>] {
     let settings = settings();
-    let text = settings.text.as_bytes();
-    let empty = Prefix { local: b"", far: b"" };
-    let mut all = [empty; PREFIXES_MAX];
-    for (at, prefix) in all.iter_mut().enumerate().take(settings.count) {
-        let ((local, local_length), (far, far_length)) = (settings.local[at], settings.far[at]);
-        *prefix = Prefix { local: &text[local..local + local_length], far: &text[far..far + far_length] };
-    }
-    body(&all[..settings.count])
+    &settings.prefixes[..settings.count]
 }
 
 struct Cwd {
@@ -200,7 +192,7 @@ pub(crate) fn refresh_local_cwd() {
     let length = crate::real::system_call(libc::SYS_getcwd, arguments).unwrap_or(0);
     let name = bytes.get(..length.saturating_sub(1)).filter(|name| name.starts_with(b"/"));
     let name = name.unwrap_or_default();
-    let above = with_prefixes(|all| all.iter().any(|prefix| below(prefix.local, name).is_some()));
+    let above = all_prefixes().iter().any(|prefix| below(prefix.local, name).is_some());
     IS_ABOVE.store(above, Ordering::Relaxed);
     with_cwd(|cwd| cwd.local.set(name));
 }

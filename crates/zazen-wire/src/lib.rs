@@ -10,6 +10,7 @@ pub mod frames;
 mod frames_codec;
 pub mod handshake;
 pub mod header;
+pub mod patience;
 pub mod plugins;
 pub mod record;
 pub mod runset_codec;

@@ -1,7 +1,7 @@
 //! The shared-memory carrier: a region per caller with a pair of rings per lane, beside the unix socket that vouches
 //! for the caller, carries descriptors and bells, and tells of either end's death. `docs/formats/shm.md` is its page.
 //!
-//! - `ring`, `spin`, `grants`: what is decided, pure;
+//! - `ring`, `grants`, and `zazen_wire::patience`: what is decided, pure;
 //! - `region`, with `shared.rs`: the only code that touches shared memory;
 //! - `port`: one end of a lane, the same for both;
 //! - `memory`, `core`, `lane`, `parking`: the daemon's side; `client`: the client's.
@@ -16,7 +16,6 @@ pub(crate) mod parking;
 pub(crate) mod port;
 pub(crate) mod region;
 mod ring;
-mod spin;
 
 pub use fault::die_at_fault_point;
 pub(crate) use fault::point as fault_point;

@@ -8,12 +8,12 @@
 use crate::shm::fault;
 use crate::shm::region::{Region, sleep_on, wake};
 use crate::shm::ring::{Consumer, Lie, Producer};
-use crate::shm::spin::{Spin, Yielding};
 use crate::stream::Fault;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 use zazen_wire::header::HEADER_BYTES;
+use zazen_wire::patience::{Spin, Yielding};
 use zazen_wire::shm::{LanePlaces, Record, SLOT_BYTES};
 
 /// How an end waits: it is awake, …

@@ -1,4 +1,4 @@
-//! Whether to spin for the other end's answer, and for how long: pure, fed with what waits came to.
+//! Shared memory's waits: whether to spin for the other end's answer, and for how long. Fed with what waits came to.
 //!
 //! A spin pays if the other end runs on another CPU and answers soon; on one CPU it keeps the other end from running. What
 //! an end sees of a wait in which it slept is longer than the answer took: its own wake is part of it, and the other end's
@@ -24,7 +24,7 @@ const PROBE_EVERY: u32 = 64;
 
 /// One end's policy.
 #[derive(Clone, Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     budget: Duration,
     misses: u32,
     waits: u32,
@@ -32,13 +32,18 @@ pub(crate) struct Spin {
 
 impl Default for Spin {
     fn default() -> Spin {
-        Spin { budget: BUDGET_FIRST, misses: 0, waits: 0 }
+        Spin::new()
     }
 }
 
 impl Spin {
+    /// Of an end that knows nothing of the other yet.
+    pub const fn new() -> Spin {
+        Spin { budget: BUDGET_FIRST, misses: 0, waits: 0 }
+    }
+
     /// How long the next wait may spin, for an end that was awake or had to be woken; zero for not at all.
-    pub(crate) fn budget(&mut self, woken: bool) -> Duration {
+    pub fn budget(&mut self, woken: bool) -> Duration {
         self.waits = self.waits.wrapping_add(1);
         let budget = if self.misses < MISSES_MAX {
             self.budget
@@ -51,12 +56,12 @@ impl Spin {
     }
 
     /// The answer came while spinning.
-    pub(crate) fn hit(&mut self) {
+    pub fn hit(&mut self) {
         self.misses = 0;
     }
 
     /// The spin was in vain, or there was none; the answer was seen after `waited` in all.
-    pub(crate) fn missed(&mut self, waited: Duration) {
+    pub fn missed(&mut self, waited: Duration) {
         if waited <= BUDGET_MAX {
             // The longest spin would have seen it.
             self.budget = BUDGET_MAX;
@@ -80,7 +85,7 @@ const REST_MAX: u32 = 1024;
 
 /// Whether to give the CPU up to an end that runs on the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Yielding {
+pub struct Yielding {
     vain: u32,
     resting: u32,
     rest: u32,
@@ -88,20 +93,25 @@ pub(crate) struct Yielding {
 
 impl Default for Yielding {
     fn default() -> Yielding {
-        Yielding { vain: 0, resting: 0, rest: REST_FIRST }
+        Yielding::new()
     }
 }
 
 impl Yielding {
+    /// Tries at once.
+    pub const fn new() -> Yielding {
+        Yielding { vain: 0, resting: 0, rest: REST_FIRST }
+    }
+
     /// Whether the next wait may.
-    pub(crate) fn may(&mut self) -> bool {
+    pub fn may(&mut self) -> bool {
         let may = self.resting == 0;
         self.resting = self.resting.saturating_sub(1);
         may
     }
 
     /// What came of it: the answer, or none, after so long.
-    pub(crate) fn learn(&mut self, answered: bool, took: Duration) {
+    pub fn learn(&mut self, answered: bool, took: Duration) {
         if answered && took <= HANDED_OVER {
             (self.vain, self.rest) = (0, REST_FIRST);
             return;
