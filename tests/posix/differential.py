@@ -6,6 +6,7 @@ out, and printed.
 """
 
 import argparse
+import contextlib
 import errno
 import fcntl
 import json
@@ -384,13 +385,22 @@ def tree(root: str) -> list:
     for top, dirs, files in sorted(os.walk(root)):
         for name in sorted(dirs + files):
             path = os.path.join(top, name)
-            info = os.lstat(path)
-            content = None
-            if stat.S_ISREG(info.st_mode):
-                with open(path, "rb") as file:
-                    content = player.said(file.read())
-            found.append([os.path.relpath(path, root), player.stat(info), content])
+            info, content = None, None
+            # Who isn't root may have shut it to itself.
+            with contextlib.suppress(PermissionError):
+                info = player.stat(os.lstat(path))
+                if os.path.isfile(path) and not os.path.islink(path):
+                    with open(path, "rb") as file:
+                        content = player.said(file.read())
+            found.append([os.path.relpath(path, root), info, content])
     return found
+
+
+def remove(folder: str) -> None:
+    """Also what users that aren't root have shut to themselves."""
+    if os.path.isdir(folder):
+        subprocess.run(["chmod", "-R", "u+rwX", folder], check=False, stderr=subprocess.DEVNULL)
+    subprocess.run(["rm", "-rf", folder], check=True)
 
 
 def play(root: str, seed: int, steps: int, processes: int, only: set[int] | None) -> None:
@@ -455,7 +465,7 @@ class Comparison:
     def run(self, forwarded: bool, seed: int, steps: int, processes: int, only) -> list[str]:
         # Outside of what is compared, so that `..` at the root finds the same.
         base = self.there if forwarded else self.direct
-        subprocess.run(["rm", "-rf", base], check=True)
+        remove(base)
         os.makedirs(base + "/root")
         root = (self.here if forwarded else self.direct) + "/root"
         words = ["--seed", str(seed), "--steps", str(steps), "--processes", str(processes)]

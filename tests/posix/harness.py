@@ -9,6 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import differential
+
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "/zazen-forwarded"  # nothing is there on this machine: what isn't forwarded fails
 
@@ -88,7 +90,7 @@ class Daemon:
 
     def empty(self) -> None:
         for folder in (self.far, self.direct):
-            subprocess.run(["rm", "-rf", str(folder)], check=True)
+            differential.remove(str(folder))
             folder.mkdir()
 
     def __enter__(self) -> "Daemon":
