@@ -288,11 +288,16 @@ impl Call<'_> {
     fn readlink(&self, at: At, to: u64, size: c_int) -> Outcome {
         self.one(at, |path| {
             let size = usize::try_from(size).ok().filter(|size| *size > 0).ok_or(libc::EINVAL)?;
-            let mut name = vec![0_u8; size.min(4096)];
+            let mut name = vec![0_u8; 4096];
             let mut room = name.len() as u64;
             px!(px_readlink(ROOT, path.as_ptr(), name.as_mut_ptr().cast(), &raw mut room))?;
-            self.give(to, &name[..room as usize])?;
-            Ok(room as i64)
+            name.truncate(room as usize);
+            if name.first() == Some(&b'/') {
+                name = self.all.places.name_of(&name);
+            }
+            name.truncate(size);
+            self.give(to, &name)?;
+            Ok(name.len() as i64)
         })
     }
 
@@ -314,19 +319,15 @@ impl Call<'_> {
 
     /// A call with two paths, on one side of the border.
     fn two(&self, old: At, new: At, call: impl Fn(&CStr, &CStr) -> Result<i64, i32>) -> Outcome {
-        let ((old, old_text), (new, new_text)) = (self.place(old)?, self.place(new)?);
-        // What is reached from afar by `..` is this machine's; so is what the kernel finds by an absolute path.
-        let named = |place: Place, text: Vec<u8>| match place {
+        let named = |at: At, (place, text): (Place, Vec<u8>)| match place {
             Place::Asked { path, far } => Ok((path, far)),
-            Place::Kernel if text.first() == Some(&b'/') => {
-                CString::new(text).map(|path| (path, false)).map_err(|_| libc::EINVAL)
-            }
-            Place::Kernel => Err(libc::EXDEV),
+            Place::Kernel => self.all.places.absolute(self.target, at.0, &text).ok_or(libc::EXDEV),
         };
-        if old == Place::Kernel && new == Place::Kernel {
+        let (from, to) = (self.place(old)?, self.place(new)?);
+        if from.0 == Place::Kernel && to.0 == Place::Kernel {
             return Ok(Reply::Continue);
         }
-        let ((old, old_far), (new, new_far)) = (named(old, old_text)?, named(new, new_text)?);
+        let ((old, old_far), (new, new_far)) = (named(old, from)?, named(new, to)?);
         if old_far != new_far {
             return Err(libc::EXDEV);
         }
@@ -347,8 +348,18 @@ impl Call<'_> {
     }
 
     fn symlink(&self, to: u64, at: At) -> Outcome {
-        let Found::Asked(path) = self.find(at)? else { return Ok(Reply::Continue) };
-        let to = self.text(to)?.ok_or(libc::EFAULT)?;
+        let (place, text) = self.place(at)?;
+        let Some(given) = self.text(to)? else { return Ok(Reply::Continue) };
+        let to = self.all.places.link_target(given.clone());
+        let path = match place {
+            Place::Asked { path, .. } => path,
+            // Below a far directory that the program has open, the kernel would take the target as it is.
+            Place::Kernel if to != given => match self.all.places.absolute(self.target, at.0, &text) {
+                Some((path, true)) => path,
+                _ => return Ok(Reply::Continue),
+            },
+            Place::Kernel => return Ok(Reply::Continue),
+        };
         let to = CString::new(to).map_err(|_| libc::EINVAL)?;
         let identity = self.target.status()?.identity(false);
         self.acting(&identity, || px!(px_symlink(to.as_ptr(), ROOT, path.as_ptr())))
@@ -490,7 +501,8 @@ impl Call<'_> {
         }
         // A bad number the kernel has a word for, and nothing moves.
         let Some(name) = self.target.link(&format!("fd/{fd}")) else { return Ok(Reply::Continue) };
-        if name.first() != Some(&b'/') {
+        let link = format!("/proc/{}/fd/{fd}", self.target.tid);
+        if !std::fs::metadata(link).is_ok_and(|meta| meta.is_dir()) {
             return Err(libc::ENOTDIR);
         }
         self.go(&CString::new(name).map_err(|_| libc::EINVAL)?)

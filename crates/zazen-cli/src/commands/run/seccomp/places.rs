@@ -127,7 +127,28 @@ impl Places {
         }
     }
 
-    /// What a directory of ours is called by the program.
+    /// What the kernel finds by `path` from `dir`, as an absolute path, and whether that is below a far side.
+    pub(super) fn absolute(&self, target: Target, dir: i32, path: &[u8]) -> Option<(CString, bool)> {
+        if path.first() == Some(&b'/') {
+            return Some((CString::new(path).ok()?, false));
+        }
+        let link = if dir == libc::AT_FDCWD { "cwd".to_owned() } else { format!("fd/{dir}") };
+        let name = target.link(&link).filter(|name| name.first() == Some(&b'/') && !path.is_empty())?;
+        let far = paths::local_of(&name, &self.prefixes(), &mut Text::new());
+        Some((CString::new([&name, &b"/"[..], path].concat()).ok()?, far))
+    }
+
+    /// What a link's target is at the far side: an absolute one below a prefix leads there.
+    pub(super) fn link_target(&self, target: Vec<u8>) -> Vec<u8> {
+        let (prefixes, mut out) = (self.prefixes(), Text::new());
+        let below = prefixes.iter().any(|prefix| paths::below(&target, prefix.local).is_some());
+        if below && paths::route(&target, &prefixes, &mut out) == Route::Far {
+            return out.as_bytes().to_vec();
+        }
+        target
+    }
+
+    /// What a directory of ours, or a link's far target, is called by the program.
     pub(super) fn name_of(&self, directory: &[u8]) -> Vec<u8> {
         let mut name = Text::new();
         paths::local_of(directory, &self.prefixes(), &mut name);
