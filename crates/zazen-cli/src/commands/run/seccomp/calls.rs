@@ -488,9 +488,8 @@ impl Call<'_> {
 
     fn go(&self, path: &CStr) -> Outcome {
         let directory = self.acting(&self.target.status()?.identity(false), || {
-            drop(far::open(path, libc::O_PATH | libc::O_DIRECTORY, 0, 0)?);
-            px!(px_access(ROOT, path.as_ptr(), libc::X_OK, libc::AT_EACCESS))?;
-            far::real_path(path)
+            let directory = far::open(path, libc::O_PATH | libc::O_DIRECTORY, 0, 0)?;
+            px!(px_access(ROOT, path.as_ptr(), libc::X_OK, libc::AT_EACCESS)).map(|_| directory)
         })?;
         self.all.places.enter(self.target, directory).map(|()| Reply::Value(0))
     }

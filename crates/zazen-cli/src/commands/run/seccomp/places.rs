@@ -9,8 +9,9 @@ use super::paths::{self, Prefix, Route, Text};
 use super::target::Target;
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +22,8 @@ pub(super) enum Place {
     Asked { path: CString, far: bool },
 }
 
-/// A working directory that is not the kernel's: canonical, as the daemon has it.
-type Directory = Vec<u8>;
+/// A working directory that is not the kernel's: who has it open knows its name even after others changed that.
+type Directory = Arc<OwnedFd>;
 
 struct Process {
     /// In ticks since boot: a number that is used again is not the same process.
@@ -159,23 +160,24 @@ impl Places {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the thread's process is, if only we know that.
-    pub(super) fn directory_of(&self, target: Target) -> Option<Directory> {
+    /// Where the thread's process is, if only we know that: canonical, as the daemon has it.
+    pub(super) fn directory_of(&self, target: Target) -> Option<Vec<u8>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
         let process = target.status().ok()?.process();
-        found(&self.processes(), process)
+        let directory = found(&self.processes(), process)?;
+        Target { tid: std::process::id().cast_signed() }.link(&format!("fd/{}", directory.as_raw_fd()))
     }
 
     /// The thread's process moves.
-    pub(super) fn enter(&self, target: Target, directory: Directory) -> Result<(), i32> {
+    pub(super) fn enter(&self, target: Target, directory: OwnedFd) -> Result<(), i32> {
         let process = target.status()?.process();
         let started = started(process).ok_or(libc::ESRCH)?;
         let mut processes = self.processes();
         self.any.store(true, Ordering::Release);
         settle(&mut processes, process);
-        processes.insert(process, Process { started, directory: Some(directory) });
+        processes.insert(process, Process { started, directory: Some(Arc::new(directory)) });
         Ok(())
     }
 
@@ -289,13 +291,19 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = child.id().cast_signed();
         let theirs = || places.directory_of(Target { tid: process });
+        let folder = tempfile::tempdir().unwrap();
+        let name = |name: &str| folder.path().join(name).into_os_string().into_encoded_bytes();
+        std::fs::create_dir(folder.path().join("a")).unwrap();
+        let open = |name: &str| OwnedFd::from(std::fs::File::open(folder.path().join(name)).unwrap());
         // This process stands for a parent: it is the supervisor, where looking for parents ends.
-        let entry = Process { started: started(own.tid).unwrap(), directory: Some(b"/srv/f".to_vec()) };
-        places.processes().insert(own.tid, entry);
+        let directory = Some(Arc::new(open(".")));
+        places.processes().insert(own.tid, Process { started: started(own.tid).unwrap(), directory });
         places.any.store(true, Ordering::Release);
         assert_eq!(theirs(), None);
-        places.enter(Target { tid: process }, b"/srv/f/a".to_vec()).unwrap();
-        assert_eq!(theirs(), Some(b"/srv/f/a".to_vec()));
+        places.enter(Target { tid: process }, open("a")).unwrap();
+        assert_eq!(theirs(), Some(name("a")));
+        std::fs::rename(folder.path().join("a"), folder.path().join("b")).unwrap();
+        assert_eq!(theirs(), Some(name("b")));
         places.end(Target { tid: process });
         assert_eq!(theirs(), None);
         child.kill().unwrap();
