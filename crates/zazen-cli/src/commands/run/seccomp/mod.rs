@@ -100,7 +100,9 @@ fn listen(mut news: std::io::PipeReader, signals: &OwnedFd) -> Result<i32> {
     let mut program = 0;
     loop {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut polls = [entry(news.as_raw_fd()), entry(signals.as_raw_fd())];
+        // Signals wait until there is somebody to have them.
+        let signals_fd = if program > 0 { signals.as_raw_fd() } else { -1 };
+        let mut polls = [entry(news.as_raw_fd()), entry(signals_fd)];
         // SAFETY: two elements.
         unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) };
         if polls[1].revents != 0 {
