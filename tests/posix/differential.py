@@ -137,7 +137,9 @@ class Player:
         return fd
 
     def do_open(self, step):
-        return self.keep(step, os.open(self.path(step["n"], step), step["flags"] & ~self.left_out, step["mode"]))
+        return self.keep(
+            step, os.open(self.path(step["n"], step), step["flags"] & ~self.left_out, step["mode"])
+        )
 
     def do_openat(self, step):
         flags = step["flags"] & ~self.left_out
@@ -465,7 +467,16 @@ class Comparison:
         words = ["--seed", str(seed), "--steps", str(steps), "--processes", str(processes)]
         if only is not None:
             words += ["--only", ",".join(map(str, sorted(only)))]
-        program = [sys.executable, "-S", os.path.abspath(__file__), "play", "--root", root, *words, *self.more]
+        program = [
+            sys.executable,
+            "-S",
+            os.path.abspath(__file__),
+            "play",
+            "--root",
+            root,
+            *words,
+            *self.more,
+        ]
         environment = {**os.environ, **(self.environment if forwarded else {})}
         command = (self.command if forwarded else []) + program
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
@@ -529,7 +540,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.action == "play":
         only = {int(i) for i in arguments.only.split(",") if i} if arguments.only is not None else None
-        play(arguments.root, arguments.seed, arguments.steps, arguments.processes, only, arguments.no_path_only)
+        play(
+            arguments.root, arguments.seed, arguments.steps, arguments.processes, only, arguments.no_path_only
+        )
         return 0
     comparison = Comparison(arguments.direct, arguments.here, arguments.there, arguments.command, {})
     bad = 0

@@ -109,7 +109,12 @@ def test_how_programs_end(daemon):
     missing = daemon.run("/no/such/program", options=["--seccomp"])
     assert missing.returncode == 1 and "No such file" in missing.stderr
     program = subprocess.Popen(
-        [*daemon.command("--seccomp"), "sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done"],
+        [
+            *daemon.command("--seccomp"),
+            "sh",
+            "-c",
+            "trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done",
+        ],
         stdout=subprocess.PIPE,
     )
     program.stdout.readline()
@@ -141,7 +146,9 @@ def test_random_operations(daemon):
 
 @pytest.mark.skipif(not is_static(shutil.which("busybox")), reason="no statically linked busybox")
 def test_busybox(daemon):
-    script = "cd $0; seq 1000 > n; sort -r n > r; mkdir d; cp n r d; tar c d | tar t | sort; rm n; ls; wc -c d/*"
+    script = (
+        "cd $0; seq 1000 > n; sort -r n > r; mkdir d; cp n r d; tar c d | tar t | sort; rm n; ls; wc -c d/*"
+    )
     direct, forwarded = both(daemon, "busybox", "sh", "-c", script, PREFIX, at=4)
     assert forwarded == direct
 

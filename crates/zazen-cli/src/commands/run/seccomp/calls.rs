@@ -1,13 +1,14 @@
 //! The system calls: what each of them is in the plug-in's words, and how its result gets into the program.
 
 use super::far::{self, Far, Identity, ROOT, Stat, px};
-use super::filter::SYS_FCHMODAT2;
+use super::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
 use super::notify::{Listener, Notice, Reply};
 use super::places::{Place, Places};
 use super::target::{Status, Target};
 use super::{fifo, records};
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A reply, or an errno.
 pub(super) type Outcome = Result<Reply, i32>;
@@ -39,7 +40,9 @@ impl Supervisor {
     pub(super) fn serve(&'static self) {
         while let Some(notice) = self.listener.receive() {
             let call = Call { all: self, notice: &notice, target: Target { tid: notice.tid } };
-            self.listener.answer(&notice, call.done());
+            // A bug of ours costs one call: a program that gets no answer would wait for ever.
+            let done = catch_unwind(AssertUnwindSafe(|| call.done()));
+            self.listener.answer(&notice, done.unwrap_or(Err(libc::EIO)));
         }
     }
 }
@@ -82,7 +85,7 @@ impl Call<'_> {
             libc::SYS_mkdirat => self.mkdir(At(int(0), word(1), false), self.number(2)),
             libc::SYS_mknodat => self.mknod(At(int(0), word(1), false), self.number(2), self.number(3)),
             libc::SYS_unlinkat => self.unlink(At(int(0), word(1), false), int(2)),
-            libc::SYS_renameat => self.rename(At(int(0), word(1), false), At(int(2), word(3), false), 0),
+            SYS_RENAMEAT => self.rename(At(int(0), word(1), false), At(int(2), word(3), false), 0),
             libc::SYS_renameat2 => {
                 self.rename(At(int(0), word(1), false), At(int(2), word(3), false), self.number(4))
             }

@@ -8,11 +8,17 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// Not in all versions of libc's bindings; the same number everywhere.
 pub(super) const SYS_FCHMODAT2: c_long = 452;
 
+/// Likewise, but one of each architecture.
+#[cfg(target_arch = "x86_64")]
+pub(super) const SYS_RENAMEAT: c_long = libc::SYS_renameat;
+#[cfg(target_arch = "aarch64")]
+pub(super) const SYS_RENAMEAT: c_long = 38;
+
 /// What takes a path, or changes or says what relative ones mean.
 #[rustfmt::skip]
 const EVERYWHERE: &[c_long] = &[
     libc::SYS_openat, libc::SYS_openat2, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat,
-    libc::SYS_faccessat2, libc::SYS_readlinkat, libc::SYS_mkdirat, libc::SYS_unlinkat, libc::SYS_renameat,
+    libc::SYS_faccessat2, libc::SYS_readlinkat, libc::SYS_mkdirat, libc::SYS_unlinkat, SYS_RENAMEAT,
     libc::SYS_renameat2, libc::SYS_linkat, libc::SYS_symlinkat, libc::SYS_fchmodat, SYS_FCHMODAT2,
     libc::SYS_fchownat, libc::SYS_truncate, libc::SYS_utimensat, libc::SYS_statfs, libc::SYS_mknodat,
     libc::SYS_getxattr, libc::SYS_lgetxattr, libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_listxattr,

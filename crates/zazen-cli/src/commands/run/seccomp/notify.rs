@@ -2,7 +2,7 @@
 //!
 //! Invariant: each notification is answered once, or its program is gone.
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// One system call that waits for us.
 #[derive(Clone, Copy)]
@@ -26,10 +26,16 @@ pub(super) enum Reply {
     Later,
 }
 
+/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
+const SYNC_WAKE_UP: u64 = 1;
+
 pub(super) struct Listener(OwnedFd);
 
 impl Listener {
     pub(super) fn new(fd: OwnedFd) -> Listener {
+        // Who waits and who answers never work at the same time: the scheduler may know (Linux 6.6).
+        // SAFETY: a number.
+        unsafe { libc::ioctl(fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
         Listener(fd)
     }
 
@@ -42,27 +48,31 @@ impl Listener {
     /// The next call; `None` when there is nobody left to make one.
     pub(super) fn receive(&self) -> Option<Notice> {
         loop {
-            let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one element.
-            unsafe { libc::poll(&raw mut poll, 1, -1) };
-            if poll.revents & libc::POLLIN == 0 {
-                if poll.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
-                    return None;
-                }
-                continue;
-            }
             // SAFETY: the kernel wants zeros.
             let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-            // ENOENT: its program was killed meanwhile.
-            if self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, &mut got).is_ok() {
-                return Some(Notice {
-                    id: got.id,
-                    tid: got.pid.cast_signed(),
-                    number: got.data.nr.into(),
-                    arguments: got.data.args,
-                });
+            match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, &mut got) {
+                Ok(_) => {
+                    return Some(Notice {
+                        id: got.id,
+                        tid: got.pid.cast_signed(),
+                        number: got.data.nr.into(),
+                        arguments: got.data.args,
+                    });
+                }
+                // ENOENT: its program was killed meanwhile; or it was the last one.
+                Err(libc::EINTR) => {}
+                Err(libc::ENOENT) if !self.is_deserted() => {}
+                Err(_) => return None,
             }
         }
+    }
+
+    /// Whether nobody is left who is supervised.
+    fn is_deserted(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one element.
+        unsafe { libc::poll(&raw mut poll, 1, 0) };
+        poll.revents & libc::POLLHUP != 0
     }
 
     /// Whether the call still waits: then its thread's number is still that thread's.
@@ -101,12 +111,6 @@ impl Listener {
             Ok(_) | Err(libc::ENOENT | libc::EINPROGRESS) => Ok(()),
             Err(error) => Err(error),
         }
-    }
-}
-
-impl std::os::fd::AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 

@@ -76,11 +76,11 @@ impl Places {
         if path.is_empty() {
             return Ok(Place::Kernel);
         }
-        self.from_local(target, dir, path)
+        self.seen_from_local(target, dir, path)
     }
 
     /// From a directory of this machine: by climbing, or from above, a path can get below a prefix.
-    fn from_local(&self, target: Target, dir: i32, path: &[u8]) -> Result<Place, i32> {
+    fn seen_from_local(&self, target: Target, dir: i32, path: &[u8]) -> Result<Place, i32> {
         let prefixes = self.prefixes();
         let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
         let named = |prefix: &Prefix<'_>| prefix.local.split(|byte| *byte == b'/').any(|part| part == first);

@@ -149,7 +149,7 @@ mod tests {
                 libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             libc::munmap(page.wrapping_byte_add(4096), 4096);
             let end = page.wrapping_byte_add(4092).cast::<u8>();
-            std::ptr::copy_nonoverlapping(b"end\0".as_ptr(), end, 4);
+            std::ptr::copy_nonoverlapping(c"end".as_ptr().cast(), end, 4);
             assert_eq!(own.string(end as u64).unwrap(), b"end");
             *end.add(3) = b'!';
             assert_eq!(own.string(end as u64), None);
