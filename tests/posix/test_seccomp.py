@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from differential import Comparison, report
 from harness import PREFIX, Daemon
+from test_forwarding import SCRIPTS
 
 HERE = Path(__file__).parent
 
@@ -88,6 +89,22 @@ def test_another_user(daemon, static):
     assert there.stdout == plain.stdout
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_without_privilege(daemon, static):
+    """Started by a user who is not root, with a daemon that is."""
+    daemon.empty()
+    daemon.far.chmod(0o777)
+    zazen = Path(shutil.copy(daemon.programs / "zazen", daemon.folder))
+    try:
+        command = [str(zazen), *daemon.command("--seccomp")[1:], static, PREFIX, "raw"]
+        user = {"user": 65534, "group": 65534, "extra_groups": []}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/", **user)
+    finally:
+        zazen.unlink()
+    assert done.returncode == 5 and 'syscall(SYS_write, fd, "raw", 3): 3' in done.stdout, done.stderr
+    assert (daemon.far / "raw").stat().st_uid == 65534
+
+
 def test_a_killed_daemon_is_an_error_of_the_disk(programs, static):
     with Daemon(programs) as daemon:
         command = [*daemon.command("--seccomp"), static, PREFIX, "until-lost"]
@@ -142,6 +159,16 @@ def test_random_operations(daemon):
         for seed in seeds:
             if comparison.differs(seed, steps, processes):
                 pytest.fail(report(comparison, seed, steps, processes))
+
+
+@pytest.mark.parametrize("name", ["coreutils", "shell", "tar"])
+def test_dynamically_linked_programs(daemon, name):
+    script = f"cd $0\n{SCRIPTS[name]}"
+    direct, forwarded = both(daemon, "bash", "-c", script, PREFIX, at=3)
+    assert direct and forwarded == direct
+    # Archives have the time in them; a link to nothing is a trouble to diff, not a difference.
+    words = ["diff", "-r", "--exclude=*.t*", str(daemon.direct), str(daemon.far)]
+    assert subprocess.run(words, capture_output=True, text=True).stdout == ""
 
 
 @pytest.mark.skipif(not is_static(shutil.which("busybox")), reason="no statically linked busybox")

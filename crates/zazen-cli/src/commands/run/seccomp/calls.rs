@@ -245,6 +245,10 @@ impl Call<'_> {
                 })?;
                 fifo::open_later(self.all, *self.notice, fifo, flags)
             }
+            // A link by itself: programs know that not all systems have a way to that.
+            Err(libc::ELOOP) if flags & libc::O_PATH != 0 && flags & libc::O_NOFOLLOW != 0 => {
+                Err(libc::EOPNOTSUPP)
+            }
             Err(error) => Err(error),
         }
     }
