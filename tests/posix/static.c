@@ -256,12 +256,13 @@ static void nothing(int signal)
 static void waiting(void)
 {
     struct sigaction action = {.sa_handler = nothing};
-    struct itimerval soon = {.it_value = {.tv_usec = 100000}};
+    struct itimerval soon = {{0, 100000}, {0, 100000}}, never = {{0, 0}, {0, 0}};
     char text[16] = "";
     DO(mkfifo(at("pipe"), 0600));
     sigaction(SIGALRM, &action, NULL);
     setitimer(ITIMER_REAL, &soon, NULL);
     DO(open(at("pipe"), O_RDONLY));
+    setitimer(ITIMER_REAL, &never, NULL);
     DO(open(at("pipe"), O_WRONLY | O_NONBLOCK));
     pid_t child = fork();
     if (child == 0) {

@@ -2,19 +2,23 @@
 
 use super::far::{self, Far, Identity, ROOT, Stat, px};
 use super::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
-use super::notify::{Listener, Notice, Reply};
+use super::notify::{Listener, Notice, Reply, errno};
 use super::places::{Place, Places};
 use super::target::{Status, Target};
 use super::{fifo, records};
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A reply, or an errno.
 pub(super) type Outcome = Result<Reply, i32>;
 
 const HERE: i32 = libc::AT_FDCWD;
 const BUFFER_MAX: usize = 65536;
+
+/// Said once.
+static WARNED: AtomicBool = AtomicBool::new(false);
 
 /// What all calls share.
 pub(super) struct Supervisor {
@@ -171,6 +175,12 @@ impl Call<'_> {
     /// The program's string; ESRCH if its call does not wait any more.
     fn text(&self, address: u64) -> Result<Option<Vec<u8>>, i32> {
         let text = self.target.string(address);
+        if text.is_none() && errno() == libc::EPERM && !WARNED.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                process = self.target.tid,
+                "the program's memory may not be read (ptrace is forbidden, or its file is not readable): its paths are this machine's"
+            );
+        }
         // Only now is it sure whose memory that was.
         if self.all.listener.is_waiting(self.notice) { Ok(text) } else { Err(libc::ESRCH) }
     }
