@@ -53,6 +53,7 @@ const HANDED_ON: [c_int; 6] =
 pub(super) fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i32> {
     let failed = |what: &str| Error::io(what.to_owned(), std::io::Error::last_os_error());
     let (news, mut told) = std::io::pipe().map_err(|error| Error::io("a pipe".to_owned(), error))?;
+    let name = Path::new(command.get_program()).display().to_string();
     let signals = block_signals().map_err(|_| failed("signals"))?;
     // SAFETY: this process has one thread yet.
     match unsafe { libc::fork() } {
@@ -67,7 +68,7 @@ pub(super) fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i3
         }
         _ => {
             drop(told);
-            listen(news, &signals)
+            listen(news, &signals, &name)
         }
     }
 }
@@ -96,7 +97,7 @@ fn tell(to: &mut impl Write, what: i32, number: i32) {
 }
 
 /// The front's part.
-fn listen(mut news: std::io::PipeReader, signals: &OwnedFd) -> Result<i32> {
+fn listen(mut news: std::io::PipeReader, signals: &OwnedFd, name: &str) -> Result<i32> {
     let mut program = 0;
     loop {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -121,7 +122,7 @@ fn listen(mut news: std::io::PipeReader, signals: &OwnedFd) -> Result<i32> {
         match number(0) {
             STARTED => program = number(4),
             ENDED => return Ok(number(4)),
-            NOT_EXECUTED => return Err(Error::io("start the program".to_owned(), error())),
+            NOT_EXECUTED => return Err(Error::io(format!("start {name}"), error())),
             NOT_FILTERED if number(4) == libc::EBUSY => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
