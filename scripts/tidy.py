@@ -35,7 +35,7 @@ EDGES = {
     " | zazend",
     "zazend": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-call zazen-plugins | zazen-client",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-client"
-    " zazen-push zazen-stubs zazen-mpi",
+    " zazen-push zazen-stub-runtime zazen-stubs zazen-mpi | | zazen-stubs",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",

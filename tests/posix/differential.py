@@ -90,8 +90,9 @@ def operations(seed: int, steps: int, processes: int) -> list[dict]:
 class Player:
     """One process's part."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, no_path_only: bool = False) -> None:
         self.root = root
+        self.left_out = os.O_PATH if no_path_only else 0
         self.slots = [-1] * SLOTS
 
     def path(self, name: str, step: dict) -> str:
@@ -137,10 +138,13 @@ class Player:
         return fd
 
     def do_open(self, step):
-        return self.keep(step, os.open(self.path(step["n"], step), step["flags"], step["mode"]))
+        return self.keep(
+            step, os.open(self.path(step["n"], step), step["flags"] & ~self.left_out, step["mode"])
+        )
 
     def do_openat(self, step):
-        fd = os.open(step["n"], step["flags"], step["mode"], dir_fd=self.fd(step, "t"))
+        flags = step["flags"] & ~self.left_out
+        fd = os.open(step["n"], flags, step["mode"], dir_fd=self.fd(step, "t"))
         return self.keep(step, fd)
 
     def do_tmp(self, step):
@@ -403,9 +407,9 @@ def remove(folder: str) -> None:
     subprocess.run(["rm", "-rf", folder], check=True)
 
 
-def play(root: str, seed: int, steps: int, processes: int, only: set[int] | None) -> None:
+def play(root: str, seed: int, steps: int, processes: int, only: set[int] | None, no_path_only: bool) -> None:
     sys.stdout.reconfigure(line_buffering=True)
-    player = Player(root)
+    player = Player(root, no_path_only)
     os.chdir(root)
     plan = [step for step in operations(seed, steps, processes) if only is None or step["i"] in only]
     pipes = {}
@@ -461,6 +465,8 @@ class Comparison:
     def __init__(self, direct: str, here: str, there: str, command: list[str], environment: dict) -> None:
         self.direct, self.here, self.there = direct, here, there
         self.command, self.environment = command, environment
+        # What is open by O_PATH can't be handed on by the kernel's supervision of system calls.
+        self.more = ["--no-path-only"] if "--seccomp" in command else []
 
     def run(self, forwarded: bool, seed: int, steps: int, processes: int, only) -> list[str]:
         # Outside of what is compared, so that `..` at the root finds the same.
@@ -471,7 +477,16 @@ class Comparison:
         words = ["--seed", str(seed), "--steps", str(steps), "--processes", str(processes)]
         if only is not None:
             words += ["--only", ",".join(map(str, sorted(only)))]
-        program = [sys.executable, "-S", os.path.abspath(__file__), "play", "--root", root, *words]
+        program = [
+            sys.executable,
+            "-S",
+            os.path.abspath(__file__),
+            "play",
+            "--root",
+            root,
+            *words,
+            *self.more,
+        ]
         environment = {**os.environ, **(self.environment if forwarded else {})}
         command = (self.command if forwarded else []) + program
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
@@ -525,6 +540,7 @@ def main() -> int:
         if name == "play":
             action.add_argument("--root", required=True)
             action.add_argument("--only")
+            action.add_argument("--no-path-only", action="store_true", help="without O_PATH")
         else:
             action.add_argument("--count", type=int, default=10)
             action.add_argument("--direct", required=True, help="a folder for the direct runs")
@@ -534,7 +550,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.action == "play":
         only = {int(i) for i in arguments.only.split(",") if i} if arguments.only is not None else None
-        play(arguments.root, arguments.seed, arguments.steps, arguments.processes, only)
+        play(
+            arguments.root, arguments.seed, arguments.steps, arguments.processes, only, arguments.no_path_only
+        )
         return 0
     comparison = Comparison(arguments.direct, arguments.here, arguments.there, arguments.command, {})
     bad = 0

@@ -1,8 +1,9 @@
 //! `zazen run`: an unmodified program whose files are a daemon's: the preload library, its settings, and for daemons
-//! of other nodes a go-between.
+//! of other nodes a go-between; or a supervisor of its system calls.
 
 mod bridge;
 mod elf;
+mod seccomp;
 
 use clap::Args;
 use std::ffi::{OsStr, OsString};
@@ -33,6 +34,7 @@ const SETTINGS_BYTES_MAX: usize = 4095;
   zazen run --forward /data --node n7:7345 --key key -- python3 a.py
   zazen run --forward /data --direct -- sqlite3 /data/db # real descriptors: mmap and io_uring work
   zazen run --forward /data --sockets -- ./receive       # internet sockets are the far side's, too
+  zazen run --forward /data --seccomp -- ./static /data/a # statically linked, or Go: same machine only
 
 The daemon needs the posix plug-in: zazend --plugin posix …
 docs/forwarding.md says what is forwarded, and what can't be.")]
@@ -55,6 +57,9 @@ pub(crate) struct Run {
     /// Forward all internet sockets, too
     #[arg(long)]
     sockets: bool,
+    /// Supervise system calls instead of preloading: for statically linked programs; same machine only
+    #[arg(long, conflicts_with_all = ["node", "sockets", "abort_on_escape"])]
+    seccomp: bool,
     /// End the program when something reaches a forwarded descriptor past the library: for tests
     #[arg(long)]
     abort_on_escape: bool,
@@ -68,23 +73,24 @@ pub(crate) struct Run {
 
 pub(crate) fn run(arguments: &Run) -> Result<()> {
     let forward = settings(&arguments.forward)?;
-    let library = library(arguments.library.as_deref())?;
     let program = find_program(&arguments.program[0])?;
     if let Some(program) = &program {
-        elf::can_be_preloaded(program)?;
+        elf::can_be_run(program, arguments.seccomp)?;
     }
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
+    if arguments.seccomp {
+        let code = seccomp::run(command, &forward, &this_machines_daemon(arguments)?)?;
+        std::process::exit(code);
+    }
+    let library = library(arguments.library.as_deref())?;
     let options = [(arguments.direct, "d"), (arguments.sockets, "s"), (arguments.abort_on_escape, "e")];
     let options: String = options.iter().filter(|(on, _)| *on).map(|(_, letter)| *letter).collect();
     command.env("ZAZEN_FORWARD", &forward).env("ZAZEN_FORWARD_OPTIONS", options);
     command.env("LD_PRELOAD", preload(&library)).env_remove("ZAZEN_FORWARD_FDS");
     let start = |error| Error::io(format!("start {}", Path::new(&arguments.program[0]).display()), error);
     let Some(node) = &arguments.node else {
-        let socket = arguments.socket.clone().unwrap_or_else(zazen_env::socket_path::find_socket_path);
-        let socket = std::path::absolute(&socket).map_err(|e| Error::io(socket.display().to_string(), e))?;
-        ask_for_plugin(&mut Connection::unix(&socket, PATIENCE)?)?;
-        command.env("ZAZEN_FORWARD_SOCKET", socket);
+        command.env("ZAZEN_FORWARD_SOCKET", this_machines_daemon(arguments)?);
         return Err(start(command.exec()));
     };
     let key = arguments.key.as_ref().ok_or_else(|| {
@@ -100,6 +106,14 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     let status = command.status().map_err(start)?;
     drop(bridge);
     std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// The socket of a daemon that is there and can do it.
+fn this_machines_daemon(arguments: &Run) -> Result<PathBuf> {
+    let socket = arguments.socket.clone().unwrap_or_else(zazen_env::socket_path::find_socket_path);
+    let socket = std::path::absolute(&socket).map_err(|e| Error::io(socket.display().to_string(), e))?;
+    ask_for_plugin(&mut Connection::unix(&socket, PATIENCE)?)?;
+    Ok(socket)
 }
 
 /// Whether the daemon can do it, before a program finds out.

@@ -1,4 +1,4 @@
-//! Whether a program can be preloaded: dynamically linked, and not run with another's rights.
+//! Whether a program can be forwarded: not run with another's rights; and dynamically linked, or supervised.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,14 +9,14 @@ use zazen_core::{Error, ErrorKind, Result};
 const PT_INTERP: u32 = 3;
 const SET_UID_OR_GID: u32 = 0o6000;
 
-/// Refuses (`Unsupported`) what the loader would start without the library.
-pub(crate) fn can_be_preloaded(program: &Path) -> Result<()> {
+/// Refuses (`Unsupported`) what the loader would start without the library, and what no filter is for.
+pub(crate) fn can_be_run(program: &Path, supervised: bool) -> Result<()> {
     let refuse =
         |why: &str| Err(Error::new(ErrorKind::Unsupported, format!("program {}: {why}", program.display())));
     let Ok(mut file) = File::open(program) else { return Ok(()) };
     if file.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & SET_UID_OR_GID != 0) {
         return refuse(
-            "is set-user-id or set-group-id: the loader preloads nothing into such; run a copy without the bit",
+            "is set-user-id or set-group-id: such a program would not have these rights; run a copy without the bit",
         );
     }
     let mut head = [0; 64];
@@ -25,7 +25,10 @@ pub(crate) fn can_be_preloaded(program: &Path) -> Result<()> {
         return Ok(());
     }
     if head[4] != 2 {
-        return refuse("is a 32-bit program; the preload library is a 64-bit one");
+        return refuse("is a 32-bit program; only 64-bit ones can be forwarded");
+    }
+    if supervised {
+        return Ok(());
     }
     let number = |at: usize, bytes: usize| {
         head[at..at + bytes].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
@@ -40,7 +43,9 @@ pub(crate) fn can_be_preloaded(program: &Path) -> Result<()> {
             return Ok(());
         }
     }
-    refuse("is statically linked: there is no libc call to forward; use a dynamically linked build of it")
+    refuse(
+        "is statically linked: there is no libc call to forward; add --seccomp, or use a dynamically linked build",
+    )
 }
 
 #[cfg(test)]
@@ -48,9 +53,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_test_can_be_preloaded() {
-        can_be_preloaded(&std::env::current_exe().unwrap()).unwrap();
-        can_be_preloaded(Path::new("/etc/passwd")).unwrap();
+    fn this_test_can_be_run() {
+        can_be_run(&std::env::current_exe().unwrap(), false).unwrap();
+        can_be_run(Path::new("/etc/passwd"), false).unwrap();
     }
 
     #[test]
@@ -61,9 +66,10 @@ mod tests {
         elf[..5].copy_from_slice(b"\x7fELF\x02");
         (elf[32], elf[54], elf[56], elf[64]) = (64, 56, 1, 1);
         std::fs::write(&path, &elf).unwrap();
-        assert_eq!(can_be_preloaded(&path).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(can_be_run(&path, false).unwrap_err().kind(), ErrorKind::Unsupported);
+        can_be_run(&path, true).unwrap();
         elf[64] = PT_INTERP as u8;
         std::fs::write(&path, &elf).unwrap();
-        can_be_preloaded(&path).unwrap();
+        can_be_run(&path, false).unwrap();
     }
 }

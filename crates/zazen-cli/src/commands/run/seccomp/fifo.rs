@@ -1,0 +1,77 @@
+//! Opening a FIFO waits for its other end: on a thread of its own, until a signal comes for who waits.
+
+use super::calls::{Outcome, Supervisor};
+use super::notify::{Notice, Reply, errno};
+use super::target::Target;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How often we look whether somebody still waits.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The kernel's word for a call that a signal ended: again with `SA_RESTART`, else EINTR.
+const RESTART: i32 = 512;
+
+extern "C" fn nothing(_: i32) {}
+
+/// Lets the signal that ends our own waiting do that, and nothing else.
+pub(super) fn prepare() {
+    // SAFETY: a handler that does nothing; without SA_RESTART.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(i32) as libc::sighandler_t;
+        libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut());
+    }
+}
+
+/// `fifo` is a descriptor of its path only.
+pub(super) fn open_later(all: &'static Supervisor, notice: Notice, fifo: OwnedFd, flags: i32) -> Outcome {
+    let begun =
+        std::thread::Builder::new().name("fifo".to_owned()).spawn(move || wait(all, &notice, fifo, flags));
+    begun.map(|_| Reply::Later).map_err(|_| libc::EAGAIN)
+}
+
+fn wait(all: &'static Supervisor, notice: &Notice, fifo: OwnedFd, flags: i32) {
+    let (send, outcome) = channel();
+    let opener = std::thread::Builder::new().name("fifo-open".to_owned()).spawn(move || {
+        let _ = send.send(open(&fifo, flags));
+    });
+    let Ok(opener) = opener else { return all.listener.answer(notice, Err(libc::EAGAIN)) };
+    let mut given_up = None;
+    let opened = loop {
+        match outcome.recv_timeout(PAUSE) {
+            Ok(opened) => break opened,
+            Err(RecvTimeoutError::Disconnected) => break Err(libc::EIO),
+            Err(RecvTimeoutError::Timeout) => {
+                let signalled =
+                    || Target { tid: notice.tid }.status().is_ok_and(|status| status.is_signalled());
+                if !all.listener.is_waiting(notice) {
+                    given_up = Some(libc::ESRCH);
+                } else if signalled() {
+                    given_up = Some(RESTART);
+                }
+                if given_up.is_some() {
+                    // SAFETY: the thread is not joined yet, so it is still its handle.
+                    unsafe { libc::pthread_kill(opener.as_pthread_t(), libc::SIGURG) };
+                }
+            }
+        }
+    };
+    let outcome = match (opened, given_up) {
+        (Err(libc::EINTR), Some(error)) => Err(error),
+        (opened, _) => opened.map(|fd| Reply::Descriptor(fd, flags & libc::O_CLOEXEC != 0)),
+    };
+    all.listener.answer(notice, outcome);
+}
+
+fn open(fifo: &OwnedFd, flags: i32) -> Result<OwnedFd, i32> {
+    let name =
+        std::ffi::CString::new(format!("/proc/self/fd/{}", fifo.as_raw_fd())).map_err(|_| libc::EINVAL)?;
+    let made = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+    // SAFETY: a string that lives for the call; the descriptor is new.
+    unsafe {
+        let fd = libc::open(name.as_ptr(), flags & !made | libc::O_CLOEXEC | libc::O_NOCTTY);
+        if fd < 0 { Err(errno()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}

@@ -1,0 +1,285 @@
+//! `zazen run --seccomp`: forwarding for programs that no library can be put into, by the kernel's own means
+//! (`seccomp(2)`, user notifications): this machine only.
+//!
+//! Three processes: *front* is the one that was started; it hands signals on and ends as the program does. Its
+//! child, the *supervisor*, answers the program's system calls until nobody is left who makes any. The program is
+//! the supervisor's child, so that it may look into it.
+//!
+//! Invariants: what isn't forwarded the kernel does itself; a thread that changes a path while it is being looked
+//! at reaches nothing but what its own rights allow: all that is carried out here is done, and checked, as its user.
+
+mod calls;
+mod far;
+mod fifo;
+mod filter;
+mod notify;
+#[path = "../../../../../zazen-preload/src/paths.rs"]
+#[allow(dead_code)]
+mod paths;
+mod places;
+mod records;
+mod target;
+
+use calls::Supervisor;
+use far::{Far, Identity};
+use notify::{Listener, errno};
+use paths::{Prefix, Text};
+use places::Places;
+use std::ffi::{CString, OsStr, c_int};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use target::Target;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// Threads that answer calls: those of one don't wait for another's disk.
+const THREADS: usize = 8;
+
+/// What the other two tell the front: what, and a number.
+const STARTED: i32 = 1;
+const ENDED: i32 = 2;
+const NOT_EXECUTED: i32 = 3;
+const NOT_FILTERED: i32 = 4;
+const NOT_SUPERVISED: i32 = 5;
+
+/// Signals that the front hands on.
+const HANDED_ON: [c_int; 6] =
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+
+/// Runs the program; the result is what to exit with. `forward` as the preload library reads it.
+pub(super) fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i32> {
+    let failed = |what: &str| Error::io(what.to_owned(), std::io::Error::last_os_error());
+    let (news, mut told) = std::io::pipe().map_err(|error| Error::io("a pipe".to_owned(), error))?;
+    let name = Path::new(command.get_program()).display().to_string();
+    let signals = block_signals().map_err(|_| failed("signals"))?;
+    // SAFETY: this process has one thread yet.
+    match unsafe { libc::fork() } {
+        -1 => Err(failed("start the supervisor")),
+        0 => {
+            drop(news);
+            let outcome = supervise(command, forward, socket, &mut told);
+            if let Err((what, error)) = outcome {
+                tell(&mut told, what, error);
+            }
+            std::process::exit(0)
+        }
+        _ => {
+            drop(told);
+            listen(news, &signals, &name)
+        }
+    }
+}
+
+/// Signals wait in a descriptor.
+fn block_signals() -> std::result::Result<OwnedFd, i32> {
+    // SAFETY: a set of our own; the descriptor is new.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in HANDED_ON {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC);
+        if fd < 0 { Err(errno()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+fn tell(to: &mut impl Write, what: i32, number: i32) {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&what.to_ne_bytes());
+    bytes[4..].copy_from_slice(&number.to_ne_bytes());
+    // Who is gone needs no news.
+    let _ = to.write_all(&bytes);
+}
+
+/// The front's part.
+fn listen(mut news: std::io::PipeReader, signals: &OwnedFd, name: &str) -> Result<i32> {
+    let mut program = 0;
+    loop {
+        let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // Signals wait until there is somebody to have them.
+        let signals_fd = if program > 0 { signals.as_raw_fd() } else { -1 };
+        let mut polls = [entry(news.as_raw_fd()), entry(signals_fd)];
+        // SAFETY: two elements.
+        unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) };
+        if polls[1].revents != 0 {
+            hand_on(signals, program);
+        }
+        if polls[0].revents == 0 {
+            continue;
+        }
+        let mut bytes = [0; 8];
+        if news.read_exact(&mut bytes).is_err() {
+            let text = "the supervisor of system calls ended before the program: see the kernel's log";
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+        let number = |at: usize| i32::from_ne_bytes(std::array::from_fn(|index| bytes[at + index]));
+        let error = || std::io::Error::from_raw_os_error(number(4));
+        match number(0) {
+            STARTED => program = number(4),
+            ENDED => return Ok(number(4)),
+            NOT_EXECUTED => return Err(Error::io(format!("start {name}"), error())),
+            NOT_FILTERED if number(4) == libc::EBUSY => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "--seccomp: system calls are supervised already; one supervisor is all the kernel allows",
+                ));
+            }
+            NOT_FILTERED => {
+                return Err(Error::io(
+                    "--seccomp needs user notifications (Linux 5.14) that nobody forbids".to_owned(),
+                    error(),
+                ));
+            }
+            _ => return Err(Error::io("supervise system calls".to_owned(), error())),
+        }
+    }
+}
+
+/// What the terminal sends, the program gets by itself.
+fn hand_on(signals: &OwnedFd, program: i32) {
+    // SAFETY: all zeros is a valid record; room for one.
+    unsafe {
+        let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+        let bytes = size_of_val(&info);
+        let got = libc::read(signals.as_raw_fd(), (&raw mut info).cast(), bytes);
+        if got == bytes as isize && info.ssi_code <= 0 && program > 0 {
+            libc::kill(program, info.ssi_signo.cast_signed());
+        }
+    }
+}
+
+type Failure = (i32, i32);
+
+/// The supervisor's part: returns when the program and all that it started have ended.
+fn supervise(
+    command: Command,
+    forward: &OsStr,
+    socket: &Path,
+    told: &mut std::io::PipeWriter,
+) -> std::result::Result<(), Failure> {
+    let supervised = |error: i32| (NOT_SUPERVISED, error);
+    // Those whose parent ended stay below this process: else it might not look into them.
+    // SAFETY: numbers only.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()
+        .map_err(|error| supervised(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    // SAFETY: this process has one thread yet.
+    let program = match unsafe { libc::fork() } {
+        -1 => return Err(supervised(errno())),
+        0 => {
+            drop(ours);
+            let failure = become_program(command, &theirs);
+            tell(told, failure.0, failure.1);
+            // SAFETY: ends this process without what its parent would do at its end.
+            unsafe { libc::_exit(127) }
+        }
+        program => program,
+    };
+    drop(theirs);
+    tell(told, STARTED, program);
+    if let Ok(listener) = receive_descriptor(&ours) {
+        fifo::prepare();
+        let far = Far::connect(socket).map_err(supervised)?;
+        let places = Places::new(canonical(forward, &far));
+        let all = Supervisor { listener: Listener::new(listener), far, places };
+        let all: &'static Supervisor = Box::leak(Box::new(all));
+        for _ in 0..THREADS {
+            let begun = std::thread::Builder::new().name("calls".to_owned()).spawn(|| all.serve());
+            begun.map_err(|error| supervised(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        }
+    }
+    reap(program, told);
+    Ok(())
+}
+
+/// Waits for all; says how the program ended.
+fn reap(program: i32, told: &mut std::io::PipeWriter) {
+    loop {
+        let mut status = 0;
+        // SAFETY: room for the status.
+        let ended = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
+        if ended < 0 && errno() != libc::EINTR {
+            return;
+        }
+        if ended == program {
+            let signalled = libc::WIFSIGNALED(status);
+            let code = if signalled { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) };
+            tell(told, ENDED, code);
+            leave_streams();
+        }
+    }
+}
+
+/// Nobody shall wait for the end of what this process inherited, while others of the program live on.
+fn leave_streams() {
+    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
+        for stream in 0..3 {
+            // SAFETY: numbers only.
+            unsafe { libc::dup2(null.as_raw_fd(), stream) };
+        }
+    }
+}
+
+/// Only returns if it can't be.
+fn become_program(mut command: Command, to: &std::os::unix::net::UnixStream) -> Failure {
+    match filter::install() {
+        Err(error) => (NOT_FILTERED, error.raw_os_error().unwrap_or(libc::EIO)),
+        Ok(listener) => {
+            if let Err(error) = send_descriptor(to, &listener) {
+                return (NOT_FILTERED, error);
+            }
+            drop(listener);
+            (NOT_EXECUTED, command.exec().raw_os_error().unwrap_or(libc::EIO))
+        }
+    }
+}
+
+fn send_descriptor(to: &std::os::unix::net::UnixStream, fd: &OwnedFd) -> std::result::Result<(), i32> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [std::os::fd::AsFd::as_fd(fd)];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let part = [std::io::IoSlice::new(b"l")];
+    sendmsg(to, &part, &mut control, SendFlags::NOSIGNAL).map(|_| ()).map_err(|error| error.raw_os_error())
+}
+
+fn receive_descriptor(from: &std::os::unix::net::UnixStream) -> std::result::Result<OwnedFd, i32> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut part = [std::io::IoSliceMut::new(&mut byte)];
+    recvmsg(from, &mut part, &mut control, RecvFlags::CMSG_CLOEXEC).map_err(|error| error.raw_os_error())?;
+    let mut fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    fds.next().and_then(|mut fds| fds.next()).ok_or(libc::EPROTO)
+}
+
+/// The prefixes with the far sides as the daemon's kernel calls them, so that what it calls a directory is found again.
+fn canonical(forward: &OsStr, far: &Far) -> Vec<u8> {
+    let mut all = Vec::new();
+    let own = Target { tid: std::process::id().cast_signed() }.status().map(|status| status.identity(false));
+    for Prefix { local, far: given } in paths::prefixes(forward.as_bytes()) {
+        let real = own.as_ref().ok().and_then(|own: &Identity| {
+            let path = CString::new(given).ok()?;
+            far.acting(own, || far::real_path(&path)).ok()
+        });
+        // One that can't be written down so stays as it was given.
+        let real = real.filter(|real| !real.contains(&b':') && Text::new().push(real));
+        if !all.is_empty() {
+            all.push(b':');
+        }
+        all.extend_from_slice(local);
+        all.push(b'=');
+        all.extend(real.as_deref().unwrap_or(given));
+    }
+    all
+}

@@ -1,0 +1,120 @@
+//! The kernel's side of supervision: notifications, and answers to them.
+//!
+//! Invariant: each notification is answered once, or its program is gone.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// One system call that waits for us.
+#[derive(Clone, Copy)]
+pub(super) struct Notice {
+    id: u64,
+    /// The thread.
+    pub(super) tid: i32,
+    pub(super) number: libc::c_long,
+    pub(super) arguments: [u64; 6],
+}
+
+/// What becomes of a call.
+pub(super) enum Reply {
+    /// The kernel goes on with it.
+    Continue,
+    /// It was done, with this result.
+    Value(i64),
+    /// Its result is this descriptor, with `O_CLOEXEC` or without.
+    Descriptor(OwnedFd, bool),
+    /// Another thread answers.
+    Later,
+}
+
+/// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
+const SYNC_WAKE_UP: u64 = 1;
+
+pub(super) struct Listener(OwnedFd);
+
+impl Listener {
+    pub(super) fn new(fd: OwnedFd) -> Listener {
+        // Who waits and who answers never work at the same time: the scheduler may know (Linux 6.6).
+        // SAFETY: a number.
+        unsafe { libc::ioctl(fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
+        Listener(fd)
+    }
+
+    fn ioctl<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<i32, i32> {
+        // SAFETY: each request is used with the structure that its number says.
+        let got = unsafe { libc::ioctl(self.0.as_raw_fd(), request, &raw mut *argument) };
+        if got < 0 { Err(errno()) } else { Ok(got) }
+    }
+
+    /// The next call; `None` when there is nobody left to make one.
+    pub(super) fn receive(&self) -> Option<Notice> {
+        loop {
+            // SAFETY: the kernel wants zeros.
+            let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+            match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, &mut got) {
+                Ok(_) => {
+                    return Some(Notice {
+                        id: got.id,
+                        tid: got.pid.cast_signed(),
+                        number: got.data.nr.into(),
+                        arguments: got.data.args,
+                    });
+                }
+                // ENOENT: its program was killed meanwhile; or it was the last one.
+                Err(libc::EINTR) => {}
+                Err(libc::ENOENT) if !self.is_deserted() => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Whether nobody is left who is supervised.
+    fn is_deserted(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one element.
+        unsafe { libc::poll(&raw mut poll, 1, 0) };
+        poll.revents & libc::POLLHUP != 0
+    }
+
+    /// Whether the call still waits: then its thread's number is still that thread's.
+    pub(super) fn is_waiting(&self, notice: &Notice) -> bool {
+        let mut id = notice.id;
+        self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id).is_ok()
+    }
+
+    /// Nobody is told who is not there any more.
+    pub(super) fn answer(&self, notice: &Notice, outcome: Result<Reply, i32>) {
+        let mut answer = libc::seccomp_notif_resp { id: notice.id, val: 0, error: 0, flags: 0 };
+        match outcome {
+            Ok(Reply::Continue) => answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+            Ok(Reply::Value(value)) => answer.val = value,
+            Ok(Reply::Descriptor(fd, cloexec)) => match self.inject(notice, &fd, cloexec) {
+                Ok(()) => return,
+                Err(error) => answer.error = -error,
+            },
+            Ok(Reply::Later) => return,
+            Err(error) => answer.error = -error,
+        }
+        let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut answer);
+    }
+
+    /// The program gets the descriptor's like, at its lowest free number, as the call's result.
+    fn inject(&self, notice: &Notice, fd: &OwnedFd, cloexec: bool) -> Result<(), i32> {
+        let mut given = libc::seccomp_notif_addfd {
+            id: notice.id,
+            flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+            srcfd: fd.as_raw_fd().cast_unsigned(),
+            newfd: 0,
+            newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },
+        };
+        match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &mut given) {
+            // Gone, or asked for again: there is no answer to give.
+            Ok(_) | Err(libc::ENOENT | libc::EINPROGRESS) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// This thread's.
+pub(super) fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
