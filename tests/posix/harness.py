@@ -30,9 +30,11 @@ def build() -> Path:
 class Daemon:
     """A daemon with the posix plug-in; a context manager."""
 
-    def __init__(self, programs: Path, isolated: bool = False, listen: bool = False) -> None:
+    def __init__(
+        self, programs: Path, isolated: bool = False, listen: bool = False, name: str = "zzf-"
+    ) -> None:
         self.programs = programs
-        self.folder = Path(tempfile.mkdtemp(prefix="zzf-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=name))
         self.socket = self.folder / "s"
         self.key = self.folder / "key"
         self.far = self.folder / "far"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from differential import Comparison, report
-from harness import PREFIX, python
+from harness import PREFIX, Daemon, python
 
 HERE = Path(__file__).parent
 
@@ -112,6 +112,13 @@ def test_programs(daemon, name):
     )
     if name != "sqlite3":
         assert difference.stdout == "", difference.stdout
+
+
+def test_a_socket_whose_path_is_too_long_for_an_address(programs):
+    with Daemon(programs, isolated=True, name="z" * 110) as daemon:
+        done = daemon.run("sh", "-c", f"echo here > {PREFIX}/a; cat {PREFIX}/a")
+        assert (done.stdout, done.stderr) == ("here\n", "")
+        assert (daemon.far / "a").read_text() == "here\n"
 
 
 @needs("sqlite3")

@@ -249,14 +249,17 @@ def type_in(script, folder, **environment):
     beside = [Path(zazen.testing.program("zazen")).parent, Path(sys.executable).parent]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
     clean["PATH"] = ":".join([*map(str, beside), os.environ["PATH"]])
-    shell = subprocess.Popen(
-        ["bash", "-c", script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**clean, **environment}, start_new_session=True,
-    )  # fmt: skip
+    # To a file: what the script began and left has a pipe open for ever.
+    out = folder / "said"
+    with out.open("wb") as sink:
+        shell = subprocess.Popen(
+            ["bash", "-c", script], cwd=folder, stdout=sink, stderr=subprocess.STDOUT,
+            env={**clean, **environment}, start_new_session=True,
+        )  # fmt: skip
     try:
-        said = shell.communicate(timeout=120)[0]
-        assert shell.returncode == 0, said
-        return said
+        status = shell.wait(timeout=120)
+        assert status == 0, out.read_text()
+        return out.read_text()
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)

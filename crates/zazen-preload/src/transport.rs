@@ -189,12 +189,45 @@ fn raised(fd: c_int) -> c_int {
     high
 }
 
+/// The folder of a path that is too long for an address, opened, and a shorter path by its number.
+fn shorten(path: &[u8]) -> Result<(c_int, Text), c_int> {
+    let slash = path.iter().rposition(|byte| *byte == b'/').ok_or(libc::ECONNREFUSED)?;
+    let mut text = Text::new();
+    if !text.set(&path[..=slash]) {
+        return Err(libc::ENAMETOOLONG);
+    }
+    let flags = (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    let arguments = [libc::AT_FDCWD as usize, text.as_ptr() as usize, flags, 0, 0, 0];
+    let folder = system_call(libc::SYS_openat, arguments)? as c_int;
+    let mut digits = [0; 10];
+    let mut first = digits.len();
+    let mut rest = folder;
+    while rest > 0 || first == digits.len() {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    text.set(b"/proc/self/fd/");
+    if text.push(&digits[first..]) && text.push(&path[slash..]) {
+        return Ok((folder, text));
+    }
+    table::close_kernel(folder);
+    Err(libc::ENAMETOOLONG)
+}
+
 fn connect_socket(path: &[u8]) -> Result<c_int, c_int> {
     // SAFETY: all zeros is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
-    if path.is_empty() || path.len() >= address.sun_path.len() {
+    if path.is_empty() {
         return Err(libc::ECONNREFUSED);
+    }
+    if path.len() >= address.sun_path.len() {
+        let (folder, short) = shorten(path)?;
+        let fits = short.as_bytes().len() < address.sun_path.len();
+        let connected = if fits { connect_socket(short.as_bytes()) } else { Err(libc::ENAMETOOLONG) };
+        table::close_kernel(folder);
+        return connected;
     }
     for (to, from) in address.sun_path.iter_mut().zip(path) {
         *to = *from as std::ffi::c_char;
