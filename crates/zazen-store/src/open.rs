@@ -27,7 +27,9 @@ impl<D: Disk> Store<D> {
         let temporaries = Arc::new(AtomicU64::new(0));
         empty_temporaries(&*disk, &mut report)?;
         let node = registry::node(&*disk, temporaries.fetch_add(1, Ordering::Relaxed), &mut report)?;
-        let (paths, rediscovered) = registry::datasets(&*disk, &mut report)?;
+        let (mut paths, rediscovered) = registry::datasets(&*disk, &mut report)?;
+        let listed = paths.len();
+        crate::old_layout::drop_datasets(&*disk, &mut paths, &mut report)?;
         let room = Arc::new(Room::new(config.budget_bytes, config.free_floor_bytes));
         room.settle(0, ROOT_OVERHEAD);
         let mut datasets = DatasetMap::new();
@@ -58,7 +60,7 @@ impl<D: Disk> Store<D> {
         let store = Arc::new(Store::new(disk, config, node, room, temporaries, datasets));
         store.clean.store(report.clean, Ordering::Release);
         store.walk(&to_walk, &mut report)?;
-        store.end_empty(rediscovered || store.map().len() != paths.len())?;
+        store.end_empty(rediscovered || store.map().len() != listed)?;
         store.shrink_to_budget(&mut report)?;
         report.datasets = store.map().len() as u64;
         Ok((store, report))
@@ -71,8 +73,7 @@ impl<D: Disk> Store<D> {
         let _changing = self.changing()?;
         for path in datasets {
             let Some(dataset) = self.dataset(path) else { continue };
-            let map = self.map();
-            dataset.sweep(&|folder| map.contains_key(folder), report)?;
+            dataset.sweep(report)?;
         }
         Ok(())
     }
