@@ -4,17 +4,18 @@
 //! link leaves it; the root is looked up at each call, so that a mount that vanished or was replaced is
 //! noticed, and noticed as `Unavailable`, never as files that don't exist; no call outlasts the deadline.
 
+use crate::look::{now_ns, source_stat};
 use crate::watchdog::Watchdog;
 use crate::{Backing, SourceFile, SourceStat, may_search_by_stat};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
+use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
 
 /// How long a call may take before the mount counts as hung.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(20);
@@ -329,7 +330,9 @@ impl Tree {
 
     fn stat(&self, path: &RelPath) -> Result<SourceStat> {
         let fd = self.open_beneath(path, OFlags::PATH)?;
-        rustix::fs::fstat(&fd).map(source_stat).map_err(|errno| self.path_error(path, errno))
+        let now = now_ns();
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.path_error(path, errno))?;
+        Ok(source_stat(&stat, now))
     }
 
     /// Stats of `paths` beneath `folder`: one walk from the root for each folder in a row, then one call a name.
@@ -371,10 +374,11 @@ impl Tree {
         }
         let whole = || folder.join(path.as_str());
         let Some((_, fd)) = held.as_ref().filter(|_| !path.is_root()) else { return self.stat(&whole()?) };
+        let now = now_ns();
         match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
             // Only the kernel's own walk may follow a link, so that it stays beneath the root.
             Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_symlink() => self.stat(&whole()?),
-            Ok(stat) => Ok(source_stat(stat)),
+            Ok(stat) => Ok(source_stat(&stat, now)),
             Err(errno) => Err(self.path_error(&whole()?, errno)),
         }
     }
@@ -382,6 +386,7 @@ impl Tree {
     fn open_file(&self, path: &RelPath) -> Result<(OwnedFd, SourceStat)> {
         // Without O_NONBLOCK the opening of a FIFO would wait for its writer.
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK)?;
+        let now = now_ns();
         let stat = rustix::fs::fstat(&fd).map_err(|errno| self.path_error(path, errno))?;
         if !FileType::from_raw_mode(stat.st_mode).is_file() {
             return Err(Error::new(
@@ -389,7 +394,7 @@ impl Tree {
                 format!("{} is not a regular file", self.root.join(path.as_str()).display()),
             ));
         }
-        Ok((fd, source_stat(stat)))
+        Ok((fd, source_stat(&stat, now)))
     }
 
     fn list(&self, path: &RelPath, files_only: bool) -> Result<Vec<String>> {
@@ -450,23 +455,7 @@ fn open_without_links(root: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::
     Ok(fd)
 }
 
-fn source_stat(stat: rustix::fs::Stat) -> SourceStat {
-    let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64);
-    SourceStat {
-        validator: Validator { size: stat.st_size as u64, mtime_ns },
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        mode: stat.st_mode & 0o7777,
-        is_dir: FileType::from_raw_mode(stat.st_mode).is_dir(),
-    }
-}
-
-/// What a local path looks like, as a backing store would say it: for writers that record a source's validator.
-pub fn stat_local(path: &Path) -> Result<SourceStat> {
-    rustix::fs::stat(path)
-        .map(source_stat)
-        .map_err(|errno| Error::io(path.display().to_string(), errno.into()))
-}
+pub use crate::look::{stat_file, stat_local};
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@
 
 pub mod dataset;
 pub mod directory;
+mod look;
 pub mod served;
 mod watchdog;
 
@@ -19,7 +20,7 @@ use zazen_core::{Credentials, RelPath, Result, Validator};
 /// What a source file looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceStat {
-    /// Size and modification time.
+    /// Size, times and inode, and whether the source was too young to tell.
     pub validator: Validator,
     /// Owner.
     pub uid: u32,

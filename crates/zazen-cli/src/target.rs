@@ -82,14 +82,47 @@ impl Targets {
         Ok((nodes.into_iter().map(|node| node.target).collect(), key))
     }
 
-    /// Opens the dataset that the user spells `path` on every node that answers; the others are told on stderr.
-    /// Fails if none answers, or if one says that there is no such dataset.
-    pub(crate) fn open(&self, path: &Path, want_extent: bool) -> Result<Vec<Opened>> {
+    /// Opens what every node that answers has in its cache of the directory that the user spells `path`: the series of
+    /// `pattern`, or each series there is; at least one for each node, which may be without frames. The other nodes
+    /// are told on stderr. Fails if none answers, or if none has the series of `pattern`.
+    pub(crate) fn open_cached(&self, path: &Path, pattern: Option<&str>) -> Result<Vec<Opened>> {
         let path = dataset_path(path)?;
-        self.each(|node, remote| remote.open(&path, None, want_extent).map(|info| (node.name.clone(), info)))
-            .map(|answers| {
-                answers.into_iter().map(|(remote, (name, info))| Opened { name, remote, info }).collect()
-            })
+        let answers = self.each(|node, remote| {
+            let found = remote.open_cached(&path, pattern);
+            match found {
+                Err(error) if pattern.is_some() && error.kind() == ErrorKind::NotFound => {
+                    Ok((node.clone(), Err(error)))
+                }
+                found => found.map(|info| (node.clone(), Ok(info))),
+            }
+        })?;
+        let mut all = Vec::new();
+        let mut missing = None;
+        for (remote, (node, info)) in answers {
+            let info = match info {
+                Ok(info) => info,
+                Err(error) => {
+                    missing = Some(error);
+                    continue;
+                }
+            };
+            if info.series.len() < 2 || pattern.is_some() {
+                let found = info.dataset.series_parts().map(|(_, pattern)| pattern);
+                all.push(Opened { name: node.name, pattern: found.unwrap_or_default(), remote, info });
+                continue;
+            }
+            drop(remote);
+            for pattern in info.series {
+                // A handle is of one series; a scan through one must not wait for another's.
+                let mut remote = node.connect()?;
+                let info = remote.open_cached(&path, Some(&pattern))?;
+                all.push(Opened { name: node.name.clone(), pattern, remote, info });
+            }
+        }
+        match missing {
+            Some(error) if all.is_empty() => Err(error),
+            _ => Ok(all),
+        }
     }
 
     /// What `ask` gets from every node that answers; the others are told on stderr. Fails if none answers, or if
@@ -126,10 +159,27 @@ impl Targets {
     }
 }
 
-/// A dataset opened on one node.
+/// The flag that chooses one series of a directory.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Pattern {
+    /// Only the frames of this pattern, like frame-{n:07}.dcd, or `pieces` or `list` [default: all of the directory]
+    #[arg(long, value_name = "PATTERN")]
+    pattern: Option<String>,
+}
+
+impl Pattern {
+    /// As the user gave it.
+    pub(crate) fn get(&self) -> Option<&str> {
+        self.pattern.as_deref()
+    }
+}
+
+/// A series of a dataset opened on one node.
 pub(crate) struct Opened {
     /// The node's name.
     pub(crate) name: String,
+    /// The series, as a pattern; empty if the cache has none of the directory.
+    pub(crate) pattern: String,
     /// The connection.
     pub(crate) remote: Remote,
     /// What the node says of the dataset.

@@ -12,6 +12,7 @@ pub mod path;
 pub mod request;
 pub mod runset;
 pub mod series;
+pub mod survey;
 
 pub use cred::Credentials;
 pub use error::{Error, ErrorKind, Result};

@@ -20,7 +20,7 @@ pub struct Source {
 }
 
 /// Digits that a template may ask for at most: those of the largest u64.
-const WIDTH_MAX: usize = 20;
+pub(crate) const WIDTH_MAX: usize = 20;
 
 /// A file-name template with one place for the number: `frame-{n:07}.dcd`, `step{n}/data.vtu`.
 ///
@@ -210,7 +210,7 @@ impl fmt::Display for NameTemplate {
 }
 
 /// How many names of one prefix and suffix have how many digits, with and without a leading zero.
-struct Widths {
+pub(crate) struct Widths {
     /// The place of the first of them among all names, sorted.
     met_at: usize,
     plain: [u64; WIDTH_MAX + 1],
@@ -218,18 +218,18 @@ struct Widths {
 }
 
 impl Widths {
-    fn new(met_at: usize) -> Widths {
+    pub(crate) fn new(met_at: usize) -> Widths {
         Widths { met_at, plain: [0; WIDTH_MAX + 1], padded: [0; WIDTH_MAX + 1] }
     }
 
-    fn count(&mut self, digits: &str) {
+    pub(crate) fn count(&mut self, digits: &str) {
         let padded = digits.len() > 1 && digits.starts_with('0');
         let counts = if padded { &mut self.padded } else { &mut self.plain };
         counts[digits.len()] += 1;
     }
 
     /// The width that most names agree with, and how many do; padding wins a tie.
-    fn best(&self) -> (usize, u64) {
+    pub(crate) fn best(&self) -> (usize, u64) {
         let plain: u64 = self.plain.iter().sum();
         let seen = (2..=WIDTH_MAX).filter(|width| self.padded[*width] > 0);
         let followers = |width: usize| self.padded[width] + self.plain[width..].iter().sum::<u64>();
@@ -259,7 +259,7 @@ fn digit_runs(name: &str) -> impl Iterator<Item = (&str, &str, &str)> {
 }
 
 /// What stands before, in and behind the digits of `name` that may be a frame number.
-fn last_digits(name: &str) -> Option<(&str, &str, &str)> {
+pub(crate) fn last_digits(name: &str) -> Option<(&str, &str, &str)> {
     let component = name.rfind('/').map_or(0, |slash| slash + 1);
     let extension = name[component..]
         .rfind('.')
@@ -402,6 +402,17 @@ impl Layout {
         match self {
             Layout::Files(_) | Layout::List(_) => None,
             Layout::Pieces(pieces) => Some(pieces),
+        }
+    }
+
+    /// Whether `source` is what this layout says of frame `number`.
+    pub fn gives(&self, number: FrameNo, source: &Source) -> bool {
+        match self {
+            Layout::Files(template) => {
+                let whole = source.offset == 0 && source.length.is_none();
+                whole && template.number(source.path.as_str()) == Some(number)
+            }
+            Layout::Pieces(_) | Layout::List(_) => self.source(number).as_ref() == Some(source),
         }
     }
 
@@ -576,11 +587,14 @@ mod tests {
         for (number, path, offset) in [(0, "a", 100), (99, "a", 1090), (100, "b", 100), (103, "c", 110)] {
             let source = layout.source(frame(number)).unwrap();
             assert_eq!((source.path.as_str(), source.offset, source.length), (path, offset, Some(10)));
+            assert!(layout.gives(frame(number), &source) && !layout.gives(frame(number ^ 1), &source));
         }
         assert_eq!(layout.source(frame(200)), None);
         let files = Layout::Files(template("s/{n:03}"));
         let source = files.source(frame(5)).unwrap();
         assert_eq!((source.path.as_str(), source.offset, source.length), ("s/005", 0, None));
+        assert!(files.gives(frame(5), &source) && !files.gives(frame(6), &source));
+        assert!(!files.gives(frame(5), &Source { offset: 1, ..source.clone() }));
         assert!(files.declared_extent().is_none() && files.validate().is_ok());
     }
 

@@ -453,9 +453,11 @@ impl<D: Disk> Store<D> {
         found.change_state(|state| state.layout = Some(layout.clone()))
     }
 
-    /// The layout last told for `dataset`, if any; kept across restarts.
+    /// The layout last told for `dataset`, if any, else what the names of its frames tell; kept across restarts.
     pub fn layout(&self, dataset: &RelPath) -> Option<Layout> {
-        self.dataset(dataset.as_str())?.read_index().state.layout.clone()
+        let state = self.dataset(dataset.as_str())?.read_index().state.clone();
+        let by_names = || state.templates.first().cloned().map(Layout::Files);
+        state.layout.clone().or_else(by_names)
     }
 
     /// Marks a scan of `dataset` as under way until the guard is dropped.

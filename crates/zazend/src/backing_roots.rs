@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use zazen_backing::{Backing, DirectoryBacking, ServedBacking};
 use zazen_core::limits::OWN_DIR;
-use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_core::{Error, ErrorKind, RelPath, Result, Series};
 
 const STATE_FILE: &str = "zazend.json";
 
@@ -112,8 +112,15 @@ pub struct Located {
     pub root: Arc<BackingRoot>,
     /// The dataset's directory beneath the root.
     pub beneath: RelPath,
-    /// The cache's name for it.
+    /// The cache's name for its directory.
     pub dataset: RelPath,
+}
+
+impl Located {
+    /// The cache's name for one of its series.
+    pub fn series(&self, series: &Series) -> Result<RelPath> {
+        self.dataset.series(series)
+    }
 }
 
 /// All backing stores of a daemon.

@@ -83,7 +83,7 @@ impl Fetcher {
         number: u64,
         origin: Origin,
     ) -> Result<Outcome> {
-        let key = (opened.at.dataset.clone(), number);
+        let key = (opened.series(), number);
         let (flight, leads) = match self.flights().entry(key.clone()) {
             std::collections::hash_map::Entry::Occupied(under_way) => (under_way.get().clone(), false),
             std::collections::hash_map::Entry::Vacant(free) => (free.insert(Arc::default()).clone(), true),
@@ -155,7 +155,7 @@ fn copy_frame(
     number: u64,
     origin: Origin,
 ) -> Result<Outcome> {
-    let dataset = &opened.at.dataset;
+    let dataset = &opened.series();
     let describe = || format!("frame {number} of {}", opened.spelled());
     for _ in 0..TRIES {
         if let Some(entry) = store.entry(dataset, number)?
@@ -203,7 +203,7 @@ fn copy_bytes(
     file: &dyn SourceFile,
     offset: u64,
 ) -> Result<()> {
-    let mut put = store.put(&opened.at.dataset, source, meta, origin)?;
+    let mut put = store.put(&opened.series(), source, meta, origin)?;
     let mut buffer = vec![0; meta.length.clamp(1, CHUNK_BYTES) as usize];
     let mut done = 0;
     while done < meta.length {
@@ -217,7 +217,8 @@ fn copy_bytes(
         }
     }
     let path = opened.at.beneath.join(source.path.as_str())?;
-    if Some(opened.backing().stat(&path)?.validator) != meta.validator {
+    let now = opened.backing().stat(&path)?.validator;
+    if meta.validator.is_none_or(|then| !then.looks_like(&now)) {
         return Err(Error::new(ErrorKind::Stale, "the source changed"));
     }
     put.commit_computed().map(|_| ())

@@ -7,11 +7,11 @@ use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::session::Sessions;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use zazen_backing::Backing;
 use zazen_call::{Caller, Server};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, Result, Source};
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, Source};
 use zazen_env::RealDisk;
 use zazen_plugins::Plugins;
 use zazen_store::Store;
@@ -86,17 +86,33 @@ pub struct Opened {
     layout: Mutex<KnownLayout>,
 }
 
-#[derive(Default)]
 struct KnownLayout {
     layout: Option<Arc<Layout>>,
+    /// The cache's name for the series.
+    series: RelPath,
     looked: Option<Instant>,
+    /// Frames in the cache are meant, whatever the backing store says.
+    only_cached: bool,
 }
 
 impl Opened {
     /// A dataset whose layout is known already, or not.
     pub fn new(at: Located, pattern: Option<String>, layout: Option<Layout>) -> Opened {
-        let layout = KnownLayout { layout: layout.map(Arc::new), looked: None };
-        Opened { at, pattern, layout: Mutex::new(layout) }
+        let known =
+            KnownLayout { layout: None, series: at.dataset.clone(), looked: None, only_cached: false };
+        let opened = Opened { at, pattern, layout: Mutex::new(known) };
+        layout.into_iter().for_each(|layout| opened.set_layout(layout));
+        opened
+    }
+
+    /// A series of the cache, for tools that look after the cache alone.
+    pub fn cached(at: Located, pattern: Option<String>, series: RelPath, layout: Option<Layout>) -> Opened {
+        let known = KnownLayout { layout: layout.map(Arc::new), series, looked: None, only_cached: true };
+        Opened { at, pattern, layout: Mutex::new(known) }
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownLayout> {
+        self.layout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// As users spell it.
@@ -111,22 +127,37 @@ impl Opened {
 
     /// The layout, if it is known already.
     pub fn known_layout(&self) -> Option<Layout> {
-        self.layout.lock().unwrap_or_else(PoisonError::into_inner).layout.as_deref().cloned()
+        self.known().layout.as_deref().cloned()
+    }
+
+    /// The cache's name for the series that is open: the dataset's directory alone while its layout is not known, which
+    /// has no frames.
+    pub fn series(&self) -> RelPath {
+        self.known().series.clone()
     }
 
     /// Replaces what is known of the layout.
     pub fn set_layout(&self, layout: Layout) {
-        self.layout.lock().unwrap_or_else(PoisonError::into_inner).layout = Some(Arc::new(layout));
+        let mut known = self.known();
+        self.put_layout(&mut known, layout);
+    }
+
+    fn put_layout(&self, known: &mut KnownLayout, layout: Layout) {
+        // A path that is too long for a series has no frames in the cache.
+        known.series = self.at.series(&Series::of(&layout)).unwrap_or_else(|_| self.at.dataset.clone());
+        known.layout = Some(Arc::new(layout));
     }
 
     /// The layout; looked for on the backing store if it isn't known yet (a dataset that was empty when it was
     /// opened may have frames by now).
     pub fn layout(&self) -> Result<Option<Arc<Layout>>> {
-        let mut known = self.layout.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.layout.is_none() && known.looked.is_none_or(|at| at.elapsed() > LAYOUT_HOLD_OFF) {
+        let mut known = self.known();
+        let unknown = known.layout.is_none() && !known.only_cached;
+        if unknown && known.looked.is_none_or(|at| at.elapsed() > LAYOUT_HOLD_OFF) {
             let found =
                 zazen_backing::dataset::layout(self.backing(), &self.at.beneath, self.pattern.as_deref())?;
-            *known = KnownLayout { layout: found.map(Arc::new), looked: Some(Instant::now()) };
+            known.looked = Some(Instant::now());
+            found.into_iter().for_each(|layout| self.put_layout(&mut known, layout));
         }
         Ok(known.layout.clone())
     }

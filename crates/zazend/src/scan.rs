@@ -28,6 +28,7 @@ const FOLDERS_MAX: usize = 8192;
 /// A scan under way, of one connection.
 pub struct Scan {
     opened: Arc<Opened>,
+    series: RelPath,
     who: Credentials,
     cursor: Mutex<Cursor>,
     misses: Misses,
@@ -46,8 +47,11 @@ struct Cursor {
 impl Scan {
     /// Begins a scan of `set`; also how many of it are cached now.
     pub fn begin(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
-        let guard = node.store.scan(&opened.at.dataset);
-        let (native, alien) = node.store.holdings(&opened.at.dataset);
+        // A dataset that was empty when it was opened may have files by now. If it can't be asked, its frames tell.
+        opened.layout().ok();
+        let series = opened.series();
+        let guard = node.store.scan(&series);
+        let (native, alien) = node.store.holdings(&series);
         let cached = set.intersection(&native).union(&set.intersection(&alien));
         let misses = Misses::new(node, opened, &caller.credentials, set.difference(&cached));
         let count = cached.len();
@@ -59,6 +63,7 @@ impl Scan {
         };
         let scan = Scan {
             opened: opened.clone(),
+            series,
             who: caller.credentials.clone(),
             cursor: Mutex::new(cursor),
             misses,
@@ -118,7 +123,7 @@ impl Scan {
     }
 
     fn next_page(&self, node: &Node, cursor: &mut Cursor) -> Result<()> {
-        let dataset = &self.opened.at.dataset;
+        let dataset = &self.series;
         match node.store.entries_page(dataset, &cursor.left, &mut cursor.pages)? {
             Some(entries) => {
                 let seen: RunSet = entries.iter().map(|entry| entry.meta.number.get()).collect();
@@ -144,7 +149,7 @@ impl Scan {
             let number = entry.meta.number.get();
             match look {
                 Look::Stale => {
-                    let dropped = node.store.drop_frame(&self.opened.at.dataset, number);
+                    let dropped = node.store.drop_frame(&self.series, number);
                     match dropped {
                         Ok(true) => node.counters.stale_dropped.add(1),
                         Ok(false) => {}
@@ -181,9 +186,10 @@ impl Scan {
             Origin::Alien => Delivery::Alien,
         };
         if let Some(fd) = batch.shared_fd(entry) {
-            return batch.cached_in(node, &entry.meta, entry.offset, &entry.path, fd, delivery(entry.origin));
+            let origin = delivery(entry.origin);
+            return batch.cached_in(node, &entry.meta, entry.offset, &entry.path, fd, origin, true);
         }
-        match node.store.open_entry(&self.opened.at.dataset, entry) {
+        match node.store.open_entry(&self.series, entry) {
             Ok(Some(frame)) => {
                 // The slow way may have found the frame in another place.
                 let in_place = frame.path == entry.path && frame.offset == entry.offset;
@@ -235,7 +241,7 @@ impl Scan {
         let verdict = |(entry, at): (&Entry, Option<usize>)| {
             let Some(stat) = at.and_then(|at| stats.get_mut(at)) else { return Look::Fresh(None) };
             match (stat, entry.meta.validator) {
-                (Ok(stat), Some(validator)) if stat.validator != validator => Look::Stale,
+                (Ok(stat), Some(validator)) if !validator.agrees_with(&stat.validator) => Look::Stale,
                 // The copy's file is readable by path; it must not stay open to those whom the source now refuses.
                 (Ok(stat), _) if entry.meta.mode & !stat.mode & 0o444 != 0 => Look::Stale,
                 (Ok(stat), _) => Look::Fresh(Some(*stat)),
@@ -272,7 +278,7 @@ impl Scan {
     fn hand_out_way(&self, node: &Node, number: u64, way: Way, batch: &mut Batch) -> Result<()> {
         let opened = &self.opened;
         match way {
-            Way::Cached => match node.store.open_frame(&opened.at.dataset, number)? {
+            Way::Cached => match node.store.open_frame(&self.series, number)? {
                 Some(frame) => {
                     let meta = &frame.meta;
                     if !self.who.may_read(meta.uid, meta.gid, meta.mode) {
@@ -374,6 +380,7 @@ impl Batch {
             checksum: None,
             path: String::new(),
             error: Some((error.kind() as u32, error.to_string())),
+            whole: false,
         });
     }
 
@@ -381,7 +388,7 @@ impl Batch {
         let fd = self.fds.len() as u16;
         self.fds.push(frame.file.into());
         self.last_entry = None;
-        self.cached_in(node, &frame.meta, frame.offset, &frame.path, fd, delivery);
+        self.cached_in(node, &frame.meta, frame.offset, &frame.path, fd, delivery, frame.packed);
     }
 
     fn cached_in(
@@ -392,6 +399,7 @@ impl Batch {
         path: &Path,
         fd: u16,
         delivery: Delivery,
+        packed: bool,
     ) {
         let counters = &node.counters;
         match delivery {
@@ -415,6 +423,7 @@ impl Batch {
             checksum: Some(meta.checksum),
             path: text(path),
             error: None,
+            whole: !packed,
         });
     }
 
@@ -437,6 +446,7 @@ impl Batch {
             checksum: None,
             path: opened.at.root.spelled(&path),
             error: None,
+            whole: source.offset == 0 && source.length.is_none(),
         });
         Ok(())
     }
@@ -456,6 +466,7 @@ impl Batch {
             checksum: Some(zazen_wire::checksum::frame_checksum(&bytes)),
             path: opened.at.root.spelled(&path),
             error: None,
+            whole: false,
         });
         self.bulk.extend_from_slice(&bytes);
     }

@@ -58,9 +58,12 @@ fn counters(node: &Node) -> Value {
 /// The JSON of DATASETS.
 pub fn datasets(node: &Node) -> Value {
     let rows = node.store.datasets().into_iter().map(|dataset| {
+        let (directory, pattern) =
+            dataset.dataset.series_parts().unwrap_or_else(|| (dataset.dataset.clone(), String::new()));
         json!({
-            "dataset": dataset.dataset.as_str(),
-            "path": node.roots.spelled(&dataset.dataset),
+            "dataset": directory.as_str(),
+            "pattern": pattern,
+            "path": node.roots.spelled(&directory),
             "natives": dataset.natives,
             "aliens": dataset.aliens,
             "bytes": dataset.bytes,

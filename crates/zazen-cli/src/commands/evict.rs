@@ -2,15 +2,17 @@
 
 use crate::output::{self, human_bytes};
 use crate::parse;
-use crate::target::Targets;
+use crate::target::{Pattern, Targets};
 use clap::Args;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use zazen_core::{Result, RunSet};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
-  zazen evict /lustre/sim1                          # the whole dataset, on this node
+  zazen evict /lustre/sim1                          # all frames of the directory, on this node
+  zazen evict /lustre/sim1 --pattern 'vel-{n}.bin'  # only these
   zazen evict /lustre/sim1 --frames 0-999:2 --nodes nodes.txt
 
 The files on the backing store are never touched. A pinned dataset is refused: `zazen pin --off` first.")]
@@ -22,6 +24,8 @@ pub(crate) struct Evict {
     #[arg(long, value_name = "RANGES", value_parser = parse::frames)]
     frames: Option<RunSet>,
     #[command(flatten)]
+    pattern: Pattern,
+    #[command(flatten)]
     targets: Targets,
     /// Print JSON
     #[arg(long)]
@@ -30,12 +34,16 @@ pub(crate) struct Evict {
 
 pub(crate) fn run(arguments: &Evict) -> Result<()> {
     let mut rows = Vec::new();
+    let mut nodes = BTreeSet::new();
     let (mut frames, mut bytes) = (0, 0);
-    for mut node in arguments.targets.open(&arguments.dataset, false)? {
+    for mut node in arguments.targets.open_cached(&arguments.dataset, arguments.pattern.get())? {
         let evicted = node.remote.evict(node.info.handle, arguments.frames.clone())?;
         frames += evicted.frames;
         bytes += evicted.bytes;
-        rows.push(json!({"node": node.name, "frames": evicted.frames, "bytes": evicted.bytes}));
+        let (name, pattern) = (node.name, node.pattern);
+        let row = json!({"node": name, "pattern": pattern, "frames": evicted.frames, "bytes": evicted.bytes});
+        rows.push(row);
+        nodes.insert(name);
     }
     match arguments.json {
         true => output::json(&json!({"frames": frames, "bytes": bytes, "nodes": rows})),
@@ -44,7 +52,7 @@ pub(crate) fn run(arguments: &Evict) -> Result<()> {
             output::line(format!(
                 "{dataset}: {frames} frames evicted, {} freed on {} nodes",
                 human_bytes(bytes),
-                rows.len()
+                nodes.len()
             ));
         }
     }

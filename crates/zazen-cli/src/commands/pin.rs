@@ -1,7 +1,7 @@
 //! `zazen pin`: a pinned dataset is never evicted to make room.
 
 use crate::output;
-use crate::target::Targets;
+use crate::target::{Pattern, Targets};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ pub(crate) struct Pin {
     #[arg(long)]
     off: bool,
     #[command(flatten)]
+    pattern: Pattern,
+    #[command(flatten)]
     targets: Targets,
     /// Print JSON
     #[arg(long)]
@@ -27,9 +29,11 @@ pub(crate) struct Pin {
 
 pub(crate) fn run(arguments: &Pin) -> Result<()> {
     let mut names = Vec::new();
-    for mut node in arguments.targets.open(&arguments.dataset, false)? {
+    for mut node in arguments.targets.open_cached(&arguments.dataset, arguments.pattern.get())? {
         node.remote.pin(node.info.handle, !arguments.off)?;
-        names.push(node.name);
+        if names.last() != Some(&node.name) {
+            names.push(node.name);
+        }
     }
     let (pinned, dataset) = (!arguments.off, arguments.dataset.display());
     match arguments.json {

@@ -1,7 +1,7 @@
 //! `zazen verify`: reads every cached frame and compares it with its checksum.
 
 use crate::output::{self, human_bytes};
-use crate::target::{Opened, Targets};
+use crate::target::{Opened, Pattern, Targets};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -22,6 +22,8 @@ pub(crate) struct Verify {
     #[arg(value_name = "DATASET")]
     dataset: PathBuf,
     #[command(flatten)]
+    pattern: Pattern,
+    #[command(flatten)]
     targets: Targets,
     /// Print JSON
     #[arg(long)]
@@ -31,13 +33,14 @@ pub(crate) struct Verify {
 #[derive(Default)]
 struct Found {
     node: String,
+    pattern: String,
     checked: u64,
     bytes: u64,
     bad: Vec<u64>,
 }
 
 pub(crate) fn run(arguments: &Verify) -> Result<()> {
-    let mut nodes = arguments.targets.open(&arguments.dataset, false)?;
+    let mut nodes = arguments.targets.open_cached(&arguments.dataset, arguments.pattern.get())?;
     let mut total = 0;
     for node in &mut nodes {
         let held = node.remote.query_all(node.info.handle)?;
@@ -66,7 +69,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<()> {
 }
 
 fn verify_node(mut node: Opened, bar: &ProgressBar) -> Result<Found> {
-    let mut found = Found { node: node.name.clone(), ..Found::default() };
+    let mut found = Found { node: node.name.clone(), pattern: node.pattern.clone(), ..Found::default() };
     let mut from = Some(0);
     while let Some(start) = from {
         let step = node.remote.verify(node.info.handle, start, STEP_FRAMES)?;
@@ -84,7 +87,7 @@ fn tell(arguments: &Verify, found: &[Found]) {
     let bytes: u64 = found.iter().map(|node| node.bytes).sum();
     if arguments.json {
         let nodes = found.iter().map(
-            |node| json!({"node": node.node, "checked": node.checked, "bytes": node.bytes, "bad": node.bad}),
+            |node| json!({"node": node.node, "pattern": node.pattern, "checked": node.checked, "bytes": node.bytes, "bad": node.bad}),
         );
         let nodes: Vec<_> = nodes.collect();
         return output::json(
@@ -93,7 +96,7 @@ fn tell(arguments: &Verify, found: &[Found]) {
     }
     for node in found {
         for frame in &node.bad {
-            output::line(format!("bad: frame {frame} on {}", node.node));
+            output::line(format!("bad: frame {frame} of {} on {}", node.pattern, node.node));
         }
     }
     let bad: usize = found.iter().map(|node| node.bad.len()).sum();

@@ -69,7 +69,7 @@ impl Work<'_> {
 
     fn bring(&self, number: u64) -> Result<Outcome> {
         let (node, opened) = (self.node, self.opened);
-        let dataset = &opened.at.dataset;
+        let dataset = &opened.series();
         let here = node.store.entry(dataset, number)?;
         if here.as_ref().is_some_and(|entry| entry.origin == Origin::Native || self.origin == Origin::Alien) {
             return Ok(Outcome::Present);
@@ -86,7 +86,7 @@ impl Work<'_> {
 impl Work<'_> {
     /// Makes a native of an alien from its own copy, without asking the backing store; false if that is no good.
     fn promote(&self, number: u64) -> Result<bool> {
-        let (store, dataset) = (&self.node.store, &self.opened.at.dataset);
+        let (store, dataset) = (&self.node.store, &self.opened.series());
         let Some(frame) = store.open_frame(dataset, number)? else { return Ok(false) };
         let source = self.opened.source(number)?;
         let mut put = store.put(dataset, &source, &frame.meta, Origin::Native)?;

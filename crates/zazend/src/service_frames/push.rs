@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use zazen_backing::{Backing, SourceStat};
 use zazen_call::{Call, Caller};
 use zazen_core::limits::FRAME_BYTES_MAX;
-use zazen_core::{Credentials, Error, ErrorKind, Origin, Result};
+use zazen_core::{Credentials, Error, ErrorKind, FrameMeta, Origin, Result, Validator};
 use zazen_store::Stored;
 use zazen_wire::frames::{Push, Pushed};
 
@@ -41,7 +41,10 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, call: Call<'_>) -> Res
     let at = node.roots.locate(&ask.dataset)?;
     check_form(ask, call.bulk_bytes)?;
     check_caller(node, caller, ask, &at)?;
-    let mut put = node.store.put(&at.dataset, &ask.source, &ask.meta, Origin::Native)?;
+    let series = at.series(&ask.series)?;
+    // The writer says that the file is whole: however young it is, there is nothing to wait for.
+    let meta = FrameMeta { validator: ask.meta.validator.map(Validator::settled), ..ask.meta.clone() };
+    let mut put = node.store.put(&series, &ask.source, &meta, Origin::Native)?;
     let mut buffer = vec![0; ask.meta.length.clamp(1, CHUNK_BYTES as u64) as usize];
     let mut left = ask.meta.length;
     while left > 0 {
@@ -82,6 +85,14 @@ fn check_form(ask: &Push, bulk_bytes: u64) -> Result<()> {
     }
     if ask.source.length.is_some_and(|length| length != ask.meta.length) {
         return refuse(ErrorKind::InvalidArgument, "its source's length is not its own".into());
+    }
+    let is_part = ask.source.offset != 0 || ask.source.length.is_some();
+    if !ask.series.may_hold(ask.source.path.as_str(), ask.meta.number, is_part) {
+        let (file, series) = (&ask.source.path, &ask.series);
+        return refuse(
+            ErrorKind::InvalidArgument,
+            format!("its file {file} is none of {series}; push it with the pattern that its readers use"),
+        );
     }
     Ok(())
 }
@@ -144,13 +155,12 @@ fn writable(who: &Credentials, stat: &SourceStat) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zazen_core::Validator;
 
     #[test]
     fn writing_follows_the_kernels_rule() {
         let who = Credentials { uid: 7, gid: 8, groups: vec![9] };
         let check = |uid, gid, mode, expected| {
-            let validator = Validator { size: 0, mtime_ns: 0 };
+            let validator = Validator::default();
             let stat = SourceStat { validator, uid, gid, mode, is_dir: true };
             assert_eq!(writable(&who, &stat), expected, "{uid} {gid} {mode:o}");
         };
