@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod disk;
+pub mod fork;
 pub mod installed;
 pub mod random;
 pub mod real_disk;
