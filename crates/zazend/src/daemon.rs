@@ -67,12 +67,13 @@ impl Daemon {
         raise_descriptor_limit();
         let disk = RealDisk::new(&config.cache)?;
         let cache_root = disk.root().to_path_buf();
-        let mut state = CacheState::read(&cache_root)?;
+        let mut state = CacheState::read(&disk)?;
         let (free, capacity) = disk_space(&cache_root)?;
         let limits = space_limits(&config, free, capacity, &mut state);
-        let roots = BackingRoots::new(&config.backing, &mut state)?;
         let (store, recovered) = Store::open(disk, limits)?;
-        state.write(&cache_root)?;
+        state.keep_apart(store.datasets().iter().map(|dataset| dataset.dataset.as_str()));
+        let roots = BackingRoots::new(&config.backing, &mut state)?;
+        store.keep_beside(|disk| state.write(disk))?;
         if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
             tracing::info!(
                 "recovered {}: {} frames of {} datasets kept, {} frames dropped, {} log bytes cut, {} unfinished \

@@ -82,7 +82,8 @@ impl Health {
     fn admit(&self, path: &RelPath) -> Result<()> {
         let ailments = self.ailments();
         let of_folders = || {
-            let above = std::iter::successors(Some(path.clone()), |path| path.split().map(|(above, _)| above));
+            let above =
+                std::iter::successors(Some(path.clone()), |path| path.split().map(|(above, _)| above));
             (!ailments.folders.is_empty()).then(|| above.filter_map(|path| ailments.folders.get(&path)))
         };
         let now = Instant::now();
@@ -107,11 +108,8 @@ impl Health {
         };
         let hung = error.kind() == ErrorKind::TimedOut;
         let hold_off = if hung { HUNG_HOLD_OFF } else { AWAY_HOLD_OFF };
-        let ailment = Ailment {
-            kind: error.kind(),
-            message: error.to_string(),
-            ask_again: Instant::now() + hold_off,
-        };
+        let ailment =
+            Ailment { kind: error.kind(), message: error.to_string(), ask_again: Instant::now() + hold_off };
         if !part {
             if ailments.whole.is_none() {
                 tracing::warn!(
