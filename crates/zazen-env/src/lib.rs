@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod disk;
 pub mod installed;
+pub mod ownership;
 pub mod random;
 pub mod real_disk;
 pub mod sim_disk;
