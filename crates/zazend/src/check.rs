@@ -5,8 +5,9 @@
 use crate::admission::disk_kind;
 use crate::backing_roots::{BackingRoots, CacheState};
 use crate::byte_size::show;
-use crate::config::{Args, Config, Validate};
+use crate::config::{Args, Config, Validate, check_budget};
 use crate::daemon::{disk_space, space_limits};
+use crate::placement::check_placement;
 use crate::service_plugins;
 use std::fmt::Write;
 use std::net::TcpListener;
@@ -89,6 +90,8 @@ fn nearest(path: &Path) -> PathBuf {
 fn check_cache(config: &Config) -> Result<String> {
     let cache = &config.cache;
     RealDisk::check_root(cache)?;
+    check_budget(config)?;
+    check_placement(config)?;
     let place = nearest(cache);
     if !place.is_dir() {
         return Err(Error::new(ErrorKind::Config, format!("{} is not a directory", place.display())));

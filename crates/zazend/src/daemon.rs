@@ -9,6 +9,7 @@ use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::node::Node;
+use crate::placement::check_placement;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
@@ -63,6 +64,7 @@ impl Daemon {
     /// A backing store that doesn't answer is warned of, not an error: the cache can be served without it.
     pub fn start(config: Config) -> Result<Daemon> {
         let started = Instant::now();
+        check_placement(&config)?;
         let key = config.key.as_deref().map(ClusterKey::from_file).transpose()?;
         raise_descriptor_limit();
         let disk = RealDisk::new(&config.cache)?;
