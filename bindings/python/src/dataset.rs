@@ -4,6 +4,7 @@ use crate::carrier::Carrier;
 use crate::errors::{lift, raise, raise_kind};
 use crate::frame::PyFrame;
 use crate::notices;
+use crate::numbers::{Count, FrameNumber};
 use crate::runset::PyRunSet;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -101,7 +102,7 @@ struct Wish {
 impl Wish {
     fn new(
         py: Python<'_>,
-        range: (Option<u64>, Option<u64>, u64),
+        range: (Option<FrameNumber>, Option<FrameNumber>, FrameNumber),
         rules: &str,
         protocol: &str,
     ) -> PyResult<Wish> {
@@ -116,7 +117,7 @@ impl Wish {
             "bitmaps" => Protocol::Bitmaps,
             other => return Err(invalid(format!("protocol is {other:?}; give \"owner\" or \"bitmaps\""))),
         };
-        let (begin, end, stride) = range;
+        let (begin, end, stride) = (range.0.as_deref().copied(), range.1.as_deref().copied(), range.2.0);
         Ok(Wish { begin, end, stride, rules, protocol })
     }
 
@@ -219,15 +220,21 @@ impl PyDataset {
     /// What this node's cache holds of `begin ..= end` at `stride`, as (natives, aliens). Empty without a daemon.
     ///
     /// Raises InvalidArgumentError if begin > end or stride is 0, TooLargeError beyond frame number 2**40.
-    #[pyo3(signature = (begin, end, stride = 1))]
-    fn query(&self, py: Python<'_>, begin: u64, end: u64, stride: u64) -> PyResult<(PyRunSet, PyRunSet)> {
-        let (native, alien) = self.with(py, |dataset| dataset.query(begin, end, stride))?;
+    #[pyo3(signature = (begin, end, stride = FrameNumber(1)), text_signature = "($self, begin, end, stride=1)")]
+    fn query(
+        &self,
+        py: Python<'_>,
+        begin: FrameNumber,
+        end: FrameNumber,
+        stride: FrameNumber,
+    ) -> PyResult<(PyRunSet, PyRunSet)> {
+        let (native, alien) = self.with(py, |dataset| dataset.query(*begin, *end, *stride))?;
         Ok((native.into(), alien.into()))
     }
 
     /// Reads frame `number`; its bytes are checked against their checksum.
-    fn read(&self, py: Python<'_>, number: u64) -> PyResult<PyFrame> {
-        let frame = self.with(py, |dataset| dataset.read(number))?;
+    fn read(&self, py: Python<'_>, number: FrameNumber) -> PyResult<PyFrame> {
+        let frame = self.with(py, |dataset| dataset.read(*number))?;
         PyFrame::new(py, frame)
     }
 
@@ -239,15 +246,16 @@ impl PyDataset {
     /// `rules`: "full", or "paper" (Zazen paper, section 4). `protocol`: "owner", or "bitmaps" (the paper's).
     /// `carrier`: "auto"; "mpi" (MPI bound at run time) or "mpi4py" insist on one way of talking to MPI.
     /// Raises MpiError if the ranks came up as singletons.
-    #[pyo3(signature = (begin = None, end = None, stride = 1, *, comm = None, rules = "full", protocol = "owner",
-        carrier = "auto"))]
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = None, rules = "full",
+        protocol = "owner", carrier = "auto"), text_signature = "($self, begin=None, end=None, stride=1, *, comm=None, \
+        rules='full', protocol='owner', carrier='auto')")]
     #[allow(clippy::too_many_arguments)]
     fn assign(
         &self,
         py: Python<'_>,
-        begin: Option<u64>,
-        end: Option<u64>,
-        stride: u64,
+        begin: Option<FrameNumber>,
+        end: Option<FrameNumber>,
+        stride: FrameNumber,
         comm: Option<&Bound<'_, PyAny>>,
         rules: &str,
         protocol: &str,
@@ -262,20 +270,22 @@ impl PyDataset {
     /// Arguments are those of `assign`, and `memory`: bytes read ahead at most (a larger single frame still comes);
     /// `readers`: files in flight, None: as suits the disk; `check`: compare checksums. Without `comm` this process
     /// reads all. The assignment is collective, the iteration is not.
-    #[pyo3(signature = (begin = None, end = None, stride = 1, *, comm = None, rules = "full", protocol = "owner",
-        memory = 268_435_456, readers = None, check = true, carrier = "auto"))]
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = None, rules = "full",
+        protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto"),
+        text_signature = "($self, begin=None, end=None, stride=1, *, comm=None, rules='full', protocol='owner', \
+        memory=268435456, readers=None, check=True, carrier='auto')")]
     #[allow(clippy::too_many_arguments)]
     fn frames(
         &self,
         py: Python<'_>,
-        begin: Option<u64>,
-        end: Option<u64>,
-        stride: u64,
+        begin: Option<FrameNumber>,
+        end: Option<FrameNumber>,
+        stride: FrameNumber,
         comm: Option<&Bound<'_, PyAny>>,
         rules: &str,
         protocol: &str,
-        memory: u64,
-        readers: Option<usize>,
+        memory: Count,
+        readers: Option<Count>,
         check: bool,
         carrier: &str,
     ) -> PyResult<PyFrames> {
@@ -283,7 +293,7 @@ impl PyDataset {
         let assignment = self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?, true)?;
         let set = (*assignment.set.0).clone();
         let total = set.len();
-        let options = ReadOptions { memory_max: memory, readers, check };
+        let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };
         let reader = self.with(py, |dataset| dataset.frames(set, &options))?;
         let assignment = Py::new(py, assignment)?;
         Ok(PyFrames {

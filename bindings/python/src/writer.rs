@@ -2,6 +2,7 @@
 
 use crate::errors::{lift, raise, raise_kind};
 use crate::notices;
+use crate::numbers::{Count, FrameNumber};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -107,8 +108,9 @@ enum State {
 #[pymethods]
 impl PyWriter {
     #[new]
-    #[pyo3(signature = (dataset, nodes, *, key = None, pattern = None, on_slow = "skip", window_frames = 64,
-        window_bytes = 268_435_456, timeout = 10.0))]
+    #[pyo3(signature = (dataset, nodes, *, key = None, pattern = None, on_slow = "skip", window_frames = Count(64),
+        window_bytes = Count(268_435_456), timeout = 10.0), text_signature = "(dataset, nodes, *, key=None, pattern=None, \
+        on_slow='skip', window_frames=64, window_bytes=268435456, timeout=10.0)")]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -117,8 +119,8 @@ impl PyWriter {
         key: Option<PathBuf>,
         pattern: Option<String>,
         on_slow: &str,
-        window_frames: usize,
-        window_bytes: u64,
+        window_frames: Count,
+        window_bytes: Count,
         timeout: f64,
     ) -> PyResult<PyWriter> {
         let on_slow = match on_slow {
@@ -148,6 +150,7 @@ impl PyWriter {
         };
         let pusher = py.detach(|| {
             let nodes = NodeList::read(&spec)?;
+            let (window_frames, window_bytes) = (window_frames.as_usize(), window_bytes.0);
             let options =
                 PusherOptions { nodes, key, window_frames, window_bytes, on_slow, timeout, seed: None };
             Pusher::new(&dataset, pattern.as_deref(), options)
@@ -167,7 +170,7 @@ impl PyWriter {
     fn push(
         &self,
         py: Python<'_>,
-        number: u64,
+        number: FrameNumber,
         data: &Bound<'_, PyAny>,
         name: Option<String>,
     ) -> PyResult<()> {
@@ -176,7 +179,7 @@ impl PyWriter {
         let pusher = self.pusher(py)?;
         let pushed = py.detach(|| {
             let source = FrameSource { name, ..FrameSource::default() };
-            let pushed = pusher.push(FrameNo::new(number)?, bytes, source);
+            let pushed = pusher.push(FrameNo::new(*number)?, bytes, source);
             drop(pusher);
             pushed
         });

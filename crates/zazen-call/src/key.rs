@@ -32,7 +32,7 @@ impl ClusterKey {
             return Err(Error::new(
                 ErrorKind::Config,
                 format!(
-                    "the cluster key has {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new`",
+                    "the cluster key has {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new FILE`",
                     bytes.len()
                 ),
             ));
@@ -49,9 +49,14 @@ impl ClusterKey {
         let opened =
             rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
         let mut file = File::from(opened.map_err(|errno| {
-            refuse(format!(
-                "can't be opened ({errno}); make one with `zazen key new > {shown} && chmod 600 {shown}`"
-            ))
+            refuse(match errno {
+                rustix::io::Errno::NOENT => {
+                    format!(
+                        "there is none; copy it from another node, or make one with `zazen key new {shown}`"
+                    )
+                }
+                other => format!("can't be opened ({other}); give a key file that user {} may read", euid()),
+            })
         })?);
         let metadata = file.metadata().map_err(|error| refuse(error.to_string()))?;
         if !metadata.is_file() {
@@ -75,7 +80,8 @@ impl ClusterKey {
         let key = bytes.trim_ascii();
         if key.len() < KEY_BYTES_MIN {
             return Err(refuse(format!(
-                "holds {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new > {shown} && chmod 600 {shown}`",
+                "holds {} bytes, fewer than {KEY_BYTES_MIN}; remove it, then copy it from another node or make one with \
+                 `zazen key new {shown}`",
                 key.len()
             )));
         }
@@ -111,6 +117,10 @@ impl ClusterKey {
         mac.update(&proof_input(side, client_hello, server_hello));
         mac
     }
+}
+
+fn euid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Random bytes from the kernel.

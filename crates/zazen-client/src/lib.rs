@@ -7,6 +7,7 @@ pub mod cluster;
 mod direct;
 pub mod load;
 mod lost;
+pub mod node_state;
 pub mod nodes;
 pub mod push;
 pub mod read;
@@ -17,6 +18,8 @@ mod warn;
 pub mod watch;
 
 pub use cluster::{Remote, Target};
+
+pub use node_state::NodeState;
 
 pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};

@@ -158,7 +158,7 @@ struct Shared {
 
 impl Pusher {
     /// A pusher for the dataset at `dataset` (absolute path as the readers spell it). `pattern` names frames that come
-    /// without a name. Connects lazily; fails with `Config`/`Authentication` for a bad key file.
+    /// without a name. Connects lazily; fails with `Config` for a bad key file or a node whose host name is unknown.
     ///
     /// Without `pattern` the dataset's manifest names them, or the files that are there.
     pub fn new(dataset: &Path, pattern: Option<&str>, options: PusherOptions) -> Result<Pusher> {
@@ -171,6 +171,7 @@ impl Pusher {
         if options.nodes.nodes.is_empty() {
             return Err(Error::new(ErrorKind::Config, "no nodes to push to; give at least one host[:port]"));
         }
+        options.nodes.look_up()?;
         utf8(dataset)?;
         let key = ClusterKey::from_file(&options.key)?;
         let layout = layout_of(dataset, pattern)?;

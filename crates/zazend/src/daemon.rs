@@ -9,6 +9,7 @@ use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::node::Node;
+use crate::placement::check_placement;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
@@ -63,16 +64,18 @@ impl Daemon {
     /// A backing store that doesn't answer is warned of, not an error: the cache can be served without it.
     pub fn start(config: Config) -> Result<Daemon> {
         let started = Instant::now();
+        check_placement(&config)?;
         let key = config.key.as_deref().map(ClusterKey::from_file).transpose()?;
         raise_descriptor_limit();
         let disk = RealDisk::new(&config.cache)?;
         let cache_root = disk.root().to_path_buf();
-        let mut state = CacheState::read(&cache_root)?;
+        let mut state = CacheState::read(&disk)?;
         let (free, capacity) = disk_space(&cache_root)?;
         let limits = space_limits(&config, free, capacity, &mut state);
-        let roots = BackingRoots::new(&config.backing, &mut state)?;
         let (store, recovered) = Store::open(disk, limits)?;
-        state.write(&cache_root)?;
+        state.keep_apart(store.datasets().iter().map(|dataset| dataset.dataset.as_str()));
+        let roots = BackingRoots::new(&config.backing, &mut state)?;
+        store.keep_beside(|disk| state.write(disk))?;
         if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
             tracing::info!(
                 "recovered {}: {} frames of {} datasets kept, {} frames dropped, {} log bytes cut, {} unfinished \

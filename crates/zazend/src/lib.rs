@@ -18,6 +18,7 @@ pub mod layouts;
 pub mod metrics;
 pub mod misses;
 pub mod node;
+pub mod placement;
 pub mod scan;
 pub mod service_control;
 pub mod service_frames;
