@@ -3,11 +3,12 @@
 use crate::output;
 use crate::testbed::State;
 use clap::Args;
+use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use zazen_call::ClusterKey;
-use zazen_client::NodeList;
 use zazen_client::cluster::{Remote, Target};
+use zazen_client::{NodeList, NodeState};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::frames::DatasetInfo;
 
@@ -45,6 +46,11 @@ impl Node {
         Remote::connect_within(&self.target, self.key.as_ref(), CONNECT_WITHIN)
     }
 
+    /// What it is shown as proof; `None` for this machine's.
+    pub(crate) fn key(&self) -> Option<&ClusterKey> {
+        self.key.as_ref()
+    }
+
     fn local(name: String, socket: PathBuf) -> Node {
         Node { name, target: Target::Local(socket), key: None }
     }
@@ -75,88 +81,154 @@ impl Targets {
         Ok(vec![Node::local(socket.display().to_string(), socket)])
     }
 
-    /// The same as addresses, with the key that those on other machines want.
-    pub(crate) fn targets_and_key(&self) -> Result<(Vec<Target>, Option<ClusterKey>)> {
-        let nodes = self.nodes()?;
-        let key = nodes.iter().find_map(|node| node.key.clone());
-        Ok((nodes.into_iter().map(|node| node.target).collect(), key))
-    }
-
     /// Opens what every node that answers has in its cache of the directory that the user spells `path`: the series of
-    /// `pattern`, or each series there is; at least one for each node, which may be without frames. The other nodes
-    /// are told on stderr. Fails if none answers, or if none has the series of `pattern`.
-    pub(crate) fn open_cached(&self, path: &Path, pattern: Option<&str>) -> Result<Vec<Opened>> {
+    /// `pattern`, or each series there is; at least one for each node, which may be without frames. Fails if no node
+    /// answers, or if none has the series of `pattern`.
+    pub(crate) fn open_cached(&self, path: &Path, pattern: Option<&str>) -> Result<Answers<Opened>> {
         let path = dataset_path(path)?;
-        let answers = self.each(|node, remote| {
-            let found = remote.open_cached(&path, pattern);
-            match found {
-                Err(error) if pattern.is_some() && error.kind() == ErrorKind::NotFound => {
-                    Ok((node.clone(), Err(error)))
-                }
-                found => found.map(|info| (node.clone(), Ok(info))),
+        let mut without = None;
+        let answers = self.each(|node, remote| match remote.open_cached(&path, pattern) {
+            Err(error) if pattern.is_some() && error.kind() == ErrorKind::NotFound => {
+                without = Some(error);
+                Ok(None)
             }
+            found => Ok(Some((node.clone(), found?))),
         })?;
-        let mut all = Vec::new();
-        let mut missing = None;
-        for (remote, (node, info)) in answers {
-            let info = match info {
-                Ok(info) => info,
-                Err(error) => {
-                    missing = Some(error);
-                    continue;
-                }
-            };
+        let mut missed = answers.missed;
+        let mut given = Vec::new();
+        for (remote, found) in answers.given {
+            let Some((node, info)) = found else { continue };
             if info.series.len() < 2 || pattern.is_some() {
-                let found = info.dataset.series_parts().map(|(_, pattern)| pattern);
-                all.push(Opened { name: node.name, pattern: found.unwrap_or_default(), remote, info });
+                given.push(Opened::new(node, remote, info));
                 continue;
             }
-            drop(remote);
-            for pattern in info.series {
-                // A handle is of one series; a scan through one must not wait for another's.
-                let mut remote = node.connect()?;
-                let info = remote.open_cached(&path, Some(&pattern))?;
-                all.push(Opened { name: node.name.clone(), pattern, remote, info });
+            // A handle is of one series, and each gets a connection of its own.
+            for pattern in &info.series {
+                let opened = node.connect().and_then(|mut remote| {
+                    let info = remote.open_cached(&path, Some(pattern))?;
+                    Ok(Opened::new(node.clone(), remote, info))
+                });
+                match opened {
+                    Ok(opened) => given.push(opened),
+                    // Evicted meanwhile.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) if is_silence(&error) => missed.push(Missed::new(&node, error)),
+                    Err(error) => return Err(error),
+                }
             }
         }
-        match missing {
-            Some(error) if all.is_empty() => Err(error),
-            _ => Ok(all),
+        match without {
+            Some(error) if given.is_empty() => Err(error),
+            _ => Ok(Answers { given, missed }),
         }
     }
 
-    /// What `ask` gets from every node that answers; the others are told on stderr. Fails if none answers, or if
-    /// one refuses.
+    /// What `ask` gets from every node that answers. Fails if none answers, or if one refuses.
     pub(crate) fn each<T>(
         &self,
         mut ask: impl FnMut(&Node, &mut Remote) -> Result<T>,
-    ) -> Result<Vec<(Remote, T)>> {
+    ) -> Result<Answers<(Remote, T)>> {
         let nodes = self.nodes()?;
-        let (mut answers, mut silent) = (Vec::new(), Vec::new());
+        let mut answers = Answers { given: Vec::new(), missed: Vec::new() };
         for node in &nodes {
-            match node.connect() {
-                Ok(mut remote) => match ask(node, &mut remote) {
-                    Ok(answer) => answers.push((remote, answer)),
-                    Err(error) if is_silence(&error) => silent.push((node, error)),
-                    Err(error) => return Err(error),
-                },
-                Err(error) if error.kind() == ErrorKind::Authentication => return Err(error),
-                Err(error) => silent.push((node, error)),
+            let asked = node.connect().map_err(|error| (true, error)).and_then(|mut remote| {
+                let answer = ask(node, &mut remote);
+                answer.map(|answer| (remote, answer)).map_err(|error| (is_silence(&error), error))
+            });
+            match asked {
+                Ok(answer) => answers.given.push(answer),
+                Err((true, error)) => answers.missed.push(Missed::new(node, error)),
+                Err((false, error)) => return Err(error),
             }
         }
-        if answers.is_empty() {
-            let count = silent.len();
-            return Err(match silent.into_iter().next() {
-                Some((_, error)) if count == 1 => error,
-                Some((_, error)) => error.within(format!("none of {count} nodes answers; the first one")),
-                None => Error::new(ErrorKind::Config, "nodes: the list is empty; name at least one"),
-            });
-        }
-        for (node, error) in silent {
-            output::note(format!("node {}: {error}; left out", node.name));
+        if answers.given.is_empty() {
+            return Err(none_answers(answers.missed));
         }
         Ok(answers)
     }
+}
+
+/// The error of a command that no node answered.
+pub(crate) fn none_answers(missed: Vec<Missed>) -> Error {
+    let count = missed.len();
+    match missed.into_iter().next() {
+        Some(first) if count == 1 => first.error,
+        Some(first) => first.error.within(format!(
+            "none of {count} nodes answers; the first one, {} ({})",
+            first.node, first.state
+        )),
+        None => Error::new(ErrorKind::Config, "nodes: the list is empty; name at least one"),
+    }
+}
+
+/// What the nodes answered, and which did not.
+pub(crate) struct Answers<T> {
+    /// At least one.
+    pub(crate) given: Vec<T>,
+    pub(crate) missed: Vec<Missed>,
+}
+
+/// A node that was to do something and did not.
+pub(crate) struct Missed {
+    /// Its name.
+    pub(crate) node: String,
+    /// What is the matter with it.
+    pub(crate) state: NodeState,
+    /// What it, or the way to it, said.
+    pub(crate) error: Error,
+}
+
+impl Missed {
+    /// `node` failed with `error`.
+    pub(crate) fn new(node: &Node, error: Error) -> Missed {
+        Missed { node: node.name.clone(), state: NodeState::of(&node.target, &error), error }
+    }
+
+    /// For a list of them in JSON.
+    pub(crate) fn as_json(&self) -> Value {
+        json!({
+            "node": self.node,
+            "state": self.state.word(),
+            "error": self.error.to_string(),
+            "remedy": self.state.remedy(),
+        })
+    }
+}
+
+/// A list for JSON.
+pub(crate) fn missed_json(missed: &[Missed]) -> Vec<Value> {
+    missed.iter().map(Missed::as_json).collect()
+}
+
+/// Tells on stderr which nodes were missed and what that means; the exit status follows.
+pub(crate) fn judge(missed: &[Missed], what_now: &str) -> Done {
+    for one in missed {
+        output::note(format!("node {}: {}: {}", one.node, one.state, one.error));
+    }
+    match missed.len() {
+        0 => Done::Wholly,
+        count => {
+            let nodes = if count == 1 { "node was" } else { "nodes were" };
+            output::note(format!("{count} {nodes} not reached: {what_now}"));
+            Done::Partly
+        }
+    }
+}
+
+/// The command that does the rest.
+pub(crate) fn again(command: &str, missed: &[Missed]) -> String {
+    let nodes: Vec<&str> = missed.iter().map(|one| one.node.as_str()).collect();
+    format!("when that is mended, do the rest with `{command} --nodes {}`", nodes.join(","))
+}
+
+/// How far a command that did not fail has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Done {
+    /// All of it is done.
+    Wholly,
+    /// Some nodes were not reached; they have been told on stderr.
+    Partly,
 }
 
 /// The flag that chooses one series of a directory.
@@ -180,14 +252,23 @@ pub(crate) struct Opened {
     pub(crate) name: String,
     /// The series, as a pattern; empty if the cache has none of the directory.
     pub(crate) pattern: String,
+    /// The node.
+    pub(crate) node: Node,
     /// The connection.
     pub(crate) remote: Remote,
     /// What the node says of the dataset.
     pub(crate) info: DatasetInfo,
 }
 
+impl Opened {
+    fn new(node: Node, remote: Remote, info: DatasetInfo) -> Opened {
+        let pattern = info.dataset.series_parts().map(|(_, pattern)| pattern).unwrap_or_default();
+        Opened { name: node.name.clone(), pattern, node, remote, info }
+    }
+}
+
 /// Whether the node, not the request, is at fault.
-fn is_silence(error: &Error) -> bool {
+pub(crate) fn is_silence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::ShuttingDown)
 }
 

@@ -8,6 +8,8 @@ use crate::runset::{Run, RunSet};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
+mod pieces;
+
 /// Where a frame's bytes are, relative to its dataset's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
@@ -379,9 +381,7 @@ impl Layout {
     pub fn declared_extent(&self) -> Option<RunSet> {
         match self {
             Layout::Files(_) => None,
-            Layout::Pieces(pieces) => {
-                Some(RunSet::from_runs(pieces.iter().filter_map(|piece| piece.numbers().ok())))
-            }
+            Layout::Pieces(pieces) => Some(pieces::extent(pieces)),
             Layout::List(files) => Some(match files.len() as u64 {
                 0 => RunSet::new(),
                 count => RunSet::range(0, count - 1),
@@ -416,34 +416,14 @@ impl Layout {
         }
     }
 
-    /// Checks that no frame number or listed file is given twice and that all bounds hold.
+    /// Checks that no frame number or listed file is given twice and that all bounds hold. Takes time and room in
+    /// proportion to the number of pieces or files, within bounds; what would take more is `TooLarge`.
     pub fn validate(&self) -> Result<()> {
-        let pieces = match self {
-            Layout::Files(_) => return Ok(()),
-            Layout::List(files) => return check_list(files),
-            Layout::Pieces(pieces) => pieces,
-        };
-        let mut runs = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            runs.push((piece.check()?, piece));
+        match self {
+            Layout::Files(_) => Ok(()),
+            Layout::Pieces(pieces) => pieces::validate(pieces),
+            Layout::List(files) => check_list(files),
         }
-        runs.sort_by_key(|(run, _)| run.first);
-        // Only pieces whose spans overlap can share a number; `near` are those that reach this far.
-        let mut near: Vec<(Run, &Piece)> = Vec::new();
-        for (run, piece) in runs {
-            near.retain(|(other, _)| other.last() >= run.first);
-            for (other, earlier) in &near {
-                if let Some(twice) = run.intersection(other) {
-                    let context = format!(
-                        "frame {} is in both {} and {}: a frame number has one source; renumber one of the pieces",
-                        twice.first, earlier.path, piece.path
-                    );
-                    return Err(Error::new(ErrorKind::Conflict, context));
-                }
-            }
-            near.push((run, piece));
-        }
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! `zazen datasets`: what is cached, summed over the nodes.
 
 use crate::output::{self, Table, human_bytes};
-use crate::target::Targets;
+use crate::target::{self, Done, Missed, Targets};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -31,17 +31,17 @@ struct Sum {
     nodes: Vec<String>,
 }
 
-pub(crate) fn run(arguments: &Datasets) -> Result<()> {
+pub(crate) fn run(arguments: &Datasets) -> Result<Done> {
     let mut sums: Sums = BTreeMap::new();
     let answers = arguments.targets.each(|node, remote| Ok((node.name.clone(), remote.datasets()?)))?;
-    for (_, (name, text)) in answers {
+    for (_, (name, text)) in answers.given {
         add(&mut sums, &name, &text)?;
     }
     match arguments.json {
-        true => output::json(&as_json(&sums)),
+        true => output::json(&as_json(&sums, &answers.missed)),
         false => output::print(&as_table(&sums)),
     }
-    Ok(())
+    Ok(target::judge(&answers.missed, "what they hold is not in this list"))
 }
 
 fn add(sums: &mut Sums, node: &str, text: &str) -> Result<()> {
@@ -65,7 +65,7 @@ fn add(sums: &mut Sums, node: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn as_json(sums: &Sums) -> Value {
+fn as_json(sums: &Sums, missed: &[Missed]) -> Value {
     let rows = sums.iter().map(|((dataset, pattern), sum)| {
         json!({
             "dataset": dataset,
@@ -77,7 +77,7 @@ fn as_json(sums: &Sums) -> Value {
             "nodes": sum.nodes,
         })
     });
-    json!({"datasets": rows.collect::<Vec<_>>()})
+    json!({"datasets": rows.collect::<Vec<_>>(), "missed": target::missed_json(missed)})
 }
 
 fn as_table(sums: &Sums) -> String {
