@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod disk;
+pub mod identity;
 pub mod installed;
 pub mod random;
 pub mod real_disk;
@@ -14,6 +15,7 @@ pub mod socket_path;
 
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
+pub use identity::Identity;
 pub use random::{SeededRandom, random_u128};
 pub use real_disk::{RealDisk, RealFile};
 pub use sim_disk::{SimDisk, SimFile};
