@@ -1,10 +1,12 @@
 //! A backing store with a memory of its health: one that hangs costs one timeout, not one per frame, and its
 //! going and coming are each logged once.
+//!
+//! Invariant: each view has a memory of its own. A user who has a directory that hangs keeps nobody else from asking.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_backing::{Backing, SourceFile, SourceStat};
+use zazen_backing::{Backing, Rights, SourceFile, SourceStat};
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
 
 /// A store that refused at once is asked again after this: asking costs little.
@@ -14,8 +16,10 @@ const HUNG_HOLD_OFF: Duration = Duration::from_secs(5);
 
 /// A backing store that isn't asked while it is known not to answer.
 pub struct GuardedBacking {
-    inner: Box<dyn Backing>,
+    inner: Arc<dyn Backing>,
     health: Arc<Health>,
+    /// Whose view it is, for messages; empty for the daemon's own.
+    of: String,
 }
 
 #[derive(Default)]
@@ -31,8 +35,14 @@ struct Ailment {
 
 impl GuardedBacking {
     /// Guards `inner`.
-    pub fn new(inner: Box<dyn Backing>) -> GuardedBacking {
-        GuardedBacking { inner, health: Arc::default() }
+    pub fn new(inner: Arc<dyn Backing>) -> GuardedBacking {
+        GuardedBacking { inner, health: Arc::default(), of: String::new() }
+    }
+
+    /// Guards the view that `who` has of the same store.
+    pub fn view(&self, who: &Credentials) -> Result<GuardedBacking> {
+        let inner = self.inner.seen_by(who)?;
+        Ok(GuardedBacking { inner, health: Arc::default(), of: format!(" (asked for user {})", who.uid) })
     }
 
     /// Whether the last call to it was answered.
@@ -43,7 +53,7 @@ impl GuardedBacking {
     fn guarded<T>(&self, call: impl FnOnce(&dyn Backing) -> Result<T>) -> Result<T> {
         self.health.admit()?;
         let result = call(&*self.inner);
-        self.health.note(&self.inner.describe(), result.as_ref().err());
+        self.health.note(&self.describe(), result.as_ref().err());
         result
     }
 }
@@ -92,27 +102,36 @@ impl Health {
 
 impl Backing for GuardedBacking {
     fn describe(&self) -> String {
-        self.inner.describe()
+        self.inner.describe() + &self.of
     }
     fn stat(&self, path: &RelPath) -> Result<SourceStat> {
         self.guarded(|inner| inner.stat(path))
     }
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>> {
         let file = self.guarded(|inner| inner.open(path))?;
-        let (health, describe) = (self.health.clone(), self.inner.describe());
+        let (health, describe) = (self.health.clone(), self.describe());
         Ok(Box::new(GuardedFile { file, health, describe }))
     }
     fn list(&self, path: &RelPath) -> Result<Vec<String>> {
         self.guarded(|inner| inner.list(path))
     }
-    fn may_search(&self, who: &Credentials, directory: &RelPath) -> Result<bool> {
-        self.guarded(|inner| inner.may_search(who, directory))
+    fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool> {
+        self.guarded(|inner| inner.allows(path, rights))
+    }
+    fn allows_many(&self, paths: &[RelPath], rights: Rights) -> Result<Vec<Result<bool>>> {
+        self.guarded(|inner| inner.allows_many(paths, rights))
+    }
+    fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>> {
+        Ok(Arc::new(self.view(who)?))
     }
     fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
         self.guarded(|inner| inner.stat_many(paths))
     }
     fn stat_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
         self.guarded(|inner| inner.stat_beneath(folder, paths))
+    }
+    fn probe_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
+        self.guarded(|inner| inner.probe_beneath(folder, paths))
     }
     fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
         self.guarded(|inner| inner.list_files(path))
@@ -138,6 +157,13 @@ impl SourceFile for GuardedFile {
     }
     fn stat(&self) -> SourceStat {
         self.file.stat()
+    }
+    fn stat_now(&self) -> Result<SourceStat> {
+        let result = self.file.stat_now();
+        if let Err(error) = &result {
+            self.health.note(&self.describe, Some(error));
+        }
+        result
     }
     fn descriptor(&self) -> Option<OwnedFd> {
         self.file.descriptor()
@@ -170,15 +196,18 @@ mod tests {
         fn list(&self, _: &RelPath) -> Result<Vec<String>> {
             Ok(vec![])
         }
-        fn may_search(&self, _: &Credentials, _: &RelPath) -> Result<bool> {
+        fn allows(&self, _: &RelPath, _: Rights) -> Result<bool> {
             Ok(true)
+        }
+        fn seen_by(&self, _: &Credentials) -> Result<Arc<dyn Backing>> {
+            Ok(Arc::new(Hung(self.0.clone())))
         }
     }
 
     #[test]
     fn a_hung_store_is_asked_once() {
         let calls = Arc::new(AtomicU64::new(0));
-        let guarded = GuardedBacking::new(Box::new(Hung(calls.clone())));
+        let guarded = GuardedBacking::new(Arc::new(Hung(calls.clone())));
         assert!(guarded.stat(&RelPath::default()).is_ok() && guarded.is_ok());
         for _ in 0..50 {
             let refused = guarded.stat(&RelPath::new("x").unwrap()).unwrap_err();
@@ -186,8 +215,10 @@ mod tests {
         }
         assert_eq!(calls.load(Ordering::Relaxed), 2);
         assert!(!guarded.is_ok());
+        let who = Credentials { uid: 7, gid: 7, groups: vec![] };
+        assert!(guarded.view(&who).unwrap().is_ok(), "another's view is asked");
         // A missing file says nothing against the store.
-        let fresh = GuardedBacking::new(Box::new(Hung(calls)));
+        let fresh = GuardedBacking::new(Arc::new(Hung(calls)));
         assert!(fresh.open(&RelPath::new("x").unwrap()).is_err());
         assert!(fresh.is_ok());
     }

@@ -257,7 +257,8 @@ pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> 
             return (number, Err(Error::new(kind, format!("frame {number}: {message}"))));
         }
         let data = match (entry.delivery, entry.fd.map(|at| fds.get(usize::from(at)))) {
-            (Delivery::Inline, _) => {
+            // Packed frames of other users than the daemon's come as bytes, too.
+            (Delivery::Inline, _) | (_, None) => {
                 let start = inline;
                 inline = inline.saturating_add(usize::try_from(entry.length).unwrap_or(usize::MAX));
                 Data::Inline(bulk.clone(), start)
