@@ -286,6 +286,22 @@ mod tests {
     }
 
     #[test]
+    fn a_root_without_files_of_its_own_and_one_that_was_emptied_are_not_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let backing = DirectoryBacking::new(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join("sim")).unwrap();
+        std::fs::write(dir.path().join("sim/a"), "1").unwrap();
+        assert!(backing.stat(&path("sim/a")).is_ok());
+        // Folders only: there is nothing among the files, but the root is far from empty.
+        assert!(backing.list_files(&path("")).unwrap().is_empty());
+        assert_eq!(backing.stat(&path("none")).unwrap_err().kind(), ErrorKind::NotFound);
+
+        std::fs::remove_dir_all(dir.path().join("sim")).unwrap();
+        assert!(backing.list(&path("")).unwrap().is_empty());
+        assert_eq!(backing.stat(&path("sim/a")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
     fn links_within_are_followed_and_links_out_refused_with_and_without_openat2() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), "s").unwrap();

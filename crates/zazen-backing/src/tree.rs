@@ -60,8 +60,9 @@ struct HeldRoot {
 pub(crate) struct Tree {
     pub(crate) root: PathBuf,
     held: Mutex<Option<HeldRoot>>,
-    /// Something was found beneath the root at some time: an empty root later is an unmounted one.
-    populated: AtomicBool,
+    /// The directory, by device and inode, in which something was found last. If the root path leads to
+    /// another directory later and that one is empty, a mount has gone; a directory that was emptied is not gone.
+    populated: Mutex<Option<(u64, u64)>>,
     /// The kernel (or a sandbox around us) has no openat2.
     pub(crate) no_openat2: AtomicBool,
     spare_buffers: Mutex<Vec<Vec<u8>>>,
@@ -85,7 +86,7 @@ impl Tree {
         Tree {
             root,
             held: Mutex::default(),
-            populated: AtomicBool::new(false),
+            populated: Mutex::default(),
             no_openat2: AtomicBool::new(false),
             spare_buffers: Mutex::default(),
             good_device: AtomicU64::new(u64::MAX),
@@ -136,7 +137,7 @@ impl Tree {
         let opened = self.open_from(&root, path, flags | OFlags::CLOEXEC);
         let opened = opened.map_err(|errno| self.path_error(path, errno))?;
         if !path.is_root() {
-            self.populated.store(true, Ordering::Relaxed);
+            self.is_populated();
         }
         Ok(opened)
     }
@@ -167,7 +168,7 @@ impl Tree {
         let full = self.root.join(path.as_str());
         let full = full.display();
         match errno {
-            Errno::NOENT | Errno::NOTDIR if self.populated.load(Ordering::Relaxed) && self.is_empty() => {
+            Errno::NOENT | Errno::NOTDIR if self.was_populated_elsewhere() && self.is_empty() => {
                 self.gone("is empty, though it held files before")
             }
             Errno::XDEV => Error::new(
@@ -178,13 +179,38 @@ impl Tree {
                 ErrorKind::PermissionDenied,
                 format!("{full} is or passes through a symbolic link that cannot be followed here"),
             ),
+            // Opened without waiting: a lease (F_SETLEASE) that its owner has not given back yet.
             Errno::AGAIN => Error::new(
                 ErrorKind::Busy,
-                format!("{full} is being changed, or another process holds a lease on it; try again"),
+                format!("{full} is leased by another process, which was told to let go; try again"),
             ),
-            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN => self.gone("does not answer"),
+            // One stale handle, or a mount of somebody's beneath the root, says nothing of the root itself.
+            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN if rustix::fs::stat(&self.root).is_err() => {
+                self.gone("does not answer")
+            }
             errno => Error::io(full.to_string(), errno.into()),
         }
+    }
+
+    fn populated(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
+        self.populated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held_identity(&self) -> Option<(u64, u64)> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().map(|root| (root.device, root.inode))
+    }
+
+    /// Notes that something was found in the directory that the root path leads to.
+    fn is_populated(&self) {
+        let here = self.held_identity();
+        *self.populated() = here;
+    }
+
+    /// Whether files were found before, in another directory than the root path leads to now.
+    fn was_populated_elsewhere(&self) -> bool {
+        let here = self.held_identity();
+        self.populated().is_some_and(|populated| Some(populated) != here)
     }
 
     fn is_empty(&self) -> bool {
@@ -350,10 +376,11 @@ impl Tree {
                 names.push(name.to_owned());
             }
         }
-        if path.is_root() && is_empty && self.populated.load(Ordering::Relaxed) {
+        if !is_empty {
+            self.is_populated();
+        } else if path.is_root() && self.was_populated_elsewhere() {
             return Err(self.gone("is empty, though it held files before"));
         }
-        self.populated.fetch_or(!is_empty, Ordering::Relaxed);
         Ok(names)
     }
 }

@@ -133,8 +133,8 @@ impl Server {
             return Err(Error::new(
                 ErrorKind::Config,
                 format!(
-                    "listening on {addr} needs a cluster key: make one with `zazen key new > FILE && chmod 600 FILE` \
-                     and give it to every daemon"
+                    "listening on {addr} needs a cluster key: make one with `zazen key new FILE` and give it \
+                     to every daemon"
                 ),
             ));
         }

@@ -55,7 +55,12 @@ impl Fault {
                 format!("{peer} closed the connection {while_doing}; reconnect"),
             ),
             Fault::Stalled => {
-                Error::new(ErrorKind::TimedOut, format!("{peer} did not move {while_doing} in time"))
+                let what =
+                    format!("{peer} fell silent {while_doing}: no byte came or went in the time allowed");
+                Error::new(
+                    ErrorKind::TimedOut,
+                    what + "; the daemon hangs or is overloaded: see `zazen status`",
+                )
             }
             Fault::Kernel(errno) => Error::io(format!("{while_doing}, {peer}"), errno.into()),
             Fault::Broken(why) => Error::new(
