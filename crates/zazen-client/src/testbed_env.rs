@@ -7,6 +7,7 @@
 
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use zazen_env::ownership::{self, Trust};
 
 /// The testbed's own description, as far as a client needs it.
 #[derive(Deserialize)]
@@ -41,7 +42,9 @@ fn testbed_folder() -> Option<PathBuf> {
 
 fn read(folder: &Path) -> Option<Testbed> {
     let path = folder.join("testbed.json");
-    let read = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+    // Whoever can write the record chooses the daemon that this process believes.
+    let trusted = ownership::check(&path, Trust::of_this_process()).map_err(|error| error.to_string());
+    let read = trusted.and_then(|()| std::fs::read_to_string(&path).map_err(|error| error.to_string()));
     match read.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string())) {
         Ok(testbed) => Some(testbed),
         Err(why) => {
