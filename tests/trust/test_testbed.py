@@ -345,6 +345,7 @@ def test_tools_and_clients_believe_no_prepared_testbed(tool, ground, victim, rec
     prepared.mkdir(exist_ok=True)
     record["nodes"][0]["socket"] = str(ground / "his")
     (prepared / "testbed.json").write_text(json.dumps(record))
+    b.own(prepared / "testbed.json")
     b.own(prepared)
     done = tool("status", status=1, ZAZEN_TESTBED=str(prepared))
     assert f"belongs to user {b.uid}" in done.stderr

@@ -59,7 +59,7 @@ impl DirectoryBacking {
         let tree = Tree {
             root,
             held: Mutex::default(),
-            populated: AtomicBool::new(false),
+            populated: Mutex::default(),
             no_openat2: AtomicBool::new(false),
             spare_buffers: Mutex::default(),
             processors: std::thread::available_parallelism()
@@ -220,8 +220,9 @@ struct HeldRoot {
 struct Tree {
     root: PathBuf,
     held: Mutex<Option<HeldRoot>>,
-    /// Something was found beneath the root at some time: an empty root later is an unmounted one.
-    populated: AtomicBool,
+    /// The directory, by device and inode, in which something was found last. If the root path leads to
+    /// another directory later and that one is empty, a mount has gone; a directory that was emptied is not gone.
+    populated: Mutex<Option<(u64, u64)>>,
     /// The kernel (or a sandbox around us) has no openat2.
     no_openat2: AtomicBool,
     spare_buffers: Mutex<Vec<Vec<u8>>>,
@@ -274,7 +275,7 @@ impl Tree {
         let opened = self.open_from(&root, path, flags | OFlags::CLOEXEC);
         let opened = opened.map_err(|errno| self.path_error(path, errno))?;
         if !path.is_root() {
-            self.populated.store(true, Ordering::Relaxed);
+            self.is_populated();
         }
         Ok(opened)
     }
@@ -298,7 +299,7 @@ impl Tree {
         let full = self.root.join(path.as_str());
         let full = full.display();
         match errno {
-            Errno::NOENT | Errno::NOTDIR if self.populated.load(Ordering::Relaxed) && self.is_empty() => {
+            Errno::NOENT | Errno::NOTDIR if self.was_populated_elsewhere() && self.is_empty() => {
                 self.gone("is empty, though it held files before")
             }
             Errno::XDEV => Error::new(
@@ -309,9 +310,38 @@ impl Tree {
                 ErrorKind::PermissionDenied,
                 format!("{full} is or passes through a symbolic link that cannot be followed here"),
             ),
-            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN => self.gone("does not answer"),
+            // Opened without waiting: a lease (F_SETLEASE) that its owner has not given back yet.
+            Errno::AGAIN => Error::new(
+                ErrorKind::Busy,
+                format!("{full} is leased by another process, which was told to let go; try again"),
+            ),
+            // One stale handle, or a mount of somebody's beneath the root, says nothing of the root itself.
+            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN if rustix::fs::stat(&self.root).is_err() => {
+                self.gone("does not answer")
+            }
             errno => Error::io(full.to_string(), errno.into()),
         }
+    }
+
+    fn populated(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
+        self.populated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held_identity(&self) -> Option<(u64, u64)> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().map(|root| (root.device, root.inode))
+    }
+
+    /// Notes that something was found in the directory that the root path leads to.
+    fn is_populated(&self) {
+        let here = self.held_identity();
+        *self.populated() = here;
+    }
+
+    /// Whether files were found before, in another directory than the root path leads to now.
+    fn was_populated_elsewhere(&self) -> bool {
+        let here = self.held_identity();
+        self.populated().is_some_and(|populated| Some(populated) != here)
     }
 
     fn is_empty(&self) -> bool {
@@ -396,11 +426,14 @@ impl Tree {
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let entries = Dir::new(fd).map_err(|errno| self.path_error(path, errno))?;
         let mut names = Vec::new();
+        let mut is_empty = true;
         for entry in entries {
             let entry = entry.map_err(|errno| self.path_error(path, errno))?;
-            if matches!(entry.file_name().to_bytes(), b"." | b"..")
-                || (files_only && entry.file_type() == FileType::Directory)
-            {
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            is_empty = false;
+            if files_only && entry.file_type() == FileType::Directory {
                 continue;
             }
             // A name that isn't UTF-8 cannot be spelled in a RelPath, so it is no frame.
@@ -408,10 +441,11 @@ impl Tree {
                 names.push(name.to_owned());
             }
         }
-        if path.is_root() && names.is_empty() && self.populated.load(Ordering::Relaxed) {
+        if !is_empty {
+            self.is_populated();
+        } else if path.is_root() && self.was_populated_elsewhere() {
             return Err(self.gone("is empty, though it held files before"));
         }
-        self.populated.fetch_or(!names.is_empty(), Ordering::Relaxed);
         Ok(names)
     }
 
@@ -501,6 +535,22 @@ mod tests {
         std::fs::remove_dir(&root).unwrap();
         std::fs::rename(&away, &root).unwrap();
         assert!(backing.stat(&path("a")).is_ok());
+    }
+
+    #[test]
+    fn a_root_without_files_of_its_own_and_one_that_was_emptied_are_not_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let backing = DirectoryBacking::new(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join("sim")).unwrap();
+        std::fs::write(dir.path().join("sim/a"), "1").unwrap();
+        assert!(backing.stat(&path("sim/a")).is_ok());
+        // Folders only: there is nothing among the files, but the root is far from empty.
+        assert!(backing.list_files(&path("")).unwrap().is_empty());
+        assert_eq!(backing.stat(&path("none")).unwrap_err().kind(), ErrorKind::NotFound);
+
+        std::fs::remove_dir_all(dir.path().join("sim")).unwrap();
+        assert!(backing.list(&path("")).unwrap().is_empty());
+        assert_eq!(backing.stat(&path("sim/a")).unwrap_err().kind(), ErrorKind::NotFound);
     }
 
     #[test]

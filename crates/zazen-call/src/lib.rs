@@ -13,6 +13,7 @@
 //! encrypted; the CRCs of header and payload guard against damage, not against attackers on the network.
 //! Bulk bytes carry no checksum of this layer: frames have their own, end to end.
 
+mod belief;
 mod bulk;
 mod callers;
 mod connection;
@@ -30,6 +31,7 @@ mod stream;
 mod tcp;
 mod unix;
 
+pub use belief::{DAEMON_UID_VARIABLE, believes, check_file};
 pub use bulk::{Bulk, Output};
 pub use connection::{Carrier, Connection, Exchanged, Lanes, Pool};
 pub use key::{ClusterKey, KEY_BYTES_MIN};

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use zazen_backing::Backing;
 use zazen_call::ClusterKey;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_env::RealDisk;
 
 /// The longest socket path that the kernel takes, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -88,6 +89,7 @@ fn nearest(path: &Path) -> PathBuf {
 
 fn check_cache(config: &Config) -> Result<String> {
     let cache = &config.cache;
+    RealDisk::check_root(cache)?;
     check_budget(config)?;
     check_placement(config)?;
     let place = nearest(cache);
@@ -106,7 +108,7 @@ fn check_cache(config: &Config) -> Result<String> {
             error,
         )
     })?;
-    let mut state = CacheState::read(cache)?;
+    let mut state = remembered(cache)?;
     let (free, capacity) = disk_space(&place)?;
     let limits = space_limits(config, free, capacity, &mut state);
     if limits.budget_bytes > capacity {
@@ -130,8 +132,13 @@ fn check_cache(config: &Config) -> Result<String> {
     ))
 }
 
+/// What the cache at `root` remembers, without making the root.
+fn remembered(root: &Path) -> Result<CacheState> {
+    if root.is_dir() { CacheState::read(&RealDisk::new(root)?) } else { Ok(CacheState::default()) }
+}
+
 fn check_backing(config: &Config, report: &mut Report) {
-    let mut state = CacheState::read(&config.cache).unwrap_or_default();
+    let mut state = remembered(&config.cache).unwrap_or_default();
     let roots = match BackingRoots::new(&config.backing, &mut state) {
         Ok(roots) => roots,
         Err(error) => return report.add("backing", Err(error)),

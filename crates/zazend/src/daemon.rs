@@ -69,12 +69,13 @@ impl Daemon {
         raise_descriptor_limit();
         let disk = RealDisk::new(&config.cache)?;
         let cache_root = disk.root().to_path_buf();
-        let mut state = CacheState::read(&cache_root)?;
+        let mut state = CacheState::read(&disk)?;
         let (free, capacity) = disk_space(&cache_root)?;
         let limits = space_limits(&config, free, capacity, &mut state);
-        let roots = BackingRoots::new(&config.backing, &mut state)?;
         let (store, recovered) = Store::open(disk, limits)?;
-        state.write(&cache_root)?;
+        state.keep_apart(store.datasets().iter().map(|dataset| dataset.dataset.as_str()));
+        let roots = BackingRoots::new(&config.backing, &mut state)?;
+        store.keep_beside(|disk| state.write(disk))?;
         if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
             tracing::info!(
                 "recovered {}: {} frames of {} datasets kept, {} frames dropped, {} log bytes cut, {} unfinished \
@@ -225,6 +226,17 @@ fn make_socket_folder(socket: &Path) -> Result<()> {
             ),
         ));
     }
+    if meta.mode() & 0o002 != 0 && meta.mode() & 0o1000 == 0 {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "everybody can write to the socket's folder {} (mode {:03o}) and could replace the socket; run `chmod o-w` \
+                 on it, or choose another --socket",
+                folder.display(),
+                meta.mode() & 0o777
+            ),
+        ));
+    }
     Ok(())
 }
 
@@ -245,18 +257,24 @@ fn offer_turns(socket: &Path, wanted: bool) -> Result<()> {
 }
 
 fn offer_lock(socket: &Path, suffix: &str, wanted: bool) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let mut path = socket.as_os_str().to_owned();
     path.push(suffix);
     let path = PathBuf::from(path);
-    let done = match wanted {
-        // Readable by everyone: a lock needs no more.
-        true => std::fs::File::create(&path)
-            .and_then(|file| file.set_permissions(std::fs::Permissions::from_mode(0o644))),
-        false => match std::fs::remove_file(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            other => other,
-        },
+    // Made anew each time: in a folder where others may make files, what is there may be a link, or somebody's own.
+    let removed = match std::fs::remove_file(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
     };
-    done.map_err(|error| Error::io(format!("lock file for readers {}", path.display()), error))
+    let made = removed.and_then(|()| match wanted {
+        // Readable by everyone: a lock needs no more.
+        true => std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|file| file.set_permissions(std::fs::Permissions::from_mode(0o644))),
+        false => Ok(()),
+    });
+    made.map_err(|error| Error::io(format!("lock file for readers {}", path.display()), error))
 }

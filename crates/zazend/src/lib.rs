@@ -13,6 +13,7 @@ pub mod counters;
 pub mod daemon;
 pub mod fetcher;
 pub mod guarded_backing;
+mod http;
 pub mod layouts;
 pub mod metrics;
 pub mod misses;
