@@ -121,7 +121,11 @@ impl Daemon {
 
     fn serve(node: Arc<Node>, key: Option<ClusterKey>) -> Result<Daemon> {
         let config = &node.config;
-        let limits = ServerLimits { connections_max: config.connections_max, stall_timeout: STALL_TIMEOUT };
+        let limits = ServerLimits {
+            connections_max: config.connections_max,
+            stall_timeout: STALL_TIMEOUT,
+            ..ServerLimits::default()
+        };
         make_socket_folder(&config.socket)?;
         let plugins = Plugins::start(&config.plugins, &service_plugins::host_options(config))?;
         node.plugins.get_or_init(|| Arc::downgrade(&plugins));
