@@ -276,10 +276,10 @@ impl<D: Disk> Store<D> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         while let Some((found, opened)) = self.look_at(&dataset, number)? {
             if let Some((file, offset, path)) = opened {
+                let is_packed = matches!(found.record.storage, Storage::Packed(_));
                 let meta = found.record.meta;
                 let (file, path) = (file.to_std()?, dataset.absolute(&path));
-                let packed = matches!(found.record.storage, Storage::Packed(_));
-                return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path, packed }));
+                return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path, is_packed }));
             }
             if self.drop_found(&dataset, &found, &self.counters.dropped_missing)? {
                 tracing::warn!(
@@ -301,9 +301,9 @@ impl<D: Disk> Store<D> {
         let Ok(file) = self.disk.open(&entry.place, false) else {
             return self.open_frame(dataset, entry.meta.number.get());
         };
-        let (meta, path, packed) = (entry.meta.clone(), entry.path.clone(), entry.is_packed());
-        let (file, offset, origin) = (file.into_std()?, entry.offset, entry.origin);
-        Ok(Some(OpenFrame { file, offset, meta, origin, path, packed }))
+        let (meta, path) = (entry.meta.clone(), entry.path.clone());
+        let (file, offset, is_packed) = (file.into_std()?, entry.offset, entry.is_packed());
+        Ok(Some(OpenFrame { file, offset, meta, origin: entry.origin, path, is_packed }))
     }
 
     /// A frame's record, and its file if that can hold it: (file, offset, path).

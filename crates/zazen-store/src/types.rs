@@ -48,7 +48,7 @@ pub struct OpenFrame {
     /// Absolute path of the file.
     pub path: PathBuf,
     /// Whether the file may hold other frames, too.
-    pub packed: bool,
+    pub is_packed: bool,
 }
 
 /// A cached frame, described. `position` orders frames as they lie on the disk.

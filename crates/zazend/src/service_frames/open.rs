@@ -1,45 +1,31 @@
-//! OPEN: finds a dataset, checks that the caller may search its directories, tells its layout and extent.
+//! OPEN: finds a dataset and tells its layout and extent, as far as the caller's own rights show them.
 
 use crate::backing_roots::Located;
 use crate::guarded_backing::is_outage;
 use crate::node::{Node, Opened};
 use std::sync::Arc;
-use zazen_backing::{Backing, dataset};
+use zazen_backing::{Rights, dataset};
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
 use zazen_wire::frames::{DatasetInfo, OpenDataset};
 
 pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Result<DatasetInfo> {
     node.admit()?;
+    let viewer = node.powers.viewer(caller)?;
     let at = node.roots.locate(&ask.path)?;
+    let opened = Opened::new(at, ask.pattern.clone(), viewer)?;
     let mut info = DatasetInfo {
         handle: 0,
-        dataset: at.dataset.clone(),
+        dataset: RelPath::default(),
         layout: None,
         extent: None,
         backing_ok: true,
         series: Vec::new(),
     };
-    let searched = at.root.backing.may_search(&caller.credentials, &at.beneath);
-    if let Ok(false) = searched {
-        return Err(Error::new(
-            ErrorKind::PermissionDenied,
-            format!(
-                "dataset {}: user {} may not search its directories; ask the owner for permission",
-                ask.path, caller.credentials.uid
-            ),
-        ));
+    match ask.only_cached {
+        true => open_cached(node, caller, &opened, &ask, &mut info)?,
+        false => open_source(node, caller, &opened, &ask, &mut info)?,
     }
-    let opened = if ask.only_cached {
-        if let Err(error) = searched
-            && !node.is_operator(caller)
-        {
-            return Err(error.within(format!("dataset {}", ask.path)));
-        }
-        open_cached(node, &at, &ask, &mut info)?
-    } else {
-        open_source(node, &at, &ask, searched.map(|_| ()), &mut info)?
-    };
     info.layout = opened.known_layout();
     info.dataset = opened.series();
     info.handle =
@@ -48,54 +34,78 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
     Ok(info)
 }
 
-/// A dataset as its backing store has it; `searched` says whether the store answered.
+/// A dataset as the backing store has it.
 fn open_source(
     node: &Arc<Node>,
-    at: &Located,
+    caller: &Caller,
+    opened: &Opened,
     ask: &OpenDataset,
-    searched: Result<()>,
     info: &mut DatasetInfo,
-) -> Result<Opened> {
-    let opened = Opened::new(at.clone(), ask.pattern.clone(), None);
+) -> Result<()> {
+    let at = &opened.at;
     let within = |error: Error| error.within(format!("dataset {}", ask.path));
-    match searched {
-        Ok(()) => {
-            let told = look(node, &opened, ask)?;
+    let in_cache = || layout_in_cache(node, at, ask.pattern.as_deref()).map_err(within);
+    match look(node, opened, ask) {
+        Ok(told) => {
+            node.seen.note(&opened.viewer, &at.dataset);
             info.extent = told.extent;
             match told.layout {
                 Some(layout) => {
-                    opened.set_layout(layout.clone());
+                    opened.set_layout(layout.clone(), true);
                     remember(node, &opened.series(), &layout);
                 }
-                None => {
-                    let known = layout_in_cache(node, at, ask.pattern.as_deref()).map_err(within)?;
-                    known.into_iter().for_each(|layout| opened.set_layout(layout));
-                }
+                None => in_cache()?.into_iter().for_each(|layout| opened.set_layout(layout, false)),
             }
+            Ok(())
         }
         // Frames may be pushed here before a shared file system shows their directory. What exists is then what the
         // caches hold; a scan asks for each frame's source.
         Err(error) if is_outage(&error) || error.kind() == ErrorKind::NotFound => {
-            match layout_in_cache(node, at, ask.pattern.as_deref()).map_err(within)? {
-                Some(layout) => opened.set_layout(layout),
-                None => return Err(within(error)),
+            let held = !held_series(node, at).is_empty();
+            if held && !opened.was_open_before(node) {
+                return Err(opened.unknowable(error));
             }
+            let Some(layout) = in_cache()? else { return Err(within(error)) };
+            opened.set_layout(layout, false);
             info.backing_ok = false;
+            Ok(())
         }
-        Err(error) => return Err(within(error)),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            node.seen.forget(&opened.viewer, &at.dataset);
+            Err(denied(caller, ask, error))
+        }
+        Err(error) => Err(within(error)),
     }
-    Ok(opened)
+}
+
+fn denied(caller: &Caller, ask: &OpenDataset, why: Error) -> Error {
+    let (path, uid) = (&ask.path, caller.credentials.uid);
+    Error::new(
+        ErrorKind::PermissionDenied,
+        format!("dataset {path}: user {uid} may not open it ({why}); ask the owner for permission"),
+    )
 }
 
 /// What the cache has of a directory, for tools: one series by its pattern, or the only one there is.
-fn open_cached(node: &Node, at: &Located, ask: &OpenDataset, info: &mut DatasetInfo) -> Result<Opened> {
-    let held = held_series(node, at);
+fn open_cached(
+    node: &Node,
+    caller: &Caller,
+    opened: &Opened,
+    ask: &OpenDataset,
+    info: &mut DatasetInfo,
+) -> Result<()> {
+    if !node.is_operator(caller) {
+        opened
+            .check_now(node, Rights::READ.and(Rights::SEARCH))
+            .map_err(|error| denied(caller, ask, error))?;
+    }
+    let held = held_series(node, &opened.at);
     info.series = held.iter().map(|(_, shown)| shown.clone()).collect();
     let chosen = match ask.pattern.as_deref() {
         Some(pattern) => {
             let unpadded = dataset::layout_of_pattern(pattern).map(|layout| Series::of(&layout).to_string());
             let asked = unpadded.unwrap_or_else(|_| pattern.to_owned());
-            let found = held.into_iter().find(|(_, shown)| *shown == asked).map(|(series, _)| series);
+            let found = held.into_iter().find(|(_, shown)| *shown == asked);
             Some(found.ok_or_else(|| {
                 Error::new(
                     ErrorKind::NotFound,
@@ -103,12 +113,13 @@ fn open_cached(node: &Node, at: &Located, ask: &OpenDataset, info: &mut DatasetI
                 )
             })?)
         }
-        None if held.len() == 1 => held.into_iter().next().map(|(series, _)| series),
+        None if held.len() == 1 => held.into_iter().next(),
         None => None,
     };
-    let series = chosen.unwrap_or_else(|| at.dataset.clone());
+    let series = chosen.map_or_else(|| opened.at.dataset.clone(), |(series, _)| series);
     let layout = node.store.layout(&series);
-    Ok(Opened::cached(at.clone(), ask.pattern.clone(), series, layout))
+    opened.mean_cached(series, layout);
+    Ok(())
 }
 
 /// The series of a directory that have frames in the cache: path, and name for people.
@@ -164,6 +175,12 @@ fn look(node: &Node, opened: &Opened, ask: &OpenDataset) -> Result<Told> {
         let described = dataset::describe(backing, beneath, ask.pattern.as_deref())?;
         return Ok(Told { layout: described.layout, extent: Some(described.extent) });
     }
-    let layout = node.layouts.of(backing, &opened.at.dataset, beneath, ask.pattern.as_deref())?;
+    let layout = node.layouts.of(
+        backing,
+        &opened.at.dataset,
+        beneath,
+        ask.pattern.as_deref(),
+        opened.viewer.is_own(),
+    )?;
     Ok(Told { layout, extent: None })
 }
