@@ -20,6 +20,7 @@ mod log;
 mod lookup;
 mod names;
 mod open;
+mod open_files;
 mod own_file;
 mod put;
 mod recover;
