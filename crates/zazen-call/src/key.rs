@@ -41,7 +41,7 @@ impl ClusterKey {
     }
 
     /// Reads a key file: at least 16 bytes after trimming white space; refused (`Config`) if others than its
-    /// owner and group can read or write it.
+    /// owner and group can read it, others than its owner can write it, or its owner is not believed.
     pub fn from_file(path: &Path) -> Result<ClusterKey> {
         let shown = path.display();
         let refuse = |why: String| Error::new(ErrorKind::Config, format!("key file {shown}: {why}"));
@@ -68,6 +68,7 @@ impl ClusterKey {
                 metadata.mode() & 0o777
             )));
         }
+        crate::belief::check_file(&file, &format!("key file {shown}"))?;
         let mut bytes = Vec::new();
         file.by_ref()
             .take(KEY_FILE_BYTES_MAX + 1)

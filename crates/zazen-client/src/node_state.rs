@@ -22,6 +22,8 @@ pub enum NodeState {
     UnknownName,
     /// The cluster key is missing or another one.
     WrongKey,
+    /// This machine's is another user's.
+    Untrusted,
     /// It is at the limit of its connections.
     Busy,
     /// It takes no new work.
@@ -36,6 +38,7 @@ impl NodeState {
     /// What `error`, got from the daemon at `target`, says of it. Looks once more where the error leaves it open.
     pub fn of(target: &Target, error: &Error) -> NodeState {
         match error.kind() {
+            ErrorKind::Authentication if matches!(target, Target::Local(_)) => NodeState::Untrusted,
             ErrorKind::Authentication => NodeState::WrongKey,
             ErrorKind::Busy => NodeState::Busy,
             ErrorKind::ShuttingDown => NodeState::Draining,
@@ -65,6 +68,7 @@ impl NodeState {
             NodeState::Unreachable => "unreachable",
             NodeState::UnknownName => "unknown name",
             NodeState::WrongKey => "wrong key",
+            NodeState::Untrusted => "untrusted",
             NodeState::Busy => "busy",
             NodeState::Draining => "draining",
             NodeState::Incompatible => "incompatible",
@@ -86,6 +90,7 @@ impl NodeState {
                 "no host has that name: correct the list of nodes, or mend the name service"
             }
             NodeState::WrongKey => "the cluster keys differ: give --key the file that its daemon was given",
+            NodeState::Untrusted => "it belongs to another user: name the socket of root's or of your own",
             NodeState::Busy => "it is at the limit of its connections: try again, or raise connections_max",
             NodeState::Draining => "it is about to stop: start it again",
             NodeState::Incompatible => "it speaks another version: install the same release on all nodes",
@@ -133,9 +138,20 @@ mod tests {
     #[test]
     fn every_state_has_a_word_and_a_remedy_of_its_own() {
         use NodeState::{
-            Busy, Dead, Draining, Failed, Hangs, Incompatible, UnknownName, Unreachable, WrongKey,
+            Busy, Dead, Draining, Failed, Hangs, Incompatible, UnknownName, Unreachable, Untrusted, WrongKey,
         };
-        let all = [Dead, Hangs, Unreachable, UnknownName, WrongKey, Busy, Draining, Incompatible, Failed];
+        let all = [
+            Dead,
+            Hangs,
+            Unreachable,
+            UnknownName,
+            WrongKey,
+            Untrusted,
+            Busy,
+            Draining,
+            Incompatible,
+            Failed,
+        ];
         let words: std::collections::BTreeSet<_> = all.iter().map(|state| state.word()).collect();
         let remedies: std::collections::BTreeSet<_> = all.iter().map(|state| state.remedy()).collect();
         assert_eq!((words.len(), remedies.len()), (all.len(), all.len()));

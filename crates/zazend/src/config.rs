@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST[:PORT]")]
     pub listen: Option<String>,
     /// Unix socket for this node's programs [default: $ZAZEN_SOCKET, /run/zazen/zazend.sock as root, else
-    /// $XDG_RUNTIME_DIR/zazen/zazend.sock or /tmp/zazen-UID/zazend.sock]
+    /// $XDG_RUNTIME_DIR/zazen/zazend.sock or ~/.zazen/zazend-HOST.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Cluster key file, the same on all nodes (`zazen key new FILE` makes one)
@@ -217,8 +217,10 @@ impl Config {
         Ok(Config {
             backing,
             listen: listen.map(|listen| with_port("listen", &listen)).transpose()?,
-            socket: absolute("socket", args.socket.clone().or(file.socket))?
-                .unwrap_or_else(zazen_env::socket_path::default_socket_path),
+            socket: match absolute("socket", args.socket.clone().or(file.socket))? {
+                Some(socket) => socket,
+                None => zazen_env::socket_path::daemon_socket_path()?,
+            },
             key: absolute("key", key)?,
             budget_bytes: size("budget", &args.budget, file.budget)?,
             free_floor_bytes: size("free_floor", &args.free_floor, file.free_floor)?,

@@ -17,7 +17,7 @@ use zazen_core::{Error, ErrorKind, Result};
   zazen status --dump                   # a daemon's whole state as text, for a bug report
 
 A node that does not serve is dead (nobody listens there), hangs, is unreachable (its machine does not answer),
-has an unknown name or a wrong key, is busy, draining, or incompatible.
+has an unknown name or a wrong key, is untrusted (another user's), busy, draining, or incompatible.
 
 Exit code 1 if no node answers, 3 if some don't.")]
 pub(crate) struct Status {
