@@ -21,6 +21,7 @@ mod lookup;
 mod names;
 mod old_layout;
 mod open;
+mod open_files;
 mod own_file;
 mod put;
 mod recover;

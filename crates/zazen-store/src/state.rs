@@ -3,9 +3,9 @@
 //! One text file, replaced as a whole. Templates are durable before a record names them by number, and are never
 //! reordered.
 
-use crate::own_file::{quote, read_text, unquote, write_text};
+use crate::own_file::{quote, read_text, seal, unquote, write_text};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, Source};
-use zazen_env::{Disk, DiskPath};
+use zazen_env::{Disk, DiskFile, DiskPath};
 
 const TITLE: &str = "zazen dataset 1";
 /// Templates that a dataset may have; further names go to the names file.
@@ -43,6 +43,13 @@ impl State {
         let text = self.print();
         write_text(disk, &State::path(dataset), &DiskPath::own_dir(dataset), temporary, &text)?;
         Ok(text.len() as u64 + 13)
+    }
+
+    /// Writes it to an unfinished file that is neither durable nor in its place; returns its bytes.
+    pub(crate) fn prepare<D: Disk>(&self, disk: &D, temporary: &DiskPath) -> Result<u64> {
+        let text = seal(&self.print());
+        disk.create(temporary)?.write_all_at(text.as_bytes(), 0)?;
+        Ok(text.len() as u64)
     }
 
     fn print(&self) -> String {

@@ -3,9 +3,11 @@
 use crate::activity::{Activity, ScanGuard};
 use crate::counters::{Counters, count};
 use crate::dataset::{Dataset, Found, Lookup, Writer};
+use crate::open_files::OpenFiles;
 use crate::own_file::temporary;
 use crate::registry;
 use crate::room::{Room, on_disk};
+use crate::state::State;
 use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, StoreConfig};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +24,7 @@ pub(crate) type DatasetMap<D> = BTreeMap<String, Arc<Dataset<D>>>;
 /// The store of one cache root. Shared by threads; data are written and read outside its lock.
 pub struct Store<D: Disk> {
     disk: Arc<D>,
+    files: Arc<OpenFiles<D::File>>,
     pub(crate) config: StoreConfig,
     node: u128,
     pub(crate) datasets: RwLock<DatasetMap<D>>,
@@ -51,6 +54,7 @@ const PAGE_BLOCKS: u64 = 256;
 impl<D: Disk> Store<D> {
     pub(crate) fn new(
         disk: Arc<D>,
+        files: Arc<OpenFiles<D::File>>,
         config: StoreConfig,
         node: u128,
         room: Arc<Room>,
@@ -61,6 +65,7 @@ impl<D: Disk> Store<D> {
         let clock = datasets.values().map(last_use).max().unwrap_or(0);
         Store {
             disk,
+            files,
             config,
             node,
             datasets: RwLock::new(datasets),
@@ -159,8 +164,8 @@ impl<D: Disk> Store<D> {
         let names: Vec<String> = self.map().keys().cloned().chain([path.as_str().to_owned()]).collect();
         self.save_registry(names.iter().map(String::as_str))?;
         let mut report = crate::types::RecoveryReport::default();
-        let parts = (self.disk.clone(), self.room.clone(), self.temporaries.clone());
-        let (dataset, _) = Dataset::open(path.clone(), parts.0, parts.1, parts.2, &mut report)?;
+        let parts = (self.disk.clone(), self.files.clone(), self.room.clone(), self.temporaries.clone());
+        let (dataset, _) = Dataset::open(path.clone(), parts.0, parts.1, parts.2, parts.3, &mut report)?;
         let dataset = Arc::new(dataset);
         self.touch(&dataset);
         self.map_mut().insert(path.as_str().to_owned(), dataset.clone());
@@ -577,6 +582,32 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
+    /// Writes down when each dataset was used last: all of them durably before the first takes its place, since to
+    /// sync each by itself takes minutes where there are thousands.
+    fn keep_last_uses(&self) -> Result<()> {
+        let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
+        let mut prepared = Vec::new();
+        for dataset in all {
+            let mut state = State::clone(&dataset.read_index().state);
+            let last_use = dataset.last_use.load(Ordering::Relaxed);
+            if state.last_use != last_use {
+                state.last_use = last_use;
+                let temporary = self.new_temporary();
+                let bytes = state.prepare(&*self.disk, &temporary)?;
+                prepared.push((dataset, state, temporary, bytes));
+            }
+        }
+        if prepared.is_empty() {
+            return Ok(());
+        }
+        self.disk.sync_all()?;
+        for (dataset, state, temporary, bytes) in prepared {
+            self.disk.rename(&temporary, &State::path(&dataset.path))?;
+            dataset.update(|index| (index.state, index.state_bytes) = (Arc::new(state), bytes));
+        }
+        Ok(())
+    }
+
     /// Writes and syncs what is in memory only; called at a graceful stop. All frames committed before it are
     /// safe from a power failure after it.
     pub fn sync(&self) -> Result<()> {
@@ -584,14 +615,7 @@ impl<D: Disk> Store<D> {
         if self.clean.load(Ordering::Acquire) {
             return Ok(());
         }
-        let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
-        for dataset in all {
-            let _writer = dataset.lock_writer();
-            let last_use = dataset.last_use.load(Ordering::Relaxed);
-            if dataset.read_index().state.last_use != last_use {
-                dataset.change_state(|state| state.last_use = last_use)?;
-            }
-        }
+        self.keep_last_uses()?;
         self.disk.sync_all()?;
         if self.room.is_leaking() {
             return Ok(());
