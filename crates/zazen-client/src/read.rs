@@ -10,6 +10,7 @@ mod extent;
 mod feed;
 pub(crate) mod job;
 mod pipeline;
+mod place;
 mod resident;
 mod turn;
 mod window;
@@ -18,12 +19,14 @@ pub(crate) use access::{Access, DaemonSpec, scan_one};
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
 pub(crate) use feed::Scan;
+pub use place::remove_frame_files;
 
 use access::{Got, LastFile};
 use buffer::Slice;
 use pipeline::{Outcome, Pipeline};
+use place::{OwnFile, Place};
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zazen_core::{Error, Result, RunSet};
@@ -61,14 +64,40 @@ pub struct Frame {
     pub number: u64,
     /// How it came; `None`: straight from the backing store, without a daemon.
     pub delivery: Option<Delivery>,
-    /// Absolute path by which a program can open the bytes: in the cache if cached, else on the backing store.
-    pub path: PathBuf,
+    place: Place,
+    /// For a frame in a file of its own that this process gets no path of.
+    own_file: Option<OwnFile>,
     buffer: Slice,
 }
 
 impl Frame {
     pub(crate) fn new(number: u64, got: Got) -> Frame {
-        Frame { number, delivery: got.delivery, path: got.path, buffer: got.buffer }
+        let own_file = (got.place.whole && got.place.path.as_os_str().is_empty()).then(OwnFile::default);
+        Frame { number, delivery: got.delivery, place: got.place, own_file, buffer: got.buffer }
+    }
+
+    /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. `None`
+    /// for a frame that is a part of a file ([`Frame::container`]).
+    ///
+    /// Where the daemon keeps its cache from this user, the file is made at the first call: a link to a copy in memory,
+    /// which lives as long as the frame.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.own_file {
+            Some(file) => file.path(self.number, self.place.layout.as_deref(), self.bytes()),
+            None => self.place.whole.then_some(self.place.path.as_path()),
+        }
+    }
+
+    /// Whether [`Frame::path`] will make a file.
+    pub fn path_is_to_be_made(&self) -> bool {
+        self.own_file.is_some()
+    }
+
+    /// The larger file that the frame is a part of, and where it begins there, in bytes; `None` if it has a file of its
+    /// own, or lies in no file that this process may open.
+    pub fn container(&self) -> Option<(&Path, u64)> {
+        let is_part = !self.place.whole && !self.place.path.as_os_str().is_empty();
+        is_part.then_some((self.place.path.as_path(), self.place.offset))
     }
 
     /// The bytes.
@@ -82,7 +111,7 @@ impl std::fmt::Debug for Frame {
         f.debug_struct("Frame")
             .field("number", &self.number)
             .field("delivery", &self.delivery)
-            .field("path", &self.path)
+            .field("place", &self.place)
             .field("bytes", &self.bytes().len())
             .finish()
     }
