@@ -486,9 +486,9 @@ const void *zazen_frame_data(const struct zazen_frame_t *frame);
 // `frame` is NULL or live.
 uint64_t zazen_frame_bytes(const struct zazen_frame_t *frame);
 
-// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. NULL for a
-// frame that is a part of a file: see zazen_frame_container. Where the daemon keeps its cache from this user, the file
-// is made at the first call. Path and file live as long as the frame.
+// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. NULL only if
+// there is none and none can be made. A frame that is a part of a larger file (see zazen_frame_container), or whose file
+// the daemon keeps from this user, gets a file at the first call. Path and file live as long as the frame.
 //
 // The caller sees to it that:
 // `frame` is NULL or live.

@@ -261,9 +261,9 @@ pub unsafe extern "C" fn zazen_frame_bytes(frame: *const zazen_frame_t) -> u64 {
     ask(0, || Some(unsafe { frame.as_ref() }?.frame.bytes().len() as u64))
 }
 
-/// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. NULL for a
-/// frame that is a part of a file: see zazen_frame_container. Where the daemon keeps its cache from this user, the file
-/// is made at the first call. Path and file live as long as the frame.
+/// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. NULL only if
+/// there is none and none can be made. A frame that is a part of a larger file (see zazen_frame_container), or whose file
+/// the daemon keeps from this user, gets a file at the first call. Path and file live as long as the frame.
 ///
 /// # Safety
 /// `frame` is NULL or live.

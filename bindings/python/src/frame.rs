@@ -52,10 +52,11 @@ impl PyFrame {
 
 #[pymethods]
 impl PyFrame {
-    /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. None
-    /// for a frame that is a part of a file: see container.
+    /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. None only
+    /// if there is none and none can be made.
     ///
-    /// Where the daemon keeps its cache from this user, the file is made now and lives as long as the frame.
+    /// A frame that is a part of a larger file (see container), or whose file the daemon keeps from this user, gets a
+    /// file when its path is asked for; the file lives as long as the frame.
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         let frame = &self.buffer.get().0;

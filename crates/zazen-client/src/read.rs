@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use zazen_core::{Error, Result, RunSet};
+use zazen_core::{Error, Layout, Result, RunSet};
 use zazen_env::fork::Mine;
 use zazen_wire::frames::Delivery;
 
@@ -65,32 +65,34 @@ pub struct Frame {
     /// How it came; `None`: straight from the backing store, without a daemon.
     pub delivery: Option<Delivery>,
     place: Place,
-    /// For a frame in a file of its own that this process gets no path of.
-    own_file: Option<OwnFile>,
+    /// For a frame that has no file of its own.
+    own_file: OwnFile,
+    /// What names such a file.
+    layout: Option<Arc<Layout>>,
     buffer: Slice,
 }
 
 impl Frame {
-    pub(crate) fn new(number: u64, got: Got) -> Frame {
-        let own_file = (got.place.whole && got.place.path.as_os_str().is_empty()).then(OwnFile::default);
-        Frame { number, delivery: got.delivery, place: got.place, own_file, buffer: got.buffer }
+    pub(crate) fn new(number: u64, got: Got, layout: Option<Arc<Layout>>) -> Frame {
+        let (delivery, place, buffer) = (got.delivery, got.place, got.buffer);
+        Frame { number, delivery, place, own_file: OwnFile::default(), layout, buffer }
     }
 
     /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. `None`
-    /// for a frame that is a part of a file ([`Frame::container`]).
+    /// only if there is none and none can be made.
     ///
-    /// Where the daemon keeps its cache from this user, the file is made at the first call: a link to a copy in memory,
-    /// which lives as long as the frame.
+    /// A frame that is a part of a larger file ([`Frame::container`]), or whose file the daemon keeps from this user, has
+    /// none until the first call: then one is made, a link to a copy in memory, which lives as long as the frame.
     pub fn path(&self) -> Option<&Path> {
-        match &self.own_file {
-            Some(file) => file.path(self.number, self.place.layout.as_deref(), self.bytes()),
-            None => self.place.whole.then_some(self.place.path.as_path()),
+        match self.place.is_own() {
+            true => Some(&self.place.path),
+            false => self.own_file.path(self.number, self.layout.as_deref(), self.bytes()),
         }
     }
 
-    /// Whether [`Frame::path`] will make a file.
+    /// Whether the first call of [`Frame::path`] makes a file.
     pub fn path_is_to_be_made(&self) -> bool {
-        self.own_file.is_some()
+        !self.place.is_own()
     }
 
     /// The larger file that the frame is a part of, and where it begins there, in bytes; `None` if it has a file of its
@@ -264,7 +266,7 @@ impl FrameReader {
         self.remaining = self.remaining.saturating_sub(1);
         Some(outcome.got.map(|got| {
             self.stats.count(&got);
-            Frame::new(outcome.number, got)
+            Frame::new(outcome.number, got, self.shared.access.layout())
         }))
     }
 }

@@ -245,7 +245,7 @@ impl Dataset {
             None => access.open_direct(number, &mut None)?,
         };
         match access.read(job, &|| ()) {
-            Some(got) => Ok(Frame::new(number, got?)),
+            Some(got) => Ok(Frame::new(number, got?, access.layout())),
             None => Err(Error::new(ErrorKind::ShuttingDown, format!("frame {number}: the read was stopped"))),
         }
     }

@@ -13,8 +13,8 @@ Every frame is read by exactly one rank, mostly from the disk of the node it run
 process reads all (an error where a launcher started several ranks: say ``comm=None`` to mean it); without a
 daemon the backing store is read directly, with the same result.
 
-``path`` is a file with exactly the frame's bytes, or None where the frame is a part of a file:
-``Frame.container``, ``Frame.offset`` and ``Frame.length`` tell which.
+``path`` is a file with exactly the frame's bytes, a str or an ``os.PathLike`` whose file is made when it is
+used. ``Frame.container`` and ``Frame.offset`` tell where a packed frame or a piece really lies.
 
 Errors are ``zazen.Error`` and its subclasses, each of which is also the builtin that fits
 (``NotFoundError`` is a ``FileNotFoundError``). Warnings are ``ZazenWarning``.

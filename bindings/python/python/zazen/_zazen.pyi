@@ -87,6 +87,10 @@ class RunSet:
     def __gt__(self, other: RunSet, /) -> bool: ...
 
 @final
+class FramePath:
+    def __fspath__(self) -> str: ...
+
+@final
 class Frame:
     __match_args__: ClassVar[tuple[str, str, str]]
     @property

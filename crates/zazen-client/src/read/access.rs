@@ -157,9 +157,12 @@ impl Access {
         };
         // What comes as bytes, or from a served store, lies in no file of this machine.
         let path = if has_file { job.path.clone() } else { PathBuf::new() };
-        let unnamed = job.whole && path.as_os_str().is_empty();
-        let layout = self.daemon.as_ref().filter(|_| unnamed).and_then(|daemon| daemon.layout.clone());
-        Place { path, offset, whole: job.whole, layout }
+        Place { path, offset, whole: job.whole }
+    }
+
+    /// What names the frames, as far as the daemon said.
+    pub(crate) fn layout(&self) -> Option<Arc<Layout>> {
+        self.daemon.as_ref().and_then(|daemon| daemon.layout.clone())
     }
 
     /// A turn for the `length` bytes of `job`'s file from `offset` on, where readers take turns at the disk that they

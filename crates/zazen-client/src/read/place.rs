@@ -1,8 +1,8 @@
 //! Where other programs find a frame's bytes: a file that has them and nothing else, or a part of a larger one.
 //!
-//! A daemon that serves several users keeps its cache's files from them, so its clients get frames without a path. A
-//! program that wants one gets a file of its own: the bytes in memory under a name in a folder that only its user may
-//! search. It is made when it is asked for, and goes with the frame.
+//! Packed frames and pieces are parts of larger files; and a daemon that serves several users keeps its cache's files from
+//! them. A program that wants a file all the same gets one of its own: the bytes in memory under a name in a folder
+//! that only its user may search. It is made when it is asked for, and goes with the frame.
 //!
 //! Invariants: a path that is given leads to exactly the frame's bytes; nothing is written to a disk but links; what a
 //! killed process left is removed by the next one that makes such a file.
@@ -12,7 +12,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use zazen_core::{Error, FrameNo, Layout, Result};
 use zazen_env::fork::Mine;
 
@@ -27,20 +27,31 @@ pub(crate) struct Place {
     pub offset: u64,
     /// The file has nothing else.
     pub whole: bool,
-    /// What names the frame's own file, where `path` does not.
-    pub layout: Option<Arc<Layout>>,
 }
 
-/// A frame's file that was made for this process, once it was asked for.
-#[derive(Clone, Default)]
-pub(crate) struct OwnFile(Arc<OnceLock<Option<Link>>>);
+impl Place {
+    /// Whether `path` is the frame's own.
+    pub(crate) fn is_own(&self) -> bool {
+        self.whole && !self.path.as_os_str().is_empty()
+    }
+}
+
+/// A frame's file that was made for this process, once it was asked for. Its clone makes another.
+#[derive(Default)]
+pub(crate) struct OwnFile(OnceLock<Option<Box<Link>>>);
+
+impl Clone for OwnFile {
+    fn clone(&self) -> OwnFile {
+        OwnFile::default()
+    }
+}
 
 impl OwnFile {
     /// The path of a file with `bytes`; `None` if it can't be made, which is logged.
     pub(crate) fn path(&self, number: u64, layout: Option<&Layout>, bytes: &[u8]) -> Option<&Path> {
         let link = self.0.get_or_init(|| {
             let made = Link::make(&name_of(number, layout), bytes);
-            made.map_err(|error| tracing::warn!("frame {number} gets no path: {error}")).ok()
+            made.map(Box::new).map_err(|error| tracing::warn!("frame {number} gets no path: {error}")).ok()
         });
         link.as_ref().map(|link| link.path.as_path())
     }
@@ -49,6 +60,8 @@ impl OwnFile {
 /// The name of the frame's file on the backing store: some programs go by its ending.
 fn name_of(number: u64, layout: Option<&Layout>) -> String {
     let source = layout.and_then(|layout| layout.source(FrameNo::new(number).ok()?));
+    // A trajectory's name would promise all of it.
+    let source = source.filter(|source| source.offset == 0 && source.length.is_none());
     let name = source.and_then(|source| source.path.split().map(|(_, name)| name.to_owned()));
     name.unwrap_or_else(|| format!("frame-{number}"))
 }
@@ -224,7 +237,8 @@ mod tests {
         let folder = path.parent().unwrap().parent().unwrap().to_owned();
         assert_eq!(std::fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         let other = OwnFile::default();
-        let second = other.clone().path(7, None, b"other").unwrap().to_owned();
+        let second = other.path(7, None, b"other").unwrap().to_owned();
+        assert_eq!(other.path(7, None, b"other"), Some(second.as_path()), "made once");
         assert_eq!(second.file_name().unwrap(), "frame-7");
         drop(file);
         assert!(!path.exists() && std::fs::symlink_metadata(&path).is_err());
