@@ -86,7 +86,7 @@ impl<F: DiskFile> SegmentWriter<F> {
             if self.open.len() >= OPEN_MAX {
                 self.open.clear();
             }
-            let segment = self.begin(disk, dataset, meta)?;
+            let segment = self.begin(disk, dataset)?;
             self.open.insert(class, segment);
         }
         let Some(segment) = self.open.get_mut(&class) else {
@@ -99,12 +99,7 @@ impl<F: DiskFile> SegmentWriter<F> {
         Ok((address, end))
     }
 
-    fn begin<D: Disk<File = F>>(
-        &mut self,
-        disk: &D,
-        dataset: &RelPath,
-        meta: &FrameMeta,
-    ) -> Result<OpenSegment<F>> {
+    fn begin<D: Disk<File = F>>(&mut self, disk: &D, dataset: &RelPath) -> Result<OpenSegment<F>> {
         let number = self.next;
         if number >= NUMBER_MAX {
             let text = format!("dataset {dataset} has used up its {NUMBER_MAX} segments; evict it once");
@@ -112,7 +107,7 @@ impl<F: DiskFile> SegmentWriter<F> {
         }
         self.next += 1;
         let file = disk.create(&path(dataset, number))?;
-        file.set_access(meta.gid, meta.mode)?;
+        file.mark(false)?;
         Ok(OpenSegment { number, file: Arc::new(file), len: 0 })
     }
 

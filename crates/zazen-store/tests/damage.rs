@@ -241,6 +241,10 @@ impl Real {
         self.folder.path().join("cache")
     }
     fn open(&self) -> (Arc<Store<RealDisk>>, RecoveryReport) {
+        use std::os::unix::fs::PermissionsExt;
+        // Closed to others: one that is not and holds other files is refused.
+        std::fs::create_dir_all(self.root()).unwrap();
+        std::fs::set_permissions(self.root(), std::fs::Permissions::from_mode(0o700)).unwrap();
         Store::open(RealDisk::new(&self.root()).unwrap(), CONFIG).unwrap()
     }
 }
