@@ -47,7 +47,7 @@ class Daemon:
         self.library = Path(shutil.copy(programs / "libzazen_preload.so", self.folder))
         plugin = str(programs / "libzazen_posix.so") + ("" if isolated else ":in-process")
         words = [programs / "zazend", "--cache", self.folder / "cache", "--backing", self.folder / "backing"]
-        words += ["--socket", self.socket, "--plugin", plugin]
+        words += ["--socket", self.socket, "--plugin", plugin, "--export", self.folder]
         self.node = None
         if listen:
             subprocess.run([programs / "zazen", "key", "new", self.key], check=True, capture_output=True)

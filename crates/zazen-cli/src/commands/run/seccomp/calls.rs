@@ -496,7 +496,8 @@ impl Call<'_> {
             Place::Kernel
                 if text.first() == Some(&b'/') && self.all.places.directory_of(self.target).is_some() =>
             {
-                CString::new(text).map_err(|_| libc::EINVAL)?
+                let path = CString::new(text).map_err(|_| libc::EINVAL)?;
+                return self.go_here(&path);
             }
             Place::Kernel => return Ok(Reply::Continue),
         };
@@ -511,17 +512,27 @@ impl Call<'_> {
         self.all.places.enter(self.target, directory).map(|()| Reply::Value(0))
     }
 
+    /// To a folder of this machine, which is no business of the daemon's.
+    fn go_here(&self, path: &CStr) -> Outcome {
+        let identity = self.target.status()?.identity(false);
+        let directory = self.all.far.being(&identity, || far::open_here(path))?;
+        self.all.places.enter(self.target, directory).map(|()| Reply::Value(0))
+    }
+
     fn fchdir(&self, fd: c_int) -> Outcome {
         if self.all.places.directory_of(self.target).is_none() {
             return Ok(Reply::Continue);
         }
         // A bad number the kernel has a word for, and nothing moves.
-        let Some(name) = self.target.link(&format!("fd/{fd}")) else { return Ok(Reply::Continue) };
+        if self.target.link(&format!("fd/{fd}")).is_none() {
+            return Ok(Reply::Continue);
+        }
         let link = format!("/proc/{}/fd/{fd}", self.target.tid);
-        if !std::fs::metadata(link).is_ok_and(|meta| meta.is_dir()) {
+        if !std::fs::metadata(&link).is_ok_and(|meta| meta.is_dir()) {
             return Err(libc::ENOTDIR);
         }
-        self.go(&CString::new(name).map_err(|_| libc::EINVAL)?)
+        // The descriptor's own folder, whatever it is called.
+        self.go_here(&CString::new(link).map_err(|_| libc::EINVAL)?)
     }
 
     fn getcwd(&self, to: u64, size: u64) -> Outcome {

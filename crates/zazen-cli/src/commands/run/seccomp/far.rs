@@ -1,13 +1,18 @@
 //! The daemon's posix plug-in, as the supervisor calls it: for whoever the program's thread is.
 //!
-//! Invariant: a call runs as the one for whom it is made; others wait meanwhile.
+//! The daemon believes the kernel only: who connects is who calls. So there is a connection for each identity, and a
+//! thread of root's that calls for somebody else is somebody else meanwhile, as far as files and sockets go.
+//!
+//! Invariants: a call runs as the one for whom it is made, others wait meanwhile; a thread that can't become itself
+//! again ends the process.
 
 use super::notify::errno;
 use super::target::Target;
+use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::path::Path;
-use std::sync::{PoisonError, RwLock};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock};
 use zazen_call::Carrier;
 use zazen_stub::{Address, Link, Settings, ffi};
 
@@ -55,7 +60,7 @@ pub(super) struct Stat {
 }
 
 /// As whom a file is looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -91,23 +96,80 @@ pub(super) struct Far {
     acts_as: RwLock<Option<Identity>>,
     is_root: bool,
     own: Identity,
+    socket: PathBuf,
+    /// The connection of each identity; for ever, since threads may be in calls whenever the process ends.
+    links: Mutex<HashMap<Identity, &'static Link>>,
+}
+
+/// This thread is somebody else while this lives; its real user stays, so that it can come back.
+struct Acting {
+    own: Identity,
+}
+
+impl Acting {
+    fn begin(identity: &Identity, own: &Identity) -> Result<Acting, i32> {
+        let acting = Acting { own: own.clone() };
+        become_them(identity)?;
+        Ok(acting)
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        // The user first: without it the rest is forbidden.
+        // SAFETY: numbers only; this thread only.
+        let back = unsafe { libc::syscall(libc::SYS_setresuid, KEEP, self.own.uid, KEEP) } == 0;
+        if !back || become_them(&self.own).is_err() {
+            // Nobody may go on as somebody else.
+            std::process::abort();
+        }
+    }
+}
+
+/// "As it is", for setresuid and setresgid.
+const KEEP: u32 = u32::MAX;
+
+/// Makes this thread that user as far as others see it: groups, group, user; each checked.
+fn become_them(identity: &Identity) -> Result<(), i32> {
+    let Identity { uid, gid, groups } = identity;
+    // SAFETY: as many groups as are said; numbers; this thread only (libc's functions change all threads).
+    let done = unsafe {
+        libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
+            && libc::syscall(libc::SYS_setresgid, KEEP, *gid, KEEP) == 0
+            && libc::syscall(libc::SYS_setresuid, KEEP, *uid, KEEP) == 0
+            && (libc::geteuid(), libc::getegid()) == (*uid, *gid)
+    };
+    if done { Ok(()) } else { Err(libc::EPERM) }
 }
 
 impl Far {
     /// Connects; this process's only one.
     pub(super) fn connect(socket: &Path) -> Result<Far, i32> {
-        let settings =
-            Settings { carrier: Carrier::Unix, ..Settings::new(Address::Socket(socket.to_owned())) };
-        // As long as the process: threads may be in calls whenever it ends.
-        let link = Box::leak(Box::new(Link::new(settings)));
-        // SAFETY: it lives on.
-        unsafe { ffi::zazen_stub_set_default(link) };
         // SAFETY: no arguments.
         let is_root = unsafe { libc::geteuid() } == 0;
         let own = Target { tid: std::process::id().cast_signed() }.status()?.identity(false);
-        let far = Far { acts_as: RwLock::new(Some(own.clone())), is_root, own };
+        let far = Far {
+            acts_as: RwLock::new(Some(own.clone())),
+            is_root,
+            own,
+            socket: socket.to_owned(),
+            links: Mutex::default(),
+        };
+        far.take_link(&far.own);
         far.greet()?;
         Ok(far)
+    }
+
+    /// From now on calls go over that identity's connection.
+    fn take_link(&self, identity: &Identity) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link: &'static Link = links.entry(identity.clone()).or_insert_with(|| {
+            let settings =
+                Settings { carrier: Carrier::Unix, ..Settings::new(Address::Socket(self.socket.clone())) };
+            Box::leak(Box::new(Link::new(settings)))
+        });
+        // SAFETY: it lives on.
+        unsafe { ffi::zazen_stub_set_default(std::ptr::from_ref(link).cast_mut()) };
     }
 
     fn greet(&self) -> Result<(), i32> {
@@ -128,30 +190,40 @@ impl Far {
         mut calls: impl FnMut() -> Result<T, i32>,
     ) -> Result<T, i32> {
         if !self.is_root {
-            return self.greeted(None, &mut calls);
+            return self.greeted(&mut calls);
         }
+        let mut calls = || {
+            let _acting =
+                if *identity == self.own { None } else { Some(Acting::begin(identity, &self.own)?) };
+            self.greeted(&mut calls)
+        };
         let current = self.acts_as.read().unwrap_or_else(PoisonError::into_inner);
         if current.as_ref() == Some(identity) {
-            return self.greeted(Some(identity), &mut calls);
+            return calls();
         }
         drop(current);
         let mut current = self.acts_as.write().unwrap_or_else(PoisonError::into_inner);
-        *current = None;
-        self.greeted(None, &mut || become_them(identity))?;
+        self.take_link(identity);
         *current = Some(identity.clone());
-        self.greeted(Some(identity), &mut calls)
+        calls()
+    }
+
+    /// Runs what this machine's kernel is to do as for `identity`.
+    pub(super) fn being<T>(
+        &self,
+        identity: &Identity,
+        work: impl FnOnce() -> Result<T, i32>,
+    ) -> Result<T, i32> {
+        let as_self = !self.is_root || *identity == self.own;
+        let _acting = if as_self { None } else { Some(Acting::begin(identity, &self.own)?) };
+        work()
     }
 
     /// Says hello again to a daemon that was begun anew.
-    fn greeted<T>(
-        &self,
-        identity: Option<&Identity>,
-        calls: &mut impl FnMut() -> Result<T, i32>,
-    ) -> Result<T, i32> {
+    fn greeted<T>(&self, calls: &mut impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
         match calls() {
             Err(libc::EBADFD) => {
                 self.greet()?;
-                identity.filter(|identity| **identity != self.own).map_or(Ok(()), become_them)?;
                 calls()
             }
             other => other,
@@ -159,9 +231,22 @@ impl Far {
     }
 }
 
-fn become_them(identity: &Identity) -> Result<(), i32> {
-    let (groups, count) = (identity.groups.as_ptr(), identity.groups.len() as u32);
-    px!(px_identity(identity.uid, identity.gid, groups, count)).map(|_| ())
+/// A folder of this machine that this thread may go to.
+pub(super) fn open_here(path: &CStr) -> Result<OwnedFd, i32> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: strings that live for the calls; the descriptor is new.
+    unsafe {
+        let fd = libc::open(path.as_ptr(), flags);
+        if fd < 0 {
+            return Err(errno());
+        }
+        let folder = OwnedFd::from_raw_fd(fd);
+        let how = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
+        match libc::syscall(libc::SYS_faccessat2, fd, c"".as_ptr(), libc::X_OK, how) {
+            0 => Ok(folder),
+            _ => Err(errno()),
+        }
+    }
 }
 
 /// A kernel descriptor of the far file.
