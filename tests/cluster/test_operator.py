@@ -41,7 +41,7 @@ def test_stat_knows_current_from_stale(pushed):
     os.utime(pushed.dataset / frame_name(3), ns=(0, 1))
     (copy,) = read(pushed, "stat", pushed.dataset, 3)["copies"]
     assert copy["freshness"] == "stale"
-    assert "on none of 2 nodes" in pushed.tool("stat", pushed.dataset, 999).stdout
+    assert "on none of the 2 nodes that answer" in pushed.tool("stat", pushed.dataset, 999).stdout
     assert "frame-{n:05}.bin" in pushed.tool("stat", pushed.dataset, "other.txt", status=1).stderr
 
 
@@ -83,11 +83,11 @@ def test_verify_finds_the_one_flipped_bit(pushed):
 
 def test_a_dead_node_is_shown_and_costs_nothing_else(pushed):
     pushed.tool("testbed", "kill", "n1")
-    states = {node["node"]: node["state"] for node in read(pushed, "status")["nodes"]}
+    states = {node["node"]: node["state"] for node in read(pushed, "status", status=3)["nodes"]}
     assert states == {"n0": "up", "n1": "dead"}
-    table = pushed.tool("status", "--nodes", pushed.nodes).stdout
+    table = pushed.tool("status", "--nodes", pushed.nodes, status=3).stdout
     assert "dead" in table and "n0" in table
-    (dataset,) = read(pushed, "datasets")["datasets"]
+    (dataset,) = read(pushed, "datasets", status=3)["datasets"]
     assert dataset["nodes"] == ["n0"] and dataset["native"] == FRAMES // 2
 
 

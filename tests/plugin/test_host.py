@@ -494,7 +494,9 @@ def doctored(trial, tmp_path, name, was, becomes):
 
 
 def test_entry_tables_are_checked(trial, tmp_path):
-    base = ["--cache", tmp_path / "cache", "--backing", tmp_path, "--socket", tmp_path / "s", "--check"]
+    backing = tmp_path / "backing"
+    backing.mkdir()
+    base = ["--cache", tmp_path / "cache", "--backing", backing, "--socket", tmp_path / "s", "--check"]
     for name, was, becomes, says in [
         ("abi", ".abi = ZAZEN_PLUGIN_ABI", ".abi = 2", "version 2 of the plug-in interface"),
         ("size", ".struct_size = sizeof(struct zazen_plugin)", ".struct_size = 24", "has 24 bytes"),

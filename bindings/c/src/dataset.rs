@@ -6,22 +6,14 @@ use crate::status::{ask, guard, invalid, needed_text, optional_text};
 use crate::structs::Sized0;
 use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
 use zazen_assign::{Collectives, Path as Found, Protocol, Rules, Solo};
-use zazen_client::{Dataset, OpenOptions};
+use zazen_client::{Dataset, OpenOptions, SharedDataset};
 use zazen_core::Result;
 
-/// An opened dataset. Threads may share it; they take turns.
+/// An opened dataset. Threads may share it; they take turns. A forked child goes on with it over connections of its own.
 pub struct zazen_dataset_t {
-    inner: Mutex<Dataset>,
+    pub(crate) inner: SharedDataset,
     path: CString,
-    has_daemon: bool,
-}
-
-impl zazen_dataset_t {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Dataset> {
-        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 /// How to open a dataset; zero in a field means the default.
@@ -125,9 +117,9 @@ pub unsafe extern "C" fn zazen_open(
         }
         // SAFETY: by the caller's word.
         let (path, options) = unsafe { (needed_text(path, "path")?, open_options(options)?) };
-        let inner = Dataset::open(Path::new(path), &options)?;
+        let inner = SharedDataset::open(Path::new(path), options)?;
         let path = CString::new(inner.path().to_string_lossy().into_owned()).unwrap_or_default();
-        let opened = zazen_dataset_t { path, has_daemon: inner.has_daemon(), inner: Mutex::new(inner) };
+        let opened = zazen_dataset_t { path, inner };
         // SAFETY: by the caller's word.
         unsafe { *dataset = Box::into_raw(Box::new(opened)) };
         Ok(())
@@ -167,7 +159,7 @@ pub unsafe extern "C" fn zazen_close(dataset: *mut zazen_dataset_t) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zazen_has_daemon(dataset: *const zazen_dataset_t) -> i32 {
     // SAFETY: by the caller's word.
-    ask(0, || Some(i32::from(unsafe { dataset.as_ref() }?.has_daemon)))
+    ask(0, || Some(i32::from(unsafe { dataset.as_ref() }?.inner.has_daemon())))
 }
 
 /// The dataset's absolute path; NULL for NULL. Lives as long as the dataset.
@@ -193,7 +185,7 @@ pub unsafe extern "C" fn zazen_extent(dataset: *mut zazen_dataset_t, set: *mut *
         if set.is_null() {
             return Err(invalid("zazen_extent: set is NULL"));
         }
-        let extent = dataset.lock().extent()?;
+        let extent = dataset.inner.with(Dataset::extent)?;
         // SAFETY: by the caller's word.
         unsafe { *set = zazen_runset_t::boxed(extent) };
         Ok(())
@@ -218,7 +210,7 @@ pub unsafe extern "C" fn zazen_query(
         let Some(range) = range.filter(|_| !native.is_null() && !alien.is_null()) else {
             return Err(invalid("zazen_query: range, native or alien is NULL"));
         };
-        let held = dataset.lock().query(range.begin, range.end, range.stride)?;
+        let held = dataset.inner.with(|dataset| dataset.query(range.begin, range.end, range.stride))?;
         // SAFETY: by the caller's word.
         unsafe {
             *native = zazen_runset_t::boxed(held.0);
@@ -264,7 +256,8 @@ pub unsafe extern "C" fn zazen_assign(
             Box::new(Table::new(unsafe { zazen_collectives_t::take(collectives) }?)?)
         };
         let range = range.map(|range| (range.begin, range.end, range.stride));
-        let found = dataset.lock().assign_to_read(range, rules, protocol, &*carrier)?;
+        let found =
+            dataset.inner.with(|dataset| dataset.assign_to_read(range, rules, protocol, &*carrier))?;
         // SAFETY: by the caller's word; the size was checked above.
         unsafe {
             described(&found).give(assignment)?;

@@ -5,8 +5,8 @@ use crate::runset::zazen_runset_t;
 use crate::status::{ask, guard, invalid};
 use crate::structs::Sized0;
 use std::ffi::{CString, c_char, c_void};
-use std::sync::Mutex;
-use zazen_client::{Frame, FrameReader, ReadOptions};
+use std::sync::{Mutex, MutexGuard};
+use zazen_client::{Frame, FrameReader, Mine, ReadOptions};
 use zazen_core::Result;
 use zazen_wire::frames::Delivery;
 
@@ -16,8 +16,20 @@ pub struct zazen_frame_t {
     path: CString,
 }
 
-/// An iteration over frames with read-ahead. Threads may share it; they take turns.
-pub struct zazen_frames_t(Mutex<FrameReader>);
+/// An iteration over frames with read-ahead. Threads may share it; they take turns. A forked child begins one of its own:
+/// there this one fails.
+pub struct zazen_frames_t {
+    /// In a forked child a thread that is not there may hold the lock.
+    mine: Mine,
+    reader: Mutex<FrameReader>,
+}
+
+impl zazen_frames_t {
+    fn lock(&self) -> Result<MutexGuard<'_, FrameReader>> {
+        self.mine.check("this iteration over frames", "call zazen_frames in this one")?;
+        Ok(self.reader.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
 
 /// How to read; zero in a field means the default.
 #[repr(C)]
@@ -96,7 +108,7 @@ pub unsafe extern "C" fn zazen_read(
         if frame.is_null() {
             return Err(invalid("zazen_read: frame is NULL"));
         }
-        let read = dataset.lock().read(number)?;
+        let read = dataset.inner.with(|dataset| dataset.read(number))?;
         // SAFETY: by the caller's word.
         unsafe { *frame = boxed(read) };
         Ok(())
@@ -128,9 +140,14 @@ pub unsafe extern "C" fn zazen_frames(
             readers: (options.readers != 0).then_some(options.readers as usize),
             check: options.unchecked == 0,
         };
-        let reader = dataset.lock().frames((*set.0).clone(), &options)?;
+        let reader = dataset.inner.with(|dataset| dataset.frames((*set.0).clone(), &options))?;
         // SAFETY: by the caller's word.
-        unsafe { *frames = Box::into_raw(Box::new(zazen_frames_t(Mutex::new(reader)))) };
+        unsafe {
+            *frames = Box::into_raw(Box::new(zazen_frames_t {
+                mine: Mine::of_this_process(),
+                reader: Mutex::new(reader),
+            }))
+        };
         Ok(())
     })
 }
@@ -148,7 +165,7 @@ pub unsafe extern "C" fn zazen_next(frames: *mut zazen_frames_t, frame: *mut *mu
         if frame.is_null() {
             return Err(invalid("zazen_next: frame is NULL"));
         }
-        let next = frames.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next().transpose()?;
+        let next = frames.lock()?.next().transpose()?;
         // SAFETY: by the caller's word.
         unsafe { *frame = next.map_or(std::ptr::null_mut(), boxed) };
         Ok(())
@@ -164,7 +181,7 @@ pub unsafe extern "C" fn zazen_frames_remaining(frames: *const zazen_frames_t) -
     ask(0, || {
         // SAFETY: by the caller's word.
         let frames = unsafe { frames.as_ref() }?;
-        Some(frames.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remaining())
+        Some(frames.lock().ok()?.remaining())
     })
 }
 
@@ -183,7 +200,7 @@ pub unsafe extern "C" fn zazen_frames_stats(
         if stats.is_null() {
             return Err(invalid("zazen_frames_stats: stats is NULL"));
         }
-        let now = frames.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).stats();
+        let now = frames.lock()?.stats();
         let described = zazen_read_stats_t {
             struct_size: 0,
             native: now.native,

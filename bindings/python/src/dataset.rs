@@ -4,13 +4,15 @@ use crate::carrier::Carrier;
 use crate::errors::{lift, raise, raise_kind};
 use crate::frame::PyFrame;
 use crate::notices;
+use crate::numbers::{Count, FrameNumber};
 use crate::runset::PyRunSet;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 use zazen_assign::{Assignment, Collectives, Path, Protocol, Rules};
-use zazen_client::{Dataset, Frame, FrameReader, OpenOptions, ReadOptions, ReadStats};
+use zazen_client::{Dataset, Frame, FrameReader, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
 use zazen_core::{Error, ErrorKind, Layout, Result};
 
 /// Opens the dataset whose directory is `path`.
@@ -35,13 +37,9 @@ pub(crate) fn open(
 ) -> PyResult<PyDataset> {
     let silence = timeout.map(|seconds| lift(py, seconds_of(seconds))).transpose()?;
     let options = OpenOptions { socket, pattern, backing, direct, silence };
-    let dataset = lift(py, py.detach(|| Dataset::open(&path, &options)))?;
+    let dataset = lift(py, py.detach(|| SharedDataset::open(&path, options)))?;
     notices::show(py)?;
-    Ok(PyDataset {
-        path: dataset.path().to_path_buf(),
-        has_daemon: dataset.has_daemon(),
-        inner: Mutex::new(Some(dataset)),
-    })
+    Ok(PyDataset(dataset))
 }
 
 fn seconds_of(seconds: f64) -> Result<Duration> {
@@ -52,14 +50,11 @@ fn seconds_of(seconds: f64) -> Result<Duration> {
 }
 
 /// An opened dataset, and a context manager that closes it. Threads take turns.
+///
+/// A forked child goes on with it over connections of its own. Pickled, it is opened anew by the same arguments where
+/// it arrives; a closed one can't be pickled.
 #[pyclass(name = "Dataset", module = "zazen", frozen)]
-pub(crate) struct PyDataset {
-    path: PathBuf,
-    /// Whether a daemon answered when the dataset was opened.
-    #[pyo3(get)]
-    has_daemon: bool,
-    inner: Mutex<Option<Dataset>>,
-}
+pub(crate) struct PyDataset(SharedDataset);
 
 impl PyDataset {
     /// Runs `body` on the dataset with the interpreter's lock released, then gives the warnings that came up.
@@ -68,20 +63,9 @@ impl PyDataset {
         py: Python<'_>,
         body: impl FnOnce(&mut Dataset) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let done = lift(py, py.detach(|| self.locked(body)))?;
+        let done = lift(py, py.detach(|| self.0.with(body)))?;
         notices::show(py)?;
         Ok(done)
-    }
-
-    fn locked<T>(&self, body: impl FnOnce(&mut Dataset) -> Result<T>) -> Result<T> {
-        let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match inner.as_mut() {
-            Some(dataset) => body(dataset),
-            None => Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("dataset {} is closed; open it again", self.path.display()),
-            )),
-        }
     }
 
     /// `reads`: the frames are read next.
@@ -93,7 +77,7 @@ impl PyDataset {
         reads: bool,
     ) -> PyResult<PyAssignment> {
         let assignment = carrier.run(py, |collectives| {
-            self.locked(|dataset| {
+            self.0.with(|dataset| {
                 let range = wish.range(dataset, collectives)?;
                 match reads {
                     true => dataset.assign_to_read(range, wish.rules, wish.protocol, collectives),
@@ -118,7 +102,7 @@ struct Wish {
 impl Wish {
     fn new(
         py: Python<'_>,
-        range: (Option<u64>, Option<u64>, u64),
+        range: (Option<FrameNumber>, Option<FrameNumber>, FrameNumber),
         rules: &str,
         protocol: &str,
     ) -> PyResult<Wish> {
@@ -133,7 +117,7 @@ impl Wish {
             "bitmaps" => Protocol::Bitmaps,
             other => return Err(invalid(format!("protocol is {other:?}; give \"owner\" or \"bitmaps\""))),
         };
-        let (begin, end, stride) = range;
+        let (begin, end, stride) = (range.0.as_deref().copied(), range.1.as_deref().copied(), range.2.0);
         Ok(Wish { begin, end, stride, rules, protocol })
     }
 
@@ -188,7 +172,32 @@ impl PyDataset {
     /// Absolute path as opened.
     #[getter]
     fn path(&self) -> String {
-        self.path.to_string_lossy().into_owned()
+        self.0.path().to_string_lossy().into_owned()
+    }
+
+    /// Whether a daemon answered when the dataset was opened.
+    #[getter]
+    fn has_daemon(&self) -> bool {
+        self.0.has_daemon()
+    }
+
+    /// Pickles by the arguments of `open`.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (PathBuf,))> {
+        let path = self.0.path();
+        if self.0.is_closed() {
+            let text = format!("dataset {} is closed; pickle it while it is open", path.display());
+            return Err(raise_kind(py, ErrorKind::InvalidArgument, &text));
+        }
+        let OpenOptions { socket, pattern, backing, direct, silence } = self.0.options().clone();
+        let arguments = PyDict::new(py);
+        arguments.set_item("socket", socket)?;
+        arguments.set_item("pattern", pattern)?;
+        arguments.set_item("backing", backing)?;
+        arguments.set_item("direct", direct)?;
+        arguments.set_item("timeout", silence.map(|silence| silence.as_secs_f64()))?;
+        let open = py.import("zazen")?.getattr("open")?;
+        let partial = py.import("functools")?.getattr("partial")?.call((open,), Some(&arguments))?;
+        Ok((partial, (path.to_path_buf(),)))
     }
 
     /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", or None if unknown.
@@ -211,15 +220,21 @@ impl PyDataset {
     /// What this node's cache holds of `begin ..= end` at `stride`, as (natives, aliens). Empty without a daemon.
     ///
     /// Raises InvalidArgumentError if begin > end or stride is 0, TooLargeError beyond frame number 2**40.
-    #[pyo3(signature = (begin, end, stride = 1))]
-    fn query(&self, py: Python<'_>, begin: u64, end: u64, stride: u64) -> PyResult<(PyRunSet, PyRunSet)> {
-        let (native, alien) = self.with(py, |dataset| dataset.query(begin, end, stride))?;
+    #[pyo3(signature = (begin, end, stride = FrameNumber(1)), text_signature = "($self, begin, end, stride=1)")]
+    fn query(
+        &self,
+        py: Python<'_>,
+        begin: FrameNumber,
+        end: FrameNumber,
+        stride: FrameNumber,
+    ) -> PyResult<(PyRunSet, PyRunSet)> {
+        let (native, alien) = self.with(py, |dataset| dataset.query(*begin, *end, *stride))?;
         Ok((native.into(), alien.into()))
     }
 
     /// Reads frame `number`; its bytes are checked against their checksum.
-    fn read(&self, py: Python<'_>, number: u64) -> PyResult<PyFrame> {
-        let frame = self.with(py, |dataset| dataset.read(number))?;
+    fn read(&self, py: Python<'_>, number: FrameNumber) -> PyResult<PyFrame> {
+        let frame = self.with(py, |dataset| dataset.read(*number))?;
         PyFrame::new(py, frame)
     }
 
@@ -231,15 +246,16 @@ impl PyDataset {
     /// `rules`: "full", or "paper" (Zazen paper, section 4). `protocol`: "owner", or "bitmaps" (the paper's).
     /// `carrier`: "auto"; "mpi" (MPI bound at run time) or "mpi4py" insist on one way of talking to MPI.
     /// Raises MpiError if the ranks came up as singletons.
-    #[pyo3(signature = (begin = None, end = None, stride = 1, *, comm = None, rules = "full", protocol = "owner",
-        carrier = "auto"))]
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = None, rules = "full",
+        protocol = "owner", carrier = "auto"), text_signature = "($self, begin=None, end=None, stride=1, *, comm=None, \
+        rules='full', protocol='owner', carrier='auto')")]
     #[allow(clippy::too_many_arguments)]
     fn assign(
         &self,
         py: Python<'_>,
-        begin: Option<u64>,
-        end: Option<u64>,
-        stride: u64,
+        begin: Option<FrameNumber>,
+        end: Option<FrameNumber>,
+        stride: FrameNumber,
         comm: Option<&Bound<'_, PyAny>>,
         rules: &str,
         protocol: &str,
@@ -254,20 +270,22 @@ impl PyDataset {
     /// Arguments are those of `assign`, and `memory`: bytes read ahead at most (a larger single frame still comes);
     /// `readers`: files in flight, None: as suits the disk; `check`: compare checksums. Without `comm` this process
     /// reads all. The assignment is collective, the iteration is not.
-    #[pyo3(signature = (begin = None, end = None, stride = 1, *, comm = None, rules = "full", protocol = "owner",
-        memory = 268_435_456, readers = None, check = true, carrier = "auto"))]
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = None, rules = "full",
+        protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto"),
+        text_signature = "($self, begin=None, end=None, stride=1, *, comm=None, rules='full', protocol='owner', \
+        memory=268435456, readers=None, check=True, carrier='auto')")]
     #[allow(clippy::too_many_arguments)]
     fn frames(
         &self,
         py: Python<'_>,
-        begin: Option<u64>,
-        end: Option<u64>,
-        stride: u64,
+        begin: Option<FrameNumber>,
+        end: Option<FrameNumber>,
+        stride: FrameNumber,
         comm: Option<&Bound<'_, PyAny>>,
         rules: &str,
         protocol: &str,
-        memory: u64,
-        readers: Option<usize>,
+        memory: Count,
+        readers: Option<Count>,
         check: bool,
         carrier: &str,
     ) -> PyResult<PyFrames> {
@@ -275,19 +293,20 @@ impl PyDataset {
         let assignment = self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?, true)?;
         let set = (*assignment.set.0).clone();
         let total = set.len();
-        let options = ReadOptions { memory_max: memory, readers, check };
+        let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };
         let reader = self.with(py, |dataset| dataset.frames(set, &options))?;
         let assignment = Py::new(py, assignment)?;
         Ok(PyFrames {
             total,
             assignment,
+            mine: Mine::of_this_process(),
             reader: Mutex::new(Reading { reader: Some(reader), last: ReadStats::default() }),
         })
     }
 
     /// Closes the dataset; iterators over its frames go on. Closing twice is fine.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| *self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None);
+        py.detach(|| self.0.close());
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {
@@ -300,8 +319,8 @@ impl PyDataset {
     }
 
     fn __repr__(&self) -> String {
-        let daemon = if self.has_daemon { "through the daemon" } else { "from the backing store" };
-        format!("<Dataset {} {daemon}>", self.path.display())
+        let daemon = if self.0.has_daemon() { "through the daemon" } else { "from the backing store" };
+        format!("<Dataset {} {daemon}>", self.0.path().display())
     }
 }
 
@@ -314,6 +333,8 @@ pub(crate) struct PyFrames {
     /// How the frames were assigned to this rank.
     #[pyo3(get)]
     assignment: Py<PyAssignment>,
+    /// In a forked child a thread that is not there may hold the lock.
+    mine: Mine,
     reader: Mutex<Reading>,
 }
 
@@ -330,6 +351,11 @@ impl PyFrames {
         self.reader.try_lock().ok()?.reader.as_mut()?.next_ready()
     }
 
+    fn check(&self) -> Result<()> {
+        self.mine.check("this iterator over frames", "call frames() in this one")
+    }
+
+    /// Only where [`PyFrames::check`] passes.
     fn locked<T>(&self, body: impl FnOnce(&mut Reading) -> T) -> T {
         body(&mut self.reader.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
@@ -342,6 +368,7 @@ impl PyFrames {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyFrame>> {
+        lift(py, self.check())?;
         let next = match self.next_ready() {
             Some(ready) => Some(ready),
             None => {
@@ -364,20 +391,26 @@ impl PyFrames {
 
     /// Frames not yet taken.
     #[getter]
-    fn remaining(&self, py: Python<'_>) -> u64 {
-        py.detach(|| self.locked(|reading| reading.reader.as_ref().map_or(0, FrameReader::remaining)))
+    fn remaining(&self, py: Python<'_>) -> PyResult<u64> {
+        lift(py, self.check())?;
+        Ok(py.detach(|| self.locked(|reading| reading.reader.as_ref().map_or(0, FrameReader::remaining))))
     }
 
     /// Where the frames taken so far came from.
     #[getter]
-    fn stats(&self, py: Python<'_>) -> PyReadStats {
-        PyReadStats(py.detach(|| {
+    fn stats(&self, py: Python<'_>) -> PyResult<PyReadStats> {
+        lift(py, self.check())?;
+        Ok(PyReadStats(py.detach(|| {
             self.locked(|reading| reading.reader.as_ref().map_or(reading.last, FrameReader::stats))
-        }))
+        })))
     }
 
     /// Stops the read-ahead and frees its buffers; the iteration ends. Closing twice is fine.
     fn close(&self, py: Python<'_>) {
+        // A parent's is closed where its threads are.
+        if !self.mine.is_mine() {
+            return;
+        }
         py.detach(|| {
             self.locked(|reading| {
                 if let Some(reader) = reading.reader.take() {

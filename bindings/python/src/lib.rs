@@ -9,6 +9,7 @@ mod dataset;
 mod errors;
 mod frame;
 mod notices;
+mod numbers;
 mod runset;
 mod scenario;
 mod writer;

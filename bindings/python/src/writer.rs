@@ -2,12 +2,14 @@
 
 use crate::errors::{lift, raise, raise_kind};
 use crate::notices;
+use crate::numbers::{Count, FrameNumber};
 use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
+use zazen_client::{FrameSource, Mine, NodeList, Pusher, PusherOptions};
 use zazen_core::{Error, ErrorKind, FrameNo};
 use zazen_push::{Counters, OnSlow};
 
@@ -92,6 +94,8 @@ impl PyCounters {
 /// Raises ConfigError for bad nodes or a missing key. Threads may share it.
 #[pyclass(name = "Writer", module = "zazen", frozen)]
 pub(crate) struct PyWriter {
+    /// In a forked child a thread that is not there may hold the lock.
+    mine: Mine,
     state: RwLock<State>,
 }
 
@@ -104,8 +108,9 @@ enum State {
 #[pymethods]
 impl PyWriter {
     #[new]
-    #[pyo3(signature = (dataset, nodes, *, key = None, pattern = None, on_slow = "skip", window_frames = 64,
-        window_bytes = 268_435_456, timeout = 10.0))]
+    #[pyo3(signature = (dataset, nodes, *, key = None, pattern = None, on_slow = "skip", window_frames = Count(64),
+        window_bytes = Count(268_435_456), timeout = 10.0), text_signature = "(dataset, nodes, *, key=None, pattern=None, \
+        on_slow='skip', window_frames=64, window_bytes=268435456, timeout=10.0)")]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -114,8 +119,8 @@ impl PyWriter {
         key: Option<PathBuf>,
         pattern: Option<String>,
         on_slow: &str,
-        window_frames: usize,
-        window_bytes: u64,
+        window_frames: Count,
+        window_bytes: Count,
         timeout: f64,
     ) -> PyResult<PyWriter> {
         let on_slow = match on_slow {
@@ -145,11 +150,15 @@ impl PyWriter {
         };
         let pusher = py.detach(|| {
             let nodes = NodeList::read(&spec)?;
+            let (window_frames, window_bytes) = (window_frames.as_usize(), window_bytes.0);
             let options =
                 PusherOptions { nodes, key, window_frames, window_bytes, on_slow, timeout, seed: None };
             Pusher::new(&dataset, pattern.as_deref(), options)
         });
-        Ok(PyWriter { state: RwLock::new(State::Open(Arc::new(lift(py, pusher)?))) })
+        Ok(PyWriter {
+            mine: Mine::of_this_process(),
+            state: RwLock::new(State::Open(Arc::new(lift(py, pusher)?))),
+        })
     }
 
     /// Hands over frame `number`; its bytes (any bytes-like object) are copied. `name`: the file beneath the dataset
@@ -161,15 +170,16 @@ impl PyWriter {
     fn push(
         &self,
         py: Python<'_>,
-        number: u64,
+        number: FrameNumber,
         data: &Bound<'_, PyAny>,
         name: Option<String>,
     ) -> PyResult<()> {
+        lift(py, self.check())?;
         let bytes = contiguous_bytes(data)?;
         let pusher = self.pusher(py)?;
         let pushed = py.detach(|| {
             let source = FrameSource { name, ..FrameSource::default() };
-            let pushed = pusher.push(FrameNo::new(number)?, bytes, source);
+            let pushed = pusher.push(FrameNo::new(*number)?, bytes, source);
             drop(pusher);
             pushed
         });
@@ -179,28 +189,31 @@ impl PyWriter {
 
     /// Fates so far.
     #[getter]
-    fn counters(&self, py: Python<'_>) -> PyCounters {
+    fn counters(&self, py: Python<'_>) -> PyResult<PyCounters> {
+        lift(py, self.check())?;
         let counters = self.look(py, |state| match state {
             State::Open(pusher) => pusher.counters(),
             State::Finished(counters, _) => *counters,
             State::Failed => Counters::default(),
         });
-        counters.into()
+        Ok(counters.into())
     }
 
     /// The last few failures as text: node, frame, reason.
     #[getter]
-    fn problems(&self, py: Python<'_>) -> Vec<String> {
-        self.look(py, |state| match state {
+    fn problems(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        lift(py, self.check())?;
+        Ok(self.look(py, |state| match state {
             State::Open(pusher) => pusher.problems(),
             State::Finished(_, problems) => problems.clone(),
             State::Failed => Vec::new(),
-        })
+        }))
     }
 
     /// Waits until every frame's fate is settled and closes the connections; returns the counters. Calling it again
     /// returns the same.
     fn finish(&self, py: Python<'_>) -> PyResult<PyCounters> {
+        lift(py, self.check())?;
         let finished = py.detach(|| {
             let mut state = self.state.write().unwrap_or_else(|poisoned| poisoned.into_inner());
             let (counters, problems) = match std::mem::replace(&mut *state, State::Failed) {
@@ -226,6 +239,11 @@ impl PyWriter {
         Ok(counters.into())
     }
 
+    /// A writer's frames in flight can't move to another process.
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("a Writer can't be pickled; make one in each process that pushes"))
+    }
+
     fn __enter__(this: Py<Self>) -> Py<Self> {
         this
     }
@@ -237,6 +255,10 @@ impl PyWriter {
 }
 
 impl PyWriter {
+    fn check(&self) -> zazen_core::Result<()> {
+        self.mine.check("this Writer", "make one in each process that pushes")
+    }
+
     /// Reads the state; the interpreter's lock is released, since a `finish` may hold the state for long.
     fn look<T: Send>(&self, py: Python<'_>, body: impl FnOnce(&State) -> T + Send) -> T {
         py.detach(|| body(&self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner())))

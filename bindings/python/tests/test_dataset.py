@@ -79,7 +79,7 @@ def test_ranges(dataset):
             opened.frames(*bad)
     with pytest.raises(zazen.TooLargeError):
         opened.query(0, 2**40 + 1)
-    with pytest.raises(OverflowError):
+    with pytest.raises(zazen.InvalidArgumentError, match="numbered from 0 on"):
         opened.query(-1, 5)
 
 

@@ -73,7 +73,7 @@ def test_bad_arguments(cluster, dataset, folder):
     with zazen.Writer(dataset, cluster.nodes, key=cluster.key, pattern=PATTERN) as writer:
         with pytest.raises(zazen.TooLargeError):
             writer.push(2**40 + 1, b"x")
-        with pytest.raises(OverflowError):
+        with pytest.raises(zazen.InvalidArgumentError, match="numbered from 0 on"):
             writer.push(-1, b"x")
         with pytest.raises(zazen.InvalidArgumentError):
             writer.push(1, b"x", "../outside")

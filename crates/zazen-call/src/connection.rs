@@ -26,6 +26,9 @@ use zazen_wire::shm::{self, Offer, Span};
 /// A connection that made so many calls will make more: shared memory pays.
 const CALLS_BEFORE_SHM: u64 = 8;
 
+/// Bulk bytes that a reply may have for which the caller has no buffers of its own.
+const GROWN_BYTES_MAX: usize = 4 << 30;
+
 /// What carries a connection's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
@@ -80,7 +83,7 @@ pub struct Connection {
 /// How to get there once more.
 #[derive(Clone)]
 enum Origin {
-    Unix { path: PathBuf, carrier: Carrier, timeout: Duration },
+    Unix { path: PathBuf, carrier: Carrier, timeout: Duration, expected: Option<u32> },
     Tcp { addr: String, key: ClusterKey, identity: Identity, timeout: Duration },
 }
 
@@ -98,7 +101,9 @@ impl Lanes {
     /// Fails like connecting does, and with `Unavailable` once all of the caller's lanes are gone.
     pub fn open(&self) -> Result<Connection> {
         let mut lane = match &self.origin {
-            Origin::Unix { path, timeout, .. } => Connection::plain_unix(path, Carrier::Unix, *timeout)?,
+            Origin::Unix { path, timeout, expected, .. } => {
+                Connection::plain_unix(path, Carrier::Unix, *timeout, *expected)?
+            }
             Origin::Tcp { addr, key, identity, timeout } => Connection::tcp(addr, key, identity, *timeout)?,
         };
         lane.origin = self.origin.clone();
@@ -166,7 +171,8 @@ pub(crate) enum Sink<'a, 'b> {
 impl Connection {
     /// Connects to the daemon of this machine ([`Carrier::Auto`]).
     ///
-    /// Fails with `Unavailable` if no daemon listens at `path` and `TimedOut` if it does not accept.
+    /// Fails with `Unavailable` if no daemon listens at `path`, `TimedOut` if it does not accept, and `Authentication` if
+    /// it is another user's than those that this process [`crate::believes`].
     pub fn unix(path: &Path, timeout: Duration) -> Result<Connection> {
         Connection::local(path, Carrier::Auto, timeout)
     }
@@ -174,10 +180,20 @@ impl Connection {
     /// [`Connection::unix`] with a choice of carrier: `Auto`, `Unix` or `Shm` (`Tcp` is `InvalidArgument`). What it came
     /// to is [`Connection::carrier`].
     pub fn local(path: &Path, carrier: Carrier, timeout: Duration) -> Result<Connection> {
+        Connection::local_of(path, carrier, timeout, None)
+    }
+
+    /// [`Connection::local`] to a server that may also be user `expected`'s: whoever started it knows whose it is.
+    pub fn local_of(
+        path: &Path,
+        carrier: Carrier,
+        timeout: Duration,
+        expected: Option<u32>,
+    ) -> Result<Connection> {
         if carrier == Carrier::Tcp {
             return Err(Error::new(ErrorKind::InvalidArgument, "TCP does not go over a local socket"));
         }
-        let mut connection = Connection::plain_unix(path, carrier, timeout)?;
+        let mut connection = Connection::plain_unix(path, carrier, timeout, expected)?;
         if carrier == Carrier::Shm {
             connection.set_timeout(Some(timeout));
             connection.move_to_shm()?;
@@ -234,9 +250,14 @@ impl Connection {
         auto && self.offered && !self.asked_for_shm && self.next_call > CALLS_BEFORE_SHM
     }
 
-    fn plain_unix(path: &Path, carrier: Carrier, timeout: Duration) -> Result<Connection> {
-        let socket = unix::connect(path, timeout)?;
-        let origin = Origin::Unix { path: path.to_owned(), carrier, timeout };
+    fn plain_unix(
+        path: &Path,
+        carrier: Carrier,
+        timeout: Duration,
+        expected: Option<u32>,
+    ) -> Result<Connection> {
+        let socket = unix::connect(path, timeout, expected)?;
+        let origin = Origin::Unix { path: path.to_owned(), carrier, timeout, expected };
         Ok(Connection::new(Stream::new(socket, true), format!("the daemon at {}", path.display()), origin))
     }
 
@@ -330,8 +351,14 @@ impl Connection {
 
     /// A buffer of `bytes` bytes for bulk data: in memory shared with the daemon if this connection has any to give, else
     /// on the heap ([`PoolBuffer::is_shared`]). Its contents are unspecified.
+    /// The program ends where there is no memory: [`Connection::try_allocate`] is for lengths that others name.
     pub fn allocate(&mut self, bytes: usize) -> PoolBuffer {
         self.allocate_shared(bytes).unwrap_or_else(|| PoolBuffer::on_heap(bytes))
+    }
+
+    /// [`Connection::allocate`]; `None` where there is no memory.
+    pub fn try_allocate(&mut self, bytes: usize) -> Option<PoolBuffer> {
+        self.allocate_shared(bytes).or_else(|| PoolBuffer::try_on_heap(bytes))
     }
 
     fn allocate_shared(&mut self, bytes: usize) -> Option<PoolBuffer> {
@@ -466,6 +493,13 @@ impl Connection {
                     let why = format!("{} sends more bulk data than fit in memory", self.peer);
                     Error::new(ErrorKind::TooLarge, why)
                 })?;
+                if bulk_bytes > GROWN_BYTES_MAX {
+                    let why = format!(
+                        "{} announces {bulk_bytes} bulk bytes, beyond the limit of {GROWN_BYTES_MAX}",
+                        self.peer
+                    );
+                    return Err(Error::new(ErrorKind::Protocol, why));
+                }
                 self.stream.read_vec(bulk, bulk_bytes).map_err(|f| fault(&self.peer, f))?;
             }
             Sink::Fill(output) => self.fill(header.bulk_bytes, output)?,

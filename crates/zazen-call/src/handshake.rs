@@ -15,7 +15,7 @@ use zazen_wire::handshake::{
 };
 use zazen_wire::header::{VERSION, VERSION_MIN, version_refusal};
 
-const ADVICE: &str = "give both the same key file (`--key FILE`; `zazen key new` makes one)";
+const ADVICE: &str = "give both the same key file (`--key FILE`; `zazen key new FILE` makes one)";
 
 /// The client's half.
 pub(crate) fn prove_as_client(

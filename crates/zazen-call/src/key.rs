@@ -32,7 +32,7 @@ impl ClusterKey {
             return Err(Error::new(
                 ErrorKind::Config,
                 format!(
-                    "the cluster key has {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new`",
+                    "the cluster key has {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new FILE`",
                     bytes.len()
                 ),
             ));
@@ -41,7 +41,7 @@ impl ClusterKey {
     }
 
     /// Reads a key file: at least 16 bytes after trimming white space; refused (`Config`) if others than its
-    /// owner and group can read or write it.
+    /// owner and group can read it, others than its owner can write it, or its owner is not believed.
     pub fn from_file(path: &Path) -> Result<ClusterKey> {
         let shown = path.display();
         let refuse = |why: String| Error::new(ErrorKind::Config, format!("key file {shown}: {why}"));
@@ -49,9 +49,14 @@ impl ClusterKey {
         let opened =
             rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
         let mut file = File::from(opened.map_err(|errno| {
-            refuse(format!(
-                "can't be opened ({errno}); make one with `zazen key new > {shown} && chmod 600 {shown}`"
-            ))
+            refuse(match errno {
+                rustix::io::Errno::NOENT => {
+                    format!(
+                        "there is none; copy it from another node, or make one with `zazen key new {shown}`"
+                    )
+                }
+                other => format!("can't be opened ({other}); give a key file that user {} may read", euid()),
+            })
         })?);
         let metadata = file.metadata().map_err(|error| refuse(error.to_string()))?;
         if !metadata.is_file() {
@@ -63,6 +68,7 @@ impl ClusterKey {
                 metadata.mode() & 0o777
             )));
         }
+        crate::belief::check_file(&file, &format!("key file {shown}"))?;
         let mut bytes = Vec::new();
         file.by_ref()
             .take(KEY_FILE_BYTES_MAX + 1)
@@ -74,7 +80,8 @@ impl ClusterKey {
         let key = bytes.trim_ascii();
         if key.len() < KEY_BYTES_MIN {
             return Err(refuse(format!(
-                "holds {} bytes, fewer than {KEY_BYTES_MIN}; make one with `zazen key new > {shown} && chmod 600 {shown}`",
+                "holds {} bytes, fewer than {KEY_BYTES_MIN}; remove it, then copy it from another node or make one with \
+                 `zazen key new {shown}`",
                 key.len()
             )));
         }
@@ -110,6 +117,10 @@ impl ClusterKey {
         mac.update(&proof_input(side, client_hello, server_hello));
         mac
     }
+}
+
+fn euid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Random bytes from the kernel.

@@ -131,15 +131,23 @@ unsafe impl Send for PoolBuffer {}
 unsafe impl Sync for PoolBuffer {}
 
 impl PoolBuffer {
-    /// `length` zeroed bytes from the heap.
-    pub fn on_heap(length: usize) -> PoolBuffer {
-        let Ok(layout) = Layout::from_size_align(length.max(1), POOL_ALIGN) else {
-            panic!("a buffer of {length} bytes is larger than the address space");
-        };
+    /// `length` zeroed bytes from the heap; `None` if they are not to be had.
+    pub fn try_on_heap(length: usize) -> Option<PoolBuffer> {
+        let layout = Layout::from_size_align(length.max(1), POOL_ALIGN).ok()?;
         // SAFETY: the layout's size is not 0.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        PoolBuffer { start, length, home: Home::Heap(layout) }
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(PoolBuffer { start, length, home: Home::Heap(layout) })
+    }
+
+    /// [`PoolBuffer::try_on_heap`] for lengths that the program itself chose: it ends where there is no memory.
+    pub fn on_heap(length: usize) -> PoolBuffer {
+        let Some(buffer) = PoolBuffer::try_on_heap(length) else {
+            match Layout::from_size_align(length.max(1), POOL_ALIGN) {
+                Ok(layout) => handle_alloc_error(layout),
+                Err(_) => panic!("a buffer of {length} bytes is larger than the address space"),
+            }
+        };
+        buffer
     }
 
     /// Whether it lies in a region shared with the daemon, so that it travels without a copy.

@@ -124,8 +124,8 @@ fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     }
 }
 
-/// Connects to the daemon at `path`.
-pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd> {
+/// Connects to the daemon at `path`, which is to be one that this process believes, or user `expected`'s.
+pub(crate) fn connect(path: &Path, timeout: Duration, expected: Option<u32>) -> Result<OwnedFd> {
     let shown = path.display();
     let start = "start one with `zazend --cache DIR --backing DIR`, or name its socket";
     let (folder, _) = split(path)?;
@@ -159,6 +159,7 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd> {
         }
     }
     sockopt::set_socket_timeout(&socket, Timeout::Send, None).map_err(explain)?;
+    crate::belief::check_listener(socket.as_fd(), path, expected)?;
     Ok(socket)
 }
 
@@ -201,12 +202,7 @@ fn address(path: &Path, folder: BorrowedFd<'_>) -> Result<SocketAddrUnix> {
 /// pid namespace).
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> Result<(Credentials, u32)> {
     let context = |error: std::io::Error| Error::io("ask the kernel who the caller is", error);
-    // By hand: rustix has no SO_PEERGROUPS, and its SO_PEERCRED can't say pid 0.
-    let mut ucred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let length = get_option(socket, libc::SO_PEERCRED, std::slice::from_mut(&mut ucred)).map_err(context)?;
-    if length != size_of::<libc::ucred>() {
-        return Err(Error::new(ErrorKind::Io, "the kernel's answer to SO_PEERCRED has a wrong length"));
-    }
+    let ucred = peer_ids(socket)?;
     let mut groups = vec![0u32; 64];
     loop {
         match get_option(socket, libc::SO_PEERGROUPS, &mut groups) {
@@ -223,6 +219,18 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> Result<(Credentials, u32)> {
     }
     let pid = u32::try_from(ucred.pid).unwrap_or(0);
     Ok((Credentials { uid: ucred.uid, gid: ucred.gid, groups }, pid))
+}
+
+/// The other end of `socket`: a caller as it was at its connect(), a listener as it was at its listen().
+pub(crate) fn peer_ids(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
+    // By hand: rustix's SO_PEERCRED can't say pid 0.
+    let mut ucred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let length = get_option(socket, libc::SO_PEERCRED, std::slice::from_mut(&mut ucred))
+        .map_err(|error| Error::io("ask the kernel who is at the other end of a socket", error))?;
+    if length != size_of::<libc::ucred>() {
+        return Err(Error::new(ErrorKind::Io, "the kernel's answer to SO_PEERCRED has a wrong length"));
+    }
+    Ok(ucred)
 }
 
 /// `getsockopt` at the socket level into plain integers; returns the bytes written.

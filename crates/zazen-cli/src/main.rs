@@ -1,7 +1,7 @@
 //! `zazen`: the operator's and the user's tool.
 //!
 //! Invariants: results go to stdout, everything else to stderr; an error is one line that names the object, the
-//! limit and the next step. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! limit and the next step. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but for nodes that were not reached.
 
 mod commands;
 mod output;
@@ -12,6 +12,7 @@ mod testbed;
 use clap::{Parser, Subcommand};
 use commands::{assign, bench, datasets, evict, key, load, ls, pin, plugin, push, run, stat, status, verify};
 use std::process::ExitCode;
+use target::Done;
 
 /// Zazen keeps the frames of simulations on the disks of the nodes that analyse them.
 #[derive(Parser)]
@@ -24,7 +25,8 @@ use std::process::ExitCode;
   zazen status --nodes nodes.txt                         # who holds what, dead nodes
   zazen testbed up 4                                     # try it all on this machine
 
-`zazen COMMAND --help` shows examples of each command."
+`zazen COMMAND --help` shows examples of each command.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done but for nodes that were not reached."
 )]
 struct Zazen {
     #[command(subcommand)]
@@ -73,25 +75,27 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
+    let wholly = |outcome: zazen_core::Result<()>| outcome.map(|()| Done::Wholly);
     let outcome = match Zazen::parse().command {
         Command::Status(arguments) => status::run(&arguments),
         Command::Datasets(arguments) => datasets::run(&arguments),
         Command::Ls(arguments) => ls::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
-        Command::Push(arguments) => push::run(&arguments),
+        Command::Push(arguments) => wholly(push::run(&arguments)),
         Command::Load(arguments) => load::run(&arguments),
         Command::Evict(arguments) => evict::run(&arguments),
         Command::Pin(arguments) => pin::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
-        Command::Assign(arguments) => assign::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Testbed(arguments) => commands::testbed::run(arguments),
+        Command::Assign(arguments) => wholly(assign::run(&arguments)),
+        Command::Bench(arguments) => wholly(bench::run(&arguments)),
+        Command::Testbed(arguments) => wholly(commands::testbed::run(arguments)),
         Command::Plugin(arguments) => plugin::run(&arguments),
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Key(arguments) => key::run(&arguments),
+        Command::Run(arguments) => wholly(run::run(&arguments)),
+        Command::Key(arguments) => wholly(key::run(&arguments)),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(Done::Wholly) => ExitCode::SUCCESS,
+        Ok(Done::Partly) => ExitCode::from(3),
         Err(error) => {
             output::note(error.to_string());
             ExitCode::FAILURE

@@ -3,11 +3,12 @@
 use crate::output;
 use crate::testbed::State;
 use clap::Args;
+use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use zazen_call::ClusterKey;
-use zazen_client::NodeList;
 use zazen_client::cluster::{Remote, Target};
+use zazen_client::{NodeList, NodeState};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::frames::DatasetInfo;
 
@@ -45,6 +46,11 @@ impl Node {
         Remote::connect_within(&self.target, self.key.as_ref(), CONNECT_WITHIN)
     }
 
+    /// What it is shown as proof; `None` for this machine's.
+    pub(crate) fn key(&self) -> Option<&ClusterKey> {
+        self.key.as_ref()
+    }
+
     fn local(name: String, socket: PathBuf) -> Node {
         Node { name, target: Target::Local(socket), key: None }
     }
@@ -75,61 +81,135 @@ impl Targets {
         Ok(vec![Node::local(socket.display().to_string(), socket)])
     }
 
-    /// The same as addresses, with the key that those on other machines want.
-    pub(crate) fn targets_and_key(&self) -> Result<(Vec<Target>, Option<ClusterKey>)> {
-        let nodes = self.nodes()?;
-        let key = nodes.iter().find_map(|node| node.key.clone());
-        Ok((nodes.into_iter().map(|node| node.target).collect(), key))
-    }
-
-    /// Opens the dataset that the user spells `path` on every node that answers; the others are told on stderr.
-    /// Fails if none answers, or if one says that there is no such dataset.
-    pub(crate) fn open(&self, path: &Path, want_extent: bool) -> Result<Vec<Opened>> {
+    /// Opens the dataset that the user spells `path` on every node that answers. Fails if none answers, or if one says
+    /// that there is no such dataset.
+    pub(crate) fn open(&self, path: &Path, want_extent: bool) -> Result<Answers<Opened>> {
         let path = dataset_path(path)?;
-        self.each(|node, remote| remote.open(&path, None, want_extent).map(|info| (node.name.clone(), info)))
-            .map(|answers| {
-                answers.into_iter().map(|(remote, (name, info))| Opened { name, remote, info }).collect()
-            })
+        let opened =
+            self.each(|node, remote| remote.open(&path, None, want_extent).map(|info| (node.clone(), info)))?;
+        let open = |(remote, (node, info)): (Remote, (Node, DatasetInfo))| Opened {
+            name: node.name.clone(),
+            node,
+            remote,
+            info,
+        };
+        Ok(Answers { given: opened.given.into_iter().map(open).collect(), missed: opened.missed })
     }
 
-    /// What `ask` gets from every node that answers; the others are told on stderr. Fails if none answers, or if
-    /// one refuses.
+    /// What `ask` gets from every node that answers. Fails if none answers, or if one refuses.
     pub(crate) fn each<T>(
         &self,
         mut ask: impl FnMut(&Node, &mut Remote) -> Result<T>,
-    ) -> Result<Vec<(Remote, T)>> {
+    ) -> Result<Answers<(Remote, T)>> {
         let nodes = self.nodes()?;
-        let (mut answers, mut silent) = (Vec::new(), Vec::new());
+        let mut answers = Answers { given: Vec::new(), missed: Vec::new() };
         for node in &nodes {
-            match node.connect() {
-                Ok(mut remote) => match ask(node, &mut remote) {
-                    Ok(answer) => answers.push((remote, answer)),
-                    Err(error) if is_silence(&error) => silent.push((node, error)),
-                    Err(error) => return Err(error),
-                },
-                Err(error) if error.kind() == ErrorKind::Authentication => return Err(error),
-                Err(error) => silent.push((node, error)),
+            let asked = node.connect().map_err(|error| (true, error)).and_then(|mut remote| {
+                let answer = ask(node, &mut remote);
+                answer.map(|answer| (remote, answer)).map_err(|error| (is_silence(&error), error))
+            });
+            match asked {
+                Ok(answer) => answers.given.push(answer),
+                Err((true, error)) => answers.missed.push(Missed::new(node, error)),
+                Err((false, error)) => return Err(error),
             }
         }
-        if answers.is_empty() {
-            let count = silent.len();
-            return Err(match silent.into_iter().next() {
-                Some((_, error)) if count == 1 => error,
-                Some((_, error)) => error.within(format!("none of {count} nodes answers; the first one")),
-                None => Error::new(ErrorKind::Config, "nodes: the list is empty; name at least one"),
-            });
-        }
-        for (node, error) in silent {
-            output::note(format!("node {}: {error}; left out", node.name));
+        if answers.given.is_empty() {
+            return Err(none_answers(answers.missed));
         }
         Ok(answers)
     }
+}
+
+/// The error of a command that no node answered.
+pub(crate) fn none_answers(missed: Vec<Missed>) -> Error {
+    let count = missed.len();
+    match missed.into_iter().next() {
+        Some(first) if count == 1 => first.error,
+        Some(first) => first.error.within(format!(
+            "none of {count} nodes answers; the first one, {} ({})",
+            first.node, first.state
+        )),
+        None => Error::new(ErrorKind::Config, "nodes: the list is empty; name at least one"),
+    }
+}
+
+/// What the nodes answered, and which did not.
+pub(crate) struct Answers<T> {
+    /// At least one.
+    pub(crate) given: Vec<T>,
+    pub(crate) missed: Vec<Missed>,
+}
+
+/// A node that was to do something and did not.
+pub(crate) struct Missed {
+    /// Its name.
+    pub(crate) node: String,
+    /// What is the matter with it.
+    pub(crate) state: NodeState,
+    /// What it, or the way to it, said.
+    pub(crate) error: Error,
+}
+
+impl Missed {
+    /// `node` failed with `error`.
+    pub(crate) fn new(node: &Node, error: Error) -> Missed {
+        Missed { node: node.name.clone(), state: NodeState::of(&node.target, &error), error }
+    }
+
+    /// For a list of them in JSON.
+    pub(crate) fn as_json(&self) -> Value {
+        json!({
+            "node": self.node,
+            "state": self.state.word(),
+            "error": self.error.to_string(),
+            "remedy": self.state.remedy(),
+        })
+    }
+}
+
+/// A list for JSON.
+pub(crate) fn missed_json(missed: &[Missed]) -> Vec<Value> {
+    missed.iter().map(Missed::as_json).collect()
+}
+
+/// Tells on stderr which nodes were missed and what that means; the exit status follows.
+pub(crate) fn judge(missed: &[Missed], what_now: &str) -> Done {
+    for one in missed {
+        output::note(format!("node {}: {}: {}", one.node, one.state, one.error));
+    }
+    match missed.len() {
+        0 => Done::Wholly,
+        count => {
+            let nodes = if count == 1 { "node was" } else { "nodes were" };
+            output::note(format!("{count} {nodes} not reached: {what_now}"));
+            Done::Partly
+        }
+    }
+}
+
+/// The command that does the rest.
+pub(crate) fn again(command: &str, missed: &[Missed]) -> String {
+    let nodes: Vec<&str> = missed.iter().map(|one| one.node.as_str()).collect();
+    format!("when that is mended, do the rest with `{command} --nodes {}`", nodes.join(","))
+}
+
+/// How far a command that did not fail has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Done {
+    /// All of it is done.
+    Wholly,
+    /// Some nodes were not reached; they have been told on stderr.
+    Partly,
 }
 
 /// A dataset opened on one node.
 pub(crate) struct Opened {
     /// The node's name.
     pub(crate) name: String,
+    /// The node.
+    pub(crate) node: Node,
     /// The connection.
     pub(crate) remote: Remote,
     /// What the node says of the dataset.
@@ -137,7 +217,7 @@ pub(crate) struct Opened {
 }
 
 /// Whether the node, not the request, is at fault.
-fn is_silence(error: &Error) -> bool {
+pub(crate) fn is_silence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::ShuttingDown)
 }
 

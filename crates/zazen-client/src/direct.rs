@@ -4,6 +4,7 @@ use crate::read::job::{Data, Job};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zazen_backing::{Backing, DirectoryBacking, ServedBacking, SourceFile, dataset};
+use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, RunSet, Source};
 
 /// All it takes to open a dataset directly; kept by readers in case their daemon dies.
@@ -156,6 +157,15 @@ impl Direct {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!("frame {number}: {} ends at byte {size}, the frame is {place}", source.path),
+            ));
+        }
+        if length > FRAME_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "frame {number} ({}): has {length} bytes, the limit is {FRAME_BYTES_MAX}; cut it into frames",
+                    source.path
+                ),
             ));
         }
         let data = match file.descriptor() {

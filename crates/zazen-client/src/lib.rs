@@ -7,20 +7,26 @@ pub mod cluster;
 mod direct;
 pub mod load;
 mod lost;
+pub mod node_state;
 pub mod nodes;
 pub mod push;
 pub mod read;
 pub mod session;
+mod shared_dataset;
 pub mod testbed_env;
 mod warn;
 pub mod watch;
 
 pub use cluster::{Remote, Target};
 
+pub use node_state::NodeState;
+
 pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};
 pub use push::{FrameSource, Pusher, PusherOptions};
 pub use read::{Frame, FrameReader, ReadOptions, ReadStats};
 pub use session::{Dataset, OpenOptions};
+pub use shared_dataset::SharedDataset;
 pub use warn::warnings;
 pub use watch::{WatchEvent, WatchOptions, watch};
+pub use zazen_env::fork::Mine;

@@ -69,12 +69,12 @@ pub struct LoadReport {
     pub failed: u64,
     /// The first thousand of them: number and reason.
     pub failures: Vec<(u64, Error)>,
-    /// Nodes that did not answer, or left off: address and reason.
-    pub dead: Vec<(String, Error)>,
+    /// Nodes that did not answer, or left off, and why.
+    pub dead: Vec<(Target, Error)>,
 }
 
 struct Member {
-    addr: String,
+    target: Target,
     remote: Remote,
     handle: u32,
 }
@@ -82,7 +82,7 @@ struct Member {
 enum News {
     Chunk(u64, Fetched),
     Failed(RunSet, Error),
-    Died(String, Error),
+    Died(Target, Error),
     Left,
 }
 
@@ -155,25 +155,25 @@ fn muster(
             .iter()
             .map(|target| {
                 let (pattern, key) = (options.pattern.as_deref(), options.key.as_ref());
-                (target.to_string(), scope.spawn(move || join(target, dataset, pattern, key)))
+                (target.clone(), scope.spawn(move || join(target, dataset, pattern, key)))
             })
             .collect();
         let lost = || Err(Error::new(ErrorKind::Unavailable, "the thread that asked it is gone"));
-        asked.into_iter().map(|(addr, handle)| (addr, handle.join().unwrap_or_else(|_| lost()))).collect()
+        asked.into_iter().map(|(target, handle)| (target, handle.join().unwrap_or_else(|_| lost()))).collect()
     });
     let mut members = Vec::new();
     let mut held = RunSet::new();
-    for (addr, answer) in answers {
+    for (target, answer) in answers {
         match answer {
             Ok((remote, handle, holdings)) => {
                 held = held.union(&holdings);
-                members.push(Member { addr, remote, handle });
+                members.push(Member { target, remote, handle });
             }
-            Err(error) => report.dead.push((addr, error)),
+            Err(error) => report.dead.push((target, error)),
         }
     }
     if members.is_empty() {
-        let why: Vec<_> = report.dead.iter().map(|(addr, error)| format!("{addr}: {error}")).collect();
+        let why: Vec<_> = report.dead.iter().map(|(target, error)| format!("{target}: {error}")).collect();
         let kind = report.dead.first().map_or(ErrorKind::Unavailable, |(_, error)| error.kind());
         return Err(Error::new(
             kind,
@@ -226,7 +226,7 @@ fn work(mut member: Member, block: RunSet, blocks: &Blocks, chunk: u64, tell: &S
                 }
                 Err(error) if !member.remote.is_alive() || daemon_is_gone(&error) => {
                     blocks.leave(Some(block.block(done, block.len() - done)));
-                    let _ = tell.send(News::Died(member.addr, error));
+                    let _ = tell.send(News::Died(member.target, error));
                     return;
                 }
                 Err(error) => {
@@ -292,9 +292,9 @@ fn take_in(news: News, report: &mut LoadReport, so_far: &mut LoadProgress) {
             so_far.failed = report.failed;
             name_all(&set, error.kind(), error.context(), report);
         }
-        News::Died(addr, error) => {
+        News::Died(target, error) => {
             so_far.nodes = so_far.nodes.saturating_sub(1);
-            report.dead.push((addr, error));
+            report.dead.push((target, error));
         }
         News::Left => so_far.nodes = so_far.nodes.saturating_sub(1),
     }

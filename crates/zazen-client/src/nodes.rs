@@ -1,7 +1,12 @@
-//! The list of nodes to push to: a file with one `host:port` a line, `#` comments, or the same joined by commas.
+//! The list of nodes: a file with one `host:port` a line, `#` comments, or the same joined by commas.
+//!
+//! Invariant: a file that is missing never becomes a host of its name without a word.
 
 use std::collections::BTreeSet;
+use std::net::ToSocketAddrs;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// One node's daemon.
@@ -23,15 +28,24 @@ pub const DEFAULT_PORT: u16 = 7345;
 
 /// The largest node file, in bytes: a wrong path shall not be read to its end.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Endings that a file has and no host.
+const FILE_ENDINGS: [&str; 9] =
+    [".txt", ".list", ".lst", ".nodes", ".hosts", ".conf", ".cfg", ".toml", ".json"];
+/// Host names looked up at once, and unknown ones that an error names.
+const LOOKUPS_MAX: usize = 32;
+const NAMED_MAX: usize = 5;
+/// What the C library says of a name service that does not answer: the name may be right.
+const TEMPORARY: &str = "Temporary failure";
 
 impl NodeList {
     /// Reads `spec`: a path of a node file, or `host[:port],host[:port]…`. Fails with `Config` naming file and
     /// line. Duplicates are an error.
     ///
-    /// An existing file wins over a host of that name; IPv6 addresses are written `[::1]:7345`.
+    /// An existing file wins over a host of that name; what looks like a path must be a file. IPv6 addresses are
+    /// written `[::1]:7345`. Hosts are not looked up: [`NodeList::look_up`].
     pub fn read(spec: &str) -> Result<NodeList> {
         let path = Path::new(spec);
-        if path.is_file() || spec.contains('/') {
+        if path.exists() || looks_like_a_path(spec) {
             let text = read_file(path)?;
             let lines = text.lines().enumerate();
             let named =
@@ -41,6 +55,69 @@ impl NodeList {
         let named = spec.split(',').map(|entry| (format!("node list {spec:?}"), entry.trim()));
         collect(named, &format!("node list {spec:?} (and no file of that name is there)"))
     }
+
+    /// Checks that every host name is known, many at once: `Config` names those that are not. While the name service
+    /// does not answer, names are believed, unless none at all is known.
+    pub fn look_up(&self) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let unknown = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..LOOKUPS_MAX.min(self.nodes.len()) {
+                scope.spawn(|| {
+                    while let Some(node) = self.nodes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Some(why) = node.is_unknown() {
+                            let mut unknown =
+                                unknown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                            unknown.push((node.addr.as_str(), why));
+                        }
+                    }
+                });
+            }
+        });
+        let mut unknown = unknown.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if unknown.len() < self.nodes.len() {
+            unknown.retain(|(_, why)| !why.contains(TEMPORARY));
+        }
+        let Some((addr, why)) = unknown.first() else { return Ok(()) };
+        let named: Vec<_> = unknown.iter().take(NAMED_MAX).map(|(addr, _)| host_of(addr)).collect();
+        let more = match unknown.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let file = match self.nodes.len() {
+            1 => format!(
+                ", and there is no file {} in this folder; give the path of a node file, or correct the name",
+                host_of(addr)
+            ),
+            _ => "; correct the list of nodes".to_owned(),
+        };
+        Err(Error::new(
+            ErrorKind::Config,
+            format!("nodes: no host has the name {}{more} ({why}){file}", named.join(", ")),
+        ))
+    }
+}
+
+impl Node {
+    /// Why its host name leads nowhere; `None` if it leads somewhere.
+    pub fn is_unknown(&self) -> Option<String> {
+        match self.addr.to_socket_addrs() {
+            Ok(mut found) => found.next().is_none().then(|| "it has no address".to_owned()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
+fn host_of(addr: &str) -> &str {
+    addr.rsplit_once(':').map_or(addr, |(host, _)| host)
+}
+
+/// Whether only a file can be meant.
+fn looks_like_a_path(spec: &str) -> bool {
+    let one = !spec.contains(',');
+    let lower = spec.to_ascii_lowercase();
+    spec.contains('/')
+        || one && (spec.starts_with(['.', '~']) || FILE_ENDINGS.iter().any(|end| lower.ends_with(end)))
 }
 
 fn without_comment(line: &str) -> &str {
@@ -49,7 +126,17 @@ fn without_comment(line: &str) -> &str {
 
 fn read_file(path: &Path) -> Result<String> {
     let config = |why: String| Error::new(ErrorKind::Config, format!("node file {}: {why}", path.display()));
-    let bytes = std::fs::metadata(path).map_err(|error| config(error.to_string()))?.len();
+    let found = std::fs::metadata(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => config(
+            "there is none; mend the path, write one host[:port] a line into it, or give host[:port],host[:port]"
+                .to_owned(),
+        ),
+        _ => config(error.to_string()),
+    })?;
+    if !found.is_file() {
+        return Err(config("is not a plain file; give a file with one host[:port] a line".to_owned()));
+    }
+    let bytes = found.len();
     if bytes > FILE_BYTES_MAX {
         return Err(config(format!(
             "has {bytes} bytes, more than any node list ({FILE_BYTES_MAX}); is it the right file?"
@@ -152,6 +239,33 @@ mod tests {
         check(spec, Err("line 2"));
         std::fs::write(&path, "# none\n").unwrap();
         check(spec, Err("names no node"));
-        check("/nowhere/nodes.txt", Err("/nowhere/nodes.txt"));
+        check("/nowhere/nodes.txt", Err("node file /nowhere/nodes.txt: there is none"));
+        check(folder.path().to_str().unwrap(), Err("is not a plain file"));
+    }
+
+    #[test]
+    fn a_missing_file_is_no_host() {
+        for spec in ["missing.txt", "Nodes.LIST", "./nodes", "~nodes", "cluster.conf", "sub/nodes"] {
+            check(spec, Err("there is none"));
+        }
+        check("node1.example,nodes.txt", Ok(&["node1.example:7345", "nodes.txt:7345"]));
+    }
+
+    #[test]
+    fn unknown_hosts_are_named() {
+        let check = |spec: &str, expected: &[&str]| {
+            let found = NodeList::read(spec).unwrap().look_up();
+            match found {
+                Ok(()) => assert!(expected.is_empty(), "{spec}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Config);
+                    assert!(expected.iter().all(|part| error.to_string().contains(part)), "{spec}: {error}");
+                    assert!(!expected.is_empty(), "{spec}: {error}");
+                }
+            }
+        };
+        check("127.0.0.1,[::1]:9,localhost:80", &[]);
+        check("no-such.invalid", &["no-such.invalid", "no file no-such.invalid"]);
+        check("no.invalid,nor.invalid:9", &["no.invalid", "nor.invalid", "correct the list"]);
     }
 }

@@ -18,6 +18,7 @@ use zazen_call::ClusterKey;
 use zazen_core::{
     Credentials, Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Source, Validator, limits,
 };
+use zazen_env::fork::Mine;
 use zazen_push::{Action, Config, Counters, Event, OnSlow, Writer};
 use zazen_wire::checksum::frame_checksum;
 use zazen_wire::frames::Push;
@@ -84,6 +85,8 @@ pub struct FrameSource {
 ///
 /// Dropped without [`Pusher::finish`], frames in flight are given up.
 pub struct Pusher {
+    /// Its threads and connections are this process's: a forked child has none of them.
+    mine: Mine,
     shared: Arc<Shared>,
     dataset: PathBuf,
     layout: Option<Layout>,
@@ -155,7 +158,7 @@ struct Shared {
 
 impl Pusher {
     /// A pusher for the dataset at `dataset` (absolute path as the readers spell it). `pattern` names frames that come
-    /// without a name. Connects lazily; fails with `Config`/`Authentication` for a bad key file.
+    /// without a name. Connects lazily; fails with `Config` for a bad key file or a node whose host name is unknown.
     ///
     /// Without `pattern` the dataset's manifest names them, or the files that are there.
     pub fn new(dataset: &Path, pattern: Option<&str>, options: PusherOptions) -> Result<Pusher> {
@@ -168,6 +171,7 @@ impl Pusher {
         if options.nodes.nodes.is_empty() {
             return Err(Error::new(ErrorKind::Config, "no nodes to push to; give at least one host[:port]"));
         }
+        options.nodes.look_up()?;
         utf8(dataset)?;
         let key = ClusterKey::from_file(&options.key)?;
         let layout = layout_of(dataset, pattern)?;
@@ -209,7 +213,8 @@ impl Pusher {
         };
         let identity = crate::cluster::own_identity();
         let owner = (identity.credentials, 0o644 & !umask());
-        Ok(Pusher { shared: Arc::new(shared), dataset: dataset.to_owned(), layout, owner })
+        let mine = Mine::of_this_process();
+        Ok(Pusher { mine, shared: Arc::new(shared), dataset: dataset.to_owned(), layout, owner })
     }
 
     /// The dataset's path as given.
@@ -221,7 +226,10 @@ impl Pusher {
     /// An error is the caller's (bad number or name); the fate of accepted frames shows in [`Pusher::counters`].
     ///
     /// A frame that is still in flight under the same number is followed by this newer one.
+    ///
+    /// In a forked child it is `InvalidArgument`; so is [`Pusher::finish`].
     pub fn push(&self, number: FrameNo, bytes: Vec<u8>, source: FrameSource) -> Result<()> {
+        self.check()?;
         let payload = Arc::new(self.payload(number, bytes, source)?);
         let mut state = self.shared.lock();
         if self.shared.on_slow == OnSlow::Block {
@@ -244,35 +252,56 @@ impl Pusher {
         Ok(())
     }
 
-    /// Fates so far.
+    /// Fails in a forked child: the pusher is its parent's.
+    pub fn check(&self) -> Result<()> {
+        self.mine.check("this writer", "make one of this process's own")
+    }
+
+    /// Fates so far; none in a forked child.
     pub fn counters(&self) -> Counters {
+        if !self.mine.is_mine() {
+            return Counters::default();
+        }
         self.shared.lock().writer.counters()
     }
 
     /// Frames handed over whose fate is open.
     pub fn in_flight(&self) -> usize {
+        if !self.mine.is_mine() {
+            return 0;
+        }
         self.shared.lock().entries.len()
     }
 
     /// Addresses of the nodes that count as dead now.
     pub fn dead_nodes(&self) -> Vec<String> {
+        if !self.mine.is_mine() {
+            return Vec::new();
+        }
         let dead = self.shared.lock().writer.dead(self.shared.now_ns());
         dead.into_iter().map(|node| self.shared.nodes[node].clone()).collect()
     }
 
     /// The last few failures as text: node, frame, reason.
     pub fn problems(&self) -> Vec<String> {
+        if !self.mine.is_mine() {
+            return Vec::new();
+        }
         self.shared.lock().problems.iter().cloned().collect()
     }
 
     /// Waits until every frame's fate is settled; returns the counters.
     pub fn finish(self) -> Result<Counters> {
+        self.check()?;
         self.drain();
         Ok(self.counters())
     }
 
     /// Waits until no frame is in flight; the pusher stays usable.
     pub fn drain(&self) {
+        if !self.mine.is_mine() {
+            return;
+        }
         let mut state = self.shared.lock();
         while !state.entries.is_empty() {
             state = self.shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -336,6 +365,9 @@ impl Pusher {
 
 impl Drop for Pusher {
     fn drop(&mut self) {
+        if !self.mine.is_mine() {
+            return;
+        }
         let mut state = self.shared.lock();
         state.stop = true;
         state.queue.clear();

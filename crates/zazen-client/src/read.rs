@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zazen_core::{Error, Result, RunSet};
+use zazen_env::fork::Mine;
 use zazen_wire::frames::Delivery;
 
 /// Files in flight where nobody knows the disk: a flash device and a network file system do best with some
@@ -106,8 +107,11 @@ pub struct ReadStats {
 ///
 /// An `Err` item names its frame; the iteration can go on after it.
 ///
-/// May move to another thread; one thread uses it at a time. Frames outlive it.
+/// May move to another thread; one thread uses it at a time. Frames outlive it. In a forked child its next item is an
+/// error, and its last.
 pub struct FrameReader {
+    /// Its threads are this process's: a forked child has none of them.
+    mine: Mine,
     shared: Arc<Shared>,
     /// Outcomes that this side has, still counted as read ahead.
     local: VecDeque<Outcome>,
@@ -146,6 +150,7 @@ impl FrameReader {
         let shared = Arc::new(Shared { pipeline: Pipeline::new(options.memory_max, readers), access });
         let remaining = set.len();
         let reader = FrameReader {
+            mine: Mine::of_this_process(),
             shared,
             local: VecDeque::new(),
             last: None,
@@ -205,6 +210,10 @@ impl Iterator for FrameReader {
     type Item = std::result::Result<Frame, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Err(error) = self.check() {
+            // Told once; then it is at its end.
+            return (std::mem::take(&mut self.remaining) > 0).then_some(Err(error));
+        }
         if self.local.is_empty()
             && !self.shared.pipeline.next(&self.shared.access, &mut self.last, &mut self.local)
         {
@@ -218,6 +227,9 @@ impl FrameReader {
     /// The next frame if this side has it in hand: waits for nothing and reads nothing. `None` does not tell whether
     /// more will come.
     pub fn next_ready(&mut self) -> Option<std::result::Result<Frame, Error>> {
+        if !self.mine.is_mine() {
+            return None;
+        }
         let outcome = self.local.pop_front()?;
         self.shared.pipeline.taken(&outcome);
         self.remaining = self.remaining.saturating_sub(1);
@@ -228,8 +240,19 @@ impl FrameReader {
     }
 }
 
+impl FrameReader {
+    fn check(&self) -> Result<()> {
+        self.mine.check("this iteration over frames", "begin one of this process's own")
+    }
+}
+
 impl Drop for FrameReader {
     fn drop(&mut self) {
+        if !self.mine.is_mine() {
+            // Threads that are not here may hold its locks.
+            self.local.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.shared.access.stop.store(true, Ordering::Relaxed);
         self.shared.pipeline.stop();
         self.shared.access.pool.close();

@@ -47,7 +47,7 @@ struct Local {
     spec: DaemonSpec,
 }
 
-/// An opened dataset. Not shared between threads.
+/// An opened dataset. Not shared between threads, and not to be used in a forked child: [`crate::SharedDataset`] is.
 pub struct Dataset {
     path: PathBuf,
     local: Option<Local>,
@@ -77,6 +77,12 @@ impl Dataset {
             dataset.direct()?;
         }
         Ok(dataset)
+    }
+
+    /// Ends it in a forked child: its descriptors are closed, its locks are left alone.
+    pub(crate) fn disown(mut self) {
+        drop(self.local.take());
+        std::mem::forget(self.direct.take());
     }
 
     /// Absolute path as opened.
@@ -139,7 +145,20 @@ impl Dataset {
     pub fn query(&mut self, begin: u64, end: u64, stride: u64) -> Result<(RunSet, RunSet)> {
         Request::new(begin, end, stride)?;
         let held = self.with_daemon(|local| local.remote.query(local.info.handle, begin, end, stride))?;
-        Ok(held.map(|held| (held.native, held.alien)).unwrap_or_default())
+        let Some(held) = held else { return Ok(Default::default()) };
+        for set in [&held.native, &held.alien] {
+            let within = |number: Option<u64>| number.is_none_or(|number| (begin..=end).contains(&number));
+            if !within(set.first()) || !within(set.last()) {
+                return Err(Error::new(
+                    ErrorKind::Protocol,
+                    format!(
+                        "{}: the daemon tells of frames beyond {begin} to {end}, which it was asked for",
+                        self.path.display()
+                    ),
+                ));
+            }
+        }
+        Ok((held.native, held.alien))
     }
 
     /// Runs the assignment protocol with the other ranks (collective) for begin..=end at stride, or for the whole
@@ -399,12 +418,18 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
     let target = Target::Local(socket.clone());
     let silence = silence(options)?;
     let no_daemon = |error: &Error| {
-        let text = format!(
-            "no Zazen daemon answers at {} ({error}); reading straight from the backing store. Results are the \
-             same, only slower; start one with `zazend --cache DIR --backing DIR`",
-            socket.display()
-        );
-        warn_once("no daemon", &text);
+        let shown = socket.display();
+        let text = match error.kind() {
+            ErrorKind::Authentication => format!(
+                "the Zazen daemon at {shown} is not used: {error}. Reading straight from the backing store: results are \
+                 the same, only slower"
+            ),
+            _ => format!(
+                "no Zazen daemon answers at {shown} ({error}); reading straight from the backing store. Results are the \
+                 same, only slower; start one with `zazend --cache DIR --backing DIR`"
+            ),
+        };
+        warn_once(&format!("no daemon {shown}"), &text);
     };
     let (remote, node) = match connect(&target, silence) {
         Ok(connected) => connected,

@@ -5,29 +5,32 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
+use zazen_env::fork::PerProcess;
 
 /// Warnings kept for a front end that doesn't drain.
 const KEPT_MAX: usize = 100;
 /// Keys remembered; beyond it a warning may be repeated.
 const SAID_MAX: usize = 10_000;
 
+#[derive(Default)]
 struct Warnings {
     said: BTreeSet<String>,
     kept: VecDeque<String>,
 }
 
-static WARNINGS: Mutex<Warnings> = Mutex::new(Warnings { said: BTreeSet::new(), kept: VecDeque::new() });
+/// A forked child begins with none, and without its parent's lock.
+static WARNINGS: PerProcess<Mutex<Warnings>> = PerProcess::new();
 
 /// Takes the warnings that came up in this process since the last call, oldest first (the last 100 of them).
 /// They have been logged by `tracing` as well. Any thread.
 pub fn warnings() -> Vec<String> {
-    let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut warnings = WARNINGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     warnings.kept.drain(..).collect()
 }
 
 /// Warns, once per process for each `key`.
 pub(crate) fn warn_once(key: &str, text: &str) {
-    let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut warnings = WARNINGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     if warnings.said.len() >= SAID_MAX {
         warnings.said.clear();
     }

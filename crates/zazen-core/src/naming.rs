@@ -8,6 +8,8 @@ use crate::runset::{Run, RunSet};
 use std::collections::BTreeMap;
 use std::fmt;
 
+mod pieces;
+
 /// Where a frame's bytes are, relative to its dataset's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
@@ -314,9 +316,7 @@ impl Layout {
     pub fn declared_extent(&self) -> Option<RunSet> {
         match self {
             Layout::Files(_) => None,
-            Layout::Pieces(pieces) => {
-                Some(RunSet::from_runs(pieces.iter().filter_map(|piece| piece.numbers().ok())))
-            }
+            Layout::Pieces(pieces) => Some(pieces::extent(pieces)),
         }
     }
 
@@ -336,32 +336,13 @@ impl Layout {
         }
     }
 
-    /// Checks that no frame number is given twice and that all bounds hold.
+    /// Checks that no frame number is given twice and that all bounds hold. Takes time and room in proportion to the
+    /// number of pieces, within bounds; what would take more is `TooLarge`.
     pub fn validate(&self) -> Result<()> {
-        let Layout::Pieces(pieces) = self else {
-            return Ok(());
-        };
-        let mut runs = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            runs.push((piece.check()?, piece));
+        match self {
+            Layout::Files(_) => Ok(()),
+            Layout::Pieces(pieces) => pieces::validate(pieces),
         }
-        runs.sort_by_key(|(run, _)| run.first);
-        // Only pieces whose spans overlap can share a number; `near` are those that reach this far.
-        let mut near: Vec<(Run, &Piece)> = Vec::new();
-        for (run, piece) in runs {
-            near.retain(|(other, _)| other.last() >= run.first);
-            for (other, earlier) in &near {
-                if let Some(twice) = run.intersection(other) {
-                    let context = format!(
-                        "frame {} is in both {} and {}: a frame number has one source; renumber one of the pieces",
-                        twice.first, earlier.path, piece.path
-                    );
-                    return Err(Error::new(ErrorKind::Conflict, context));
-                }
-            }
-            near.push((run, piece));
-        }
-        Ok(())
     }
 }
 

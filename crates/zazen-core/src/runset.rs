@@ -30,6 +30,7 @@ mod tests;
 
 use crate::request::Request;
 use ops::{Op, combine};
+pub(crate) use run::mesh;
 pub use run::{NUMBER_MAX, Run};
 use segment::Seg;
 pub use segment::Segment;
@@ -78,7 +79,7 @@ impl RunSet {
             assert!(run.is_valid(), "{run:?} is no valid run");
             Run::normal(run.first, run.count, run.step)
         });
-        let mut runs = run::mesh(checked.collect());
+        let mut runs = mesh(checked.collect());
         runs.sort_by_key(|run| run.first);
         // Runs whose spans overlap go to different layers; each layer is then ascending.
         let mut layers: Vec<RunSet> = Vec::new();

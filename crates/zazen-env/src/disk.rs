@@ -24,13 +24,9 @@ pub trait Disk: Send + Sync + 'static {
     fn lock(&self) -> Result<()>;
     /// Creates a file that must not exist; parent directories are made.
     fn create(&self, path: &DiskPath) -> Result<Self::File>;
-    /// Opens a file for reading and, if `write`, writing; `NotFound` if there is none.
+    /// Opens a file for reading and, if `write`, writing; `NotFound` if there is none, `Corrupt` for one that
+    /// another user could have written.
     fn open(&self, path: &DiskPath, write: bool) -> Result<Self::File>;
-    /// Opens for reading a file that is known to be one: by its record, not by a look at it. What came to lie in its
-    /// place (a pipe, a directory) may be opened like a file; whoever reads it finds its bytes wrong.
-    fn open_known(&self, path: &DiskPath) -> Result<Self::File> {
-        self.open(path, false)
-    }
     /// Opens for appending and reading, making it and its parents if needed.
     fn open_append(&self, path: &DiskPath) -> Result<Self::File>;
     /// Atomic; replaces `to`; parents of `to` are made. `Conflict` if `to` is a directory, or if one of its
@@ -50,6 +46,12 @@ pub trait Disk: Send + Sync + 'static {
     }
     /// What is at `path`, without following a link there; `None` if nothing is.
     fn stat(&self, path: &DiskPath) -> Result<Option<Stat>>;
+    /// Whether only this process's user and root could have put something into the directory `path` and those above
+    /// it, up to the root; `Config` if not. What is missing of it is fine.
+    fn check_folders(&self, path: &DiskPath) -> Result<()> {
+        let _ = path;
+        Ok(())
+    }
     /// Free bytes of the file system.
     fn free_bytes(&self) -> Result<u64>;
     /// The entries of a directory (and its own name, up to the root) reach the disk before it returns.

@@ -3,17 +3,21 @@
 //! A daemon believes the bytes of its plug-ins and of its cache. So nobody else may be able to write them, or to put
 //! something else in their place: neither the file, nor a folder on the way, nor a symbolic link on the way.
 //!
-//! Not covered: what root may do, who may mount, and file systems whose servers do not keep owners and modes.
+//! Not covered: what root may do, who may mount, file systems whose servers do not keep owners and modes, and user
+//! namespaces in which root's files cannot be told from those of unknown users.
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 use zazen_core::{Error, ErrorKind, Result};
 
 /// Symbolic links that one path may pass through: the kernel's own bound.
 const LINKS_MAX: usize = 40;
+/// Write permission for others than the owner.
+const OTHERS_WRITE: u32 = 0o022;
 /// Where Linux keeps a POSIX access list.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
@@ -76,6 +80,59 @@ pub fn check(path: &Path, trust: Trust) -> Result<()> {
     Ok(())
 }
 
+/// The same for an opened file, called `name`, whose contents are believed: `Corrupt` if somebody whom `trust` does
+/// not name can write them.
+pub fn check_file(stat: &Stat, name: &Path, trust: Trust) -> Result<()> {
+    let refuse = |why: String| {
+        Err(Error::new(ErrorKind::Corrupt, format!("{} {why}; it is not believed", name.display())))
+    };
+    if !is_owned(stat.st_uid, trust) {
+        return refuse(format!("belongs to user {}", stat.st_uid));
+    }
+    if stat.st_mode & OTHERS_WRITE != 0 {
+        return refuse(format!("has mode {:04o}, so others could change it", stat.st_mode & 0o7777));
+    }
+    Ok(())
+}
+
+/// The same for an opened folder, called `name`, to which only this process writes. Its sticky bit is not enough:
+/// others could put there what is not there yet.
+pub fn check_folder(stat: &Stat, name: &Path, trust: Trust) -> Result<()> {
+    let refuse = |why: String| Err(Error::new(ErrorKind::Config, format!("{} {why}", name.display())));
+    if !is_owned(stat.st_uid, trust) {
+        return refuse(format!(
+            "belongs to user {}, who could replace what is there; give it to user {} (chown -R), or choose another \
+             place",
+            stat.st_uid, trust.uid
+        ));
+    }
+    let group_writes = stat.st_mode & 0o020 != 0 && stat.st_gid != trust.gid;
+    if stat.st_mode & 0o002 != 0 || group_writes {
+        return refuse(format!(
+            "has mode {:04o}, so others could change it; run chmod go-w on it, or choose another place",
+            stat.st_mode & 0o7777
+        ));
+    }
+    Ok(())
+}
+
+fn is_owned(owner: u32, trust: Trust) -> bool {
+    owner == 0 || owner == trust.uid || is_unseen_root(owner)
+}
+
+/// In a user namespace without a number for the machine's root (some containers), root's files show the number that
+/// stands for all users whom the namespace does not know. Then they cannot be told apart, and count as root's.
+fn is_unseen_root(owner: u32) -> bool {
+    static UNSEEN: OnceLock<Option<u32>> = OnceLock::new();
+    let unseen = UNSEEN.get_or_init(|| {
+        let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok()?;
+        let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+        let mut outer = map.lines().filter_map(|line| line.split_whitespace().nth(1)?.parse::<u32>().ok());
+        (!outer.any(|first| first == 0)).then_some(overflow)
+    });
+    *unseen == Some(owner)
+}
+
 fn names(path: &Path) -> VecDeque<OsString> {
     let name = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -103,7 +160,7 @@ fn check_one(path: &Path, at: &Path, trust: Trust, is_shared: bool) -> Result<Se
         other => Error::io(format!("{}: look at its owner", at.display()), other.into()),
     })?;
     let kind = FileType::from_raw_mode(stat.st_mode);
-    let is_owned = stat.st_uid == 0 || stat.st_uid == trust.uid;
+    let is_owned = is_owned(stat.st_uid, trust);
     let owner = if trust.uid == 0 { "root".to_owned() } else { format!("user {} or root", trust.uid) };
     // A link's own mode says nothing; its folder's owner and mode do, but where others can add names.
     if kind == FileType::Symlink && (is_owned || !is_shared) {

@@ -3,13 +3,17 @@
 //! Every path is resolved beneath the root's descriptor with `openat2` (`RESOLVE_BENEATH`, no symbolic and no
 //! magic links), so that neither spelling nor a planted link leads out of it. Where the kernel lacks
 //! `openat2` (before 5.6, or filtered), each component is opened with `O_NOFOLLOW` instead; the result is the same.
+//!
+//! Nothing is believed that another user could have written: the root and the folders above it are looked at when the
+//! disk is made, the folders of a dataset when it is opened, each file when it is opened.
 
 use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
+use crate::ownership::{self, Trust};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +24,7 @@ use zazen_core::{Error, ErrorKind, RelPath, Result};
 pub struct RealDisk {
     root: PathBuf,
     root_fd: OwnedFd,
+    trust: Trust,
     lock: Mutex<Option<OwnedFd>>,
     no_openat2: AtomicBool,
 }
@@ -32,16 +37,37 @@ pub struct RealFile {
 
 impl RealDisk {
     /// The tree at `root`, which is made if it doesn't exist. `root` itself may be or pass through a symbolic link.
+    ///
+    /// `Config` if another user than root and this process's could change it, or a folder above it.
     pub fn new(root: &Path) -> Result<RealDisk> {
         let what = || format!("cache root {}", root.display());
+        let trust = Trust::of_this_process();
+        // Before anything is made there, and again for what is there then.
+        ownership::check(root, trust).map_err(|error| error.within(what()))?;
         if !root.is_dir() {
-            std::fs::create_dir_all(root).map_err(|cause| Error::io(format!("make {}", what()), cause))?;
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(root);
+            made.map_err(|cause| Error::io(format!("make {}", what()), cause))?;
+            ownership::check(root, trust).map_err(|error| error.within(what()))?;
         }
         let root = root.canonicalize().map_err(|cause| Error::io(what(), cause))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root_fd = rustix::fs::openat(CWD, &root, flags, Mode::empty())
             .map_err(|errno| failed(errno, "open", root.display()))?;
-        Ok(RealDisk { root, root_fd, lock: Mutex::new(None), no_openat2: AtomicBool::new(false) })
+        let disk =
+            RealDisk { root, root_fd, trust, lock: Mutex::new(None), no_openat2: AtomicBool::new(false) };
+        disk.check_folders(&DiskPath::own_dir(&RelPath::default()))?;
+        Ok(disk)
+    }
+
+    /// What [`RealDisk::new`] would refuse about `root`, without making it.
+    pub fn check_root(root: &Path) -> Result<()> {
+        let trust = Trust::of_this_process();
+        let checked = match rustix::fs::stat(root) {
+            Ok(stat) => ownership::check_folder(&stat, root, trust),
+            Err(_) => Ok(()),
+        };
+        let checked = ownership::check(root, trust).and(checked);
+        checked.map_err(|error| error.within(format!("cache root {}", root.display())))
     }
 
     /// The same, but never using `openat2`: for kernels without it, and for tests of that way.
@@ -118,6 +144,22 @@ impl RealDisk {
         Ok(RealFile { file: File::from(fd), path: self.absolute(path) })
     }
 
+    /// A file that only this process's user and root could have written. One that is changed in place must have no
+    /// second name, by which it would be somebody else's file, too.
+    fn believed(&self, fd: OwnedFd, path: PathBuf, write: bool) -> Result<RealFile> {
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| failed(errno, "stat", path.display()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            let text = format!("open {}: not a regular file; move it out of the cache", path.display());
+            return Err(Error::new(ErrorKind::Conflict, text));
+        }
+        ownership::check_file(&stat, &path, self.trust)?;
+        if write && stat.st_nlink > 1 {
+            let text = format!("{} has {} names, and is not believed", path.display(), stat.st_nlink);
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        Ok(RealFile { file: File::from(fd), path })
+    }
+
     fn rename_with(&self, from: &DiskPath, to: &DiskPath, flags: RenameFlags) -> Result<()> {
         let fail = |errno| self.in_the_way(errno, "name", to);
         let (from_folder, from_name) = from.split();
@@ -171,8 +213,11 @@ impl Disk for RealDisk {
 
     fn lock(&self) -> Result<()> {
         let path = DiskPath::own(&RelPath::default(), "lock");
-        let flags = OFlags::RDWR | OFlags::CREATE;
-        let file = self.open_made(&path, flags, "open")?;
+        let remedy = "if no daemon uses this cache, remove it";
+        let file = self.open_append(&path).map_err(|error| match error.kind() {
+            ErrorKind::Corrupt => Error::new(ErrorKind::Config, format!("{}; {remedy}", error.context())),
+            _ => error,
+        })?;
         match rustix::fs::flock(&file.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
@@ -208,25 +253,12 @@ impl Disk for RealDisk {
         let fd = self
             .open_beneath(path.as_str(), flags, Mode::empty())
             .map_err(|errno| failed(errno, "open", absolute.display()))?;
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| failed(errno, "stat", absolute.display()))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            let text = format!("open {}: not a regular file; move it out of the cache", absolute.display());
-            return Err(Error::new(ErrorKind::Conflict, text));
-        }
-        Ok(RealFile { file: File::from(fd), path: absolute })
-    }
-
-    fn open_known(&self, path: &DiskPath) -> Result<RealFile> {
-        let absolute = self.absolute(path);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        match self.open_beneath(path.as_str(), flags, Mode::empty()) {
-            Ok(fd) => Ok(RealFile { file: File::from(fd), path: absolute }),
-            Err(errno) => Err(failed(errno, "open", absolute.display())),
-        }
+        self.believed(fd, absolute, write)
     }
 
     fn open_append(&self, path: &DiskPath) -> Result<RealFile> {
-        self.open_made(path, OFlags::RDWR | OFlags::CREATE, "open")
+        let file = self.open_made(path, OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK, "open")?;
+        self.believed(OwnedFd::from(file.file), file.path, true)
     }
 
     fn rename(&self, from: &DiskPath, to: &DiskPath) -> Result<()> {
@@ -302,6 +334,28 @@ impl Disk for RealDisk {
         let stat = rustix::fs::fstatvfs(&self.root_fd)
             .map_err(|errno| failed(errno, "statvfs", self.root.display()))?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn check_folders(&self, path: &DiskPath) -> Result<()> {
+        let mut folder = path.as_str();
+        loop {
+            let absolute = self.root.join(folder);
+            match self.folder(folder) {
+                // What is missing is going to be made.
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(failed(errno, "open", absolute.display())),
+                Ok(fd) => {
+                    let stat = rustix::fs::fstat(&fd);
+                    let stat = stat.map_err(|errno| failed(errno, "stat", absolute.display()))?;
+                    ownership::check_folder(&stat, &absolute, self.trust)
+                        .map_err(|error| error.within("the cache"))?;
+                }
+            }
+            if folder.is_empty() {
+                return Ok(());
+            }
+            folder = folder.rsplit_once('/').map_or("", |(above, _)| above);
+        }
     }
 
     fn sync_dir(&self, path: &DiskPath) -> Result<()> {

@@ -1,6 +1,6 @@
 //! One contract for the real disk (both ways of resolving) and the simulated one; then what each has of its own.
 
-#![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests; the configured exceptions see #[test] functions only
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use zazen_core::{ErrorKind, RelPath, Result};
@@ -213,4 +213,78 @@ fn the_simulated_disk_fails_on_demand() {
     assert!(disk.create(&at("h")).is_err() && disk.is_dead());
     assert!(file.read_at(&mut [0], 0).is_err());
     assert_eq!(disk.kill().list(&at("")).unwrap().len().clamp(2, 3), disk.kill().files().len());
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: giving files away needs root");
+    }
+    root
+}
+
+fn give(path: &std::path::Path, uid: u32) {
+    std::os::unix::fs::chown(path, Some(uid), None).unwrap();
+}
+
+fn chmod(path: &std::path::Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_root_that_others_could_change_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("above/root");
+    std::fs::create_dir_all(root.join(".zazen")).unwrap();
+    let folders = [root.join(".zazen"), root.clone(), place.path().join("above")];
+    folders.iter().for_each(|folder| chmod(folder, 0o755));
+    assert!(RealDisk::new(&root).is_ok());
+    for folder in &folders {
+        chmod(folder, 0o757);
+        assert_eq!(kind(RealDisk::new(&root)), Some(ErrorKind::Config), "{}", folder.display());
+        chmod(folder, 0o755);
+        if is_root() {
+            give(folder, 64_101);
+            let refused = RealDisk::new(&root).err().unwrap().to_string();
+            assert!(refused.contains("belongs to user 64101"), "{refused}");
+            give(folder, 0);
+        }
+    }
+    chmod(&root, 0o1777);
+    assert_eq!(kind(RealDisk::new(&root)), Some(ErrorKind::Config), "others could add files");
+    assert_eq!(kind(RealDisk::check_root(&root)), Some(ErrorKind::Config));
+    chmod(&root, 0o755);
+    assert!(RealDisk::check_root(&root).is_ok());
+}
+
+#[test]
+fn files_that_others_could_have_written_are_not_believed() {
+    let place = tempfile::tempdir().unwrap();
+    let disk = RealDisk::new(place.path()).unwrap();
+    let file = place.path().join("a/b");
+    disk.create(&at("a/b")).unwrap();
+    let opened = |disk: &RealDisk| {
+        [
+            kind(disk.open(&at("a/b"), false)),
+            kind(disk.open(&at("a/b"), true)),
+            kind(disk.open_append(&at("a/b"))),
+        ]
+    };
+    assert_eq!(opened(&disk), [None; 3]);
+    chmod(&file, 0o602);
+    assert_eq!(opened(&disk), [Some(ErrorKind::Corrupt); 3]);
+    chmod(&file, 0o644);
+    std::fs::hard_link(&file, place.path().join("other")).unwrap();
+    assert_eq!(opened(&disk), [None, Some(ErrorKind::Corrupt), Some(ErrorKind::Corrupt)]);
+    std::fs::remove_file(place.path().join("other")).unwrap();
+    assert!(disk.check_folders(&at("a")).is_ok() && disk.check_folders(&at("a/none/below")).is_ok());
+    chmod(&place.path().join("a"), 0o777);
+    assert_eq!(kind(disk.check_folders(&at("a/none/below"))), Some(ErrorKind::Config));
+    chmod(&place.path().join("a"), 0o755);
+    if is_root() {
+        give(&file, 64_101);
+        assert_eq!(opened(&disk), [Some(ErrorKind::Corrupt); 3]);
+        give(&place.path().join("a"), 64_101);
+        assert_eq!(kind(disk.check_folders(&at("a"))), Some(ErrorKind::Config));
+    }
 }

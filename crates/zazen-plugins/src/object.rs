@@ -74,7 +74,12 @@ impl Object {
         // SAFETY: loading runs the object's constructors: whoever names a plug-in in the daemon's settings
         // trusts it with the daemon (in-process) or with a worker process.
         let library = unsafe { Library::open(Some(place), RTLD_NOW | RTLD_LOCAL) };
-        let library = library.map_err(|error| refuse(path, format!("it can't be loaded: {error}")))?;
+        let library = library.map_err(|error| {
+            // The error's own words are "dlopen failed"; what the loader said is its cause.
+            let why =
+                std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            refuse(path, format!("it can't be loaded: {why}"))
+        })?;
         // SAFETY: the symbol is the entry table by the interface's definition; it is checked below, `abi` first,
         // which stays where it is in all versions.
         let symbol = unsafe { library.get::<*const abi::Plugin>(b"zazen_plugin_v1\0") };

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_call::{Call, Caller, Reply, Server, ServerLimits, Service};
+use zazen_call::{Call, Caller, CallerLimits, Reply, Server, ServerLimits, Service};
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::frames::service;
@@ -157,7 +157,18 @@ fn serve(given: Given) -> Result<ExitCode> {
     let daemon = (start.daemon_uid, start.daemon_pid);
     let service =
         Arc::new(WorkerService { instance: instance.clone(), daemon, whom: start.identity.clone() });
-    let limits = ServerLimits { connections_max: start.connections_max, stall_timeout: STALL_TIMEOUT };
+    // Where all callers are one identity, all that this process has is that identity's share.
+    let whole = CallerLimits {
+        connections_max: start.connections_max,
+        calls_max: start.connections_max,
+        ..CallerLimits::default()
+    };
+    let limits = ServerLimits {
+        caller: if start.identity.is_some() { whole } else { CallerLimits::default() },
+        connections_max: start.connections_max,
+        stall_timeout: STALL_TIMEOUT,
+        ..ServerLimits::default()
+    };
     let server = Server::new(vec![service], None, limits);
     let whom = start.identity.clone();
     let admits = move |credentials: &Credentials, pid: u32| {

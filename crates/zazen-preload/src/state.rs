@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) const FORWARD: &CStr = c"ZAZEN_FORWARD";
 /// Where the daemon listens.
 pub(crate) const SOCKET: &CStr = c"ZAZEN_FORWARD_SOCKET";
+/// One more user whose daemons are believed, as a number.
+pub(crate) const DAEMON_UID: &CStr = c"ZAZEN_DAEMON_UID";
 /// Options: letters.
 pub(crate) const OPTIONS: &CStr = c"ZAZEN_FORWARD_OPTIONS";
 /// A file to which the detector of escapes adds a line: for tests.
@@ -24,6 +26,8 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static DIRECT: AtomicBool = AtomicBool::new(false);
 static SOCKETS: AtomicBool = AtomicBool::new(false);
 static ABORTS: AtomicBool = AtomicBool::new(false);
+/// `u32::MAX`: none; the kernel gives it to no user.
+static DAEMON: AtomicU32 = AtomicU32::new(u32::MAX);
 static UMASK: AtomicU32 = AtomicU32::new(0o22);
 /// Packed entry of the far working directory, its id + 1; 0 if it is local.
 static FAR_CWD: AtomicU64 = AtomicU64::new(0);
@@ -72,6 +76,8 @@ pub(crate) fn begin() {
         *to = prefix;
         *count += 1;
     }
+    let daemon_uid = variable(DAEMON_UID).and_then(|text| str::from_utf8(text).ok()?.trim().parse().ok());
+    DAEMON.store(daemon_uid.unwrap_or(u32::MAX), Ordering::Relaxed);
     let options = variable(OPTIONS).unwrap_or_default();
     DIRECT.store(options.contains(&b'd'), Ordering::Relaxed);
     SOCKETS.store(options.contains(&b's'), Ordering::Relaxed);
@@ -109,6 +115,11 @@ pub(crate) fn aborts_on_escape() -> bool {
 /// The daemon's socket.
 pub(crate) fn socket() -> &'static [u8] {
     settings().socket.as_bytes()
+}
+
+/// The user besides root and this process's own whose daemons are believed.
+pub(crate) fn daemon_uid() -> Option<u32> {
+    Some(DAEMON.load(Ordering::Relaxed)).filter(|uid| *uid != u32::MAX)
 }
 
 pub(crate) fn umask() -> u32 {

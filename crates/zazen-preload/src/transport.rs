@@ -252,8 +252,26 @@ fn connect_socket(path: &[u8]) -> Result<c_int, c_int> {
             }
         }
     }
+    if !is_believed(fd) {
+        table::close_kernel(fd);
+        return Err(libc::EACCES);
+    }
     LOWEST.fetch_min(fd, Ordering::AcqRel);
     Ok(fd)
+}
+
+/// Whether whoever listens at the other end is root, this process's user, or the one that it was configured to believe:
+/// as the kernel has it from the moment of listening. `zazen_call::believes` has the same rule.
+fn is_believed(fd: c_int) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of_val(&peer) as libc::socklen_t;
+    let (value, bytes) = ((&raw mut peer) as usize, (&raw mut length) as usize);
+    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_PEERCRED as usize);
+    let asked = system_call(libc::SYS_getsockopt, [fd as usize, level, option, value, bytes, 0]);
+    let own = system_call(libc::SYS_geteuid, [0; 6]).map_or(u32::MAX, |uid| uid as u32);
+    asked.is_ok()
+        && peer.uid != u32::MAX
+        && (peer.uid == 0 || peer.uid == own || state::daemon_uid() == Some(peer.uid))
 }
 
 /// A connection on which the plug-in is open: the daemon's, or that of the plug-in's own process, whose socket

@@ -43,7 +43,7 @@ impl<D: Disk> Store<D> {
         }
         count(&self.tally().refused_no_space, 1);
         let space = self.space();
-        Err(Error::new(
+        let refused = Error::new(
             ErrorKind::NoSpace,
             format!(
                 "no room for {bytes} bytes of dataset {dataset} in cache {}: {} of {} bytes are used, {} reserved, {} \
@@ -55,7 +55,11 @@ impl<D: Disk> Store<D> {
                 space.free,
                 self.config.free_floor_bytes,
             ),
-        ))
+        );
+        if let Some(others) = self.refusals.pass() {
+            tracing::warn!("{refused} (and {others} more such refusals since this was last said)");
+        }
+        Err(refused)
     }
 
     /// Drops `set` (`None`: all) of a dataset: (frames, bytes). `Busy` if it is pinned or being scanned.
@@ -68,17 +72,19 @@ impl<D: Disk> Store<D> {
         if self.activity().of(dataset.as_str()).scans > 0 {
             return refuse("is being scanned; wait for the scan to end");
         }
-        match set {
-            None => self.evict_whole(&found),
-            Some(set) => self.evict_set(&found, set, u64::MAX, EntriesCursor::default()),
-        }
+        let (frames, bytes) = match set {
+            None => self.evict_whole(&found)?,
+            Some(set) => self.evict_set(&found, set, u64::MAX, EntriesCursor::default())?,
+        };
+        tracing::info!("evicted {frames} frames of dataset {dataset} ({bytes} bytes), as asked");
+        Ok((frames, bytes))
     }
 
     /// Aliens in log order, which is the order in which they came, until so many bytes are free.
-    pub(crate) fn evict_aliens(&self, dataset: &Dataset<D>, bytes: u64) -> Result<()> {
+    pub(crate) fn evict_aliens(&self, dataset: &Dataset<D>, bytes: u64) -> Result<(u64, u64)> {
         let aliens = dataset.read_index().alien.live.clone();
         let cursor = EntriesCursor { in_aliens: true, ..EntriesCursor::default() };
-        self.evict_set(dataset, &aliens, bytes, cursor).map(|_| ())
+        self.evict_set(dataset, &aliens, bytes, cursor)
     }
 
     fn evict_set(

@@ -32,6 +32,7 @@ mod store;
 mod types;
 
 pub use activity::ScanGuard;
+pub use own_file::{read_root_text, write_root_text};
 pub use put::Put;
 pub use segments::PACKED_BYTES_MAX;
 pub use store::Store;

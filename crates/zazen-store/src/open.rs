@@ -14,14 +14,15 @@ use zazen_core::limits::OWN_DIR;
 use zazen_core::{ErrorKind, RelPath, Result};
 use zazen_env::{Disk, DiskPath};
 
-/// Blocks of the root's own small files: lock, node, mark of a clean stop.
-const ROOT_OVERHEAD: u64 = 3 * 4096;
+/// Blocks of the root's own small files: lock, node, mark of a clean stop, two copies of the daemon's own text.
+const ROOT_OVERHEAD: u64 = 5 * 4096;
 
 impl<D: Disk> Store<D> {
     /// Opens the cache root of `disk`, recovering whatever state a crash left. `Busy` if another process has it open.
     pub fn open(disk: D, config: StoreConfig) -> Result<(Arc<Store<D>>, RecoveryReport)> {
         let root = disk.root().display().to_string();
         disk.lock().map_err(|error| error.within(format!("open cache root {root}")))?;
+        disk.check_folders(&temporary_dir())?;
         let disk = Arc::new(disk);
         let mut report = RecoveryReport { clean: registry::is_clean(&*disk)?, ..RecoveryReport::default() };
         let temporaries = Arc::new(AtomicU64::new(0));
@@ -40,7 +41,10 @@ impl<D: Disk> Store<D> {
                 Err(error)
                     if matches!(
                         error.kind(),
-                        ErrorKind::PermissionDenied | ErrorKind::Conflict | ErrorKind::NotFound
+                        ErrorKind::PermissionDenied
+                            | ErrorKind::Conflict
+                            | ErrorKind::NotFound
+                            | ErrorKind::Config
                     ) =>
                 {
                     let error = error.within(format!("dataset {path} cannot be opened and is left out"));
@@ -144,13 +148,27 @@ impl<D: Disk> Store<D> {
         let candidates: Vec<Candidate> = all.iter().map(candidate).collect();
         let slack = self.room().budget() / 64;
         let Some(victims) = plan(&candidates, shortfall, for_alien, slack) else { return Ok(false) };
+        let why = match wanted {
+            Some(dataset) => format!("to make room for dataset {dataset}"),
+            None => "because more is in use than the budget allows".to_owned(),
+        };
         for victim in victims {
             match victim {
                 Victim::Dataset(at) => {
-                    self.evict_whole(&all[at])?;
+                    let (frames, bytes) = self.evict_whole(&all[at])?;
                     crate::counters::count(&self.tally().evicted_datasets, 1);
+                    tracing::info!(
+                        "evicted dataset {} ({frames} frames, {bytes} bytes), the longest not used, {why}",
+                        all[at].path
+                    );
                 }
-                Victim::Aliens(at, bytes) => self.evict_aliens(&all[at], bytes)?,
+                Victim::Aliens(at, bytes) => {
+                    let (frames, bytes) = self.evict_aliens(&all[at], bytes)?;
+                    tracing::info!(
+                        "evicted the {frames} oldest aliens of dataset {} ({bytes} bytes) {why}",
+                        all[at].path
+                    );
+                }
             }
         }
         Ok(true)

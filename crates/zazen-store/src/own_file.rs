@@ -123,6 +123,44 @@ pub(crate) fn read_text<D: Disk>(disk: &D, path: &DiskPath) -> Result<Option<Str
     }
 }
 
+/// What [`write_root_text`] wrote last under `name`, before the store is opened or after; `None` if there is nothing.
+/// A damaged copy is made up for by the other; `Corrupt` if both are.
+pub fn read_root_text<D: Disk>(disk: &D, name: &str) -> Result<Option<String>> {
+    let mut damaged = None;
+    for path in copies(name) {
+        match read_text(disk, &path) {
+            Ok(Some(text)) => {
+                if let Some(error) = &damaged {
+                    tracing::warn!("{error}; its second copy is good, and replaces it at this start");
+                }
+                return Ok(Some(text));
+            }
+            Ok(None) => {}
+            Err(error) if error.kind() == ErrorKind::Corrupt => damaged = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    damaged.map_or(Ok(None), Err)
+}
+
+/// Keeps `text`, which ends with a line's end, under `name` in the root's own folder: twice, sealed by checksums, each
+/// copy durably replaced before the next is begun. For the program around a store, which holds the root's lock.
+pub fn write_root_text<D: Disk>(disk: &D, name: &str, text: &str) -> Result<()> {
+    let root = RelPath::default();
+    let unfinished = temporary_dir().child(name);
+    // A crash may have left one; it is emptied with its folder at each start, but not before this one.
+    crate::dataset::ignore_absent(disk.remove(&unfinished))?;
+    copies(name)
+        .iter()
+        .try_for_each(|path| write_text(disk, path, &DiskPath::own_dir(&root), &unfinished, text))
+}
+
+fn copies(name: &str) -> [DiskPath; 2] {
+    let first = DiskPath::own(&RelPath::default(), name);
+    let second = first.with_suffix(".copy");
+    [first, second]
+}
+
 /// A path as one word of a text file.
 pub(crate) fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len());

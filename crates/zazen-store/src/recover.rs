@@ -39,6 +39,9 @@ impl<D: Disk> Dataset<D> {
         report: &mut RecoveryReport,
     ) -> Result<(Dataset<D>, bool)> {
         let mut dataset = Dataset::empty(path, disk, room, temporaries);
+        for folder in ["pieces", "segments"] {
+            dataset.disk.check_folders(&DiskPath::own(&dataset.path, folder))?;
+        }
         let mut index = Index::empty();
         let mut damaged = false;
         index.state = match State::load(&*dataset.disk, &dataset.path) {

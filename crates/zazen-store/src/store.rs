@@ -10,8 +10,9 @@ use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, Store
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Layout, Origin, RelPath, Result, RunSet, Source};
-use zazen_env::{Disk, DiskFile, DiskPath};
+use zazen_env::{Disk, DiskFile, DiskPath, Seldom};
 use zazen_wire::checksum::FrameDigest;
 
 pub(crate) type DatasetMap<D> = BTreeMap<String, Arc<Dataset<D>>>;
@@ -35,8 +36,12 @@ pub struct Store<D: Disk> {
     temporaries: Arc<AtomicU64>,
     pub(crate) registry_bytes: AtomicU64,
     counters: Counters,
+    /// Says that room was refused; a full cache refuses each frame of a scan.
+    pub(crate) refusals: Seldom,
 }
 
+/// Refusals for want of room are logged once in this time.
+const REFUSALS_EVERY: Duration = Duration::from_secs(60);
 /// Bytes read at once by [`Store::verify`].
 const VERIFY_BYTES: usize = 1 << 20;
 /// Blocks of records that one page of entries reads.
@@ -68,6 +73,7 @@ impl<D: Disk> Store<D> {
             temporaries,
             registry_bytes: AtomicU64::new(0),
             counters: Counters::default(),
+            refusals: Seldom::every(REFUSALS_EVERY),
         }
     }
 
@@ -253,6 +259,11 @@ fn is_or_holds_dataset<D: Disk>(map: &DatasetMap<D>, path: &str) -> bool {
 }
 
 impl<D: Disk> Store<D> {
+    /// Lets the program around the store keep something of its own in the root, with [`crate::write_root_text`].
+    pub fn keep_beside<R>(&self, keep: impl FnOnce(&D) -> R) -> R {
+        keep(&self.disk)
+    }
+
     /// Identity of this cache, made at first open and kept.
     pub fn node(&self) -> u128 {
         self.node
@@ -320,9 +331,10 @@ impl<D: Disk> Store<D> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         while let Some((found, opened)) = self.look_at(&dataset, number)? {
             if let Some((file, offset, path)) = opened {
+                let is_packed = matches!(found.record.storage, zazen_wire::record::Storage::Packed(_));
                 let meta = found.record.meta;
                 let (file, path) = (file.to_std()?, dataset.absolute(&path));
-                return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path }));
+                return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path, is_packed }));
             }
             if self.drop_found(&dataset, &found, &self.counters.dropped_missing)? {
                 tracing::warn!(
@@ -341,11 +353,12 @@ impl<D: Disk> Store<D> {
     /// `entry.meta.checksum`, as with any copy that went bad, and the reader asks again.
     pub fn open_entry(&self, dataset: &RelPath, entry: &Entry) -> Result<Option<OpenFrame>> {
         // Gone or in the way: the slow way finds out what is the matter.
-        let Ok(file) = self.disk.open_known(&entry.place) else {
+        let Ok(file) = self.disk.open(&entry.place, false) else {
             return self.open_frame(dataset, entry.meta.number.get());
         };
         let (meta, path) = (entry.meta.clone(), entry.path.clone());
-        Ok(Some(OpenFrame { file: file.into_std()?, offset: entry.offset, meta, origin: entry.origin, path }))
+        let (file, offset, is_packed) = (file.into_std()?, entry.offset, entry.is_packed());
+        Ok(Some(OpenFrame { file, offset, meta, origin: entry.origin, path, is_packed }))
     }
 
     /// A frame's record, and its file if that can hold it: (file, offset, path).
@@ -377,11 +390,14 @@ impl<D: Disk> Store<D> {
         let (path, offset) = dataset.file_of(&found.record, &source)?;
         let file = match self.disk.open(&path, false) {
             Ok(file) => file,
-            // Gone, a directory, a link: whatever it is, it isn't the frame.
+            // Gone, a directory, a link, another user's: whatever it is, it isn't the frame.
             Err(error)
                 if matches!(
                     error.kind(),
-                    ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::PermissionDenied
+                    ErrorKind::NotFound
+                        | ErrorKind::Conflict
+                        | ErrorKind::PermissionDenied
+                        | ErrorKind::Corrupt
                 ) =>
             {
                 return Ok(Some((found, None)));

@@ -1,11 +1,11 @@
 //! Memory of `zazen_alloc`: by its address, so that C can give it back.
 
-use crate::fork::PerProcess;
 use crate::link::{Failure, Link};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 use zazen_call::PoolBuffer;
+use zazen_env::fork::PerProcess;
 use zazen_wire::plugins::status;
 
 static BUFFERS: PerProcess<Mutex<HashMap<usize, PoolBuffer>>> = PerProcess::new();
@@ -19,8 +19,10 @@ pub(crate) fn allocate(link: &Link, plugin: u32, bytes: u64) -> Result<*mut c_vo
     }
     let pool = link.pool_of(plugin)?;
     let mut lane = pool.take().map_err(|error| Failure::new(status::DISCONNECTED, error.to_string()))?;
-    let mut buffer = lane.connection.allocate(bytes.max(1));
+    let buffer = lane.connection.try_allocate(bytes.max(1));
     pool.give_back(lane);
+    let none = || Failure::new(status::NO_MEMORY, format!("{bytes} bytes are not to be had"));
+    let mut buffer = buffer.ok_or_else(none)?;
     let start = buffer.as_mut_ptr();
     let mut all = BUFFERS.get().lock().unwrap_or_else(PoisonError::into_inner);
     all.insert(start.addr(), buffer);

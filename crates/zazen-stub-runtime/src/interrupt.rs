@@ -3,11 +3,11 @@
 //! `zazen_interrupt` runs in signal handlers, so it only writes to a pipe; a thread reads it and tells the far side,
 //! over another lane of the same client. The call then ends in its own way, with the function's own answer.
 
-use crate::fork::PerProcess;
 use crate::lanes::Pool;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use zazen_env::fork::PerProcess;
 use zazen_wire::Message;
 use zazen_wire::plugins::{Cancel, plugins_fn};
 

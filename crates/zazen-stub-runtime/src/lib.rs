@@ -11,7 +11,6 @@ mod abi;
 mod buffers;
 mod call;
 pub mod ffi;
-mod fork;
 mod interrupt;
 mod lanes;
 mod link;

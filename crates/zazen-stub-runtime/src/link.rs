@@ -5,7 +5,6 @@
 
 use crate::abi::{StubCall, StubService};
 use crate::call;
-use crate::fork::PerProcess;
 use crate::lanes::Pool;
 use crate::settings::Settings;
 use std::ffi::CStr;
@@ -15,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use zazen_call::Connection;
 use zazen_core::{Error, ErrorKind};
+use zazen_env::fork::PerProcess;
 use zazen_wire::Message;
 use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, Fate, FateKind, Open, Opened, plugins_fn, status};

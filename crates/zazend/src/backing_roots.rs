@@ -9,48 +9,77 @@
 
 use crate::config::BackingSpec;
 use crate::guarded_backing::GuardedBacking;
+use crate::viewer::Viewer;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use zazen_backing::{Backing, DirectoryBacking, ServedBacking};
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_env::{Disk, Identity};
+use zazen_store::{read_root_text, write_root_text};
 
-const STATE_FILE: &str = "zazend.json";
+/// Users whose views are kept warm though nobody uses them.
+const WARM_MAX: usize = 64;
+const STATE_FILE: &str = "zazend";
+const TITLE: &str = "zazend 1\n";
 
 /// What a daemon remembers about its cache from one start to the next.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheState {
     /// Backing directory → prefix of its datasets' names.
     pub prefixes: BTreeMap<String, String>,
     /// The budget that was chosen at the first start, where none was given.
     pub default_budget_bytes: Option<u64>,
+    /// What was remembered is lost.
+    #[serde(skip)]
+    damaged: bool,
+    /// First components of the names of datasets whose backing directory is not remembered.
+    #[serde(skip)]
+    taken: BTreeSet<String>,
 }
 
 impl CacheState {
-    /// What the cache at `root` remembers; nothing for a new one.
-    pub fn read(root: &Path) -> Result<CacheState> {
-        let path = root.join(OWN_DIR).join(STATE_FILE);
-        match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                let what =
-                    format!("{}: is damaged; remove it if this cache has one backing root", path.display());
-                Error::new(ErrorKind::Corrupt, what).caused_by(error)
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(CacheState::default()),
-            Err(error) => Err(Error::io(path.display().to_string(), error)),
+    /// What the cache on `disk` remembers; nothing for a new one. It is kept in two copies, each with a checksum;
+    /// with both damaged nothing is remembered, and [`CacheState::keep_apart`] is needed.
+    pub fn read<D: Disk>(disk: &D) -> Result<CacheState> {
+        let lost = |error: &Error| {
+            tracing::error!("{error}, nor is its other copy good: this cache starts without what they said");
+            CacheState { damaged: true, ..CacheState::default() }
+        };
+        let text = match read_root_text(disk, STATE_FILE) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(CacheState::default()),
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(lost(&error)),
+            Err(error) => return Err(error),
+        };
+        let parsed = text.strip_prefix(TITLE).and_then(|rest| serde_json::from_str(rest).ok());
+        parsed.map_or_else(
+            || {
+                let path = disk.root().join(OWN_DIR).join(STATE_FILE);
+                let text = format!(
+                    "{} is of another version of zazend; use that one, or empty the cache root",
+                    path.display()
+                );
+                Err(Error::new(ErrorKind::Unsupported, text))
+            },
+            Ok,
+        )
+    }
+
+    /// Where what was remembered is lost: tells the names of the `datasets` that the cache holds. Their backing
+    /// directories are not known any more, so no directory gets a name that one of them may have: their frames are
+    /// never taken for another directory's. They are not read any more, and go when room is needed.
+    pub fn keep_apart<'a>(&mut self, datasets: impl Iterator<Item = &'a str>) {
+        if self.damaged {
+            self.taken = datasets.map(|name| prefix_in(name).to_owned()).collect();
         }
     }
 
-    /// Writes it down, atomically.
-    pub fn write(&self, root: &Path) -> Result<()> {
-        let own = root.join(OWN_DIR);
-        let (path, fresh) = (own.join(STATE_FILE), own.join(format!("{STATE_FILE}.new")));
-        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
-        let written = std::fs::create_dir_all(&own).and_then(|()| std::fs::write(&fresh, text));
-        let placed = written.and_then(|()| std::fs::rename(&fresh, &path));
-        placed.map_err(|error| Error::io(format!("write {}", path.display()), error))
+    /// Writes it down: durably, in two copies.
+    pub fn write<D: Disk>(&self, disk: &D) -> Result<()> {
+        let json = serde_json::to_string_pretty(self).unwrap_or_default();
+        write_root_text(disk, STATE_FILE, &format!("{TITLE}{json}\n"))
     }
 
     /// The prefix of `directory`'s datasets, chosen now if it has none yet.
@@ -58,7 +87,8 @@ impl CacheState {
         if let Some(prefix) = self.prefixes.get(directory) {
             return prefix.clone();
         }
-        let taken = |name: &str| self.prefixes.values().any(|prefix| prefix == name);
+        let taken =
+            |name: &str| self.taken.contains(name) || self.prefixes.values().any(|prefix| prefix == name);
         let last = directory.rsplit('/').next().filter(|last| !last.is_empty()).unwrap_or("root");
         let candidates = (1..).map(|n| if n == 1 { format!("@{last}") } else { format!("@{last}-{n}") });
         let fresh = std::iter::once(String::new()).chain(candidates).find(|name| !taken(name));
@@ -68,26 +98,60 @@ impl CacheState {
     }
 }
 
+/// The prefix that a dataset's name may have.
+fn prefix_in(dataset: &str) -> &str {
+    dataset.split('/').next().filter(|first| first.starts_with('@')).unwrap_or("")
+}
+
 /// One backing store under the directory that users spell.
 pub struct BackingRoot {
     /// Absolute directory as users spell it, without a trailing slash.
     pub directory: String,
     /// Prefix of its datasets' names in the cache.
     pub prefix: RelPath,
-    /// The store.
-    pub backing: GuardedBacking,
+    /// The store, as the daemon itself sees it.
+    pub backing: Arc<GuardedBacking>,
+    views: Mutex<Views>,
+}
+
+/// The store as other users see it: one view for each, however many ask.
+#[derive(Default)]
+struct Views {
+    all: HashMap<Arc<Identity>, Weak<GuardedBacking>>,
+    /// The views used last.
+    warm: VecDeque<Arc<GuardedBacking>>,
 }
 
 impl BackingRoot {
     /// The store that `spec` names, with the prefix that the cache gave it.
     pub fn new(spec: &BackingSpec, prefix: &str) -> Result<BackingRoot> {
-        let backing: Box<dyn Backing> = match &spec.server {
-            Some(server) => Box::new(ServedBacking::connect(server)?),
-            None => Box::new(DirectoryBacking::new(&spec.directory)?),
+        let backing: Arc<dyn Backing> = match &spec.server {
+            Some(server) => Arc::new(ServedBacking::connect(server)?),
+            None => Arc::new(DirectoryBacking::new(&spec.directory)?),
         };
         let prefix =
             RelPath::new(prefix).map_err(|error| error.within(format!("backing {}", spec.directory)))?;
-        Ok(BackingRoot { directory: spec.directory.clone(), prefix, backing: GuardedBacking::new(backing) })
+        let backing = Arc::new(GuardedBacking::new(backing));
+        Ok(BackingRoot { directory: spec.directory.clone(), prefix, backing, views: Mutex::default() })
+    }
+
+    /// The store as `viewer` sees it.
+    pub fn seen_by(&self, viewer: &Viewer) -> Result<Arc<GuardedBacking>> {
+        let Viewer::Other(identity) = viewer else { return Ok(self.backing.clone()) };
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let view = match views.all.get(identity).and_then(Weak::upgrade) {
+            Some(view) => view,
+            None => {
+                let view = Arc::new(self.backing.view(&identity.credentials())?);
+                views.all.retain(|_, view| view.strong_count() > 0);
+                views.all.insert(identity.clone(), Arc::downgrade(&view));
+                view
+            }
+        };
+        views.warm.retain(|warm| !Arc::ptr_eq(warm, &view));
+        views.warm.push_front(view.clone());
+        views.warm.truncate(WARM_MAX);
+        Ok(view)
     }
 
     /// `path` beneath this root, as users spell it.
@@ -187,6 +251,7 @@ impl BackingRoots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zazen_env::SimDisk;
 
     fn roots(directories: &[&str], state: &mut CacheState) -> BackingRoots {
         let specs = directories.iter().map(|d| BackingSpec { directory: (*d).into(), server: None });
@@ -222,15 +287,69 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cache_remembers_is_written_and_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut state = CacheState::read(dir.path()).unwrap();
+    fn what_a_cache_remembers_survives_damage_of_one_copy() {
+        let disk = SimDisk::new(1, 1 << 20);
+        let mut state = CacheState::read(&disk).unwrap();
         state.prefix("/a");
+        state.prefix("/b");
         state.default_budget_bytes = Some(7);
-        state.write(dir.path()).unwrap();
-        let again = CacheState::read(dir.path()).unwrap();
-        assert_eq!((again.prefixes.len(), again.default_budget_bytes), (1, Some(7)));
-        std::fs::write(dir.path().join(OWN_DIR).join(STATE_FILE), "{").unwrap();
-        assert_eq!(CacheState::read(dir.path()).unwrap_err().kind(), ErrorKind::Corrupt);
+        state.write(&disk).unwrap();
+        assert_eq!(CacheState::read(&disk).unwrap(), state);
+        for copy in [".zazen/zazend", ".zazen/zazend.copy"] {
+            let bytes = disk.files().iter().find(|file| file.0 == copy).unwrap().1;
+            for bit in 0..bytes * 8 {
+                let damaged = disk.fork(2);
+                damaged.tamper(copy, |bytes| bytes[bit as usize / 8] ^= 1 << (bit % 8));
+                assert_eq!(CacheState::read(&damaged).unwrap(), state, "bit {bit} of {copy}");
+            }
+            for cut in 0..bytes {
+                let damaged = disk.fork(2);
+                damaged.tamper(copy, |bytes| bytes.truncate(cut as usize));
+                assert_eq!(CacheState::read(&damaged).unwrap(), state, "{copy} cut to {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_both_copies_damaged_no_directory_gets_the_name_of_a_cached_dataset() {
+        let disk = SimDisk::new(1, 1 << 20);
+        let mut state = CacheState::default();
+        for directory in ["/a/scratch", "/b/scratch", "/c/scratch"] {
+            state.prefix(directory);
+        }
+        state.write(&disk).unwrap();
+        for copy in [".zazen/zazend", ".zazen/zazend.copy"] {
+            disk.tamper(copy, |bytes| bytes[3] ^= 1);
+        }
+        let mut lost = CacheState::read(&disk).unwrap();
+        lost.keep_apart(["sim1", "@scratch-2/sim1"].into_iter());
+        assert_eq!(lost.prefix("/b/scratch"), "@scratch");
+        assert_eq!(lost.prefix("/a/scratch"), "@scratch-3");
+        lost.write(&disk).unwrap();
+        assert_eq!(CacheState::read(&disk).unwrap().prefixes, lost.prefixes);
+        // A cache that holds nothing has nothing to mix up.
+        disk.tamper(".zazen/zazend", Vec::clear);
+        disk.tamper(".zazen/zazend.copy", Vec::clear);
+        let mut lost = CacheState::read(&disk).unwrap();
+        lost.keep_apart(std::iter::empty());
+        assert_eq!(lost.prefix("/b/scratch"), "");
+    }
+
+    #[test]
+    fn what_a_cache_remembers_is_the_old_or_the_new_after_any_crash() {
+        let (mut old, mut new) = (CacheState::default(), CacheState::default());
+        old.prefix("/a");
+        new.prefix("/a");
+        new.prefix("/b");
+        for step in 1..24 {
+            for seed in 0..10 {
+                let disk = SimDisk::new(seed, 1 << 20);
+                old.write(&disk).unwrap();
+                disk.crash_at(disk.steps() + step);
+                let ended = new.write(&disk).is_ok();
+                let found = CacheState::read(&disk.power_fail()).unwrap();
+                assert!(found == new || found == old && !ended, "step {step}, seed {seed}: {found:?}");
+            }
+        }
     }
 }

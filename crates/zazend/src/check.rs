@@ -5,9 +5,11 @@
 use crate::admission::disk_kind;
 use crate::backing_roots::{BackingRoots, CacheState};
 use crate::byte_size::show;
-use crate::config::{Args, Config, Validate};
+use crate::config::{Args, Config, Validate, check_budget};
 use crate::daemon::{disk_space, space_limits};
+use crate::placement::check_placement;
 use crate::service_plugins;
+use crate::viewer::Powers;
 use std::fmt::Write;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -15,6 +17,7 @@ use std::path::{Path, PathBuf};
 use zazen_backing::Backing;
 use zazen_call::ClusterKey;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_env::RealDisk;
 
 /// The longest socket path that the kernel takes, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -51,6 +54,7 @@ pub fn check(args: &Args) -> Report {
         }
     };
     report.add("name", Ok(config.name.clone()));
+    report.add("users", Ok(Powers::of_this_process().describe()));
     report.add("cache", check_cache(&config));
     check_backing(&config, &mut report);
     report.add("socket", check_socket(&config.socket));
@@ -87,6 +91,9 @@ fn nearest(path: &Path) -> PathBuf {
 
 fn check_cache(config: &Config) -> Result<String> {
     let cache = &config.cache;
+    RealDisk::check_root(cache)?;
+    check_budget(config)?;
+    check_placement(config)?;
     let place = nearest(cache);
     if !place.is_dir() {
         return Err(Error::new(ErrorKind::Config, format!("{} is not a directory", place.display())));
@@ -103,7 +110,7 @@ fn check_cache(config: &Config) -> Result<String> {
             error,
         )
     })?;
-    let mut state = CacheState::read(cache)?;
+    let mut state = remembered(cache)?;
     let (free, capacity) = disk_space(&place)?;
     let limits = space_limits(config, free, capacity, &mut state);
     if limits.budget_bytes > capacity {
@@ -127,8 +134,13 @@ fn check_cache(config: &Config) -> Result<String> {
     ))
 }
 
+/// What the cache at `root` remembers, without making the root.
+fn remembered(root: &Path) -> Result<CacheState> {
+    if root.is_dir() { CacheState::read(&RealDisk::new(root)?) } else { Ok(CacheState::default()) }
+}
+
 fn check_backing(config: &Config, report: &mut Report) {
-    let mut state = CacheState::read(&config.cache).unwrap_or_default();
+    let mut state = remembered(&config.cache).unwrap_or_default();
     let roots = match BackingRoots::new(&config.backing, &mut state) {
         Ok(roots) => roots,
         Err(error) => return report.add("backing", Err(error)),

@@ -18,6 +18,9 @@ pub const DEFAULT_FETCHERS: usize = 8;
 /// Share of the file system's free space that the budget takes where none is given.
 pub const DEFAULT_BUDGET_PERCENT: u64 = 80;
 
+/// The smallest budget that does anything.
+pub const BUDGET_BYTES_MIN: u64 = 1 << 20;
+
 const EXAMPLES: &str = "\
 Examples:
   zazend --cache /ssd/zazen --backing /lustre
@@ -29,7 +32,7 @@ ZAZEN_LOG sets what is logged: error, warn, info (default), debug.";
 /// zazend: keeps frames of scientific data on this node's disk and hands them to the programs that compute here.
 ///
 /// Run one per node. Flags win over the file given with --config. SIGTERM drains and stops, a second one stops at
-/// once; SIGUSR1 writes the whole state to the log (or to --dump-file).
+/// once; SIGUSR1 writes the whole state to the log (or to --dump-file); SIGHUP is ignored with a line in the log.
 #[derive(Parser, Clone, Debug, Default)]
 #[command(name = "zazend", version, max_term_width = 110, after_help = EXAMPLES)]
 pub struct Args {
@@ -44,10 +47,10 @@ pub struct Args {
     #[arg(long, value_name = "HOST[:PORT]")]
     pub listen: Option<String>,
     /// Unix socket for this node's programs [default: $ZAZEN_SOCKET, /run/zazen/zazend.sock as root, else
-    /// $XDG_RUNTIME_DIR/zazen/zazend.sock or /tmp/zazen-UID/zazend.sock]
+    /// $XDG_RUNTIME_DIR/zazen/zazend.sock or ~/.zazen/zazend-HOST.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Cluster key file, the same on all nodes (`zazen key new` makes one)
+    /// Cluster key file, the same on all nodes (`zazen key new FILE` makes one)
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY")]
     pub key: Option<PathBuf>,
     /// Bytes that the cache may use, such as 200G [default: 80 % of what is free at the first start]
@@ -206,7 +209,7 @@ impl Config {
         let (listen, key) = (args.listen.clone().or(file.listen), args.key.clone().or(file.key));
         if listen.is_some() && key.is_none() {
             return Err(refuse(
-                "listen is set but no cluster key: give --key FILE (`zazen key new` makes one; the same on all nodes)",
+                "listen is set but no cluster key: give --key FILE (`zazen key new FILE` makes one; the same on all nodes)",
             ));
         }
         let size = |name: &str, flag: &Option<String>, key: Option<String>| {
@@ -219,8 +222,10 @@ impl Config {
         }));
         Ok(Config {
             listen: listen.map(|listen| with_port("listen", &listen)).transpose()?,
-            socket: absolute("socket", args.socket.clone().or(file.socket))?
-                .unwrap_or_else(zazen_env::socket_path::default_socket_path),
+            socket: match absolute("socket", args.socket.clone().or(file.socket))? {
+                Some(socket) => socket,
+                None => zazen_env::socket_path::daemon_socket_path()?,
+            },
             key: absolute("key", key)?,
             budget_bytes: size("budget", &args.budget, file.budget)?,
             free_floor_bytes: size("free_floor", &args.free_floor, file.free_floor)?,
@@ -331,6 +336,20 @@ fn bounded(name: &str, value: Option<usize>, default: usize, max: usize) -> Resu
     match value.unwrap_or(default) {
         value if (1..=max).contains(&value) => Ok(value),
         value => Err(refuse(format!("{name} {value}: give a number from 1 to {max}"))),
+    }
+}
+
+/// Refuses a budget that a person can only have given by mistake.
+pub fn check_budget(config: &Config) -> Result<()> {
+    match config.budget_bytes {
+        None | Some(BUDGET_BYTES_MIN..) => Ok(()),
+        Some(bytes) => Err(refuse(format!(
+            "budget: {} holds next to nothing, for logs count too; give at least {}, or leave it out for {} % of the \
+             free space",
+            byte_size::show(bytes),
+            byte_size::show(BUDGET_BYTES_MIN),
+            DEFAULT_BUDGET_PERCENT
+        ))),
     }
 }
 

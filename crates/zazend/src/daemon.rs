@@ -9,10 +9,12 @@ use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::node::Node;
+use crate::placement::check_placement;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
 use crate::session::Sessions;
+use crate::viewer::{Powers, Seen};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -23,7 +25,7 @@ use zazen_backing::Backing;
 use zazen_call::{ClusterKey, Server, ServerLimits};
 use zazen_core::limits::{NEXT_TURN_SUFFIX, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
-use zazen_env::{Disk, RealDisk};
+use zazen_env::{Disk, RealDisk, identity};
 use zazen_plugins::Plugins;
 use zazen_store::{Store, StoreConfig};
 
@@ -63,16 +65,23 @@ impl Daemon {
     /// A backing store that doesn't answer is warned of, not an error: the cache can be served without it.
     pub fn start(config: Config) -> Result<Daemon> {
         let started = Instant::now();
+        check_placement(&config)?;
         let key = config.key.as_deref().map(ClusterKey::from_file).transpose()?;
         raise_descriptor_limit();
+        let powers = Powers::of_this_process();
+        if powers.others {
+            // Its threads act for users; none of them shall look into it.
+            identity::forbid_inspection()?;
+        }
         let disk = RealDisk::new(&config.cache)?;
         let cache_root = disk.root().to_path_buf();
-        let mut state = CacheState::read(&cache_root)?;
+        let mut state = CacheState::read(&disk)?;
         let (free, capacity) = disk_space(&cache_root)?;
         let limits = space_limits(&config, free, capacity, &mut state);
-        let roots = BackingRoots::new(&config.backing, &mut state)?;
         let (store, recovered) = Store::open(disk, limits)?;
-        state.write(&cache_root)?;
+        state.keep_apart(store.datasets().iter().map(|dataset| dataset.dataset.as_str()));
+        let roots = BackingRoots::new(&config.backing, &mut state)?;
+        store.keep_beside(|disk| state.write(disk))?;
         if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
             tracing::info!(
                 "recovered {}: {} frames of {} datasets kept, {} frames dropped, {} log bytes cut, {} unfinished \
@@ -95,7 +104,8 @@ impl Daemon {
             sessions: Sessions::default(),
             readers,
             cache_root: cache_root.to_string_lossy().into_owned(),
-            uid: rustix::process::geteuid().as_raw(),
+            powers,
+            seen: Seen::default(),
             started,
             draining: false.into(),
             server: OnceLock::new(),
@@ -111,7 +121,11 @@ impl Daemon {
 
     fn serve(node: Arc<Node>, key: Option<ClusterKey>) -> Result<Daemon> {
         let config = &node.config;
-        let limits = ServerLimits { connections_max: config.connections_max, stall_timeout: STALL_TIMEOUT };
+        let limits = ServerLimits {
+            connections_max: config.connections_max,
+            stall_timeout: STALL_TIMEOUT,
+            ..ServerLimits::default()
+        };
         make_socket_folder(&config.socket)?;
         let plugins = Plugins::start(&config.plugins, &service_plugins::host_options(config))?;
         node.plugins.get_or_init(|| Arc::downgrade(&plugins));
@@ -165,7 +179,7 @@ impl Daemon {
             })
             .collect();
         format!(
-            "zazend {} on {}: cache {} ({} of {} used, {} readers), backing {}, socket {}, listens to {listen}{metrics}",
+            "zazend {} on {}: cache {} ({} of {} used, {} readers), backing {}, socket {}, listens to {listen}{metrics}, {}",
             env!("CARGO_PKG_VERSION"),
             node.config.name,
             node.cache_root,
@@ -174,6 +188,7 @@ impl Daemon {
             node.readers,
             backing.join(", "),
             node.config.socket.display(),
+            node.powers.describe(),
         )
     }
 
@@ -223,6 +238,17 @@ fn make_socket_folder(socket: &Path) -> Result<()> {
             ),
         ));
     }
+    if meta.mode() & 0o002 != 0 && meta.mode() & 0o1000 == 0 {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "everybody can write to the socket's folder {} (mode {:03o}) and could replace the socket; run `chmod o-w` \
+                 on it, or choose another --socket",
+                folder.display(),
+                meta.mode() & 0o777
+            ),
+        ));
+    }
     Ok(())
 }
 
@@ -243,18 +269,24 @@ fn offer_turns(socket: &Path, wanted: bool) -> Result<()> {
 }
 
 fn offer_lock(socket: &Path, suffix: &str, wanted: bool) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let mut path = socket.as_os_str().to_owned();
     path.push(suffix);
     let path = PathBuf::from(path);
-    let done = match wanted {
-        // Readable by everyone: a lock needs no more.
-        true => std::fs::File::create(&path)
-            .and_then(|file| file.set_permissions(std::fs::Permissions::from_mode(0o644))),
-        false => match std::fs::remove_file(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            other => other,
-        },
+    // Made anew each time: in a folder where others may make files, what is there may be a link, or somebody's own.
+    let removed = match std::fs::remove_file(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
     };
-    done.map_err(|error| Error::io(format!("lock file for readers {}", path.display()), error))
+    let made = removed.and_then(|()| match wanted {
+        // Readable by everyone: a lock needs no more.
+        true => std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|file| file.set_permissions(std::fs::Permissions::from_mode(0o644))),
+        false => Ok(()),
+    });
+    made.map_err(|error| Error::io(format!("lock file for readers {}", path.display()), error))
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use zazen_core::{Error, Result};
-use zazend::config::{Args, Config};
+use zazend::config::{Args, Config, check_budget};
 use zazend::signals::StopSignals;
 use zazend::{Daemon, check};
 
@@ -45,6 +45,7 @@ fn start_log() {
 
 fn run(args: &Args) -> Result<()> {
     let config = Config::assemble(args)?;
+    check_budget(&config)?;
     let (tell_node, node_later) = mpsc::channel();
     let signals = StopSignals::catch(node_later)?;
     let (ready_fd, ready_file) = (config.ready_fd, config.ready_file.clone());

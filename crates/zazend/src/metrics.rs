@@ -1,5 +1,6 @@
 //! The Prometheus page: every counter of the daemon and the store, read at each scrape.
 
+use crate::http::{Page, Responder};
 use crate::node::Node;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -14,7 +15,7 @@ use zazen_plugins::PluginReport;
 
 /// A running metrics page; it ends when dropped.
 pub struct MetricsPage {
-    server: Arc<tiny_http::Server>,
+    _responder: Responder,
     /// Where it is.
     pub addr: SocketAddr,
 }
@@ -22,49 +23,22 @@ pub struct MetricsPage {
 impl MetricsPage {
     /// Serves `node`'s metrics at `http://addr/metrics`.
     pub fn serve(addr: &str, node: &Arc<Node>) -> Result<MetricsPage> {
-        let refuse = |why: String| {
-            Error::new(
-                ErrorKind::Config,
-                format!("metrics at {addr}: {why}; choose another --metrics address"),
-            )
-        };
-        let server = tiny_http::Server::http(addr).map_err(|error| refuse(error.to_string()))?;
-        let bound = server.server_addr().to_ip().ok_or_else(|| refuse("is no TCP address".into()))?;
-        let server = Arc::new(server);
         let mut registry = Registry::with_prefix("zazen");
         registry.register_collector(Box::new(NodeCollector(Arc::downgrade(node))));
-        let ours = server.clone();
-        std::thread::Builder::new()
-            .name("metrics".into())
-            .spawn(move || answer_all(&ours, &registry))
-            .map_err(|error| Error::io("start the metrics thread", error))?;
-        Ok(MetricsPage { server, addr: bound })
-    }
-}
-
-impl Drop for MetricsPage {
-    fn drop(&mut self) {
-        self.server.unblock();
-    }
-}
-
-fn answer_all(server: &tiny_http::Server, registry: &Registry) {
-    // `recv` fails once `unblock` was called.
-    while let Ok(request) = server.recv() {
-        let response = match request.url() {
-            "/metrics" | "/" => tiny_http::Response::from_string(page(registry)).with_header(content_type()),
-            _ => tiny_http::Response::from_string("the metrics are at /metrics\n").with_status_code(404),
+        let answer = move |path: &str| match path {
+            "/metrics" | "/" => Some(Page { content_type: CONTENT_TYPE, text: page(&registry) }),
+            _ => None,
         };
-        // The scraper may have gone.
-        request.respond(response).ok();
+        let responder = Responder::serve(addr, Box::new(answer)).map_err(|error| {
+            let why = format!("metrics at {addr}: {error}; choose another --metrics address");
+            Error::new(ErrorKind::Config, why)
+        })?;
+        let addr = responder.addr;
+        Ok(MetricsPage { _responder: responder, addr })
     }
 }
 
-fn content_type() -> tiny_http::Header {
-    let text = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let header = tiny_http::Header::from_bytes("Content-Type", text);
-    header.unwrap_or_else(|()| unreachable!("a constant ASCII header is well formed"))
-}
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The page's text.
 fn page(registry: &Registry) -> String {

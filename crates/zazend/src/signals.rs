@@ -1,7 +1,8 @@
-//! SIGTERM and SIGINT stop the daemon in order, a second one at once; SIGUSR1 asks for the state.
+//! SIGTERM and SIGINT stop the daemon in order, a second one at once; SIGUSR1 asks for the state; SIGHUP changes
+//! nothing and says so.
 
 use crate::node::Node;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::sync::{Arc, mpsc};
 use zazen_core::{Error, Result};
@@ -14,8 +15,8 @@ pub struct StopSignals {
 impl StopSignals {
     /// Catches signals. Call it before anything that a signal should not interrupt.
     pub fn catch(node_later: mpsc::Receiver<Arc<Node>>) -> Result<StopSignals> {
-        let mut signals =
-            Signals::new([SIGTERM, SIGINT, SIGUSR1]).map_err(|error| Error::io("catch signals", error))?;
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
+            .map_err(|error| Error::io("catch signals", error))?;
         let (tell, stop) = mpsc::channel();
         std::thread::Builder::new()
             .name("signals".into())
@@ -25,6 +26,10 @@ impl StopSignals {
                 for signal in signals.forever() {
                     node = node.or_else(|| node_later.try_recv().ok());
                     match signal {
+                        SIGHUP => tracing::warn!(
+                            "SIGHUP: ignored; settings and the key are read at the start only: restart zazend (SIGTERM, \
+                             then start it) to change them"
+                        ),
                         SIGUSR1 => node.iter().for_each(|node| write_dump(node)),
                         signal if stopping => std::process::exit(128 + signal),
                         signal => {

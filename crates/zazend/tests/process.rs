@@ -212,6 +212,45 @@ fn a_second_signal_stops_at_once() {
 }
 
 #[test]
+fn sighup_changes_nothing_and_says_so() {
+    let site = Site::default();
+    let process = Process::start(&mut command(&site));
+    process.signal(rustix::process::Signal::HUP);
+    assert_eq!(site.client().status()["pid"], process.ready["pid"]);
+    process.signal(rustix::process::Signal::TERM);
+    let (status, log) = process.end();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("SIGHUP: ignored") && log.contains("restart zazend"), "{log}");
+}
+
+#[test]
+fn a_cache_in_a_backing_store_and_a_tiny_budget_are_refused_by_check_and_start() {
+    let site = Site::default();
+    let inside = site.backing.join("cache");
+    let small = ["--budget", "1K"].map(std::ffi::OsStr::new);
+    let within = ["--cache".as_ref(), inside.as_os_str()];
+    let around = ["--cache".as_ref(), site.dir.path().as_os_str()];
+    for (flags, why) in [
+        (small, "holds next to nothing"),
+        (within, "lies within the backing store"),
+        (around, "holds the backing store"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zazend"));
+        command.env("ZAZEN_SOCKET", &site.socket).arg("--backing").arg(&site.backing).args(flags);
+        if flags[0] != "--cache" {
+            command.arg("--cache").arg(&site.cache);
+        }
+        let started = command.output().unwrap();
+        let said = String::from_utf8(started.stderr).unwrap();
+        assert!(started.status.code() == Some(1) && said.contains(why), "{said}");
+        let checked = command.arg("--check").output().unwrap();
+        let said = String::from_utf8(checked.stdout).unwrap();
+        assert!(checked.status.code() == Some(1) && said.contains(why), "{said}");
+        assert!(!inside.exists() && !site.dir.path().join(".zazen").exists(), "nothing is made");
+    }
+}
+
+#[test]
 fn a_second_daemon_on_the_cache_or_the_socket_is_refused() {
     let site = Site::default();
     let process = Process::start(&mut command(&site));
@@ -254,8 +293,10 @@ fn check_tells_what_a_start_would_do() {
         with(&["--budget", "1M", "--free-floor", "1K", "--listen", "127.0.0.1:0", "--key", &key]);
     assert!(good, "{said}");
     let kind = zazend::admission::disk_kind(site.dir.path());
+    let users = zazend::viewer::Powers::of_this_process().describe();
     let expected = format!(
         "ok: name: testnode\n\
+         ok: users: {users}\n\
          ok: cache: DIR/cache (would be made): budget 1.0 MiB, floor 1.0 KiB of free space, {kind}, 4 readers\n\
          ok: backing DIR/backing: 1 entries by directory DIR/backing\n\
          ok: socket: DIR/run/s\n\
@@ -310,7 +351,7 @@ fn check_names_what_is_wrong() {
     );
     wrong_more(
         &["--listen", "127.0.0.1"],
-        "error: settings: listen is set but no cluster key: give --key FILE (`zazen key new` makes one; the same on all nodes)",
+        "error: settings: listen is set but no cluster key: give --key FILE (`zazen key new FILE` makes one; the same on all nodes)",
     );
     wrong_more(
         &["--budget", "lots"],

@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -42,11 +43,38 @@ def program(name: str) -> str:
     return found
 
 
+def _check_owner(path: Path) -> None:
+    """Raises PermissionError if others could change what lies at `path`, or put another folder in its place."""
+    uid = os.geteuid()
+    trusted_gid = os.getegid() if uid else 0
+    for at in [path, *path.parents]:
+        found = at.lstat()
+        others = found.st_mode & stat.S_IWOTH or (
+            found.st_mode & stat.S_IWGRP and found.st_gid != trusted_gid
+        )
+        # In a sticky folder others can add names, not replace ours; what we put files into is no such folder.
+        if found.st_uid not in (0, uid) or (others and (at == path or not found.st_mode & stat.S_ISVTX)):
+            raise PermissionError(
+                f"folder {path}: {at} belongs to user {found.st_uid} and has mode {found.st_mode & 0o7777:04o}, so "
+                "others could replace the daemons' key and sockets; choose a folder of your own"
+            )
+
+
+def _write_new(path: Path, text: str, mode: int = 0o644) -> None:
+    """Puts a new file in the place of what is there; a link is replaced, not followed."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with open(descriptor, "w") as file:
+        file.write(text)
+    fresh.replace(path)
+
+
 class Cluster:
     """Daemons on this machine, one per node, over one backing directory; a context manager.
 
-    ``folder`` must be writable and its path short (sockets live in it); ``arguments`` go to every daemon. Not
-    for several threads.
+    ``folder`` must be writable by nobody else and its path short (sockets live in it); ``arguments`` go to every
+    daemon. Not for several threads. Raises PermissionError where others could change what is in the folder.
     """
 
     def __init__(
@@ -58,11 +86,11 @@ class Cluster:
     ) -> None:
         self.folder = Path(folder)
         self.backing = Path(backing)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _check_owner(self.folder.resolve())
         self._arguments = [str(argument) for argument in arguments]
         key = self.folder / "key"
-        key.touch(mode=0o600)
-        key.write_text(secrets.token_hex(32))
+        _write_new(key, secrets.token_hex(32), 0o600)
         #: The cluster key file.
         self.key = str(key)
         #: Each node's socket.
@@ -98,7 +126,8 @@ class Cluster:
         ]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
         log = self.log(node)
-        with open(log, "ab") as out:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(log, flags, 0o644), "ab") as out:
             daemon = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
             )
@@ -174,7 +203,7 @@ class Cluster:
             {"name": name, "socket": socket, "addr": address}
             for name, socket, address in zip(names, self.sockets, self._addresses, strict=True)
         ]
-        (self.folder / "testbed.json").write_text(json.dumps({"version": 1, "nodes": nodes, "backing": None}))
+        _write_new(self.folder / "testbed.json", json.dumps({"version": 1, "nodes": nodes, "backing": None}))
         return self
 
     def __exit__(

@@ -1,7 +1,7 @@
 //! `zazen datasets`: what is cached, summed over the nodes.
 
 use crate::output::{self, Table, human_bytes};
-use crate::target::Targets;
+use crate::target::{self, Done, Missed, Targets};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,17 +28,17 @@ struct Sum {
     nodes: Vec<String>,
 }
 
-pub(crate) fn run(arguments: &Datasets) -> Result<()> {
+pub(crate) fn run(arguments: &Datasets) -> Result<Done> {
     let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
     let answers = arguments.targets.each(|node, remote| Ok((node.name.clone(), remote.datasets()?)))?;
-    for (_, (name, text)) in answers {
+    for (_, (name, text)) in answers.given {
         add(&mut sums, &name, &text)?;
     }
     match arguments.json {
-        true => output::json(&as_json(&sums)),
+        true => output::json(&as_json(&sums, &answers.missed)),
         false => output::print(&as_table(&sums)),
     }
-    Ok(())
+    Ok(target::judge(&answers.missed, "what they hold is not in this list"))
 }
 
 fn add(sums: &mut BTreeMap<String, Sum>, node: &str, text: &str) -> Result<()> {
@@ -59,7 +59,7 @@ fn add(sums: &mut BTreeMap<String, Sum>, node: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn as_json(sums: &BTreeMap<String, Sum>) -> Value {
+fn as_json(sums: &BTreeMap<String, Sum>, missed: &[Missed]) -> Value {
     let rows = sums.iter().map(|(dataset, sum)| {
         json!({
             "dataset": dataset,
@@ -70,7 +70,7 @@ fn as_json(sums: &BTreeMap<String, Sum>) -> Value {
             "nodes": sum.nodes,
         })
     });
-    json!({"datasets": rows.collect::<Vec<_>>()})
+    json!({"datasets": rows.collect::<Vec<_>>(), "missed": target::missed_json(missed)})
 }
 
 fn as_table(sums: &BTreeMap<String, Sum>) -> String {

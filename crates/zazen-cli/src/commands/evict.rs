@@ -2,7 +2,7 @@
 
 use crate::output::{self, human_bytes};
 use crate::parse;
-use crate::target::Targets;
+use crate::target::{self, Done, Missed, Targets};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
@@ -28,17 +28,32 @@ pub(crate) struct Evict {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Evict) -> Result<()> {
+pub(crate) fn run(arguments: &Evict) -> Result<Done> {
+    let mut answers = arguments.targets.open(&arguments.dataset, false)?;
+    let mut refusal = None;
     let mut rows = Vec::new();
     let (mut frames, mut bytes) = (0, 0);
-    for mut node in arguments.targets.open(&arguments.dataset, false)? {
-        let evicted = node.remote.evict(node.info.handle, arguments.frames.clone())?;
-        frames += evicted.frames;
-        bytes += evicted.bytes;
-        rows.push(json!({"node": node.name, "frames": evicted.frames, "bytes": evicted.bytes}));
+    for mut node in answers.given {
+        match node.remote.evict(node.info.handle, arguments.frames.clone()) {
+            Ok(evicted) => {
+                frames += evicted.frames;
+                bytes += evicted.bytes;
+                rows.push(json!({"node": node.name, "frames": evicted.frames, "bytes": evicted.bytes}));
+            }
+            Err(error) if target::is_silence(&error) => answers.missed.push(Missed::new(&node.node, error)),
+            Err(error) => refusal = refusal.or(Some(error.within(format!("node {}", node.name)))),
+        }
+    }
+    if rows.is_empty() && refusal.is_none() {
+        return Err(target::none_answers(answers.missed));
     }
     match arguments.json {
-        true => output::json(&json!({"frames": frames, "bytes": bytes, "nodes": rows})),
+        true => output::json(&json!({
+            "frames": frames,
+            "bytes": bytes,
+            "nodes": rows,
+            "missed": target::missed_json(&answers.missed),
+        })),
         false => {
             let dataset = arguments.dataset.display();
             output::line(format!(
@@ -48,5 +63,8 @@ pub(crate) fn run(arguments: &Evict) -> Result<()> {
             ));
         }
     }
-    Ok(())
+    let command = format!("zazen evict {}", arguments.dataset.display());
+    let what_now = format!("they keep what they hold; {}", target::again(&command, &answers.missed));
+    let done = target::judge(&answers.missed, &what_now);
+    refusal.map_or(Ok(done), Err)
 }

@@ -2,11 +2,15 @@
 
 use crate::output::{self, human_bytes};
 use crate::parse;
-use crate::target::{self, Targets};
+use crate::target::{self, Done, Missed, Node, Targets};
 use clap::Args;
 use serde_json::json;
-use std::path::PathBuf;
-use zazen_client::load::{LoadOptions, LoadReport, load};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use zazen_client::load::{LoadOptions, LoadProgress, LoadReport, load};
+use zazen_client::{NodeState, Target};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
 /// Frames asked for between two steps of the progress bar.
@@ -19,7 +23,8 @@ const NAMED_MAX: usize = 10;
   zazen load /lustre/sim1 --nodes nodes.txt          # spread over all nodes
   zazen load /lustre/sim1 --frames 0-9999 --nodes node1,node2
 
-Frames that some node holds already stay where they are. What a dying node leaves undone, the others do.")]
+Frames that some node holds already stay where they are. What a dying node leaves undone, the others do.
+Ctrl-C: the load ends; what is loaded stays, and the same command goes on from there.")]
 pub(crate) struct Load {
     /// The dataset's directory
     #[arg(value_name = "DATASET")]
@@ -37,8 +42,12 @@ pub(crate) struct Load {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Load) -> Result<()> {
-    let (targets, key) = arguments.targets.targets_and_key()?;
+pub(crate) fn run(arguments: &Load) -> Result<Done> {
+    let nodes = arguments.targets.nodes()?;
+    let key = nodes.iter().find_map(|node| node.key().cloned());
+    let targets = nodes.iter().map(|node| node.target.clone()).collect();
+    let so_far = Arc::new(Mutex::new(LoadProgress::default()));
+    end_on_signal(&arguments.dataset, so_far.clone())?;
     let options = LoadOptions {
         pattern: arguments.pattern.clone(),
         set: arguments.frames.clone(),
@@ -49,12 +58,17 @@ pub(crate) fn run(arguments: &Load) -> Result<()> {
     let outcome = load(&target::dataset_path(&arguments.dataset)?, &options, &mut |progress| {
         bar.set_length(progress.frames_total);
         bar.set_position(progress.frames_done);
+        *so_far.lock().unwrap_or_else(PoisonError::into_inner) = *progress;
     });
     bar.finish_and_clear();
-    let report = outcome?;
-    arguments.tell(&report);
+    let mut report = outcome?;
+    let missed: Vec<Missed> =
+        report.dead.drain(..).map(|(target, error)| missed_of(&nodes, &target, error)).collect();
+    arguments.tell(&report, &missed);
+    let done =
+        target::judge(&missed, "the others loaded what they would have; they hold no part of this dataset");
     if report.failed == 0 {
-        return Ok(());
+        return Ok(done);
     }
     Err(Error::new(
         ErrorKind::Unavailable,
@@ -67,13 +81,34 @@ pub(crate) fn run(arguments: &Load) -> Result<()> {
     ))
 }
 
+fn missed_of(nodes: &[Node], target: &Target, error: Error) -> Missed {
+    let name = nodes.iter().find(|node| node.target == *target).map(|node| node.name.clone());
+    Missed { node: name.unwrap_or_else(|| target.to_string()), state: NodeState::of(target, &error), error }
+}
+
+/// From now on SIGINT and SIGTERM end this process with a word on what goes on. The daemons give up what it asked
+/// them for when its connections close.
+fn end_on_signal(dataset: &Path, so_far: Arc<Mutex<LoadProgress>>) -> Result<()> {
+    let failed = |error| Error::io("handlers for signals", error);
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+    let dataset = dataset.display().to_string();
+    let wait = move || {
+        let Some(signal) = signals.forever().next() else { return };
+        let so_far = *so_far.lock().unwrap_or_else(PoisonError::into_inner);
+        output::note(format!(
+            "{dataset}: load ended by a signal: {} of {} frames dealt with; what is loaded stays. Of the frames asked \
+             for last (at most {STEP_FRAMES} a node) some may still come; nothing else goes on. Load again to go on",
+            so_far.frames_done, so_far.frames_total
+        ));
+        std::process::exit(128 + signal);
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop).map_err(failed)
+}
+
 impl Load {
-    fn tell(&self, report: &LoadReport) {
+    fn tell(&self, report: &LoadReport, missed: &[Missed]) {
         for (frame, error) in report.failures.iter().take(NAMED_MAX) {
             output::note(format!("frame {frame}: {error}"));
-        }
-        for (node, error) in &report.dead {
-            output::note(format!("{node}: {error}; left out"));
         }
         let dataset = self.dataset.display();
         if self.json {
@@ -81,8 +116,6 @@ impl Load {
                 .failures
                 .iter()
                 .map(|(frame, error)| json!({"frame": frame, "why": error.to_string()}));
-            let dead =
-                report.dead.iter().map(|(node, error)| json!({"node": node, "why": error.to_string()}));
             return output::json(&json!({
                 "dataset": self.dataset,
                 "frames": report.frames,
@@ -91,7 +124,7 @@ impl Load {
                 "bytes": report.bytes,
                 "failed": report.failed,
                 "failures": failures.collect::<Vec<_>>(),
-                "dead": dead.collect::<Vec<_>>(),
+                "missed": target::missed_json(missed),
             }));
         }
         output::line(format!(

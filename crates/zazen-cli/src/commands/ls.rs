@@ -3,7 +3,7 @@
 use super::assign::runs_text;
 use crate::output::{self, Table, human_bytes};
 use crate::parse;
-use crate::target::{Opened, Targets};
+use crate::target::{self, Answers, Done, Opened, Targets};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -13,6 +13,8 @@ use zazen_wire::frames::ListRow;
 
 /// Rows asked for at a time.
 const PAGE_ROWS: u32 = 1000;
+/// What a node that was not reached means for a list.
+pub(crate) const UNSEEN: &str = "what they hold is not shown";
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -36,7 +38,7 @@ pub(crate) struct Ls {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Ls) -> Result<()> {
+pub(crate) fn run(arguments: &Ls) -> Result<Done> {
     let nodes = arguments.targets.open(&arguments.dataset, false)?;
     match arguments.long {
         true => arguments.long(nodes),
@@ -45,10 +47,10 @@ pub(crate) fn run(arguments: &Ls) -> Result<()> {
 }
 
 impl Ls {
-    fn summary(&self, nodes: Vec<Opened>) -> Result<()> {
+    fn summary(&self, nodes: Answers<Opened>) -> Result<Done> {
         let mut table = Table::new(&["node", ">native", ">alien", "native frames", "alien frames"]);
         let mut all = Vec::new();
-        for mut node in nodes {
+        for mut node in nodes.given {
             let (begin, end, stride) =
                 self.frames.map_or((0, FRAME_NO_MAX, 1), |r| (r.begin(), r.end(), r.stride()));
             let held = node.remote.query(node.info.handle, begin, end, stride)?;
@@ -69,16 +71,18 @@ impl Ls {
             }));
         }
         match self.json {
-            true => output::json(&json!({"dataset": self.dataset, "nodes": all})),
+            true => output::json(&json!({
+                "dataset": self.dataset, "nodes": all, "missed": target::missed_json(&nodes.missed),
+            })),
             false => output::print(&table.render()),
         }
-        Ok(())
+        Ok(target::judge(&nodes.missed, UNSEEN))
     }
 
-    fn long(&self, nodes: Vec<Opened>) -> Result<()> {
+    fn long(&self, nodes: Answers<Opened>) -> Result<Done> {
         let mut table = Table::new(&[">frame", "node", "origin", ">size", "checksum", "file"]);
         let mut rows = Vec::new();
-        for mut node in nodes {
+        for mut node in nodes.given {
             for_each_row(&mut node, self.frames, |name, row| {
                 rows.push((row.meta.number.get(), row_json(name, row)));
                 if !self.json {
@@ -97,11 +101,13 @@ impl Ls {
         match self.json {
             true => {
                 let rows: Vec<Value> = rows.into_iter().map(|(_, row)| row).collect();
-                output::json(&json!({"dataset": self.dataset, "rows": rows}));
+                output::json(&json!({
+                    "dataset": self.dataset, "rows": rows, "missed": target::missed_json(&nodes.missed),
+                }));
             }
             false => output::print(&table.render()),
         }
-        Ok(())
+        Ok(target::judge(&nodes.missed, UNSEEN))
     }
 }
 

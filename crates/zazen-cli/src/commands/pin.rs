@@ -1,7 +1,7 @@
 //! `zazen pin`: a pinned dataset is never evicted to make room.
 
 use crate::output;
-use crate::target::Targets;
+use crate::target::{self, Done, Missed, Targets};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
@@ -25,19 +25,38 @@ pub(crate) struct Pin {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Pin) -> Result<()> {
-    let mut names = Vec::new();
-    for mut node in arguments.targets.open(&arguments.dataset, false)? {
-        node.remote.pin(node.info.handle, !arguments.off)?;
-        names.push(node.name);
+pub(crate) fn run(arguments: &Pin) -> Result<Done> {
+    let mut answers = arguments.targets.open(&arguments.dataset, false)?;
+    let (mut names, mut refusal) = (Vec::new(), None);
+    for mut node in answers.given {
+        match node.remote.pin(node.info.handle, !arguments.off) {
+            Ok(()) => names.push(node.name),
+            Err(error) if target::is_silence(&error) => answers.missed.push(Missed::new(&node.node, error)),
+            Err(error) => refusal = refusal.or(Some(error.within(format!("node {}", node.name)))),
+        }
+    }
+    if names.is_empty() && refusal.is_none() {
+        return Err(target::none_answers(answers.missed));
     }
     let (pinned, dataset) = (!arguments.off, arguments.dataset.display());
     match arguments.json {
-        true => output::json(&json!({"dataset": arguments.dataset, "pinned": pinned, "nodes": names})),
+        true => output::json(&json!({
+            "dataset": arguments.dataset,
+            "pinned": pinned,
+            "nodes": names,
+            "missed": target::missed_json(&answers.missed),
+        })),
         false => {
             let done = if pinned { "pinned" } else { "unpinned" };
-            output::line(format!("{dataset}: {done} on {}", names.join(", ")));
+            let names = if names.is_empty() { "no node".to_owned() } else { names.join(", ") };
+            output::line(format!("{dataset}: {done} on {names}"));
         }
     }
-    Ok(())
+    let command = format!("zazen pin {}{dataset}", if arguments.off { "--off " } else { "" });
+    let what_now = format!(
+        "a daemon keeps a pin across restarts, but it never heard of this one; {}",
+        target::again(&command, &answers.missed)
+    );
+    let done = target::judge(&answers.missed, &what_now);
+    refusal.map_or(Ok(done), Err)
 }

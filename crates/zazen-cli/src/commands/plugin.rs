@@ -6,6 +6,7 @@ mod runtime;
 mod template;
 
 use crate::output;
+use crate::target::Done;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
@@ -79,15 +80,16 @@ const SDK: [(&str, &str); 8] = sdk![
     "loopback" / "zazen_loopback.c",
 ];
 
-pub(crate) fn run(arguments: &Plugin) -> Result<()> {
+pub(crate) fn run(arguments: &Plugin) -> Result<Done> {
+    let wholly = |()| Done::Wholly;
     match &arguments.action {
-        Action::Generate { header, out, json } => generate(header, out, *json),
+        Action::Generate { header, out, json } => generate(header, out, *json).map(wholly),
         Action::Sdk { folder } => {
             write_sdk(folder)?;
             output::line(format!("headers and runtimes written to {}", folder.display()));
-            Ok(())
+            Ok(Done::Wholly)
         }
-        Action::New { name, dir } => template::make(name, dir.as_deref()),
+        Action::New { name, dir } => template::make(name, dir.as_deref()).map(wholly),
         Action::List(arguments) => arguments.run(),
         Action::Ping(arguments) => arguments.run(),
         Action::Stats(arguments) => arguments.run(),

@@ -1,8 +1,8 @@
 //! `zazen stat`: all that is known of one frame.
 
-use super::ls::{for_each_row, origin, row_json};
+use super::ls::{UNSEEN, for_each_row, origin, row_json};
 use crate::output::{self, Table, human_bytes};
-use crate::target::{self, Opened, Targets};
+use crate::target::{self, Done, Opened, Targets};
 use clap::Args;
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
@@ -31,9 +31,10 @@ pub(crate) struct Stat {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Stat) -> Result<()> {
+pub(crate) fn run(arguments: &Stat) -> Result<Done> {
     let dataset = target::dataset_path(&arguments.dataset)?;
-    let mut nodes = arguments.targets.open(&arguments.dataset, false)?;
+    let answers = arguments.targets.open(&arguments.dataset, false)?;
+    let (mut nodes, missed) = (answers.given, answers.missed);
     let number = arguments.number(&nodes)?;
     let mut copies: Vec<(String, ListRow, &'static str)> = Vec::new();
     for node in &mut nodes {
@@ -48,13 +49,22 @@ pub(crate) fn run(arguments: &Stat) -> Result<()> {
             value["freshness"] = json!(freshness);
             value
         });
-        output::json(&json!({"dataset": dataset, "frame": number, "copies": copies.collect::<Vec<_>>()}));
+        output::json(&json!({
+            "dataset": dataset,
+            "frame": number,
+            "copies": copies.collect::<Vec<_>>(),
+            "missed": target::missed_json(&missed),
+        }));
     } else if copies.is_empty() {
-        output::line(format!("frame {number} of {}: on none of {} nodes", dataset.display(), nodes.len()));
+        output::line(format!(
+            "frame {number} of {}: on none of the {} nodes that answer",
+            dataset.display(),
+            nodes.len()
+        ));
     } else {
         output::print(&as_table(number, &dataset, &copies));
     }
-    Ok(())
+    Ok(target::judge(&missed, UNSEEN))
 }
 
 impl Stat {

@@ -1,20 +1,25 @@
 //! `zazen status`: how the nodes are.
 
 use crate::output::{self, Table, human_bytes};
-use crate::target::{Node, Targets};
+use crate::target::{self, Done, Missed, Node, Targets};
 use clap::Args;
 use serde_json::{Value, json};
+use std::thread::ScopedJoinHandle;
 use zazen_client::cluster::Remote;
+
 use zazen_core::{Error, ErrorKind, Result};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen status                          # this machine's daemon
-  zazen status --nodes nodes.txt        # all nodes; dead ones are shown as dead
-  zazen status --json | jq '.nodes[] | select(.state == \"dead\") | .node'
+  zazen status --nodes nodes.txt        # all nodes; each that does not serve has its word, and why below
+  zazen status --json | jq '.nodes[] | select(.state != \"up\") | .node + \": \" + .remedy'
   zazen status --dump                   # a daemon's whole state as text, for a bug report
 
-Exit code 1 if no node answers.")]
+A node that does not serve is dead (nobody listens there), hangs, is unreachable (its machine does not answer),
+has an unknown name or a wrong key, is untrusted (another user's), busy, draining, or incompatible.
+
+Exit code 1 if no node answers, 3 if some don't.")]
 pub(crate) struct Status {
     #[command(flatten)]
     targets: Targets,
@@ -28,37 +33,66 @@ pub(crate) struct Status {
 
 struct Answer {
     node: Node,
-    status: Result<Value>,
+    status: std::result::Result<Value, Missed>,
 }
 
-pub(crate) fn run(arguments: &Status) -> Result<()> {
+pub(crate) fn run(arguments: &Status) -> Result<Done> {
     let nodes = arguments.targets.nodes()?;
     if arguments.dump {
-        return nodes.iter().try_for_each(dump);
+        return dump_all(&nodes);
     }
     // A dead node costs its whole time limit: all are asked at once.
     let answers: Vec<Answer> = std::thread::scope(|scope| {
         let asked: Vec<_> =
-            nodes.into_iter().map(|node| (node.clone(), scope.spawn(move || ask(&node)))).collect();
-        let gone = || Err(Error::new(ErrorKind::Unavailable, "the thread that asked it ended"));
-        asked
-            .into_iter()
-            .map(|(node, thread)| Answer { node, status: thread.join().unwrap_or_else(|_| gone()) })
-            .collect()
+            nodes.into_iter().map(|node| (node.clone(), scope.spawn(move || look(&node)))).collect();
+        let gone = || Error::new(ErrorKind::Unavailable, "the thread that asked it ended");
+        let end = |(node, thread): (Node, ScopedJoinHandle<'_, _>)| {
+            let status = thread.join().unwrap_or_else(|_| Err(Missed::new(&node, gone())));
+            Answer { node, status }
+        };
+        asked.into_iter().map(end).collect()
     });
     match arguments.json {
         true => output::json(&json!({"nodes": answers.iter().map(as_json).collect::<Vec<_>>()})),
         false => output::print(&as_table(&answers)),
     }
-    if answers.iter().any(|answer| answer.status.is_ok()) {
-        return Ok(());
-    }
     let count = answers.len();
-    match answers.into_iter().find_map(|answer| answer.status.err()) {
-        Some(error) if count == 1 => Err(error),
-        Some(error) => Err(error.within(format!("none of {count} nodes answers; the first one"))),
-        None => Err(Error::new(ErrorKind::Config, "nodes: the list is empty; name at least one")),
+    let missed: Vec<Missed> = answers.into_iter().filter_map(|answer| answer.status.err()).collect();
+    match missed.is_empty() {
+        true => Ok(Done::Wholly),
+        false if missed.len() == count => Err(target::none_answers(missed)),
+        false => {
+            for one in &missed {
+                output::note(format!(
+                    "node {}: {}: {}; {}",
+                    one.node,
+                    one.state,
+                    one.error,
+                    one.state.remedy()
+                ));
+            }
+            Ok(Done::Partly)
+        }
     }
+}
+
+fn dump_all(nodes: &[Node]) -> Result<Done> {
+    let mut missed = Vec::new();
+    for node in nodes {
+        match dump(node) {
+            Err(error) if nodes.len() == 1 => return Err(error),
+            Err(error) => missed.push(Missed::new(node, error)),
+            Ok(()) => {}
+        }
+    }
+    match missed.len() == nodes.len() {
+        true => Err(target::none_answers(missed)),
+        false => Ok(target::judge(&missed, "their state is not shown")),
+    }
+}
+
+fn look(node: &Node) -> std::result::Result<Value, Missed> {
+    ask(node).map_err(|error| Missed::new(node, error))
 }
 
 fn connect(node: &Node) -> Result<Remote> {
@@ -85,8 +119,10 @@ fn as_json(answer: &Answer) -> Value {
         Ok(status) => {
             json!({"node": name(answer), "target": target, "state": state(status), "status": status})
         }
-        Err(error) => {
-            json!({"node": name(answer), "target": target, "state": "dead", "error": error.to_string()})
+        Err(missed) => {
+            let mut value = missed.as_json();
+            value["target"] = json!(target);
+            value
         }
     }
 }
@@ -104,11 +140,14 @@ fn as_table(answers: &[Answer]) -> String {
     let mut table =
         Table::new(&["node", "state", ">native", ">alien", ">used", ">budget", ">hit rate", ">connections"]);
     for answer in answers {
-        let Ok(status) = &answer.status else {
-            let mut cells = vec![name(answer).to_owned(), "dead".to_owned()];
-            cells.resize(8, "-".to_owned());
-            table.row(cells);
-            continue;
+        let status = match &answer.status {
+            Ok(status) => status,
+            Err(missed) => {
+                let mut cells = vec![name(answer).to_owned(), missed.state.to_string()];
+                cells.resize(8, "-".to_owned());
+                table.row(cells);
+                continue;
+            }
         };
         let number = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
         let frames = |key: &str| -> u64 {

@@ -1,11 +1,12 @@
 //! `zazen verify`: reads every cached frame and compares it with its checksum.
 
 use crate::output::{self, human_bytes};
-use crate::target::{Opened, Targets};
+use crate::target::{self, Done, Missed, Node, Opened, Targets};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::path::PathBuf;
+use std::thread::ScopedJoinHandle;
 use zazen_core::{Error, ErrorKind, Result};
 
 /// Frames checked between two steps of the progress bar.
@@ -36,25 +37,46 @@ struct Found {
     bad: Vec<u64>,
 }
 
-pub(crate) fn run(arguments: &Verify) -> Result<()> {
-    let mut nodes = arguments.targets.open(&arguments.dataset, false)?;
+pub(crate) fn run(arguments: &Verify) -> Result<Done> {
+    let answers = arguments.targets.open(&arguments.dataset, false)?;
+    let mut missed = answers.missed;
+    let mut nodes = answers.given;
     let mut total = 0;
     for node in &mut nodes {
         let held = node.remote.query_all(node.info.handle)?;
         total += held.native.len() + held.alien.len();
     }
     let bar = output::bar(total, "verify");
-    let found: Result<Vec<Found>> = std::thread::scope(|scope| {
+    let answers: Vec<(Found, Result<()>, Node)> = std::thread::scope(|scope| {
         // Every node reads its own disk.
-        let threads: Vec<_> = nodes.into_iter().map(|node| scope.spawn(|| verify_node(node, &bar))).collect();
+        let threads: Vec<_> = nodes
+            .into_iter()
+            .map(|node| (node.node.clone(), scope.spawn(|| verify_node(node, &bar))))
+            .collect();
         let gone = || Err(Error::new(ErrorKind::Unavailable, "verify: a thread ended early"));
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| gone())).collect()
+        let end = |(node, thread): (Node, ScopedJoinHandle<'_, _>)| {
+            let (found, outcome) = thread.join().unwrap_or_else(|_| (Found::default(), gone()));
+            (found, outcome, node)
+        };
+        threads.into_iter().map(end).collect()
     });
     bar.finish_and_clear();
-    let found = found?;
-    tell(arguments, &found);
+    let (mut found, mut refusal) = (Vec::new(), None);
+    for (part, outcome, node) in answers {
+        found.push(part);
+        match outcome {
+            Ok(()) => {}
+            Err(error) if target::is_silence(&error) => missed.push(Missed::new(&node, error)),
+            Err(error) => refusal = refusal.or(Some(error.within(format!("node {}", node.name)))),
+        }
+    }
+    tell(arguments, &found, &missed);
+    let done = target::judge(&missed, "not all of what they hold was checked");
+    if let Some(error) = refusal {
+        return Err(error);
+    }
     match found.iter().map(|node| node.bad.len()).sum::<usize>() {
-        0 => Ok(()),
+        0 => Ok(done),
         bad => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
@@ -65,21 +87,25 @@ pub(crate) fn run(arguments: &Verify) -> Result<()> {
     }
 }
 
-fn verify_node(mut node: Opened, bar: &ProgressBar) -> Result<Found> {
+/// What was found, as far as it came, and how it ended.
+fn verify_node(mut node: Opened, bar: &ProgressBar) -> (Found, Result<()>) {
     let mut found = Found { node: node.name.clone(), ..Found::default() };
     let mut from = Some(0);
     while let Some(start) = from {
-        let step = node.remote.verify(node.info.handle, start, STEP_FRAMES)?;
+        let step = match node.remote.verify(node.info.handle, start, STEP_FRAMES) {
+            Ok(step) => step,
+            Err(error) => return (found, Err(error)),
+        };
         found.checked += step.checked;
         found.bytes += step.bytes;
         found.bad.extend(step.bad);
         bar.inc(step.checked);
         from = step.next;
     }
-    Ok(found)
+    (found, Ok(()))
 }
 
-fn tell(arguments: &Verify, found: &[Found]) {
+fn tell(arguments: &Verify, found: &[Found], missed: &[Missed]) {
     let checked: u64 = found.iter().map(|node| node.checked).sum();
     let bytes: u64 = found.iter().map(|node| node.bytes).sum();
     if arguments.json {
@@ -87,9 +113,13 @@ fn tell(arguments: &Verify, found: &[Found]) {
             |node| json!({"node": node.node, "checked": node.checked, "bytes": node.bytes, "bad": node.bad}),
         );
         let nodes: Vec<_> = nodes.collect();
-        return output::json(
-            &json!({"dataset": arguments.dataset, "checked": checked, "bytes": bytes, "nodes": nodes}),
-        );
+        return output::json(&json!({
+            "dataset": arguments.dataset,
+            "checked": checked,
+            "bytes": bytes,
+            "nodes": nodes,
+            "missed": target::missed_json(missed),
+        }));
     }
     for node in found {
         for frame in &node.bad {

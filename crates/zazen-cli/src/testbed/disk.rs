@@ -61,6 +61,23 @@ pub(crate) fn plan(dir: &Path, tag: &str, limits: DiskLimits) -> Result<Disk> {
     })
 }
 
+/// Whether the control groups are those that [`plan`] chooses for `tag`.
+pub(crate) fn must_be_of(disk: &Disk, tag: &str) -> std::result::Result<(), String> {
+    let root = Path::new(if disk.unified { V2 } else { V1 });
+    let processor = disk.processor_group.as_deref().unwrap_or(disk.group.as_path());
+    let counted = [disk.group.as_path(), &Path::new(V1_PROCESSOR).join(tag)].contains(&processor);
+    let numbered = disk.device.bytes().all(|letter| letter.is_ascii_digit() || letter == b':');
+    match disk.group == root.join(tag) && counted && numbered {
+        true => Ok(()),
+        false => Err(format!("its control groups are not those of {tag}")),
+    }
+}
+
+/// Whether a control group of a testbed called `tag` is there.
+pub(crate) fn is_taken(tag: &str) -> bool {
+    [V1, V1_PROCESSOR, V2].iter().any(|root| Path::new(root).join(tag).exists())
+}
+
 /// Makes the control groups of `state`'s hosts.
 pub(crate) fn set_up(state: &State, disk: &Disk) -> Result<()> {
     for root in disk.roots() {

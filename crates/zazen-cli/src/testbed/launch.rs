@@ -1,6 +1,8 @@
 //! Starting a testbed's processes, and finding out that they are ready.
 
-use super::{Host, Process, Role, State, net, place};
+use super::state::NODES_NAME;
+use super::{Folder, Host, Process, Role, State, net, place};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -35,8 +37,9 @@ pub(crate) fn program(name: &str, variable: &str, install: &str) -> Result<PathB
 /// Starts the file server of `state`; its address is known afterwards.
 pub(crate) fn start_server(state: &mut State) -> Result<()> {
     let host = &state.server;
+    let folder = state.folder()?;
     let ready = host.dir.join("address");
-    let _ = std::fs::remove_file(&ready);
+    folder.remove(&format!("{}/address", host.name))?;
     let listen = match host.netns {
         Some(_) => format!("{}:{}", net::ip_address(Role::Server, 0), net::SERVER_PORT),
         None => "127.0.0.1:0".to_owned(),
@@ -48,7 +51,7 @@ pub(crate) fn start_server(state: &mut State) -> Result<()> {
         command.args(["--rate", &rate.to_string()]);
     }
     let log = log_file(host);
-    let process = Process::spawn(place::without_environment(&mut command), &log)?;
+    let process = Process::spawn(place::without_environment(&mut command), open_log(&folder, host)?)?;
     state.server.process = Some(process);
     state.save()?;
     let addr = wait_for("file server", &process, &log, || {
@@ -83,12 +86,14 @@ pub(crate) fn start_node(state: &mut State, index: usize) -> Result<()> {
     if state.trust_copies {
         command.args(["--validate", "never"]);
     }
+    let folder = state.folder()?;
+    folder.make_folder(&host.name)?;
     let ready = host.dir.join("ready");
-    let _ = std::fs::remove_file(&ready);
+    folder.remove(&format!("{}/ready", host.name))?;
     command.arg("--ready-file").arg(&ready);
     let log = log_file(host);
     let what = format!("node {}", host.name);
-    let process = Process::spawn(place::without_environment(&mut command), &log)?;
+    let process = Process::spawn(place::without_environment(&mut command), open_log(&folder, host)?)?;
     state.nodes[index].process = Some(process);
     state.save()?;
     let addr = wait_for(&what, &process, &log, || listening_address(&ready))?;
@@ -103,8 +108,11 @@ pub(crate) fn write_nodes_file(state: &State) -> Result<()> {
         text.push_str(addr);
         text.push('\n');
     }
-    std::fs::write(&state.nodes_file, text)
-        .map_err(|error| Error::io(format!("nodes file {}", state.nodes_file.display()), error))
+    state.folder()?.write(NODES_NAME, &text, 0o644)
+}
+
+fn open_log(folder: &Folder, host: &Host) -> Result<File> {
+    folder.append(&format!("{}/log", host.name))
 }
 
 /// The log of `host`'s process.

@@ -43,6 +43,12 @@ pub(crate) fn check_possible() -> Result<()> {
     Ok(())
 }
 
+/// Whether a network namespace of a testbed called `tag` is there.
+pub(crate) fn is_taken(tag: &str) -> bool {
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    names.into_iter().any(|name| name.file_name().to_string_lossy().starts_with(tag))
+}
+
 /// Builds the network of `state`. What was built before a failure is removed by [`tear_down`].
 pub(crate) fn set_up(state: &State, net: &Net) -> Result<()> {
     for command in set_up_commands(state, net) {

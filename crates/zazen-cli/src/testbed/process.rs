@@ -1,11 +1,11 @@
-//! Processes of a testbed: recorded by pid and start time, so that a pid that the kernel has given to someone
-//! else since is never signalled.
+//! Processes of a testbed: recorded by pid, boot, start time and user, so that a pid that the kernel has given to
+//! someone else since is never signalled.
 
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, Result};
@@ -17,21 +17,20 @@ pub(crate) struct Process {
     pub(crate) pid: i32,
     /// When it started, in clock ticks since boot (`/proc/PID/stat`, field 22).
     pub(crate) start_ticks: u64,
+    /// Whose it is.
+    pub(crate) uid: u32,
+    /// Of the machine's boot (`/proc/sys/kernel/random/boot_id`): ticks begin anew with each.
+    pub(crate) boot: u64,
 }
 
 impl Process {
     /// Starts `command` in the background, its output to `log`, out of reach of the terminal's Ctrl-C.
-    pub(crate) fn spawn(command: &mut Command, log: &Path) -> Result<Process> {
+    pub(crate) fn spawn(command: &mut Command, log: File) -> Result<Process> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let file = File::options()
-            .create(true)
-            .append(true)
-            .open(log)
-            .map_err(|e| Error::io(format!("log file {}", log.display()), e))?;
-        let errors = file.try_clone().map_err(|e| Error::io(format!("log file {}", log.display()), e))?;
+        let errors = log.try_clone().map_err(|e| Error::io(format!("log file of {name}"), e))?;
         let child = command
             .stdin(Stdio::null())
-            .stdout(file)
+            .stdout(log)
             .stderr(errors)
             .process_group(0)
             .spawn()
@@ -39,12 +38,15 @@ impl Process {
         let pid = child.id() as i32;
         // A child that is already gone reads as a zombie until it is reaped: its start time is still there.
         let start_ticks = stat(pid).map_or(0, |stat| stat.start_ticks);
-        Ok(Process { pid, start_ticks })
+        Ok(Process { pid, start_ticks, uid: rustix::process::geteuid().as_raw(), boot: boot() })
     }
 
     /// Whether it still runs (a zombie does not).
     pub(crate) fn is_alive(&self) -> bool {
-        stat(self.pid).is_some_and(|now| now.start_ticks == self.start_ticks && !"ZX".contains(now.state))
+        let is_recorded = |now: Stat| {
+            now.start_ticks == self.start_ticks && now.uid == self.uid && !"ZX".contains(now.state)
+        };
+        self.boot == boot() && stat(self.pid).is_some_and(is_recorded)
     }
 
     /// Sends `signal` if the process is still the recorded one; false if it is gone.
@@ -79,17 +81,34 @@ impl Process {
 struct Stat {
     state: char,
     start_ticks: u64,
+    uid: u32,
 }
 
 fn stat(pid: i32) -> Option<Stat> {
-    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // Both files speak of the process whose folder this is, whatever has the number by now.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()).ok()?;
+    let read = |name: &str| {
+        let file = openat(&folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        std::io::read_to_string(File::from(file)).ok()
+    };
+    let status = read("status")?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    parse_stat(&read("stat")?, uids.split_ascii_whitespace().nth(1)?.parse().ok()?)
+}
+
+/// A number for this boot of the machine.
+fn boot() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
 /// `pid (name) state ppid …`; the name may itself hold blanks and parentheses.
-fn parse_stat(text: &str) -> Option<Stat> {
+fn parse_stat(text: &str, uid: u32) -> Option<Stat> {
     let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    Some(Stat { state, start_ticks: fields.nth(18)?.parse().ok()? })
+    Some(Stat { state, start_ticks: fields.nth(18)?.parse().ok()?, uid })
 }
 
 #[cfg(test)]
@@ -99,23 +118,27 @@ mod tests {
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {
         let text = "42 (a) R (b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20 21";
-        let stat = parse_stat(text).unwrap();
+        let stat = parse_stat(text, 0).unwrap();
         assert_eq!((stat.state, stat.start_ticks), ('S', 777));
-        assert!(parse_stat("42 (a").is_none());
-        assert!(parse_stat("").is_none());
+        assert!(parse_stat("42 (a", 0).is_none());
+        assert!(parse_stat("", 0).is_none());
     }
 
     #[test]
     fn a_stranger_with_the_same_pid_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("log");
-        let process = Process::spawn(Command::new("sleep").arg("600"), &log).unwrap();
+        let process =
+            Process::spawn(Command::new("sleep").arg("600"), tempfile::tempfile().unwrap()).unwrap();
         assert!(process.is_alive());
-        let stranger = Process { start_ticks: process.start_ticks + 1, ..process };
-        assert!(!stranger.is_alive());
-        assert!(!stranger.signal(Signal::KILL));
-        stranger.stop(Duration::from_millis(10));
-        assert!(process.is_alive());
+        for stranger in [
+            Process { start_ticks: process.start_ticks + 1, ..process },
+            Process { uid: process.uid + 1, ..process },
+            Process { boot: process.boot + 1, ..process },
+        ] {
+            assert!(!stranger.is_alive());
+            assert!(!stranger.signal(Signal::KILL));
+            stranger.stop(Duration::from_millis(10));
+            assert!(process.is_alive());
+        }
         process.stop(Duration::from_secs(10));
         assert!(!process.is_alive());
     }

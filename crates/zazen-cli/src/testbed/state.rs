@@ -3,15 +3,20 @@
 //! Readers outside this crate (the client library, analyses) may rely on `nodes[].name`, `nodes[].socket`, `key` and
 //! `backing`; new fields are added, none is renamed.
 
-use super::Process;
-use rustix::fs::{FlockOperation, flock};
+use super::{Folder, Process};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 
-/// The file in the testbed's directory.
+/// Of the record's format.
+pub(crate) const VERSION: u32 = 2;
+/// The cluster key in the testbed's directory.
+pub(crate) const KEY_NAME: &str = "key";
+/// The nodes' addresses there.
+pub(crate) const NODES_NAME: &str = "nodes.txt";
+/// What plays the backing store there, unless it lies elsewhere.
+pub(crate) const SERVER_NAME: &str = "server";
+/// The record there.
 pub(crate) const FILE_NAME: &str = "testbed.json";
 /// Nodes at most: one private /24 network holds them all.
 pub(crate) const NODES_MAX: usize = 64;
@@ -145,40 +150,96 @@ impl Disk {
 }
 
 impl State {
-    /// Reads the testbed at `dir`; `NotFound` tells how to make one.
+    /// Reads the testbed at `dir`; `NotFound` tells how to make one, `Config` that others could have written it.
     pub(crate) fn load(dir: &Path) -> Result<State> {
-        let path = dir.join(FILE_NAME);
-        let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Error::new(
-                ErrorKind::NotFound,
-                format!(
-                    "testbed {}: there is none; make one with `zazen testbed up 4 --dir {0}`",
-                    dir.display()
-                ),
-            ),
-            _ => Error::io(format!("testbed {}", path.display()), error),
-        })?;
-        serde_json::from_str(&text).map_err(|error| {
+        let folder = match Folder::open(dir) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(there_is_none(dir)),
+            other => other?,
+        };
+        let text = folder.read(FILE_NAME)?.ok_or_else(|| there_is_none(dir))?;
+        let path = folder.path().join(FILE_NAME);
+        let refuse = |why: String| {
             Error::new(
                 ErrorKind::Corrupt,
-                format!("testbed {}: not a testbed's record ({error}); remove the file", path.display()),
+                format!("testbed {}: not a record of this testbed: {why}; remove the file", path.display()),
             )
-        })
+        };
+        let state: State = serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
+        state.must_be_of(folder.path()).map_err(refuse)?;
+        Ok(state)
+    }
+
+    /// Whether each name in the record is the one that `up` would have chosen in the folder `dir`: nothing else is
+    /// ever opened, entered, signalled or removed.
+    fn must_be_of(&self, dir: &Path) -> std::result::Result<(), String> {
+        let same = |what: &str, found: &Path, expected: &Path| match found == expected {
+            true => Ok(()),
+            false => Err(format!("its {what} is {}, not {}", found.display(), expected.display())),
+        };
+        if self.version != VERSION {
+            return Err(format!("it is of version {}, this program writes version {VERSION}", self.version));
+        }
+        same("folder", &self.dir, dir)?;
+        same("key", &self.key, &dir.join(KEY_NAME))?;
+        same("nodes file", &self.nodes_file, &dir.join(NODES_NAME))?;
+        let plain = self
+            .tag
+            .strip_prefix("zz")
+            .is_some_and(|digits| digits.len() == 6 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        if !plain || self.nodes.is_empty() || self.nodes.len() > NODES_MAX {
+            return Err(format!("it has {} nodes and the tag {:?}", self.nodes.len(), self.tag));
+        }
+        let sockets = self.socket_dir.as_deref();
+        if let Some(sockets) = sockets {
+            let named = sockets.file_name().and_then(|name| name.to_str());
+            if !sockets.is_absolute() || !named.is_some_and(|name| name.starts_with(&self.tag)) {
+                return Err(format!("its folder of sockets is {}", sockets.display()));
+            }
+        }
+        let names = (0..self.nodes.len()).map(|index| format!("n{index}"));
+        let expected = names.map(|name| (name, Role::Node));
+        let others = [("fs", Role::Server), ("sim", Role::Simulation)];
+        let expected = expected.chain(others.map(|(name, role)| (name.to_owned(), role)));
+        for (host, (name, role)) in self.hosts().zip(expected) {
+            if host.name != name || host.role != role {
+                return Err(format!("it calls {name} {:?}", host.name));
+            }
+            same("host's folder", &host.dir, &dir.join(&name))?;
+            let socket = match (role, sockets) {
+                (Role::Node, None) => Some(host.dir.join("zazend.sock")),
+                (Role::Node, Some(sockets)) => Some(sockets.join(format!("{name}.sock"))),
+                _ => None,
+            };
+            if host.socket != socket {
+                return Err(format!("{name} has another socket"));
+            }
+            if host.netns != self.net.as_ref().map(|_| format!("{}-{name}", self.tag)) {
+                return Err(format!("{name} has another network namespace"));
+            }
+        }
+        match &self.net {
+            Some(net) if net.switch != format!("{}-sw", self.tag) => {
+                return Err("its switch has another network namespace".to_owned());
+            }
+            _ => {}
+        }
+        match &self.disk {
+            Some(limited) => super::disk::must_be_of(limited, &self.tag),
+            None => Ok(()),
+        }
     }
 
     /// Writes the record, whole or not at all.
     pub(crate) fn save(&self) -> Result<()> {
-        let path = self.dir.join(FILE_NAME);
-        let fresh = self.dir.join(format!("{FILE_NAME}.new"));
         let text = serde_json::to_string_pretty(self).map_err(|e| {
-            Error::new(ErrorKind::InvalidArgument, format!("testbed {}: {e}", path.display()))
+            Error::new(ErrorKind::InvalidArgument, format!("testbed {}: {e}", self.dir.display()))
         })?;
-        let write = || -> std::io::Result<()> {
-            let mut file = File::create(&fresh)?;
-            file.write_all(text.as_bytes())?;
-            std::fs::rename(&fresh, &path)
-        };
-        write().map_err(|error| Error::io(format!("testbed {}", path.display()), error))
+        self.folder()?.write(FILE_NAME, &text, 0o644)
+    }
+
+    /// Its folder, looked at anew.
+    pub(crate) fn folder(&self) -> Result<Folder> {
+        Folder::open(&self.dir)
     }
 
     /// All hosts.
@@ -220,18 +281,19 @@ pub(crate) fn directory(given: Option<&Path>) -> Result<PathBuf> {
         .unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
     let absolute = std::path::absolute(&chosen)
         .map_err(|error| Error::io(format!("directory {}", chosen.display()), error))?;
-    // Daemons and clients must spell the backing store alike: links in the path are resolved once, here.
-    Ok(absolute.canonicalize().unwrap_or(absolute))
+    // What `..` means depends on links: only the kernel can say.
+    match absolute.components().any(|part| part == std::path::Component::ParentDir) {
+        true => absolute
+            .canonicalize()
+            .map_err(|error| Error::io(format!("directory {}", absolute.display()), error)),
+        false => Ok(absolute),
+    }
 }
 
-/// Keeps two commands from changing one testbed at once; released when dropped.
-pub(crate) fn lock(dir: &Path) -> Result<File> {
-    let file = File::open(dir).map_err(|error| Error::io(format!("testbed {}", dir.display()), error))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        Error::new(
-            ErrorKind::Busy,
-            format!("testbed {}: another `zazen testbed` command is changing it; wait for it", dir.display()),
-        )
-    })?;
-    Ok(file)
+fn there_is_none(dir: &Path) -> Error {
+    let dir = dir.display();
+    Error::new(
+        ErrorKind::NotFound,
+        format!("testbed {dir}: there is none; make one with `zazen testbed up 4 --dir {dir}`"),
+    )
 }

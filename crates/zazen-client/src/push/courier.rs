@@ -2,6 +2,7 @@
 //! it keeps.
 
 use super::{Payload, Sending, Shared, State, note};
+use crate::NodeState;
 use crate::cluster::{Remote, Target};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -44,6 +45,7 @@ impl<'a> Courier<'a> {
             };
             let payload = state.entries.get(&sending.frame).map(|entry| entry.payload.clone());
             let died = state.deaths[sending.node] != sending.deaths;
+            let mut trouble = None;
             let outcome = match payload {
                 _ if died => Err(Error::new(ErrorKind::Unavailable, "the node died meanwhile")),
                 // Settled frames have no sendings: the entry outlives them.
@@ -52,13 +54,25 @@ impl<'a> Courier<'a> {
                     drop(state);
                     let outcome = self.carry(sending.node, &payload);
                     drop(payload);
+                    // May look at the node once more: not under the lock.
+                    trouble =
+                        outcome.as_ref().err().map(|error| NodeState::of(&self.target(sending.node), error));
                     state = self.shared.lock();
                     outcome
                 }
             };
-            self.report(&mut state, sending, died, outcome);
+            // Of the others the error says it better.
+            let trouble = trouble.filter(|trouble| {
+                use NodeState::{Dead, Hangs, UnknownName, Unreachable, WrongKey};
+                matches!(trouble, Dead | Hangs | UnknownName | Unreachable | WrongKey)
+            });
+            self.report(&mut state, sending, died, outcome, trouble);
         }
         state.couriers -= 1;
+    }
+
+    fn target(&self, node: usize) -> Target {
+        Target::Tcp(self.shared.nodes[node].clone())
     }
 
     fn carry(&mut self, node: usize, payload: &Payload) -> Result<Pushed> {
@@ -72,8 +86,8 @@ impl<'a> Courier<'a> {
                 }
             }
         }
-        let target = Target::Tcp(self.shared.nodes[node].clone());
-        let mut remote = Remote::connect_within(&target, Some(&self.shared.key), self.shared.timeout)?;
+        let mut remote =
+            Remote::connect_within(&self.target(node), Some(&self.shared.key), self.shared.timeout)?;
         remote.set_timeout(Some(self.shared.timeout));
         let outcome = remote.push(&payload.message(), &payload.bytes);
         self.keep(node, remote);
@@ -89,7 +103,14 @@ impl<'a> Courier<'a> {
         }
     }
 
-    fn report(&self, state: &mut State, sending: Sending, died: bool, outcome: Result<Pushed>) {
+    fn report(
+        &self,
+        state: &mut State,
+        sending: Sending,
+        died: bool,
+        outcome: Result<Pushed>,
+        trouble: Option<NodeState>,
+    ) {
         let Sending { frame, node, .. } = sending;
         let event = match &outcome {
             Ok(Pushed::Stored) => Event::Acknowledged { frame, node, already: false },
@@ -115,7 +136,14 @@ impl<'a> Courier<'a> {
             },
         };
         if let (Err(error), false) = (&outcome, died) {
-            note(state, format!("node {}, frame {frame}: {error}", self.shared.nodes[node]));
+            let addr = &self.shared.nodes[node];
+            note(
+                state,
+                match trouble {
+                    Some(trouble) => format!("node {addr}: {trouble}: frame {frame}: {error}"),
+                    None => format!("node {addr}: frame {frame}: {error}"),
+                },
+            );
         }
         let deaths = state.writer.counters().node_deaths;
         self.shared.step(state, event);

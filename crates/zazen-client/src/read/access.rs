@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zazen_backing::SourceFile;
+use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, RelPath, Result, RunSet};
 use zazen_wire::frames::Delivery;
 
@@ -244,6 +245,19 @@ pub(crate) fn scan_one(remote: &mut Remote, handle: u32, number: u64) -> Result<
     }
 }
 
+/// Whether a frame can be so many bytes from there on: a daemon may say anything.
+fn check_place(offset: u64, length: u64) -> Result<()> {
+    if length > FRAME_BYTES_MAX {
+        let why = format!("has {length} bytes, the limit is {FRAME_BYTES_MAX}; cut it into frames");
+        return Err(Error::new(ErrorKind::TooLarge, why));
+    }
+    // Offsets in files are signed in the kernel.
+    match offset.checked_add(length).map(i64::try_from) {
+        Some(Ok(_)) => Ok(()),
+        _ => Err(Error::new(ErrorKind::Protocol, "the daemon places it beyond the end of the largest file")),
+    }
+}
+
 /// The frames of a batch as jobs; `Err` for those that the daemon could not have, or described wrongly.
 pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> {
     let fds: Vec<_> = batch.fds.into_iter().map(Arc::new).collect();
@@ -256,10 +270,18 @@ pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> 
             let kind = ErrorKind::from_code(code).unwrap_or(ErrorKind::Unavailable);
             return (number, Err(Error::new(kind, format!("frame {number}: {message}"))));
         }
+        if let Err(error) = check_place(entry.offset, entry.length) {
+            return (number, Err(error.within(format!("frame {number}"))));
+        }
         let data = match (entry.delivery, entry.fd.map(|at| fds.get(usize::from(at)))) {
-            (Delivery::Inline, _) => {
+            // Packed frames of other users than the daemon's come as bytes, too.
+            (Delivery::Inline, _) | (_, None) => {
                 let start = inline;
                 inline = inline.saturating_add(usize::try_from(entry.length).unwrap_or(usize::MAX));
+                if inline > bulk.len() {
+                    let why = format!("frame {number}: the daemon sent fewer bytes than it says");
+                    return (number, Err(Error::new(ErrorKind::Protocol, why)));
+                }
                 Data::Inline(bulk.clone(), start)
             }
             (_, Some(Some(fd))) => Data::Descriptor(fd.clone(), entry.offset),

@@ -4,7 +4,10 @@
 //! itself; so buffers go back to their pool when the last holder drops them, and the one returned last, whose
 //! bytes are still in the processor's cache, is used first. Large buffers ask for huge pages.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::sync::{Arc, Mutex, PoisonError};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::fork::Mine;
 
 /// Where frames begin in a buffer: the kernel copies fastest between pages.
 const ALIGN: usize = 4096;
@@ -20,20 +23,30 @@ struct Storage {
 }
 
 impl Storage {
-    fn new(length: usize) -> Storage {
+    /// `None` if there is no memory for it.
+    fn new(length: usize) -> Option<Storage> {
         let granule = if length >= 1 << 16 { 1 << 16 } else { ALIGN };
         let align = if length >= HUGE { HUGE } else { ALIGN };
-        let mut bytes = vec![0; length.next_multiple_of(granule) + align];
+        let mut bytes = zeroed(length.checked_next_multiple_of(granule)?.checked_add(align)?)?;
         let start = bytes.as_ptr().align_offset(align).min(align);
         if length >= HUGE {
             ask_for_huge_pages(&mut bytes[start..start + length / HUGE * HUGE]);
         }
-        Storage { bytes, start }
+        Some(Storage { bytes, start })
     }
 
     fn capacity(&self) -> usize {
         self.bytes.len() - self.start
     }
+}
+
+/// `length` zeros, which is more than 0; `None` if there is no memory for them.
+fn zeroed(length: usize) -> Option<Vec<u8>> {
+    let layout = Layout::array::<u8>(length).ok()?;
+    // SAFETY: the layout's size is not 0.
+    let start = unsafe { alloc_zeroed(layout) };
+    // SAFETY: allocated by the global allocator with the layout of so many bytes, all of them initialised.
+    (!start.is_null()).then(|| unsafe { Vec::from_raw_parts(start, length, length) })
 }
 
 /// Has the kernel back `region`, which begins at a huge page's start, with huge pages if it likes to.
@@ -49,6 +62,7 @@ fn ask_for_huge_pages(region: &mut [u8]) {
 /// Buffers that nobody holds.
 pub(crate) struct Pool {
     free: Mutex<Free>,
+    mine: Mine,
 }
 
 struct Free {
@@ -62,11 +76,12 @@ impl Pool {
     /// A pool that keeps at most `bytes_max` bytes of free buffers.
     pub(crate) fn new(bytes_max: u64) -> Arc<Pool> {
         let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
-        Arc::new(Pool { free: Mutex::new(Free { storages: Vec::new(), bytes: 0, bytes_max }) })
+        let free = Mutex::new(Free { storages: Vec::new(), bytes: 0, bytes_max });
+        Arc::new(Pool { free, mine: Mine::of_this_process() })
     }
 
-    /// A buffer of `length` bytes, whose content is whatever it held last.
-    pub(crate) fn take(self: &Arc<Pool>, length: usize) -> Buffer {
+    /// A buffer of `length` bytes, whose content is whatever it held last. `TooLarge` if there is no memory for it.
+    pub(crate) fn take(self: &Arc<Pool>, length: usize) -> Result<Buffer> {
         let fits =
             |storage: &Storage| storage.capacity() >= length && storage.capacity() / 2 <= length + (1 << 16);
         let mut free = self.lock();
@@ -81,10 +96,17 @@ impl Pool {
             }
             None => {
                 drop(free);
-                Storage::new(length)
+                Storage::new(length).ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::TooLarge,
+                        format!(
+                            "its {length} bytes find no room in memory; cut it into smaller frames, or read the file in parts"
+                        ),
+                    )
+                })?
             }
         };
-        Buffer { storage, length, pool: self.clone() }
+        Ok(Buffer { storage, length, pool: self.clone() })
     }
 
     /// Frees what nobody holds, now and from now on.
@@ -98,6 +120,10 @@ impl Pool {
     }
 
     fn give_back(&self, storage: Storage) {
+        // In a forked child the pool's lock may be held by a thread that is not there.
+        if !self.mine.is_mine() {
+            return;
+        }
         let mut dropped = Vec::new();
         let mut free = self.lock();
         free.bytes += storage.bytes.len();
@@ -173,33 +199,33 @@ mod tests {
     #[test]
     fn the_buffer_returned_last_is_used_first() {
         let pool = Pool::new(1 << 20);
-        let (first, second) = (pool.take(100_000), pool.take(100_000));
+        let (first, second) = (pool.take(100_000).unwrap(), pool.take(100_000).unwrap());
         let address = second.bytes().as_ptr();
         assert_eq!(address as usize % ALIGN, 0);
         drop(first);
         drop(second);
-        assert_eq!(pool.take(99_000).bytes().as_ptr(), address);
-        let small = pool.take(10);
+        assert_eq!(pool.take(99_000).unwrap().bytes().as_ptr(), address);
+        let small = pool.take(10).unwrap();
         assert_eq!(small.bytes().len(), 10);
     }
 
     #[test]
     fn free_buffers_are_bounded() {
         let pool = Pool::new(300_000);
-        let buffers: Vec<_> = (0..10).map(|_| pool.take(100_000)).collect();
+        let buffers: Vec<_> = (0..10).map(|_| pool.take(100_000).unwrap()).collect();
         drop(buffers);
         let held = pool.lock().bytes;
         assert!(held <= 300_000 && held > 100_000, "{held}");
         pool.close();
         assert_eq!(pool.lock().bytes, 0);
-        drop(pool.take(5));
+        drop(pool.take(5).unwrap());
         assert!(pool.lock().storages.is_empty());
     }
 
     #[test]
     fn parts_keep_their_buffer() {
         let pool = Pool::new(1 << 20);
-        let mut buffer = pool.take(100);
+        let mut buffer = pool.take(100).unwrap();
         buffer.bytes_mut().iter_mut().zip(0..).for_each(|(byte, index)| *byte = index);
         let all = Slice::all(buffer);
         let part = all.part(10, 20).and_then(|part| part.part(5, 15)).unwrap();
@@ -216,6 +242,17 @@ mod tests {
     #[test]
     fn empty_frames_have_buffers_too() {
         let pool = Pool::new(1 << 20);
-        assert_eq!(pool.take(0).bytes(), b"");
+        assert_eq!(pool.take(0).unwrap().bytes(), b"");
+    }
+
+    #[test]
+    fn what_finds_no_room_is_an_error() {
+        let pool = Pool::new(1 << 20);
+        for length in [1 << 62, usize::MAX / 2, usize::MAX - 4096, usize::MAX] {
+            let error = pool.take(length).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::TooLarge);
+            assert!(error.to_string().contains(&length.to_string()), "{error}");
+        }
+        assert!(pool.take(1).is_ok());
     }
 }

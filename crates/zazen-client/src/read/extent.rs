@@ -71,8 +71,8 @@ pub(crate) fn read(
 fn read_together(access: &Access, first: &Job, last: &Job, on_cold: &dyn Fn()) -> Option<(u64, Slice)> {
     let (file, begin) = first.small_place()?;
     let (_, end) = last.small_place()?;
-    let length = usize::try_from(end + last.length - begin).ok()?;
-    let mut buffer = access.pool.take(length);
+    let length = usize::try_from((end + last.length).checked_sub(begin)?).ok()?;
+    let mut buffer = access.pool.take(length).ok()?;
     let mut filled = 0;
     let _turn = access.turn(first, file, begin, length as u64);
     while filled < length {

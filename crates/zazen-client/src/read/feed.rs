@@ -61,12 +61,20 @@ fn feed_scan(
             let _ = scan.remote.scan_close(scan.scan);
             return None;
         }
-        let batch = scan.remote.scan_next(scan.scan, frames_max as u16, bytes_max);
+        let asked = frames_max;
+        let batch = scan.remote.scan_next(scan.scan, asked as u16, bytes_max);
         frames_max = BATCH_FRAMES_MAX.min(frames_max * 4);
         match batch {
             Ok(batch) if batch.entries.is_empty() => break None,
             Ok(batch) => {
+                let count = batch.entries.len();
                 let (tasks, stopping) = tasks_of(batch, set, &mut handed_out);
+                // A daemon that repeats itself would never come to an end.
+                if count > asked || (tasks.is_empty() && stopping.is_none()) {
+                    let why =
+                        format!("it answered {count} frames, none of them new, where {asked} were asked for");
+                    break Some(Error::new(ErrorKind::Protocol, why));
+                }
                 pipeline.feed(tasks);
                 if stopping.is_some() {
                     break stopping;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_backing::SourceFile;
+use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::checksum::FrameDigest;
 use zazen_wire::frames::Delivery;
@@ -18,6 +19,9 @@ const PIECE: usize = 256 << 10;
 const AHEAD: u64 = 4 << 20;
 /// Bytes asked for in one call: the kernel cuts longer requests short.
 const AHEAD_STEP: u64 = 1 << 20;
+
+/// Frames whose length is compared with their file's before there is memory for them: a read tells of smaller ones.
+const LOOKED_AT: u64 = 1 << 20;
 
 /// Where a frame's bytes are.
 pub(crate) enum Data {
@@ -61,14 +65,10 @@ impl Job {
         on_cold: &dyn Fn(),
         turn: &dyn Fn(&OwnedFd, u64) -> Option<Turn<'a>>,
     ) -> std::result::Result<Buffer, Fault> {
-        let length = usize::try_from(self.length).map_err(|_| {
-            Fault::Bad(Error::new(
-                ErrorKind::TooLarge,
-                format!("frame {} has {} bytes", self.number, self.length),
-            ))
-        })?;
+        let bad = |error: Error| Fault::Bad(self.named(error));
+        let length = self.length_checked().map_err(bad)?;
         let expected = self.checksum.filter(|_| check);
-        let mut buffer = pool.take(length);
+        let mut buffer = pool.take(length).map_err(bad)?;
         let mut digest = expected.map(|_| FrameDigest::default());
         let in_windows = self.is_cached() && self.length >= window::WORTH_BYTES;
         let turn_held = match &self.data {
@@ -119,6 +119,30 @@ impl Job {
         }
     }
 
+    /// The length, once it is known to be no more than a frame may have and than its file has: whoever told it may lie.
+    fn length_checked(&self) -> Result<usize> {
+        let too_large = |why: String| Error::new(ErrorKind::TooLarge, why);
+        if self.length > FRAME_BYTES_MAX {
+            let why =
+                format!("has {} bytes, the limit is {FRAME_BYTES_MAX}; cut it into frames", self.length);
+            return Err(too_large(why));
+        }
+        if let Data::Descriptor(file, offset) = &self.data
+            && self.length >= LOOKED_AT
+        {
+            let found =
+                rustix::fs::fstat(&**file).map_err(|errno| Error::io("look at its file", errno.into()))?;
+            let size = u64::try_from(found.st_size).unwrap_or(0);
+            if offset.checked_add(self.length).is_none_or(|end| end > size) {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!("is said to be {} bytes from byte {offset} on, its file has {size}", self.length),
+                ));
+            }
+        }
+        usize::try_from(self.length).map_err(|_| too_large(format!("has {} bytes", self.length)))
+    }
+
     /// Whether the bytes are on the node's own disk.
     pub(crate) fn is_cached(&self) -> bool {
         matches!(self.delivery, Some(Delivery::Native | Delivery::Alien | Delivery::Fetched))
@@ -162,7 +186,7 @@ impl Hand<'_> {
                 file.read_at(piece, offset + at)
             }
             Data::Inline(bulk, start) => {
-                let from = bulk.get(start + at as usize..).unwrap_or_default();
+                let from = bulk.get(start.saturating_add(at as usize)..).unwrap_or_default();
                 let bytes = from.len().min(piece.len());
                 piece[..bytes].copy_from_slice(&from[..bytes]);
                 Ok(bytes)

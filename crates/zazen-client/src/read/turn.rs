@@ -13,6 +13,7 @@
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::File;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -106,7 +107,7 @@ impl Turns {
         let open = |suffix: &str| {
             let mut path = socket.as_os_str().to_owned();
             path.push(suffix);
-            File::open(path).ok()
+            open_lock(Path::new(&path))
         };
         Some(Turns {
             turn: open(TURN_SUFFIX)?,
@@ -210,6 +211,15 @@ impl Drop for Turn<'_> {
         state.bytes += self.bytes;
         self.turns.review(&mut state);
     }
+}
+
+/// A lock file, if it is a plain file of somebody whose daemons are believed: others could have planted it where anybody
+/// may make files.
+fn open_lock(path: &Path) -> Option<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let found = file.metadata().ok()?;
+    (found.is_file() && zazen_call::believes(found.uid()).unwrap_or(false)).then_some(file)
 }
 
 /// Waits for `file`'s lock, looking every `pause`, but not beyond `until`.

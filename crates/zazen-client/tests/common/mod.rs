@@ -118,7 +118,11 @@ impl Running {
             dead: AtomicBool::new(false),
             files: Mutex::default(),
         });
-        let limits = ServerLimits { connections_max: 100, stall_timeout: Duration::from_secs(10) };
+        let limits = ServerLimits {
+            connections_max: 100,
+            stall_timeout: Duration::from_secs(10),
+            ..ServerLimits::default()
+        };
         let services: Vec<Arc<dyn Service>> =
             vec![Arc::new(Frames(fake.clone())), Arc::new(Control(fake.clone()))];
         let server = Arc::new(Server::new(services, key.clone(), limits));

@@ -145,7 +145,7 @@ impl Run {
 
 /// Replaces runs of one step that interleave evenly (the shares of a round-robin deal) by the one run that
 /// they make together.
-pub(super) fn mesh(mut runs: Vec<Run>) -> Vec<Run> {
+pub(crate) fn mesh(mut runs: Vec<Run>) -> Vec<Run> {
     runs.sort_by_key(|run| (run.step, run.first));
     let mut out = Vec::with_capacity(runs.len());
     let mut rest = runs.as_slice();

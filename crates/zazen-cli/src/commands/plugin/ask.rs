@@ -1,11 +1,11 @@
 //! `zazen plugin list`, `ping` and `stats`: what daemons say of their plug-ins.
 
 use crate::output::{self, Table, human_bytes};
-use crate::target::Targets;
+use crate::target::{self, Answers, Done, Missed, Node, Targets};
 use clap::Args;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use zazen_call::{ClusterKey, Connection};
+use zazen_call::Connection;
 use zazen_client::cluster::{Target, own_identity};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
@@ -16,6 +16,8 @@ use zazen_wire::plugins::{About, Pong, plugins_fn};
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 /// How long it may take to answer: plug-ins' processes are asked in turn.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// What a daemon that was not reached means.
+const UNSEEN: &str = "their plug-ins are not shown";
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -71,13 +73,13 @@ struct Answer {
     reports: Vec<Value>,
 }
 
-fn connect(target: &Target, key: Option<&ClusterKey>) -> Result<Connection> {
-    let mut connection = match (target, key) {
+fn connect(node: &Node) -> Result<Connection> {
+    let mut connection = match (&node.target, node.key()) {
         (Target::Local(path), _) => Connection::unix(path, CONNECT_WITHIN)?,
         (Target::Tcp(addr), Some(key)) => Connection::tcp(addr, key, &own_identity(), CONNECT_WITHIN)?,
         (Target::Tcp(addr), None) => {
             return Err(Error::new(
-                ErrorKind::Config,
+                ErrorKind::Authentication,
                 format!("node {addr}: needs the cluster key: give --key FILE or set $ZAZEN_KEY"),
             ));
         }
@@ -86,15 +88,25 @@ fn connect(target: &Target, key: Option<&ClusterKey>) -> Result<Connection> {
     Ok(connection)
 }
 
+fn reports(node: &Node) -> Result<(Connection, Vec<u8>)> {
+    let mut connection = connect(node)?;
+    let reply = connection.call(service::PLUGINS, plugins_fn::STATS, &[], &[])?;
+    Ok((connection, reply.payload))
+}
+
 /// What each daemon says of the plug-ins that `wanted` names (all for `None`).
-fn ask(targets: &Targets, wanted: Option<&str>) -> Result<Vec<Answer>> {
-    let (targets, key) = targets.targets_and_key()?;
-    let mut answers = Vec::new();
-    for target in &targets {
-        let mut connection = connect(target, key.as_ref())?;
-        let reply = connection.call(service::PLUGINS, plugins_fn::STATS, &[], &[])?;
-        let node = target.to_string();
-        let mut reports: Vec<Value> = serde_json::from_slice(&reply.payload)
+fn ask(targets: &Targets, wanted: Option<&str>) -> Result<Answers<Answer>> {
+    let (mut answers, mut missed) = (Vec::new(), Vec::new());
+    for node in &targets.nodes()? {
+        let (connection, payload) = match reports(node) {
+            Ok(reply) => reply,
+            Err(error) => {
+                missed.push(Missed::new(node, error));
+                continue;
+            }
+        };
+        let node = node.target.to_string();
+        let mut reports: Vec<Value> = serde_json::from_slice(&payload)
             .map_err(|error| Error::new(ErrorKind::Protocol, format!("node {node}: plug-ins: {error}")))?;
         if let Some(wanted) = wanted {
             reports.retain(|report| {
@@ -103,12 +115,15 @@ fn ask(targets: &Targets, wanted: Option<&str>) -> Result<Vec<Answer>> {
         }
         answers.push(Answer { node, connection, reports });
     }
+    if answers.is_empty() {
+        return Err(target::none_answers(missed));
+    }
     match wanted {
         Some(wanted) if answers.iter().all(|answer| answer.reports.is_empty()) => Err(Error::new(
             ErrorKind::NotFound,
             format!("plug-in {wanted}: no daemon serves it; `zazen plugin list` shows those that are served"),
         )),
-        _ => Ok(answers),
+        _ => Ok(Answers { given: answers, missed }),
     }
 }
 
@@ -125,8 +140,13 @@ fn sum(report: &Value, key: &str) -> u64 {
 }
 
 impl List {
-    pub(super) fn run(&self) -> Result<()> {
-        let answers = ask(&self.targets, None)?;
+    pub(super) fn run(&self) -> Result<Done> {
+        let asked = ask(&self.targets, None)?;
+        self.tell(&asked.given);
+        Ok(target::judge(&asked.missed, UNSEEN))
+    }
+
+    fn tell(&self, answers: &[Answer]) {
         if self.json {
             let rows = answers.iter().flat_map(|answer| {
                 answer.reports.iter().map(|report| {
@@ -139,8 +159,7 @@ impl List {
                     })
                 })
             });
-            output::json(&Value::Array(rows.collect()));
-            return Ok(());
+            return output::json(&Value::Array(rows.collect()));
         }
         let mut table = Table::new(&[
             "node",
@@ -153,7 +172,7 @@ impl List {
             ">errors",
             ">crashes",
         ]);
-        for answer in &answers {
+        for answer in answers {
             for report in &answer.reports {
                 table.row(vec![
                     answer.node.clone(),
@@ -169,14 +188,14 @@ impl List {
             }
         }
         output::print(&table.render());
-        Ok(())
     }
 }
 
 impl Ping {
-    pub(super) fn run(&self) -> Result<()> {
+    pub(super) fn run(&self) -> Result<Done> {
         let (mut rows, mut silent) = (Vec::new(), 0);
-        for mut answer in ask(&self.targets, self.plugin.as_deref())? {
+        let asked = ask(&self.targets, self.plugin.as_deref())?;
+        for mut answer in asked.given {
             for report in &answer.reports {
                 let plugin = u16::try_from(report["id"].as_u64().unwrap_or(0)).unwrap_or(0);
                 let asked = Instant::now();
@@ -212,8 +231,9 @@ impl Ping {
                 });
             }
         }
+        let done = target::judge(&asked.missed, UNSEEN);
         match silent {
-            0 => Ok(()),
+            0 => Ok(done),
             _ => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!("{silent} of {} plug-ins do not answer; the daemon's log says why", rows.len()),
@@ -235,8 +255,13 @@ fn quantile(buckets: &[u64], share: f64) -> Option<u64> {
 }
 
 impl Stats {
-    pub(super) fn run(&self) -> Result<()> {
-        let answers = ask(&self.targets, self.plugin.as_deref())?;
+    pub(super) fn run(&self) -> Result<Done> {
+        let asked = ask(&self.targets, self.plugin.as_deref())?;
+        self.tell(asked.given);
+        Ok(target::judge(&asked.missed, UNSEEN))
+    }
+
+    fn tell(&self, answers: Vec<Answer>) {
         if self.json {
             let rows = answers.into_iter().flat_map(|answer| {
                 answer.reports.into_iter().map(move |mut report| {
@@ -244,8 +269,7 @@ impl Stats {
                     report
                 })
             });
-            output::json(&Value::Array(rows.collect()));
-            return Ok(());
+            return output::json(&Value::Array(rows.collect()));
         }
         for answer in &answers {
             for report in &answer.reports {
@@ -265,7 +289,6 @@ impl Stats {
                 output::print(&functions(report).render());
             }
         }
-        Ok(())
     }
 }
 

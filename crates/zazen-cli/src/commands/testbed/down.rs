@@ -1,8 +1,8 @@
 //! `zazen testbed down`: idempotent; touches only what the record names.
 
 use crate::output;
-use crate::testbed::state::{FILE_NAME, State, lock};
-use crate::testbed::{Host, disk, net};
+use crate::testbed::state::{FILE_NAME, KEY_NAME, NODES_NAME, SERVER_NAME, State};
+use crate::testbed::{Folder, disk, net};
 use std::path::Path;
 use std::time::Duration;
 use zazen_core::{ErrorKind, Result};
@@ -19,20 +19,23 @@ pub(crate) fn run(dir: &Path) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
-    let held = lock(dir)?;
-    take_down(&state);
+    let folder = state.folder()?;
+    let held = folder.lock()?;
+    take_down(&state)?;
+    folder.remove_lock();
     drop(held);
     // The folder goes too where nothing of the user's is left in it.
-    let _ = std::fs::remove_dir(dir);
+    let _ = std::fs::remove_dir(folder.path());
     output::line(format!("testbed {}: down", dir.display()));
-    if state.backing_root.starts_with(dir) && state.backing_root.exists() {
+    if state.backing_root.starts_with(folder.path()) && state.backing_root.exists() {
         output::line(format!("kept the file server's data in {}", state.backing_root.display()));
     }
     Ok(())
 }
 
 /// Stops and removes everything that `state` records except the file server's data.
-pub(crate) fn take_down(state: &State) {
+pub(crate) fn take_down(state: &State) -> Result<()> {
+    let folder = state.folder()?;
     // All are asked before the first is waited for.
     for process in state.hosts().filter_map(|host| host.process) {
         process.signal(rustix::process::Signal::TERM);
@@ -46,29 +49,31 @@ pub(crate) fn take_down(state: &State) {
     if let Some(limited) = &state.disk {
         disk::tear_down(state, limited);
     }
-    for host in state.hosts() {
-        remove_folder(host);
-    }
     if let Some(sockets) = &state.socket_dir {
-        for socket in state.nodes.iter().filter_map(|node| node.socket.as_deref()) {
-            let _ = std::fs::remove_file(socket);
+        remove_sockets(sockets);
+    }
+    // Only an empty one: what a simulation wrote there is the user's.
+    folder.remove_if_empty(SERVER_NAME);
+    // The record last: what could not be removed is found again.
+    let hosts = state.hosts().map(|host| host.name.as_str());
+    for name in hosts.chain([KEY_NAME, NODES_NAME, FILE_NAME]) {
+        if let Err(error) = folder.remove(name) {
+            output::note(format!("{error}; remove it by hand"));
         }
-        let _ = std::fs::remove_dir(sockets);
     }
-    if state.backing_root.starts_with(&state.dir) {
-        // Only an empty one: what a simulation wrote there is the user's.
-        let _ = std::fs::remove_dir(&state.backing_root);
-    }
-    for file in [&state.key, &state.nodes_file, &state.dir.join(FILE_NAME)] {
-        let _ = std::fs::remove_file(file);
-    }
+    Ok(())
 }
 
-fn remove_folder(host: &Host) {
-    match std::fs::remove_dir_all(&host.dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            output::note(format!("{}: {error}; remove it by hand", host.dir.display()));
-        }
-        _ => {}
+/// Removes the folder of sockets, which lies in a place where others may have put another one in the meantime.
+fn remove_sockets(sockets: &Path) {
+    let removed = match Folder::open(sockets) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return,
+        Err(error) => Err(error),
+        Ok(folder) => folder.remove_all(),
+    };
+    match removed {
+        // Its own name in a sticky folder: nobody else's can be there, and only an empty one goes.
+        Ok(()) => drop(std::fs::remove_dir(sockets)),
+        Err(error) => output::note(format!("{error}; remove {} by hand", sockets.display())),
     }
 }

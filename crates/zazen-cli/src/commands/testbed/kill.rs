@@ -3,7 +3,6 @@
 use crate::output;
 use crate::testbed::State;
 use crate::testbed::launch;
-use crate::testbed::state::lock;
 use clap::Args;
 use rustix::process::Signal;
 use std::path::Path;
@@ -26,7 +25,7 @@ pub(crate) struct Revive {
 
 impl Kill {
     pub(crate) fn run(&self, dir: &Path) -> Result<()> {
-        let _held = lock_existing(dir)?;
+        let _held = State::load(dir)?.folder()?.lock()?;
         let mut state = State::load(dir)?;
         let index = state.node_index(&self.node)?;
         let node = &mut state.nodes[index];
@@ -48,7 +47,7 @@ impl Kill {
 
 impl Revive {
     pub(crate) fn run(&self, dir: &Path) -> Result<()> {
-        let _held = lock_existing(dir)?;
+        let _held = State::load(dir)?.folder()?.lock()?;
         let mut state = State::load(dir)?;
         let index = state.node_index(&self.node)?;
         let name = state.nodes[index].name.clone();
@@ -62,9 +61,4 @@ impl Revive {
         output::line(format!("node {name}: up"));
         Ok(())
     }
-}
-
-fn lock_existing(dir: &Path) -> Result<std::fs::File> {
-    State::load(dir)?;
-    lock(dir)
 }

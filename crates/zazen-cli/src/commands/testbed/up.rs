@@ -1,12 +1,10 @@
 //! `zazen testbed up`: plan, record, then build; whatever fails is taken down again.
 
-use crate::testbed::state::{self, NODES_MAX, lock};
-use crate::testbed::{Host, Limits, Net, Role, State, disk, launch, net};
+use crate::testbed::state::{KEY_NAME, NODES_MAX, NODES_NAME, SERVER_NAME, VERSION};
+use crate::testbed::{Folder, Host, Limits, Net, Role, State, disk, launch, net};
 use crate::{output, parse};
 use clap::Args;
-use std::hash::Hasher;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 
@@ -58,23 +56,28 @@ impl Up {
         if self.net {
             net::check_possible()?;
         }
-        make_dir(dir)?;
-        let dir = &state::directory(Some(dir))?;
-        let held = lock(dir)?;
+        let folder = Folder::make(dir)?;
+        // Daemons and clients must spell the backing store alike: links in the path are resolved once, here.
+        let dir = folder.path();
+        let _held = folder.lock()?;
         clear_old(dir)?;
-        let mut state = self.plan(dir)?;
-        state.save()?;
-        if let Err(error) = build(&mut state) {
-            super::down::take_down(&state);
-            return Err(error);
+        let state = self.plan(&folder).and_then(|mut state| {
+            state.save()?;
+            match build(&mut state) {
+                Ok(()) => Ok(state),
+                Err(error) => super::down::take_down(&state).and(Err(error)),
+            }
+        });
+        if state.is_err() {
+            folder.remove_lock();
         }
-        drop(held);
-        tell(&state);
+        tell(&state?);
         Ok(())
     }
 
-    fn plan(&self, dir: &Path) -> Result<State> {
-        let tag = tag(dir);
+    fn plan(&self, folder: &Folder) -> Result<State> {
+        let dir = folder.path();
+        let tag = fresh_tag()?;
         let netns = |name: &str| self.net.then(|| format!("{tag}-{name}"));
         let host = |name: String, role| Host {
             dir: dir.join(&name),
@@ -86,7 +89,8 @@ impl Up {
             process: None,
         };
         let socket_dir = (dir.as_os_str().len() + "/n63/zazend.sock".len() > SOCKET_PATH_MAX)
-            .then(|| std::env::temp_dir().join(&tag));
+            .then(|| socket_dir(&tag))
+            .transpose()?;
         let nodes = (0..usize::from(self.nodes)).map(|index| {
             let node = host(format!("n{index}"), Role::Node);
             let socket = match &socket_dir {
@@ -96,7 +100,7 @@ impl Up {
             Host { socket: Some(socket), ..node }
         });
         let nodes = nodes.collect();
-        let backing_root = self.backing_root(dir)?;
+        let backing_root = self.backing_root(folder)?;
         let how = match (self.net, self.server_rate) {
             (true, _) => "shaped links",
             (false, Some(_)) => "token bucket",
@@ -104,10 +108,10 @@ impl Up {
         };
         let server_bytes_per_s = if self.net { Some(self.server_link / 8) } else { self.server_rate };
         Ok(State {
-            version: 1,
+            version: VERSION,
             dir: dir.to_path_buf(),
-            key: dir.join("key"),
-            nodes_file: dir.join("nodes.txt"),
+            key: dir.join(KEY_NAME),
+            nodes_file: dir.join(NODES_NAME),
             backing: format!("{}=", backing_root.display()),
             backing_root,
             limits: Limits { how: how.to_owned(), server_bytes_per_s },
@@ -128,10 +132,13 @@ impl Up {
         })
     }
 
-    fn backing_root(&self, dir: &Path) -> Result<PathBuf> {
-        let root = self.backing.clone().unwrap_or_else(|| dir.join("server"));
+    fn backing_root(&self, folder: &Folder) -> Result<PathBuf> {
+        let Some(root) = &self.backing else {
+            folder.make_folder(SERVER_NAME)?;
+            return Ok(folder.path().join(SERVER_NAME));
+        };
         let within = |error| Error::io(format!("file server's directory {}", root.display()), error);
-        std::fs::create_dir_all(&root).map_err(within)?;
+        std::fs::create_dir_all(root).map_err(within)?;
         root.canonicalize().map_err(within)
     }
 
@@ -152,12 +159,15 @@ impl Up {
     }
 }
 
-fn make_dir(dir: &Path) -> Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(dir)
-        .map_err(|error| Error::io(format!("testbed directory {}", dir.display()), error))
+/// The path of a folder for sockets that nobody could know before.
+fn socket_dir(tag: &str) -> Result<PathBuf> {
+    Ok(std::env::temp_dir().join(format!("{tag}-{:08x}", zazen_env::random_u128()? as u32)))
+}
+
+/// Makes it; one that is there already is somebody else's.
+fn make_socket_dir(dir: &Path) -> Result<()> {
+    let made = std::fs::DirBuilder::new().mode(0o755).create(dir);
+    made.map_err(|error| Error::io(format!("testbed: folder for sockets {}", dir.display()), error))
 }
 
 /// Takes down what a crash or a reboot has left; a testbed that runs is not touched.
@@ -177,26 +187,21 @@ fn clear_old(dir: &Path) -> Result<()> {
             ),
         ));
     }
-    super::down::take_down(&old);
-    Ok(())
+    super::down::take_down(&old)
 }
 
 fn build(state: &mut State) -> Result<()> {
-    // First what a testbed in this very directory left behind whose record was lost.
     if let Some(net) = &state.net {
-        net::tear_down(state, net);
         net::set_up(state, net)?;
     }
     if let Some(limited) = &state.disk {
-        disk::tear_down(state, limited);
         disk::set_up(state, limited)?;
     }
-    write_key(&state.key)?;
-    let sockets = state.socket_dir.iter().cloned();
-    let folders: Vec<PathBuf> = state.hosts().map(|host| host.dir.clone()).chain(sockets).collect();
-    for folder in &folders {
-        make_dir(folder)?;
-    }
+    let folder = state.folder()?;
+    let key = zazen_call::ClusterKey::generate()?;
+    folder.write(KEY_NAME, &format!("{}\n", key.trim_end()), 0o600)?;
+    state.hosts().try_for_each(|host| folder.make_folder(&host.name))?;
+    state.socket_dir.as_deref().map_or(Ok(()), make_socket_dir)?;
     launch::start_server(state)?;
     for index in 0..state.nodes.len() {
         launch::start_node(state, index)?;
@@ -204,50 +209,18 @@ fn build(state: &mut State) -> Result<()> {
     launch::write_nodes_file(state)
 }
 
-fn write_key(path: &Path) -> Result<()> {
-    let text = zazen_call::ClusterKey::generate()?;
-    let write = || -> std::io::Result<()> {
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        file.write_all(text.trim_end().as_bytes())?;
-        file.write_all(b"\n")
-    };
-    write().map_err(|error| Error::io(format!("key file {}", path.display()), error))
-}
-
-/// A name for this testbed's namespaces and groups: the same directory always gets the same one (FNV-1a of its
-/// path), so that what a lost record left behind is met again instead of piling up.
-fn tag(dir: &Path) -> String {
-    struct Fnv(u64);
-    impl Hasher for Fnv {
-        fn finish(&self) -> u64 {
-            self.0
-        }
-        fn write(&mut self, bytes: &[u8]) {
-            for byte in bytes {
-                self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
+/// A name for this testbed's namespaces and groups that nothing on this machine has: what bears it later is ours.
+fn fresh_tag() -> Result<String> {
+    loop {
+        let tag = format!("zz{:06x}", zazen_env::random_u128()? & 0xff_ffff);
+        if !net::is_taken(&tag) && !disk::is_taken(&tag) {
+            return Ok(tag);
         }
     }
-    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
-    hasher.write(dir.as_os_str().as_encoded_bytes());
-    format!("zz{:06x}", hasher.finish() & 0xff_ffff)
 }
 
 fn tell(state: &State) {
     output::line(format!("testbed {}: {} nodes up", state.dir.display(), state.nodes.len()));
     output::line(super::status::limits_line(state));
     output::line(format!("next: eval \"$(zazen testbed env --dir {})\"; zazen status", state.dir.display()));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tags_are_stable_and_short_enough_for_names_of_namespaces() {
-        assert_eq!(tag(Path::new("/a")), tag(Path::new("/a")));
-        assert_ne!(tag(Path::new("/a")), tag(Path::new("/b")));
-        assert_eq!(tag(Path::new("/a")).len(), 8);
-    }
 }

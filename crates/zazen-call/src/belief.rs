@@ -1,0 +1,81 @@
+//! Whose word a client takes: a daemon's at the other end of a socket, and that of a file which names daemons.
+//!
+//! Invariant: only the kernel's word counts. A socket's or a file's owner is root, this process's own user, or the one
+//! that this process was configured to believe (`$ZAZEN_DAEMON_UID`); no path makes up for another owner.
+//!
+//! On a connected socket the kernel tells as whom the listener ran when it began to listen: who bound the path, or
+//! accepts now, does not matter.
+
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// One more user whose daemons are believed, as a number.
+pub const DAEMON_UID_VARIABLE: &str = "ZAZEN_DAEMON_UID";
+
+/// Whether daemons and files of user `uid` are believed: root's, this process's own user's, and those of the user that
+/// [`DAEMON_UID_VARIABLE`] names. Fails with `Config` where that is no number.
+pub fn believes(uid: u32) -> Result<bool> {
+    let own = rustix::process::geteuid().as_raw();
+    if uid == 0 || uid == own {
+        return Ok(true);
+    }
+    Ok(configured()? == Some(uid))
+}
+
+fn configured() -> Result<Option<u32>> {
+    let Some(text) = std::env::var_os(DAEMON_UID_VARIABLE).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    match text.to_str().and_then(|text| text.trim().parse().ok()) {
+        Some(uid) => Ok(Some(uid)),
+        None => Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "${DAEMON_UID_VARIABLE} is {text:?}; give the number of the user whose daemon is believed (`id -u NAME`)"
+            ),
+        )),
+    }
+}
+
+/// Refuses a socket whose listener is nobody that this process believes; `expected` is believed, too.
+pub(crate) fn check_listener(socket: BorrowedFd<'_>, path: &Path, expected: Option<u32>) -> Result<()> {
+    let uid = crate::unix::peer_ids(socket)?.uid;
+    if expected == Some(uid) || believes(uid)? {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Authentication,
+        format!(
+            "the daemon at {} is user {uid}'s, neither root's nor user {}'s own: nothing it says is believed; name \
+             another socket, or set {DAEMON_UID_VARIABLE}={uid} if you trust that user",
+            path.display(),
+            rustix::process::geteuid().as_raw()
+        ),
+    ))
+}
+
+/// Refuses a file that says whom to trust and that somebody whom this process does not believe owns or may write to.
+/// `what` begins the message: "key file /a/b".
+pub fn check_file(file: &File, what: &str) -> Result<()> {
+    let found = file.metadata().map_err(|error| Error::io(what, error))?;
+    let refuse = |why: String| Err(Error::new(ErrorKind::Config, format!("{what}: {why}")));
+    if !believes(found.uid())? {
+        return refuse(format!(
+            "belongs to user {}, who could change it: neither root nor user {}; use a file of your own, or set \
+             {DAEMON_UID_VARIABLE}={} if you trust that user",
+            found.uid(),
+            rustix::process::geteuid().as_raw(),
+            found.uid()
+        ));
+    }
+    if found.mode() & 0o022 != 0 {
+        return refuse(format!(
+            "others than its owner may write to it (mode {:03o}); run `chmod go-w` on it",
+            found.mode() & 0o777
+        ));
+    }
+    Ok(())
+}

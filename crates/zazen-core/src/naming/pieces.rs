@@ -1,0 +1,238 @@
+//! What all pieces of a layout are together: no number twice, and which numbers.
+//!
+//! Invariant: whoever writes a manifest says how much work it is to read it, so that work is bounded. With n pieces it is
+//! n log n steps, [`PAIRS_MAX`] comparisons of pieces of unlike steps, and [`SPREAD_MAX`] bits for the numbers of pieces
+//! that interleave so that no run describes them.
+
+use super::Piece;
+use crate::error::{Error, ErrorKind, Result};
+use crate::runset::{Run, RunSet, mesh};
+use std::collections::{BTreeMap, HashMap};
+
+/// Comparisons of pieces of unlike steps whose spans overlap.
+const PAIRS_MAX: usize = 1 << 22;
+/// Numbers in the spans of pieces that interleave unevenly: a bit of memory each.
+const SPREAD_MAX: u64 = 1 << 27;
+/// Numbers in a window of a bitmap, which begins at a multiple of them.
+const WINDOW: u64 = 1 << 16;
+
+/// Checks each piece, and that no number is given twice.
+pub(super) fn validate(pieces: &[Piece]) -> Result<()> {
+    let mut runs = pieces.iter().map(|piece| Ok((piece.check()?, piece))).collect::<Result<Vec<_>>>()?;
+    runs.sort_by_key(|(run, _)| run.first);
+    check_disjoint(&runs)?;
+    let spread = clusters(mesh(runs.iter().map(|(run, _)| *run).collect()))
+        .iter()
+        .filter(|cluster| cluster.runs.len() > 1)
+        .fold(0u64, |sum, cluster| sum.saturating_add(cluster.last - cluster.first + 1));
+    if spread > SPREAD_MAX {
+        return Err(Error::new(
+            ErrorKind::TooLarge,
+            format!(
+                "pieces with unlike steps interleave over {spread} frame numbers, the limit is {SPREAD_MAX}; number the \
+                 frames of each file one after the other"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The numbers of all pieces that are valid by themselves.
+pub(super) fn extent(pieces: &[Piece]) -> RunSet {
+    let runs = pieces.iter().filter_map(|piece| piece.numbers().ok()).collect();
+    let (mut plain, mut sets) = (Vec::new(), Vec::new());
+    for cluster in clusters(mesh(runs)) {
+        match cluster.runs[..] {
+            [run] => plain.push(run),
+            _ if cluster.last - cluster.first < SPREAD_MAX => sets.push(cluster.numbers()),
+            _ => plain.extend(cluster.runs),
+        }
+    }
+    sets.push(RunSet::from_runs(plain));
+    RunSet::union_all(sets)
+}
+
+/// Fails if two of `runs`, which ascend by their first numbers, share a number.
+///
+/// Runs of one step can share one only within a residue class, where comparing each with the one before is enough.
+/// Runs of unlike steps are compared one by one.
+fn check_disjoint(runs: &[(Run, &Piece)]) -> Result<()> {
+    let mut classes: HashMap<(u64, u64), (u64, &Piece)> = HashMap::new();
+    // By step, those that may reach this far.
+    let mut near: BTreeMap<u64, Vec<(Run, &Piece)>> = BTreeMap::new();
+    let mut compared = 0;
+    for (run, piece) in runs {
+        let twice = |number: u64, earlier: &Piece| {
+            Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "frame {number} is in both {} and {}: a frame number has one source; renumber one of the pieces",
+                    earlier.path, piece.path
+                ),
+            ))
+        };
+        let step = run.step.max(1);
+        match classes.insert((step, run.first % step), (run.last(), piece)) {
+            Some((last, earlier)) if last >= run.first => return twice(run.first, earlier),
+            _ => {}
+        }
+        let mut empty = Vec::new();
+        for (other_step, others) in &mut near {
+            if *other_step == step {
+                continue;
+            }
+            compared += others.len();
+            if compared > PAIRS_MAX {
+                return Err(Error::new(
+                    ErrorKind::TooLarge,
+                    format!(
+                        "more than {PAIRS_MAX} pairs of pieces with unlike steps overlap, at {} and elsewhere; number the \
+                         frames of each file one after the other",
+                        piece.path
+                    ),
+                ));
+            }
+            others.retain(|(other, _)| other.last() >= run.first);
+            if let Some((shared, earlier)) =
+                others.iter().find_map(|(other, earlier)| Some((run.intersection(other)?, earlier)))
+            {
+                return twice(shared.first, earlier);
+            }
+            if others.is_empty() {
+                empty.push(*other_step);
+            }
+        }
+        empty.iter().for_each(|step| drop(near.remove(step)));
+        let own = near.entry(step).or_default();
+        // Where all follow each other, none is kept for long.
+        let ended = own.last().is_some_and(|(last, _)| last.last() < run.first);
+        if ended && compared + own.len() <= PAIRS_MAX {
+            compared += own.len();
+            own.retain(|(other, _)| other.last() >= run.first);
+        }
+        own.push((*run, piece));
+    }
+    Ok(())
+}
+
+/// Runs whose spans overlap, alone or through others.
+struct Cluster {
+    first: u64,
+    last: u64,
+    runs: Vec<Run>,
+}
+
+fn clusters(mut runs: Vec<Run>) -> Vec<Cluster> {
+    runs.sort_by_key(|run| run.first);
+    let mut clusters: Vec<Cluster> = Vec::new();
+    for run in runs {
+        match clusters.last_mut() {
+            Some(cluster) if run.first <= cluster.last => {
+                cluster.last = cluster.last.max(run.last());
+                cluster.runs.push(run);
+            }
+            _ => clusters.push(Cluster { first: run.first, last: run.last(), runs: vec![run] }),
+        }
+    }
+    clusters
+}
+
+impl Cluster {
+    /// The numbers, by a bit for each in the span.
+    fn numbers(&self) -> RunSet {
+        let base = self.first / WINDOW * WINDOW;
+        let mut words = vec![0u64; ((self.last - base) / 64 + 1) as usize];
+        for run in &self.runs {
+            for index in 0..run.count {
+                let bit = run.first + index * run.step - base;
+                words[(bit / 64) as usize] |= 1 << (bit % 64);
+            }
+        }
+        RunSet::from_words(base, &words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Layout;
+    use crate::path::RelPath;
+
+    fn piece(first: u64, count: u64, step: u64) -> Piece {
+        let path = RelPath::new("part.dcd").unwrap();
+        Piece { path, first, count, step, offset: 0, frame_bytes: 8 }
+    }
+
+    fn check(pieces: &[Piece], kind: ErrorKind, words: &str) {
+        let error = validate(pieces).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+
+    #[test]
+    fn a_few_words_do_not_make_gigabytes() {
+        check(&[piece(0, 1 << 38, 2), piece(1, 1 << 37, 4)], ErrorKind::TooLarge, "interleave");
+        check(&[piece(0, 1 << 30, 1000), piece(7, 1 << 30, 1000)], ErrorKind::TooLarge, "interleave");
+        check(&[piece(0, 2, 1 << 39), piece(3, 2, 1 << 38)], ErrorKind::TooLarge, "interleave");
+    }
+
+    #[test]
+    fn a_trajectory_of_a_million_frames_fits() {
+        // One after the other, each frame its own piece.
+        let each: Vec<_> = (0..100_000).rev().map(|number| piece(number, 1, 1)).collect();
+        validate(&each).unwrap();
+        assert_eq!(extent(&each), RunSet::range(0, 99_999));
+        // Dealt out to the files of 5,000 ranks, and the same with one of the files missing.
+        let mut dealt: Vec<_> = (0..5000).map(|rank| piece(rank, 200, 5000)).collect();
+        validate(&dealt).unwrap();
+        assert_eq!(extent(&dealt), RunSet::range(0, 999_999));
+        dealt.remove(17);
+        validate(&dealt).unwrap();
+        let extent = extent(&dealt);
+        assert!(extent.len() == 999_800 && !extent.contains(5017) && extent.contains(5018));
+    }
+
+    #[test]
+    fn pieces_that_all_overlap_are_compared_within_bounds() {
+        // Shares of one deal: no pairs at all.
+        let shares: Vec<_> = (0..60_000).map(|nth| piece(nth, 1000, 60_000)).collect();
+        validate(&shares).unwrap();
+        // Steps that are all unlike: their pairs are counted.
+        let unlike: Vec<_> = (1..5000).map(|nth| piece(nth, 1 << 12, (1 << 12) + 2 * nth)).collect();
+        let error = validate(&unlike).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TooLarge | ErrorKind::Conflict), "{error}");
+    }
+
+    #[test]
+    fn the_numbers_are_those_of_each_piece() {
+        let sets = [
+            vec![piece(0, 10, 3), piece(1, 10, 3)],
+            vec![piece(5, 1, 1), piece(0, 3, 2), piece(100_000, 70_000, 2), piece(100_001, 5, 4)],
+            vec![piece(70_000, 4, 65_536), piece(70_001, 9, 2)],
+        ];
+        for pieces in sets {
+            let each =
+                pieces.iter().flat_map(|piece| (0..piece.count).map(|at| piece.first + at * piece.step));
+            let expected: RunSet = each.collect();
+            let layout = Layout::Pieces(pieces.clone());
+            layout.validate().unwrap();
+            assert_eq!(layout.declared_extent().unwrap(), expected, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_given_twice_is_found() {
+        for (one, two) in [
+            ((0, 10, 3), (9, 4, 3)),
+            ((0, 10, 3), (1, 10, 4)),
+            ((5, 1, 1), (0, 10, 5)),
+            ((0, 100, 1), (50, 1, 1)),
+            ((0, 100, 2), (50, 2, 9)),
+        ] {
+            let pieces = [one, two].map(|(first, count, step)| piece(first, count, step));
+            check(&pieces, ErrorKind::Conflict, "is in both");
+            let [one, two] = pieces;
+            check(&[two, one], ErrorKind::Conflict, "is in both");
+        }
+    }
+}

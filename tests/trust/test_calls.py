@@ -1,0 +1,435 @@
+"""Whom a client believes, and what one caller can ask of a daemon."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+import warnings
+from pathlib import Path
+
+import pytest
+import tomllib
+import zazen
+import zazen.testing
+from conftest import SECONDS_MAX, write_frames
+
+FORGED = b"forged"
+
+
+def squat(program, folder, path, user, *arguments):
+    """`user`'s own daemon at `path`, over a backing store at the same place as the victim's, with frames of its own."""
+    cache = Path(tempfile.mkdtemp(prefix="zzb-", dir=folder))
+    user.own(cache, 0o700)
+    process = user.start(
+        program / "zazend", "--cache", cache / "c", "--backing", folder / "backing", "--socket", path,
+        *arguments, env={"PATH": os.environ["PATH"], "HOME": str(cache)},
+    )  # fmt: skip
+    for _ in range(600):
+        if Path(path).is_socket():
+            return process
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    raise AssertionError("the squatter's daemon did not start")
+
+
+def end(process):
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+def read_and_warnings(dataset, **options):
+    """All frames, whether a daemon was used, and the warnings."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with zazen.open(str(dataset), **options) as opened:
+            frames = {number: bytes(data) for number, data, _ in opened.frames()}
+            return frames, opened.has_daemon, [str(warning.message) for warning in told]
+
+
+EXPECTED = {number: bytes([number + 1]) * 40_000 for number in range(4)}
+
+
+@pytest.fixture
+def shared(ground):
+    """A folder that everybody may write to, and nobody may remove others' files from."""
+    folder = ground / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+def test_another_users_daemon_is_not_believed(a, b, ground, programs, shared):
+    write_frames(ground / "backing" / "sim", a)
+    squatter = squat(programs, ground, shared / "s", b)
+    try:
+        for user in (a, None):
+            read = (ground / "backing" / "sim",)
+            options = {"socket": str(shared / "s")}
+            found = user.run(_read, *read, options) if user else _read(*read, options)
+            frames, has_daemon, told = found
+            assert frames == EXPECTED and not has_daemon
+            assert any(f"user {b.uid}'s" in text and "is not used" in text for text in told), told
+        # His own programs believe him.
+        frames, has_daemon, _ = b.run(_read, ground / "backing" / "sim", {"socket": str(shared / "s")})
+        assert frames == EXPECTED and has_daemon
+        # The tools say no.
+        refused = a.call(programs / "zazen", "status", "--socket", shared / "s")
+        assert refused.returncode != 0 and f"user {b.uid}'s" in refused.stderr, refused
+        refused = a.call(programs / "zazen", "run", "--socket", shared / "s", "--forward", "/x", "--", "true")
+        assert refused.returncode != 0 and f"user {b.uid}'s" in refused.stderr, refused
+    finally:
+        end(squatter)
+
+
+def _read(dataset, options):
+    return read_and_warnings(dataset, **options)
+
+
+def _read_with(dataset, options, environment):
+    os.environ.update(environment)
+    return read_and_warnings(dataset, **options)
+
+
+def test_a_user_can_be_configured_to_be_believed(a, b, ground, programs, shared):
+    write_frames(ground / "backing" / "sim", a)
+    squatter = squat(programs, ground, shared / "s", b)
+    try:
+        options = {"socket": str(shared / "s")}
+        configured = {"ZAZEN_DAEMON_UID": str(b.uid)}
+        frames, has_daemon, _ = a.run(_read_with, ground / "backing" / "sim", options, configured)
+        assert frames == EXPECTED and has_daemon
+        with pytest.raises(zazen.ConfigError, match="ZAZEN_DAEMON_UID"):
+            a.run(_read_with, ground / "backing" / "sim", options, {"ZAZEN_DAEMON_UID": "somebody"})
+    finally:
+        end(squatter)
+
+
+def test_a_default_place_that_others_made_is_not_looked_at(a, b, ground, programs, shared):
+    """B makes what would be A's runtime and home folders, with a daemon of his own in each."""
+    write_frames(ground / "backing" / "sim", a)
+    places = {"XDG_RUNTIME_DIR": shared / "run", "HOME": shared / "home"}
+    sockets = [shared / "run/zazen/zazend.sock", shared / f"home/.zazen/zazend-{os.uname().nodename}.sock"]
+    squatters = []
+    try:
+        for path in sockets:
+            b.run(lambda path: os.makedirs(path.parent, mode=0o777), path)
+            squatters.append(squat(programs, ground, path, b))
+        environment = {name: str(folder) for name, folder in places.items()}
+        environment["ZAZEN_SOCKET"] = ""
+        frames, has_daemon, _ = a.run(_read_with, ground / "backing" / "sim", {}, environment)
+        assert frames == EXPECTED and not has_daemon
+        # A's own daemon refuses the place, too, and says what to do.
+        environment["PATH"] = os.environ["PATH"]
+        command = [programs / "zazend", "--cache", "/nowhere", "--backing", ground / "backing"]
+        refused = a.call(*command, env=environment)
+        assert refused.returncode != 0 and "--socket" in refused.stderr, refused
+    finally:
+        for squatter in squatters:
+            end(squatter)
+
+
+def test_a_preloaded_program_does_not_believe_another_users_daemon(a, b, ground, programs, shared):
+    write_frames(ground / "backing" / "sim", a)
+    posix = programs / "libzazen_posix.so"
+    squatter = squat(programs, ground, shared / "s", b, "--plugin", posix)
+    try:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "LD_PRELOAD": str(programs / "libzazen_preload.so"),
+            "ZAZEN_FORWARD": f"/far={ground}/backing",
+            "ZAZEN_FORWARD_SOCKET": str(shared / "s"),
+        }
+        done = a.call("/bin/cat", "/far/sim/f-0.bin", env=environment)
+        assert done.returncode != 0 and "Input/output error" in done.stderr, done
+    finally:
+        end(squatter)
+
+
+def test_files_that_name_daemons_must_be_ones_own(a, b, ground, node, shared):
+    write_frames(node.backing / "sim", a)
+    folder = shared / "testbed"
+    b.run(folder.mkdir)
+    b.run((folder / "testbed.json").write_text, '{"nodes": [], "backing": "/x=tcp://127.0.0.1:1"}')
+    environment = {"ZAZEN_TESTBED": str(folder), "ZAZEN_SOCKET": str(node.socket)}
+    frames, has_daemon, told = a.run(_read_with, node.backing / "sim", {}, environment)
+    assert frames == EXPECTED and has_daemon
+    assert any(f"belongs to user {b.uid}" in text for text in told), told
+    key = shared / "key"
+    b.run(lambda: (key.write_text("k" * 64), key.chmod(0o640)))
+    with pytest.raises(zazen.ConfigError, match=f"belongs to user {b.uid}"):
+        zazen.Writer(str(node.backing / "sim"), ["127.0.0.1:1"], key=str(key), pattern="f-{n}.bin")
+    key.unlink()
+    key.write_text("k" * 64)
+    key.chmod(0o620)
+    with pytest.raises(zazen.ConfigError, match="may write"):
+        zazen.Writer(str(node.backing / "sim"), ["127.0.0.1:1"], key=str(key), pattern="f-{n}.bin")
+
+
+def test_a_planted_link_beside_the_socket_is_not_followed(a, b, ground, programs, shared, start_node):
+    victim = ground / "victim"
+    victim.write_text("precious")
+    (ground / "s.turn").symlink_to(victim)
+    start_node("--readers", "1")
+    assert victim.read_text() == "precious"
+    assert not (ground / "s.turn").is_symlink()
+
+
+@contextlib.contextmanager
+def own_daemon(folder, *arguments):
+    """This user's own daemon."""
+    backing = folder / "backing"
+    backing.mkdir(exist_ok=True)
+    with zazen.testing.Cluster(folder / "c", backing, arguments=arguments) as cluster:
+        yield cluster, backing
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    """A folder with a short path: sockets live in it."""
+    return tmp_path_factory.mktemp("z")
+
+
+def test_the_metrics_page_survives_idle_connections(folder):
+    with own_daemon(folder, "--metrics", "127.0.0.1:0") as (cluster, _):
+        status = subprocess.run(
+            [zazen.testing.program("zazen"), "status", "--socket", cluster.sockets[0], "--dump"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert status.returncode == 0, status
+        address = _metrics_address(cluster)
+        idle = []
+        for _ in range(2050):
+            with contextlib.suppress(OSError):
+                idle.append(socket.create_connection(address, timeout=5))
+        for _ in range(3):
+            page = urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=30).read()
+            assert b"zazen_" in page and page.endswith(b"# EOF\n")
+        for one in idle:
+            one.close()
+        page = urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=30).read()
+        assert b"zazen_" in page
+
+
+def _metrics_address(cluster):
+    """Where the metrics page is."""
+    for ready in Path(cluster.folder).rglob("*ready*"):
+        with contextlib.suppress(ValueError, OSError):
+            told = json.loads(ready.read_text())
+            if told.get("metrics"):
+                host, port = told["metrics"].rsplit(":", 1)
+                return host, int(port)
+    raise AssertionError("the daemon does not say where its metrics are")
+
+
+BOMBS = {
+    "interleaved": [(0, 1 << 38, 2), (1, 1 << 37, 4)],
+    "shares of no deal": [(0, 1 << 30, 1000), (7, 1 << 30, 1000)],
+}
+
+
+def _manifest(pieces):
+    each = "[[pieces]]\npath = 'a'\nfirst = {}\ncount = {}\nstep = {}\nframe_bytes = 1\n"
+    return "".join(each.format(*piece) for piece in pieces)
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_short_manifest_does_not_take_gigabytes(folder, bomb):
+    with own_daemon(folder) as (cluster, backing):
+        sim = backing / "sim"
+        sim.mkdir()
+        (sim / "zazen.toml").write_text(_manifest(BOMBS[bomb]))
+        before = _peak_bytes(os.getpid())
+        for options in ({"direct": True}, {"socket": cluster.sockets[0]}):
+            with pytest.raises(zazen.Error, match="interleave"), zazen.open(str(sim), **options) as opened:
+                opened.extent()
+        assert _peak_bytes(os.getpid()) - before < 200 << 20
+
+
+def _peak_bytes(pid):
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("no VmHWM")
+
+
+def test_a_large_manifest_of_a_real_trajectory_fits(folder):
+    sim = folder / "backing" / "sim"
+    sim.mkdir(parents=True)
+    (sim / "a").write_bytes(b"x" * 4096)
+    # A million frames in thousands of files, written in turn by as many ranks.
+    text = _manifest([(rank, 250, 4000) for rank in range(4000)])
+    tomllib.loads(text[:1000].rsplit("[[", 1)[0])
+    (sim / "zazen.toml").write_text(text)
+    with zazen.open(str(sim), direct=True) as opened:
+        assert len(opened.extent()) == 1_000_000
+        assert bytes(opened.read(4000).data) == b"x"
+
+
+def test_a_frame_that_fits_into_no_memory_is_an_error_of_its_own(folder):
+    sizes = {0: 10, 1: 8 << 40, 2: 700 << 30, 3: 20}
+
+    def read(path, options):
+        with zazen.open(path, **options) as opened:
+            found, failed = {}, {}
+            frames = opened.frames()
+            while True:
+                try:
+                    frame = next(frames)
+                    found[frame.number] = len(frame.data)
+                except StopIteration:
+                    break
+                except zazen.Error as error:
+                    failed[error.kind] = str(error)
+            with pytest.raises(zazen.TooLargeError, match="frame 1"):
+                opened.read(1)
+            return found, failed
+
+    with own_daemon(folder, "--budget", "64M") as (cluster, backing):
+        sim = backing / "sim"
+        sim.mkdir()
+        try:
+            for number, size in sizes.items():
+                with open(sim / f"f-{number}.bin", "wb") as file:
+                    file.truncate(size)
+        except OSError as error:
+            pytest.skip(f"this file system has no such large files: {error}")
+        for options in ({"direct": True}, {"socket": cluster.sockets[0]}):
+            found, failed = read(str(sim), options)
+            assert found == {0: 10, 3: 20}, (options, found, failed)
+            assert failed and any(
+                "8796093022208" in text or "751619276800" in text for text in failed.values()
+            )
+
+
+# fork and pickle
+
+
+def _all(dataset):
+    return {number: bytes(data) for number, data, _ in dataset.frames()}
+
+
+def _in_child(work):
+    """Runs `work` in a forked child; fails if it hangs or raises."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(SECONDS_MAX)
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            os.write(2, f"child: {error!r}\n".encode())
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with wait status {status}"
+
+
+@pytest.fixture(params=["daemon", "direct"])
+def opened(folder, request):
+    write_frames(folder / "backing" / "sim", count=40, size=5000)
+    with own_daemon(folder) as (cluster, backing):
+        options = {"direct": True} if request.param == "direct" else {"socket": cluster.sockets[0]}
+        with zazen.open(str(backing / "sim"), **options) as dataset:
+            yield dataset
+
+
+CONTENT = {number: bytes([number + 1]) * 5000 for number in range(40)}
+
+
+def test_parent_and_child_read_on_after_a_fork(opened):
+    assert _all(opened) == CONTENT
+    begun = opened.frames()
+    first = next(begun)
+
+    def in_child():
+        assert _all(opened) == CONTENT
+        assert bytes(opened.read(7).data) == CONTENT[7]
+        opened.query(0, 39)
+        with pytest.raises(zazen.InvalidArgumentError, match="forked"):
+            next(begun)
+        begun.close()
+        assert bytes(first.data) == CONTENT[first.number]
+        # A grandchild does as well.
+        _in_child(lambda: (_all(opened) == CONTENT) or os._exit(3))
+        opened.close()
+
+    _in_child(in_child)
+    rest = {frame.number: bytes(frame.data) for frame in begun}
+    assert rest | {first.number: bytes(first.data)} == CONTENT
+    assert _all(opened) == CONTENT
+
+
+def test_forks_while_other_threads_read(opened):
+    stop, failures = threading.Event(), []
+
+    def read():
+        try:
+            while not stop.is_set():
+                assert _all(opened) == CONTENT
+                opened.read(3)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(12):
+            _in_child(lambda: (_all(opened) == CONTENT) or os._exit(3))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def _worker(dataset, numbers):
+    return {number: bytes(dataset.read(number).data) for number in numbers}
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_of_multiprocessing_get_the_dataset(opened, method):
+    assert _all(opened) == CONTENT
+    context = multiprocessing.get_context(method)
+    shares = [(opened, range(rank, 40, 3)) for rank in range(3)]
+    with context.Pool(3) as pool:
+        found = pool.starmap_async(_worker, shares).get(SECONDS_MAX)
+    assert {number: data for share in found for number, data in share.items()} == CONTENT
+    assert _all(opened) == CONTENT
+
+
+def test_a_dataset_pickles_by_its_arguments(folder):
+    write_frames(folder / "backing" / "sim", count=3, name="x{}.dat")
+    dataset = zazen.open(str(folder / "backing" / "sim"), direct=True, pattern="x{n}.dat", timeout=3.5)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.path == dataset.path and again.layout == "x{n}.dat"
+    assert set(_all(again)) == {0, 1, 2}
+    dataset.close()
+    with pytest.raises(zazen.InvalidArgumentError, match="closed"):
+        pickle.dumps(dataset)
+
+
+def test_a_writer_is_its_own_processes(folder):
+    with own_daemon(folder) as (cluster, backing):
+        sim = backing / "sim"
+        sim.mkdir()
+        writer = zazen.Writer(str(sim), cluster.nodes, key=cluster.key, pattern="f-{n}.bin", on_slow="block")
+        with pytest.raises(TypeError, match="pickled"):
+            pickle.dumps(writer)
+        writer.push(0, b"x" * 100)
+
+        def in_child():
+            with pytest.raises(zazen.InvalidArgumentError, match="forked"):
+                writer.push(1, b"y")
+            with pytest.raises(zazen.InvalidArgumentError, match="forked"):
+                writer.finish()
+
+        _in_child(in_child)
+        assert writer.finish().pushed == 1
