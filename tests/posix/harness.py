@@ -65,7 +65,7 @@ class Daemon:
             text = self.log.read_text()
             if self.socket.exists() and "listens to" in text:
                 if listen:
-                    self.node = text.split("listens to ")[1].split()[0]
+                    self.node = text.split("listens to ")[1].split()[0].rstrip(",")
                 return
             time.sleep(0.02)
         raise RuntimeError(f"zazend did not get ready:\n{self.log.read_text()}")
