@@ -138,7 +138,11 @@ fn measure(client_cpu: Option<usize>) -> Result<()> {
     let file = rustix::fs::memfd_create("rates", rustix::fs::MemfdFlags::CLOEXEC).map_err(context)?;
     let direct = file.try_clone().map_err(|error| Error::io("dup", error))?;
     let key = ClusterKey::from_bytes(ClusterKey::generate()?.as_bytes())?;
-    let limits = ServerLimits { connections_max: 16, stall_timeout: Duration::from_secs(10) };
+    let limits = ServerLimits {
+        connections_max: 16,
+        stall_timeout: Duration::from_secs(10),
+        ..ServerLimits::default()
+    };
     let server = Server::new(vec![Arc::new(Rates(file))], Some(key.clone()), limits);
     let socket = std::env::temp_dir().join(format!("zazen-call-rates-{}", std::process::id()));
     server.listen_unix(&socket)?;

@@ -1,10 +1,12 @@
 //! The bulk part of a request as the service reads it, and the bulk part of the reply as it writes it.
 
+use crate::account::{Account, Charge};
 use crate::shared::{SharedBytes, SharedBytesMut};
 use crate::shm::lane::{CoreLock, lock};
 use crate::stream::{Fault, Stream};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 use zazen_core::limits::FRAME_BYTES_MAX;
 
 /// What of the bulk part is discarded in one receive.
@@ -319,6 +321,8 @@ pub struct Output {
     room: Option<u64>,
     written: u64,
     fault: Option<Fault>,
+    /// What is in memory of our own is counted against the caller.
+    charge: Option<Charge>,
 }
 
 enum Target {
@@ -348,14 +352,15 @@ impl OutputSlot {
 }
 
 impl Output {
-    pub(crate) fn in_memory(room: Option<u64>) -> Output {
-        Output { target: Target::Memory(Vec::new()), room, written: 0, fault: None }
+    pub(crate) fn in_memory(room: Option<u64>, account: &Arc<Account>) -> Output {
+        let charge = Some(Charge::none(account));
+        Output { target: Target::Memory(Vec::new()), room, written: 0, fault: None, charge }
     }
 
     /// Into what a lane's callers say.
     pub(crate) fn of_lane(core: CoreLock) -> Output {
         let target = Target::Lane { core, slots: VecDeque::new(), lends: false };
-        Output { target, room: None, written: 0, fault: None }
+        Output { target, room: None, written: 0, fault: None, charge: None }
     }
 
     /// A lane's next call, whose caller has `room` in all, in `buffers`; what is carried and fits into `eager_bytes` stays
@@ -458,6 +463,11 @@ impl Output {
             Target::Memory(bytes) => {
                 let want = want.min(CHUNK_BYTES_MAX);
                 let start = usize::try_from(self.written).unwrap_or(usize::MAX);
+                if let Some(charge) = &mut self.charge {
+                    let counted = charge.grow_to(self.written.saturating_add(want as u64));
+                    counted
+                        .map_err(|error| io::Error::new(io::ErrorKind::ResourceBusy, error.to_string()))?;
+                }
                 if let Some(room) =
                     self.room.filter(|room| bytes.capacity() == 0 && *room <= ROOM_AT_ONCE_MAX)
                 {
@@ -495,15 +505,16 @@ impl Output {
         Ok(())
     }
 
-    /// What was written and travels after the reply.
-    pub(crate) fn into_memory(self) -> Vec<u8> {
-        match self.target {
+    /// What was written and travels after the reply, and what is counted for it until that is done.
+    pub(crate) fn into_memory(self) -> (Vec<u8>, Option<Charge>) {
+        let bytes = match self.target {
             Target::Memory(mut bytes) => {
                 bytes.truncate(usize::try_from(self.written).unwrap_or(usize::MAX));
                 bytes
             }
             Target::Lane { .. } => Vec::new(),
-        }
+        };
+        (bytes, self.charge)
     }
 }
 

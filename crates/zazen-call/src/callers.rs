@@ -4,6 +4,7 @@
 //! last of its calls; a connection becomes another caller's lane only by that caller's token and with its identity.
 
 use crate::Caller;
+use crate::account::Account;
 use crate::key::random;
 use crate::server::Shared;
 use crate::shm::memory::Pool;
@@ -19,6 +20,7 @@ type Token = [u8; TOKEN_BYTES];
 /// One caller; its lanes hold it, and with the last one it ends.
 pub(crate) struct Group {
     pub(crate) caller: Caller,
+    account: Arc<Account>,
     shared: Arc<Shared>,
     token: OnceLock<Token>,
     /// Made when its first lane asks for it.
@@ -55,9 +57,10 @@ impl Callers {
 }
 
 impl Group {
-    pub(crate) fn new(caller: Caller, shared: &Arc<Shared>) -> Arc<Group> {
+    pub(crate) fn new(caller: Caller, shared: &Arc<Shared>, account: &Arc<Account>) -> Arc<Group> {
         Arc::new(Group {
             caller,
+            account: Arc::clone(account),
             shared: Arc::clone(shared),
             token: OnceLock::new(),
             pool: Mutex::new(None),
@@ -82,7 +85,12 @@ impl Group {
         if let Some(pool) = &*pool {
             return Ok(Arc::clone(pool));
         }
-        let fresh = Pool::create(self.caller.connection, self.shared.shm_limits(), &self.shared.treasury)?;
+        let fresh = Pool::create(
+            self.caller.connection,
+            &self.account,
+            self.shared.shm_limits(),
+            &self.shared.treasury,
+        )?;
         Ok(Arc::clone(pool.insert(fresh)))
     }
 

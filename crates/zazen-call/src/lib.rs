@@ -13,6 +13,7 @@
 //! encrypted; the CRCs of header and payload guard against damage, not against attackers on the network.
 //! Bulk bytes carry no checksum of this layer: frames have their own, end to end.
 
+mod account;
 mod belief;
 mod bulk;
 mod callers;
@@ -21,6 +22,7 @@ mod handshake;
 mod key;
 mod message;
 mod pool;
+mod quiet;
 mod registry;
 mod serve;
 mod server;
@@ -36,6 +38,7 @@ pub use bulk::{Bulk, Output};
 pub use connection::{Carrier, Connection, Exchanged, Lanes, Pool};
 pub use key::{ClusterKey, KEY_BYTES_MIN};
 pub use pool::{POOL_ALIGN, PoolBuffer};
+pub use quiet::{LeftOut, may_say};
 pub use server::Server;
 pub use shared::{SharedBytes, SharedBytesMut};
 pub use shm::ShmLimits;
@@ -127,20 +130,62 @@ pub trait Service: Send + Sync {
     fn detach(&self, caller: &Caller);
 }
 
+/// Bounds of each identity that calls a server: a user of this machine, or a key holder's address and user. Root and the
+/// server's own user have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerLimits {
+    /// Connections at once; one more is answered `Busy` and closed.
+    pub connections_max: usize,
+    /// Calls at once; further ones wait, each in its own connection's thread.
+    pub calls_max: usize,
+    /// How long a call waits for its turn before it is `Busy`.
+    pub queue_max: Duration,
+    /// Bytes of payloads and answers that the server holds at once; a message that finds no room is `Busy`. Messages of up
+    /// to 64 KiB are not counted.
+    pub bytes_max: u64,
+    /// Descriptors that are on their way, in either direction.
+    pub descriptors_max: usize,
+}
+
+impl Default for CallerLimits {
+    /// 512 connections and calls, 30 seconds, 256 MiB, 16,384 descriptors.
+    fn default() -> CallerLimits {
+        CallerLimits {
+            connections_max: 512,
+            calls_max: 512,
+            queue_max: Duration::from_secs(30),
+            bytes_max: 256 << 20,
+            descriptors_max: 16_384,
+        }
+    }
+}
+
 /// Bounds of a server.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Connections at once; one more is answered `Busy` and closed.
+    /// Connections at once; one more is answered `Busy` and closed. Strangers are not among them.
     pub connections_max: usize,
+    /// Each identity's share.
+    pub caller: CallerLimits,
+    /// TCP peers that have not proven the cluster key yet, at once: the oldest goes for a new one.
+    pub strangers_max: usize,
+    /// How long such a peer may take for the whole proof.
+    pub proof_timeout: Duration,
     /// A connection that sends nothing for so long in the middle of a message or of the handshake is closed.
     /// Between calls a connection may idle for ever.
     pub stall_timeout: Duration,
 }
 
 impl Default for ServerLimits {
-    /// 1024 connections, 30 seconds.
+    /// 1024 connections, 30 seconds; 64 strangers, 5 seconds for each.
     fn default() -> ServerLimits {
-        ServerLimits { connections_max: 1024, stall_timeout: Duration::from_secs(30) }
+        ServerLimits {
+            connections_max: 1024,
+            caller: CallerLimits::default(),
+            strangers_max: 64,
+            proof_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(30),
+        }
     }
 }
 

@@ -1,10 +1,13 @@
 //! Which connections a server has: admission within the bound, calls in progress, and draining.
 //!
-//! Invariant: a call is either begun before draining began (then drain waits for it) or refused. Beginning and ending a
+//! Invariants: whoever has proven nothing has places of its own and takes none of the others'. A call is either begun before draining began (then drain waits for it) or refused. Beginning and ending a
 //! call takes no lock: each connection says in a flag of its own that it is in a call and then looks whether the
 //! server drains; who drains says so first and then looks at the flags.
 
+use crate::ServerLimits;
+use crate::account::Account;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,8 +17,10 @@ use zazen_core::{Error, ErrorKind, Result};
 struct Entry {
     socket: Arc<OwnedFd>,
     in_call: Arc<AtomicBool>,
-    /// A TCP peer that has not proven the key yet.
-    unproven: bool,
+    /// Where a TCP peer that has not proven the key yet comes from, and when it came.
+    stranger: Option<(IpAddr, Instant)>,
+    /// Whose it is; `None` of a stranger.
+    account: Option<Arc<Account>>,
 }
 
 #[derive(Default)]
@@ -23,14 +28,35 @@ struct State {
     connections: BTreeMap<u64, Entry>,
     /// Numbers ever given.
     last: u64,
-    unproven: usize,
+    strangers: usize,
+    /// Connections of whoever is known.
+    known: usize,
 }
 
 /// A connection's place among the others: by it calls are begun and ended.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) number: u64,
+    pub(crate) account: Arc<Account>,
+    /// Where a TCP peer comes from.
+    host: Option<IpAddr>,
     in_call: Arc<AtomicBool>,
+}
+
+impl Place {
+    pub(crate) fn host(&self) -> Option<IpAddr> {
+        self.host
+    }
+}
+
+/// Whether a call may begin.
+pub(crate) enum Begin {
+    /// It has.
+    Go,
+    /// The server drains.
+    Draining,
+    /// The caller has too many.
+    Busy(Error),
 }
 
 /// The connections of one server.
@@ -39,15 +65,24 @@ pub(crate) struct Registry {
     draining: AtomicBool,
     changed: Condvar,
     connections_max: usize,
+    strangers_max: usize,
 }
 
+/// A stranger is not sent away before: those who know the key have proven it by then.
+const STRANGER_GRACE: Duration = Duration::from_millis(250);
+/// Of so many places one is kept for those who have few …
+const RESERVE_SHARE: usize = 8;
+/// … which is so many connections.
+const FEW: usize = 16;
+
 impl Registry {
-    pub(crate) fn new(connections_max: usize) -> Registry {
+    pub(crate) fn new(limits: &ServerLimits) -> Registry {
         Registry {
             state: Mutex::default(),
             draining: AtomicBool::new(false),
             changed: Condvar::new(),
-            connections_max,
+            connections_max: limits.connections_max,
+            strangers_max: limits.strangers_max.max(1),
         }
     }
 
@@ -56,52 +91,92 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection; fails with `Busy` if there are too many, `ShuttingDown` while draining.
-    /// Peers that have proven nothing get half of the places, so that strangers can't lock the cluster's own
-    /// out.
-    pub(crate) fn admit(&self, socket: &Arc<OwnedFd>, unproven: bool) -> Result<Place> {
+    /// A place for a connection of `account`'s; fails with `Busy` if there are too many, `ShuttingDown` while draining.
+    pub(crate) fn admit(&self, socket: &Arc<OwnedFd>, account: Arc<Account>) -> Result<Place> {
         let mut state = self.state();
-        let unproven_max = self.connections_max.div_ceil(2);
-        if self.is_draining() {
-            return Err(Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down"));
+        self.count_in(&mut state, &account)?;
+        Ok(state.enter(socket, None, account))
+    }
+
+    /// A place for a TCP peer that has proven nothing yet: [`Registry::makes_room`] comes before.
+    pub(crate) fn admit_stranger(&self, socket: &Arc<OwnedFd>, host: IpAddr) -> Result<Place> {
+        let mut state = self.state();
+        self.refuse_if_draining()?;
+        state.strangers += 1;
+        Ok(state.enter(socket, Some((host, Instant::now())), Account::of_stranger()))
+    }
+
+    /// Whether there is a place for one more stranger; if not, the oldest is sent away, of the address that has most of
+    /// them. False if all have just come: then the next one is to wait, in the kernel's queue.
+    pub(crate) fn makes_room(&self) -> bool {
+        let mut state = self.state();
+        if state.strangers < self.strangers_max {
+            return true;
         }
-        if state.connections.len() >= self.connections_max {
-            let max = self.connections_max;
+        let mut hosts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        let strangers =
+            state.connections.iter().filter_map(|(number, entry)| Some((*number, entry.stranger?)));
+        let strangers: Vec<_> = strangers.collect();
+        strangers.iter().for_each(|(_, (host, _))| *hosts.entry(*host).or_default() += 1);
+        // Numbers ascend with time: the first of an address is its oldest.
+        let overdue = strangers.iter().filter(|(_, (_, since))| since.elapsed() >= STRANGER_GRACE);
+        let found = overdue.max_by_key(|(number, (host, _))| (hosts.get(host), std::cmp::Reverse(*number)));
+        let Some((number, _)) = found else { return false };
+        let number = *number;
+        if let Some(entry) = state.connections.get_mut(&number) {
+            close(&entry.socket);
+            entry.stranger = None;
+            state.strangers -= 1;
+        }
+        true
+    }
+
+    /// A stranger has proven that it is `account`'s; fails as [`Registry::admit`] does.
+    pub(crate) fn prove(&self, place: &mut Place, account: Arc<Account>) -> Result<()> {
+        let mut state = self.state();
+        self.count_in(&mut state, &account)?;
+        place.account = Arc::clone(&account);
+        if let Some(entry) = state.connections.get_mut(&place.number) {
+            let stranger = entry.stranger.take();
+            entry.account = Some(account);
+            state.strangers -= usize::from(stranger.is_some());
+        }
+        Ok(())
+    }
+
+    fn refuse_if_draining(&self) -> Result<()> {
+        match self.is_draining() {
+            true => Err(Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down")),
+            false => Ok(()),
+        }
+    }
+
+    fn count_in(&self, state: &mut State, account: &Account) -> Result<()> {
+        self.refuse_if_draining()?;
+        let max = self.connections_max;
+        let has_many = account.is_bounded() && account.connections() >= FEW;
+        let places = if has_many { max - max / RESERVE_SHARE } else { max };
+        if state.known >= places {
             let why = format!(
                 "the daemon is at its limit of {max} connections; try again, or raise `connections_max`"
             );
             return Err(Error::new(ErrorKind::Busy, why));
         }
-        if unproven && state.unproven >= unproven_max {
-            let why = format!(
-                "{unproven_max} connections that have not proven the cluster key yet are open; try again"
-            );
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!("the daemon is busy: {why}, or raise `connections_max`"),
-            ));
-        }
-        state.last += 1;
-        state.unproven += usize::from(unproven);
-        let number = state.last;
-        let in_call = Arc::new(AtomicBool::new(false));
-        let place = Place { number, in_call: Arc::clone(&in_call) };
-        state.connections.insert(number, Entry { socket: Arc::clone(socket), in_call, unproven });
-        Ok(place)
-    }
-
-    pub(crate) fn mark_proven(&self, number: u64) {
-        let mut state = self.state();
-        if let Some(entry) = state.connections.get_mut(&number)
-            && std::mem::take(&mut entry.unproven)
-        {
-            state.unproven -= 1;
-        }
+        account.open()?;
+        state.known += 1;
+        Ok(())
     }
 
     pub(crate) fn remove(&self, number: u64) {
-        self.mark_proven(number);
-        self.state().connections.remove(&number);
+        let mut state = self.state();
+        if let Some(entry) = state.connections.remove(&number) {
+            state.strangers -= usize::from(entry.stranger.is_some());
+            if let Some(account) = entry.account {
+                account.close();
+                state.known -= 1;
+            }
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -113,19 +188,23 @@ impl Registry {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// False if the server drains: the call is to be refused.
-    pub(crate) fn begin_call(&self, place: &Place) -> bool {
+    /// Begins a call, in its caller's turn.
+    pub(crate) fn begin_call(&self, place: &Place) -> Begin {
+        if let Err(error) = place.account.enter(|| self.is_draining()) {
+            return if self.is_draining() { Begin::Draining } else { Begin::Busy(error) };
+        }
         place.in_call.store(true, Ordering::SeqCst);
         if self.is_draining() {
             self.end_call(place);
-            return false;
+            return Begin::Draining;
         }
-        true
+        Begin::Go
     }
 
     /// False if the server drains: the connection is to be closed.
     pub(crate) fn end_call(&self, place: &Place) -> bool {
         place.in_call.store(false, Ordering::SeqCst);
+        place.account.leave();
         if !self.is_draining() {
             return true;
         }
@@ -171,6 +250,27 @@ impl Registry {
         let waited =
             self.changed.wait_timeout_while(state, patience, |state| state.connections.len() > count);
         drop(waited);
+    }
+}
+
+impl State {
+    fn enter(
+        &mut self,
+        socket: &Arc<OwnedFd>,
+        stranger: Option<(IpAddr, Instant)>,
+        account: Arc<Account>,
+    ) -> Place {
+        self.last += 1;
+        let in_call = Arc::new(AtomicBool::new(false));
+        let place = Place {
+            number: self.last,
+            account: Arc::clone(&account),
+            host: stranger.map(|(host, _)| host),
+            in_call: Arc::clone(&in_call),
+        };
+        let account = stranger.is_none().then_some(account);
+        self.connections.insert(self.last, Entry { socket: Arc::clone(socket), in_call, stranger, account });
+        place
     }
 }
 

@@ -3,17 +3,20 @@
 //! Invariants: whatever a peer sends costs only its own connection; a service's panic is an error reply;
 //! every service hears of a caller's end exactly once, after the caller's last call.
 
+use crate::account::{Charge, Payer};
 use crate::bulk::{Bulk, Output};
 use crate::callers::Group;
 use crate::handshake::{self, ServerSide, Step};
 use crate::message::{Outgoing, send_error};
-use crate::registry::Place;
+use crate::quiet::may_say;
+use crate::registry::{Begin, Place};
 use crate::server::Shared;
 use crate::shm::lane::Lane;
 use crate::shm::memory::LaneSeat;
 use crate::stream::{Fault, Stream};
 use crate::{Call, Caller, Reply, unix};
 use std::io::IoSlice;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,7 +31,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// … and so many of them.
 const LINGER_BYTES_MAX: u64 = 64 << 20;
 /// A payload buffer larger than this is not kept for the next call.
-pub(crate) const KEPT_PAYLOAD_BYTES_MAX: usize = 1 << 20;
+pub(crate) const KEPT_PAYLOAD_BYTES_MAX: usize = crate::account::FREE_BYTES as usize;
 
 /// Over what a connection came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,13 +81,13 @@ pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, plac
         payload: Vec::new(),
         called: false,
         seat: None,
+        charge: None,
     };
     match peer.identify() {
         Err(end) => peer.part(end),
         Ok(caller) => {
-            shared.registry.mark_proven(number);
             // Services hear of the caller's end when the group is dropped: before the connection is parted from.
-            let mut group = Group::new(caller, shared);
+            let mut group = Group::new(caller, shared, &peer.place.account);
             let end = loop {
                 if let Err(end) = peer.serve_call(&mut group) {
                     break end;
@@ -117,6 +120,16 @@ struct Peer<'a> {
     called: bool,
     /// The lane that it was offered.
     seat: Option<LaneSeat>,
+    /// Counted for the payload at hand.
+    charge: Option<Charge>,
+}
+
+/// What came before a request's bulk bytes.
+struct Request {
+    header: Header,
+    fds: Vec<OwnedFd>,
+    /// There was no room for its payload, which is gone.
+    refusal: Option<Error>,
 }
 
 impl Peer<'_> {
@@ -135,8 +148,12 @@ impl Peer<'_> {
                 Ok(Caller { credentials, pid, host: None, connection: self.place.number })
             }
             Carrier::Tcp => {
-                self.stream().allow_in_all(Some(stall))?;
-                self.shake_hands()
+                let patience = stall.min(self.shared.limits.proof_timeout);
+                self.stream().set_send_timeout(Some(patience))?;
+                self.stream().allow_in_all(Some(patience))?;
+                let caller = self.shake_hands()?;
+                self.stream().set_send_timeout(Some(stall))?;
+                Ok(caller)
             }
         }
     }
@@ -146,7 +163,7 @@ impl Peer<'_> {
         let mut side = ServerSide::new(key, &self.shared.host);
         loop {
             let bytes = self.stream().header()?.ok_or(End::Closed)?;
-            let (header, _) = self.request(&bytes, wire_handshake::PAYLOAD_BYTES_MAX)?;
+            let Request { header, .. } = self.request(&bytes, wire_handshake::PAYLOAD_BYTES_MAX)?;
             let about = (header.service, header.function, header.call);
             if header.bulk_bytes > 0 {
                 let error = Error::new(ErrorKind::Protocol, "a message of the handshake has bulk bytes");
@@ -156,6 +173,11 @@ impl Peer<'_> {
             match step.map_err(|error| End::Refused { about, error })? {
                 Step::Answer(payload) => self.reply(about, &payload)?,
                 Step::Proven(payload, hello) => {
+                    let host = self.place.host().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+                    let payer = Payer::Remote(host, hello.credentials.uid);
+                    let account = self.shared.accounts.of(&payer, &self.shared.limits.caller);
+                    let proven = self.shared.registry.prove(&mut self.place, account);
+                    proven.map_err(|error| End::Refused { about, error })?;
                     self.reply(about, &payload)?;
                     return Ok(handshake::caller(*hello, self.place.number));
                 }
@@ -167,23 +189,49 @@ impl Peer<'_> {
     fn serve_call(&mut self, group: &mut Arc<Group>) -> Outcome<()> {
         let stall = self.shared.limits.stall_timeout;
         let bytes = self.stream().header_when_it_comes(stall)?.ok_or(End::Closed)?;
-        let (header, fds) = self.request(&bytes, usize::MAX)?;
+        let Request { header, fds, refusal } = self.request(&bytes, usize::MAX)?;
+        if let Some(error) = refusal {
+            return self.decline(&header, fds, &error);
+        }
         if header.service == wire_handshake::SERVICE {
             return self.serve_own(&header, group);
         }
         self.called = true;
         let about = (header.service, header.function, header.call);
-        if !self.shared.registry.begin_call(&self.place) {
-            let error = Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down; go on without it");
-            return Err(End::Refused { about, error });
+        match self.shared.registry.begin_call(&self.place) {
+            Begin::Go => {}
+            Begin::Busy(error) => return self.decline(&header, fds, &error),
+            Begin::Draining => {
+                let error =
+                    Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down; go on without it");
+                return Err(End::Refused { about, error });
+            }
         }
         let served = self.dispatch_and_reply(&group.caller, &header, fds);
         let goes_on = self.shared.registry.end_call(&self.place);
+        self.forget_payload();
+        served?;
+        if goes_on { Ok(()) } else { Err(End::Closed) }
+    }
+
+    /// An idle connection holds no memory for payloads.
+    fn forget_payload(&mut self) {
         if self.payload.capacity() > KEPT_PAYLOAD_BYTES_MAX {
             self.payload = Vec::new();
         }
-        served?;
-        if goes_on { Ok(()) } else { Err(End::Closed) }
+        self.charge = None;
+    }
+
+    /// Refuses a call that the caller has no room for; the connection goes on.
+    fn decline(&mut self, header: &Header, fds: Vec<OwnedFd>, error: &Error) -> Outcome<()> {
+        drop(fds);
+        self.forget_payload();
+        self.bulk.begin(header.bulk_bytes);
+        self.bulk.discard()?;
+        if let Some(left_out) = may_say("busy", self.place.account.who()) {
+            tracing::warn!("a call of {} was refused: {error}{left_out}", self.place.account.who());
+        }
+        Ok(send_error(self.stream(), (header.service, header.function, header.call), error)?)
     }
 
     /// A call to the call layer itself.
@@ -239,14 +287,16 @@ impl Peer<'_> {
                 Ok(())
             }
             Err(error) => {
-                tracing::info!("connection {} stays on its socket: {error}", self.place.number);
+                if let Some(left_out) = may_say("no lane", self.place.account.who()) {
+                    tracing::info!("connection {} stays on its socket: {error}{left_out}", self.place.number);
+                }
                 Ok(send_error(self.stream(), about, &error)?)
             }
         }
     }
 
     /// Checks the header and receives the payload into `self.payload`.
-    fn request(&mut self, bytes: &[u8; 64], payload_bytes_max: usize) -> Outcome<(Header, Vec<OwnedFd>)> {
+    fn request(&mut self, bytes: &[u8; 64], payload_bytes_max: usize) -> Outcome<Request> {
         let call = Header::call_of(bytes);
         let header = Header::decode(bytes).map_err(|error| End::Refused { about: (0, 0, call), error })?;
         let about = (header.service, header.function, header.call);
@@ -262,16 +312,23 @@ impl Peer<'_> {
             )));
         }
         let fds = self.stream().take_fds(header.fd_count).map_err(refuse)?;
+        match self.place.account.charge(u64::from(header.payload_bytes)) {
+            Ok(charge) => self.charge = charge,
+            Err(error) => {
+                self.stream().skip(header.payload_bytes as usize)?;
+                return Ok(Request { header, fds, refusal: Some(error) });
+            }
+        }
         let mut payload = std::mem::take(&mut self.payload);
         self.stream().read_vec(&mut payload, header.payload_bytes as usize)?;
         self.payload = payload;
         header.check_payload(&self.payload).map_err(refuse)?;
-        Ok((header, fds))
+        Ok(Request { header, fds, refusal: None })
     }
 
     fn dispatch_and_reply(&mut self, caller: &Caller, header: &Header, fds: Vec<OwnedFd>) -> Outcome<()> {
         self.bulk.begin(header.bulk_bytes);
-        let mut output = Output::in_memory(header.room);
+        let mut output = Output::in_memory(header.room, &self.place.account);
         let call = Call {
             function: header.function,
             payload: &self.payload,
@@ -285,14 +342,18 @@ impl Peer<'_> {
         // go on. It also keeps the connection at a message's beginning.
         self.bulk.discard()?;
         let about = (header.service, header.function, header.call);
+        let account = Arc::clone(&self.place.account);
         let checked = answer.and_then(|reply| {
             check_room(header.room, output.written(), &reply)?;
-            Ok(reply)
+            let charge = account.charge((reply.payload.len() + reply.bulk.len()) as u64)?;
+            self.stream().hold_fds_out(reply.fds.len(), 0)?;
+            Ok((reply, charge))
         });
         match checked {
-            Ok(reply) => {
-                let output = output.into_memory();
+            Ok((reply, _charge)) => {
+                let (output, charge) = output.into_memory();
                 let outcome = self.reply_in_full(about, &output, &reply);
+                drop(charge);
                 crate::spare::give_back(output);
                 outcome
             }
@@ -320,26 +381,36 @@ impl Peer<'_> {
     /// The last words, and the log's.
     fn part(mut self, end: End) {
         let (number, carrier) = (self.place.number, self.carrier.name());
+        let account = Arc::clone(&self.place.account);
+        // Strangers share their lines.
+        let say = |site| may_say(site, account.who());
         match end {
             End::Closed => {}
             End::Lost(Fault::Closed) => {
                 tracing::debug!("{carrier} connection {number}: the peer vanished in a message")
             }
-            End::Lost(Fault::Stalled) => tracing::info!(
-                "{carrier} connection {number}: nothing moved for {:?} in a message; closed",
-                self.shared.limits.stall_timeout
-            ),
-            End::Lost(Fault::Kernel(errno)) => {
-                tracing::info!("{carrier} connection {number}: {errno}; closed")
-            }
-            End::Lost(Fault::Broken(why)) => {
-                tracing::warn!("{carrier} connection {number}: {why}; closed")
+            End::Lost(fault) => {
+                if let Some(left_out) = say("lost") {
+                    let why = match fault {
+                        Fault::Stalled => "nothing moved in a message for too long".to_owned(),
+                        Fault::Kernel(errno) => errno.to_string(),
+                        Fault::Broken(why) => why.to_owned(),
+                        Fault::Closed => "the peer vanished".to_owned(),
+                    };
+                    tracing::info!("{carrier} connection {number}: {why}; closed{left_out}");
+                }
             }
             End::Moved(_) => {}
             End::Refused { about, error } => {
                 match error.kind() {
                     ErrorKind::ShuttingDown => tracing::debug!("{carrier} connection {number}: {error}"),
-                    _ => tracing::warn!("{carrier} connection {number} refused and closed: {error}"),
+                    _ => {
+                        if let Some(left_out) = say("refused") {
+                            tracing::warn!(
+                                "{carrier} connection {number} refused and closed: {error}{left_out}"
+                            );
+                        }
+                    }
                 }
                 if send_error(self.stream(), about, &error).is_ok() {
                     let patience = LINGER.min(self.shared.limits.stall_timeout);
@@ -381,7 +452,9 @@ pub(crate) fn dispatch(shared: &Shared, service: u16, caller: &Caller, call: Cal
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("no message");
-        tracing::error!("service {service} panicked in function {function}: {said}");
+        if let Some(left_out) = may_say("panic", &format!("{service} {function}")) {
+            tracing::error!("service {service} panicked in function {function}: {said}{left_out}");
+        }
         Err(Error::new(
             ErrorKind::Io,
             format!(

@@ -1,8 +1,10 @@
 //! The server: listeners, admission, draining. What happens on one connection is in `serve.rs`.
 
+use crate::account::{Accounts, Payer};
 use crate::callers::Callers;
 use crate::key::ClusterKey;
 use crate::message::send_error;
+use crate::quiet::may_say;
 use crate::registry::Registry;
 use crate::serve::{Carrier, serve};
 use crate::shm::ShmLimits;
@@ -14,6 +16,7 @@ use crate::{ServerLimits, Service, tcp, unix};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,6 +26,8 @@ use zazen_core::{Error, ErrorKind, Result};
 
 /// How long an acceptor rests when the process is out of descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// How long the acceptor rests when all strangers have just come.
+const STRANGERS_REST: Duration = Duration::from_millis(5);
 /// How long drain waits, after the last call, for connections to say goodbye to the services.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -46,6 +51,7 @@ pub(crate) struct Shared {
     pub(crate) key: Option<ClusterKey>,
     pub(crate) limits: ServerLimits,
     pub(crate) registry: Registry,
+    pub(crate) accounts: Accounts,
     pub(crate) callers: Callers,
     shm: ShmLimits,
     pub(crate) treasury: Arc<Treasury>,
@@ -105,7 +111,8 @@ impl Server {
         let shared = Shared {
             services: services.into_iter().map(|service| (service.id(), service)).collect(),
             key,
-            registry: Registry::new(limits.connections_max),
+            registry: Registry::new(&limits),
+            accounts: Accounts::default(),
             callers: Callers::default(),
             treasury: Arc::new(Treasury::new(&shm)),
             shm,
@@ -220,6 +227,10 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, carrier: Carrier) {
         if shared.registry.is_draining() {
             return;
         }
+        if carrier == Carrier::Tcp && !shared.registry.makes_room() {
+            std::thread::sleep(STRANGERS_REST);
+            continue;
+        }
         match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
             Ok(socket) => {
                 starved = false;
@@ -228,10 +239,12 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, carrier: Carrier) {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(errno) => {
                 if !std::mem::replace(&mut starved, true) {
-                    tracing::warn!(
-                        "no new {} connections for now: {errno}; raise `ulimit -n`?",
-                        carrier.name()
-                    );
+                    if let Some(left_out) = may_say("accept", carrier.name()) {
+                        let name = carrier.name();
+                        tracing::warn!(
+                            "no new {name} connections for now: {errno}; raise `ulimit -n`?{left_out}"
+                        );
+                    }
                 }
                 std::thread::sleep(ACCEPT_REST);
             }
@@ -243,14 +256,30 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
     if carrier == Carrier::Tcp {
         tcp::set_options(socket.as_fd());
     }
-    let stream = Stream::new(socket, carrier == Carrier::Unix);
-    let place = match shared.registry.admit(stream.socket(), carrier == Carrier::Tcp) {
+    let mut stream = Stream::new(socket, carrier == Carrier::Unix);
+    let admitted = match carrier {
+        Carrier::Tcp => {
+            peer_host(stream.socket()).and_then(|host| shared.registry.admit_stranger(stream.socket(), host))
+        }
+        Carrier::Unix => unix::peer_ids(stream.socket().as_fd()).and_then(|peer| {
+            let account = shared.accounts.of(&Payer::Local(peer.uid), &shared.limits.caller);
+            let admitted = shared.registry.admit(stream.socket(), Arc::clone(&account));
+            if let Err(error) = &admitted
+                && let Some(left_out) = may_say("admit", account.who())
+            {
+                tracing::warn!("{} refused a connection: {error}{left_out}", account.who());
+            }
+            admitted
+        }),
+    };
+    let place = match admitted {
         Ok(place) => place,
         Err(error) => {
             refuse(stream, &error);
             return;
         }
     };
+    stream.set_account(&place.account);
     let number = place.number;
     let for_thread = Arc::clone(shared);
     let spawned = std::thread::Builder::new().name(format!("call-{number}")).spawn(move || {
@@ -258,8 +287,18 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
     });
     if let Err(error) = spawned {
         shared.registry.remove(number);
-        tracing::warn!("connection {number} refused: no thread for it ({error})");
+        if let Some(left_out) = may_say("thread", "") {
+            tracing::warn!("connection {number} refused: no thread for it ({error}){left_out}");
+        }
     }
+}
+
+/// The address of a TCP peer.
+fn peer_host(socket: &OwnedFd) -> Result<IpAddr> {
+    let context = |errno: Errno| Error::io("ask the kernel for a peer's address", errno.into());
+    let address = rustix::net::getpeername(socket).map_err(context)?;
+    let address = address.map(std::net::SocketAddr::try_from).and_then(|address| address.ok());
+    Ok(address.map_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |address| address.ip()))
 }
 
 /// Tells a caller that it is one too many, without ever blocking the acceptor.

@@ -3,6 +3,7 @@
 //! Invariants: a send never raises SIGPIPE; a received descriptor is close-on-exec and owned from the moment it
 //! arrives; descriptors are taken only together with header bytes (the kernel closes those that come with others).
 
+use crate::account::Account;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
@@ -11,7 +12,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_core::limits::FDS_PER_MESSAGE_MAX;
@@ -86,6 +87,10 @@ pub(crate) struct Stream {
     receive_timeout: Option<Duration>,
     deadline: Option<Deadline>,
     watch: Option<Watch>,
+    /// A server's: whose descriptors it holds, and how many came in and went out that may not be taken yet.
+    account: Option<Arc<Account>>,
+    fds_in: usize,
+    fds_out: usize,
 }
 
 /// Asks a silent peer's whereabouts, so that one that hangs is told from one that is busy.
@@ -94,6 +99,23 @@ pub(crate) struct Watch {
     pub every: Duration,
     /// Whether to wait on.
     pub still_there: Box<dyn FnMut() -> bool + Send>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.release_fds_in();
+        if let Some(account) = &self.account {
+            account.release_fds(self.fds_out);
+        }
+    }
+}
+
+/// Bytes that were sent on `socket`, a unix socket, and that the peer has not read; `None` if the kernel does not say.
+fn unread_bytes(socket: &OwnedFd) -> Option<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and the kernel writes one integer.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if asked == 0 { usize::try_from(bytes).ok() } else { None }
 }
 
 /// When receiving must be over.
@@ -116,6 +138,52 @@ impl Stream {
             receive_timeout: None,
             deadline: None,
             watch: None,
+            account: None,
+            fds_in: 0,
+            fds_out: 0,
+        }
+    }
+
+    /// Descriptors are counted against `account` from now on.
+    pub(crate) fn set_account(&mut self, account: &Arc<Account>) {
+        self.release_fds_in();
+        self.account = Some(Arc::clone(account));
+    }
+
+    /// The call that brought descriptors is over.
+    pub(crate) fn release_fds_in(&mut self) {
+        let count = std::mem::take(&mut self.fds_in);
+        if let Some(account) = self.account.as_ref().filter(|_| count > 0) {
+            account.release_fds(count);
+        }
+    }
+
+    /// Counts `count` descriptors that are to be sent. Those sent before count no longer once the peer has taken them: at
+    /// most `unread_max` bytes of what was sent wait for it (bells do, at times).
+    pub(crate) fn hold_fds_out(&mut self, count: usize, unread_max: usize) -> zazen_core::Result<()> {
+        let Some(account) = self.account.clone().filter(|_| count > 0) else { return Ok(()) };
+        self.look_at_fds_out(unread_max);
+        if self.fds_out > 0 {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                format!(
+                    "{} descriptors of earlier replies have not been taken yet; read them first",
+                    self.fds_out
+                ),
+            ));
+        }
+        account.hold_fds(count)?;
+        self.fds_out = count;
+        Ok(())
+    }
+
+    /// Sent descriptors that the peer has taken are not on their way any more.
+    pub(crate) fn look_at_fds_out(&mut self, unread_max: usize) {
+        if self.fds_out > 0 && unread_bytes(&self.socket).is_none_or(|unread| unread <= unread_max) {
+            let count = std::mem::take(&mut self.fds_out);
+            if let Some(account) = &self.account {
+                account.release_fds(count);
+            }
         }
     }
 
@@ -278,6 +346,7 @@ impl Stream {
         &mut self,
         patience: Duration,
     ) -> Result<Option<[u8; HEADER_BYTES]>, Fault> {
+        self.release_fds_in();
         self.allow_each(Some(patience))?;
         while self.start == self.end {
             match self.fill() {
@@ -290,6 +359,7 @@ impl Stream {
             self.allow_in_all(Some(patience))?;
         }
         let header = self.header()?;
+        self.look_at_fds_out(0);
         self.allow_each(Some(patience))?;
         Ok(header)
     }
@@ -311,9 +381,20 @@ impl Stream {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(room)];
         let got = rustix::net::recvmsg(&*self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let before = self.fds.len();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
                 self.fds.extend(fds);
+            }
+        }
+        let came = self.fds.len() - before;
+        if let Some(account) = self.account.as_ref().filter(|_| came > 0) {
+            match account.hold_fds(came) {
+                Ok(()) => self.fds_in += came,
+                Err(_) => {
+                    self.fds.truncate(before);
+                    self.fds_cut = true;
+                }
             }
         }
         self.fds_cut |= got.flags.contains(ReturnFlags::CTRUNC);
@@ -337,8 +418,8 @@ impl Stream {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "{} of {announced} descriptors could be received: this process is at its limit of open files; \
-                     raise it (`ulimit -n`) or ask for fewer frames at a time",
+                    "{} of {announced} descriptors could be received: this process, or what its caller may have of it, is \
+                     at its limit of open files; raise it (`ulimit -n`) or ask for fewer frames at a time",
                     fds.len()
                 ),
             ));
@@ -385,6 +466,17 @@ impl Stream {
                 into.resize(target, 0);
             }
             have += self.read_some(&mut into[have..])?;
+        }
+        Ok(())
+    }
+
+    /// Receives `length` bytes and drops them.
+    pub(crate) fn skip(&mut self, length: usize) -> Result<(), Fault> {
+        let mut scratch = [0; 16 << 10];
+        let mut left = length;
+        while left > 0 {
+            let piece = left.min(scratch.len());
+            left -= self.read_some(&mut scratch[..piece])?;
         }
         Ok(())
     }

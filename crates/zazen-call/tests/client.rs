@@ -23,7 +23,7 @@ fn check(error: Error, kind: ErrorKind, words: &[&str]) {
 }
 
 fn limits() -> ServerLimits {
-    ServerLimits { connections_max: 8, stall_timeout: PATIENCE }
+    ServerLimits { connections_max: 8, stall_timeout: PATIENCE, ..ServerLimits::default() }
 }
 
 #[test]

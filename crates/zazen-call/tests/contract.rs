@@ -127,7 +127,11 @@ fn the_service_knows_who_calls() {
 #[test]
 fn one_connection_too_many_is_told_busy() {
     each(|carrier| {
-        let bench = Bench::with(ServerLimits { connections_max: 2, stall_timeout: PATIENCE });
+        let bench = Bench::with(ServerLimits {
+            connections_max: 2,
+            stall_timeout: PATIENCE,
+            ..ServerLimits::default()
+        });
         let mut first = bench.connect(carrier);
         first.call(SERVICE, ECHO, b"", &[]).unwrap();
         let mut second = bench.connect(carrier);

@@ -14,7 +14,7 @@ use zazen_wire::checksum::frame_checksum;
 type Kind = zazen_call::Carrier;
 
 fn limits() -> ServerLimits {
-    ServerLimits { connections_max: 64, stall_timeout: PATIENCE }
+    ServerLimits { connections_max: 64, stall_timeout: PATIENCE, ..ServerLimits::default() }
 }
 
 fn bench_with(shm: ShmLimits) -> Bench {

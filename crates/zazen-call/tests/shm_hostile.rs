@@ -23,7 +23,10 @@ use zazen_wire::shm::{ASK, BELL, Entry, FDS, MOVE, Offer, Op, Place, Record, SLO
 const STALL: Duration = Duration::from_millis(400);
 
 fn bench() -> Bench {
-    Bench::with_shm(ServerLimits { connections_max: 512, stall_timeout: STALL }, ShmLimits::default())
+    Bench::with_shm(
+        ServerLimits { connections_max: 512, stall_timeout: STALL, ..ServerLimits::default() },
+        ShmLimits::default(),
+    )
 }
 
 /// A client that writes its region by hand.
@@ -647,7 +650,11 @@ fn nearly_right(lane: &mut RawLane, random: &mut Random) {
 #[allow(clippy::print_stderr, reason = "shown only if the test fails")]
 fn random_scribbling_harms_nobody_else() {
     // Lanes that were closed for a lie linger for a moment.
-    let limits = ServerLimits { connections_max: 512, stall_timeout: Duration::from_millis(30) };
+    let limits = ServerLimits {
+        connections_max: 512,
+        stall_timeout: Duration::from_millis(30),
+        ..ServerLimits::default()
+    };
     let bench = Bench::with_shm(limits, ShmLimits { budget_bytes: 4 << 20, ..ShmLimits::default() });
     let mut honest = bench.connect(Carrier::Shm);
     let bytes = pattern(300_000);
@@ -707,7 +714,7 @@ fn child() {
 #[test]
 fn a_client_may_be_killed_at_any_step() {
     let bench = Bench::with_shm(
-        ServerLimits { connections_max: 64, stall_timeout: PATIENCE },
+        ServerLimits { connections_max: 64, stall_timeout: PATIENCE, ..ServerLimits::default() },
         ShmLimits { budget_bytes: 4 << 20, ..ShmLimits::default() },
     );
     let me = std::env::current_exe().unwrap();

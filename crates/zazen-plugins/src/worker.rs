@@ -117,7 +117,11 @@ fn serve(control: &OwnedFd, start: &Start) -> Result<ExitCode> {
     };
     crate::host::name_sole_plugin(&instance.description().name);
     let service = Arc::new(WorkerService { instance: instance.clone(), daemon_pid: start.daemon_pid });
-    let limits = ServerLimits { connections_max: start.connections_max, stall_timeout: STALL_TIMEOUT };
+    let limits = ServerLimits {
+        connections_max: start.connections_max,
+        stall_timeout: STALL_TIMEOUT,
+        ..ServerLimits::default()
+    };
     let server = Server::new(vec![service], None, limits);
     if let Err(error) = server.listen_unix(socket) {
         return refuse(error);

@@ -47,6 +47,8 @@ pub struct OpenFrame {
     pub origin: Origin,
     /// Absolute path of the file.
     pub path: PathBuf,
+    /// Whether the file may hold other frames, too.
+    pub is_packed: bool,
 }
 
 /// A cached frame, described. `position` orders frames as they lie on the disk.
@@ -92,7 +94,7 @@ pub struct EntriesCursor {
 /// One dataset in numbers.
 #[derive(Clone, Debug)]
 pub struct DatasetSummary {
-    /// Its path.
+    /// Its path, a series'.
     pub dataset: RelPath,
     /// Native frames.
     pub natives: u64,

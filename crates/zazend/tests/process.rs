@@ -174,7 +174,8 @@ fn a_second_signal_stops_at_once() {
     let process = Process::start(&mut command(&site));
     // A writer that announced a frame and never sends its bytes keeps the daemon draining.
     let bytes = frame_bytes(0, LENGTH);
-    let push = Push { dataset: sim, source: source(0), meta: meta(0, &bytes, None) };
+    let series = zazen_core::Series::of_file(source(0).path.as_str(), meta(0, &bytes, None).number).unwrap();
+    let push = Push { dataset: sim, source: source(0), meta: meta(0, &bytes, None), series };
     let payload = push.encode();
     let header = zazen_wire::header::Header {
         kind: zazen_wire::header::Kind::Request,
@@ -293,8 +294,10 @@ fn check_tells_what_a_start_would_do() {
         with(&["--budget", "1M", "--free-floor", "1K", "--listen", "127.0.0.1:0", "--key", &key]);
     assert!(good, "{said}");
     let kind = zazend::admission::disk_kind(site.dir.path());
+    let users = zazend::viewer::Powers::of_this_process().describe();
     let expected = format!(
         "ok: name: testnode\n\
+         ok: users: {users}\n\
          ok: cache: DIR/cache (would be made): budget 1.0 MiB, floor 1.0 KiB of free space, {kind}, 4 readers\n\
          ok: backing DIR/backing: 1 entries by directory DIR/backing\n\
          ok: socket: DIR/run/s\n\

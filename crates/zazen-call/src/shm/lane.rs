@@ -3,10 +3,12 @@
 //! Invariants: one thread at a time has a lane; whatever ends it, its caller's group hears of it (detach comes with the
 //! last lane) and its place among the connections is free again, once.
 
+use crate::account::Charge;
 use crate::bulk::{Bulk, InputPiece, Output, OutputSlot};
 use crate::callers::Group;
 use crate::message::send_error;
-use crate::registry::Place as Seat;
+use crate::quiet::may_say;
+use crate::registry::{Begin, Place as Seat};
 use crate::serve::{check_room, dispatch};
 use crate::server::Shared;
 use crate::shm::core::{Core, NAP};
@@ -30,6 +32,9 @@ use zazen_wire::shm::{ENTRY_BYTES, Entry, Op, POOL_GIVE, POOL_TAKE, Place, Recor
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 /// A refused client's last bytes are awaited for so long.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// Bytes of the kernel's that bells may take up which nobody has read yet: whoever leaves more leaves descriptors.
+const UNREAD_BELLS_MAX: usize = 16 << 10;
 
 pub(crate) type CoreLock = Arc<Mutex<Core>>;
 
@@ -69,6 +74,8 @@ pub(crate) struct Lane {
     bulk: Bulk,
     output: Output,
     body: Vec<u8>,
+    /// Counted for a body that was streamed.
+    charge: Option<Charge>,
 }
 
 /// A request whose head has been copied out and checked.
@@ -169,6 +176,7 @@ impl Lane {
             bulk,
             output,
             body: Vec::new(),
+            charge: None,
         })
     }
 
@@ -229,12 +237,24 @@ impl Lane {
             Failure::Lied(error) => refused(error),
         })?;
         let header = request.header;
-        if !self.shared.registry.begin_call(&self.place) {
-            let error = Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down; go on without it");
-            return Err(End::Refused { about: (header.service, header.function, header.call), error });
-        }
-        let served = self.answer(request);
-        let goes_on = self.shared.registry.end_call(&self.place);
+        let about = (header.service, header.function, header.call);
+        let (served, goes_on) = match self.shared.registry.begin_call(&self.place) {
+            Begin::Go => {
+                let served = self.answer(request);
+                (served, self.shared.registry.end_call(&self.place))
+            }
+            Begin::Busy(error) => {
+                let declined = self.reply(&header, Err(error));
+                (declined.map_err(|failure| failure.end(|error| End::Refused { about, error })), true)
+            }
+            Begin::Draining => {
+                let error =
+                    Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down; go on without it");
+                return Err(End::Refused { about, error });
+            }
+        };
+        self.charge = None;
+        lock(&self.core).stream.release_fds_in();
         if self.body.capacity() > crate::serve::KEPT_PAYLOAD_BYTES_MAX {
             self.body = Vec::new();
         }
@@ -251,7 +271,7 @@ impl Lane {
         }
         let table_bytes = record.table_bytes();
         let head_bytes = table_bytes + header.payload_bytes as usize;
-        let Lane { core, bulk, output, body, .. } = self;
+        let Lane { core, bulk, output, body, charge, place, .. } = self;
         let mut locked = lock(core);
         locked.port.tell_cpu();
         let eager = locked.port.places.eager_in();
@@ -273,6 +293,7 @@ impl Lane {
         bulk.begin(0);
         if record.head == Place::Streamed {
             drop(locked);
+            *charge = place.account.charge(head_bytes as u64)?;
             bulk.go_on(head_bytes as u64, [InputPiece::Streamed(head_bytes as u64)]);
             bulk.read_vec(body, head_bytes)?;
             locked = lock(core);
@@ -327,6 +348,7 @@ impl Lane {
         let answer = answer.and_then(|reply| {
             check_room(header.room, self.output.written(), &reply)?;
             check_fds(&header, &reply)?;
+            lock(&self.core).stream.hold_fds_out(reply.fds.len(), UNREAD_BELLS_MAX)?;
             Ok(reply)
         });
         self.reply(&header, answer).map_err(|failure| failure.end(lies))
@@ -414,6 +436,7 @@ impl Lane {
     fn part(mut self: Box<Self>, end: End) {
         self.group = None;
         let number = self.place.number;
+        let say = |site| may_say(site, self.place.account.who());
         let mut core = lock(&self.core);
         let told = match end {
             End::Closed => None,
@@ -422,11 +445,17 @@ impl Lane {
                 None
             }
             End::Lost(Fault::Stalled) => {
-                tracing::info!("shm connection {number}: nothing moved in a call for too long; closed");
+                if let Some(left_out) = say("shm lost") {
+                    tracing::info!(
+                        "shm connection {number}: nothing moved in a call for too long; closed{left_out}"
+                    );
+                }
                 None
             }
             End::Lost(Fault::Kernel(errno)) => {
-                tracing::info!("shm connection {number}: {errno}; closed");
+                if let Some(left_out) = say("shm lost") {
+                    tracing::info!("shm connection {number}: {errno}; closed{left_out}");
+                }
                 None
             }
             End::Lost(Fault::Broken(why)) => {
@@ -438,7 +467,11 @@ impl Lane {
         if let Some((about, error)) = told {
             match error.kind() {
                 ErrorKind::ShuttingDown => tracing::debug!("shm connection {number}: {error}"),
-                _ => tracing::warn!("shm connection {number} refused and closed: {error}"),
+                _ => {
+                    if let Some(left_out) = say("shm refused") {
+                        tracing::warn!("shm connection {number} refused and closed: {error}{left_out}");
+                    }
+                }
             }
             let sent = send_error(&core.stream, about, &error);
             core.port.close();

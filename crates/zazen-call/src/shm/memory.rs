@@ -3,6 +3,7 @@
 //! Invariants: what is granted goes back when its [`Grant`] is dropped, what a client took for itself when its region is,
 //! whoever died where; a grant is memory of its own client's region only.
 
+use crate::account::Account;
 use crate::shm::ShmLimits;
 use crate::shm::grants::{Budget, TURN_MAX, Units};
 use crate::shm::region::Region;
@@ -17,6 +18,8 @@ use zazen_wire::shm::{LANE_HEAD_BYTES, LanePlaces, Offer, REGION_VERSION, SLOT_B
 
 /// What is granted is a multiple of so much.
 const UNIT_BYTES: u64 = 64 << 10;
+/// One identity may keep such a share of the budget for itself.
+const KEPT_SHARE: u64 = 4;
 /// Slots of a ring.
 const SLOTS: u32 = 64;
 
@@ -136,6 +139,7 @@ pub(crate) struct Pool {
     number: u64,
     /// The caller whom the budget counts it for.
     client: u64,
+    account: Arc<Account>,
     limits: ShmLimits,
     treasury: Arc<Treasury>,
     state: Mutex<PoolState>,
@@ -150,7 +154,12 @@ struct PoolState {
 
 impl Pool {
     /// Makes a region for `client`.
-    pub(crate) fn create(client: u64, limits: &ShmLimits, treasury: &Arc<Treasury>) -> Result<Arc<Pool>> {
+    pub(crate) fn create(
+        client: u64,
+        account: &Arc<Account>,
+        limits: &ShmLimits,
+        treasury: &Arc<Treasury>,
+    ) -> Result<Arc<Pool>> {
         let pool_at = pool_at(limits);
         let (fd, region) = Region::create(pool_at + limits.pool_bytes)?;
         let units = (limits.pool_bytes / UNIT_BYTES) as usize;
@@ -164,6 +173,7 @@ impl Pool {
             fd,
             number: treasury.regions.fetch_add(1, Ordering::Relaxed) + 1,
             client,
+            account: Arc::clone(account),
             limits: limits.clone(),
             treasury: Arc::clone(treasury),
             state: Mutex::new(state),
@@ -232,7 +242,12 @@ impl Pool {
         let units = (bytes / UNIT_BYTES) as usize;
         let mut state = self.state();
         let first = state.units.take(units).ok_or_else(short)?;
+        if !self.account.take_shm(bytes, self.limits.budget_bytes / KEPT_SHARE) {
+            state.units.give_back(first, units);
+            return Err(short());
+        }
         if !self.treasury.take(bytes) {
+            self.account.give_back_shm(bytes);
             state.units.give_back(first, units);
             return Err(short());
         }
@@ -253,6 +268,7 @@ impl Pool {
                 state.taken.remove(&first);
                 state.units.give_back(first, units);
                 drop(state);
+                self.account.give_back_shm(span.bytes);
                 self.treasury.give_back(span.bytes);
                 Ok(())
             }
@@ -271,6 +287,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let taken: usize = self.state().taken.values().sum();
+        self.account.give_back_shm(taken as u64 * UNIT_BYTES);
         self.treasury.give_back(taken as u64 * UNIT_BYTES);
     }
 }

@@ -211,7 +211,7 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Bench {
-        Bench::with(ServerLimits { connections_max: 64, stall_timeout: PATIENCE })
+        Bench::with(ServerLimits { connections_max: 64, stall_timeout: PATIENCE, ..ServerLimits::default() })
     }
 
     pub fn with(limits: ServerLimits) -> Bench {

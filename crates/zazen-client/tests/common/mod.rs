@@ -118,7 +118,11 @@ impl Running {
             dead: AtomicBool::new(false),
             files: Mutex::default(),
         });
-        let limits = ServerLimits { connections_max: 100, stall_timeout: Duration::from_secs(10) };
+        let limits = ServerLimits {
+            connections_max: 100,
+            stall_timeout: Duration::from_secs(10),
+            ..ServerLimits::default()
+        };
         let services: Vec<Arc<dyn Service>> =
             vec![Arc::new(Frames(fake.clone())), Arc::new(Control(fake.clone()))];
         let server = Arc::new(Server::new(services, key.clone(), limits));
@@ -245,6 +249,7 @@ impl Fake {
             layout: Some(Layout::Files(NameTemplate::parse(PATTERN).unwrap())),
             extent: listing.then(|| self.numbers().into_iter().collect()),
             backing_ok: true,
+            series: Vec::new(),
         })
     }
 
@@ -304,6 +309,7 @@ impl Fake {
             checksum: None,
             path: path.to_str().unwrap().to_owned(),
             error: None,
+            whole: true,
         };
         let refusal = if draining {
             Some((ErrorKind::ShuttingDown, "draining"))
