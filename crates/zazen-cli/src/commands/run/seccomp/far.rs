@@ -3,8 +3,8 @@
 //! The daemon believes the kernel only: who connects is who calls. So there is a connection for each identity, and a
 //! thread of root's that calls for somebody else is somebody else meanwhile, as far as files and sockets go.
 //!
-//! Invariants: a call runs as the one for whom it is made, others wait meanwhile; a thread that can't become itself
-//! again ends the process.
+//! Invariants: a call runs as the one for whom it is made; no lock is held while it runs, so that one that waits for
+//! something costs nobody else; a thread that can't become itself again ends the process.
 
 use super::notify::errno;
 use super::target::Target;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError};
 use zazen_call::Carrier;
 use zazen_stub::{Address, Link, Settings, ffi};
 
@@ -90,10 +90,9 @@ macro_rules! px {
 }
 pub(super) use px;
 
-/// The session.
+/// The sessions.
 pub(super) struct Far {
-    /// As whom calls are made now. Only root's can be made as somebody else.
-    acts_as: RwLock<Option<Identity>>,
+    /// Only root's can be made as somebody else.
     is_root: bool,
     own: Identity,
     socket: PathBuf,
@@ -102,24 +101,24 @@ pub(super) struct Far {
 }
 
 /// This thread is somebody else while this lives; its real user stays, so that it can come back.
-struct Acting {
-    own: Identity,
+struct Acting<'a> {
+    own: &'a Identity,
 }
 
-impl Acting {
-    fn begin(identity: &Identity, own: &Identity) -> Result<Acting, i32> {
-        let acting = Acting { own: own.clone() };
+impl Acting<'_> {
+    fn begin<'a>(identity: &Identity, own: &'a Identity) -> Result<Acting<'a>, i32> {
+        let acting = Acting { own };
         become_them(identity)?;
         Ok(acting)
     }
 }
 
-impl Drop for Acting {
+impl Drop for Acting<'_> {
     fn drop(&mut self) {
         // The user first: without it the rest is forbidden.
         // SAFETY: numbers only; this thread only.
         let back = unsafe { libc::syscall(libc::SYS_setresuid, KEEP, self.own.uid, KEEP) } == 0;
-        if !back || become_them(&self.own).is_err() {
+        if !back || become_them(self.own).is_err() {
             // Nobody may go on as somebody else.
             std::process::abort();
         }
@@ -143,110 +142,65 @@ fn become_them(identity: &Identity) -> Result<(), i32> {
 }
 
 impl Far {
-    /// Connects; this process's only one.
+    /// Connects as this process's own user.
     pub(super) fn connect(socket: &Path) -> Result<Far, i32> {
         // SAFETY: no arguments.
         let is_root = unsafe { libc::geteuid() } == 0;
-        let own = Target { tid: std::process::id().cast_signed() }.status()?.identity(false);
-        let far = Far {
-            acts_as: RwLock::new(Some(own.clone())),
-            is_root,
-            own,
-            socket: socket.to_owned(),
-            links: Mutex::default(),
-        };
-        far.take_link(&far.own);
-        far.greet()?;
+        let own = Target::own().status()?.identity(false);
+        let far = Far { is_root, own, socket: socket.to_owned(), links: Mutex::default() };
+        ffi::through(far.link(&far.own), greet)?;
         Ok(far)
     }
 
-    /// From now on calls go over that identity's connection.
-    fn take_link(&self, identity: &Identity) {
+    fn link(&self, identity: &Identity) -> &'static Link {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let link: &'static Link = links.entry(identity.clone()).or_insert_with(|| {
+        links.entry(identity.clone()).or_insert_with(|| {
             let settings =
                 Settings { carrier: Carrier::Unix, ..Settings::new(Address::Socket(self.socket.clone())) };
             Box::leak(Box::new(Link::new(settings)))
-        });
-        // SAFETY: it lives on.
-        unsafe { ffi::zazen_stub_set_default(std::ptr::from_ref(link).cast_mut()) };
+        })
     }
 
-    fn greet(&self) -> Result<(), i32> {
-        let mut key = 0_u64;
-        // SAFETY: room for eight bytes.
-        if unsafe { libc::getrandom((&raw mut key).cast(), 8, 0) } != 8 {
-            return Err(libc::EIO);
-        }
-        let hello = Hello { key, token: 0, kind: 0, pid: std::process::id(), umask: 0, keep_all: 0 };
-        let none: [u32; 1] = [0];
-        px!(px_hello((&raw const hello).cast(), none.as_ptr(), 0)).map(|_| ())
+    /// Does `work` as `identity`: what it opens here is opened with that one's rights.
+    pub(super) fn as_them<T>(
+        &self,
+        identity: &Identity,
+        work: impl FnOnce() -> Result<T, i32>,
+    ) -> Result<T, i32> {
+        let is_other = self.is_root && *identity != self.own;
+        let _acting = if is_other { Some(Acting::begin(identity, &self.own)?) } else { None };
+        work()
     }
 
-    /// Makes calls as `identity`.
+    /// Makes calls as `identity`. They do not look into the program: its memory and its /proc are not for that one.
     pub(super) fn acting<T>(
         &self,
         identity: &Identity,
         mut calls: impl FnMut() -> Result<T, i32>,
     ) -> Result<T, i32> {
-        if !self.is_root {
-            return self.greeted(&mut calls);
-        }
-        let mut calls = || {
-            let _acting =
-                if *identity == self.own { None } else { Some(Acting::begin(identity, &self.own)?) };
-            self.greeted(&mut calls)
-        };
-        let current = self.acts_as.read().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref() == Some(identity) {
-            return calls();
-        }
-        drop(current);
-        let mut current = self.acts_as.write().unwrap_or_else(PoisonError::into_inner);
-        self.take_link(identity);
-        *current = Some(identity.clone());
-        calls()
-    }
-
-    /// Runs what this machine's kernel is to do as for `identity`.
-    pub(super) fn being<T>(
-        &self,
-        identity: &Identity,
-        work: impl FnOnce() -> Result<T, i32>,
-    ) -> Result<T, i32> {
-        let as_self = !self.is_root || *identity == self.own;
-        let _acting = if as_self { None } else { Some(Acting::begin(identity, &self.own)?) };
-        work()
-    }
-
-    /// Says hello again to a daemon that was begun anew.
-    fn greeted<T>(&self, calls: &mut impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
-        match calls() {
-            Err(libc::EBADFD) => {
-                self.greet()?;
-                calls()
-            }
-            other => other,
-        }
+        let link = self.link(if self.is_root { identity } else { &self.own });
+        self.as_them(identity, || {
+            ffi::through(link, || match calls() {
+                // A new connection, or a daemon that was begun anew.
+                Err(libc::EBADFD) => {
+                    greet()?;
+                    calls()
+                }
+                other => other,
+            })
+        })
     }
 }
 
-/// A folder of this machine that this thread may go to.
-pub(super) fn open_here(path: &CStr) -> Result<OwnedFd, i32> {
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: strings that live for the calls; the descriptor is new.
-    unsafe {
-        let fd = libc::open(path.as_ptr(), flags);
-        if fd < 0 {
-            return Err(errno());
-        }
-        let folder = OwnedFd::from_raw_fd(fd);
-        let how = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
-        match libc::syscall(libc::SYS_faccessat2, fd, c"".as_ptr(), libc::X_OK, how) {
-            0 => Ok(folder),
-            _ => Err(errno()),
-        }
+fn greet() -> Result<(), i32> {
+    let mut key = 0_u64;
+    // SAFETY: room for eight bytes.
+    if unsafe { libc::getrandom((&raw mut key).cast(), 8, 0) } != 8 {
+        return Err(libc::EIO);
     }
+    let hello = Hello { key, token: 0, kind: 0, pid: std::process::id(), umask: 0, keep_all: 0 };
+    let none: [u32; 1] = [0];
+    px!(px_hello((&raw const hello).cast(), none.as_ptr(), 0)).map(|_| ())
 }
 
 /// A kernel descriptor of the far file.
