@@ -116,6 +116,7 @@ impl Daemon {
         let config = &node.config;
         let limits = ServerLimits {
             connections_max: config.connections_max,
+            caller: config.caller.clone(),
             stall_timeout: STALL_TIMEOUT,
             ..ServerLimits::default()
         };
