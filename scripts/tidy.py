@@ -22,7 +22,7 @@ EDGES = {
     "zazen-wire": "zazen-core",
     "zazen-store": "zazen-core zazen-env zazen-wire",
     "zazen-assign": "zazen-core zazen-wire",
-    "zazen-backing": "zazen-core zazen-wire",
+    "zazen-backing": "zazen-core zazen-env zazen-wire",
     "zazen-call": "zazen-core zazen-wire",
     "zazen-plugins": "zazen-core zazen-wire zazen-call | zazen-stubs",
     "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call",

@@ -1,20 +1,21 @@
 //! A mounted directory as backing store.
 //!
-//! Invariants: every path is resolved beneath a descriptor of the root, so that no spelling and no symbolic
-//! link leaves it; the root is looked up at each call, so that a mount that vanished or was replaced is
-//! noticed, and noticed as `Unavailable`, never as files that don't exist; no call outlasts the deadline.
+//! Invariants: no call outlasts the deadline; a view's calls run on threads that have assumed its user's identity, and
+//! on no other thread; what one view's calls meet (a hung mount, a vanished root) costs no other view a thread or
+//! a lock.
 
+use crate::tree::{Look, Tree, source_stat};
 use crate::watchdog::Watchdog;
-use crate::{Backing, SourceFile, SourceStat, may_search_by_stat};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use crate::{Backing, Rights, SourceFile, SourceStat};
 use rustix::io::Errno;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Validator};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
+use zazen_env::Identity;
 
 /// How long a call may take before the mount counts as hung.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(20);
@@ -24,12 +25,8 @@ const READ_BYTES_MAX: usize = 4 << 20;
 const LIST_DEADLINES: u32 = 6;
 /// Read buffers kept for reuse: fresh ones cost a page fault every 4 KiB.
 const SPARE_BUFFERS: usize = 16;
-/// Stats slower than this (a network's round trip) are worth asking for in parallel.
-const SLOW_STAT: Duration = Duration::from_micros(60);
-/// Stats after which that is decided.
-const STATS_PROBED: usize = 4;
 /// Stats in flight where they are slow.
-const STATS_AT_ONCE: usize = 8;
+pub(crate) const STATS_AT_ONCE: usize = 8;
 /// Fast ones that pay for another processor's thread.
 const STATS_A_THREAD: usize = 64;
 
@@ -56,19 +53,10 @@ impl DirectoryBacking {
                 format!("backing directory {}: give an absolute path", root.display()),
             ));
         }
-        let tree = Tree {
-            root,
-            held: Mutex::default(),
-            populated: Mutex::default(),
-            no_openat2: AtomicBool::new(false),
-            spare_buffers: Mutex::default(),
-            processors: std::thread::available_parallelism()
-                .map_or(1, std::num::NonZero::get)
-                .min(STATS_AT_ONCE),
-            reads: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-        };
-        Ok(DirectoryBacking { tree: Arc::new(tree), watchdog: Arc::new(Watchdog::new(deadline)) })
+        Ok(DirectoryBacking {
+            tree: Arc::new(Tree::new(root, Arc::default())),
+            watchdog: Arc::new(Watchdog::new(deadline)),
+        })
     }
 
     fn run<T: Send + 'static>(
@@ -91,6 +79,39 @@ impl DirectoryBacking {
         let (tree, owned) = (self.tree.clone(), path.clone());
         let what = || format!("list {}", self.tree.root.join(path.as_str()).display());
         self.watchdog.run_long(LIST_DEADLINES, what, move || tree.list(&owned, files_only))
+    }
+
+    /// Looks at many files; in parallel where each takes long.
+    fn look_beneath(
+        &self,
+        how: Look,
+        folder: &RelPath,
+        paths: &Arc<[RelPath]>,
+    ) -> Result<Vec<Result<SourceStat>>> {
+        let describe = || format!("stat beneath {}", self.tree.root.join(folder.as_str()).display());
+        let part = |range: Range<usize>, all: bool| {
+            let (tree, folder, paths) = (self.tree.clone(), folder.clone(), paths.clone());
+            move || tree.look_beneath(how, &folder, &paths[range], all)
+        };
+        let at_once = (paths.len() / STATS_A_THREAD).clamp(1, self.tree.processors);
+        let ranges = parts_of(0..paths.len(), at_once);
+        let calls = ranges.iter().map(|range| part(range.clone(), false)).collect();
+        let begun = self.watchdog.run_all(describe, calls).into_iter().collect::<Result<Vec<_>>>()?;
+        let rests = ranges.iter().zip(&begun).map(|(range, stats)| {
+            let rest = range.start + stats.len()..range.end;
+            parts_of(rest, STATS_AT_ONCE.div_ceil(ranges.len()))
+        });
+        let rests: Vec<_> = rests.collect();
+        let calls = rests.iter().flatten().map(|range| part(range.clone(), true)).collect();
+        let mut answers = self.watchdog.run_all(describe, calls).into_iter();
+        let mut stats = Vec::with_capacity(paths.len());
+        for (some, rest) in begun.into_iter().zip(&rests) {
+            stats.extend(some);
+            for answer in answers.by_ref().take(rest.len()) {
+                stats.extend(answer?);
+            }
+        }
+        Ok(stats)
     }
 }
 
@@ -118,11 +139,26 @@ impl Backing for DirectoryBacking {
         self.list_entries(path, true)
     }
 
-    fn may_search(&self, who: &Credentials, directory: &RelPath) -> Result<bool> {
-        let owned = who.clone();
-        // A mount beneath a closed directory is as closed to a caller as that directory.
-        let above = self.run("stat", &RelPath::default(), move |tree, _| tree.ancestors_allow(&owned))?;
-        Ok(above && may_search_by_stat(self, who, directory)?)
+    fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool> {
+        self.run("look at", path, move |tree, path| tree.allows(path, rights))
+    }
+
+    fn allows_many(&self, paths: &[RelPath], rights: Rights) -> Result<Vec<Result<bool>>> {
+        let (tree, paths) = (self.tree.clone(), paths.to_vec());
+        let what = || format!("look at directories beneath {}", self.tree.root.display());
+        self.watchdog.run_long(LIST_DEADLINES, what, move || {
+            Ok(paths.iter().map(|path| tree.allows(path, rights)).collect())
+        })
+    }
+
+    fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>> {
+        let deadline = self.watchdog.deadline().unwrap_or(DEFAULT_DEADLINE);
+        let watchdog = Arc::new(Watchdog::of(Identity::of(who)?, deadline));
+        // A tree of its own: its state depends on what this user can see.
+        Ok(Arc::new(DirectoryBacking {
+            tree: Arc::new(Tree::new(self.tree.root.clone(), self.tree.traffic.clone())),
+            watchdog,
+        }))
     }
 
     fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
@@ -130,34 +166,15 @@ impl Backing for DirectoryBacking {
     }
 
     fn stat_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
-        let describe = || format!("stat beneath {}", self.tree.root.join(folder.as_str()).display());
-        let part = |range: Range<usize>, all: bool| {
-            let (tree, folder, paths) = (self.tree.clone(), folder.clone(), paths.clone());
-            move || tree.stat_beneath(&folder, &paths[range], all)
-        };
-        let at_once = (paths.len() / STATS_A_THREAD).clamp(1, self.tree.processors);
-        let ranges = parts_of(0..paths.len(), at_once);
-        let calls = ranges.iter().map(|range| part(range.clone(), false)).collect();
-        let begun = self.watchdog.run_all(describe, calls).into_iter().collect::<Result<Vec<_>>>()?;
-        let rests = ranges.iter().zip(&begun).map(|(range, stats)| {
-            let rest = range.start + stats.len()..range.end;
-            parts_of(rest, STATS_AT_ONCE.div_ceil(ranges.len()))
-        });
-        let rests: Vec<_> = rests.collect();
-        let calls = rests.iter().flatten().map(|range| part(range.clone(), true)).collect();
-        let mut answers = self.watchdog.run_all(describe, calls).into_iter();
-        let mut stats = Vec::with_capacity(paths.len());
-        for (some, rest) in begun.into_iter().zip(&rests) {
-            stats.extend(some);
-            for answer in answers.by_ref().take(rest.len()) {
-                stats.extend(answer?);
-            }
-        }
-        Ok(stats)
+        self.look_beneath(Look::Stat, folder, paths)
+    }
+
+    fn probe_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
+        self.look_beneath(Look::Open, folder, paths)
     }
 
     fn traffic(&self) -> (u64, u64) {
-        (self.tree.reads.load(Ordering::Relaxed), self.tree.bytes.load(Ordering::Relaxed))
+        (self.tree.traffic.reads.load(Ordering::Relaxed), self.tree.traffic.bytes.load(Ordering::Relaxed))
     }
 }
 
@@ -195,8 +212,8 @@ impl SourceFile for DirectoryFile {
             spare.push(bytes);
         }
         drop(spare);
-        self.tree.reads.fetch_add(1, Ordering::Relaxed);
-        self.tree.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        self.tree.traffic.reads.fetch_add(1, Ordering::Relaxed);
+        self.tree.traffic.bytes.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
 
@@ -204,259 +221,19 @@ impl SourceFile for DirectoryFile {
         self.stat
     }
 
+    fn stat_now(&self) -> Result<SourceStat> {
+        let (file, name) = (self.file.clone(), self.name.clone());
+        self.watchdog.run(
+            || format!("stat {}", self.name.display()),
+            move || {
+                let stat = rustix::fs::fstat(&*file);
+                stat.map(source_stat).map_err(|errno| Error::io(name.display().to_string(), errno.into()))
+            },
+        )
+    }
+
     fn descriptor(&self) -> Option<OwnedFd> {
         self.file.try_clone().ok()
-    }
-}
-
-/// Which directory the root path led to when it was opened.
-struct HeldRoot {
-    device: u64,
-    inode: u64,
-    fd: Arc<OwnedFd>,
-}
-
-/// The blocking half: what runs on the watchdog's threads.
-struct Tree {
-    root: PathBuf,
-    held: Mutex<Option<HeldRoot>>,
-    /// The directory, by device and inode, in which something was found last. If the root path leads to
-    /// another directory later and that one is empty, a mount has gone; a directory that was emptied is not gone.
-    populated: Mutex<Option<(u64, u64)>>,
-    /// The kernel (or a sandbox around us) has no openat2.
-    no_openat2: AtomicBool,
-    spare_buffers: Mutex<Vec<Vec<u8>>>,
-    /// Threads that are of use to calls that wait for nothing.
-    processors: usize,
-    reads: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl Tree {
-    fn spare_buffers(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
-        self.spare_buffers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn gone(&self, why: &str) -> Error {
-        let root = self.root.display();
-        Error::new(ErrorKind::Unavailable, format!("backing directory {root} {why}; check its mount"))
-    }
-
-    /// A descriptor of the directory that the root path leads to now.
-    fn root_fd(&self) -> Result<Arc<OwnedFd>> {
-        let now = rustix::fs::stat(&self.root).map_err(|errno| self.root_error(errno))?;
-        if !FileType::from_raw_mode(now.st_mode).is_dir() {
-            return Err(self.gone("is not a directory"));
-        }
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(root) = held.as_ref().filter(|root| (root.device, root.inode) == (now.st_dev, now.st_ino))
-        {
-            return Ok(root.fd.clone());
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd =
-            rustix::fs::open(&self.root, flags, Mode::empty()).map_err(|errno| self.root_error(errno))?;
-        let fd = Arc::new(fd);
-        *held = Some(HeldRoot { device: now.st_dev, inode: now.st_ino, fd: fd.clone() });
-        Ok(fd)
-    }
-
-    fn root_error(&self, errno: Errno) -> Error {
-        match errno {
-            Errno::NOENT | Errno::NOTDIR => self.gone("is not there"),
-            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN | Errno::IO => self.gone("does not answer"),
-            errno => Error::io(format!("backing directory {}", self.root.display()), errno.into()),
-        }
-    }
-
-    /// Opens `path` beneath the root. `NotFound` means that the root is there and the path isn't.
-    fn open_beneath(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
-        let root = self.root_fd()?;
-        let opened = self.open_from(&root, path, flags | OFlags::CLOEXEC);
-        let opened = opened.map_err(|errno| self.path_error(path, errno))?;
-        if !path.is_root() {
-            self.is_populated();
-        }
-        Ok(opened)
-    }
-
-    fn open_from(&self, root: &OwnedFd, path: &RelPath, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        let spelled = if path.is_root() { "." } else { path.as_str() };
-        let mut tries_left = 8;
-        while !self.no_openat2.load(Ordering::Relaxed) {
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-            match rustix::fs::openat2(root, spelled, flags, Mode::empty(), resolve) {
-                // A rename elsewhere in the tree disturbed the walk.
-                Err(Errno::AGAIN) if tries_left > 0 => tries_left -= 1,
-                Err(Errno::NOSYS | Errno::PERM) => self.no_openat2.store(true, Ordering::Relaxed),
-                opened => return opened,
-            }
-        }
-        open_without_links(root, spelled, flags)
-    }
-
-    fn path_error(&self, path: &RelPath, errno: Errno) -> Error {
-        let full = self.root.join(path.as_str());
-        let full = full.display();
-        match errno {
-            Errno::NOENT | Errno::NOTDIR if self.was_populated_elsewhere() && self.is_empty() => {
-                self.gone("is empty, though it held files before")
-            }
-            Errno::XDEV => Error::new(
-                ErrorKind::PermissionDenied,
-                format!("{full} leads out of {} through a symbolic link", self.root.display()),
-            ),
-            Errno::LOOP => Error::new(
-                ErrorKind::PermissionDenied,
-                format!("{full} is or passes through a symbolic link that cannot be followed here"),
-            ),
-            // Opened without waiting: a lease (F_SETLEASE) that its owner has not given back yet.
-            Errno::AGAIN => Error::new(
-                ErrorKind::Busy,
-                format!("{full} is leased by another process, which was told to let go; try again"),
-            ),
-            // One stale handle, or a mount of somebody's beneath the root, says nothing of the root itself.
-            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN if rustix::fs::stat(&self.root).is_err() => {
-                self.gone("does not answer")
-            }
-            errno => Error::io(full.to_string(), errno.into()),
-        }
-    }
-
-    fn populated(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
-        self.populated.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn held_identity(&self) -> Option<(u64, u64)> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.as_ref().map(|root| (root.device, root.inode))
-    }
-
-    /// Notes that something was found in the directory that the root path leads to.
-    fn is_populated(&self) {
-        let here = self.held_identity();
-        *self.populated() = here;
-    }
-
-    /// Whether files were found before, in another directory than the root path leads to now.
-    fn was_populated_elsewhere(&self) -> bool {
-        let here = self.held_identity();
-        self.populated().is_some_and(|populated| Some(populated) != here)
-    }
-
-    fn is_empty(&self) -> bool {
-        let names = self.root_fd().and_then(|root| {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let fd = self.open_from(&root, &RelPath::default(), flags);
-            fd.map_err(|errno| self.root_error(errno))
-        });
-        let Ok(mut entries) = names.and_then(|fd| Dir::new(fd).map_err(|errno| self.root_error(errno)))
-        else {
-            return false;
-        };
-        !entries.any(|entry| entry.is_ok_and(|entry| !matches!(entry.file_name().to_bytes(), b"." | b"..")))
-    }
-
-    fn stat(&self, path: &RelPath) -> Result<SourceStat> {
-        let fd = self.open_beneath(path, OFlags::PATH)?;
-        rustix::fs::fstat(&fd).map(source_stat).map_err(|errno| self.path_error(path, errno))
-    }
-
-    /// Stats of `paths` beneath `folder`: one walk from the root for each folder in a row, then one call a name.
-    /// Unless `all` are wanted it leaves off early where each takes long, for the rest to be asked for in parallel.
-    fn stat_beneath(
-        &self,
-        folder: &RelPath,
-        paths: &[RelPath],
-        all: bool,
-    ) -> Result<Vec<Result<SourceStat>>> {
-        let mut held: Option<(&str, OwnedFd)> = None;
-        let mut stats = Vec::with_capacity(paths.len());
-        let begun = Instant::now();
-        for path in paths {
-            if !all && stats.len() == STATS_PROBED && begun.elapsed() > SLOW_STAT * STATS_PROBED as u32 {
-                break;
-            }
-            let stat = self.stat_in(folder, &mut held, path);
-            match stat {
-                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut) => {
-                    return Err(error);
-                }
-                stat => stats.push(stat),
-            }
-        }
-        Ok(stats)
-    }
-
-    fn stat_in<'a>(
-        &self,
-        folder: &RelPath,
-        held: &mut Option<(&'a str, OwnedFd)>,
-        path: &'a RelPath,
-    ) -> Result<SourceStat> {
-        let (inner, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
-        if held.as_ref().is_none_or(|(of, _)| *of != inner) {
-            let fd = self.open_beneath(&folder.join(inner)?, OFlags::PATH | OFlags::DIRECTORY)?;
-            *held = Some((inner, fd));
-        }
-        let whole = || folder.join(path.as_str());
-        let Some((_, fd)) = held.as_ref().filter(|_| !path.is_root()) else { return self.stat(&whole()?) };
-        match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
-            // Only the kernel's own walk may follow a link, so that it stays beneath the root.
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_symlink() => self.stat(&whole()?),
-            Ok(stat) => Ok(source_stat(stat)),
-            Err(errno) => Err(self.path_error(&whole()?, errno)),
-        }
-    }
-
-    fn open_file(&self, path: &RelPath) -> Result<(OwnedFd, SourceStat)> {
-        // Without O_NONBLOCK the opening of a FIFO would wait for its writer.
-        let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.path_error(path, errno))?;
-        if !FileType::from_raw_mode(stat.st_mode).is_file() {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("{} is not a regular file", self.root.join(path.as_str()).display()),
-            ));
-        }
-        Ok((fd, source_stat(stat)))
-    }
-
-    fn list(&self, path: &RelPath, files_only: bool) -> Result<Vec<String>> {
-        let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let entries = Dir::new(fd).map_err(|errno| self.path_error(path, errno))?;
-        let mut names = Vec::new();
-        let mut is_empty = true;
-        for entry in entries {
-            let entry = entry.map_err(|errno| self.path_error(path, errno))?;
-            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                continue;
-            }
-            is_empty = false;
-            if files_only && entry.file_type() == FileType::Directory {
-                continue;
-            }
-            // A name that isn't UTF-8 cannot be spelled in a RelPath, so it is no frame.
-            if let Ok(name) = entry.file_name().to_str() {
-                names.push(name.to_owned());
-            }
-        }
-        if !is_empty {
-            self.is_populated();
-        } else if path.is_root() && self.was_populated_elsewhere() {
-            return Err(self.gone("is empty, though it held files before"));
-        }
-        Ok(names)
-    }
-
-    fn ancestors_allow(&self, who: &Credentials) -> Result<bool> {
-        for folder in self.root.ancestors().skip(1) {
-            let stat = rustix::fs::stat(folder).map_err(|errno| self.root_error(errno))?;
-            if !who.may_search(stat.st_uid, stat.st_gid, stat.st_mode) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 }
 
@@ -464,35 +241,6 @@ impl Tree {
 fn parts_of(range: Range<usize>, parts: usize) -> Vec<Range<usize>> {
     let step = range.len().div_ceil(parts.max(1)).max(1);
     range.clone().step_by(step).map(|start| start..range.end.min(start + step)).collect()
-}
-
-/// For kernels without openat2: the same walk, one component at a time, refusing every symbolic link.
-fn open_without_links(root: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    let mut at: Option<OwnedFd> = None;
-    let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
-    for folder in folders.split('/').filter(|folder| !folder.is_empty()) {
-        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let from = at.as_ref().map_or(root.as_fd(), |fd| fd.as_fd());
-        at = Some(rustix::fs::openat(from, folder, step, Mode::empty())?);
-    }
-    let from = at.as_ref().map_or(root.as_fd(), |fd| fd.as_fd());
-    let fd = rustix::fs::openat(from, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
-    // O_PATH with O_NOFOLLOW opens the link itself.
-    if flags.contains(OFlags::PATH) && FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode).is_symlink() {
-        return Err(Errno::LOOP);
-    }
-    Ok(fd)
-}
-
-fn source_stat(stat: rustix::fs::Stat) -> SourceStat {
-    let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64);
-    SourceStat {
-        validator: Validator { size: stat.st_size as u64, mtime_ns },
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        mode: stat.st_mode & 0o7777,
-        is_dir: FileType::from_raw_mode(stat.st_mode).is_dir(),
-    }
 }
 
 /// What a local path looks like, as a backing store would say it: for writers that record a source's validator.
@@ -624,7 +372,7 @@ mod tests {
     fn what_is_no_regular_file_is_refused_without_waiting() {
         let dir = tempfile::tempdir().unwrap();
         let backing = DirectoryBacking::with_deadline(dir.path(), None).unwrap();
-        rustix::fs::mkfifoat(rustix::fs::CWD, dir.path().join("pipe"), Mode::RUSR).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, dir.path().join("pipe"), rustix::fs::Mode::RUSR).unwrap();
         for odd in ["pipe", ""] {
             let refused = backing.open(&path(odd)).map(|_| ()).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");

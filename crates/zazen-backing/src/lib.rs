@@ -2,11 +2,14 @@
 //! ([`directory::DirectoryBacking`]) and a directory served over TCP at a bounded rate
 //! ([`served`], the testbed's stand-in for a slow file server); object stores fit the same seam.
 //!
-//! Invariant: nothing here ever writes to the backing store.
+//! Invariants: nothing here ever writes to the backing store; what a caller may do there is the store's own word: a
+//! directory is asked by threads that have assumed the caller's identity ([`Backing::seen_by`]), so that the kernel
+//! decides.
 
 pub mod dataset;
 pub mod directory;
 pub mod served;
+mod tree;
 mod watchdog;
 
 pub use directory::DirectoryBacking;
@@ -15,6 +18,29 @@ pub use served::ServedBacking;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zazen_core::{Credentials, RelPath, Result, Validator};
+
+/// What one may do with a file or a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights(u8);
+
+impl Rights {
+    /// Read the file, or list the directory.
+    pub const READ: Rights = Rights(4);
+    /// Write the file, or change names in the directory.
+    pub const WRITE: Rights = Rights(2);
+    /// Reach what is in the directory.
+    pub const SEARCH: Rights = Rights(1);
+
+    /// Both.
+    pub const fn and(self, other: Rights) -> Rights {
+        Rights(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are among these.
+    pub const fn contains(self, other: Rights) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
 
 /// What a source file looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +63,8 @@ pub trait SourceFile: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
     /// What the file looked like when it was opened.
     fn stat(&self) -> SourceStat;
+    /// What this very file looks like now, whatever its name leads to by now.
+    fn stat_now(&self) -> Result<SourceStat>;
     /// A descriptor that another process can read the file through, if this backing has such.
     fn descriptor(&self) -> Option<OwnedFd>;
 }
@@ -52,8 +80,16 @@ pub trait Backing: Send + Sync {
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>>;
     /// The names in a directory, unordered.
     fn list(&self, path: &RelPath) -> Result<Vec<String>>;
-    /// Whether `who` may search every directory from the root down to (and including) `directory`.
-    fn may_search(&self, who: &Credentials, directory: &RelPath) -> Result<bool>;
+    /// Whether whoever sees the store so may use `path` as `rights` say. `false` also if the way there is closed.
+    fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool>;
+    /// The store as `who` sees it: each call of the view succeeds exactly if a program of `who` could do the same.
+    /// `PermissionDenied` if nobody can be `who`; a view of a user that this process cannot act for fails at each call.
+    fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>>;
+
+    /// [`Backing::allows`] of many paths in one go, answers in the same order.
+    fn allows_many(&self, paths: &[RelPath], rights: Rights) -> Result<Vec<Result<bool>>> {
+        Ok(paths.iter().map(|path| self.allows(path, rights)).collect())
+    }
 
     /// [`Backing::stat`] of many paths in one go, answers in the same order. An error of the store as a whole
     /// (`Unavailable`, `TimedOut`) is the outer one.
@@ -67,6 +103,13 @@ pub trait Backing: Send + Sync {
         self.stat_many(&paths)
     }
 
+    /// As [`Backing::stat_beneath`], of the files themselves, opened for reading: the answer is an error where
+    /// they may not be read now.
+    fn probe_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
+        let open = |path: &RelPath| self.open(&folder.join(path.as_str())?).map(|file| file.stat());
+        Ok(paths.iter().map(open).collect())
+    }
+
     /// The names in a directory that are not themselves directories, as far as the store can tell cheaply.
     fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
         self.list(path)
@@ -76,35 +119,4 @@ pub trait Backing: Send + Sync {
     fn traffic(&self) -> (u64, u64) {
         (0, 0)
     }
-}
-
-/// The directories from the root down to and including `directory`.
-pub(crate) fn lineage(directory: &RelPath) -> Vec<RelPath> {
-    let mut folders = vec![directory.clone()];
-    while let Some((folder, _)) = folders[folders.len() - 1].split() {
-        folders.push(folder);
-    }
-    folders.reverse();
-    folders
-}
-
-/// [`Backing::may_search`] by asking for every directory's owner and mode.
-pub(crate) fn may_search_by_stat(
-    backing: &dyn Backing,
-    who: &Credentials,
-    directory: &RelPath,
-) -> Result<bool> {
-    for (folder, stat) in lineage(directory).iter().zip(backing.stat_many(&lineage(directory))?) {
-        let stat = stat?;
-        if !stat.is_dir {
-            return Err(zazen_core::Error::new(
-                zazen_core::ErrorKind::NotFound,
-                format!("{folder} on {} is a file, not a directory", backing.describe()),
-            ));
-        }
-        if !who.may_search(stat.uid, stat.gid, stat.mode) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

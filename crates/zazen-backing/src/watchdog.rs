@@ -1,23 +1,35 @@
 //! Deadlines for file-system calls that have none: on a hung NFS mount a thread sleeps in the kernel and cannot
 //! be woken, so calls run on a pool's threads and the caller stops waiting at the deadline.
 //!
-//! Invariant: at most [`STUCK_MAX`] threads are ever lost to calls that hang; while that many hang, new calls
-//! fail at once. A call that returns late frees its thread again.
+//! Invariant: at most [`Bounds::stuck_max`] threads are ever lost to calls that hang; while that many hang, new calls
+//! fail at once. A call that returns late frees its thread again. The threads of a pool with an identity assume it
+//! before they run anything, and run nothing if they cannot.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::Identity;
 
-/// Calls that may hang at once before further ones are refused.
-const STUCK_MAX: usize = 16;
-/// Threads at most; more callers queue.
-const THREADS_MAX: usize = 48;
+/// How many threads a pool has.
+#[derive(Clone, Copy)]
+struct Bounds {
+    /// Calls that may hang at once before further ones are refused.
+    stuck_max: usize,
+    /// Threads at most; more callers queue.
+    threads_max: usize,
+}
+
+/// The pool of the process's own identity.
+const OWN: Bounds = Bounds { stuck_max: 16, threads_max: 48 };
+/// The pool of one other identity.
+const OTHER: Bounds = Bounds { stuck_max: 8, threads_max: 16 };
 /// A thread without work for so long ends.
 const IDLE_EXIT: Duration = Duration::from_secs(20);
 
-type Job = Box<dyn FnOnce() + Send>;
+/// Told whether its thread is who it should be; if not, it passes the error on and does nothing else.
+type Job = Box<dyn FnOnce(Result<()>) + Send>;
 
 #[derive(Default)]
 struct State {
@@ -45,6 +57,8 @@ impl Shared {
 pub(crate) struct Watchdog {
     shared: Arc<Shared>,
     deadline: Option<Duration>,
+    bounds: Bounds,
+    identity: Option<Arc<Identity>>,
 }
 
 const WAITING: u8 = 0;
@@ -54,7 +68,18 @@ const DONE: u8 = 2;
 impl Watchdog {
     /// `None`: calls run on the caller's own thread, without a bound.
     pub(crate) fn new(deadline: Option<Duration>) -> Watchdog {
-        Watchdog { shared: Arc::default(), deadline }
+        Watchdog { shared: Arc::default(), deadline, bounds: OWN, identity: None }
+    }
+
+    /// A pool whose threads are `identity`.
+    pub(crate) fn of(identity: Identity, deadline: Duration) -> Watchdog {
+        let identity = Some(Arc::new(identity));
+        Watchdog { shared: Arc::default(), deadline: Some(deadline), bounds: OTHER, identity }
+    }
+
+    /// The bound on each call.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.deadline
     }
 
     /// Runs `call`; `TimedOut` naming `what` if it takes longer than the deadline.
@@ -99,12 +124,12 @@ impl Watchdog {
         let (answer, receiver) = mpsc::sync_channel(1);
         let fate = Arc::new(AtomicU8::new(WAITING));
         let (shared, seen) = (self.shared.clone(), fate.clone());
-        let job = Box::new(move || {
+        let job = Box::new(move |admitted: Result<()>| {
             if seen.load(Ordering::Acquire) == ABANDONED {
                 shared.state().stuck -= 1;
                 return;
             }
-            let result = call();
+            let result = admitted.and_then(|()| call());
             if seen.swap(DONE, Ordering::AcqRel) == ABANDONED {
                 shared.state().stuck -= 1;
             }
@@ -112,13 +137,16 @@ impl Watchdog {
             answer.send(result).ok();
         });
         let mut state = self.shared.state();
-        if state.stuck >= STUCK_MAX {
+        if state.stuck >= self.bounds.stuck_max {
             return None;
         }
         state.queue.push_back(job);
-        if state.queue.len() > state.idle && state.threads < THREADS_MAX {
-            let shared = self.shared.clone();
-            let spawned = std::thread::Builder::new().name("backing".into()).spawn(move || serve(&shared));
+        if state.queue.len() > state.idle && state.threads < self.bounds.threads_max {
+            let (shared, identity) = (self.shared.clone(), self.identity.clone());
+            let name =
+                identity.as_ref().map_or("backing".into(), |identity| format!("as {}", identity.uid()));
+            let spawned =
+                std::thread::Builder::new().name(name).spawn(move || serve(&shared, identity.as_deref()));
             // Without a new thread the present ones come to it, or the deadline does.
             state.threads += usize::from(spawned.is_ok());
         }
@@ -136,7 +164,11 @@ impl Watchdog {
         let Some(started) = started else {
             return Err(Error::new(
                 ErrorKind::TimedOut,
-                format!("{}: {STUCK_MAX} calls to this backing store hang already; check its mount", what()),
+                format!(
+                    "{}: {} calls to this backing store hang already; check its mount",
+                    what(),
+                    self.bounds.stuck_max
+                ),
             ));
         };
         if let Ok(result) = started.receiver.recv_timeout(deadline) {
@@ -169,7 +201,8 @@ struct Started<T> {
     fate: Arc<AtomicU8>,
 }
 
-fn serve(shared: &Shared) {
+fn serve(shared: &Shared, identity: Option<&Identity>) {
+    let refused = identity.and_then(|identity| identity.assume().err());
     loop {
         let mut state = shared.state();
         let job = loop {
@@ -177,6 +210,11 @@ fn serve(shared: &Shared) {
                 break job;
             }
             if state.closed {
+                state.threads -= 1;
+                return;
+            }
+            if refused.is_some() {
+                // Not to be used for anything; a later call tries with a fresh thread.
                 state.threads -= 1;
                 return;
             }
@@ -191,7 +229,10 @@ fn serve(shared: &Shared) {
             }
         };
         drop(state);
-        job();
+        job(match &refused {
+            None => Ok(()),
+            Some(error) => Err(Error::new(error.kind(), error.to_string())),
+        });
     }
 }
 
@@ -203,7 +244,7 @@ mod tests {
     fn a_call_that_hangs_times_out_and_the_pool_recovers() {
         let dog = Watchdog::new(Some(Duration::from_millis(30)));
         let gate = Arc::new((Mutex::new(false), Condvar::new()));
-        for _ in 0..STUCK_MAX {
+        for _ in 0..OWN.stuck_max {
             let gate = gate.clone();
             let hung = dog.run(
                 || "stat /x".into(),
@@ -225,6 +266,17 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(dog.run(|| "stat /x".into(), || Ok(7)).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_pool_that_cannot_become_its_user_runs_nothing() {
+        // Nobody can become the process's own user: it is that already, with more rights.
+        let own = zazen_core::Credentials { uid: zazen_env::identity::own_uid(), gid: 0, groups: vec![] };
+        let dog = Watchdog::of(Identity::of(&own).unwrap(), Duration::from_secs(60));
+        for _ in 0..3 {
+            let ran = dog.run(|| "x".into(), || -> Result<()> { panic!("it ran") });
+            assert_eq!(ran.unwrap_err().kind(), ErrorKind::PermissionDenied);
+        }
     }
 
     #[test]

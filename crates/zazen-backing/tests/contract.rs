@@ -1,13 +1,13 @@
 //! What every backing store promises, run on each kind; and datasets as found through each.
 
 // The exemption for tests does not reach their helpers.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use zazen_backing::dataset::{describe, layout, parse_manifest};
 use zazen_backing::served::{FileServer, serve};
-use zazen_backing::{Backing, DirectoryBacking, ServedBacking};
+use zazen_backing::{Backing, DirectoryBacking, Rights, ServedBacking};
 use zazen_core::{Credentials, ErrorKind, FrameNo, Layout, RelPath, RunSet};
 
 /// A store of one kind over a directory of its own.
@@ -154,31 +154,119 @@ fn names_are_listed() {
     }
 }
 
+const OTHER: u32 = 4_054_321;
+
+/// The store as a user sees who is nobody here; `None` (with a reason) where this process may not act for others.
+fn as_other(backing: &dyn Backing, groups: &[u32]) -> Option<std::sync::Arc<dyn Backing>> {
+    if !zazen_env::Identity::can_be_assumed() {
+        println!("skipped: acting for another user needs CAP_SETUID and CAP_SETGID");
+        return None;
+    }
+    let who = Credentials { uid: OTHER, gid: OTHER, groups: groups.to_vec() };
+    Some(backing.seen_by(&who).unwrap())
+}
+
 #[test]
-fn searching_needs_the_x_bit_of_every_directory() {
+fn a_view_has_its_users_rights() {
     for Stand { backing, root, .. } in stands() {
         std::fs::create_dir_all(root.join("open/closed/inner")).unwrap();
+        std::fs::create_dir(root.join("through")).unwrap();
+        for file in
+            ["open/public", "open/mine", "open/group", "open/secret", "open/closed/public", "through/f"]
+        {
+            std::fs::write(root.join(file), file).unwrap();
+        }
         set_mode(&root.join("open/closed"), 0o700);
-        std::fs::write(root.join("open/file"), "").unwrap();
-        let other = Credentials { uid: 4_054_321, gid: 4_054_321, groups: vec![] };
-        let root_user = Credentials { uid: 0, gid: 0, groups: vec![] };
-        assert!(backing.may_search(&other, &path("open")).unwrap());
-        assert!(!backing.may_search(&other, &path("open/closed")).unwrap());
-        assert!(!backing.may_search(&other, &path("open/closed/inner")).unwrap());
-        assert!(backing.may_search(&root_user, &path("open/closed/inner")).unwrap());
-        for missing in ["none", "open/file"] {
-            let refused = backing.may_search(&other, &path(missing)).unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
+        set_mode(&root.join("through"), 0o711);
+        let Some(view) = as_other(&*backing, &[64_900]) else { return };
+        let own = |file: &str, uid, gid, mode| {
+            std::os::unix::fs::chown(root.join(file), Some(uid), Some(gid)).unwrap();
+            set_mode(&root.join(file), mode);
+        };
+        own("open/mine", OTHER, 0, 0o600);
+        own("open/group", 0, 64_900, 0o640);
+        own("open/secret", 0, 0, 0o600);
+        let expected =
+            [("public", true), ("mine", true), ("group", true), ("secret", false), ("closed/public", false)];
+        let paths: Vec<RelPath> = expected.iter().map(|(name, _)| path(name)).collect();
+        let probed = view.probe_beneath(&path("open"), &paths.into()).unwrap();
+        for ((name, may), probe) in expected.iter().zip(probed) {
+            let refused = |kind| [None, Some(ErrorKind::PermissionDenied)][usize::from(!may)] == kind;
+            assert!(refused(probe.err().map(|error| error.kind())), "{name}");
+            let file = path(&format!("open/{name}"));
+            assert!(refused(view.open(&file).err().map(|error| error.kind())), "{name}");
+            assert_eq!(view.allows(&file, Rights::READ).unwrap(), *may, "{name}");
+            // The process itself is who it was.
+            assert!(backing.open(&file).is_ok(), "{name}");
+        }
+        let searched = [("", true), ("open", true), ("open/closed", false), ("open/closed/inner", false)];
+        for (folder, may) in searched {
+            assert_eq!(view.allows(&path(folder), Rights::SEARCH).unwrap(), may, "{folder}");
+        }
+        assert!(!view.allows(&path("open"), Rights::WRITE.and(Rights::SEARCH)).unwrap());
+        let folders = [path("open"), path("through"), path("none")];
+        let listed: Vec<_> = view.allows_many(&folders, Rights::READ).unwrap();
+        assert!(matches!(listed[..], [Ok(true), Ok(false), Err(_)]), "{listed:?}");
+        assert!(view.open(&path("through/f")).is_ok());
+        assert_eq!(view.list(&path("through")).unwrap_err().kind(), ErrorKind::PermissionDenied);
+        assert_eq!(view.allows(&path("none"), Rights::SEARCH).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}
+
+#[test]
+fn an_access_list_counts() {
+    let Stand { backing, root, .. } = &stand("directory");
+    let file = root.join("listed");
+    std::fs::write(&file, "x").unwrap();
+    set_mode(&file, 0o600);
+    let Some(view) = as_other(&**backing, &[]) else { return };
+    assert!(view.open(&path("listed")).is_err());
+    // Version 2; then (tag, rights, id) of owner, one user, owning group, mask and others.
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in
+        [(1u16, 6u16, u32::MAX), (2, 4, OTHER), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)]
+    {
+        list.extend([&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    let set = rustix::fs::setxattr(&file, "system.posix_acl_access", &list, rustix::fs::XattrFlags::empty());
+    if let Err(errno) = set {
+        println!("skipped: this file system has no access lists ({errno})");
+        return;
+    }
+    assert!(view.open(&path("listed")).is_ok());
+}
+
+#[test]
+fn what_could_hang_or_tell_on_the_process_is_refused() {
+    let backing = zazen_backing::DirectoryBacking::new("/").unwrap();
+    for own in ["proc/self/environ", "proc/self/maps", "proc/sys/kernel/ostype", "sys/kernel/uevent_seqnum"] {
+        if let Err(error) = backing.open(&path(own)) {
+            assert!(
+                matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::NotFound),
+                "{own}: {error}"
+            );
+        } else {
+            panic!("{own} was opened");
         }
     }
+    assert_eq!(backing.list(&path("proc")).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]
 fn a_directory_closed_above_the_root_is_closed() {
     let Stand { backing, root, .. } = &stand("directory");
     set_mode(root.parent().unwrap(), 0o700);
-    let other = Credentials { uid: 4_054_321, gid: 4_054_321, groups: vec![] };
-    assert!(!backing.may_search(&other, &path("")).unwrap());
+    let Some(view) = as_other(&**backing, &[]) else { return };
+    assert!(!view.allows(&path(""), Rights::SEARCH).unwrap());
+    assert_eq!(view.list(&path("")).unwrap_err().kind(), ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn a_root_of_folders_alone_is_not_empty() {
+    let Stand { backing, root, .. } = &stand("directory");
+    std::fs::create_dir(root.join("sim")).unwrap();
+    assert_eq!(backing.list(&path("")).unwrap(), ["sim"]);
+    assert!(backing.list_files(&path("")).unwrap().is_empty());
 }
 
 #[test]

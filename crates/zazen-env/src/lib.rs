@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod disk;
 pub mod fork;
+pub mod identity;
 pub mod installed;
 pub mod ownership;
 pub mod random;
@@ -17,6 +18,7 @@ pub mod socket_path;
 
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
+pub use identity::Identity;
 pub use random::{SeededRandom, random_u128};
 pub use real_disk::{RealDisk, RealFile};
 pub use seldom::Seldom;

@@ -331,9 +331,10 @@ impl<D: Disk> Store<D> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         while let Some((found, opened)) = self.look_at(&dataset, number)? {
             if let Some((file, offset, path)) = opened {
+                let is_packed = matches!(found.record.storage, zazen_wire::record::Storage::Packed(_));
                 let meta = found.record.meta;
                 let (file, path) = (file.to_std()?, dataset.absolute(&path));
-                return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path }));
+                return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path, is_packed }));
             }
             if self.drop_found(&dataset, &found, &self.counters.dropped_missing)? {
                 tracing::warn!(
@@ -356,7 +357,8 @@ impl<D: Disk> Store<D> {
             return self.open_frame(dataset, entry.meta.number.get());
         };
         let (meta, path) = (entry.meta.clone(), entry.path.clone());
-        Ok(Some(OpenFrame { file: file.into_std()?, offset: entry.offset, meta, origin: entry.origin, path }))
+        let (file, offset, is_packed) = (file.into_std()?, entry.offset, entry.is_packed());
+        Ok(Some(OpenFrame { file, offset, meta, origin: entry.origin, path, is_packed }))
     }
 
     /// A frame's record, and its file if that can hold it: (file, offset, path).

@@ -47,6 +47,8 @@ pub struct OpenFrame {
     pub origin: Origin,
     /// Absolute path of the file.
     pub path: PathBuf,
+    /// Whether the file may hold other frames, too.
+    pub is_packed: bool,
 }
 
 /// A cached frame, described. `position` orders frames as they lie on the disk.

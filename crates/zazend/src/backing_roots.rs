@@ -9,15 +9,18 @@
 
 use crate::config::BackingSpec;
 use crate::guarded_backing::GuardedBacking;
+use crate::viewer::Viewer;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use zazen_backing::{Backing, DirectoryBacking, ServedBacking};
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
-use zazen_env::Disk;
+use zazen_env::{Disk, Identity};
 use zazen_store::{read_root_text, write_root_text};
 
+/// Users whose views are kept warm though nobody uses them.
+const WARM_MAX: usize = 64;
 const STATE_FILE: &str = "zazend";
 const TITLE: &str = "zazend 1\n";
 
@@ -106,20 +109,49 @@ pub struct BackingRoot {
     pub directory: String,
     /// Prefix of its datasets' names in the cache.
     pub prefix: RelPath,
-    /// The store.
-    pub backing: GuardedBacking,
+    /// The store, as the daemon itself sees it.
+    pub backing: Arc<GuardedBacking>,
+    views: Mutex<Views>,
+}
+
+/// The store as other users see it: one view for each, however many ask.
+#[derive(Default)]
+struct Views {
+    all: HashMap<Arc<Identity>, Weak<GuardedBacking>>,
+    /// The views used last.
+    warm: VecDeque<Arc<GuardedBacking>>,
 }
 
 impl BackingRoot {
     /// The store that `spec` names, with the prefix that the cache gave it.
     pub fn new(spec: &BackingSpec, prefix: &str) -> Result<BackingRoot> {
-        let backing: Box<dyn Backing> = match &spec.server {
-            Some(server) => Box::new(ServedBacking::connect(server)?),
-            None => Box::new(DirectoryBacking::new(&spec.directory)?),
+        let backing: Arc<dyn Backing> = match &spec.server {
+            Some(server) => Arc::new(ServedBacking::connect(server)?),
+            None => Arc::new(DirectoryBacking::new(&spec.directory)?),
         };
         let prefix =
             RelPath::new(prefix).map_err(|error| error.within(format!("backing {}", spec.directory)))?;
-        Ok(BackingRoot { directory: spec.directory.clone(), prefix, backing: GuardedBacking::new(backing) })
+        let backing = Arc::new(GuardedBacking::new(backing));
+        Ok(BackingRoot { directory: spec.directory.clone(), prefix, backing, views: Mutex::default() })
+    }
+
+    /// The store as `viewer` sees it.
+    pub fn seen_by(&self, viewer: &Viewer) -> Result<Arc<GuardedBacking>> {
+        let Viewer::Other(identity) = viewer else { return Ok(self.backing.clone()) };
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let view = match views.all.get(identity).and_then(Weak::upgrade) {
+            Some(view) => view,
+            None => {
+                let view = Arc::new(self.backing.view(&identity.credentials())?);
+                views.all.retain(|_, view| view.strong_count() > 0);
+                views.all.insert(identity.clone(), Arc::downgrade(&view));
+                view
+            }
+        };
+        views.warm.retain(|warm| !Arc::ptr_eq(warm, &view));
+        views.warm.push_front(view.clone());
+        views.warm.truncate(WARM_MAX);
+        Ok(view)
     }
 
     /// `path` beneath this root, as users spell it.

@@ -9,6 +9,7 @@ use crate::config::{Args, Config, Validate, check_budget};
 use crate::daemon::{disk_space, space_limits};
 use crate::placement::check_placement;
 use crate::service_plugins;
+use crate::viewer::Powers;
 use std::fmt::Write;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -53,6 +54,7 @@ pub fn check(args: &Args) -> Report {
         }
     };
     report.add("name", Ok(config.name.clone()));
+    report.add("users", Ok(Powers::of_this_process().describe()));
     report.add("cache", check_cache(&config));
     check_backing(&config, &mut report);
     report.add("socket", check_socket(&config.socket));

@@ -14,6 +14,7 @@ use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
 use crate::session::Sessions;
+use crate::viewer::{Powers, Seen};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use zazen_backing::Backing;
 use zazen_call::{ClusterKey, Server, ServerLimits};
 use zazen_core::limits::{NEXT_TURN_SUFFIX, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
-use zazen_env::{Disk, RealDisk};
+use zazen_env::{Disk, RealDisk, identity};
 use zazen_plugins::Plugins;
 use zazen_store::{Store, StoreConfig};
 
@@ -67,6 +68,11 @@ impl Daemon {
         check_placement(&config)?;
         let key = config.key.as_deref().map(ClusterKey::from_file).transpose()?;
         raise_descriptor_limit();
+        let powers = Powers::of_this_process();
+        if powers.others {
+            // Its threads act for users; none of them shall look into it.
+            identity::forbid_inspection()?;
+        }
         let disk = RealDisk::new(&config.cache)?;
         let cache_root = disk.root().to_path_buf();
         let mut state = CacheState::read(&disk)?;
@@ -98,7 +104,8 @@ impl Daemon {
             sessions: Sessions::default(),
             readers,
             cache_root: cache_root.to_string_lossy().into_owned(),
-            uid: rustix::process::geteuid().as_raw(),
+            powers,
+            seen: Seen::default(),
             started,
             draining: false.into(),
             server: OnceLock::new(),
@@ -173,7 +180,7 @@ impl Daemon {
             })
             .collect();
         format!(
-            "zazend {} on {}: cache {} ({} of {} used, {} readers), backing {}, socket {}, listens to {listen}{metrics}",
+            "zazend {} on {}: cache {} ({} of {} used, {} readers), backing {}, socket {}, listens to {listen}{metrics}, {}",
             env!("CARGO_PKG_VERSION"),
             node.config.name,
             node.cache_root,
@@ -182,6 +189,7 @@ impl Daemon {
             node.readers,
             backing.join(", "),
             node.config.socket.display(),
+            node.powers.describe(),
         )
     }
 

@@ -1,12 +1,15 @@
-//! Brings misses from the backing store: one fetch a frame, however many ask; a bound on fetches at once.
+//! Brings misses from the backing store: one fetch a frame, however many ask; a bound on fetches at once for each user.
 //!
 //! Invariants: a fetched frame is what its source was at one moment (the source looks the same before and after the
-//! copy); an error reaches everybody who waited for it; whoever fetches has checked that *its own* caller may read
-//! the source, and whoever joined checks for itself when it hands the frame out.
+//! copy, both the opened file and what its name leads to); everybody who asks comes with the source opened by its own
+//! user's rights; a failed fetch fails those who wait for it only if they are the same user, the others try for
+//! themselves; no user's fetches take the slots of another's.
 
-use crate::counters::Counters;
-use crate::node::{NodeStore, Opened};
+use crate::config::Validate;
+use crate::node::{Node, NodeStore, Opened};
+use crate::viewer::Viewer;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use zazen_backing::SourceFile;
 use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, Source};
@@ -30,13 +33,14 @@ pub enum Outcome {
 /// One for the daemon.
 pub struct Fetcher {
     flights: Mutex<HashMap<(RelPath, u64), Arc<Flight>>>,
-    slots: Slots,
+    at_once: usize,
+    slots: Mutex<HashMap<Viewer, Arc<Slots>>>,
 }
 
 type Shared = std::result::Result<Outcome, (ErrorKind, String)>;
 
-#[derive(Default)]
 struct Flight {
+    leader: Viewer,
     landed: Mutex<Option<Shared>>,
     landing: Condvar,
 }
@@ -58,9 +62,9 @@ impl Flight {
 }
 
 impl Fetcher {
-    /// A fetcher that reads at most `at_once` frames at the same time.
+    /// A fetcher that reads at most `at_once` frames at the same time for each user.
     pub fn new(at_once: usize) -> Fetcher {
-        Fetcher { flights: Mutex::default(), slots: Slots::new(at_once) }
+        Fetcher { flights: Mutex::default(), at_once, slots: Mutex::default() }
     }
 
     /// Fetches under way.
@@ -72,34 +76,51 @@ impl Fetcher {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn slots_of(&self, viewer: &Viewer) -> Arc<Slots> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|of, slots| of == viewer || Arc::strong_count(slots) > 1);
+        slots.entry(viewer.clone()).or_insert_with(|| Arc::new(Slots::new(self.at_once))).clone()
+    }
+
     /// Brings frame `number` of `opened`, whose source is `source`, into the cache; joins a fetch of the same frame
-    /// that is under way. Returns when it is there, or there is no room, or it can't be had.
+    /// that is under way. Returns when it is there, or there is no room, or it can't be had. `file` is the source, opened
+    /// by the user of `opened`; where it changed meanwhile it is opened again.
     pub fn fetch(
         &self,
-        store: &Arc<NodeStore>,
-        counters: &Counters,
+        node: &Node,
         opened: &Opened,
         source: &Source,
         number: u64,
         origin: Origin,
+        file: &mut Box<dyn SourceFile>,
     ) -> Result<Outcome> {
+        let counters = &node.counters;
         let key = (opened.at.dataset.clone(), number);
-        let (flight, leads) = match self.flights().entry(key.clone()) {
-            std::collections::hash_map::Entry::Occupied(under_way) => (under_way.get().clone(), false),
-            std::collections::hash_map::Entry::Vacant(free) => (free.insert(Arc::default()).clone(), true),
-        };
-        if !leads {
-            counters.fetches_shared.add(1);
-            return match flight.wait() {
-                Ok(Outcome::Stored(_)) => Ok(Outcome::Present),
-                Ok(outcome) => Ok(outcome),
-                Err((kind, message)) => Err(Error::new(kind, message)),
+        let flight = loop {
+            let under_way = match self.flights().entry(key.clone()) {
+                Entry::Occupied(under_way) => under_way.get().clone(),
+                Entry::Vacant(free) => {
+                    let (leader, landed) = (opened.viewer.clone(), Mutex::default());
+                    let flight = Flight { leader, landed, landing: Condvar::new() };
+                    break free.insert(Arc::new(flight)).clone();
+                }
             };
-        }
+            counters.fetches_shared.add(1);
+            match under_way.wait() {
+                Ok(Outcome::Stored(_)) => return Ok(Outcome::Present),
+                Ok(outcome) => return Ok(outcome),
+                Err((kind, message)) if under_way.leader == opened.viewer => {
+                    return Err(Error::new(kind, message));
+                }
+                // What another user may not do, or cannot, says nothing about this one.
+                Err(_) => {}
+            }
+        };
         // Lands also if the copy panics: a bug of ours must not leave others waiting for ever.
         let landing = Landing { fetcher: self, flight: &flight, key: &key };
-        let _slot = self.slots.take();
-        let result = copy_frame(store, opened, source, number, origin);
+        let slots = self.slots_of(&opened.viewer);
+        let _slot = slots.take();
+        let result = copy_frame(node, opened, source, number, origin, file);
         match &result {
             Ok(Outcome::Stored(bytes)) => {
                 counters.fetched.add(1);
@@ -110,8 +131,9 @@ impl Fetcher {
         }
         let shared =
             result.as_ref().map(|outcome| *outcome).map_err(|error| (error.kind(), error.to_string()));
-        flight.land(shared);
+        // Off the list first: who waited and tries for itself must not find it again.
         drop(landing);
+        flight.land(shared);
         result
     }
 }
@@ -149,23 +171,31 @@ pub fn extent_in(file: &dyn SourceFile, source: &Source, number: u64, spelled: &
 }
 
 fn copy_frame(
-    store: &Arc<NodeStore>,
+    node: &Node,
     opened: &Opened,
     source: &Source,
     number: u64,
     origin: Origin,
+    file: &mut Box<dyn SourceFile>,
 ) -> Result<Outcome> {
-    let dataset = &opened.at.dataset;
+    let (store, dataset) = (&node.store, &opened.at.dataset);
     let describe = || format!("frame {number} of {}", opened.spelled());
-    for _ in 0..TRIES {
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            *file = opened.open_source(source, number)?;
+        }
+        let is_current = |meta: &FrameMeta| {
+            let current = file.stat().validator;
+            node.config.validate == Validate::Never
+                || meta.validator.is_none_or(|validator| validator == current)
+        };
         if let Some(entry) = store.entry(dataset, number)?
             && (entry.origin == Origin::Native || origin == Origin::Alien)
+            && is_current(&entry.meta)
         {
             return Ok(Outcome::Present);
         }
-        let path = opened.at.beneath.join(source.path.as_str())?;
-        let file = opened.backing().open(&path).map_err(|error| error.within(describe()))?;
-        let (offset, length) = extent_in(&*file, source, number, &opened.spelled())?;
+        let (offset, length) = extent_in(&**file, source, number, &opened.spelled())?;
         let stat = file.stat();
         let meta = FrameMeta {
             number: FrameNo::new(number)?,
@@ -176,7 +206,7 @@ fn copy_frame(
             gid: stat.gid,
             mode: stat.mode,
         };
-        let copied = copy_bytes(store, opened, source, &meta, origin, &*file, offset);
+        let copied = copy_bytes(store, opened, source, &meta, origin, &**file, offset);
         match copied {
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Outcome::NoRoom),
             // Pushed here while it was being fetched.
@@ -217,23 +247,25 @@ fn copy_bytes(
         }
     }
     let path = opened.at.beneath.join(source.path.as_str())?;
-    if Some(opened.backing().stat(&path)?.validator) != meta.validator {
+    let (same_file, same_name) = (file.stat_now()?, opened.backing().stat(&path)?);
+    if [same_file.validator, same_name.validator].iter().any(|now| Some(*now) != meta.validator) {
         return Err(Error::new(ErrorKind::Stale, "the source changed"));
     }
     put.commit_computed().map(|_| ())
 }
 
-/// Reads a whole frame from its source, for want of room in the cache.
-pub fn read_inline(opened: &Opened, source: &Source, number: u64) -> Result<Vec<u8>> {
-    let path = opened.at.beneath.join(source.path.as_str())?;
-    let file = opened.backing().open(&path)?;
-    let (offset, length) = extent_in(&*file, source, number, &opened.spelled())?;
+/// Reads a whole frame from its opened source, for want of room in the cache.
+pub fn read_inline(opened: &Opened, source: &Source, number: u64, file: &dyn SourceFile) -> Result<Vec<u8>> {
+    let (offset, length) = extent_in(file, source, number, &opened.spelled())?;
     let mut bytes = vec![0; length as usize];
     let mut done = 0;
     while done < bytes.len() {
         match file.read_at(&mut bytes[done..], offset + done as u64)? {
             0 => {
-                return Err(Error::new(ErrorKind::Stale, format!("{path} became shorter while it was read")));
+                return Err(Error::new(
+                    ErrorKind::Stale,
+                    format!("{} became shorter while it was read", source.path),
+                ));
             }
             read => done += read,
         }

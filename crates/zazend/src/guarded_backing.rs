@@ -1,14 +1,15 @@
 //! A backing store with a memory of its health: one that hangs costs one timeout, not one per frame, and its
 //! going and coming are each logged once.
 //!
-//! Invariant: the store as a whole counts as ill only if its root does not answer either. A part of it that hangs (a
-//! user's own mount beneath the root, a dead server of one folder) is ill by itself, and costs only its readers.
+//! Invariants: the store as a whole counts as ill only if its root does not answer either. A part of it that hangs (a
+//! user's own mount beneath the root, a dead server of one folder) is ill by itself, and costs only its readers. Each
+//! view has a memory of its own: what one user's calls meet keeps nobody else from asking.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_backing::{Backing, SourceFile, SourceStat};
+use zazen_backing::{Backing, Rights, SourceFile, SourceStat};
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
 
 /// A store that refused at once is asked again after this: asking costs little.
@@ -20,8 +21,10 @@ const AILING_FOLDERS_MAX: usize = 256;
 
 /// A backing store that isn't asked while it is known not to answer.
 pub struct GuardedBacking {
-    inner: Box<dyn Backing>,
+    inner: Arc<dyn Backing>,
     health: Arc<Health>,
+    /// Whose view it is, for messages; empty for the daemon's own.
+    of: String,
 }
 
 #[derive(Default)]
@@ -45,8 +48,14 @@ struct Ailment {
 
 impl GuardedBacking {
     /// Guards `inner`.
-    pub fn new(inner: Box<dyn Backing>) -> GuardedBacking {
-        GuardedBacking { inner, health: Arc::default() }
+    pub fn new(inner: Arc<dyn Backing>) -> GuardedBacking {
+        GuardedBacking { inner, health: Arc::default(), of: String::new() }
+    }
+
+    /// Guards the view that `who` has of the same store.
+    pub fn view(&self, who: &Credentials) -> Result<GuardedBacking> {
+        let inner = self.inner.seen_by(who)?;
+        Ok(GuardedBacking { inner, health: Arc::default(), of: format!(" (asked for user {})", who.uid) })
     }
 
     /// Whether the store as a whole answered the last call.
@@ -60,7 +69,7 @@ impl GuardedBacking {
         let outage = result.as_ref().err().filter(|error| is_outage(error));
         // What fails beneath the root may be one folder's trouble: the root itself tells.
         let part = outage.is_some() && self.root_answers();
-        self.health.note(&self.inner.describe(), path, outage, part);
+        self.health.note(&self.describe(), path, outage, part);
         result
     }
 
@@ -137,7 +146,7 @@ fn folder_of(file: &RelPath) -> RelPath {
 
 impl Backing for GuardedBacking {
     fn describe(&self) -> String {
-        self.inner.describe()
+        self.inner.describe() + &self.of
     }
     fn stat(&self, path: &RelPath) -> Result<SourceStat> {
         self.guarded(path, |inner| inner.stat(path))
@@ -145,20 +154,29 @@ impl Backing for GuardedBacking {
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>> {
         let folder = folder_of(path);
         let file = self.guarded(&folder, |inner| inner.open(path))?;
-        let (health, describe) = (self.health.clone(), self.inner.describe());
+        let (health, describe) = (self.health.clone(), self.describe());
         Ok(Box::new(GuardedFile { file, health, describe, folder }))
     }
     fn list(&self, path: &RelPath) -> Result<Vec<String>> {
         self.guarded(path, |inner| inner.list(path))
     }
-    fn may_search(&self, who: &Credentials, directory: &RelPath) -> Result<bool> {
-        self.guarded(directory, |inner| inner.may_search(who, directory))
+    fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool> {
+        self.guarded(path, |inner| inner.allows(path, rights))
+    }
+    fn allows_many(&self, paths: &[RelPath], rights: Rights) -> Result<Vec<Result<bool>>> {
+        self.guarded(&RelPath::default(), |inner| inner.allows_many(paths, rights))
+    }
+    fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>> {
+        Ok(Arc::new(self.view(who)?))
     }
     fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
         self.guarded(&RelPath::default(), |inner| inner.stat_many(paths))
     }
     fn stat_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
         self.guarded(folder, |inner| inner.stat_beneath(folder, paths))
+    }
+    fn probe_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
+        self.guarded(folder, |inner| inner.probe_beneath(folder, paths))
     }
     fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
         self.guarded(path, |inner| inner.list_files(path))
@@ -188,6 +206,15 @@ impl SourceFile for GuardedFile {
     }
     fn stat(&self) -> SourceStat {
         self.file.stat()
+    }
+    fn stat_now(&self) -> Result<SourceStat> {
+        let result = self.file.stat_now();
+        if let Err(error) = &result
+            && is_outage(error)
+        {
+            self.health.note(&self.describe, &self.folder, Some(error), true);
+        }
+        result
     }
     fn descriptor(&self) -> Option<OwnedFd> {
         self.file.descriptor()
@@ -221,8 +248,11 @@ mod tests {
         fn list(&self, _: &RelPath) -> Result<Vec<String>> {
             Ok(vec![])
         }
-        fn may_search(&self, _: &Credentials, _: &RelPath) -> Result<bool> {
+        fn allows(&self, _: &RelPath, _: Rights) -> Result<bool> {
             Ok(true)
+        }
+        fn seen_by(&self, _: &Credentials) -> Result<Arc<dyn Backing>> {
+            Ok(Arc::new(Hung(self.0.clone(), self.1)))
         }
     }
 
@@ -233,15 +263,17 @@ mod tests {
     #[test]
     fn a_hung_store_is_asked_once() {
         let calls = Arc::new(AtomicU64::new(0));
-        let guarded = GuardedBacking::new(Box::new(Hung(calls.clone(), true)));
+        let guarded = GuardedBacking::new(Arc::new(Hung(calls.clone(), true)));
         for _ in 0..50 {
             assert_eq!(refused(&guarded, "x"), Some(ErrorKind::TimedOut));
             assert_eq!(refused(&guarded, "other/y"), Some(ErrorKind::TimedOut));
         }
         assert_eq!(calls.load(Ordering::Relaxed), 2, "for x, and for the root that told whose trouble it is");
         assert!(!guarded.is_ok());
+        let who = Credentials { uid: 7, gid: 7, groups: vec![] };
+        assert!(guarded.view(&who).unwrap().is_ok(), "another's view is asked");
         // A missing file says nothing against the store.
-        let fresh = GuardedBacking::new(Box::new(Hung(calls, true)));
+        let fresh = GuardedBacking::new(Arc::new(Hung(calls, true)));
         assert!(fresh.open(&RelPath::new("x").unwrap()).is_err());
         assert!(fresh.is_ok());
     }
@@ -249,7 +281,7 @@ mod tests {
     #[test]
     fn a_hung_folder_costs_only_its_own_readers() {
         let calls = Arc::new(AtomicU64::new(0));
-        let guarded = GuardedBacking::new(Box::new(Hung(calls.clone(), false)));
+        let guarded = GuardedBacking::new(Arc::new(Hung(calls.clone(), false)));
         for _ in 0..50 {
             assert_eq!(refused(&guarded, "mine/hung"), Some(ErrorKind::TimedOut));
             assert_eq!(refused(&guarded, "mine/hung/beneath"), Some(ErrorKind::TimedOut));

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use zazen_backing::{Backing, dataset};
+use zazen_backing::{Backing, Rights, dataset};
 use zazen_core::{Layout, RelPath, Result, Validator};
 
 /// How long a directory must have been left alone.
@@ -21,15 +21,17 @@ const DATASETS_MAX: usize = 1024;
 pub struct Layouts(Mutex<HashMap<RelPath, (Validator, Layout)>>);
 
 impl Layouts {
-    /// The layout of `dataset` in `directory` of `backing`; `None` if nothing there tells it.
+    /// The layout of `dataset` in `directory` of `backing`; `None` if nothing there tells it. `backing` is asked whether
+    /// it may list the directory, unless it is `trusted`.
     pub fn of(
         &self,
         backing: &dyn Backing,
         dataset: &RelPath,
         directory: &RelPath,
         pattern: Option<&str>,
+        trusted: bool,
     ) -> Result<Option<Layout>> {
-        self.at(SystemTime::now(), backing, dataset, directory, pattern)
+        self.at(SystemTime::now(), backing, dataset, directory, pattern, trusted)
     }
 
     fn at(
@@ -39,14 +41,20 @@ impl Layouts {
         dataset: &RelPath,
         directory: &RelPath,
         pattern: Option<&str>,
+        trusted: bool,
     ) -> Result<Option<Layout>> {
         let (None, Ok(before)) = (pattern, backing.stat(directory)) else {
             return dataset::layout(backing, directory, pattern);
         };
+        let mut known = None;
         if let Some((of, layout)) = self.lock().get(dataset)
             && *of == before.validator
         {
-            return Ok(Some(layout.clone()));
+            known = Some(layout.clone());
+        }
+        // Names are for those who may list them, though somebody else did.
+        if known.is_some() && (trusted || backing.allows(directory, Rights::READ.and(Rights::SEARCH))?) {
+            return Ok(known);
         }
         if let Some(told) = dataset::told_layout(backing, directory, pattern)? {
             return Ok(Some(told));
@@ -96,7 +104,7 @@ mod tests {
         let (layouts, at) = (Layouts::default(), RelPath::new("sim").unwrap());
         let later = SystemTime::now() + 2 * SETTLED;
         let told = |now, pattern: Option<&str>| {
-            let layout = layouts.at(now, &backing, &at, &at, pattern).unwrap();
+            let layout = layouts.at(now, &backing, &at, &at, pattern, false).unwrap();
             layout.map(|layout| match layout {
                 Layout::Files(template) => template.to_string(),
                 other => panic!("{other:?}"),

@@ -1,11 +1,13 @@
 //! The node daemon: configuration, the frames and control services, and what holds them together.
 //!
 //! Invariants: the cache is never the truth (whatever it lacks or doubts comes from the backing store); a frame is
-//! handed only to a caller that its source would let read it; one miss is one fetch, however many ask.
+//! handed only to a caller whose own rights, as the kernel has them, would open its source; one miss is one fetch, however
+//! many ask.
 //! The daemon is a library with a thin `main`, so that tests run it in their own process.
 
 pub mod admission;
 pub mod backing_roots;
+mod batch;
 pub mod byte_size;
 pub mod check;
 pub mod config;
@@ -15,6 +17,7 @@ pub mod fetcher;
 pub mod guarded_backing;
 mod http;
 pub mod layouts;
+pub mod look;
 pub mod metrics;
 pub mod misses;
 pub mod node;
@@ -26,6 +29,7 @@ pub mod service_plugins;
 pub mod session;
 pub mod signals;
 pub mod status;
+pub mod viewer;
 
 pub use config::Config;
 pub use daemon::Daemon;

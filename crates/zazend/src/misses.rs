@@ -2,13 +2,17 @@
 //!
 //! Invariants: every frame added comes out exactly once, as brought or as failed; at most [`AHEAD_FRAMES`] frames and
 //! about [`INLINE_AHEAD_BYTES`] bytes of frames sent inline are ahead of the reader; the threads end with the scan.
+//! Each source is opened once, with its user's rights, and that descriptor serves for all that follows: what was
+//! checked is what is copied or handed out.
 
+use crate::config::Validate;
 use crate::fetcher::{Outcome, read_inline};
-use crate::guarded_backing::is_outage;
 use crate::node::{Node, Opened};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet, Source};
+use std::time::Instant;
+use zazen_backing::SourceFile;
+use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source, Validator};
 
 /// Frames fetched and not yet taken.
 pub const AHEAD_FRAMES: usize = 64;
@@ -27,12 +31,28 @@ pub struct Brought {
 
 /// How a miss can be handed out.
 pub enum Way {
-    /// It is in the cache now.
-    Cached,
-    /// By a descriptor of its source.
-    ReadThrough(Source),
+    /// It is in the cache now, and the user's rights have opened its source.
+    Cached(Proof),
+    /// By a descriptor of its source, which the user's rights have opened.
+    ReadThrough(Source, Box<dyn SourceFile>),
     /// As bytes; the source is told for its path.
     Inline(Source, Vec<u8>),
+}
+
+/// What of a source the user's rights have opened, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Proof {
+    validator: Validator,
+    /// When.
+    pub at: Instant,
+}
+
+impl Proof {
+    /// Whether a copy is one of what was opened.
+    pub fn covers(&self, node: &Node, meta: &FrameMeta) -> bool {
+        node.config.validate == Validate::Never
+            || meta.validator.is_none_or(|validator| validator == self.validator)
+    }
 }
 
 #[derive(Default)]
@@ -74,7 +94,6 @@ pub struct Misses {
 struct Shared {
     node: Weak<Node>,
     opened: Arc<Opened>,
-    who: Credentials,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -86,16 +105,11 @@ impl Shared {
 }
 
 impl Misses {
-    /// Begins to bring `todo` for a caller with `who`'s rights.
-    pub fn new(node: &Arc<Node>, opened: &Arc<Opened>, who: &Credentials, todo: RunSet) -> Misses {
+    /// Begins to bring `todo` with the rights of the user who opened the dataset.
+    pub fn new(node: &Arc<Node>, opened: &Arc<Opened>, todo: RunSet) -> Misses {
         let state = Mutex::new(State { todo, ..State::default() });
-        let shared = Shared {
-            node: Arc::downgrade(node),
-            opened: opened.clone(),
-            who: who.clone(),
-            state,
-            changed: Condvar::new(),
-        };
+        let shared =
+            Shared { node: Arc::downgrade(node), opened: opened.clone(), state, changed: Condvar::new() };
         let misses = Misses { shared: Arc::new(shared) };
         misses.start_workers(node.config.fetchers);
         misses
@@ -237,19 +251,23 @@ fn bring(shared: &Shared, number: u64) -> Result<Way> {
     let node = shared.node.upgrade().ok_or_else(gone)?;
     let opened = &shared.opened;
     let source = opened.source(number)?;
-    check_source(opened, &source, number, &shared.who)?;
-    match node.fetcher.fetch(&node.store, &node.counters, opened, &source, number, Origin::Alien)? {
-        Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached),
-        Outcome::NoRoom => without_room(opened, source, number),
+    let mut file = opened.open_source(&source, number)?;
+    let at = Instant::now();
+    if let Some(folder) = opened.folder_of(&source) {
+        node.seen.note(&opened.viewer, &folder);
+    }
+    match node.fetcher.fetch(&node, opened, &source, number, Origin::Alien, &mut file)? {
+        Outcome::Stored(_) | Outcome::Present => {
+            Ok(Way::Cached(Proof { validator: file.stat().validator, at }))
+        }
+        Outcome::NoRoom => without_room(opened, source, number, file),
     }
 }
 
-/// A frame that finds no room: its source's descriptor if the store has such, else its bytes.
-pub fn without_room(opened: &Opened, source: Source, number: u64) -> Result<Way> {
-    let path = opened.at.beneath.join(source.path.as_str())?;
-    let file = opened.backing().open(&path)?;
+/// A frame that finds no room: its opened source's descriptor if the store has such, else its bytes.
+pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn SourceFile>) -> Result<Way> {
     if file.descriptor().is_some() {
-        return Ok(Way::ReadThrough(source));
+        return Ok(Way::ReadThrough(source, file));
     }
     let (_, length) = crate::fetcher::extent_in(&*file, &source, number, &opened.spelled())?;
     if length > INLINE_BYTES_MAX {
@@ -262,34 +280,6 @@ pub fn without_room(opened: &Opened, source: Source, number: u64) -> Result<Way>
             ),
         ));
     }
-    let bytes = read_inline(opened, &source, number)?;
+    let bytes = read_inline(opened, &source, number, &*file)?;
     Ok(Way::Inline(source, bytes))
-}
-
-/// Whether `who` may read the source of frame `number`, as the backing store says it now.
-pub fn check_source(opened: &Opened, source: &Source, number: u64, who: &Credentials) -> Result<()> {
-    let path = opened.at.beneath.join(source.path.as_str())?;
-    let stat = opened.backing().stat(&path).map_err(|error| {
-        let outage = is_outage(&error);
-        let error = error.within(format!("frame {number} of {}", opened.spelled()));
-        if outage { error.within("not in the cache, and its backing store does not answer") } else { error }
-    })?;
-    let folder = path.split().map(|(folder, _)| folder).unwrap_or_default();
-    let reachable = folder == opened.at.beneath || opened.backing().may_search(who, &folder)?;
-    if reachable && who.may_read(stat.uid, stat.gid, stat.mode) {
-        return Ok(());
-    }
-    Err(denied(opened, number, who))
-}
-
-/// The refusal of a frame whose source `who` may not read.
-pub fn denied(opened: &Opened, number: u64, who: &Credentials) -> Error {
-    Error::new(
-        ErrorKind::PermissionDenied,
-        format!(
-            "frame {number} of {}: user {} may not read its source; ask the owner for read permission",
-            opened.spelled(),
-            who.uid
-        ),
-    )
 }

@@ -4,14 +4,16 @@ use crate::backing_roots::{BackingRoots, Located};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::fetcher::Fetcher;
+use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::layouts::Layouts;
 use crate::session::Sessions;
+use crate::viewer::{Powers, Seen, Viewer};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use zazen_backing::Backing;
+use zazen_backing::{Backing, Rights, SourceFile};
 use zazen_call::{Caller, Server};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, Result, Source};
+use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Source};
 use zazen_env::RealDisk;
 use zazen_plugins::Plugins;
 use zazen_store::Store;
@@ -21,6 +23,8 @@ pub type NodeStore = Store<RealDisk>;
 
 /// A layout that was looked for in vain is looked for again after this.
 const LAYOUT_HOLD_OFF: Duration = Duration::from_secs(1);
+/// How long an answer about a directory's permission counts.
+pub const LEASE: Duration = Duration::from_secs(1);
 
 /// The daemon's shared state.
 pub struct Node {
@@ -42,8 +46,10 @@ pub struct Node {
     pub readers: u16,
     /// The cache root, resolved.
     pub cache_root: String,
-    /// The daemon's own user.
-    pub uid: u32,
+    /// The daemon's own user, and whom it can act for.
+    pub powers: Powers,
+    /// Which folders users were seen to read from.
+    pub seen: Seen,
     /// When it started.
     pub started: Instant,
     /// Set once it stops: no new work is taken.
@@ -73,17 +79,27 @@ impl Node {
 
     /// Whether `caller` may administer any dataset: root, the daemon's own user, or a key holder.
     pub fn is_operator(&self, caller: &Caller) -> bool {
-        !caller.is_local() || caller.credentials.uid == 0 || caller.credentials.uid == self.uid
+        !caller.is_local() || self.is_privileged(caller)
+    }
+
+    /// Whether `caller` could read the cache's own files anyway: a local process of root or of the daemon's user.
+    pub fn is_privileged(&self, caller: &Caller) -> bool {
+        caller.is_local() && (caller.credentials.uid == 0 || caller.credentials.uid == self.powers.uid)
     }
 }
 
-/// A dataset that a connection has opened.
+/// A dataset that a connection has opened, as the connection's user sees it.
 pub struct Opened {
     /// Where it is.
     pub at: Located,
     /// The template that the user gave, if any.
     pub pattern: Option<String>,
+    /// Who opened it.
+    pub viewer: Viewer,
+    view: Arc<GuardedBacking>,
     layout: Mutex<KnownLayout>,
+    /// When the directory was last found to be open to the viewer.
+    allowed: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -93,10 +109,11 @@ struct KnownLayout {
 }
 
 impl Opened {
-    /// A dataset whose layout is known already, or not.
-    pub fn new(at: Located, pattern: Option<String>, layout: Option<Layout>) -> Opened {
-        let layout = KnownLayout { layout: layout.map(Arc::new), looked: None };
-        Opened { at, pattern, layout: Mutex::new(layout) }
+    /// The dataset at `at` for `viewer`; its layout is not known yet.
+    pub fn new(at: Located, pattern: Option<String>, viewer: Viewer) -> Result<Opened> {
+        let view = at.root.seen_by(&viewer)?;
+        let (layout, allowed) = (Mutex::default(), Mutex::default());
+        Ok(Opened { at, pattern, viewer, view, layout, allowed })
     }
 
     /// As users spell it.
@@ -104,9 +121,122 @@ impl Opened {
         self.at.root.spelled(&self.at.beneath)
     }
 
-    /// The store that it lives on.
+    /// The store that it lives on, as its user sees it.
     pub fn backing(&self) -> &dyn Backing {
-        &self.at.root.backing
+        &*self.view
+    }
+
+    /// Opens the source of frame `number` with its user's rights. What this descriptor reads, the user may read.
+    pub fn open_source(&self, source: &Source, number: u64) -> Result<Box<dyn SourceFile>> {
+        let path = self.at.beneath.join(source.path.as_str())?;
+        let within = |error: Error| error.within(format!("frame {number} of {}", self.spelled()));
+        self.backing().open(&path).map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => self.denied(number, &error),
+            _ if is_outage(&error) => {
+                within(error).within("not in the cache, and its backing store does not answer")
+            }
+            _ => within(error),
+        })
+    }
+
+    /// The refusal of a frame whose source the user may not read.
+    pub fn denied(&self, number: u64, why: &Error) -> Error {
+        Error::new(
+            ErrorKind::PermissionDenied,
+            format!(
+                "frame {number} of {}: {} may not read its source ({why}); ask the owner for read permission",
+                self.spelled(),
+                self.who()
+            ),
+        )
+    }
+
+    /// The user, for messages.
+    pub fn who(&self) -> String {
+        match &self.viewer {
+            Viewer::Own => "the daemon's user".into(),
+            Viewer::Other(identity) => format!("user {}", identity.uid()),
+        }
+    }
+
+    /// Whether the user may (still) use the dataset's directory: an old handle ends with the permission. The answer
+    /// counts for [`LEASE`].
+    pub fn check(&self, node: &Node) -> Result<()> {
+        if self.viewer.is_own() {
+            return Ok(());
+        }
+        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        if allowed.is_some_and(|since| since.elapsed() < LEASE) {
+            return Ok(());
+        }
+        self.check_now(node, Rights::SEARCH)?;
+        *allowed = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Whether the user may use the dataset's directory so, asked now.
+    pub fn check_now(&self, node: &Node, rights: Rights) -> Result<()> {
+        if self.viewer.is_own() {
+            return Ok(());
+        }
+        match self.backing().allows(&self.at.beneath, rights) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                node.seen.forget(&self.viewer, &self.at.dataset);
+                let what = "may not use its directory so; ask the owner for permission";
+                let text = format!("dataset {}: {} {what}", self.spelled(), self.who());
+                Err(Error::new(ErrorKind::PermissionDenied, text))
+            }
+            Err(error) if is_outage(&error) || error.kind() == ErrorKind::NotFound => {
+                if self.was_open_before(node) { Ok(()) } else { Err(self.unknowable(error)) }
+            }
+            Err(error) => Err(error.within(format!("dataset {}", self.spelled()))),
+        }
+    }
+
+    /// Whether the user may use what is cached of the dataset while nobody can be asked: it did before, or it owns the
+    /// first of the frames.
+    pub fn was_open_before(&self, node: &Node) -> bool {
+        let Viewer::Other(identity) = &self.viewer else { return true };
+        if node.seen.has(&self.viewer, &self.at.dataset) {
+            return true;
+        }
+        let (native, alien) = node.store.holdings(&self.at.dataset);
+        let first = native.first().or(alien.first());
+        let entry = first.and_then(|number| node.store.entry(&self.at.dataset, number).ok().flatten());
+        entry.is_some_and(|entry| entry.meta.uid == identity.uid())
+    }
+
+    /// Whether the user may have a cached frame while its source cannot be asked: its recorded owner may, and if
+    /// everybody might read it then also who was seen to open files in its folder.
+    pub fn may_have_unasked(&self, node: &Node, meta: &FrameMeta, source: &Source) -> bool {
+        match &self.viewer {
+            Viewer::Own => true,
+            Viewer::Other(identity) if identity.uid() == meta.uid => true,
+            Viewer::Other(_) => {
+                let folder = self.folder_of(source);
+                meta.mode & 0o004 != 0 && folder.is_some_and(|folder| node.seen.has(&self.viewer, &folder))
+            }
+        }
+    }
+
+    /// The folder that `source` is in, by the cache's name for it.
+    pub fn folder_of(&self, source: &Source) -> Option<RelPath> {
+        let path = self.at.dataset.join(source.path.as_str()).ok()?;
+        path.split().map(|(folder, _)| folder)
+    }
+
+    /// The refusal of what may be allowed, where nobody can be asked.
+    pub fn unknowable(&self, why: Error) -> Error {
+        let kind = if is_outage(&why) { why.kind() } else { ErrorKind::PermissionDenied };
+        Error::new(
+            kind,
+            format!(
+                "dataset {}: without its backing store zazend cannot tell what {} may read, and has not seen it                  read here before; try again when the store answers ({why})",
+                self.spelled(),
+                self.who()
+            ),
+        )
     }
 
     /// The layout, if it is known already.

@@ -39,7 +39,7 @@ impl Service for ControlService {
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
         let payload = match call.function {
             control_fn::HELLO => self.info().encode(),
-            control_fn::STATUS => crate::status::status(&self.node).to_string().into_bytes(),
+            control_fn::STATUS => crate::status::status(&self.node, caller).to_string().into_bytes(),
             control_fn::DUMP if self.node.is_operator(caller) => crate::status::dump(&self.node).into_bytes(),
             control_fn::DUMP => {
                 return Err(Error::new(

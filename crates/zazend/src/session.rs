@@ -4,8 +4,7 @@ use crate::node::Opened;
 use crate::scan::Scan;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
-use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_core::{Error, ErrorKind, Result};
 
 /// Datasets that one connection may have open.
 pub const OPENED_MAX: usize = 4096;
@@ -19,8 +18,6 @@ pub struct Session {
     by_path: HashMap<(String, Option<String>), u32>,
     scans: HashMap<u32, Arc<Scan>>,
     next: u32,
-    /// Datasets that this connection was found to be allowed to push to, and when.
-    pub push_allowed: HashMap<RelPath, Instant>,
 }
 
 impl Session {

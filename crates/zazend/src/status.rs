@@ -5,10 +5,13 @@ use crate::node::Node;
 use crate::service_plugins;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
-use zazen_backing::Backing;
+use std::sync::Arc;
+use zazen_backing::{Backing, Rights};
+use zazen_call::Caller;
+use zazen_store::DatasetSummary;
 
-/// The JSON of STATUS.
-pub fn status(node: &Node) -> Value {
+/// The JSON of STATUS for `caller`.
+pub fn status(node: &Node, caller: &Caller) -> Value {
     let space = node.store.space();
     let backing = node.roots.roots.iter().map(|root| {
         let (reads, bytes) = root.backing.traffic();
@@ -37,7 +40,7 @@ pub fn status(node: &Node) -> Value {
         "scans": scans,
         "fetches": node.fetcher.under_way(),
         "backing": backing,
-        "datasets": datasets(node),
+        "datasets": datasets(node, caller),
         "plugins": node.plugins.get().and_then(std::sync::Weak::upgrade)
             .map_or(Value::Array(Vec::new()), |plugins| service_plugins::status(&plugins)),
         "draining": node.draining.load(std::sync::atomic::Ordering::SeqCst),
@@ -55,9 +58,13 @@ fn counters(node: &Node) -> Value {
     Value::Object(all)
 }
 
-/// The JSON of DATASETS.
-pub fn datasets(node: &Node) -> Value {
-    let rows = node.store.datasets().into_iter().map(|dataset| {
+/// The JSON of DATASETS for `caller`: operators see all, others those whose directory they may list.
+pub fn datasets(node: &Node, caller: &Caller) -> Value {
+    let shown = match node.is_operator(caller) {
+        true => node.store.datasets(),
+        false => shown_to(node, caller),
+    };
+    let rows = shown.into_iter().map(|dataset| {
         json!({
             "dataset": dataset.dataset.as_str(),
             "path": node.roots.spelled(&dataset.dataset),
@@ -70,6 +77,30 @@ pub fn datasets(node: &Node) -> Value {
         })
     });
     Value::Array(rows.collect())
+}
+
+fn shown_to(node: &Node, caller: &Caller) -> Vec<DatasetSummary> {
+    let Ok(viewer) = node.powers.viewer(caller) else { return Vec::new() };
+    let all: Vec<_> = node
+        .store
+        .datasets()
+        .into_iter()
+        .filter_map(|dataset| {
+            Some((node.roots.locate(&node.roots.spelled(&dataset.dataset)?).ok()?, dataset))
+        })
+        .collect();
+    let mut shown = Vec::new();
+    for root in &node.roots.roots {
+        let here: Vec<_> = all.iter().filter(|(at, _)| Arc::ptr_eq(&at.root, root)).collect();
+        let paths: Vec<_> = here.iter().map(|(at, _)| at.beneath.clone()).collect();
+        let rights = Rights::READ.and(Rights::SEARCH);
+        let answers = root.seen_by(&viewer).and_then(|view| view.allows_many(&paths, rights));
+        let answers = answers.unwrap_or_default().into_iter().map(|answer| answer.unwrap_or(false));
+        let open = here.into_iter().zip(answers).filter(|(_, open)| *open);
+        shown.extend(open.map(|((_, dataset), _)| dataset.clone()));
+    }
+    shown.sort_by(|one, other| one.dataset.cmp(&other.dataset));
+    shown
 }
 
 /// The whole state as text.

@@ -293,8 +293,10 @@ fn check_tells_what_a_start_would_do() {
         with(&["--budget", "1M", "--free-floor", "1K", "--listen", "127.0.0.1:0", "--key", &key]);
     assert!(good, "{said}");
     let kind = zazend::admission::disk_kind(site.dir.path());
+    let users = zazend::viewer::Powers::of_this_process().describe();
     let expected = format!(
         "ok: name: testnode\n\
+         ok: users: {users}\n\
          ok: cache: DIR/cache (would be made): budget 1.0 MiB, floor 1.0 KiB of free space, {kind}, 4 readers\n\
          ok: backing DIR/backing: 1 entries by directory DIR/backing\n\
          ok: socket: DIR/run/s\n\

@@ -1,10 +1,11 @@
 //! The reading end: a [`Backing`] over a few pooled connections.
 
+use super::view::ServedView;
 use super::{
     ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, Stats, Traffic, function,
     receive, send,
 };
-use crate::{Backing, SourceFile, SourceStat, may_search_by_stat};
+use crate::{Backing, Rights, SourceFile, SourceStat};
 use std::io::Read;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -23,6 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A directory behind a [`super::FileServer`]. Shared by threads; each call takes a connection of its own.
+#[derive(Clone)]
 pub struct ServedBacking {
     link: Arc<Link>,
 }
@@ -90,8 +92,13 @@ impl Backing for ServedBacking {
         self.link.list(path, true)
     }
 
-    fn may_search(&self, who: &Credentials, directory: &RelPath) -> Result<bool> {
-        may_search_by_stat(self, who, directory)
+    /// The server's user may do what the server does.
+    fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool> {
+        self.stat(path).map(|_| !rights.contains(Rights::WRITE))
+    }
+
+    fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>> {
+        Ok(Arc::new(ServedView { inner: self.clone(), who: who.clone() }))
     }
 
     fn traffic(&self) -> (u64, u64) {
@@ -119,6 +126,10 @@ impl SourceFile for ServedFile {
 
     fn stat(&self) -> SourceStat {
         self.stat
+    }
+
+    fn stat_now(&self) -> Result<SourceStat> {
+        ServedBacking { link: self.link.clone() }.stat(&self.path)
     }
 
     fn descriptor(&self) -> Option<OwnedFd> {

@@ -8,6 +8,7 @@
 mod client;
 mod server;
 mod token_bucket;
+mod view;
 
 pub use client::ServedBacking;
 pub use server::{FileServer, serve};

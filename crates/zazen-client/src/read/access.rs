@@ -274,7 +274,8 @@ pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> 
             return (number, Err(error.within(format!("frame {number}"))));
         }
         let data = match (entry.delivery, entry.fd.map(|at| fds.get(usize::from(at)))) {
-            (Delivery::Inline, _) => {
+            // Packed frames of other users than the daemon's come as bytes, too.
+            (Delivery::Inline, _) | (_, None) => {
                 let start = inline;
                 inline = inline.saturating_add(usize::try_from(entry.length).unwrap_or(usize::MAX));
                 if inline > bulk.len() {

@@ -1,4 +1,4 @@
-//! EVICT, PIN, VERIFY, REPORT_BAD: for those who may administer a dataset, and for readers that met bad bytes.
+//! EVICT, PIN, VERIFY: for those who may administer a dataset; REPORT_BAD: for readers that met bad bytes.
 
 use crate::node::{Node, Opened};
 use std::sync::Arc;
@@ -19,8 +19,9 @@ fn may_administer(node: &Node, caller: &Caller, opened: &Opened) -> Result<()> {
     if node.is_operator(caller) {
         return Ok(());
     }
-    let owner = opened.backing().stat(&opened.at.beneath).map(|stat| stat.uid);
-    if owner.is_ok_and(|owner| owner == caller.credentials.uid) {
+    let owner = opened.backing().stat(&opened.at.beneath);
+    let owner = owner.map_err(|error| error.within(format!("dataset {}: its owner", opened.spelled())))?;
+    if owner.uid == caller.credentials.uid {
         return Ok(());
     }
     Err(Error::new(
@@ -49,6 +50,7 @@ pub(super) fn pin(node: &Node, caller: &Caller, ask: Pin) -> Result<Reply> {
 
 pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify) -> Result<Verified> {
     let opened = opened(node, caller, ask.handle)?;
+    may_administer(node, caller, &opened)?;
     let dataset = &opened.at.dataset;
     let (native, alien) = node.store.holdings(dataset);
     let held = native.union(&alien).slice(ask.from, FRAME_NO_MAX);
@@ -73,6 +75,12 @@ pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify) -> Result<Verifi
 
 pub(super) fn report_bad(node: &Node, caller: &Caller, ask: ReportBad) -> Result<Reply> {
     let opened = opened(node, caller, ask.handle)?;
+    if !opened.viewer.is_own()
+        && let Some(entry) = node.store.entry(&opened.at.dataset, ask.number)?
+    {
+        // Only who may read a frame can have met bad bytes of it.
+        opened.open_source(&entry.source, ask.number)?;
+    }
     // A reader's word alone drops nothing: it may have read wrongly, or mean harm.
     if node.store.verify(&opened.at.dataset, ask.number)? == Some(false) {
         dropped_bad(node, &opened, ask.number, &mut Vec::new());

@@ -1,7 +1,6 @@
 //! FETCH: fills the cache from the backing store (`zazen load`).
 
 use crate::fetcher::Outcome;
-use crate::misses::check_source;
 use crate::node::{Node, Opened};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +17,9 @@ const NAMED_MAX: usize = 100;
 pub(super) fn fetch(node: &Arc<Node>, caller: &Caller, ask: Fetch) -> Result<Fetched> {
     node.admit()?;
     let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check(node)?;
     let work = Work {
         node,
-        caller,
         opened: &opened,
         set: &ask.set,
         origin: ask.origin,
@@ -39,7 +38,6 @@ pub(super) fn fetch(node: &Arc<Node>, caller: &Caller, ask: Fetch) -> Result<Fet
 
 struct Work<'a> {
     node: &'a Arc<Node>,
-    caller: &'a Caller,
     opened: &'a Opened,
     set: &'a RunSet,
     origin: Origin,
@@ -75,11 +73,11 @@ impl Work<'_> {
             return Ok(Outcome::Present);
         }
         let source = opened.source(number)?;
-        check_source(opened, &source, number, &self.caller.credentials)?;
+        let mut file = opened.open_source(&source, number)?;
         if here.is_some_and(|entry| entry.source == source) && self.promote(number)? {
             return Ok(Outcome::Present);
         }
-        node.fetcher.fetch(&node.store, &node.counters, opened, &source, number, self.origin)
+        node.fetcher.fetch(node, opened, &source, number, self.origin, &mut file)
     }
 }
 

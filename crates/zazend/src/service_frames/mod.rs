@@ -48,7 +48,7 @@ impl Service for FramesService {
             frames_fn::VERIFY => admin::verify(node, caller, frames::Verify::decode(payload)?).map(reply),
             frames_fn::LIST => query::list(node, caller, frames::List::decode(payload)?).map(reply),
             frames_fn::DATASETS => Ok(Reply {
-                payload: crate::status::datasets(node).to_string().into_bytes(),
+                payload: crate::status::datasets(node, caller).to_string().into_bytes(),
                 ..Reply::default()
             }),
             other => Err(Error::new(

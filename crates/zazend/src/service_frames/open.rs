@@ -1,25 +1,25 @@
-//! OPEN: finds a dataset, checks that the caller may search its directories, tells its layout and extent.
+//! OPEN: finds a dataset and tells its layout and extent, as far as the caller's own rights show them.
 
 use crate::guarded_backing::is_outage;
 use crate::node::{Node, Opened};
 use std::sync::Arc;
-use zazen_backing::{Backing, dataset};
+use zazen_backing::dataset;
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
 use zazen_wire::frames::{DatasetInfo, OpenDataset};
 
 pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Result<DatasetInfo> {
     node.admit()?;
+    let viewer = node.powers.viewer(caller)?;
     let at = node.roots.locate(&ask.path)?;
     let (native, alien) = node.store.holdings(&at.dataset);
     let held = !native.is_empty() || !alien.is_empty();
     let known = node.store.layout(&at.dataset);
-    let opened = Opened::new(at.clone(), ask.pattern.clone(), None);
-    let backing = &at.root.backing;
+    let opened = Opened::new(at.clone(), ask.pattern.clone(), viewer)?;
     let mut extent = None;
-    let backing_ok = match backing.may_search(&caller.credentials, &at.beneath) {
-        Ok(true) => {
-            let told = look(node, &opened, &ask)?;
+    let backing_ok = match look(node, &opened, &ask) {
+        Ok(told) => {
+            node.seen.note(&opened.viewer, &at.dataset);
             extent = told.extent;
             if let Some(layout) = told.layout.or(known.clone()) {
                 remember(node, &at.dataset, held && known.as_ref() != Some(&layout), &layout);
@@ -27,22 +27,26 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
             }
             true
         }
-        Ok(false) => {
-            return Err(Error::new(
-                ErrorKind::PermissionDenied,
-                format!(
-                    "dataset {}: user {} may not search its directories; ask the owner for permission",
-                    ask.path, caller.credentials.uid
-                ),
-            ));
-        }
         // Frames may be pushed here before a shared file system shows their directory, and outlive it. What exists
-        // is then what the caches hold, and each frame's own owner and mode decide who may read it.
+        // is then what the caches hold.
         Err(error) if held && (is_outage(&error) || error.kind() == ErrorKind::NotFound) => {
+            if !opened.was_open_before(node) {
+                return Err(opened.unknowable(error));
+            }
             if let Some(layout) = known {
                 opened.set_layout(layout);
             }
             false
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            node.seen.forget(&opened.viewer, &at.dataset);
+            return Err(Error::new(
+                ErrorKind::PermissionDenied,
+                format!(
+                    "dataset {}: user {} may not open it ({error}); ask the owner for permission",
+                    ask.path, caller.credentials.uid
+                ),
+            ));
         }
         Err(error) => return Err(error.within(format!("dataset {}", ask.path))),
     };
@@ -71,6 +75,12 @@ fn look(node: &Node, opened: &Opened, ask: &OpenDataset) -> Result<Told> {
         let described = dataset::describe(backing, beneath, ask.pattern.as_deref())?;
         return Ok(Told { layout: described.layout, extent: Some(described.extent) });
     }
-    let layout = node.layouts.of(backing, &opened.at.dataset, beneath, ask.pattern.as_deref())?;
+    let layout = node.layouts.of(
+        backing,
+        &opened.at.dataset,
+        beneath,
+        ask.pattern.as_deref(),
+        opened.viewer.is_own(),
+    )?;
     Ok(Told { layout, extent: None })
 }

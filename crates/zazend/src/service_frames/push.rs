@@ -1,17 +1,16 @@
 //! PUSH: a frame comes in as a native.
 //!
-//! Invariant: a local caller can push only what it could have written to the backing store itself: it claims no
-//! owner but itself, and it may write to the dataset's directory (or, while that doesn't exist, to the nearest one
-//! above that does). Otherwise one user could plant false frames in another's dataset. A remote caller holds the
+//! Invariant: a local caller can push only what it could have written to the backing store itself, as the kernel says
+//! at that moment: it claims no owner but itself, and it owns or may write the frame's source, or may make it if it
+//! doesn't exist. Otherwise one user could plant false frames in another's dataset. A remote caller holds the
 //! cluster key and is believed.
 
 use crate::node::Node;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use zazen_backing::{Backing, SourceStat};
+use zazen_backing::{Backing, Rights};
 use zazen_call::{Call, Caller};
 use zazen_core::limits::FRAME_BYTES_MAX;
-use zazen_core::{Credentials, Error, ErrorKind, Origin, Result};
+use zazen_core::{Error, ErrorKind, Origin, RelPath, Result};
 use zazen_store::Stored;
 use zazen_wire::frames::{Push, Pushed};
 
@@ -19,8 +18,6 @@ use crate::backing_roots::Located;
 
 /// Bytes taken from the connection at a time.
 const CHUNK_BYTES: usize = 1 << 20;
-/// How long a caller that was found to be allowed to push to a dataset stays so.
-const ALLOWED_FOR: Duration = Duration::from_secs(10);
 
 pub(super) fn push(node: &Arc<Node>, caller: &Caller, ask: Push, call: Call<'_>) -> Result<Pushed> {
     let result = take_in(node, caller, &ask, call);
@@ -91,74 +88,44 @@ fn check_caller(node: &Node, caller: &Caller, ask: &Push, at: &Located) -> Resul
         return Ok(());
     }
     let who = &caller.credentials;
+    let refuse = |why: String| Err(Error::new(ErrorKind::PermissionDenied, why));
     if ask.meta.uid != who.uid || !(ask.meta.gid == who.gid || who.groups.contains(&ask.meta.gid)) {
-        return Err(Error::new(
-            ErrorKind::PermissionDenied,
-            format!(
-                "it claims to belong to user {} and group {}; user {} may push only its own frames",
-                ask.meta.uid, ask.meta.gid, who.uid
-            ),
+        return refuse(format!(
+            "it claims to belong to user {} and group {}; user {} may push only its own frames",
+            ask.meta.uid, ask.meta.gid, who.uid
         ));
     }
-    let fresh = |session: &mut crate::session::Session| {
-        session.push_allowed.get(&at.dataset).is_some_and(|since| since.elapsed() < ALLOWED_FOR)
-    };
-    if node.sessions.with(caller.connection, fresh) {
-        return Ok(());
+    let view = at.root.seen_by(&node.powers.viewer(caller)?)?;
+    let source = at.beneath.join(ask.source.path.as_str())?;
+    match view.stat(&source) {
+        Ok(stat) if stat.is_dir => refuse(format!("its file {} is a directory", ask.source.path)),
+        Ok(stat) if stat.uid == who.uid || view.allows(&source, Rights::WRITE)? => Ok(()),
+        Ok(stat) => refuse(format!(
+            "its file {} belongs to user {} and user {} may not write it",
+            ask.source.path, stat.uid, who.uid
+        )),
+        Err(error) if error.kind() == ErrorKind::NotFound => match may_create(&*view, &source)? {
+            true => Ok(()),
+            false => refuse(format!(
+                "user {} may not write to the dataset's directory on the backing store",
+                who.uid
+            )),
+        },
+        Err(error) => Err(error),
     }
-    if !may_write(at, who)? {
-        return Err(Error::new(
-            ErrorKind::PermissionDenied,
-            format!("user {} may not write to the dataset's directory on the backing store", who.uid),
-        ));
-    }
-    node.sessions.with(caller.connection, |session| {
-        session.push_allowed.insert(at.dataset.clone(), Instant::now());
-    });
-    Ok(())
 }
 
-fn may_write(at: &Located, who: &Credentials) -> Result<bool> {
-    let mut folder = at.beneath.clone();
+/// Whether a file `source`, which does not exist, could be made: the nearest directory above it that exists may be
+/// written to.
+fn may_create(view: &dyn Backing, source: &RelPath) -> Result<bool> {
+    let mut folder = source.split().map(|(folder, _)| folder).unwrap_or_default();
     loop {
-        let stat = match at.root.backing.stat(&folder) {
-            Ok(stat) => stat,
+        match view.allows(&folder, Rights::WRITE.and(Rights::SEARCH)) {
             Err(error) if error.kind() == ErrorKind::NotFound => match folder.split() {
-                Some((above, _)) => {
-                    folder = above;
-                    continue;
-                }
+                Some((above, _)) => folder = above,
                 None => return Err(error),
             },
-            Err(error) => return Err(error),
-        };
-        return Ok(writable(who, &stat) && at.root.backing.may_search(who, &folder)?);
-    }
-}
-
-fn writable(who: &Credentials, stat: &SourceStat) -> bool {
-    // The write bits, moved to where the rule for reading looks.
-    stat.is_dir && who.may_read(stat.uid, stat.gid, (stat.mode & 0o222) << 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use zazen_core::Validator;
-
-    #[test]
-    fn writing_follows_the_kernels_rule() {
-        let who = Credentials { uid: 7, gid: 8, groups: vec![9] };
-        let check = |uid, gid, mode, expected| {
-            let validator = Validator { size: 0, mtime_ns: 0 };
-            let stat = SourceStat { validator, uid, gid, mode, is_dir: true };
-            assert_eq!(writable(&who, &stat), expected, "{uid} {gid} {mode:o}");
-        };
-        check(7, 0, 0o700, true);
-        check(7, 0, 0o577, false);
-        check(0, 9, 0o020, true);
-        check(0, 9, 0o702, false);
-        check(0, 0, 0o002, true);
-        check(0, 0, 0o775, false);
+            answer => return answer,
+        }
     }
 }

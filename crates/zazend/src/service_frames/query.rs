@@ -1,9 +1,11 @@
 //! QUERY and LIST: what the node holds of a dataset.
 
-use crate::node::Node;
+use crate::node::{Node, Opened};
+use zazen_backing::Rights;
 use zazen_call::Caller;
 use zazen_core::limits::FRAME_NO_MAX;
-use zazen_core::{Request, Result, RunSet};
+use zazen_core::{ErrorKind, RelPath, Request, Result, RunSet};
+use zazen_store::Entry;
 use zazen_wire::frames::{Holdings, List, ListRow, Listing, Query};
 
 /// Rows in one answer.
@@ -11,6 +13,7 @@ const ROWS_MAX: u64 = 4096;
 
 pub(super) fn query(node: &Node, caller: &Caller, ask: Query) -> Result<Holdings> {
     let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check(node)?;
     let request = Request::new(ask.begin, ask.end, ask.stride)?;
     let (native, alien) = node.store.holdings(&opened.at.dataset);
     node.counters.queries.add(1);
@@ -23,17 +26,36 @@ pub(super) fn query(node: &Node, caller: &Caller, ask: Query) -> Result<Holdings
 
 pub(super) fn list(node: &Node, caller: &Caller, ask: List) -> Result<Listing> {
     let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check_now(node, Rights::READ.and(Rights::SEARCH))?;
     let dataset = &opened.at.dataset;
     let (native, alien) = node.store.holdings(dataset);
     let held = native.union(&alien).slice(ask.from, FRAME_NO_MAX);
     let block = held.block(0, u64::from(ask.rows_max).clamp(1, ROWS_MAX));
     let mut entries = node.store.entries(dataset, &block)?;
     entries.sort_by_key(|entry| entry.meta.number);
-    let rows = entries.into_iter().map(|entry| ListRow {
+    let privileged = node.is_privileged(caller);
+    let hidden = hidden(&opened, &entries);
+    let rows = entries.into_iter().zip(hidden).filter(|(_, hidden)| !hidden).map(|(entry, _)| ListRow {
         meta: entry.meta,
         origin: entry.origin,
         source: entry.source,
-        path: entry.path.to_string_lossy().into_owned(),
+        path: if privileged { entry.path.to_string_lossy().into_owned() } else { String::new() },
     });
     Ok(Listing { rows: rows.collect(), next: held.select(block.len()) })
+}
+
+/// Which entries are of files in folders that the user may not search.
+fn hidden(opened: &Opened, entries: &[Entry]) -> Vec<bool> {
+    let has_folders = entries.iter().any(|entry| entry.source.path.as_str().contains('/'));
+    if opened.viewer.is_own() || !has_folders {
+        return vec![false; entries.len()];
+    }
+    let paths: Vec<RelPath> = entries.iter().map(|entry| entry.source.path.clone()).collect();
+    match opened.backing().stat_beneath(&opened.at.beneath, &paths.into()) {
+        Ok(stats) => stats
+            .iter()
+            .map(|stat| stat.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied))
+            .collect(),
+        Err(_) => vec![true; entries.len()],
+    }
 }

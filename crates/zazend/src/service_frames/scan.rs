@@ -21,6 +21,7 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: ScanOpen) -> Result<S
     local_only(caller)?;
     node.admit()?;
     let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check(node)?;
     let (scan, cached) = Scan::begin(node, &opened, caller, &ask.set);
     let scan = node.sessions.with(caller.connection, |session| session.keep_scan(Arc::new(scan)))?;
     node.counters.scans.add(1);

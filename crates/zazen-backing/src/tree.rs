@@ -1,0 +1,415 @@
+//! The blocking half of a directory as backing store: what runs on the watchdog's threads, as whoever they are.
+//!
+//! Invariants: every path is resolved beneath a descriptor of the root, so that no spelling and no symbolic
+//! link leaves it; the root is looked up at each call, so that a mount that vanished or was replaced is
+//! noticed, and noticed as `Unavailable`, never as files that don't exist; what is opened is a regular file on a file
+//! system that holds data, and opening it never waits for another process.
+
+use crate::directory::STATS_AT_ONCE;
+use crate::{Rights, SourceStat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_core::{Error, ErrorKind, RelPath, Result, Validator};
+
+/// Stats slower than this (a network's round trip) are worth asking for in parallel.
+const SLOW_STAT: Duration = Duration::from_micros(60);
+/// Stats after which that is decided.
+const STATS_PROBED: usize = 4;
+/// File systems that show the kernel's own state, not data, by the numbers in `linux/magic.h` (proc, sysfs, debugfs,
+/// tracefs, securityfs, cgroup, cgroup2, bpf, devpts, configfs). On the first a daemon that acts for a user would open
+/// its own memory.
+const KERNELS_OWN: [u64; 10] = [
+    0x9fa0,
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0x0027_e0eb,
+    0x6367_7270,
+    0xcafe_4a11,
+    0x1cd1,
+    0x6265_6570,
+];
+
+/// How to look at a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// By its name.
+    Stat,
+    /// By opening it for reading.
+    Open,
+}
+
+/// How a file is opened for reading. Without O_NONBLOCK the opening of a FIFO, or of a file under another process's
+/// lease, would wait for that process.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NOCTTY).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// Which directory the root path led to when it was opened.
+struct HeldRoot {
+    device: u64,
+    inode: u64,
+    fd: Arc<OwnedFd>,
+}
+
+/// A directory as one identity sees it.
+pub(crate) struct Tree {
+    pub(crate) root: PathBuf,
+    held: Mutex<Option<HeldRoot>>,
+    /// The directory, by device and inode, in which something was found last. If the root path leads to
+    /// another directory later and that one is empty, a mount has gone; a directory that was emptied is not gone.
+    populated: Mutex<Option<(u64, u64)>>,
+    /// The kernel (or a sandbox around us) has no openat2.
+    pub(crate) no_openat2: AtomicBool,
+    spare_buffers: Mutex<Vec<Vec<u8>>>,
+    /// The device of the file opened last, found to hold data.
+    good_device: AtomicU64,
+    /// Threads that are of use to calls that wait for nothing.
+    pub(crate) processors: usize,
+    pub(crate) traffic: Arc<Traffic>,
+}
+
+/// Reads and bytes, of all views of a directory together.
+#[derive(Default)]
+pub(crate) struct Traffic {
+    pub(crate) reads: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+}
+
+impl Tree {
+    pub(crate) fn new(root: PathBuf, traffic: Arc<Traffic>) -> Tree {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Tree {
+            root,
+            held: Mutex::default(),
+            populated: Mutex::default(),
+            no_openat2: AtomicBool::new(false),
+            spare_buffers: Mutex::default(),
+            good_device: AtomicU64::new(u64::MAX),
+            processors: processors.min(STATS_AT_ONCE),
+            traffic,
+        }
+    }
+
+    pub(crate) fn spare_buffers(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spare_buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gone(&self, why: &str) -> Error {
+        let root = self.root.display();
+        Error::new(ErrorKind::Unavailable, format!("backing directory {root} {why}; check its mount"))
+    }
+
+    /// A descriptor of the directory that the root path leads to now.
+    fn root_fd(&self) -> Result<Arc<OwnedFd>> {
+        let now = rustix::fs::stat(&self.root).map_err(|errno| self.root_error(errno))?;
+        if !FileType::from_raw_mode(now.st_mode).is_dir() {
+            return Err(self.gone("is not a directory"));
+        }
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(root) = held.as_ref().filter(|root| (root.device, root.inode) == (now.st_dev, now.st_ino))
+        {
+            return Ok(root.fd.clone());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd =
+            rustix::fs::open(&self.root, flags, Mode::empty()).map_err(|errno| self.root_error(errno))?;
+        let fd = Arc::new(fd);
+        *held = Some(HeldRoot { device: now.st_dev, inode: now.st_ino, fd: fd.clone() });
+        Ok(fd)
+    }
+
+    fn root_error(&self, errno: Errno) -> Error {
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => self.gone("is not there"),
+            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN | Errno::IO => self.gone("does not answer"),
+            errno => Error::io(format!("backing directory {}", self.root.display()), errno.into()),
+        }
+    }
+
+    /// Opens `path` beneath the root. `NotFound` means that the root is there and the path isn't.
+    fn open_beneath(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
+        let root = self.root_fd()?;
+        let opened = self.open_from(&root, path, flags | OFlags::CLOEXEC);
+        let opened = opened.map_err(|errno| self.path_error(path, errno))?;
+        if !path.is_root() {
+            self.is_populated();
+        }
+        Ok(opened)
+    }
+
+    fn open_from(&self, root: &OwnedFd, path: &RelPath, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let spelled = if path.is_root() { "." } else { path.as_str() };
+        let mut tries_left = 8;
+        while !self.no_openat2.load(Ordering::Relaxed) {
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+            match rustix::fs::openat2(root, spelled, flags, Mode::empty(), resolve) {
+                // A rename elsewhere in the tree disturbed the walk.
+                Err(Errno::AGAIN) if tries_left > 0 => tries_left -= 1,
+                Err(Errno::NOSYS) => self.no_openat2.store(true, Ordering::Relaxed),
+                // A sandbox's answer to the call, or the file system's to this path: the root itself tells.
+                Err(Errno::PERM) => {
+                    match rustix::fs::openat2(root, ".", OFlags::PATH, Mode::empty(), resolve) {
+                        Ok(_) => return Err(Errno::PERM),
+                        Err(_) => self.no_openat2.store(true, Ordering::Relaxed),
+                    }
+                }
+                opened => return opened,
+            }
+        }
+        open_without_links(root, spelled, flags)
+    }
+
+    fn path_error(&self, path: &RelPath, errno: Errno) -> Error {
+        let full = self.root.join(path.as_str());
+        let full = full.display();
+        match errno {
+            Errno::NOENT | Errno::NOTDIR if self.was_populated_elsewhere() && self.is_empty() => {
+                self.gone("is empty, though it held files before")
+            }
+            Errno::XDEV => Error::new(
+                ErrorKind::PermissionDenied,
+                format!("{full} leads out of {} through a symbolic link", self.root.display()),
+            ),
+            Errno::LOOP => Error::new(
+                ErrorKind::PermissionDenied,
+                format!("{full} is or passes through a symbolic link that cannot be followed here"),
+            ),
+            // Opened without waiting: a lease (F_SETLEASE) that its owner has not given back yet.
+            Errno::AGAIN => Error::new(
+                ErrorKind::Busy,
+                format!("{full} is leased by another process, which was told to let go; try again"),
+            ),
+            // One stale handle, or a mount of somebody's beneath the root, says nothing of the root itself.
+            Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN if rustix::fs::stat(&self.root).is_err() => {
+                self.gone("does not answer")
+            }
+            errno => Error::io(full.to_string(), errno.into()),
+        }
+    }
+
+    fn populated(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
+        self.populated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held_identity(&self) -> Option<(u64, u64)> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().map(|root| (root.device, root.inode))
+    }
+
+    /// Notes that something was found in the directory that the root path leads to.
+    fn is_populated(&self) {
+        let here = self.held_identity();
+        *self.populated() = here;
+    }
+
+    /// Whether files were found before, in another directory than the root path leads to now.
+    fn was_populated_elsewhere(&self) -> bool {
+        let here = self.held_identity();
+        self.populated().is_some_and(|populated| Some(populated) != here)
+    }
+
+    fn is_empty(&self) -> bool {
+        let names = self.root_fd().and_then(|root| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let fd = self.open_from(&root, &RelPath::default(), flags);
+            fd.map_err(|errno| self.root_error(errno))
+        });
+        let Ok(mut entries) = names.and_then(|fd| Dir::new(fd).map_err(|errno| self.root_error(errno)))
+        else {
+            return false;
+        };
+        !entries.any(|entry| entry.is_ok_and(|entry| !matches!(entry.file_name().to_bytes(), b"." | b"..")))
+    }
+
+    pub(crate) fn stat(&self, path: &RelPath) -> Result<SourceStat> {
+        let fd = self.open_beneath(path, OFlags::PATH)?;
+        rustix::fs::fstat(&fd).map(source_stat).map_err(|errno| self.path_error(path, errno))
+    }
+
+    /// Looks at `paths` beneath `folder`: one walk from the root for each folder in a row, then one or two calls a name.
+    /// Unless `all` are wanted it leaves off early where each takes long, for the rest to be asked for in parallel.
+    pub(crate) fn look_beneath(
+        &self,
+        how: Look,
+        folder: &RelPath,
+        paths: &[RelPath],
+        all: bool,
+    ) -> Result<Vec<Result<SourceStat>>> {
+        let mut held: Option<(&str, OwnedFd)> = None;
+        let mut stats = Vec::with_capacity(paths.len());
+        let begun = Instant::now();
+        for path in paths {
+            if !all && stats.len() == STATS_PROBED && begun.elapsed() > SLOW_STAT * STATS_PROBED as u32 {
+                break;
+            }
+            let stat = self.look_in(how, folder, &mut held, path);
+            match stat {
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut) => {
+                    return Err(error);
+                }
+                stat => stats.push(stat),
+            }
+        }
+        Ok(stats)
+    }
+
+    fn look_in<'a>(
+        &self,
+        how: Look,
+        folder: &RelPath,
+        held: &mut Option<(&'a str, OwnedFd)>,
+        path: &'a RelPath,
+    ) -> Result<SourceStat> {
+        let (inner, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
+        if held.as_ref().is_none_or(|(of, _)| *of != inner) {
+            let fd = self.open_beneath(&folder.join(inner)?, OFlags::PATH | OFlags::DIRECTORY)?;
+            *held = Some((inner, fd));
+        }
+        let whole = || folder.join(path.as_str());
+        let by_walk = || match how {
+            Look::Stat => self.stat(&whole()?),
+            Look::Open => self.open_file(&whole()?).map(|(_, stat)| stat),
+        };
+        let Some((_, fd)) = held.as_ref().filter(|_| !path.is_root()) else { return by_walk() };
+        // Only the kernel's own walk may follow a link, so that it stays beneath the root.
+        match how {
+            Look::Stat => {
+                match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
+                    Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_symlink() => by_walk(),
+                    Ok(stat) => Ok(source_stat(stat)),
+                    Err(errno) => Err(self.path_error(&whole()?, errno)),
+                }
+            }
+            Look::Open => match rustix::fs::openat(fd, name, READ | OFlags::NOFOLLOW, Mode::empty()) {
+                Err(Errno::LOOP) => by_walk(),
+                Ok(fd) => self.regular(&whole()?, &fd),
+                Err(errno) => Err(self.path_error(&whole()?, errno)),
+            },
+        }
+    }
+
+    pub(crate) fn open_file(&self, path: &RelPath) -> Result<(OwnedFd, SourceStat)> {
+        let fd = self.open_beneath(path, READ)?;
+        let stat = self.regular(path, &fd)?;
+        Ok((fd, stat))
+    }
+
+    /// What the opened `path` looks like; an error if it is no file that frames can be in.
+    fn regular(&self, path: &RelPath, fd: &OwnedFd) -> Result<SourceStat> {
+        let stat = rustix::fs::fstat(fd).map_err(|errno| self.path_error(path, errno))?;
+        let refuse = |why: &str| {
+            let full = self.root.join(path.as_str());
+            Err(Error::new(ErrorKind::InvalidArgument, format!("{} {why}", full.display())))
+        };
+        if !FileType::from_raw_mode(stat.st_mode).is_file() {
+            return refuse("is not a regular file");
+        }
+        if stat.st_dev != self.good_device.load(Ordering::Relaxed) {
+            if self.is_kernels_own(path, fd)? {
+                return refuse(
+                    "shows the kernel's state, which is not served; give a directory that holds data",
+                );
+            }
+            self.good_device.store(stat.st_dev, Ordering::Relaxed);
+        }
+        Ok(source_stat(stat))
+    }
+
+    fn is_kernels_own(&self, path: &RelPath, fd: &OwnedFd) -> Result<bool> {
+        let of = rustix::fs::fstatfs(fd).map_err(|errno| self.path_error(path, errno))?;
+        Ok(KERNELS_OWN.contains(&(of.f_type as u64 & 0xffff_ffff)))
+    }
+
+    /// Whether the kernel lets this thread use `path` so.
+    pub(crate) fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool> {
+        let fd = match self.open_beneath(path, OFlags::PATH) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(false),
+            opened => opened?,
+        };
+        let mode = [(Rights::READ, libc::R_OK), (Rights::WRITE, libc::W_OK), (Rights::SEARCH, libc::X_OK)]
+            .into_iter()
+            .filter(|(right, _)| rights.contains(*right))
+            .fold(0, |mode, (_, bit)| mode | bit);
+        let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
+        // SAFETY: a descriptor that is open during the call, an empty string that ends with a zero, and numbers. libc's
+        // own function would ask for the real user where the kernel lacks the call; this fails instead.
+        let got = unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) };
+        if got == 0 {
+            return Ok(true);
+        }
+        let cause = std::io::Error::last_os_error();
+        match cause.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM | libc::EROFS) => Ok(false),
+            Some(libc::ENOSYS) => Err(Error::new(
+                ErrorKind::Unsupported,
+                "zazend cannot ask the kernel what another user may do before Linux 5.8; use a newer kernel",
+            )),
+            _ => Err(Error::io(self.root.join(path.as_str()).display().to_string(), cause)),
+        }
+    }
+
+    pub(crate) fn list(&self, path: &RelPath, files_only: bool) -> Result<Vec<String>> {
+        let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        if self.is_kernels_own(path, &fd)? {
+            let full = self.root.join(path.as_str());
+            let what = format!("{} shows the kernel's state, which is not served", full.display());
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        let entries = Dir::new(fd).map_err(|errno| self.path_error(path, errno))?;
+        let (mut names, mut is_empty) = (Vec::new(), true);
+        for entry in entries {
+            let entry = entry.map_err(|errno| self.path_error(path, errno))?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            is_empty = false;
+            if files_only && entry.file_type() == FileType::Directory {
+                continue;
+            }
+            // A name that isn't UTF-8 cannot be spelled in a RelPath, so it is no frame.
+            if let Ok(name) = entry.file_name().to_str() {
+                names.push(name.to_owned());
+            }
+        }
+        if !is_empty {
+            self.is_populated();
+        } else if path.is_root() && self.was_populated_elsewhere() {
+            return Err(self.gone("is empty, though it held files before"));
+        }
+        Ok(names)
+    }
+}
+
+/// For kernels without openat2: the same walk, one component at a time, refusing every symbolic link.
+fn open_without_links(root: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let mut at: Option<OwnedFd> = None;
+    let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
+    for folder in folders.split('/').filter(|folder| !folder.is_empty()) {
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let from = at.as_ref().map_or(root.as_fd(), |fd| fd.as_fd());
+        at = Some(rustix::fs::openat(from, folder, step, Mode::empty())?);
+    }
+    let from = at.as_ref().map_or(root.as_fd(), |fd| fd.as_fd());
+    let fd = rustix::fs::openat(from, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    // O_PATH with O_NOFOLLOW opens the link itself.
+    if flags.contains(OFlags::PATH) && FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode).is_symlink() {
+        return Err(Errno::LOOP);
+    }
+    Ok(fd)
+}
+
+pub(crate) fn source_stat(stat: rustix::fs::Stat) -> SourceStat {
+    let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64);
+    SourceStat {
+        validator: Validator { size: stat.st_size as u64, mtime_ns },
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mode: stat.st_mode & 0o7777,
+        is_dir: FileType::from_raw_mode(stat.st_mode).is_dir(),
+    }
+}
