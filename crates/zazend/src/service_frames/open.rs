@@ -51,8 +51,9 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
         Err(error) => return Err(error.within(format!("dataset {}", ask.path))),
     };
     let layout = opened.known_layout();
-    let handle =
-        node.sessions.with(caller.connection, |session| session.keep_opened(&ask.path, Arc::new(opened)))?;
+    let handle = node.sessions.with(caller.connection, |session| {
+        session.keep_opened(&ask.path, Arc::new(opened), || node.shares.opened.take(caller))
+    })?;
     node.counters.opens.add(1);
     Ok(DatasetInfo { handle, dataset: at.dataset, layout, extent, backing_ok })
 }
@@ -60,7 +61,9 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
 /// Keeps the layout with the cached frames, for when the backing store does not answer.
 fn remember(node: &Node, dataset: &RelPath, is_news: bool, layout: &Layout) {
     if is_news && let Err(error) = node.store.set_layout(dataset, layout) {
-        tracing::warn!("the layout of {dataset} is not remembered: {error}");
+        if let Some(left_out) = zazen_call::may_say("layout", "") {
+            tracing::warn!("the layout of {dataset} is not remembered: {error}{left_out}");
+        }
     }
 }
 
