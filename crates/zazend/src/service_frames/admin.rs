@@ -57,7 +57,11 @@ pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify, line: &Line) -> 
     let block = held.block(0, u64::from(ask.frames_max).clamp(1, VERIFY_MAX));
     let mut found = Verified { checked: 0, bytes: 0, bad: Vec::new(), next: held.select(block.len()) };
     for number in block.iter() {
-        if node.admit().is_err() || line.is_cut() {
+        if node.is_draining() || line.is_cut() {
+            // Nothing done is no answer: it would be asked for again and again.
+            if found.checked == 0 {
+                node.admit()?;
+            }
             found.next = Some(number);
             break;
         }
