@@ -56,6 +56,7 @@ impl Liar {
             checksum: None,
             path: self.root.join(name(number)).to_str().unwrap().to_owned(),
             error: None,
+            whole: true,
         }
     }
 
@@ -83,6 +84,7 @@ impl Liar {
                     layout: Some(Layout::Files(NameTemplate::parse("f-{n}.bin")?)),
                     extent: ask.want_extent.then(|| RunSet::range(0, FRAMES - 1)),
                     backing_ok: true,
+                    series: Vec::new(),
                 });
             }
             frames_fn::QUERY => {
@@ -280,6 +282,7 @@ fn stranger(number: u64) -> BatchEntry {
         checksum: None,
         path: "/somewhere".into(),
         error: None,
+        whole: true,
     }
 }
 

@@ -52,6 +52,10 @@ pub trait Disk: Send + Sync + 'static {
         let _ = path;
         Ok(())
     }
+    /// Files that a store may keep open for itself.
+    fn open_files_max(&self) -> usize {
+        256
+    }
     /// Free bytes of the file system.
     fn free_bytes(&self) -> Result<u64>;
     /// The entries of a directory (and its own name, up to the root) reach the disk before it returns.

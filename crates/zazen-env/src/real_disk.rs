@@ -330,6 +330,12 @@ impl Disk for RealDisk {
         }
     }
 
+    /// A quarter of what the process may open: the frames on their way to readers need most of it.
+    fn open_files_max(&self) -> usize {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        (limit / 4).clamp(8, 256) as usize
+    }
+
     fn free_bytes(&self) -> Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.root_fd)
             .map_err(|errno| failed(errno, "statvfs", self.root.display()))?;

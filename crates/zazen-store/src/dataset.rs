@@ -7,6 +7,7 @@
 use crate::fences::Fences;
 use crate::log::{Log, LogView};
 use crate::names::{Names, NamesReader};
+use crate::open_files::OpenFiles;
 use crate::own_file::temporary;
 use crate::room::{Room, on_disk};
 use crate::segments::{self, SegmentTable, SegmentWriter};
@@ -130,6 +131,13 @@ impl<F: zazen_env::DiskFile> Index<F> {
         }
     }
 
+    /// Keeps its files open for their readers: they are about to be removed.
+    pub(crate) fn pin(&self) -> Result<()> {
+        self.native.log.pin()?;
+        self.alien.log.pin()?;
+        self.names.pin()
+    }
+
     pub(crate) fn fence_bytes(&self) -> usize {
         [&self.native, &self.alien].iter().map(|side| Fences::heap_bytes(&side.log.fences)).sum()
     }
@@ -160,6 +168,7 @@ pub(crate) enum Lookup {
 pub(crate) struct Dataset<D: Disk> {
     pub(crate) path: RelPath,
     pub(crate) disk: Arc<D>,
+    pub(crate) files: Arc<OpenFiles<D::File>>,
     pub(crate) room: Arc<Room>,
     pub(crate) temporaries: Arc<AtomicU64>,
     pub(crate) last_use: AtomicU64,
@@ -174,18 +183,20 @@ impl<D: Disk> Dataset<D> {
     pub(crate) fn empty(
         path: RelPath,
         disk: Arc<D>,
+        files: Arc<OpenFiles<D::File>>,
         room: Arc<Room>,
         temporaries: Arc<AtomicU64>,
     ) -> Dataset<D> {
         Dataset {
             path,
             disk,
+            files: files.clone(),
             room,
             temporaries,
             last_use: AtomicU64::new(0),
             wasted_reads: AtomicU64::new(0),
             index: RwLock::new(Index::empty()),
-            writer: Mutex::new(Writer { segments: SegmentWriter::new(0) }),
+            writer: Mutex::new(Writer { segments: SegmentWriter::new(0, files) }),
         }
     }
 
@@ -258,7 +269,7 @@ impl<D: Disk> Dataset<D> {
     ) -> Result<()> {
         if !self.read_index().side(origin).log.is_made() {
             let kind = if origin == Origin::Native { FileKind::NativeLog } else { FileKind::AlienLog };
-            let made = Log::make(&*self.disk, &self.log_path(origin), &self.own_dir(), kind)?;
+            let made = Log::make(&*self.disk, &self.files, &self.log_path(origin), &self.own_dir(), kind)?;
             self.update(|index| index.side_mut(origin).log.adopt(made));
         }
         let view: Option<LogView<D::File>> = self.read_index().side(origin).log.view();
@@ -287,7 +298,8 @@ impl<D: Disk> Dataset<D> {
             self.change_state(|state| state.templates.push(template))?;
             return Ok(SourceRef::Template(added));
         }
-        let (names, offset) = names.append(&*self.disk, &self.names_path(), &self.own_dir(), source)?;
+        let (names, offset) =
+            names.append(&*self.disk, &self.files, &self.names_path(), &self.own_dir(), source)?;
         self.update(|index| index.names = names);
         Ok(SourceRef::Name(offset))
     }

@@ -127,6 +127,9 @@ impl<D: Disk> Store<D> {
     pub(crate) fn evict_whole(&self, dataset: &Arc<Dataset<D>>) -> Result<(u64, u64)> {
         let _changing = self.changing()?;
         let mut writer = dataset.lock_writer();
+        if let Err(error) = self.room().removed(dataset.read_index().pin()) {
+            tracing::warn!("{error}; files of dataset {} may stay until the next start", dataset.path);
+        }
         for origin in [Origin::Native, Origin::Alien] {
             let aside = temporary(self.serial());
             if dataset.read_index().side(origin).log.is_made() {
@@ -162,19 +165,29 @@ impl<D: Disk> Store<D> {
         let gone = Dataset {
             path: dataset.path.clone(),
             disk: dataset.disk.clone(),
+            files: dataset.files.clone(),
             // Its account was settled for the whole dataset.
             room: Arc::new(Room::new(u64::MAX, 0)),
             temporaries: dataset.temporaries.clone(),
             last_use: AtomicU64::new(0),
             wasted_reads: AtomicU64::new(0),
             index: RwLock::new(old),
-            writer: Mutex::new(Writer { segments: SegmentWriter::new(0) }),
+            writer: Mutex::new(Writer { segments: SegmentWriter::new(0, dataset.files.clone()) }),
         };
         let mut folders = BTreeSet::new();
         let mut writer = gone.lock_writer();
         let mut cursor = EntriesCursor::default();
         let mut result = Ok(());
-        while let Some(page) = gone.page(&everything, &mut cursor, BATCH_BLOCKS)? {
+        loop {
+            let page = match gone.page(&everything, &mut cursor, BATCH_BLOCKS) {
+                Ok(Some(page)) => page,
+                Ok(None) => break,
+                // What cannot be read cannot be told to go; the rest can.
+                Err(error) => {
+                    result = result.and(Err(error));
+                    break;
+                }
+            };
             for found in page {
                 match found.record.storage {
                     Storage::Packed(_) => continue,

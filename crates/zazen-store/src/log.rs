@@ -5,6 +5,7 @@
 //! a lock: a log is never changed below its length, and a rewritten one is another file.
 
 use crate::fences::{BLOCK_RECORDS, Fences};
+use crate::open_files::{KeptFile, OpenFiles};
 use crate::own_file::{HeadedFile, create_headed, open_headed};
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ const GAP_BLOCKS: u64 = 8;
 
 /// A log that is open for appending. The file is made by the first append.
 pub(crate) struct Log<F> {
-    file: Option<Arc<F>>,
+    file: Option<Arc<KeptFile<F>>>,
     id: u128,
     records: u64,
     generation: u64,
@@ -30,7 +31,7 @@ pub(crate) struct Log<F> {
 
 /// What a reader needs of a log; stays true whatever happens to the log.
 pub(crate) struct LogView<F> {
-    file: Arc<F>,
+    file: Arc<KeptFile<F>>,
     id: u128,
     records: u64,
 }
@@ -50,11 +51,12 @@ impl<F: DiskFile> Log<F> {
     /// Returns the log and the bytes cut.
     pub(crate) fn open<D: Disk<File = F>>(
         disk: &D,
+        files: &Arc<OpenFiles<F>>,
         path: &DiskPath,
         kind: FileKind,
         mut take: impl FnMut(&Record),
     ) -> Result<(Log<F>, u64)> {
-        let Some(headed) = open_headed(disk, path, kind)? else {
+        let Some(headed) = open_headed(disk, files, path, kind)? else {
             return Ok((Log::empty(1), 0));
         };
         let HeadedFile { file, id, len } = headed;
@@ -70,7 +72,7 @@ impl<F: DiskFile> Log<F> {
         })?;
         let good = HEADER + log.records * WIDTH;
         if good < len {
-            claimed.file.truncate(good)?;
+            claimed.file.file()?.truncate(good)?;
         }
         log.file = Some(claimed.file);
         Ok((log, len - good))
@@ -96,11 +98,12 @@ impl<F: DiskFile> Log<F> {
     /// Makes the file if there is none yet: (file, id) to give to [`Log::adopt`].
     pub(crate) fn make<D: Disk<File = F>>(
         disk: &D,
+        files: &Arc<OpenFiles<F>>,
         path: &DiskPath,
         folder: &DiskPath,
         kind: FileKind,
     ) -> Result<HeadedFile<F>> {
-        create_headed(disk, path, folder, kind)
+        create_headed(disk, files, path, folder, kind)
     }
 
     /// Takes a file that [`Log::make`] made.
@@ -117,6 +120,16 @@ impl<F: DiskFile> Log<F> {
         }
     }
 
+    /// Its file has its final name now.
+    pub(crate) fn renamed(&self, path: DiskPath) {
+        self.file.iter().for_each(|file| file.renamed(path.clone()));
+    }
+
+    /// Keeps the file open for its readers: it is about to lose its name.
+    pub(crate) fn pin(&self) -> Result<()> {
+        self.file.as_ref().map_or(Ok(()), KeptFile::pin)
+    }
+
     pub(crate) fn is_made(&self) -> bool {
         self.file.is_some()
     }
@@ -126,7 +139,7 @@ impl<F: DiskFile> LogView<F> {
     /// Writes records behind the last one of this view; only the log's writer may.
     pub(crate) fn append(&self, records: &[Record]) -> Result<()> {
         let encoded = self.encode(records);
-        self.file.write_all_at(&encoded, HEADER + self.records * WIDTH)
+        self.file.file()?.write_all_at(&encoded, HEADER + self.records * WIDTH)
     }
 
     fn encode(&self, records: &[Record]) -> Vec<u8> {
@@ -160,6 +173,7 @@ impl<F: DiskFile> LogView<F> {
         blocks: Range<u64>,
         mut take: impl FnMut(u64, &[u8; RECORD_BYTES]) -> bool,
     ) -> Result<()> {
+        let file = self.file.file()?;
         let mut buffer = Vec::new();
         let mut block = blocks.start;
         while block < blocks.end {
@@ -167,7 +181,7 @@ impl<F: DiskFile> LogView<F> {
             let upto = blocks.end.min(block + CHUNK_BLOCKS);
             let count = (upto * BLOCK_RECORDS).min(self.records).saturating_sub(first);
             buffer.resize((count * WIDTH) as usize, 0);
-            let got = self.file.read_full_at(&mut buffer, HEADER + first * WIDTH)?;
+            let got = file.read_full_at(&mut buffer, HEADER + first * WIDTH)?;
             // A log that was cut behind our back reads as bad records.
             buffer[got..].fill(0);
             for (index, bytes) in (first..).zip(buffer.as_chunks::<RECORD_BYTES>().0) {
@@ -199,7 +213,7 @@ impl<F: DiskFile> LogView<F> {
         Ok(None)
     }
 
-    pub(crate) fn file(&self) -> &Arc<F> {
+    pub(crate) fn file(&self) -> &Arc<KeptFile<F>> {
         &self.file
     }
 }

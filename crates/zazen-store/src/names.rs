@@ -1,5 +1,6 @@
 //! The names file of a dataset: sources that no template describes, end to end, named by their offset.
 
+use crate::open_files::{KeptFile, OpenFiles};
 use crate::own_file::{HeadedFile, create_headed, open_headed};
 use std::sync::Arc;
 use zazen_core::{RelPath, Result, Source};
@@ -11,7 +12,7 @@ const WINDOW_BYTES: usize = 64 << 10;
 
 /// The file and its length; shared by readers as it is.
 pub(crate) struct Names<F> {
-    file: Option<Arc<F>>,
+    file: Option<Arc<KeptFile<F>>>,
     id: u128,
     len: u64,
 }
@@ -27,8 +28,12 @@ impl<F: DiskFile> Names<F> {
         Names { file: None, id: 0, len: 0 }
     }
 
-    pub(crate) fn open<D: Disk<File = F>>(disk: &D, path: &DiskPath) -> Result<Names<F>> {
-        Ok(open_headed(disk, path, FileKind::Names)?.map_or_else(Names::empty, Names::of))
+    pub(crate) fn open<D: Disk<File = F>>(
+        disk: &D,
+        files: &Arc<OpenFiles<F>>,
+        path: &DiskPath,
+    ) -> Result<Names<F>> {
+        Ok(open_headed(disk, files, path, FileKind::Names)?.map_or_else(Names::empty, Names::of))
     }
 
     fn of(headed: HeadedFile<F>) -> Names<F> {
@@ -43,23 +48,29 @@ impl<F: DiskFile> Names<F> {
     pub(crate) fn append<D: Disk<File = F>>(
         &self,
         disk: &D,
+        files: &Arc<OpenFiles<F>>,
         path: &DiskPath,
         folder: &DiskPath,
         source: &Source,
     ) -> Result<(Names<F>, u64)> {
         let mut names = self.clone();
         if names.file.is_none() {
-            names = Names::of(create_headed(disk, path, folder, FileKind::Names)?);
+            names = Names::of(create_headed(disk, files, path, folder, FileKind::Names)?);
         }
         let entry =
             NameEntry { path: source.path.as_str().to_owned(), offset: source.offset, length: source.length };
         let encoded = entry.encode(names.id);
         let offset = names.len;
         if let Some(file) = &names.file {
-            file.write_all_at(&encoded, offset)?;
+            file.file()?.write_all_at(&encoded, offset)?;
         }
         names.len += encoded.len() as u64;
         Ok((names, offset))
+    }
+
+    /// Keeps the file open for its readers: it is about to be removed.
+    pub(crate) fn pin(&self) -> Result<()> {
+        self.file.as_ref().map_or(Ok(()), KeptFile::pin)
     }
 
     pub(crate) fn reader(&self) -> NamesReader<F> {
@@ -82,7 +93,7 @@ impl<F: DiskFile> NamesReader<F> {
         if offset < self.start || end > self.start + self.window.len() as u64 {
             let Some(file) = &self.names.file else { return Ok(None) };
             self.window.resize(WINDOW_BYTES, 0);
-            let count = file.read_full_at(&mut self.window, offset)?;
+            let count = file.file()?.read_full_at(&mut self.window, offset)?;
             self.window.truncate(count);
             self.start = offset;
         }

@@ -2,6 +2,7 @@
 
 use crate::dataset::Dataset;
 use crate::evict_scan_resistant::{Candidate, Victim, plan};
+use crate::open_files::OpenFiles;
 use crate::own_file::temporary_dir;
 use crate::registry;
 use crate::room::{Room, on_disk};
@@ -28,14 +29,23 @@ impl<D: Disk> Store<D> {
         let temporaries = Arc::new(AtomicU64::new(0));
         empty_temporaries(&*disk, &mut report)?;
         let node = registry::node(&*disk, temporaries.fetch_add(1, Ordering::Relaxed), &mut report)?;
-        let (paths, rediscovered) = registry::datasets(&*disk, &mut report)?;
+        let (mut paths, rediscovered) = registry::datasets(&*disk, &mut report)?;
+        let listed = paths.len();
+        crate::old_layout::drop_datasets(&*disk, &mut paths, &mut report)?;
         let room = Arc::new(Room::new(config.budget_bytes, config.free_floor_bytes));
         room.settle(0, ROOT_OVERHEAD);
+        let files = OpenFiles::new(disk.clone());
         let mut datasets = DatasetMap::new();
         let mut to_walk = BTreeSet::new();
         for path in &paths {
-            let opened =
-                Dataset::open(path.clone(), disk.clone(), room.clone(), temporaries.clone(), &mut report);
+            let opened = Dataset::open(
+                path.clone(),
+                disk.clone(),
+                files.clone(),
+                room.clone(),
+                temporaries.clone(),
+                &mut report,
+            );
             let (dataset, damaged) = match opened {
                 // Something else is where its files should be: the others are none the worse for it.
                 Err(error)
@@ -59,10 +69,10 @@ impl<D: Disk> Store<D> {
             }
             datasets.insert(path.as_str().to_owned(), Arc::new(dataset));
         }
-        let store = Arc::new(Store::new(disk, config, node, room, temporaries, datasets));
+        let store = Arc::new(Store::new(disk, files, config, node, room, temporaries, datasets));
         store.clean.store(report.clean, Ordering::Release);
         store.walk(&to_walk, &mut report)?;
-        store.end_empty(rediscovered || store.map().len() != paths.len())?;
+        store.end_empty(rediscovered || store.map().len() != listed)?;
         store.shrink_to_budget(&mut report)?;
         report.datasets = store.map().len() as u64;
         Ok((store, report))
@@ -75,8 +85,7 @@ impl<D: Disk> Store<D> {
         let _changing = self.changing()?;
         for path in datasets {
             let Some(dataset) = self.dataset(path) else { continue };
-            let map = self.map();
-            dataset.sweep(&|folder| map.contains_key(folder), report)?;
+            dataset.sweep(report)?;
         }
         Ok(())
     }
@@ -155,7 +164,14 @@ impl<D: Disk> Store<D> {
         for victim in victims {
             match victim {
                 Victim::Dataset(at) => {
-                    let (frames, bytes) = self.evict_whole(&all[at])?;
+                    let (frames, bytes) = match self.evict_whole(&all[at]) {
+                        Ok(evicted) => evicted,
+                        // The others are none the worse for it; whether there is room now, the caller asks.
+                        Err(error) => {
+                            tracing::warn!("evict dataset {}: {error}", all[at].path);
+                            continue;
+                        }
+                    };
                     crate::counters::count(&self.tally().evicted_datasets, 1);
                     tracing::info!(
                         "evicted dataset {} ({frames} frames, {bytes} bytes), the longest not used, {why}",

@@ -1,5 +1,6 @@
 //! Files that Zazen keeps beside the frames: binary ones with a header, and small texts that are replaced whole.
 
+use crate::open_files::{KeptFile, OpenFiles};
 use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, DiskFile, DiskPath, random_u128};
@@ -18,7 +19,7 @@ pub(crate) fn temporary(serial: u64) -> DiskPath {
 
 /// An opened file with a header.
 pub(crate) struct HeadedFile<F> {
-    pub(crate) file: Arc<F>,
+    pub(crate) file: Arc<KeptFile<F>>,
     pub(crate) id: u128,
     pub(crate) len: u64,
 }
@@ -27,6 +28,7 @@ pub(crate) struct HeadedFile<F> {
 /// looks like somebody else's.
 pub(crate) fn create_headed<D: Disk>(
     disk: &D,
+    files: &Arc<OpenFiles<D::File>>,
     path: &DiskPath,
     folder: &DiskPath,
     kind: FileKind,
@@ -37,12 +39,14 @@ pub(crate) fn create_headed<D: Disk>(
     file.write_all_at(&header.encode(), 0)?;
     file.sync()?;
     disk.sync_dir(folder)?;
-    Ok(HeadedFile { file: Arc::new(file), id: header.id, len: FILE_HEADER_BYTES as u64 })
+    let file = files.keep(path.clone(), Some((kind, header.id)), file);
+    Ok(HeadedFile { file, id: header.id, len: FILE_HEADER_BYTES as u64 })
 }
 
 /// Opens a file with a header; `None` if there is none, or if it is one that never got its header.
 pub(crate) fn open_headed<D: Disk>(
     disk: &D,
+    files: &Arc<OpenFiles<D::File>>,
     path: &DiskPath,
     kind: FileKind,
 ) -> Result<Option<HeadedFile<D::File>>> {
@@ -57,7 +61,8 @@ pub(crate) fn open_headed<D: Disk>(
     }
     let header = FileHeader::decode(&head, kind).map_err(|error| error.within(path))?;
     let len = file.len()?;
-    Ok(Some(HeadedFile { file: Arc::new(file), id: header.id, len }))
+    let file = files.keep(path.clone(), Some((kind, header.id)), file);
+    Ok(Some(HeadedFile { file, id: header.id, len }))
 }
 
 /// Renames what can't be read to `PATH.aside-N`, and says so.
@@ -89,9 +94,8 @@ pub(crate) fn write_text<D: Disk>(
     temporary: &DiskPath,
     text: &str,
 ) -> Result<()> {
-    let sealed = format!("{text}crc {:08x}\n", crc32c(text.as_bytes()));
     let written = disk.create(temporary).and_then(|file| {
-        file.write_all_at(sealed.as_bytes(), 0)?;
+        file.write_all_at(seal(text).as_bytes(), 0)?;
         file.sync()
     });
     let replaced = written.and_then(|()| disk.rename(temporary, path)).and_then(|()| disk.sync_dir(folder));
@@ -99,6 +103,11 @@ pub(crate) fn write_text<D: Disk>(
         let _ = disk.remove(temporary);
     }
     replaced
+}
+
+/// The text with a last line that carries the CRC-32C of the others.
+pub(crate) fn seal(text: &str) -> String {
+    format!("{text}crc {:08x}\n", crc32c(text.as_bytes()))
 }
 
 /// Reads a text back; `None` if there is none, `Corrupt` if it isn't what was written.

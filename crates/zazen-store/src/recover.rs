@@ -7,6 +7,7 @@
 use crate::dataset::{Dataset, Index, Lookup, Side, Writer};
 use crate::log::Log;
 use crate::names::Names;
+use crate::open_files::OpenFiles;
 use crate::own_file::set_aside;
 use crate::room::Room;
 use crate::segments::{self, SegmentWriter};
@@ -34,11 +35,12 @@ impl<D: Disk> Dataset<D> {
     pub(crate) fn open(
         path: RelPath,
         disk: Arc<D>,
+        files: Arc<OpenFiles<D::File>>,
         room: Arc<Room>,
         temporaries: Arc<AtomicU64>,
         report: &mut RecoveryReport,
     ) -> Result<(Dataset<D>, bool)> {
-        let mut dataset = Dataset::empty(path, disk, room, temporaries);
+        let mut dataset = Dataset::empty(path, disk, files, room, temporaries);
         for folder in ["pieces", "segments"] {
             dataset.disk.check_folders(&DiskPath::own(&dataset.path, folder))?;
         }
@@ -53,7 +55,7 @@ impl<D: Disk> Dataset<D> {
             other => Arc::new(other?),
         };
         index.state_bytes = dataset.disk.file_len(&State::path(&dataset.path))?.unwrap_or(0);
-        index.names = match Names::open(&*dataset.disk, &dataset.names_path()) {
+        index.names = match Names::open(&*dataset.disk, &dataset.files, &dataset.names_path()) {
             Err(error) if is_damage(error.kind()) => {
                 report.problems.push(set_aside(&*dataset.disk, &dataset.names_path(), &error)?);
                 damaged = true;
@@ -86,13 +88,14 @@ impl<D: Disk> Dataset<D> {
                 dataset.rewrite(&mut dataset.lock_writer(), origin)?;
             }
             dataset.room.settle(dataset.read_index().footprint(), 0);
-            let Dataset { path, disk, room, temporaries, .. } = dataset;
-            let (dataset, _) = Dataset::open(path, disk, room, temporaries, report)?;
+            let Dataset { path, disk, files, room, temporaries, .. } = dataset;
+            let (dataset, _) = Dataset::open(path, disk, files, room, temporaries, report)?;
             return Ok((dataset, true));
         }
         dataset.last_use = AtomicU64::new(index.state.last_use);
         let next_segment = dataset.open_segments(&mut index)?;
-        dataset.writer = Mutex::new(Writer { segments: SegmentWriter::new(next_segment) });
+        dataset.writer =
+            Mutex::new(Writer { segments: SegmentWriter::new(next_segment, dataset.files.clone()) });
         dataset.room.settle(0, index.footprint());
         dataset.index = RwLock::new(index);
         let mut writer = dataset.lock_writer();
@@ -108,7 +111,7 @@ impl<D: Disk> Dataset<D> {
     fn open_log(&self, index: &mut Index<D::File>, origin: Origin) -> Result<(u64, bool)> {
         let kind = if origin == Origin::Native { FileKind::NativeLog } else { FileKind::AlienLog };
         let mut twice = false;
-        let (log, cut) = Log::open(&*self.disk, &self.log_path(origin), kind, |record| {
+        let (log, cut) = Log::open(&*self.disk, &self.files, &self.log_path(origin), kind, |record| {
             let frames = match record.op {
                 RecordOp::Put => {
                     twice |= !index.enter(origin, record);
@@ -193,15 +196,15 @@ impl<D: Disk> Dataset<D> {
     }
 
     /// Walks the dataset's folders: removes what carries Zazen's mark and has no record, counts what doesn't
-    /// carry it. `is_dataset` tells the folders of nested datasets, which are not entered.
-    pub(crate) fn sweep(&self, is_dataset: &dyn Fn(&str) -> bool, report: &mut RecoveryReport) -> Result<()> {
+    /// carry it.
+    pub(crate) fn sweep(&self, report: &mut RecoveryReport) -> Result<()> {
         let kept = self.own_paths()?;
         let mut folders = vec![DiskPath::of(&self.path)];
         while let Some(folder) = folders.pop() {
             for (name, is_dir) in self.disk.list(&folder)? {
                 let path = folder.child(&name);
                 if is_dir {
-                    if name != OWN_DIR && !is_dataset(path.as_str()) {
+                    if name != OWN_DIR {
                         folders.push(path);
                     }
                 } else if !kept.has(self, path.as_str()) {

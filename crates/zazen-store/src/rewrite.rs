@@ -55,16 +55,19 @@ impl<D: Disk> Dataset<D> {
             (side.live.clone(), side.log.view(), side.log.generation())
         };
         let Some(view) = view else { return Ok(()) };
+        // Readers that have it now go on with it when its name is the new one's.
+        view.file().pin()?;
         let temporary = self.new_temporary();
         let folder = crate::own_file::temporary_dir();
         let kind = if origin == Origin::Native { FileKind::NativeLog } else { FileKind::AlienLog };
         let written = self.write_sorted(origin, &live, &view, generation, || {
-            Log::make(&*self.disk, &temporary, &folder, kind)
+            Log::make(&*self.disk, &self.files, &temporary, &folder, kind)
         });
-        let moved = written.and_then(|log| {
+        let moved = written.and_then(|(log, lost)| {
             self.disk.rename(&temporary, &self.log_path(origin))?;
             self.disk.sync_dir(&self.own_dir())?;
-            Ok(log)
+            log.renamed(self.log_path(origin));
+            Ok((log, lost))
         });
         match moved {
             Ok((log, lost)) => {
@@ -79,6 +82,7 @@ impl<D: Disk> Dataset<D> {
             }
             Err(error) => {
                 let _ = self.disk.remove(&temporary);
+                view.file().unpin();
                 Err(error.within(format!("rewrite the {origin:?} log of dataset {}", self.path)))
             }
         }
@@ -119,7 +123,7 @@ impl<D: Disk> Dataset<D> {
             }
         }
         if let Some(view) = log.view() {
-            view.file().sync()?;
+            view.file().file()?.sync()?;
         }
         Ok((log, lost))
     }

@@ -5,6 +5,7 @@
 //! descriptor of it can read all of it. It is removed when its last live frame goes, and never written to again
 //! after the store was closed.
 
+use crate::open_files::{KeptFile, OpenFiles};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result};
@@ -55,7 +56,7 @@ struct Class {
 
 struct OpenSegment<F> {
     number: u64,
-    file: Arc<F>,
+    file: Arc<KeptFile<F>>,
     len: u64,
 }
 
@@ -63,12 +64,13 @@ struct OpenSegment<F> {
 pub(crate) struct SegmentWriter<F> {
     open: HashMap<Class, OpenSegment<F>>,
     next: u64,
+    files: Arc<OpenFiles<F>>,
 }
 
 impl<F: DiskFile> SegmentWriter<F> {
     /// A writer whose first segment is number `next`.
-    pub(crate) fn new(next: u64) -> SegmentWriter<F> {
-        SegmentWriter { open: HashMap::new(), next }
+    pub(crate) fn new(next: u64, files: Arc<OpenFiles<F>>) -> SegmentWriter<F> {
+        SegmentWriter { open: HashMap::new(), next, files }
     }
 
     /// Writes a frame behind the others of its class; returns its address and the segment's length then.
@@ -92,7 +94,7 @@ impl<F: DiskFile> SegmentWriter<F> {
         let Some(segment) = self.open.get_mut(&class) else {
             return Err(Error::new(ErrorKind::Io, "no open segment")); // inserted above
         };
-        segment.file.write_all_at(bytes, segment.len)?;
+        segment.file.file()?.write_all_at(bytes, segment.len)?;
         let address = segment.number * SEGMENT_BYTES + segment.len;
         let end = segment.len + bytes.len() as u64;
         segment.len = end.next_multiple_of(ALIGNMENT);
@@ -111,9 +113,10 @@ impl<F: DiskFile> SegmentWriter<F> {
             return Err(Error::new(ErrorKind::TooLarge, text));
         }
         self.next += 1;
-        let file = disk.create(&path(dataset, number))?;
+        let path = path(dataset, number);
+        let file = disk.create(&path)?;
         file.set_access(meta.gid, meta.mode)?;
-        Ok(OpenSegment { number, file: Arc::new(file), len: 0 })
+        Ok(OpenSegment { number, file: self.files.keep(path, None, file), len: 0 })
     }
 
     /// Writes no more to `segment`, which is going to be removed.

@@ -3,9 +3,9 @@
 //! One text file, replaced as a whole. Templates are durable before a record names them by number, and are never
 //! reordered.
 
-use crate::own_file::{quote, read_text, unquote, write_text};
+use crate::own_file::{quote, read_text, seal, unquote, write_text};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, Source};
-use zazen_env::{Disk, DiskPath};
+use zazen_env::{Disk, DiskFile, DiskPath};
 
 const TITLE: &str = "zazen dataset 1";
 /// Templates that a dataset may have; further names go to the names file.
@@ -45,6 +45,13 @@ impl State {
         Ok(text.len() as u64 + 13)
     }
 
+    /// Writes it to an unfinished file that is neither durable nor in its place; returns its bytes.
+    pub(crate) fn prepare<D: Disk>(&self, disk: &D, temporary: &DiskPath) -> Result<u64> {
+        let text = seal(&self.print());
+        disk.create(temporary)?.write_all_at(text.as_bytes(), 0)?;
+        Ok(text.len() as u64)
+    }
+
     fn print(&self) -> String {
         let mut text = format!("{TITLE}\npinned {}\nused {}\n", u8::from(self.pinned), self.last_use);
         for template in &self.templates {
@@ -54,6 +61,12 @@ impl State {
             None => {}
             Some(Layout::Files(template)) => {
                 text.push_str(&format!("files {}\n", quote(&template.to_string())));
+            }
+            Some(Layout::List(files)) => {
+                text.push_str("list\n");
+                for file in files {
+                    text.push_str(&format!("listed {}\n", quote(file.as_str())));
+                }
             }
             Some(Layout::Pieces(pieces)) => {
                 text.push_str("pieces\n");
@@ -77,6 +90,11 @@ impl State {
                 "template" => state.templates.push(NameTemplate::parse(&unquote(words.next()?)?).ok()?),
                 "files" => {
                     state.layout = Some(Layout::Files(NameTemplate::parse(&unquote(words.next()?)?).ok()?));
+                }
+                "list" => state.layout = Some(Layout::List(Vec::new())),
+                "listed" => {
+                    let Some(Layout::List(files)) = &mut state.layout else { return None };
+                    files.push(RelPath::new(&unquote(words.next()?)?).ok()?);
                 }
                 "pieces" => state.layout = Some(Layout::Pieces(Vec::new())),
                 "piece" => {
@@ -157,6 +175,10 @@ mod tests {
                 ..State::default()
             },
             State { layout: Some(Layout::Pieces(Vec::new())), ..State::default() },
+            State {
+                layout: Some(Layout::List(vec![RelPath::new("a b/c").unwrap(), RelPath::new("d%").unwrap()])),
+                ..State::default()
+            },
         ];
         for state in states {
             let text = state.print();

@@ -106,6 +106,9 @@ pub struct Args {
     /// once for each
     #[arg(long, value_name = "PLUGIN[:in-process]")]
     pub plugin: Vec<String>,
+    /// Let programs forward files below this folder, once for each [default: the folders of --backing]
+    #[arg(long, value_name = "DIR")]
+    pub export: Vec<PathBuf>,
     /// Once serving, write {"socket","listen","metrics","pid","node"} as JSON to this file descriptor
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
@@ -138,6 +141,7 @@ struct File {
     caller_bytes_max: Option<String>,
     drain_seconds: Option<u64>,
     dump_file: Option<PathBuf>,
+    export: Option<Vec<PathBuf>>,
     #[serde(default)]
     plugin: Vec<PluginTable>,
 }
@@ -195,6 +199,8 @@ pub struct Config {
     pub drain: Duration,
     /// Where SIGUSR1 writes the state; `None`: the log.
     pub dump_file: Option<PathBuf>,
+    /// Folders that programs may reach by forwarding.
+    pub exports: Vec<PathBuf>,
     /// Plug-ins to serve.
     pub plugins: Vec<PluginConfig>,
     /// The program of isolated plug-ins' processes.
@@ -270,7 +276,6 @@ impl Config {
             descriptors_max: descriptors_max() / 2,
         };
         Ok(Config {
-            backing,
             listen: listen.map(|listen| with_port("listen", &listen)).transpose()?,
             socket: match absolute("socket", args.socket.clone().or(file.socket))? {
                 Some(socket) => socket,
@@ -293,6 +298,8 @@ impl Config {
             caller,
             drain: Duration::from_secs(args.drain_seconds.or(file.drain_seconds).unwrap_or(30)),
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
+            exports: exports(args, file.export, &backing)?,
+            backing,
             plugins: service_plugins::plugin_configs(&args.plugin, &file.plugin)?,
             plugin_worker: service_plugins::SELF.into(),
             ready_fd: args.ready_fd,
@@ -300,6 +307,21 @@ impl Config {
             cache,
         })
     }
+}
+
+/// Flags over file over the backing stores that are folders here.
+fn exports(args: &Args, file: Option<Vec<PathBuf>>, backing: &[BackingSpec]) -> Result<Vec<PathBuf>> {
+    let usual = || {
+        let here = backing.iter().filter(|backing| backing.server.is_none());
+        here.map(|backing| PathBuf::from(&backing.directory)).collect()
+    };
+    let told = if args.export.is_empty() { file.unwrap_or_else(usual) } else { args.export.clone() };
+    if let Some(bad) = told.iter().find(|export| {
+        !export.is_absolute() || export.components().any(|part| part == std::path::Component::ParentDir)
+    }) {
+        return Err(refuse(format!("export {}: give an absolute directory without `..`", bad.display())));
+    }
+    Ok(told)
 }
 
 fn read_file(path: &Path) -> Result<File> {

@@ -12,9 +12,9 @@ use crate::shares::Share;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
-use zazen_backing::SourceFile;
+use zazen_backing::{SourceFile, SourceStat};
 use zazen_call::Caller;
-use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source, Validator};
+use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source};
 
 /// Frames fetched and not yet taken.
 pub const AHEAD_FRAMES: usize = 64;
@@ -44,7 +44,7 @@ pub enum Way {
 /// What of a source the user's rights have opened, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof {
-    validator: Validator,
+    stat: SourceStat,
     /// When.
     pub at: Instant,
 }
@@ -53,7 +53,10 @@ impl Proof {
     /// Whether a copy is one of what was opened.
     pub fn covers(&self, node: &Node, meta: &FrameMeta) -> bool {
         node.config.validate == Validate::Never
-            || meta.validator.is_none_or(|validator| validator == self.validator)
+            || match meta.validator {
+                Some(validator) => validator.looks_like(&self.stat.validator),
+                None => meta.uid == self.stat.uid,
+            }
     }
 }
 
@@ -62,6 +65,8 @@ struct State {
     todo: RunSet,
     at: u64,
     extra: VecDeque<u64>,
+    /// Those of `extra` that are to be natives.
+    natives: RunSet,
     ready: VecDeque<Brought>,
     inline_bytes: u64,
     under_way: usize,
@@ -127,9 +132,14 @@ impl Misses {
         misses
     }
 
-    /// Adds a frame that was thought to be in the cache.
-    pub fn add(&self, fetchers: usize, number: u64) {
-        self.shared.state().extra.push_back(number);
+    /// Adds a frame that was thought to be in the cache; it becomes what `origin` says.
+    pub fn add(&self, fetchers: usize, number: u64, origin: Origin) {
+        let mut state = self.shared.state();
+        state.extra.push_back(number);
+        if origin == Origin::Native {
+            state.natives.insert(number);
+        }
+        drop(state);
         self.start_workers(fetchers);
         self.shared.changed.notify_all();
     }
@@ -274,15 +284,14 @@ fn bring(shared: &Shared, number: u64) -> Result<Way> {
     let node = shared.node.upgrade().ok_or_else(gone)?;
     let opened = &shared.opened;
     let source = opened.source(number)?;
+    let origin = if shared.state().natives.contains(number) { Origin::Native } else { Origin::Alien };
     let mut file = opened.open_source(&source, number)?;
     let at = Instant::now();
     if let Some(folder) = opened.folder_of(&source) {
         node.seen.note(&opened.viewer, &folder);
     }
-    match node.fetcher.fetch(&node, opened, &source, number, Origin::Alien, &mut file)? {
-        Outcome::Stored(_) | Outcome::Present => {
-            Ok(Way::Cached(Proof { validator: file.stat().validator, at }))
-        }
+    match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
+        Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at })),
         Outcome::NoRoom => without_room(opened, source, number, file),
     }
 }

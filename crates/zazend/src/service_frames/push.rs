@@ -10,7 +10,7 @@ use std::sync::Arc;
 use zazen_backing::{Backing, Rights};
 use zazen_call::{Call, Caller};
 use zazen_core::limits::FRAME_BYTES_MAX;
-use zazen_core::{Error, ErrorKind, Origin, RelPath, Result};
+use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, Validator};
 use zazen_store::Stored;
 use zazen_wire::frames::{Push, Pushed};
 
@@ -38,7 +38,17 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, call: Call<'_>) -> Res
     let at = node.roots.locate(&ask.dataset)?;
     check_form(ask, call.bulk_bytes)?;
     check_caller(node, caller, ask, &at)?;
-    let mut put = node.store.put(&at.dataset, &ask.source, &ask.meta, Origin::Native)?;
+    let series = at.series(&ask.series)?;
+    if let Some(here) = node.store.entry(&series, ask.meta.number.get())? {
+        let foreign = here.source != ask.source && here.meta.uid != ask.meta.uid;
+        if foreign && !node.is_operator(caller) {
+            let what = format!("its number is that of file {} of user {}", here.source.path, here.meta.uid);
+            return Err(Error::new(ErrorKind::Conflict, format!("{what}; number frames uniquely")));
+        }
+    }
+    // The writer says that the file is whole: however young it is, there is nothing to wait for.
+    let meta = FrameMeta { validator: ask.meta.validator.map(Validator::settled), ..ask.meta.clone() };
+    let mut put = node.store.put(&series, &ask.source, &meta, Origin::Native)?;
     let mut buffer = vec![0; ask.meta.length.clamp(1, CHUNK_BYTES as u64) as usize];
     let mut left = ask.meta.length;
     while left > 0 {
@@ -79,6 +89,14 @@ fn check_form(ask: &Push, bulk_bytes: u64) -> Result<()> {
     }
     if ask.source.length.is_some_and(|length| length != ask.meta.length) {
         return refuse(ErrorKind::InvalidArgument, "its source's length is not its own".into());
+    }
+    let is_part = ask.source.offset != 0 || ask.source.length.is_some();
+    if !ask.series.may_hold(ask.source.path.as_str(), ask.meta.number, is_part) {
+        let (file, series) = (&ask.source.path, &ask.series);
+        return refuse(
+            ErrorKind::InvalidArgument,
+            format!("its file {file} is none of {series}; push it with the pattern that its readers use"),
+        );
     }
     Ok(())
 }
