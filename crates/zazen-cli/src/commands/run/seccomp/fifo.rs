@@ -1,6 +1,11 @@
-//! Opening a FIFO waits for its other end: on a thread of its own, until a signal comes for who waits.
+//! Opening a FIFO waits for its other end, opening what another has a lease on for the lease's end: on a thread of its own,
+//! until a signal comes for who waits.
+//!
+//! Invariant: it is opened with the rights of who waits: what the path led to when rights were looked at may have been
+//! another file.
 
 use super::calls::{Outcome, Supervisor};
+use super::far::Identity;
 use super::notify::{Notice, Reply, errno};
 use super::target::Target;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -26,27 +31,34 @@ pub(super) fn prepare() {
 }
 
 /// `fifo` is a descriptor of its path only.
-pub(super) fn open_later(all: &'static Supervisor, notice: Notice, fifo: OwnedFd, flags: i32) -> Outcome {
-    let begun =
-        std::thread::Builder::new().name("fifo".to_owned()).spawn(move || wait(all, &notice, fifo, flags));
+pub(super) fn open_later(
+    all: &'static Supervisor,
+    notice: Notice,
+    fifo: OwnedFd,
+    flags: i32,
+    identity: Identity,
+) -> Outcome {
+    let begun = std::thread::Builder::new()
+        .name("fifo".to_owned())
+        .spawn(move || wait(all, notice, fifo, flags, identity));
     begun.map(|_| Reply::Later).map_err(|_| libc::EAGAIN)
 }
 
-fn wait(all: &'static Supervisor, notice: &Notice, fifo: OwnedFd, flags: i32) {
+fn wait(all: &'static Supervisor, notice: Notice, fifo: OwnedFd, flags: i32, identity: Identity) {
     let (send, outcome) = channel();
     let opener = std::thread::Builder::new().name("fifo-open".to_owned()).spawn(move || {
-        let _ = send.send(open(&fifo, flags));
+        let _ = send.send(all.far.as_them(&identity, || open(&fifo, flags)));
     });
-    let Ok(opener) = opener else { return all.listener.answer(notice, Err(libc::EAGAIN)) };
+    let Ok(opener) = opener else { return all.listener.answer(&notice, Err(libc::EAGAIN)) };
+    let target = Target::of_call(&all.listener, notice);
     let mut given_up = None;
     let opened = loop {
         match outcome.recv_timeout(PAUSE) {
             Ok(opened) => break opened,
             Err(RecvTimeoutError::Disconnected) => break Err(libc::EIO),
             Err(RecvTimeoutError::Timeout) => {
-                let signalled =
-                    || Target { tid: notice.tid }.status().is_ok_and(|status| status.is_signalled());
-                if !all.listener.is_waiting(notice) {
+                let signalled = || target.status().is_ok_and(|status| status.is_signalled());
+                if !target.still_waits() {
                     given_up = Some(libc::ESRCH);
                 } else if signalled() {
                     given_up = Some(RESTART);
@@ -62,13 +74,14 @@ fn wait(all: &'static Supervisor, notice: &Notice, fifo: OwnedFd, flags: i32) {
         (Err(libc::EINTR), Some(error)) => Err(error),
         (opened, _) => opened.map(|fd| Reply::Descriptor(fd, flags & libc::O_CLOEXEC != 0)),
     };
-    all.listener.answer(notice, outcome);
+    all.listener.answer(&notice, outcome);
 }
 
 fn open(fifo: &OwnedFd, flags: i32) -> Result<OwnedFd, i32> {
     let name =
         std::ffi::CString::new(format!("/proc/self/fd/{}", fifo.as_raw_fd())).map_err(|_| libc::EINVAL)?;
-    let made = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+    // It is there, and this is not its path any more.
+    let made = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
     // SAFETY: a string that lives for the call; the descriptor is new.
     unsafe {
         let fd = libc::open(name.as_ptr(), flags & !made | libc::O_CLOEXEC | libc::O_NOCTTY);
