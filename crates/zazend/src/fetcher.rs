@@ -213,6 +213,11 @@ fn copy_frame(
             Err(error) if error.kind() == ErrorKind::Conflict && store.entry(dataset, number)?.is_some() => {
                 return Ok(Outcome::Present);
             }
+            // Something of somebody else's lies in its place in the cache: that costs the copy, not the frame.
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                tracing::warn!("{}: not kept: {error}", describe());
+                return Ok(Outcome::NoRoom);
+            }
             Err(error) if error.kind() == ErrorKind::Stale => {}
             Err(error) => return Err(error.within(describe())),
             Ok(()) => return Ok(Outcome::Stored(length)),
