@@ -28,6 +28,8 @@ pub enum Outcome {
     Present,
     /// The cache has no room for it.
     NoRoom,
+    /// The cache cannot take it, for another reason: its disk's trouble, or something in the frame's place.
+    CacheFailed,
 }
 
 /// One for the daemon.
@@ -189,7 +191,8 @@ fn copy_frame(
             node.config.validate == Validate::Never
                 || meta.validator.is_none_or(|validator| validator == current)
         };
-        if let Some(entry) = store.entry(dataset, number)?
+        // A cache that cannot be asked has nothing.
+        if let Ok(Some(entry)) = store.entry(dataset, number)
             && (entry.origin == Origin::Native || origin == Origin::Alien)
             && is_current(&entry.meta)
         {
@@ -207,21 +210,33 @@ fn copy_frame(
             mode: stat.mode,
         };
         let copied = copy_bytes(store, opened, source, &meta, origin, &**file, offset);
-        match copied {
-            Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Outcome::NoRoom),
-            // Pushed here while it was being fetched.
-            Err(error) if error.kind() == ErrorKind::Conflict && store.entry(dataset, number)?.is_some() => {
-                return Ok(Outcome::Present);
-            }
-            Err(error) if error.kind() == ErrorKind::Stale => {}
-            Err(error) => return Err(error.within(describe())),
+        let error = match copied {
             Ok(()) => return Ok(Outcome::Stored(length)),
-        }
+            Err(Failure::Source(error)) if error.kind() == ErrorKind::Stale => continue,
+            Err(Failure::Source(error)) => return Err(error.within(describe())),
+            Err(Failure::Cache(error)) => error,
+        };
+        return match error.kind() {
+            ErrorKind::NoSpace => Ok(Outcome::NoRoom),
+            // Pushed here while it was being fetched.
+            ErrorKind::Conflict if matches!(store.entry(dataset, number), Ok(Some(_))) => Ok(Outcome::Present),
+            // Whatever is the matter with the cache, the source can be read.
+            _ => {
+                node.cache_failed(&error.within(describe()));
+                Ok(Outcome::CacheFailed)
+            }
+        };
     }
     Err(Error::new(
         ErrorKind::Stale,
         format!("{}: its source kept changing while it was copied; read it when it is written", describe()),
     ))
+}
+
+/// Whose fault it is that a frame was not copied.
+enum Failure {
+    Source(Error),
+    Cache(Error),
 }
 
 fn copy_bytes(
@@ -232,26 +247,31 @@ fn copy_bytes(
     origin: Origin,
     file: &dyn SourceFile,
     offset: u64,
-) -> Result<()> {
-    let mut put = store.put(&opened.at.dataset, source, meta, origin)?;
+) -> std::result::Result<(), Failure> {
+    let mut put = store.put(&opened.at.dataset, source, meta, origin).map_err(Failure::Cache)?;
     let mut buffer = vec![0; meta.length.clamp(1, CHUNK_BYTES) as usize];
     let mut done = 0;
     while done < meta.length {
         let wanted = (meta.length - done).min(buffer.len() as u64) as usize;
-        match file.read_at(&mut buffer[..wanted], offset + done)? {
-            0 => return Err(Error::new(ErrorKind::Stale, "the source became shorter")),
+        match file.read_at(&mut buffer[..wanted], offset + done).map_err(Failure::Source)? {
+            0 => {
+                let error = Error::new(ErrorKind::Stale, "the source became shorter");
+                return Err(Failure::Source(error));
+            }
             read => {
-                put.write(&buffer[..read])?;
+                put.write(&buffer[..read]).map_err(Failure::Cache)?;
                 done += read as u64;
             }
         }
     }
-    let path = opened.at.beneath.join(source.path.as_str())?;
-    let (same_file, same_name) = (file.stat_now()?, opened.backing().stat(&path)?);
-    if [same_file.validator, same_name.validator].iter().any(|now| Some(*now) != meta.validator) {
-        return Err(Error::new(ErrorKind::Stale, "the source changed"));
+    let now = || {
+        let path = opened.at.beneath.join(source.path.as_str())?;
+        Ok([file.stat_now()?.validator, opened.backing().stat(&path)?.validator])
+    };
+    if now().map_err(Failure::Source)?.iter().any(|now| Some(*now) != meta.validator) {
+        return Err(Failure::Source(Error::new(ErrorKind::Stale, "the source changed")));
     }
-    put.commit_computed().map(|_| ())
+    put.commit_computed().map_err(Failure::Cache).map(|_| ())
 }
 
 /// Reads a whole frame from its opened source, for want of room in the cache.

@@ -60,6 +60,11 @@ impl Work<'_> {
                     let what = "finds no room in the cache; raise --budget or evict a dataset";
                     name_failure(&mut found, number, &Error::new(ErrorKind::NoSpace, what));
                 }
+                Ok(Outcome::CacheFailed) => {
+                    let node = &self.node.config.name;
+                    let what = format!("the cache of {node} cannot take it; see the log of its daemon");
+                    name_failure(&mut found, number, &Error::new(ErrorKind::Io, what));
+                }
                 Err(error) => name_failure(&mut found, number, &error),
             }
         }
@@ -68,7 +73,8 @@ impl Work<'_> {
     fn bring(&self, number: u64) -> Result<Outcome> {
         let (node, opened) = (self.node, self.opened);
         let dataset = &opened.at.dataset;
-        let here = node.store.entry(dataset, number)?;
+        // What the cache cannot tell of, it does not have.
+        let here = node.store.entry(dataset, number).ok().flatten();
         if here.as_ref().is_some_and(|entry| entry.origin == Origin::Native || self.origin == Origin::Alien) {
             return Ok(Outcome::Present);
         }
