@@ -24,7 +24,7 @@ EDGES = {
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
     "zazen-call": "zazen-core zazen-wire",
-    "zazen-plugins": "zazen-core zazen-wire zazen-call | zazen-stubs",
+    "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call | zazen-stubs",
     "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call",
     "zazen-posix": " | | zazen-stubs",
     "zazen-preload": "zazen-core zazen-wire | | zazen-stubs",

@@ -6,8 +6,8 @@
  * of a directory or as absolute ones.
  *
  * A session is joined by as many connections as a process likes (one for each thread that is in a call). Its key
- * is 64 random bits that the client chooses; only callers of the same user can join, and who was root before. It ends, and all that it
- * held is released, when its last connection is gone, unless an exec was announced.
+ * is 64 random bits that the client chooses; only callers of the same identity can join: a host has a process for each. It
+ * ends, and all that it held is released, when its last connection is gone, unless an exec was announced.
  *
  * Functions return -1 with errno set, as the system calls do. `tag` names a call that may block, so that
  * px_cancel() can interrupt it. */
@@ -90,7 +90,7 @@ struct px_address {
     uint32_t reserved;
 };
 
-/* START-ZAZEN-SCANNER ID=16 INIT=px_init FINI=px_fini ATTACH=px_attach DETACH=px_detach */
+/* START-ZAZEN-SCANNER ID=16 INIT=px_init FINI=px_fini ATTACH=px_attach DETACH=px_detach IDENTITY=caller */
 
 int px_init(const struct zazen_host *host);
 void px_fini(void);
@@ -108,10 +108,12 @@ int px_fork(uint64_t *token /* out:ptr */);
 /* Announces that the process is about to replace itself (1), or that it did not come to it (0). */
 /* errno */
 int px_exec(int coming /* in:obj */);
-/* The process goes on as another user: whose files' rights count from now on. Only sessions that root began can. */
+/* A process that becomes another user goes on with that user's plug-in process, and takes what it has open along: here is
+ * the descriptor of a description, and there it is entered again under the number that it had. */
 /* errno */
-int px_identity(uint32_t uid /* in:obj */, uint32_t gid /* in:obj */,
-                const uint32_t *groups /* in:arr:size=+1:max=65536 */, uint32_t count /* in:obj */);
+int px_give(uint32_t id /* in:obj */, int *fd /* out:ptr:fd */);
+/* errno */
+int px_take(uint32_t id /* in:obj */, int fd /* in:obj:fd */);
 /* Interrupts a blocking call of this session: it fails with EINTR. */
 /* errno */
 int px_cancel(uint32_t tag /* in:obj */);

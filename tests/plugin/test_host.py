@@ -150,7 +150,10 @@ def alive(pid):
 
 def plugin(built, place="isolated", **settings):
     lines = [f'[[plugin]]\npath = "{built.object}"\nisolate = {str(place == "isolated").lower()}\n']
-    lines += [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
+    tables = {name: value for name, value in settings.items() if isinstance(value, dict)}
+    lines += [f"{name} = {json.dumps(value)}\n" for name, value in settings.items() if name not in tables]
+    for name, table in tables.items():
+        lines.append(f"[plugin.{name}]\n" + "".join(f"{key} = {json.dumps(table[key])}\n" for key in table))
     return "".join(lines)
 
 
@@ -468,12 +471,13 @@ def test_objects_that_cannot_be_served_stop_the_daemon(trial, tmp_path, place):
     run("cc", "-shared", "-fPIC", tmp_path / "empty.c", "-o", tmp_path / "empty.so")
     check("empty", "exports no zazen_plugin_v1", plugin(Adder(tmp_path / "empty.so"), place))
     refuses = {"TRIAL_INIT": "refuse"}
-    check("refuses", "its init refused (5)", plugin(trial, place), environment=refuses)
+    variable = {"environment": refuses} if place == "isolated" else {}
+    check("refuses", "its init refused (5)", plugin(trial, place, **variable), environment=refuses)
     twins = [plugin(trial, place), plugin(trial, place)]
     check("twins", "have the same ID 78", *twins)
     if place == "isolated":
         crashes = {"TRIAL_INIT": "crash"}
-        check("crashes", "ended while it was loaded or in its init", plugin(trial), environment=crashes)
+        check("crashes", "ended while it was loaded or in its init", plugin(trial, environment=crashes))
     check("typo", "unknown field `isolated`", f'[[plugin]]\npath = "{trial.object}"\nisolated = true\n')
 
 

@@ -47,7 +47,7 @@ class Daemon:
         self.library = Path(shutil.copy(programs / "libzazen_preload.so", self.folder))
         plugin = str(programs / "libzazen_posix.so") + ("" if isolated else ":in-process")
         words = [programs / "zazend", "--cache", self.folder / "cache", "--backing", self.folder / "backing"]
-        words += ["--socket", self.socket, "--plugin", plugin]
+        words += ["--socket", self.socket, "--plugin", plugin, "--export", self.folder]
         self.node = None
         if listen:
             subprocess.run([programs / "zazen", "key", "new", self.key], check=True, capture_output=True)
@@ -65,7 +65,7 @@ class Daemon:
             text = self.log.read_text()
             if self.socket.exists() and "listens to" in text:
                 if listen:
-                    self.node = text.split("listens to ")[1].split()[0]
+                    self.node = text.split("listens to ")[1].split()[0].rstrip(",")
                 return
             time.sleep(0.02)
         raise RuntimeError(f"zazend did not get ready:\n{self.log.read_text()}")

@@ -160,7 +160,7 @@ def test_bytes_of_every_size(request, which):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("which", ["daemon", "isolated"])
+@pytest.mark.parametrize("which", ["isolated"])
 def test_becoming_another_user(request, which):
     daemon = request.getfixturevalue(which)
     daemon.empty()

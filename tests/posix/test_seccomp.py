@@ -77,32 +77,32 @@ def test_between_prefix_and_rest(daemon, static, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user(daemon, static):
-    daemon.empty()
-    for folder in (daemon.far, daemon.direct):
+def test_another_user(isolated, static):
+    isolated.empty()
+    for folder in (isolated.far, isolated.direct):
         for name, mode in (("secret", 0o600), ("public", 0o644)):
             (folder / name).write_text(name)
             (folder / name).chmod(mode)
-    plain = subprocess.run([static, daemon.direct, "denied", "65534"], capture_output=True, text=True)
-    there = daemon.run(static, PREFIX, "denied", "65534", options=["--seccomp"])
+    plain = subprocess.run([static, isolated.direct, "denied", "65534"], capture_output=True, text=True)
+    there = isolated.run(static, PREFIX, "denied", "65534", options=["--seccomp"])
     assert plain.stdout.count("EACCES") == 3
     assert there.stdout == plain.stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_without_privilege(daemon, static):
+def test_without_privilege(isolated, static):
     """Started by a user who is not root, with a daemon that is."""
-    daemon.empty()
-    daemon.far.chmod(0o777)
-    zazen = Path(shutil.copy(daemon.programs / "zazen", daemon.folder))
+    isolated.empty()
+    isolated.far.chmod(0o777)
+    zazen = Path(shutil.copy(isolated.programs / "zazen", isolated.folder))
     try:
-        command = [str(zazen), *daemon.command("--seccomp")[1:], static, PREFIX, "raw"]
+        command = [str(zazen), *isolated.command("--seccomp")[1:], static, PREFIX, "raw"]
         user = {"user": 65534, "group": 65534, "extra_groups": []}
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/", **user)
     finally:
         zazen.unlink()
     assert done.returncode == 5 and 'syscall(SYS_write, fd, "raw", 3): 3' in done.stdout, done.stderr
-    assert (daemon.far / "raw").stat().st_uid == 65534
+    assert (isolated.far / "raw").stat().st_uid == 65534
 
 
 def test_a_killed_daemon_is_an_error_of_the_disk(programs, static):

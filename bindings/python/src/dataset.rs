@@ -200,13 +200,14 @@ impl PyDataset {
         Ok((partial, (path.to_path_buf(),)))
     }
 
-    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", or None if unknown.
+    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", or None if unknown.
     #[getter]
     fn layout(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with(py, |dataset| {
             Ok(dataset.layout().map(|layout| match layout {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
+                Layout::List(files) => format!("list of {} files", files.len()),
             }))
         })
     }

@@ -18,11 +18,19 @@
 //! offset = 276          # where the first one begins, in bytes
 //! frame_bytes = 65592   # bytes of each
 //! ```
+//!
+//! or a list, for files whose names number nothing: frame i is file i.
+//!
+//! ```toml
+//! files = ["cat.jpg", "dog.jpg"]
+//! ```
+//!
+//! A given pattern goes before the manifest. What the names tell, and when that is an error: [`zazen_core::survey`].
 
 use crate::Backing;
 use serde::Deserialize;
 use zazen_core::limits::MANIFEST_NAME;
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet};
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet, survey};
 
 /// The largest manifest, in bytes.
 pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;
@@ -36,8 +44,8 @@ pub struct DatasetDescription {
     pub extent: RunSet,
 }
 
-/// Describes the dataset in `directory` of `backing`: its manifest if it has one, else `pattern` if given, else
-/// what the file names tell. `NotFound` if there is no such directory.
+/// Describes the dataset in `directory` of `backing`: by `pattern` if given, else by its manifest if it has one, else
+/// by what the file names tell. `NotFound` if there is no such directory.
 pub fn describe(
     backing: &dyn Backing,
     directory: &RelPath,
@@ -54,7 +62,7 @@ pub fn describe(
         }
         None => {
             let names = backing.list_files(directory)?;
-            match NameTemplate::detect(frame_names(&names)) {
+            match choose(backing, directory, &names)? {
                 Some(template) => {
                     let numbers = names.iter().filter_map(|name| template.number(name));
                     let extent = numbers.map(FrameNo::get).collect();
@@ -77,7 +85,13 @@ pub fn layout(backing: &dyn Backing, directory: &RelPath, pattern: Option<&str>)
 
 /// The layout that the names in `directory` tell.
 pub fn layout_by_names(backing: &dyn Backing, directory: &RelPath) -> Result<Option<Layout>> {
-    Ok(NameTemplate::detect(frame_names(&backing.list_files(directory)?)).map(Layout::Files))
+    let names = backing.list_files(directory)?;
+    Ok(choose(backing, directory, &names)?.map(Layout::Files))
+}
+
+fn choose(backing: &dyn Backing, directory: &RelPath, names: &[String]) -> Result<Option<NameTemplate>> {
+    survey::choose(frame_names(names))
+        .map_err(|error| error.within(format!("directory {directory} of {}", backing.describe())))
 }
 
 /// Whether `name` is one that programs use for files that are not finished or not meant to be seen: hidden ones,
@@ -92,16 +106,22 @@ pub fn parse_manifest(text: &str, named: &str) -> Result<Layout> {
     let refuse = |why: String| Error::new(ErrorKind::Config, format!("dataset manifest {named}: {why}"));
     let manifest: Manifest =
         toml::from_str(text).map_err(|error| refuse(error.to_string().trim_end().to_owned()))?;
-    let layout = match (manifest.pattern, manifest.pieces) {
-        (Some(pattern), None) => {
+    let layout = match (manifest.pattern, manifest.pieces, manifest.files) {
+        (Some(pattern), None, None) => {
             Layout::Files(NameTemplate::parse(&pattern).map_err(|error| refuse(format!("pattern: {error}")))?)
         }
-        (None, Some(pieces)) => {
+        (None, None, Some(files)) => {
+            let files = files.iter().map(|file| RelPath::new(file)).collect::<Result<Vec<RelPath>>>();
+            Layout::List(files.map_err(|error| refuse(format!("files: {error}")))?)
+        }
+        (None, Some(pieces), None) => {
             let pieces = pieces.into_iter().map(ManifestPiece::check).collect::<Result<Vec<Piece>>>();
             Layout::Pieces(pieces.map_err(|error| refuse(error.to_string()))?)
         }
-        (Some(_), Some(_)) => return Err(refuse("has both `pattern` and [[pieces]]; keep one".into())),
-        (None, None) => return Err(refuse("has neither `pattern` nor [[pieces]]; give one".into())),
+        (None, None, None) => {
+            return Err(refuse("has none of `pattern`, `files` and [[pieces]]; give one".into()));
+        }
+        _ => return Err(refuse("has two of `pattern`, `files` and [[pieces]]; keep one".into())),
     };
     layout.validate().map_err(|error| refuse(error.to_string()))?;
     Ok(layout)
@@ -112,6 +132,7 @@ pub fn parse_manifest(text: &str, named: &str) -> Result<Layout> {
 struct Manifest {
     pattern: Option<String>,
     pieces: Option<Vec<ManifestPiece>>,
+    files: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -142,31 +163,51 @@ impl ManifestPiece {
     }
 }
 
-/// What the manifest or the pattern says; `None` if there is neither. `NotFound` if there is no such directory.
+/// What the pattern or the manifest says; `None` if there is neither. `NotFound` if there is no such directory.
+///
+/// A pattern goes first: who gives one has said which files are meant, and must not get others.
 pub fn told_layout(
     backing: &dyn Backing,
     directory: &RelPath,
     pattern: Option<&str>,
 ) -> Result<Option<Layout>> {
-    if let Some(text) = read_manifest(backing, directory)? {
-        let named = format!("{directory}/{MANIFEST_NAME} on {}", backing.describe());
-        return parse_manifest(&text, &named).map(Some);
+    if let Some(pattern) = pattern {
+        let layout = layout_of_pattern(pattern)?;
+        check_is_directory(backing, directory)?;
+        return Ok(Some(layout));
     }
-    pattern.map(|pattern| NameTemplate::parse(pattern).map(Layout::Files)).transpose()
+    let Some(text) = read_manifest(backing, directory)? else { return Ok(None) };
+    let named = format!("{directory}/{MANIFEST_NAME} on {}", backing.describe());
+    parse_manifest(&text, &named).map(Some)
+}
+
+/// The layout that a user's pattern means.
+pub fn layout_of_pattern(pattern: &str) -> Result<Layout> {
+    if pattern == "*" {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "pattern \"*\": numbers by a listing would change as files come and go; write them down once with \
+             `zazen number DIR`, which makes a zazen.toml that lists all files, and open the dataset without a pattern",
+        ));
+    }
+    NameTemplate::parse(pattern).map(Layout::Files)
+}
+
+fn check_is_directory(backing: &dyn Backing, directory: &RelPath) -> Result<()> {
+    match backing.stat(directory)?.is_dir {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorKind::NotFound,
+            format!("{directory} on {} is a file; a dataset is a directory", backing.describe()),
+        )),
+    }
 }
 
 fn read_manifest(backing: &dyn Backing, directory: &RelPath) -> Result<Option<String>> {
     let file = match backing.open(&directory.join(MANIFEST_NAME)?) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let stat = backing.stat(directory)?;
-            return match stat.is_dir {
-                true => Ok(None),
-                false => Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!("{directory} on {} is a file; a dataset is a directory", backing.describe()),
-                )),
-            };
+            return check_is_directory(backing, directory).map(|()| None);
         }
         Err(error) => return Err(error),
     };

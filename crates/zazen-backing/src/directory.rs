@@ -4,13 +4,14 @@
 //! on no other thread; what one view's calls meet (a hung mount, a vanished root) costs no other view a thread or
 //! a lock.
 
-use crate::tree::{Look, Tree, source_stat};
+use crate::look::{now_ns, source_stat};
+use crate::tree::{Look, Tree};
 use crate::watchdog::Watchdog;
 use crate::{Backing, Rights, SourceFile, SourceStat};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -226,8 +227,10 @@ impl SourceFile for DirectoryFile {
         self.watchdog.run(
             || format!("stat {}", self.name.display()),
             move || {
+                let now = now_ns();
                 let stat = rustix::fs::fstat(&*file);
-                stat.map(source_stat).map_err(|errno| Error::io(name.display().to_string(), errno.into()))
+                stat.map(|stat| source_stat(&stat, now))
+                    .map_err(|errno| Error::io(name.display().to_string(), errno.into()))
             },
         )
     }
@@ -243,12 +246,7 @@ fn parts_of(range: Range<usize>, parts: usize) -> Vec<Range<usize>> {
     range.clone().step_by(step).map(|start| start..range.end.min(start + step)).collect()
 }
 
-/// What a local path looks like, as a backing store would say it: for writers that record a source's validator.
-pub fn stat_local(path: &Path) -> Result<SourceStat> {
-    rustix::fs::stat(path)
-        .map(source_stat)
-        .map_err(|errno| Error::io(path.display().to_string(), errno.into()))
-}
+pub use crate::look::{stat_file, stat_local};
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@
 
 pub mod dataset;
 pub mod directory;
+mod look;
 pub mod served;
 mod tree;
 mod watchdog;
@@ -45,7 +46,7 @@ impl Rights {
 /// What a source file looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceStat {
-    /// Size and modification time.
+    /// Size, times and inode, and whether the source was too young to tell.
     pub validator: Validator,
     /// Owner.
     pub uid: u32,

@@ -6,6 +6,7 @@
 //! system that holds data, and opening it never waits for another process.
 
 use crate::directory::STATS_AT_ONCE;
+use crate::look::{now_ns, source_stat};
 use crate::{Rights, SourceStat};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_core::{Error, ErrorKind, RelPath, Result, Validator};
+use zazen_core::{Error, ErrorKind, RelPath, Result};
 
 /// Stats slower than this (a network's round trip) are worth asking for in parallel.
 const SLOW_STAT: Duration = Duration::from_micros(60);
@@ -228,7 +229,9 @@ impl Tree {
 
     pub(crate) fn stat(&self, path: &RelPath) -> Result<SourceStat> {
         let fd = self.open_beneath(path, OFlags::PATH)?;
-        rustix::fs::fstat(&fd).map(source_stat).map_err(|errno| self.path_error(path, errno))
+        let now = now_ns();
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.path_error(path, errno))?;
+        Ok(source_stat(&stat, now))
     }
 
     /// Looks at `paths` beneath `folder`: one walk from the root for each folder in a row, then one or two calls a name.
@@ -279,9 +282,10 @@ impl Tree {
         // Only the kernel's own walk may follow a link, so that it stays beneath the root.
         match how {
             Look::Stat => {
+                let now = now_ns();
                 match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
                     Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_symlink() => by_walk(),
-                    Ok(stat) => Ok(source_stat(stat)),
+                    Ok(stat) => Ok(source_stat(&stat, now)),
                     Err(errno) => Err(self.path_error(&whole()?, errno)),
                 }
             }
@@ -301,6 +305,7 @@ impl Tree {
 
     /// What the opened `path` looks like; an error if it is no file that frames can be in.
     fn regular(&self, path: &RelPath, fd: &OwnedFd) -> Result<SourceStat> {
+        let now = now_ns();
         let stat = rustix::fs::fstat(fd).map_err(|errno| self.path_error(path, errno))?;
         let refuse = |why: &str| {
             let full = self.root.join(path.as_str());
@@ -317,7 +322,7 @@ impl Tree {
             }
             self.good_device.store(stat.st_dev, Ordering::Relaxed);
         }
-        Ok(source_stat(stat))
+        Ok(source_stat(&stat, now))
     }
 
     fn is_kernels_own(&self, path: &RelPath, fd: &OwnedFd) -> Result<bool> {
@@ -401,15 +406,4 @@ fn open_without_links(root: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::
         return Err(Errno::LOOP);
     }
     Ok(fd)
-}
-
-pub(crate) fn source_stat(stat: rustix::fs::Stat) -> SourceStat {
-    let mtime_ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64);
-    SourceStat {
-        validator: Validator { size: stat.st_size as u64, mtime_ns },
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        mode: stat.st_mode & 0o7777,
-        is_dir: FileType::from_raw_mode(stat.st_mode).is_dir(),
-    }
 }

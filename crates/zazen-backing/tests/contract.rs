@@ -331,6 +331,7 @@ fn datasets_are_described_by_names_pattern_or_manifest() {
             let named = |layout: &Layout| match layout {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("{} pieces", pieces.len()),
+                Layout::List(files) => format!("{} files", files.len()),
             };
             assert_eq!(found.layout.as_ref().map(named).as_deref(), expected);
             assert_eq!(found.extent, numbers.iter().copied().collect::<RunSet>());
@@ -352,7 +353,10 @@ fn datasets_are_described_by_names_pattern_or_manifest() {
         check(Some("step{n}/data.vtu"), Some("step{n}/data.vtu"), &[3, 11]);
         check(Some("later/f{n}"), Some("later/f{n}"), &[]);
         std::fs::write(sim.join("zazen.toml"), "pattern = \"step{n}/data.vtu\"\n").unwrap();
-        check(Some("f{n:03}.x"), Some("step{n}/data.vtu"), &[3, 11]);
+        check(None, Some("step{n}/data.vtu"), &[3, 11]);
+        check(Some("f{n:03}.x"), Some("f{n:03}.x"), &[1, 2, 10]);
+        std::fs::write(sim.join("zazen.toml"), "files = [\"f010.x\", \"notes9.txt\"]\n").unwrap();
+        check(None, Some("2 files"), &[0, 1]);
         let pieces =
             "[[pieces]]\npath = \"t.dcd\"\nfirst = 5\ncount = 3\nstep = 2\noffset = 10\nframe_bytes = 4\n";
         std::fs::write(sim.join("zazen.toml"), pieces).unwrap();
@@ -362,9 +366,28 @@ fn datasets_are_described_by_names_pattern_or_manifest() {
         assert_eq!((source.path.as_str(), source.offset, source.length), ("t.dcd", 18, Some(4)));
 
         for missing in ["none", "sim/f001.x"] {
-            let refused = describe(&*backing, &path(missing), None).unwrap_err();
-            assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
+            for pattern in [None, Some("a{n}")] {
+                let refused = describe(&*backing, &path(missing), pattern).unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
+            }
         }
+        // What nobody can know is asked for.
+        std::fs::remove_file(sim.join("zazen.toml")).unwrap();
+        std::fs::write(sim.join("g001.x"), "x").unwrap();
+        std::fs::write(sim.join("g002.x"), "x").unwrap();
+        for refused in
+            [describe(&*backing, &path("sim"), None).err(), layout(&*backing, &path("sim"), None).err()]
+        {
+            let refused = refused.unwrap();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+            let said = refused.to_string();
+            assert!(
+                said.contains("f{n:03}.x (3 files), g{n:03}.x (2 files)") && said.contains("sim"),
+                "{said}"
+            );
+        }
+        let star = layout(&*backing, &path("sim"), Some("*")).unwrap_err();
+        assert!(star.to_string().contains("zazen number"), "{star}");
     }
 }
 
@@ -376,7 +399,10 @@ fn a_bad_manifest_says_what_is_wrong() {
         let said = refused.to_string();
         assert!(said.starts_with("dataset manifest sim/zazen.toml: ") && said.contains(expected), "{said}");
     };
-    check("", "neither `pattern` nor [[pieces]]");
+    check("", "none of `pattern`, `files` and [[pieces]]");
+    check("files = [\"a\", \"a\"]", "listed twice");
+    check("files = [\"../a\"]", "`..`");
+    check("files = [\"a\"]\npattern = \"a{n}\"", "keep one");
     check("pattern = \"a{n}\"\n[[pieces]]\npath=\"x\"\nfirst=0\ncount=1\nframe_bytes=1", "keep one");
     check("pattern = \"abc\"", "pattern");
     check("patern = \"a{n}\"", "unknown field `patern`");

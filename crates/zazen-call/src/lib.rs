@@ -44,6 +44,7 @@ pub use shared::{SharedBytes, SharedBytesMut};
 pub use shm::ShmLimits;
 #[doc(hidden)]
 pub use shm::die_at_fault_point;
+pub use unix::UnixListening;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

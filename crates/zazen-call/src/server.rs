@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::{Credentials, Error, ErrorKind, Result};
 
 /// How long an acceptor rests when the process is out of descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -45,6 +45,8 @@ struct Acceptors {
     files: Vec<SocketFile>,
 }
 
+type Admits = dyn Fn(&Credentials, u32) -> bool + Send + Sync;
+
 /// What all threads of a server know.
 pub(crate) struct Shared {
     pub(crate) services: BTreeMap<u16, Arc<dyn Service>>,
@@ -56,6 +58,8 @@ pub(crate) struct Shared {
     shm: ShmLimits,
     pub(crate) treasury: Arc<Treasury>,
     parking: OnceLock<Option<Arc<Parking>>>,
+    /// Who may connect over the unix socket; everybody if nothing is said.
+    admits: OnceLock<Box<Admits>>,
     /// This machine's name, for the handshake.
     pub(crate) host: String,
     /// Readable once acceptors are to end.
@@ -117,6 +121,7 @@ impl Server {
             treasury: Arc::new(Treasury::new(&shm)),
             shm,
             parking: OnceLock::new(),
+            admits: OnceLock::new(),
             limits,
             host: crate::handshake::printable_host(&host),
             stop: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok(),
@@ -130,6 +135,18 @@ impl Server {
         self.refuse_if_draining()?;
         let (listener, file) = unix::listen(path)?;
         self.acceptors().files.push(file);
+        self.accept_on(listener, Carrier::Unix)
+    }
+
+    /// Listens on a unix socket that this process was given, for callers whom `admits` knows by what the kernel says of
+    /// them: credentials and process. Others are refused before they cost a connection's place.
+    pub fn listen_given(
+        &self,
+        listener: OwnedFd,
+        admits: impl Fn(&Credentials, u32) -> bool + Send + Sync + 'static,
+    ) -> Result<()> {
+        self.refuse_if_draining()?;
+        self.shared.admits.get_or_init(|| Box::new(admits));
         self.accept_on(listener, Carrier::Unix)
     }
 
@@ -257,6 +274,12 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
         tcp::set_options(socket.as_fd());
     }
     let mut stream = Stream::new(socket, carrier == Carrier::Unix);
+    if let Some(admits) = shared.admits.get().filter(|_| carrier == Carrier::Unix)
+        && !unix::peer(stream.socket().as_fd()).is_ok_and(|(credentials, pid)| admits(&credentials, pid))
+    {
+        refuse(stream, &Error::new(ErrorKind::PermissionDenied, "this socket serves another user"));
+        return;
+    }
     let admitted = match carrier {
         Carrier::Tcp => {
             peer_host(stream.socket()).and_then(|host| shared.registry.admit_stranger(stream.socket(), host))

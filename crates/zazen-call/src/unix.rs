@@ -38,6 +38,32 @@ impl SocketFile {
     }
 }
 
+/// A listening unix socket that is made here and served by another process, which gets its descriptor.
+pub struct UnixListening {
+    socket: OwnedFd,
+    file: SocketFile,
+}
+
+impl UnixListening {
+    /// Listens at `path`, as [`crate::Server::listen_unix`] does. To those who connect the kernel says that this process
+    /// listens, whoever serves it.
+    pub fn new(path: &Path) -> Result<UnixListening> {
+        let (socket, file) = listen(path)?;
+        Ok(UnixListening { socket, file })
+    }
+
+    /// Unlinks the socket's file.
+    pub fn remove(&self) {
+        self.file.remove();
+    }
+}
+
+impl AsFd for UnixListening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// Listens at `path`; see [`crate::Server::listen_unix`].
 pub(crate) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile)> {
     let context = |errno: Errno| Error::io(format!("listen on unix socket {}", path.display()), errno.into());

@@ -81,19 +81,46 @@ impl Targets {
         Ok(vec![Node::local(socket.display().to_string(), socket)])
     }
 
-    /// Opens the dataset that the user spells `path` on every node that answers. Fails if none answers, or if one says
-    /// that there is no such dataset.
-    pub(crate) fn open(&self, path: &Path, want_extent: bool) -> Result<Answers<Opened>> {
+    /// Opens what every node that answers has in its cache of the directory that the user spells `path`: the series of
+    /// `pattern`, or each series there is; at least one for each node, which may be without frames. Fails if no node
+    /// answers, or if none has the series of `pattern`.
+    pub(crate) fn open_cached(&self, path: &Path, pattern: Option<&str>) -> Result<Answers<Opened>> {
         let path = dataset_path(path)?;
-        let opened =
-            self.each(|node, remote| remote.open(&path, None, want_extent).map(|info| (node.clone(), info)))?;
-        let open = |(remote, (node, info)): (Remote, (Node, DatasetInfo))| Opened {
-            name: node.name.clone(),
-            node,
-            remote,
-            info,
-        };
-        Ok(Answers { given: opened.given.into_iter().map(open).collect(), missed: opened.missed })
+        let mut without = None;
+        let answers = self.each(|node, remote| match remote.open_cached(&path, pattern) {
+            Err(error) if pattern.is_some() && error.kind() == ErrorKind::NotFound => {
+                without = Some(error);
+                Ok(None)
+            }
+            found => Ok(Some((node.clone(), found?))),
+        })?;
+        let mut missed = answers.missed;
+        let mut given = Vec::new();
+        for (remote, found) in answers.given {
+            let Some((node, info)) = found else { continue };
+            if info.series.len() < 2 || pattern.is_some() {
+                given.push(Opened::new(node, remote, info));
+                continue;
+            }
+            // A handle is of one series, and each gets a connection of its own.
+            for pattern in &info.series {
+                let opened = node.connect().and_then(|mut remote| {
+                    let info = remote.open_cached(&path, Some(pattern))?;
+                    Ok(Opened::new(node.clone(), remote, info))
+                });
+                match opened {
+                    Ok(opened) => given.push(opened),
+                    // Evicted meanwhile.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) if is_silence(&error) => missed.push(Missed::new(&node, error)),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        match without {
+            Some(error) if given.is_empty() => Err(error),
+            _ => Ok(Answers { given, missed }),
+        }
     }
 
     /// What `ask` gets from every node that answers. Fails if none answers, or if one refuses.
@@ -204,16 +231,40 @@ pub(crate) enum Done {
     Partly,
 }
 
-/// A dataset opened on one node.
+/// The flag that chooses one series of a directory.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Pattern {
+    /// Only the frames of this pattern, like frame-{n:07}.dcd, or `pieces` or `list` [default: all of the directory]
+    #[arg(long, value_name = "PATTERN")]
+    pattern: Option<String>,
+}
+
+impl Pattern {
+    /// As the user gave it.
+    pub(crate) fn get(&self) -> Option<&str> {
+        self.pattern.as_deref()
+    }
+}
+
+/// A series of a dataset opened on one node.
 pub(crate) struct Opened {
     /// The node's name.
     pub(crate) name: String,
+    /// The series, as a pattern; empty if the cache has none of the directory.
+    pub(crate) pattern: String,
     /// The node.
     pub(crate) node: Node,
     /// The connection.
     pub(crate) remote: Remote,
     /// What the node says of the dataset.
     pub(crate) info: DatasetInfo,
+}
+
+impl Opened {
+    fn new(node: Node, remote: Remote, info: DatasetInfo) -> Opened {
+        let pattern = info.dataset.series_parts().map(|(_, pattern)| pattern).unwrap_or_default();
+        Opened { name: node.name.clone(), pattern, node, remote, info }
+    }
 }
 
 /// Whether the node, not the request, is at fault.

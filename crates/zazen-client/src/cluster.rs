@@ -168,7 +168,16 @@ impl Remote {
     /// Opens the dataset at the absolute path `path`.
     pub fn open(&mut self, path: &Path, pattern: Option<&str>, want_extent: bool) -> Result<DatasetInfo> {
         let path = utf8(path)?.to_owned();
-        self.ask(frames_fn::OPEN, &OpenDataset { path, want_extent, pattern: pattern.map(str::to_owned) })
+        let pattern = pattern.map(str::to_owned);
+        self.ask(frames_fn::OPEN, &OpenDataset { path, want_extent, pattern, only_cached: false })
+    }
+
+    /// What the cache has of a directory: the series of `pattern`, or the only one there is; the answer lists all of
+    /// them. The backing store is not asked for a layout.
+    pub fn open_cached(&mut self, path: &Path, pattern: Option<&str>) -> Result<DatasetInfo> {
+        let path = utf8(path)?.to_owned();
+        let pattern = pattern.map(str::to_owned);
+        self.ask(frames_fn::OPEN, &OpenDataset { path, want_extent: false, pattern, only_cached: true })
     }
 
     /// What the node holds of begin ..= end at stride.

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use zazen_backing::{DirectoryBacking, dataset};
 use zazen_call::ClusterKey;
 use zazen_core::{
-    Credentials, Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Source, Validator, limits,
+    Credentials, Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Series, Source, Validator,
+    limits,
 };
 use zazen_env::fork::Mine;
 use zazen_push::{Action, Config, Counters, Event, OnSlow, Writer};
@@ -97,6 +98,7 @@ pub struct Pusher {
 struct Payload {
     dataset: String,
     source: Source,
+    series: Series,
     /// Without the checksum.
     meta: FrameMeta,
     bytes: Vec<u8>,
@@ -108,7 +110,8 @@ impl Payload {
     fn message(&self) -> Push {
         let mut meta = self.meta.clone();
         meta.checksum = *self.checksum.get_or_init(|| frame_checksum(&self.bytes));
-        Push { dataset: self.dataset.clone(), source: self.source.clone(), meta }
+        let (dataset, series) = (self.dataset.clone(), self.series.clone());
+        Push { dataset, source: self.source.clone(), meta, series }
     }
 }
 
@@ -315,6 +318,7 @@ impl Pusher {
             return Err(Error::new(ErrorKind::TooLarge, why));
         }
         let at = self.source(number, length, &source)?;
+        let series = self.series_of(number, &at)?;
         let validator = match source.validator {
             Some(validator) => Some(validator),
             None => self.look_at(&at, length),
@@ -322,7 +326,7 @@ impl Pusher {
         let (who, mode) = source.owner.unwrap_or_else(|| self.owner.clone());
         let meta = FrameMeta { number, length, checksum: 0, validator, uid: who.uid, gid: who.gid, mode };
         let dataset = utf8(&self.dataset)?.to_owned();
-        Ok(Payload { dataset, source: at, meta, bytes, checksum: OnceLock::new() })
+        Ok(Payload { dataset, source: at, series, meta, bytes, checksum: OnceLock::new() })
     }
 
     fn source(&self, number: FrameNo, length: u64, given: &FrameSource) -> Result<Source> {
@@ -350,6 +354,17 @@ impl Pusher {
             )),
             _ => Ok(source),
         }
+    }
+
+    /// The series that a reader will look for the frame in: that of the layout if the frame is in it, else what the
+    /// file's name tells.
+    fn series_of(&self, number: FrameNo, source: &Source) -> Result<Series> {
+        let is_part = source.offset != 0 || source.length.is_some();
+        let known = self.layout.as_ref().map(Series::of);
+        if let Some(series) = known.filter(|series| series.may_hold(source.path.as_str(), number, is_part)) {
+            return Ok(series);
+        }
+        if is_part { Ok(Series::Pieces) } else { Series::of_file(source.path.as_str(), number) }
     }
 
     /// What the source looks like now; `None` where it is not there, or is not yet what is pushed.
@@ -472,9 +487,7 @@ fn layout_of(dataset: &Path, pattern: Option<&str>) -> Result<Option<Layout>> {
         Ok(layout) => Ok(layout),
         // The simulation may make its directory later: names are then the pattern's or the caller's affair.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable) => match pattern {
-            Some(pattern) => {
-                zazen_core::NameTemplate::parse(pattern).map(|template| Some(Layout::Files(template)))
-            }
+            Some(pattern) => dataset::layout_of_pattern(pattern).map(Some),
             None => Ok(None),
         },
         Err(error) => Err(named(error)),

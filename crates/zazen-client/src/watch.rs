@@ -188,6 +188,7 @@ impl Watch {
         match &self.layout {
             Some(Layout::Files(template)) => template.to_string().contains('/'),
             Some(Layout::Pieces(pieces)) => pieces.iter().any(|piece| piece.path.as_str().contains('/')),
+            Some(Layout::List(files)) => files.iter().any(|file| file.as_str().contains('/')),
             None => false,
         }
     }
@@ -335,7 +336,7 @@ impl Watch {
             Err(error) => return Err(failed(error)),
         };
         let before = look_of(&file).map_err(failed)?;
-        if self.pushed.get(&part.number.get()) == Some(&before.0) {
+        if self.pushed.get(&part.number.get()).is_some_and(|pushed| pushed.looks_like(&before.0)) {
             return Ok(None);
         }
         if patient && is_fresh(&before.0) {
@@ -356,7 +357,7 @@ impl Watch {
         }
         let after = look_of(&file).map_err(failed)?;
         let whole = part.bytes.is_some() || bytes.len() as u64 == before.0.size;
-        if before.0 != after.0 || !whole {
+        if !before.0.looks_like(&after.0) || !whole {
             return Err(Trouble::Changing);
         }
         Ok(Some((bytes, after.0, after.1)))
@@ -405,16 +406,19 @@ fn frames_in(layout: Option<&Layout>, name: &str) -> Vec<Part> {
             });
             parts.collect()
         }
+        Some(Layout::List(files)) => {
+            let index = files.iter().position(|file| file.as_str() == name);
+            let number = index.and_then(|index| FrameNo::new(index as u64).ok());
+            number.map(|number| Part { number, offset: 0, bytes: None }).into_iter().collect()
+        }
     }
 }
 
 fn look_of(file: &File) -> std::io::Result<(Validator, (Credentials, u32))> {
-    use std::os::unix::fs::MetadataExt;
-    let found = file.metadata()?;
-    if !found.is_file() {
+    if !file.metadata()?.is_file() {
         return Err(std::io::Error::other("is not a plain file"));
     }
-    let mtime_ns = found.mtime().saturating_mul(1_000_000_000).saturating_add(found.mtime_nsec());
-    let owner = Credentials { uid: found.uid(), gid: found.gid(), groups: Vec::new() };
-    Ok((Validator { size: found.size(), mtime_ns }, (owner, found.mode() & 0o7777)))
+    let found = zazen_backing::directory::stat_file(file)?;
+    let owner = Credentials { uid: found.uid, gid: found.gid, groups: Vec::new() };
+    Ok((found.validator, (owner, found.mode)))
 }

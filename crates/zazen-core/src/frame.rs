@@ -42,12 +42,57 @@ pub enum Origin {
 }
 
 /// What a source looked like when it was copied; a differing one makes the copy stale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validator {
     /// Size of the source file in bytes (of the whole file, also where the frame is a piece of it).
     pub size: u64,
     /// Modification time of the source in nanoseconds since the epoch.
     pub mtime_ns: i64,
+    /// Time of the source's last change of any kind, in nanoseconds since the epoch; 0: not known. Programs can set
+    /// the modification time back, but not this one.
+    pub ctime_ns: i64,
+    /// The source's inode; 0: not known (a file system without lasting inode numbers).
+    pub inode: u64,
+    /// The source was younger than its file system's clock can tell when it was looked at: it may have changed since
+    /// without looking any different. Nothing agrees with such a copy.
+    pub unsettled: bool,
+}
+
+/// Two changes within this may leave the same time on a file system that keeps nanoseconds: the kernel stamps files
+/// with the time of its last tick.
+pub const TICK_NS: i64 = 20_000_000;
+/// The same where the file system keeps whole seconds, or pairs of them.
+pub const COARSE_TICK_NS: i64 = 2_000_000_000;
+
+impl Validator {
+    /// The validator of a source that has these times at `now_ns` of this machine's clock, read before the source was
+    /// looked at.
+    pub fn seen(size: u64, mtime_ns: i64, ctime_ns: i64, inode: u64, now_ns: i64) -> Validator {
+        let whole = |time: i64| time.rem_euclid(1_000_000_000) == 0;
+        let tick_ns = if whole(mtime_ns) && whole(ctime_ns) { COARSE_TICK_NS } else { TICK_NS };
+        let unsettled = mtime_ns.max(ctime_ns) > now_ns.saturating_sub(tick_ns);
+        Validator { size, mtime_ns, ctime_ns, inode, unsettled }
+    }
+
+    /// Whether a copy with this validator is a copy of the source that looks like `now`. What only one of them knows is
+    /// not compared.
+    pub fn agrees_with(&self, now: &Validator) -> bool {
+        let alike = |one: u64, other: u64| one == other || one == 0 || other == 0;
+        !self.unsettled
+            && (self.size, self.mtime_ns) == (now.size, now.mtime_ns)
+            && alike(self.ctime_ns as u64, now.ctime_ns as u64)
+            && alike(self.inode, now.inode)
+    }
+
+    /// As [`Validator::agrees_with`], for two looks at one source: that it is young matters to neither.
+    pub fn looks_like(&self, other: &Validator) -> bool {
+        Validator { unsettled: false, ..*self }.agrees_with(other)
+    }
+
+    /// Without the doubt: for a writer's word that the file is whole.
+    pub fn settled(self) -> Validator {
+        Validator { unsettled: false, ..self }
+    }
 }
 
 /// What a node knows of a frame that it holds, or is about to hold.
@@ -59,7 +104,8 @@ pub struct FrameMeta {
     pub length: u64,
     /// CRC-64/NVME of its bytes.
     pub checksum: u64,
-    /// What its source looked like; `None` if the writer gave none (then it never becomes stale).
+    /// What its source looked like; `None` if the writer gave none (then a node takes over what its source looks like
+    /// when the frame is first read).
     pub validator: Option<Validator>,
     /// Owner of the source.
     pub uid: u32,
@@ -67,4 +113,46 @@ pub struct FrameMeta {
     pub gid: u32,
     /// Permission bits of the source (0o7777).
     pub mode: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validators_compare_what_both_know() {
+        let good = Validator { size: 9, mtime_ns: 7, ctime_ns: 8, inode: 3, unsettled: false };
+        let check = |now: Validator, expected| {
+            assert_eq!(good.agrees_with(&now), expected, "{now:?}");
+            assert_eq!(now.agrees_with(&good), expected && !now.unsettled, "{now:?}");
+        };
+        check(good, true);
+        check(Validator { size: 8, ..good }, false);
+        check(Validator { mtime_ns: 6, ..good }, false);
+        check(Validator { ctime_ns: 9, ..good }, false);
+        check(Validator { inode: 4, ..good }, false);
+        check(Validator { ctime_ns: 0, inode: 0, ..good }, true);
+        // A source that is young now was not younger when it was copied.
+        check(Validator { unsettled: true, ..good }, true);
+        assert!(Validator { unsettled: true, ..good }.looks_like(&good));
+    }
+
+    #[test]
+    fn young_sources_are_not_settled() {
+        fn check(mtime_ns: i64, ctime_ns: i64, age_ns: i64, expected: bool) {
+            let seen = Validator::seen(1, mtime_ns, ctime_ns, 1, mtime_ns.max(ctime_ns) + age_ns);
+            assert_eq!(seen.unsettled, expected, "{mtime_ns} {ctime_ns} {age_ns}");
+        }
+        let second = 1_000_000_000;
+        check(5 * second + 1, 5 * second + 1, TICK_NS, false);
+        check(5 * second + 1, 5 * second + 1, TICK_NS - 1, true);
+        check(5 * second, 5 * second, TICK_NS, true);
+        check(5 * second, 5 * second, COARSE_TICK_NS, false);
+        check(5 * second, 5 * second, COARSE_TICK_NS - 1, true);
+        // Kept by `cp -p`, or set by hand: the other time tells how fine the clock is, and how young the file.
+        check(5 * second, 9 * second + 1, TICK_NS, false);
+        check(second, 9 * second + 1, TICK_NS - 1, true);
+        check(5 * second + 1, 5 * second + 1, -second, true);
+        assert!(!Validator::seen(1, i64::MIN, i64::MIN, 0, 0).unsettled);
+    }
 }

@@ -11,6 +11,8 @@ pub mod naming;
 pub mod path;
 pub mod request;
 pub mod runset;
+pub mod series;
+pub mod survey;
 
 pub use cred::Credentials;
 pub use error::{Error, ErrorKind, Result};
@@ -19,3 +21,4 @@ pub use naming::{Layout, NameTemplate, Piece, Source};
 pub use path::RelPath;
 pub use request::Request;
 pub use runset::{Run, RunSet};
+pub use series::Series;

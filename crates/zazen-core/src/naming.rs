@@ -5,7 +5,7 @@ use crate::frame::FrameNo;
 use crate::limits::{FRAME_BYTES_MAX, FRAME_NO_MAX};
 use crate::path::RelPath;
 use crate::runset::{Run, RunSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 mod pieces;
@@ -22,7 +22,7 @@ pub struct Source {
 }
 
 /// Digits that a template may ask for at most: those of the largest u64.
-const WIDTH_MAX: usize = 20;
+pub(crate) const WIDTH_MAX: usize = 20;
 
 /// A file-name template with one place for the number: `frame-{n:07}.dcd`, `step{n}/data.vtu`.
 ///
@@ -108,6 +108,45 @@ impl NameTemplate {
         RelPath::new(folder).ok()
     }
 
+    /// The same template without padding.
+    pub fn unpadded(&self) -> NameTemplate {
+        NameTemplate { width: 0, ..self.clone() }
+    }
+
+    /// Whether `name` spells `number` in this template's place, with any padding.
+    pub fn spells(&self, name: &str, number: FrameNo) -> bool {
+        let digits =
+            name.strip_prefix(self.prefix.as_str()).and_then(|rest| rest.strip_suffix(self.suffix.as_str()));
+        digits.is_some_and(|digits| spelled(digits) == Some(number))
+    }
+
+    /// The template of a file that a writer calls frame `number`: by the digits that [`NameTemplate::detect`] would take
+    /// if they spell the number, else by the only digits that do.
+    ///
+    /// Fails with `InvalidArgument` where no digits do, or several.
+    pub fn of_file(name: &str, number: FrameNo) -> Result<NameTemplate> {
+        let refuse = |why: &str| {
+            let context = format!(
+                "file {name} as frame {number}: {why}; give a pattern (like frame-{{n:07}}.dcd), or list the files in \
+                 zazen.toml"
+            );
+            Err(Error::new(ErrorKind::InvalidArgument, context))
+        };
+        let runs = digit_runs(name).filter(|(_, digits, _)| spelled(digits) == Some(number));
+        let mut runs: Vec<_> = runs.collect();
+        if let Some(last) = last_digits(name).filter(|(_, digits, _)| spelled(digits) == Some(number)) {
+            runs = vec![last];
+        }
+        match runs[..] {
+            [(prefix, digits, suffix)] => {
+                let width = if digits.starts_with('0') { digits.len() } else { 0 };
+                NameTemplate::new(prefix, width, suffix)
+            }
+            [] => refuse("its name does not hold that number"),
+            _ => refuse("its name holds that number more than once"),
+        }
+    }
+
     /// The name of frame `number`.
     pub fn name(&self, number: FrameNo) -> String {
         self.spell(number.get())
@@ -173,7 +212,7 @@ impl fmt::Display for NameTemplate {
 }
 
 /// How many names of one prefix and suffix have how many digits, with and without a leading zero.
-struct Widths {
+pub(crate) struct Widths {
     /// The place of the first of them among all names, sorted.
     met_at: usize,
     plain: [u64; WIDTH_MAX + 1],
@@ -181,18 +220,18 @@ struct Widths {
 }
 
 impl Widths {
-    fn new(met_at: usize) -> Widths {
+    pub(crate) fn new(met_at: usize) -> Widths {
         Widths { met_at, plain: [0; WIDTH_MAX + 1], padded: [0; WIDTH_MAX + 1] }
     }
 
-    fn count(&mut self, digits: &str) {
+    pub(crate) fn count(&mut self, digits: &str) {
         let padded = digits.len() > 1 && digits.starts_with('0');
         let counts = if padded { &mut self.padded } else { &mut self.plain };
         counts[digits.len()] += 1;
     }
 
     /// The width that most names agree with, and how many do; padding wins a tie.
-    fn best(&self) -> (usize, u64) {
+    pub(crate) fn best(&self) -> (usize, u64) {
         let plain: u64 = self.plain.iter().sum();
         let seen = (2..=WIDTH_MAX).filter(|width| self.padded[*width] > 0);
         let followers = |width: usize| self.padded[width] + self.plain[width..].iter().sum::<u64>();
@@ -201,8 +240,28 @@ impl Widths {
     }
 }
 
+/// The frame number that `digits` spell, with any padding that a template can ask for.
+fn spelled(digits: &str) -> Option<FrameNo> {
+    let fits = (1..=WIDTH_MAX).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !fits {
+        return None;
+    }
+    FrameNo::new(digits.parse().ok()?).ok()
+}
+
+/// Every run of digits in `name`: what stands before, in and behind it.
+fn digit_runs(name: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at + name[at..].find(|c: char| c.is_ascii_digit())?;
+        let end = name[start..].find(|c: char| !c.is_ascii_digit()).map_or(name.len(), |len| start + len);
+        at = end;
+        Some((&name[..start], &name[start..end], &name[end..]))
+    })
+}
+
 /// What stands before, in and behind the digits of `name` that may be a frame number.
-fn last_digits(name: &str) -> Option<(&str, &str, &str)> {
+pub(crate) fn last_digits(name: &str) -> Option<(&str, &str, &str)> {
     let component = name.rfind('/').map_or(0, |slash| slash + 1);
     let extension = name[component..]
         .rfind('.')
@@ -288,6 +347,8 @@ pub enum Layout {
     Files(NameTemplate),
     /// Frames inside trajectory files.
     Pieces(Vec<Piece>),
+    /// One file per frame, whatever its name: frame i is file i of the list.
+    List(Vec<RelPath>),
 }
 
 impl Layout {
@@ -308,15 +369,23 @@ impl Layout {
                     .find_map(|piece| piece.offset_of(number).map(|offset| (piece, offset)))?;
                 Some(Source { path: piece.path.clone(), offset, length: Some(piece.frame_bytes) })
             }
+            Layout::List(files) => {
+                let path = files.get(usize::try_from(number.get()).ok()?)?;
+                Some(Source { path: path.clone(), offset: 0, length: None })
+            }
         }
     }
 
-    /// For pieces, the set of all frame numbers; `None` for files, whose numbers only a listing tells.
-    /// Pieces that [`Layout::validate`] would refuse are left out.
+    /// For pieces and lists, the set of all frame numbers; `None` for files named alike, whose numbers only a listing
+    /// tells. Pieces that [`Layout::validate`] would refuse are left out.
     pub fn declared_extent(&self) -> Option<RunSet> {
         match self {
             Layout::Files(_) => None,
             Layout::Pieces(pieces) => Some(pieces::extent(pieces)),
+            Layout::List(files) => Some(match files.len() as u64 {
+                0 => RunSet::new(),
+                count => RunSet::range(0, count - 1),
+            }),
         }
     }
 
@@ -324,26 +393,54 @@ impl Layout {
     pub fn template(&self) -> Option<&NameTemplate> {
         match self {
             Layout::Files(template) => Some(template),
-            Layout::Pieces(_) => None,
+            Layout::Pieces(_) | Layout::List(_) => None,
         }
     }
 
     /// The pieces of a layout with frames inside trajectory files.
     pub fn pieces(&self) -> Option<&[Piece]> {
         match self {
-            Layout::Files(_) => None,
+            Layout::Files(_) | Layout::List(_) => None,
             Layout::Pieces(pieces) => Some(pieces),
         }
     }
 
-    /// Checks that no frame number is given twice and that all bounds hold. Takes time and room in proportion to the
-    /// number of pieces, within bounds; what would take more is `TooLarge`.
+    /// Whether `source` is what this layout says of frame `number`.
+    pub fn gives(&self, number: FrameNo, source: &Source) -> bool {
+        match self {
+            Layout::Files(template) => {
+                let whole = source.offset == 0 && source.length.is_none();
+                whole && template.number(source.path.as_str()) == Some(number)
+            }
+            Layout::Pieces(_) | Layout::List(_) => self.source(number).as_ref() == Some(source),
+        }
+    }
+
+    /// Checks that no frame number or listed file is given twice and that all bounds hold. Takes time and room in
+    /// proportion to the number of pieces or files, within bounds; what would take more is `TooLarge`.
     pub fn validate(&self) -> Result<()> {
         match self {
             Layout::Files(_) => Ok(()),
             Layout::Pieces(pieces) => pieces::validate(pieces),
+            Layout::List(files) => check_list(files),
         }
     }
+}
+
+fn check_list(files: &[RelPath]) -> Result<()> {
+    let mut seen = HashSet::with_capacity(files.len());
+    for (number, file) in files.iter().enumerate() {
+        let refuse = |why: &str| {
+            Err(Error::new(ErrorKind::InvalidArgument, format!("file {number} of the list, {file}: {why}")))
+        };
+        if file.is_root() {
+            return refuse("names no file; give the file's path in the dataset");
+        }
+        if !seen.insert(file) {
+            return refuse("is listed twice; a file is one frame");
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -470,12 +567,28 @@ mod tests {
         for (number, path, offset) in [(0, "a", 100), (99, "a", 1090), (100, "b", 100), (103, "c", 110)] {
             let source = layout.source(frame(number)).unwrap();
             assert_eq!((source.path.as_str(), source.offset, source.length), (path, offset, Some(10)));
+            assert!(layout.gives(frame(number), &source) && !layout.gives(frame(number ^ 1), &source));
         }
         assert_eq!(layout.source(frame(200)), None);
         let files = Layout::Files(template("s/{n:03}"));
         let source = files.source(frame(5)).unwrap();
         assert_eq!((source.path.as_str(), source.offset, source.length), ("s/005", 0, None));
+        assert!(files.gives(frame(5), &source) && !files.gives(frame(6), &source));
+        assert!(!files.gives(frame(5), &Source { offset: 1, ..source.clone() }));
         assert!(files.declared_extent().is_none() && files.validate().is_ok());
+    }
+
+    #[test]
+    fn a_list_numbers_its_files() {
+        let list =
+            |names: &[&str]| Layout::List(names.iter().map(|name| RelPath::new(name).unwrap()).collect());
+        let layout = list(&["cat.jpg", "sub/dog 7.jpg"]);
+        layout.validate().unwrap();
+        assert_eq!(layout.declared_extent().unwrap(), RunSet::range(0, 1));
+        assert_eq!(layout.source(frame(1)).unwrap().path.as_str(), "sub/dog 7.jpg");
+        assert_eq!((layout.source(frame(2)), layout.source(frame(1)).unwrap().length), (None, None));
+        assert!(list(&[]).declared_extent().unwrap().is_empty());
+        assert!(list(&["a", "b", "a"]).validate().is_err() && list(&["a", ""]).validate().is_err());
     }
 
     #[test]

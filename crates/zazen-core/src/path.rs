@@ -3,10 +3,12 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{NAME_BYTES_MAX, OWN_DIR, PATH_BYTES_MAX};
+use crate::series::SERIES_MARK;
 use std::fmt;
 
 /// A relative path in normal form: components joined by single slashes, no `.`, `..`, NUL or empty
-/// component, none called `.zazen`. The empty path is the root itself.
+/// component, none called `.zazen`; none that begins with `.zazen@` but the last one of a series' path
+/// ([`RelPath::series`]). The empty path is the root itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelPath(String);
 
@@ -39,6 +41,12 @@ impl RelPath {
                 OWN_DIR => {
                     return refuse(ErrorKind::InvalidArgument, "`.zazen` is reserved for Zazen's own files");
                 }
+                _ if part.starts_with(SERIES_MARK) => {
+                    return refuse(
+                        ErrorKind::InvalidArgument,
+                        "`.zazen@…` is reserved for Zazen's own files",
+                    );
+                }
                 _ if part.len() > NAME_BYTES_MAX => {
                     return refuse(ErrorKind::TooLarge, "has a component longer than 255 bytes");
                 }
@@ -62,9 +70,23 @@ impl RelPath {
         self.0.is_empty()
     }
 
+    /// `text`, which is known to be in normal form.
+    pub(crate) fn normal(text: String) -> RelPath {
+        RelPath(text)
+    }
+
     /// `self/child`; fails like [`RelPath::new`].
     pub fn join(&self, child: &str) -> Result<RelPath> {
-        RelPath::new(format!("{}/{child}", self.0).trim_start_matches('/'))
+        let child = RelPath::new(child.trim_start_matches('/'))?;
+        if self.is_root() || child.is_root() {
+            return Ok(if self.is_root() { child } else { self.clone() });
+        }
+        let joined = format!("{}/{child}", self.0);
+        if joined.len() > PATH_BYTES_MAX {
+            let shown: String = joined.chars().take(120).collect();
+            return Err(Error::new(ErrorKind::TooLarge, format!("path {shown:?}: longer than 4096 bytes")));
+        }
+        Ok(RelPath(joined))
     }
 
     /// The folder that holds this path, and the last component; `None` for the root.
@@ -105,6 +127,9 @@ mod tests {
         check("/a", None);
         check("a\0b", None);
         check("a/.zazen/b", None);
+        check("a/.zazen@f{n}/b", None);
+        check(".zazen@f{n}", None);
+        check(".zazenx", Some(".zazenx"));
         check(&"x".repeat(256), None);
         check(&"x/".repeat(3000), None);
     }
@@ -116,6 +141,8 @@ mod tests {
         assert_eq!((folder.as_str(), name), ("a/b", "c"));
         assert_eq!(folder.join(name).unwrap(), path);
         assert_eq!(RelPath::default().join("x").unwrap().as_str(), "x");
+        assert_eq!(path.join("").unwrap(), path);
+        assert!(path.join("../x").is_err() && path.join(&"x/".repeat(2046)).is_err());
         assert!(RelPath::default().split().is_none());
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
 
+const EIO: i32 = 5;
 /// Changes are not tried for so long after one that failed.
 const HOLD_OFF: Duration = Duration::from_secs(5);
 /// A disk counts as well again when what failed succeeds and nothing failed for so long.
@@ -36,8 +37,14 @@ struct Side {
 struct Trouble {
     since: Instant,
     last: Instant,
-    kind: ErrorKind,
-    cause: String,
+    what: String,
+    errno: i32,
+}
+
+impl Trouble {
+    fn cause(&self) -> std::io::Error {
+        std::io::Error::from_raw_os_error(self.errno)
+    }
 }
 
 /// The health of a disk at one moment.
@@ -77,7 +84,9 @@ impl DiskHealth {
     /// The health now.
     pub fn report(&self) -> DiskReport {
         let state = self.state();
-        let told = |side: &Side| side.trouble.as_ref().map(|it| (it.cause.clone(), it.since.elapsed()));
+        let told = |side: &Side| {
+            side.trouble.as_ref().map(|it| (format!("{}: {}", it.what, it.cause()), it.since.elapsed()))
+        };
         DiskReport {
             failures: (state.reads.failures, state.changes.failures),
             reads: told(&state.reads),
@@ -100,16 +109,16 @@ impl DiskHealth {
         };
         side.failures += 1;
         let now = Instant::now();
-        let (kind, cause) = (error.kind(), error.to_string());
+        let (what, errno) = (error.context().to_owned(), errno_of(error).unwrap_or(EIO));
         match &mut side.trouble {
-            Some(trouble) => (trouble.last, trouble.kind, trouble.cause) = (now, kind, cause),
+            Some(trouble) => (trouble.last, trouble.what, trouble.errno) = (now, what, errno),
             none => {
                 tracing::error!(
-                    "cache disk {} cannot be {verb}: {cause}; what fails is read from the backing store. Look at the \
+                    "cache disk {} cannot be {verb}: {error}; what fails is read from the backing store. Look at the \
                      disk and the kernel's log",
                     self.root.display()
                 );
-                *none = Some(Trouble { since: now, last: now, kind, cause });
+                *none = Some(Trouble { since: now, last: now, what, errno });
             }
         }
         result
@@ -119,21 +128,23 @@ impl DiskHealth {
     fn admit_change(&self) -> Result<()> {
         match &self.state().changes.trouble {
             Some(trouble) if trouble.last.elapsed() < HOLD_OFF => {
-                let cause = format!("the cache disk is left alone for a while after: {}", trouble.cause);
-                Err(Error::new(trouble.kind, cause))
+                let what = format!("the cache disk is left alone for a while after: {}", trouble.what);
+                Err(Error::io(what, trouble.cause()))
             }
             _ => Ok(()),
         }
     }
 }
 
+fn errno_of(error: &Error) -> Option<i32> {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.and_then(std::io::Error::raw_os_error)
+}
+
 /// Whether `error` is the device's or its file system's trouble.
 pub fn is_trouble(error: &Error) -> bool {
     use rustix::io::Errno;
-    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    let Some(errno) = cause.and_then(std::io::Error::raw_os_error) else {
-        return error.kind() == ErrorKind::Io;
-    };
+    let Some(errno) = errno_of(error) else { return error.kind() == ErrorKind::Io };
     let harmless = [
         Errno::NOENT,
         Errno::NOTDIR,
@@ -210,7 +221,8 @@ impl<D: Disk> Disk for WatchedDisk<D> {
     fn open(&self, path: &DiskPath, write: bool) -> Result<Self::File> {
         let opened = self.inner.open(path, write);
         // A mount that may not be written to refuses to open for writing; any other trouble is that of reading.
-        let refused = write && opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+        let refused =
+            write && opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
         self.file(if refused { self.change(opened) } else { self.read(opened) })
     }
     fn open_append(&self, path: &DiskPath) -> Result<Self::File> {

@@ -4,6 +4,7 @@
 //! are only ever added at the end, and `struct_size` says how many the other side knows.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::size_of;
 
 /// The version of the plug-in interface.
 pub(crate) const ABI: u32 = 1;
@@ -59,6 +60,7 @@ pub(crate) struct Host {
         unsafe extern "C" fn(*const c_void, Option<Completion>, *mut c_void) -> c_int,
     pub(crate) groups: unsafe extern "C" fn(*mut u32, u32) -> c_int,
     pub(crate) cancelled: unsafe extern "C" fn() -> c_int,
+    pub(crate) exported: unsafe extern "C" fn(u32) -> *const c_char,
 }
 
 /// What a dispatcher asks of its host during a call.
@@ -126,10 +128,34 @@ pub(crate) struct Plugin {
     pub(crate) client_detach: Option<unsafe extern "C" fn(*const Caller, i32)>,
 }
 
+/// The plug-in acts with its caller's identity.
+const PLUGIN_ACTS_AS_CALLER: u32 = 1;
+
+/// What tables have behind [`Plugin`] since the second release.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PluginTail {
+    flags: u32,
+    reserved: u32,
+}
+
+/// Whether the plug-in asks to be run with its caller's identity; older tables can't.
+///
+/// # Safety
+///
+/// `plugin` points to an entry table of `struct_size` bytes.
+pub(crate) unsafe fn acts_as_caller(plugin: *const Plugin) -> bool {
+    // SAFETY: `struct_size` is in every version of the table; the tail is read only where it is there.
+    unsafe {
+        ((*plugin).struct_size as usize) >= size_of::<Plugin>() + size_of::<PluginTail>()
+            && (*plugin.add(1).cast::<PluginTail>()).flags & PLUGIN_ACTS_AS_CALLER != 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::mem::{offset_of, size_of};
+    use std::mem::offset_of;
 
     /// The compiler of C says the same of `zazen_plugin.h`.
     #[test]
@@ -141,15 +167,15 @@ mod tests {
                 offset_of!(Caller, rank),
                 offset_of!(Caller, host)
             ),
-            format!("host {} {}", size_of::<Host>(), offset_of!(Host, cancelled)),
+            format!("host {} {}", size_of::<Host>(), offset_of!(Host, exported)),
             format!("ops {} {}", size_of::<CallOps>(), offset_of!(CallOps, handle_remove)),
             format!("call {} {} {}", size_of::<Call>(), offset_of!(Call, fds), offset_of!(Call, host_data)),
             format!("function {} {}", size_of::<Function>(), offset_of!(Function, allocate)),
             format!(
                 "plugin {} {} {}",
-                size_of::<Plugin>(),
+                size_of::<Plugin>() + size_of::<PluginTail>(),
                 offset_of!(Plugin, init),
-                offset_of!(Plugin, client_detach)
+                size_of::<Plugin>() + offset_of!(PluginTail, flags)
             ),
         ];
         let program = r#"
@@ -158,11 +184,11 @@ mod tests {
             #define AT(type, field) offsetof(struct type, field)
             int main(void) {
                 printf("caller %zu %zu %zu\n", sizeof(struct zazen_caller), AT(zazen_caller, rank), AT(zazen_caller, host));
-                printf("host %zu %zu\n", sizeof(struct zazen_host), AT(zazen_host, cancelled));
+                printf("host %zu %zu\n", sizeof(struct zazen_host), AT(zazen_host, exported));
                 printf("ops %zu %zu\n", sizeof(struct zazen_call_ops), AT(zazen_call_ops, handle_remove));
                 printf("call %zu %zu %zu\n", sizeof(struct zazen_call), AT(zazen_call, fds), AT(zazen_call, host_data));
                 printf("function %zu %zu\n", sizeof(struct zazen_function), AT(zazen_function, allocate));
-                printf("plugin %zu %zu %zu\n", sizeof(struct zazen_plugin), AT(zazen_plugin, init), AT(zazen_plugin, client_detach));
+                printf("plugin %zu %zu %zu\n", sizeof(struct zazen_plugin), AT(zazen_plugin, init), AT(zazen_plugin, flags));
                 return 0;
             }"#;
         let folder = tempfile::tempdir().unwrap();

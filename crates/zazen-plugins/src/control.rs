@@ -4,12 +4,18 @@
 //! Invariant: whatever a plug-in sends in the worker's place, the daemon waits no longer than [`REST_WAIT`] for the
 //! rest of it, and takes no more than [`MESSAGE_BYTES_MAX`].
 
+use crate::identity::Identity;
 use crate::object::Description;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,6 +25,9 @@ use zazen_core::{Error, ErrorKind, Result};
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// A packet must fit into the sockets' buffers: longer messages come in several.
 const PACKET_BYTES_MAX: usize = 32 << 10;
+
+/// Room for the descriptors of a start: the object's and the socket's.
+const FDS_SPACE: usize = rustix::cmsg_space!(ScmRights(2));
 
 /// How long the rest of a message may take.
 const REST_WAIT: Duration = Duration::from_secs(2);
@@ -39,9 +48,14 @@ pub(crate) enum ToWorker {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Start {
     pub(crate) path: PathBuf,
-    /// Where to listen; `None`: only check the object.
-    pub(crate) socket: Option<PathBuf>,
+    /// Listen at the socket that came along, and serve; else only check the object.
+    pub(crate) serve: bool,
+    /// Become this caller before the object is loaded, and serve nobody else.
+    pub(crate) identity: Option<Identity>,
+    /// What callers may reach by a plug-in that acts as they.
+    pub(crate) exports: Vec<PathBuf>,
     pub(crate) daemon_pid: u32,
+    pub(crate) daemon_uid: u32,
     pub(crate) generation: u64,
     pub(crate) process_count: i32,
     pub(crate) segment_bytes_max: u64,
@@ -60,7 +74,7 @@ pub(crate) enum FromWorker {
     /// It can't; it ends.
     Refused { why: String },
     /// A sign of life.
-    Alive,
+    Alive { clients: u64 },
     /// A call did not end: it ends itself.
     Hung { why: String },
 }
@@ -93,6 +107,32 @@ pub(crate) fn send(socket: BorrowedFd<'_>, message: &impl Serialize) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Sends one packet that has descriptors with it and must be followed by a message.
+pub(crate) fn send_fds(socket: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); FDS_SPACE];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)
+        .map(|_| ())
+        .map_err(|errno| lost("send descriptors", errno))
+}
+
+/// Receives what [`send_fds`] sent.
+pub(crate) fn receive_fds(socket: BorrowedFd<'_>) -> Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); FDS_SPACE];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        .map_err(|errno| lost("receive descriptors", errno))?;
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            fds.extend(more);
+        }
+    }
+    Ok(fds)
 }
 
 /// Whether one of them has something to read, or is closed, within that time.
@@ -186,16 +226,17 @@ mod tests {
             name: "many".into(),
             schema_hash: u64::MAX,
             layout_hash: 1,
+            acts_as_caller: true,
             functions: (0..5000).map(function).collect(),
         };
         let sent = description.clone();
         let sender = std::thread::spawn(move || {
             send(theirs.as_fd(), &FromWorker::Ready(sent)).unwrap();
-            send(theirs.as_fd(), &FromWorker::Alive).unwrap();
+            send(theirs.as_fd(), &FromWorker::Alive { clients: 3 }).unwrap();
         });
         let Some(FromWorker::Ready(got)) = receive(ours.as_fd()).unwrap() else { panic!("not ready") };
         assert_eq!(got, description);
-        assert!(matches!(receive(ours.as_fd()).unwrap(), Some(FromWorker::Alive)));
+        assert!(matches!(receive(ours.as_fd()).unwrap(), Some(FromWorker::Alive { clients: 3 })));
         sender.join().unwrap();
         assert!(receive::<FromWorker>(ours.as_fd()).unwrap().is_none());
     }

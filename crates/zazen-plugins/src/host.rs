@@ -5,10 +5,13 @@
 use crate::abi::{self, Caller, Completion, Host};
 use crate::running;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::size_of;
-use std::ptr::null_mut;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
+use zazen_core::{Error, ErrorKind, Result};
 
 /// Buffers begin at a page, as direct input and output want.
 const BUFFER_ALIGN: usize = 4096;
@@ -19,6 +22,26 @@ static SOLE: OnceLock<String> = OnceLock::new();
 /// Names this process's only plug-in.
 pub(crate) fn name_sole_plugin(name: &str) {
     SOLE.get_or_init(|| name.to_owned());
+}
+
+/// Each export as C has it. One list for all plug-ins of a process: they have the same operator.
+static EXPORTED: OnceLock<Vec<CString>> = OnceLock::new();
+
+/// Names the folders that callers may reach; the first time counts.
+pub(crate) fn export(folders: &[PathBuf]) -> Result<()> {
+    let text = |folder: &PathBuf| {
+        CString::new(folder.as_os_str().as_bytes()).map_err(|_| {
+            Error::new(ErrorKind::Config, format!("export {}: a path has no NUL", folder.display()))
+        })
+    };
+    let texts = folders.iter().map(text).collect::<Result<Vec<CString>>>()?;
+    EXPORTED.get_or_init(|| texts);
+    Ok(())
+}
+
+unsafe extern "C" fn host_exported(index: u32) -> *const c_char {
+    let folders = EXPORTED.get().map_or(&[][..], Vec::as_slice);
+    folders.get(index as usize).map_or(null(), |folder| folder.as_ptr())
 }
 
 /// The table for a plug-in that may expect `process_count` clients (-1: unknown).
@@ -35,6 +58,7 @@ pub(crate) fn table(process_count: i32) -> Host {
         register_userbuf: host_register_userbuf,
         groups: host_groups,
         cancelled: host_cancelled,
+        exported: host_exported,
     }
 }
 

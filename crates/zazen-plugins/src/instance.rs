@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,12 +38,14 @@ pub struct InstanceOptions {
     pub segment_bytes_max: u64,
     /// Counts the starts of the plug-in.
     pub generation: u64,
+    /// Folders that callers may reach by a plug-in that acts as they, as absolute paths.
+    pub exports: Vec<PathBuf>,
 }
 
 impl Default for InstanceOptions {
-    /// Any number of clients, 16 GiB, the first start.
+    /// Any number of clients, 16 GiB, the first start, nothing exported.
     fn default() -> InstanceOptions {
-        InstanceOptions { process_count: -1, segment_bytes_max: 16 << 30, generation: 1 }
+        InstanceOptions { process_count: -1, segment_bytes_max: 16 << 30, generation: 1, exports: Vec::new() }
     }
 }
 
@@ -103,8 +106,21 @@ fn has_ended(pid: u32) -> bool {
 impl Instance {
     /// Loads the object and runs its init. Fails with `Config`, naming what is wrong.
     pub fn start(path: &Path, options: InstanceOptions) -> Result<Instance> {
+        Instance::start_opened(path, None, options, || Ok(()))
+    }
+
+    /// The same with the object's file as it was opened before, `path` being its name in messages; `before_init` runs
+    /// once it is loaded.
+    pub(crate) fn start_opened(
+        path: &Path,
+        opened: Option<&OwnedFd>,
+        options: InstanceOptions,
+        before_init: impl FnOnce() -> Result<()>,
+    ) -> Result<Instance> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        let object = Object::load(path)?;
+        let object = Object::load(path, opened)?;
+        host::export(&options.exports)?;
+        before_init()?;
         // For ever: the plug-in has a pointer to it.
         let host: &'static abi::Host = Box::leak(Box::new(host::table(options.process_count)));
         if let Some(init) = object.plugin().init {
@@ -132,7 +148,7 @@ impl Instance {
 
     /// Loads the object and checks it, without running its init.
     pub fn check(path: &Path) -> Result<Description> {
-        Object::load(path).map(|object| object.description.clone())
+        Object::load(path, None).map(|object| object.description.clone())
     }
 
     /// What the plug-in is.

@@ -8,7 +8,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, c_char};
 use std::mem::{align_of, offset_of, size_of};
-use std::path::Path;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// Functions of one plug-in, at most.
@@ -27,6 +28,8 @@ pub struct Description {
     pub schema_hash: u64,
     /// The same with the structs' sizes and alignments.
     pub layout_hash: u64,
+    /// It acts with its caller's identity: a process of its own for each.
+    pub acts_as_caller: bool,
     /// Its functions, in the header's order.
     pub functions: Vec<FunctionDescription>,
 }
@@ -59,14 +62,18 @@ fn refuse(path: &Path, why: impl std::fmt::Display) -> Error {
 }
 
 impl Object {
-    /// Loads the object at `path` and checks its entry table. Fails with `Config`, naming what is wrong.
-    pub(crate) fn load(path: &Path) -> Result<Object> {
-        if !path.is_file() {
+    /// Loads the object at `path`, or what `opened` has of it, and checks its entry table. Fails with `Config`,
+    /// naming what is wrong.
+    pub(crate) fn load(path: &Path, opened: Option<&OwnedFd>) -> Result<Object> {
+        // A process that has become a caller may not be allowed to search the folders above.
+        let by_number = opened.map(|fd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())));
+        let place = by_number.as_deref().unwrap_or(path);
+        if !place.is_file() {
             return Err(refuse(path, "there is no such file; build it, or mend the path in the settings"));
         }
         // SAFETY: loading runs the object's constructors: whoever names a plug-in in the daemon's settings
         // trusts it with the daemon (in-process) or with a worker process.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        let library = unsafe { Library::open(Some(place), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| {
             // The error's own words are "dlopen failed"; what the loader said is its cause.
             let why =
@@ -125,6 +132,8 @@ fn check(plugin: *const abi::Plugin) -> std::result::Result<Description, String>
             size_of::<abi::Plugin>()
         ));
     }
+    // SAFETY: a table of `bytes` bytes, by the interface's definition.
+    let acts_as_caller = unsafe { abi::acts_as_caller(plugin) };
     // SAFETY: it is as large as this build knows it.
     let plugin = unsafe { &*plugin };
     let id = u16::try_from(plugin.id).ok().filter(|id| *id > 0);
@@ -155,8 +164,14 @@ fn check(plugin: *const abi::Plugin) -> std::result::Result<Description, String>
             flags: function.flags,
         });
     }
-    let description =
-        Description { id, name, schema_hash: plugin.schema_hash, layout_hash: plugin.layout_hash, functions };
+    let description = Description {
+        id,
+        name,
+        schema_hash: plugin.schema_hash,
+        layout_hash: plugin.layout_hash,
+        acts_as_caller,
+        functions,
+    };
     compare_with_schema(&description, plugin.schema)?;
     Ok(description)
 }

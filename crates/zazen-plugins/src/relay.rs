@@ -3,7 +3,7 @@
 //! Each caller has connections of its own to the process, one for each call in progress, so that it is one client
 //! there as well. The data are copied once on their way.
 
-use crate::supervisor::Supervisor;
+use crate::service::Isolated;
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -60,16 +60,19 @@ impl Relays {
     }
 
     /// Opens the plug-in's process for `caller`; anew if it has become another since.
-    pub(crate) fn open(&self, supervisor: &Supervisor, caller: &Caller, open: &Open) -> Opened {
-        let tried = self.try_open(supervisor, caller, open);
-        tried.unwrap_or_else(|error| {
-            tracing::warn!("plug-in {}: {error}", supervisor.description.name);
-            Opened { status: status::NO_SERVICE.cast_unsigned(), ..Opened::default() }
+    pub(crate) fn open(&self, isolated: &Isolated, caller: &Caller, open: &Open) -> Result<Opened> {
+        self.try_open(isolated, caller, open).or_else(|error| match error.kind() {
+            // What the caller can do something about.
+            ErrorKind::PermissionDenied | ErrorKind::Busy => Err(error),
+            _ => {
+                tracing::warn!("plug-in {}: {error}", isolated.description().name);
+                Ok(Opened { status: status::NO_SERVICE.cast_unsigned(), ..Opened::default() })
+            }
         })
     }
 
-    fn try_open(&self, supervisor: &Supervisor, caller: &Caller, open: &Open) -> Result<Opened> {
-        let (mut connection, generation) = supervisor.connect(None)?;
+    fn try_open(&self, isolated: &Isolated, caller: &Caller, open: &Open) -> Result<Opened> {
+        let (mut connection, generation) = isolated.connect(&caller.credentials, None)?;
         let told = OpenFor {
             open: Open { stay: false, ..open.clone() },
             credentials: caller.credentials.clone(),
@@ -88,12 +91,12 @@ impl Relays {
     }
 
     /// Passes a call on. Whatever goes wrong is the answer's status.
-    pub(crate) fn call(&self, supervisor: &Supervisor, caller: &Caller, call: Call<'_>) -> Reply {
+    pub(crate) fn call(&self, isolated: &Isolated, caller: &Caller, call: Call<'_>) -> Reply {
         let Some(relay) = self.get(caller) else { return refusal(status::NO_SERVICE) };
         let began = Instant::now();
         relay.pass_on(call).unwrap_or_else(|failure| match failure {
             Failure::Status(status) => refusal(status),
-            Failure::Lost => refusal(why_lost(supervisor, relay.generation, began.elapsed())),
+            Failure::Lost => refusal(why_lost(isolated, relay.generation, began.elapsed())),
         })
     }
 
@@ -164,8 +167,8 @@ impl Relay {
 }
 
 /// What a caller is told whose process went away in a call that had run for `elapsed`.
-fn why_lost(supervisor: &Supervisor, generation: u64, elapsed: Duration) -> i32 {
-    let fate = supervisor.fate(generation);
+fn why_lost(isolated: &Isolated, generation: u64, elapsed: Duration) -> i32 {
+    let fate = isolated.fate(generation);
     match FateKind::from_code(fate.kind) {
         FateKind::Crashed => status::CRASHED,
         FateKind::Hung if elapsed.as_millis() >= u128::from(fate.call_timeout_ms) => status::TIMED_OUT,

@@ -4,19 +4,23 @@
 //! cannot (other nodes), calls are passed on.
 
 use crate::config::{HostOptions, PluginConfig};
+use crate::identities::Identities;
+use crate::identity::Identity;
 use crate::instance::{Instance, InstanceOptions, sole};
 use crate::object::Description;
+use crate::process::{Launch, open_object};
 use crate::relay::Relays;
 use crate::stats::PluginReport;
-use crate::supervisor::{self, Supervisor};
+use crate::supervisor::Supervisor;
 use crate::worker::{no_function, open_here, pong, report_json};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use zazen_call::{Call, Caller, Reply, Service};
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_call::{Call, Caller, Connection, Reply, Service};
+use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, CallHead, Cancel, Fate, FateKind, Open, Opened, Pong, plugins_fn, status};
@@ -28,7 +32,82 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 enum Hosted {
     Here(Box<Instance>, PluginConfig),
-    Elsewhere(Supervisor, Relays),
+    Elsewhere(Isolated, Relays),
+}
+
+/// A plug-in in processes other than the daemon's.
+pub(crate) enum Isolated {
+    /// One, which acts as the daemon's user.
+    One(Supervisor),
+    /// One for each identity of its callers.
+    PerCaller(Identities),
+}
+
+impl Isolated {
+    fn start(config: &PluginConfig, options: &HostOptions, index: usize) -> Result<Isolated> {
+        let launch = Launch { config, options, index, generation: 0, identity: None };
+        let description = launch.check()?;
+        if !description.acts_as_caller && !config.acts_as_caller {
+            return Ok(Isolated::One(Supervisor::start(config.clone(), options.clone(), index)?));
+        }
+        let config = PluginConfig { acts_as_caller: true, ..config.clone() };
+        Ok(Isolated::PerCaller(Identities::start(config, options.clone(), index, description)?))
+    }
+
+    pub(crate) fn description(&self) -> &Description {
+        match self {
+            Isolated::One(supervisor) => &supervisor.description,
+            Isolated::PerCaller(identities) => &identities.description,
+        }
+    }
+
+    /// Where that caller is served, and by which generation.
+    fn socket(&self, caller: &Credentials) -> Result<(PathBuf, u64)> {
+        match self {
+            Isolated::One(supervisor) => supervisor.socket(),
+            Isolated::PerCaller(identities) => identities.socket(caller),
+        }
+    }
+
+    /// A connection to the process that serves that caller; its replies may take `patience`.
+    pub(crate) fn connect(
+        &self,
+        caller: &Credentials,
+        patience: Option<Duration>,
+    ) -> Result<(Connection, u64)> {
+        match self {
+            Isolated::One(supervisor) => supervisor.connect(patience),
+            Isolated::PerCaller(identities) => identities.connect(caller, patience),
+        }
+    }
+
+    pub(crate) fn fate(&self, generation: u64) -> Fate {
+        match self {
+            Isolated::One(supervisor) => supervisor.fate(generation),
+            Isolated::PerCaller(identities) => identities.fate(generation),
+        }
+    }
+
+    fn report(&self) -> PluginReport {
+        match self {
+            Isolated::One(supervisor) => supervisor.report(),
+            Isolated::PerCaller(identities) => identities.report(),
+        }
+    }
+
+    fn begin_stop(&self) {
+        match self {
+            Isolated::One(supervisor) => supervisor.begin_stop(),
+            Isolated::PerCaller(identities) => identities.begin_stop(),
+        }
+    }
+
+    fn stop(&self) {
+        match self {
+            Isolated::One(supervisor) => supervisor.stop(),
+            Isolated::PerCaller(identities) => identities.stop(),
+        }
+    }
 }
 
 /// All plug-ins of a daemon; its plug-ins service.
@@ -81,23 +160,34 @@ impl Plugins {
         index: usize,
     ) -> Result<(Description, Hosted)> {
         if config.isolate {
-            let supervisor = Supervisor::start(config.clone(), options.clone(), index)?;
-            return Ok((supervisor.description.clone(), Hosted::Elsewhere(supervisor, Relays::default())));
+            let isolated = Isolated::start(config, options, index)?;
+            return Ok((isolated.description().clone(), Hosted::Elsewhere(isolated, Relays::default())));
         }
+        drop(open_object(&config.path)?);
         let instance = Instance::start(
             &config.path,
             InstanceOptions {
                 process_count: config.process_count,
                 segment_bytes_max: config.segment_bytes_max,
                 generation: 1,
+                exports: options.exports.clone(),
             },
         )?;
+        if config.acts_as_caller && !instance.description().acts_as_caller {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!(
+                    "plug-in {}: identity = \"caller\" needs processes of its own; drop isolate = false",
+                    config.path.display()
+                ),
+            ));
+        }
         Ok((instance.description().clone(), Hosted::Here(Box::new(instance), config.clone())))
     }
 
     /// Loads the object in a process of its own, and says what it is.
     pub fn check(config: &PluginConfig, options: &HostOptions) -> Result<Description> {
-        supervisor::check(config, options)
+        Launch { config, options, index: 0, generation: 0, identity: None }.check()
     }
 
     /// How many there are.
@@ -116,7 +206,7 @@ impl Plugins {
         for hosted in self.hosted.values() {
             match hosted {
                 Hosted::Here(instance, _) => instance.begin_stop(),
-                Hosted::Elsewhere(supervisor, _) => supervisor.begin_stop(),
+                Hosted::Elsewhere(isolated, _) => isolated.begin_stop(),
             }
         }
         if let Some(thread) = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -135,7 +225,7 @@ impl Plugins {
                         Hosted::Here(instance, _) => {
                             instance.stop();
                         }
-                        Hosted::Elsewhere(supervisor, _) => supervisor.stop(),
+                        Hosted::Elsewhere(isolated, _) => isolated.stop(),
                     }
                 }
             }
@@ -146,7 +236,7 @@ impl Plugins {
                             "plug-in {}: a call is still running; its fini is left out",
                             instance.description().name
                         ),
-                        Hosted::Elsewhere(supervisor, _) => supervisor.stop(),
+                        Hosted::Elsewhere(isolated, _) => isolated.stop(),
                     }
                 }
             }
@@ -162,7 +252,7 @@ impl Plugins {
         for hosted in self.hosted.values() {
             let Hosted::Here(instance, config) = hosted else { continue };
             instance.look_for_the_dead();
-            let timeout = config.call_timeout.as_millis() as u64;
+            let timeout = config.call_timeout().as_millis() as u64;
             let every = LOOK_EVERY.as_millis() as u64;
             for call in instance.running() {
                 let first = call.for_ms > timeout && call.for_ms <= timeout + every;
@@ -185,23 +275,28 @@ impl Plugins {
         let refuse = |status: i32| Opened { status: status.cast_unsigned(), ..Opened::default() };
         let opened = match self.hosted.get(&open.plugin) {
             None => refuse(status::NO_SERVICE),
-            Some(Hosted::Here(instance, _)) => open_here(instance, caller, &open),
-            Some(Hosted::Elsewhere(supervisor, relays)) => {
-                let ours = &supervisor.description;
+            Some(Hosted::Here(instance, _)) => {
+                if instance.description().acts_as_caller {
+                    only_for_own_user(instance.description(), caller)?;
+                }
+                open_here(instance, caller, &open)
+            }
+            Some(Hosted::Elsewhere(isolated, relays)) => {
+                let ours = isolated.description();
                 if open.name != ours.name || self.is_stopping() {
                     refuse(status::NO_SERVICE)
                 } else if open.schema_hash != ours.schema_hash || open.layout_hash != ours.layout_hash {
                     refuse(status::SCHEMA)
                 } else if open.stay || !caller.is_local() {
-                    relays.open(supervisor, caller, &open)
+                    relays.open(isolated, caller, &open)?
                 } else {
-                    match supervisor.socket() {
-                        None => refuse(status::NO_SERVICE),
-                        Some((socket, generation)) => Opened {
-                            elsewhere: socket.to_string_lossy().into_owned(),
-                            generation,
-                            ..Opened::default()
-                        },
+                    match isolated.socket(&caller.credentials) {
+                        Err(error) if error.kind() == ErrorKind::Unavailable => refuse(status::NO_SERVICE),
+                        found => {
+                            let (socket, generation) = found?;
+                            let elsewhere = socket.to_string_lossy().into_owned();
+                            Opened { elsewhere, generation, ..Opened::default() }
+                        }
                     }
                 }
             }
@@ -222,7 +317,7 @@ impl Plugins {
         match self.hosted.get(&head.plugin) {
             None => Ok(crate::relay::refusal(status::NO_SERVICE)),
             Some(Hosted::Here(instance, _)) => Ok(instance.call(caller.connection, call)),
-            Some(Hosted::Elsewhere(supervisor, relays)) => Ok(relays.call(supervisor, caller, call)),
+            Some(Hosted::Elsewhere(isolated, relays)) => Ok(relays.call(isolated, caller, call)),
         }
     }
 
@@ -243,11 +338,11 @@ impl Plugins {
         Ok((hosted, about))
     }
 
-    fn ping(&self, payload: &[u8]) -> Result<Vec<u8>> {
+    fn ping(&self, caller: &Caller, payload: &[u8]) -> Result<Vec<u8>> {
         Ok(match self.about(payload)?.0 {
             Hosted::Here(instance, _) => pong(instance).encode(),
-            Hosted::Elsewhere(supervisor, _) => {
-                let (mut connection, _) = supervisor.connect(Some(PING_WAIT))?;
+            Hosted::Elsewhere(isolated, _) => {
+                let (mut connection, _) = isolated.connect(&caller.credentials, Some(PING_WAIT))?;
                 let reply = connection.call(service::PLUGINS, plugins_fn::PING, payload, &[])?;
                 Pong::decode(&reply.payload)?.encode()
             }
@@ -265,7 +360,7 @@ impl Plugins {
         let (hosted, about) = self.about(payload)?;
         let fate = match hosted {
             Hosted::Here(..) => Fate { kind: FateKind::Running as u8, call_timeout_ms: 0 },
-            Hosted::Elsewhere(supervisor, _) => supervisor.fate(about.generation),
+            Hosted::Elsewhere(isolated, _) => isolated.fate(about.generation),
         };
         Ok(fate.encode())
     }
@@ -275,14 +370,14 @@ impl Hosted {
     fn description(&self) -> &Description {
         match self {
             Hosted::Here(instance, _) => instance.description(),
-            Hosted::Elsewhere(supervisor, _) => &supervisor.description,
+            Hosted::Elsewhere(isolated, _) => isolated.description(),
         }
     }
 
     fn report(&self) -> PluginReport {
         match self {
             Hosted::Here(instance, _) => instance.report(),
-            Hosted::Elsewhere(supervisor, _) => supervisor.report(),
+            Hosted::Elsewhere(isolated, _) => isolated.report(),
         }
     }
 }
@@ -296,7 +391,7 @@ impl Service for Plugins {
         let payload = match call.function {
             plugins_fn::CALL => return self.forward(caller, call),
             plugins_fn::OPEN => self.open(caller, call.payload)?,
-            plugins_fn::PING => self.ping(call.payload)?,
+            plugins_fn::PING => self.ping(caller, call.payload)?,
             plugins_fn::STATS => self.stats(call.payload)?,
             plugins_fn::FATE => self.fate(call.payload)?,
             plugins_fn::CLOSE => {
@@ -328,6 +423,24 @@ impl Service for Plugins {
             }
         }
     }
+}
+
+/// A plug-in that acts as its caller does in this process what this process may: for its own user only.
+fn only_for_own_user(plugin: &Description, caller: &Caller) -> Result<()> {
+    let own = Identity::own()?;
+    let whom = Identity::of(&caller.credentials);
+    let is_his = |group: &u32| *group == whom.gid || whom.groups.contains(group);
+    if (whom.uid, whom.gid) == (own.uid, own.gid) && own.groups.iter().all(is_his) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::PermissionDenied,
+        format!(
+            "plug-in {} runs in the daemon's own process and acts as its user {} only, not as user {} with group {}; give \
+             it processes of its own (--plugin {} without :in-process)",
+            plugin.name, own.uid, whom.uid, whom.gid, plugin.name
+        ),
+    ))
 }
 
 /// Sockets of processes that ended together with a daemon that was killed.

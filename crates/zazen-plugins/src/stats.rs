@@ -98,8 +98,11 @@ pub struct PluginReport {
     pub state: String,
     /// Counts its starts.
     pub generation: u64,
-    /// The process that it runs in; 0 if none.
+    /// The process that it runs in; 0 if there is none, or one for each of several identities.
     pub pid: u32,
+    /// Processes that it runs in for callers' identities; 0 for a plug-in that acts as the daemon's user.
+    #[serde(default)]
+    pub processes: u64,
     /// Times that its process ended without being told to.
     pub crashes: u64,
     /// Clients attached.
@@ -116,6 +119,28 @@ impl PluginReport {
     /// A counter summed over the functions.
     pub fn sum(&self, counter: impl Fn(&FunctionReport) -> u64) -> u64 {
         self.functions.iter().map(counter).sum()
+    }
+
+    /// Adds what another process of the same plug-in counted.
+    pub(crate) fn add(&mut self, part: &PluginReport) {
+        self.clients += part.clients;
+        self.handles += part.handles;
+        self.running += part.running;
+        self.processes += 1;
+        if self.functions.is_empty() {
+            self.functions.clone_from(&part.functions);
+            return;
+        }
+        for (sum, part) in self.functions.iter_mut().zip(&part.functions) {
+            sum.calls += part.calls;
+            sum.errors += part.errors;
+            sum.bytes_in += part.bytes_in;
+            sum.bytes_out += part.bytes_out;
+            sum.nanoseconds += part.nanoseconds;
+            for (sum, part) in sum.buckets.iter_mut().zip(&part.buckets) {
+                *sum += part;
+            }
+        }
     }
 
     /// One of a plug-in that does not run.

@@ -4,16 +4,13 @@
 //! held while anything is waited for but the lock's own condition.
 
 use crate::config::{HostOptions, PluginConfig};
-use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker, readable};
+use crate::control::{self, ToWorker};
 use crate::object::Description;
+use crate::process::{self, Begun, Keeper, Launch, watch_over};
 use crate::stats::PluginReport;
-use crate::worker::WORKER_FLAG;
-use rustix::process::{Pid, PidfdFlags, Signal};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,8 +31,6 @@ const BEGIN_WAIT: Duration = Duration::from_secs(10);
 const FATE_WAIT: Duration = Duration::from_secs(2);
 /// Generations whose fates are kept.
 const FATES_MAX: usize = 64;
-/// Beyond the time for calls in progress, a process may take so long to end.
-const END_WAIT: Duration = Duration::from_secs(5);
 
 /// An isolated plug-in.
 pub(crate) struct Supervisor {
@@ -47,7 +42,6 @@ pub(crate) struct Supervisor {
 struct Shared {
     config: PluginConfig,
     options: HostOptions,
-    /// Tells this plug-in's sockets from those of others.
     index: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -73,15 +67,6 @@ enum Phase {
     Stopped,
 }
 
-/// A process that serves.
-struct Begun {
-    child: Child,
-    control: Arc<OwnedFd>,
-    process: Option<OwnedFd>,
-    description: Description,
-    socket: PathBuf,
-}
-
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock.
@@ -100,106 +85,33 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn socket(&self, generation: u64) -> PathBuf {
-        let mut name = self.options.socket.as_os_str().to_owned();
-        name.push(format!(".plugin-{}-{generation}", self.index));
-        name.into()
+    fn begin(&self, generation: u64) -> Result<Begun> {
+        self.launch(generation).begin()
     }
 
+    fn launch(&self, generation: u64) -> Launch<'_> {
+        Launch { config: &self.config, options: &self.options, index: self.index, generation, identity: None }
+    }
+}
+
+impl Keeper for Shared {
     fn name(&self) -> String {
         self.config.path.display().to_string()
     }
 
-    fn start_message(&self, generation: u64, socket: Option<&Path>) -> ToWorker {
-        let config = &self.config;
-        ToWorker::Start(Start {
-            path: config.path.clone(),
-            socket: socket.map(Path::to_path_buf),
-            daemon_pid: std::process::id(),
-            generation,
-            process_count: config.process_count,
-            segment_bytes_max: config.segment_bytes_max,
-            connections_max: self.options.connections_max,
-            memory_bytes: config.memory_bytes,
-            open_files: config.open_files,
-            call_timeout_ms: u64::try_from(config.call_timeout.as_millis()).unwrap_or(u64::MAX),
-        })
+    fn is_stopping(&self) -> bool {
+        self.state().stopping
     }
 
-    fn begin(&self, generation: u64) -> Result<Begun> {
-        let socket = self.socket(generation);
-        let (mut child, control, process) = spawn(&self.options.worker)?;
-        control::send(control.as_fd(), &self.start_message(generation, Some(&socket))).ok();
-        match await_ready(&control, self.options.start_timeout) {
-            Ok(description) => Ok(Begun { child, control: Arc::new(control), process, description, socket }),
-            Err(error) => {
-                end_group(&mut child);
-                std::fs::remove_file(&socket).ok();
-                Err(error.within(format!("plug-in {}", self.name())))
-            }
-        }
-    }
-}
-
-/// Begins the worker program; its process group is its own, so that the terminal's signals don't reach it and all
-/// that it began can be ended with it.
-fn spawn(worker: &Path) -> Result<(Child, OwnedFd, Option<OwnedFd>)> {
-    let (ours, theirs) = control::pair()?;
-    let child = Command::new(worker)
-        .arg0("zazend-plugin")
-        .arg(WORKER_FLAG)
-        .stdin(Stdio::from(theirs))
-        .process_group(0)
-        .spawn()
-        .map_err(|error| Error::io(format!("begin a plug-in's process ({})", worker.display()), error))?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let process = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-    Ok((child, ours, process))
-}
-
-/// Ends the process, whatever it does, and all that it began and left in its group.
-fn end_group(child: &mut Child) -> Option<std::process::ExitStatus> {
-    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // Before the wait: until then the group's number can't be anybody else's.
-        let _ = rustix::process::kill_process_group(pid, Signal::KILL);
-    }
-    child.kill().ok();
-    child.wait().ok()
-}
-
-fn await_ready(control: &OwnedFd, patience: Duration) -> Result<Description> {
-    let refuse = |why: String| Error::new(ErrorKind::Config, why);
-    if !readable(&[control.as_fd()], patience) {
-        return Err(refuse(format!("loading and init took longer than {patience:?}")));
-    }
-    match control::receive(control.as_fd())? {
-        Some(FromWorker::Ready(description)) => Ok(description),
-        Some(FromWorker::Refused { why }) => Err(refuse(why)),
-        _ => Err(refuse("its process ended while it was loaded or in its init".to_owned())),
-    }
-}
-
-/// Loads the object in a process of its own and says what it is; nothing of it runs but its constructors.
-pub(crate) fn check(config: &PluginConfig, options: &HostOptions) -> Result<Description> {
-    let (mut child, control, _) = spawn(&options.worker)?;
-    let shared = Shared::new(config.clone(), options.clone(), 0);
-    control::send(control.as_fd(), &shared.start_message(0, None)).ok();
-    let found = await_ready(&control, options.start_timeout);
-    end_group(&mut child);
-    found
-}
-
-impl Shared {
-    fn new(config: PluginConfig, options: HostOptions, index: usize) -> Shared {
-        Shared { config, options, index, state: Mutex::default(), changed: Condvar::new() }
-    }
+    fn heard(&self, _clients: u64) {}
 }
 
 impl Supervisor {
     /// Begins the plug-in's process; `index` tells it from the daemon's other plug-ins. Fails with `Config` if it
     /// can't be loaded or refuses.
     pub(crate) fn start(config: PluginConfig, options: HostOptions, index: usize) -> Result<Supervisor> {
-        let shared = Arc::new(Shared::new(config, options, index));
+        let state = Mutex::default();
+        let shared = Arc::new(Shared { config, options, index, state, changed: Condvar::new() });
         let begun = shared.begin(1)?;
         let description = begun.description.clone();
         shared.change(|state| running(state, 1, &begun));
@@ -211,12 +123,19 @@ impl Supervisor {
         Ok(Supervisor { description, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Where the plug-in serves now, and which generation it is; waits for one that is being begun. `None` if it
+    /// Where the plug-in serves now, and which generation it is; waits for one that is being begun. `Unavailable` if it
     /// crashes all the time or is stopped.
-    pub(crate) fn socket(&self) -> Option<(PathBuf, u64)> {
+    pub(crate) fn socket(&self) -> Result<(PathBuf, u64)> {
         let done = |state: &State| matches!(state.phase, Phase::Running | Phase::Stopped);
         let state = self.shared.wait_until(BEGIN_WAIT, done);
-        (state.phase == Phase::Running).then(|| (self.shared.socket(state.generation), state.generation))
+        if state.phase != Phase::Running {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("plug-in {} does not run at the moment; try again", self.description.name),
+            ));
+        }
+        let generation = state.generation;
+        Ok((process::socket(&self.shared.options, self.shared.index, generation), generation))
     }
 
     /// What became of that generation; asked by somebody who lost it, so it may take a moment to be known.
@@ -228,18 +147,13 @@ impl Supervisor {
             None if state.generation == generation => FateKind::Running,
             None => FateKind::Crashed,
         };
-        let timeout = if kind == FateKind::Hung { self.shared.config.call_timeout } else { Duration::ZERO };
+        let timeout = if kind == FateKind::Hung { self.shared.config.call_timeout() } else { Duration::ZERO };
         Fate { kind: kind as u8, call_timeout_ms: timeout.as_millis() as u64 }
     }
 
     /// A connection to the plug-in's process; its replies may take `patience`.
     pub(crate) fn connect(&self, patience: Option<Duration>) -> Result<(Connection, u64)> {
-        let (socket, generation) = self.socket().ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unavailable,
-                format!("plug-in {} does not run at the moment; try again", self.description.name),
-            )
-        })?;
+        let (socket, generation) = self.socket()?;
         let mut connection = Connection::local(&socket, Carrier::Auto, BEGIN_WAIT)?;
         connection.set_timeout(patience);
         Ok((connection, generation))
@@ -318,7 +232,7 @@ fn supervise(shared: &Shared, first: Begun) {
     loop {
         if let Some(begun) = next.take() {
             let since = Instant::now();
-            let fate = watch_over(shared, begun);
+            let fate = watch_over(shared, &shared.config, &shared.options, begun);
             if since.elapsed() > GOOD_LIFE {
                 rest = Duration::ZERO;
             }
@@ -360,66 +274,4 @@ fn supervise(shared: &Shared, first: Begun) {
             }
         }
     }
-}
-
-/// Until the process has ended; what became of it.
-fn watch_over(shared: &Shared, mut begun: Begun) -> FateKind {
-    let (mut heard, mut hung) = (Instant::now(), None);
-    let mut told_to_stop: Option<Instant> = None;
-    let mut fds = vec![begun.control.as_fd()];
-    fds.extend(begun.process.as_ref().map(AsFd::as_fd));
-    loop {
-        // Not more than one before the rest is looked at: a plug-in that babbles must not keep the daemon from stopping.
-        if readable(&fds[..1], Duration::ZERO) {
-            heard = Instant::now();
-            match control::receive::<FromWorker>(begun.control.as_fd()) {
-                Ok(Some(FromWorker::Hung { why })) => hung = Some(why),
-                Ok(Some(_)) => {}
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::error!("plug-in {}: {error}", shared.name());
-                    break;
-                }
-            }
-        } else if fds.len() > 1 && readable(&fds[1..], Duration::ZERO) {
-            break;
-        }
-        if told_to_stop.is_none() && shared.state().stopping {
-            told_to_stop = Some(Instant::now());
-        }
-        if told_to_stop.is_some_and(|at| at.elapsed() > shared.options.drain + END_WAIT) {
-            tracing::warn!("plug-in {}: did not end in time; killed", shared.name());
-            break;
-        }
-        if heard.elapsed() > shared.config.silence && told_to_stop.is_none() {
-            hung = Some(format!("no sign of life for {:?}", shared.config.silence));
-            break;
-        }
-        readable(&fds, Duration::from_millis(200));
-    }
-    let silent_end = told_to_stop.is_some() || shared.state().stopping;
-    // One that is about to end by itself shows its own status.
-    if hung.is_none() && fds.len() > 1 {
-        readable(&fds[1..], Duration::from_millis(500));
-    }
-    let status = end_group(&mut begun.child);
-    std::fs::remove_file(&begun.socket).ok();
-    let name = shared.name();
-    if silent_end {
-        return FateKind::Stopped;
-    }
-    if hung.is_some() || status.and_then(|status| status.code()) == Some(EXIT_HUNG) {
-        let why = hung.unwrap_or_else(|| "a call did not end".to_owned());
-        tracing::error!("plug-in {name}: {why}; its process was ended");
-        return FateKind::Hung;
-    }
-    let how = match status {
-        Some(status) if status.signal().is_some() => {
-            format!("was killed by signal {}", status.signal().unwrap_or_default())
-        }
-        Some(status) => format!("ended with exit code {}", status.code().unwrap_or_default()),
-        None => "ended".to_owned(),
-    };
-    tracing::error!("plug-in {name}: its process {how}; calls in progress fail, it is begun again");
-    FateKind::Crashed
 }

@@ -3,7 +3,9 @@
 //! Invariants: it ends when its daemon does, whatever the plug-in is doing; a call that does not end ends the
 //! process, unless its function is `blocking`. It ignores the terminal's signals: its daemon tells it when to stop.
 
+use crate::confine::confine;
 use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker};
+use crate::identity::{Identity, become_identity};
 use crate::instance::{Guest, Instance, InstanceOptions, sole};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -12,8 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_call::{Call, Caller, Reply, Server, ServerLimits, Service};
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_call::{Call, Caller, CallerLimits, Reply, Server, ServerLimits, Service};
+use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::frames::service;
 use zazen_wire::plugins::{Cancel, Open, OpenFor, Pong, plugins_fn};
@@ -29,7 +31,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The whole life of a worker. Its standard input is the control socket; logging must be set up before.
 pub fn worker_main() -> ExitCode {
-    match begin().and_then(|(control, start)| serve(&control, &start)) {
+    match begin().and_then(serve) {
         Ok(code) => code,
         Err(error) => {
             tracing::error!("{error}");
@@ -38,8 +40,18 @@ pub fn worker_main() -> ExitCode {
     }
 }
 
-fn begin() -> Result<(OwnedFd, Start)> {
+/// What a worker is begun with.
+struct Given {
+    control: OwnedFd,
+    start: Start,
+    object: OwnedFd,
+    listener: Option<OwnedFd>,
+}
+
+fn begin() -> Result<Given> {
     let context = |errno: rustix::io::Errno| Error::io("set up a plug-in's process", errno.into());
+    // SAFETY: nobody of this process has a descriptor above the standard ones yet.
+    unsafe { libc::close_range(3, u32::MAX, 0) };
     ignore_signals();
     let control = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(context)?;
     // The plug-in must not read or write the control socket by mistake.
@@ -49,8 +61,11 @@ fn begin() -> Result<(OwnedFd, Start)> {
     if unsafe { libc::dup2(null.as_raw_fd(), libc::STDIN_FILENO) } < 0 {
         return Err(Error::io("set up a plug-in's process", std::io::Error::last_os_error()));
     }
-    match control::receive(control.as_fd())? {
-        Some(ToWorker::Start(start)) => Ok((control, start)),
+    let mut fds = control::receive_fds(control.as_fd()).unwrap_or_default().into_iter();
+    match (fds.next(), control::receive(control.as_fd())?) {
+        (Some(object), Some(ToWorker::Start(start))) => {
+            Ok(Given { control, start, object, listener: fds.next() })
+        }
         _ => Err(Error::new(
             ErrorKind::Protocol,
             format!("{WORKER_FLAG} is for zazend itself: it was not told what to run"),
@@ -89,15 +104,29 @@ fn limit(start: &Start) {
     }
     bound(Resource::As, start.memory_bytes);
     bound(Resource::Nofile, start.open_files);
+    if start.identity.is_some() {
+        // A core would hold what its callers read.
+        bound(Resource::Core, Some(0));
+    }
 }
 
-fn serve(control: &OwnedFd, start: &Start) -> Result<ExitCode> {
+fn serve(given: Given) -> Result<ExitCode> {
+    let Given { control, start, object, listener } = given;
+    let (control, start) = (&control, &start);
     limit(start);
     let refuse = |error: Error| {
         control::send(control.as_fd(), &FromWorker::Refused { why: error.to_string() })?;
         Ok(ExitCode::from(2))
     };
-    let Some(socket) = &start.socket else {
+    let own = Identity::own()?;
+    if let Some(identity) = &start.identity {
+        // Whoever makes files says with which mask; what is made without is private.
+        rustix::process::umask(Mode::from_raw_mode(0o077));
+        if let Err(error) = become_identity(identity, &own) {
+            return refuse(error);
+        }
+    }
+    let Some(listener) = listener.filter(|_| start.serve) else {
         return match Instance::check(&start.path) {
             Ok(description) => {
                 control::send(control.as_fd(), &FromWorker::Ready(description))?;
@@ -110,20 +139,43 @@ fn serve(control: &OwnedFd, start: &Start) -> Result<ExitCode> {
         process_count: start.process_count,
         segment_bytes_max: start.segment_bytes_max,
         generation: start.generation,
+        exports: start.exports.clone(),
     };
-    let instance = match Instance::start(&start.path, options) {
+    // By its number where this process may not be allowed to search the folders above; by its name where others of its
+    // folder may have to be found.
+    let (opened, confined) = match &start.identity {
+        Some(_) => (Some(&object), true),
+        None => (None, false),
+    };
+    let confine = || if confined { confine(&start.exports).map(|_| ()) } else { Ok(()) };
+    let instance = match Instance::start_opened(&start.path, opened, options, confine) {
         Ok(instance) => Arc::new(instance),
         Err(error) => return refuse(error),
     };
     crate::host::name_sole_plugin(&instance.description().name);
-    let service = Arc::new(WorkerService { instance: instance.clone(), daemon_pid: start.daemon_pid });
+    drop(object);
+    let daemon = (start.daemon_uid, start.daemon_pid);
+    let service =
+        Arc::new(WorkerService { instance: instance.clone(), daemon, whom: start.identity.clone() });
+    // Where all callers are one identity, all that this process has is that identity's share.
+    let whole = CallerLimits {
+        connections_max: start.connections_max,
+        calls_max: start.connections_max,
+        ..CallerLimits::default()
+    };
     let limits = ServerLimits {
+        caller: if start.identity.is_some() { whole } else { CallerLimits::default() },
         connections_max: start.connections_max,
         stall_timeout: STALL_TIMEOUT,
         ..ServerLimits::default()
     };
     let server = Server::new(vec![service], None, limits);
-    if let Err(error) = server.listen_unix(socket) {
+    let whom = start.identity.clone();
+    let admits = move |credentials: &Credentials, pid: u32| {
+        (credentials.uid, pid) == daemon
+            || whom.as_ref().is_none_or(|whom| may_be_served(&Identity::of(credentials), whom, &own))
+    };
+    if let Err(error) = server.listen_given(listener, admits) {
         return refuse(error);
     }
     control::send(control.as_fd(), &FromWorker::Ready(instance.description().clone()))?;
@@ -158,7 +210,8 @@ fn look_after(control: BorrowedFd<'_>, start: &Start, instance: &Instance) -> Re
         }
         if told_alive.elapsed() >= ALIVE_EVERY {
             told_alive = Instant::now();
-            control::send(control, &FromWorker::Alive)?;
+            let clients = instance.client_count() as u64;
+            control::send(control, &FromWorker::Alive { clients })?;
         }
         instance.look_for_the_dead();
         if start.call_timeout_ms > 0 {
@@ -187,19 +240,35 @@ fn end_if_hung(control: BorrowedFd<'_>, start: &Start, instance: &Instance) {
 /// The plug-ins service of a worker: one plug-in.
 struct WorkerService {
     instance: Arc<Instance>,
-    daemon_pid: u32,
+    /// Its user and process.
+    daemon: (u32, u32),
+    /// Whom this process has become; `None`: it serves everybody.
+    whom: Option<Identity>,
+}
+
+/// Whether a worker that is `whom` serves that caller. The daemon, which is `own`, sends whom it can't become only to a
+/// worker that gives them nothing.
+fn may_be_served(caller: &Identity, whom: &Identity, own: &Identity) -> bool {
+    let is_his = |group: &u32| *group == caller.gid || caller.groups.contains(group);
+    let gains_nothing =
+        || (caller.uid, caller.gid) == (whom.uid, whom.gid) && whom == own && whom.groups.iter().all(is_his);
+    caller == whom || gains_nothing()
 }
 
 impl WorkerService {
     fn open_for(&self, caller: &Caller, payload: &[u8]) -> Result<Vec<u8>> {
-        let own = rustix::process::geteuid().as_raw();
-        if caller.pid != self.daemon_pid || caller.credentials.uid != own {
+        if (caller.credentials.uid, caller.pid) != self.daemon {
             return Err(Error::new(
                 ErrorKind::PermissionDenied,
                 "only the daemon opens a plug-in for others",
             ));
         }
         let told = OpenFor::decode(payload)?;
+        let own = Identity::own()?;
+        let is_another = |whom: &Identity| !may_be_served(&Identity::of(&told.credentials), whom, &own);
+        if self.whom.as_ref().is_some_and(is_another) {
+            return Err(Error::new(ErrorKind::PermissionDenied, "this process serves another user"));
+        }
         let guest = Guest {
             caller: caller.connection,
             credentials: &told.credentials,

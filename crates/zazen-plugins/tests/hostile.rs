@@ -56,6 +56,7 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let object = build(folder.path());
         let options = HostOptions {
+            exports: Vec::new(),
             socket: folder.path().join("s"),
             worker: "/nowhere".into(),
             connections_max: 64,

@@ -201,6 +201,11 @@ fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c
 /// The far folders of prefixes as descriptions, opened when first needed: ids, 0 where not.
 static BASES: [AtomicU32; paths::PREFIXES_MAX] = [const { AtomicU32::new(0) }; paths::PREFIXES_MAX];
 
+/// Those that are open.
+pub(crate) fn bases() -> impl Iterator<Item = u32> {
+    BASES.iter().map(|base| base.load(Ordering::Acquire)).filter(|id| *id != 0)
+}
+
 /// A path that is too long only as an absolute one of the far side: seen from its prefix's folder.
 fn from_prefix(bytes: &[u8], path: *const c_char) -> Result<Place, c_int> {
     let found = {

@@ -1,33 +1,21 @@
 //! setuid and its kin: far files are opened as whom this process goes on.
 //!
-//! Invariant: the far side hears of a change before any call that comes after it; it believes only processes that
-//! root started.
+//! The far side has a process for each identity, and the kernel tells it who connects. So a process that becomes
+//! another user takes what it has open from the old one, ends its connections there, and goes on with the new one.
+//!
+//! Invariant: no call that comes after a change is made with the identity of before, and nothing is left in this process
+//! by which one could be.
 
-use crate::far::far;
-use crate::real::{hooks, system_call};
+use crate::real::hooks;
 use crate::{state, transport};
 use std::ffi::{c_char, c_int};
 
-const GROUPS_MAX: usize = 65536;
-
-/// Tells the far side who this process is now.
+/// Leaves the far side's process of before, if the call changed anything.
 fn told(result: c_int) -> c_int {
     // Who connects later is seen as who it is then.
-    if result < 0 || !state::is_active() || !transport::is_known() {
-        return result;
+    if result >= 0 && state::is_active() && transport::is_known() {
+        transport::leave_identity();
     }
-    let (mut user, mut group) = ([0_u32; 3], [0_u32; 3]);
-    let ids = |number, all: &mut [u32; 3]| {
-        let [real, effective, saved] = all.each_mut().map(|id| std::ptr::from_mut(id) as usize);
-        let _ = system_call(number, [real, effective, saved, 0, 0, 0]);
-    };
-    ids(libc::SYS_getresuid, &mut user);
-    ids(libc::SYS_getresgid, &mut group);
-    let count = system_call(libc::SYS_getgroups, [0; 6]).unwrap_or(0).min(GROUPS_MAX);
-    let mut groups = vec![0_u32; count];
-    let count = system_call(libc::SYS_getgroups, [count, groups.as_mut_ptr() as usize, 0, 0, 0, 0]);
-    groups.truncate(count.unwrap_or(0));
-    let _ = far!(px_identity(user[1], group[1], groups.as_ptr(), groups.len() as u32));
     result
 }
 

@@ -77,6 +77,8 @@ struct Lane {
     fd: AtomicI32,
     /// Calls that it has carried over the socket.
     calls: AtomicU32,
+    /// As whom it is connected: what [`EPOCH`] was then.
+    epoch: AtomicU32,
     /// Where its pool begins and ends, once somebody has memory of it.
     pool: [AtomicUsize; 2],
     /// What the call in progress uses.
@@ -92,6 +94,7 @@ static LANE: [Lane; LANES] = [const {
         state: AtomicU32::new(FREE),
         fd: AtomicI32::new(-1),
         calls: AtomicU32::new(0),
+        epoch: AtomicU32::new(0),
         pool: [const { AtomicUsize::new(0) }; 2],
         buffers: UnsafeCell::new(Buffers::new()),
         rings: UnsafeCell::new(Rings::new()),
@@ -102,6 +105,8 @@ static LANE: [Lane; LANES] = [const {
 static KEY: AtomicU64 = AtomicU64::new(0);
 /// Whether the far side knows the session already.
 static KNOWN: AtomicU32 = AtomicU32::new(0);
+/// Counts the identities that this process has had.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
 static NEXT_TAG: AtomicU32 = AtomicU32::new(1);
 
 thread_local! {
@@ -144,6 +149,7 @@ pub(crate) fn forget() {
     }
     KEY.store(0, Ordering::Release);
     KNOWN.store(0, Ordering::Release);
+    moving::forget();
 }
 
 /// Goes on with the session of before exec.
@@ -161,7 +167,7 @@ pub(crate) fn is_known() -> bool {
 pub(crate) fn owns(fd: c_int) -> bool {
     // Lanes live high: most descriptors are decided by one comparison.
     let lane = || LANE.iter().any(|lane| lane.fd.load(Ordering::Relaxed) == fd);
-    (fd >= LOWEST.load(Ordering::Relaxed) && lane()) || table::is_peer(fd)
+    (fd >= LOWEST.load(Ordering::Relaxed) && (lane() || moving::carries(fd))) || table::is_peer(fd)
 }
 
 static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
@@ -272,6 +278,7 @@ fn is_believed(fd: c_int) -> bool {
 /// the daemon names.
 fn connect(lane: &Lane) -> Result<(), i32> {
     let service = far::service();
+    lane.epoch.store(EPOCH.load(Ordering::Acquire), Ordering::Release);
     let mut path = Text::new();
     path.set(state::socket());
     for _ in 0..4 {
@@ -294,6 +301,12 @@ fn connect(lane: &Lane) -> Result<(), i32> {
 
 /// A lane for one call, connected and known to the far side.
 fn acquire() -> Result<&'static Lane, i32> {
+    moving::arrive()?;
+    acquire_fresh()
+}
+
+/// The same before what the process has open has come along.
+fn acquire_fresh() -> Result<&'static Lane, i32> {
     // Connected ones first.
     for wants_connected in [true, false] {
         for lane in &LANE {
@@ -302,7 +315,10 @@ fn acquire() -> Result<&'static Lane, i32> {
                 && lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 if lane.fd.load(Ordering::Acquire) >= 0 {
-                    return Ok(lane);
+                    if !is_stale(lane) {
+                        return Ok(lane);
+                    }
+                    drop_lane(lane);
                 }
                 if let Err(status) = connect(lane) {
                     release(lane);
@@ -348,6 +364,9 @@ fn greet(lane: &'static Lane) -> bool {
     done
 }
 
+mod moving;
+pub(crate) use moving::leave as leave_identity;
+
 /// Connects with this hello: for a process that takes something over.
 pub(crate) fn begin_with(hello: far::Hello, keep: &[u32]) -> Result<(), c_int> {
     let lane = LANE
@@ -368,7 +387,15 @@ pub(crate) fn begin_with(hello: far::Hello, keep: &[u32]) -> Result<(), c_int> {
     outcome
 }
 
+/// Whether the lane was connected as somebody whom this process is no more.
+fn is_stale(lane: &Lane) -> bool {
+    lane.epoch.load(Ordering::Acquire) != EPOCH.load(Ordering::Acquire)
+}
+
 fn release(lane: &Lane) {
+    if is_stale(lane) {
+        drop_lane(lane);
+    }
     lane.state.store(FREE, Ordering::Release);
 }
 
@@ -420,7 +447,11 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
     // SAFETY: the stub's arrays; the lane is this thread's.
     let (status, whole) = unsafe {
         let (buffers, rings) = (&mut *lane.buffers.get(), &mut *lane.rings.get());
-        if may_move(lane, buffers) && !wire::move_to_memory(lane.fd.load(Ordering::Relaxed), rings, buffers) {
+        // A descriptor goes over the socket.
+        if call.fd_count == 0
+            && may_move(lane, buffers)
+            && !wire::move_to_memory(lane.fd.load(Ordering::Relaxed), rings, buffers)
+        {
             (status::DISCONNECTED, false)
         } else {
             let fd = lane.fd.load(Ordering::Relaxed);

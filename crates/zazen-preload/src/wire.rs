@@ -113,18 +113,37 @@ pub(crate) enum Opened {
 
 /// Sends all parts.
 fn send(fd: c_int, parts: &mut [libc::iovec]) -> bool {
+    send_with(fd, parts, None)
+}
+
+/// The same, with a descriptor.
+fn send_with(fd: c_int, parts: &mut [libc::iovec], mut passed: Option<c_int>) -> bool {
     let mut first = 0;
+    let mut control = [0_u64; 4];
     while first < parts.len() {
         // SAFETY: all zeros is a valid message.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts[first..].as_mut_ptr();
         message.msg_iovlen = parts.len() - first;
+        if let Some(passed) = passed {
+            // SAFETY: the control buffer has room for one descriptor.
+            unsafe {
+                message.msg_control = control.as_mut_ptr().cast();
+                message.msg_controllen = libc::CMSG_SPACE(size_of::<c_int>() as u32) as usize;
+                let header = libc::CMSG_FIRSTHDR(&raw const message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
+                libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(passed);
+            }
+        }
         let arguments = [fd as usize, (&raw const message) as usize, libc::MSG_NOSIGNAL as usize, 0, 0, 0];
         let mut sent = match system_call(libc::SYS_sendmsg, arguments) {
             Ok(sent) => sent,
             Err(libc::EINTR) => continue,
             Err(_) => return false,
         };
+        passed = None;
         while first < parts.len() && sent >= parts[first].iov_len {
             sent -= parts[first].iov_len;
             first += 1;
@@ -270,7 +289,7 @@ unsafe fn keep_fds(message: &libc::msghdr, buffers: &mut Buffers) {
     }
 }
 
-fn header(function: u16, payload: &[u8], bulk_bytes: u64, room: u64) -> [u8; HEADER_BYTES] {
+fn header(function: u16, payload: &[u8], bulk_bytes: u64, room: u64, passes: bool) -> [u8; HEADER_BYTES] {
     Header {
         kind: Kind::Request,
         service: service::PLUGINS,
@@ -279,7 +298,7 @@ fn header(function: u16, payload: &[u8], bulk_bytes: u64, room: u64) -> [u8; HEA
         // One call at a time: any number but 0 tells it from an unasked message.
         call: 1,
         payload_bytes: payload.len() as u32,
-        fd_count: 0,
+        fd_count: u8::from(passes).into(),
         bulk_bytes,
         payload_crc: crc32c(payload),
         flags: 0,
@@ -294,7 +313,7 @@ fn part(pointer: *const c_void, bytes: usize) -> libc::iovec {
 
 /// One call of few words over the socket, without bulk bytes; descriptors that come with the answer are kept.
 fn ask(fd: c_int, to: (u16, u16), words: &[u8], buffers: &mut Buffers) -> Result<(Header, Vec<u8>), i32> {
-    let mut head = header(to.1, words, 0, 0);
+    let mut head = header(to.1, words, 0, 0, false);
     if to.0 != service::PLUGINS {
         let plain = Header::decode(&head).map_err(|_| status::MALFORMED)?;
         head = Header { service: to.0, room: None, ..plain }.encode();
@@ -574,10 +593,11 @@ pub(crate) unsafe fn exchange(
         for at in 0..call.out_count as usize {
             room += (*call.outputs.add(at)).bytes;
         }
-        let head = header(plugins_fn::CALL, payload, bulk, room);
+        let passed = (call.fd_count == 1).then(|| *call.fds);
+        let head = header(plugins_fn::CALL, payload, bulk, room, passed.is_some());
         parts[0] = part(head.as_ptr().cast(), head.len());
         parts[1] = part(payload.as_ptr().cast(), payload.len());
-        if !send(fd, &mut parts[..call.in_count as usize + 2]) {
+        if !send_with(fd, &mut parts[..call.in_count as usize + 2], passed) {
             return (status::DISCONNECTED, false);
         }
         match answer(fd, buffers, call, waits) {

@@ -18,12 +18,19 @@ pub(crate) enum Admission {
     Conflict,
 }
 
-/// Compares an arriving frame with the copy that is here.
+/// Compares an arriving frame with the copy that is here; `same_source`: both come from one place.
 ///
-/// A copy is stale only where both validators are known and differ. Equal bytes under a changed validator
-/// (a source that was rewritten alike) are kept, but must not look stale for ever after.
-pub(crate) fn admit(here: (&FrameMeta, Origin), arriving: (&FrameMeta, Origin)) -> Admission {
+/// A copy is stale where it has another source, or where both validators are known and differ. Equal bytes under a
+/// changed validator (a source that was rewritten alike) are kept, but must not look stale for ever after.
+pub(crate) fn admit(
+    here: (&FrameMeta, Origin),
+    arriving: (&FrameMeta, Origin),
+    same_source: bool,
+) -> Admission {
     let ((old, had), (new, comes)) = (here, arriving);
+    if !same_source {
+        return Admission::Replace;
+    }
     if (old.checksum, old.length) == (new.checksum, new.length) {
         let told = |meta: &FrameMeta| (meta.validator, meta.uid, meta.gid, meta.mode);
         let promote = had == Origin::Alien && comes == Origin::Native;
@@ -32,7 +39,7 @@ pub(crate) fn admit(here: (&FrameMeta, Origin), arriving: (&FrameMeta, Origin)) 
         return Admission::Keep { promote, refresh };
     }
     match (old.validator, new.validator) {
-        (Some(then), Some(now)) if then != now => Admission::Replace,
+        (Some(then), Some(now)) if !then.agrees_with(&now) => Admission::Replace,
         _ => Admission::Conflict,
     }
 }
@@ -48,7 +55,7 @@ mod tests {
             number: FrameNo::new(1).unwrap(),
             length: 10,
             checksum,
-            validator: mtime.map(|mtime_ns| Validator { size: 10, mtime_ns }),
+            validator: mtime.map(|mtime_ns| Validator { size: 10, mtime_ns, ..Validator::default() }),
             uid: 0,
             gid: 0,
             mode: 0o644,
@@ -56,7 +63,7 @@ mod tests {
         use Origin::{Alien, Native};
         let check = |old, had, new, comes, expected| {
             let (old, new): (FrameMeta, FrameMeta) = (old, new);
-            assert_eq!(admit((&old, had), (&new, comes)), expected, "{old:?} {new:?}");
+            assert_eq!(admit((&old, had), (&new, comes), true), expected, "{old:?} {new:?}");
         };
         let keep = |promote, refresh| Admission::Keep { promote, refresh };
         check(frame(1, Some(5)), Native, frame(1, Some(5)), Native, keep(false, false));
@@ -72,6 +79,14 @@ mod tests {
         check(frame(1, Some(5)), Native, frame(2, None), Native, Admission::Conflict);
         let longer = FrameMeta { length: 11, ..frame(1, Some(5)) };
         check(frame(1, Some(5)), Native, longer, Native, Admission::Conflict);
+        let young = |checksum| FrameMeta {
+            validator: Some(Validator { unsettled: true, size: 10, mtime_ns: 5, ..Validator::default() }),
+            ..frame(checksum, None)
+        };
+        check(young(1), Alien, frame(2, Some(5)), Alien, Admission::Replace);
+        check(young(1), Alien, frame(1, Some(5)), Alien, keep(false, true));
+        let elsewhere = admit((&frame(1, Some(5)), Native), (&frame(1, Some(5)), Alien), false);
+        assert_eq!(elsewhere, Admission::Replace);
         let private = FrameMeta { mode: 0o600, ..frame(1, Some(5)) };
         check(frame(1, Some(5)), Native, private, Native, keep(false, true));
     }

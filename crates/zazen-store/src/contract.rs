@@ -9,7 +9,10 @@ use crate::{Entry, Store, StoreConfig, Stored};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use zazen_core::{ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, RunSet, Source, Validator};
+use zazen_core::{
+    ErrorKind, FrameMeta, FrameNo, Layout, NameTemplate, Origin, RelPath, Result, RunSet, Series, Source,
+    Validator,
+};
 use zazen_env::{Disk, SeededRandom};
 use zazen_wire::checksum::frame_checksum;
 
@@ -32,6 +35,17 @@ pub fn open_with<D: Disk>(place: &Place<'_, D>, budget_bytes: u64) -> Arc<Store<
 /// A path.
 pub fn path(text: &str) -> RelPath {
     RelPath::new(text).expect("a good path")
+}
+
+/// The series of files `frame-{n}.dcd` in directory `text`.
+pub fn series_in(text: &str) -> RelPath {
+    series_of(text, "frame-{n}.dcd")
+}
+
+/// The series of files called `template` in directory `text`.
+pub fn series_of(text: &str, template: &str) -> RelPath {
+    let template = NameTemplate::parse(template).expect("a good template");
+    path(text).series(&Series::of(&Layout::Files(template))).expect("a good series")
 }
 
 /// The source of a whole file.
@@ -57,7 +71,11 @@ pub fn meta_of(number: u64, version: u64, bytes: &[u8]) -> FrameMeta {
         number: FrameNo::new(number).expect("a good number"),
         length: bytes.len() as u64,
         checksum: frame_checksum(bytes),
-        validator: Some(Validator { size: bytes.len() as u64, mtime_ns: version as i64 }),
+        validator: Some(Validator {
+            size: bytes.len() as u64,
+            mtime_ns: version as i64,
+            ..Validator::default()
+        }),
         uid: 1000,
         gid: 1000,
         mode: 0o644,
@@ -90,12 +108,12 @@ pub fn put_version<D: Disk>(
     origin: Origin,
 ) -> Result<Stored> {
     let bytes = bytes_of(number, version, length);
-    put(store, &path(dataset), &file_of(number), &meta_of(number, version, &bytes), &bytes, origin)
+    put(store, &series_in(dataset), &file_of(number), &meta_of(number, version, &bytes), &bytes, origin)
 }
 
 /// The bytes of a frame as a reader gets them; `None` if it isn't here, or if they don't match their checksum.
 pub fn read<D: Disk>(store: &Store<D>, dataset: &str, number: u64) -> Option<Vec<u8>> {
-    let frame = store.open_frame(&path(dataset), number).expect("open a frame")?;
+    let frame = store.open_frame(&series_in(dataset), number).expect("open a frame")?;
     let mut bytes = vec![0; frame.meta.length as usize];
     frame.file.read_exact_at(&mut bytes, frame.offset).expect("read an opened frame");
     (frame_checksum(&bytes) == frame.meta.checksum).then_some(bytes)
@@ -113,7 +131,9 @@ pub fn run<'a, D: Disk>(fresh: impl Fn() -> Place<'a, D>) {
     sources_of_all_kinds(&fresh());
     unfinished_puts_leave_nothing(&fresh());
     wrong_input_is_refused(&fresh());
-    nested_datasets_are_not_confused(&fresh());
+    series_lie_side_by_side(&fresh());
+    another_source_replaces(&fresh());
+    frames_adopt_validators(&fresh());
     clashing_names_are_conflicts(&fresh());
     entries_come_in_storage_order(&fresh());
     entries_open_what_they_describe(&fresh());
@@ -131,10 +151,10 @@ fn entries_open_what_they_describe<D: Disk>(place: &Place<'_, D>) {
     for (number, length) in (0..).zip(LENGTHS) {
         put_version(&store, "sim1", number, 0, length, Origin::Alien).unwrap();
     }
-    let entries = store.entries(&path("sim1"), &RunSet::range(0, 9)).unwrap();
+    let entries = store.entries(&series_in("sim1"), &RunSet::range(0, 9)).unwrap();
     assert_eq!(entries.len(), LENGTHS.len());
     for entry in &entries {
-        let opened = store.open_entry(&path("sim1"), entry).unwrap().unwrap();
+        let opened = store.open_entry(&series_in("sim1"), entry).unwrap().unwrap();
         let mut bytes = vec![0; entry.meta.length as usize];
         opened.file.read_exact_at(&mut bytes, opened.offset).unwrap();
         assert_eq!(frame_checksum(&bytes), entry.meta.checksum);
@@ -143,10 +163,10 @@ fn entries_open_what_they_describe<D: Disk>(place: &Place<'_, D>) {
     // An entry that has become old: a dropped frame isn't here, a replaced one shows by its checksum.
     let number_of = |at: usize| entries[at].meta.number.get();
     let large = entries.iter().position(|entry| entry.meta.length == 430_000).unwrap();
-    store.drop_frame(&path("sim1"), number_of(large)).unwrap();
-    assert!(store.open_entry(&path("sim1"), &entries[large]).unwrap().is_none());
+    store.drop_frame(&series_in("sim1"), number_of(large)).unwrap();
+    assert!(store.open_entry(&series_in("sim1"), &entries[large]).unwrap().is_none());
     put_version(&store, "sim1", number_of(large), 2, 430_000, Origin::Alien).unwrap();
-    let opened = store.open_entry(&path("sim1"), &entries[large]).unwrap().unwrap();
+    let opened = store.open_entry(&series_in("sim1"), &entries[large]).unwrap().unwrap();
     let mut bytes = vec![0; 430_000];
     opened.file.read_exact_at(&mut bytes, opened.offset).unwrap();
     assert_ne!(frame_checksum(&bytes), opened.meta.checksum);
@@ -160,16 +180,16 @@ fn frames_come_back_and_survive_a_restart<D: Disk>(place: &Place<'_, D>) {
         assert_eq!(put_version(&store, "sim1", number, 0, length, Origin::Native).unwrap(), Stored::Stored);
     }
     let check = |store: &Store<D>| {
-        let (native, alien) = store.holdings(&path("sim1"));
+        let (native, alien) = store.holdings(&series_in("sim1"));
         assert_eq!((&*native, &*alien), (&RunSet::range(0, 4), &RunSet::new()));
         for (number, length) in (0..).zip(LENGTHS) {
             assert_eq!(read(store, "sim1", number).unwrap(), bytes_of(number, 0, length));
-            assert_eq!(store.verify(&path("sim1"), number).unwrap(), Some(true));
-            let frame = store.open_frame(&path("sim1"), number).unwrap().unwrap();
+            assert_eq!(store.verify(&series_in("sim1"), number).unwrap(), Some(true));
+            let frame = store.open_frame(&series_in("sim1"), number).unwrap().unwrap();
             assert_eq!(frame.meta, meta_of(number, 0, &bytes_of(number, 0, length)));
         }
-        assert!(store.open_frame(&path("sim1"), 5).unwrap().is_none());
-        assert!(store.open_frame(&path("sim2"), 0).unwrap().is_none());
+        assert!(store.open_frame(&series_in("sim1"), 5).unwrap().is_none());
+        assert!(store.open_frame(&series_in("sim2"), 0).unwrap().is_none());
     };
     check(&store);
     let (node, used) = (store.node(), store.space().used);
@@ -193,10 +213,10 @@ fn two_frames_with_one_number<D: Disk>(place: &Place<'_, D>) {
         put_version(&store, "d", number, 1, length, Origin::Native).unwrap();
         let other = bytes_of(number, 99, length);
         let same_validator = FrameMeta { checksum: frame_checksum(&other), ..meta_of(number, 1, &other) };
-        let clash = put(&store, &path("d"), &file_of(number), &same_validator, &other, Origin::Native);
+        let clash = put(&store, &series_in("d"), &file_of(number), &same_validator, &other, Origin::Native);
         assert_eq!(kind(clash), Some(ErrorKind::Conflict));
         let no_validator = FrameMeta { validator: None, ..same_validator };
-        let clash = put(&store, &path("d"), &file_of(number), &no_validator, &other, Origin::Native);
+        let clash = put(&store, &series_in("d"), &file_of(number), &no_validator, &other, Origin::Native);
         assert_eq!(kind(clash), Some(ErrorKind::Conflict));
         assert_eq!(read(&store, "d", number).unwrap(), bytes_of(number, 1, length), "the first one stays");
         put_version(&store, "d", number, 2, length, Origin::Native).unwrap();
@@ -207,14 +227,14 @@ fn two_frames_with_one_number<D: Disk>(place: &Place<'_, D>) {
         );
         put_version(&store, "d", number, 3, length + 20_000, Origin::Alien).unwrap();
         assert_eq!(read(&store, "d", number).unwrap(), bytes_of(number, 3, length + 20_000));
-        assert!(store.holdings(&path("d")).1.contains(number), "it is an alien now");
+        assert!(store.holdings(&series_in("d")).1.contains(number), "it is an alien now");
     }
     let used = store.space().used;
     drop(store);
     let store = open(place);
     assert_eq!(store.space().used, used);
     assert_eq!(read(&store, "d", 100).unwrap(), bytes_of(100, 3, 20_100));
-    assert_eq!(store.holdings(&path("d")).1.len(), 2);
+    assert_eq!(store.holdings(&series_in("d")).1.len(), 2);
 }
 
 fn equal_frames_and_promotion<D: Disk>(place: &Place<'_, D>) {
@@ -222,25 +242,25 @@ fn equal_frames_and_promotion<D: Disk>(place: &Place<'_, D>) {
     for (number, length) in [(1, 100), (2, 70_000)] {
         assert_eq!(put_version(&store, "d", number, 1, length, Origin::Alien).unwrap(), Stored::Stored);
         assert_eq!(put_version(&store, "d", number, 1, length, Origin::Alien).unwrap(), Stored::AlreadyHere);
-        assert!(store.holdings(&path("d")).1.contains(number));
+        assert!(store.holdings(&series_in("d")).1.contains(number));
         let before = store.space().used;
         assert_eq!(put_version(&store, "d", number, 1, length, Origin::Native).unwrap(), Stored::AlreadyHere);
-        let (native, alien) = store.holdings(&path("d"));
+        let (native, alien) = store.holdings(&series_in("d"));
         assert!(native.contains(number) && !alien.contains(number));
         assert!(store.space().used <= before + 8192, "no second copy");
         // Rewritten alike: the copy is good, and must not look stale.
         let touched = FrameMeta {
-            validator: Some(Validator { size: 1, mtime_ns: 77 }),
+            validator: Some(Validator { size: 1, mtime_ns: 77, ..Validator::default() }),
             ..meta_of(number, 1, &bytes_of(number, 1, length))
         };
         let bytes = bytes_of(number, 1, length);
-        let again = put(&store, &path("d"), &file_of(number), &touched, &bytes, Origin::Native).unwrap();
+        let again = put(&store, &series_in("d"), &file_of(number), &touched, &bytes, Origin::Native).unwrap();
         assert_eq!(again, Stored::AlreadyHere);
-        assert_eq!(store.entry(&path("d"), number).unwrap().unwrap().meta, touched);
+        assert_eq!(store.entry(&series_in("d"), number).unwrap().unwrap().meta, touched);
         // Access changes too.
         let private = FrameMeta { mode: 0o600, ..touched };
-        put(&store, &path("d"), &file_of(number), &private, &bytes, Origin::Alien).unwrap();
-        let now = store.entry(&path("d"), number).unwrap().unwrap();
+        put(&store, &series_in("d"), &file_of(number), &private, &bytes, Origin::Alien).unwrap();
+        let now = store.entry(&series_in("d"), number).unwrap().unwrap();
         assert_eq!((now.meta, now.origin), (private, Origin::Native));
         assert_eq!(read(&store, "d", number).unwrap(), bytes);
     }
@@ -248,7 +268,7 @@ fn equal_frames_and_promotion<D: Disk>(place: &Place<'_, D>) {
     drop(store);
     let store = open(place);
     assert_eq!(store.space().used, used);
-    assert_eq!(*store.holdings(&path("d")).0, RunSet::range(1, 2));
+    assert_eq!(*store.holdings(&series_in("d")).0, RunSet::range(1, 2));
     assert_eq!(read(&store, "d", 2).unwrap(), bytes_of(2, 1, 70_000));
 }
 
@@ -270,10 +290,13 @@ fn sources_of_all_kinds<D: Disk>(place: &Place<'_, D>) {
     for (number, length, source) in &sources {
         let bytes = bytes_of(*number, 0, *length);
         let meta = meta_of(*number, 0, &bytes);
-        assert_eq!(put(&store, &path("a/b"), source, &meta, &bytes, Origin::Native).unwrap(), Stored::Stored);
+        assert_eq!(
+            put(&store, &series_in("a/b"), source, &meta, &bytes, Origin::Native).unwrap(),
+            Stored::Stored
+        );
     }
     let check = |store: &Store<D>| {
-        let entries = store.entries(&path("a/b"), &RunSet::range(0, 1 << 40)).unwrap();
+        let entries = store.entries(&series_in("a/b"), &RunSet::range(0, 1 << 40)).unwrap();
         let by_number: BTreeMap<u64, &Entry> =
             entries.iter().map(|entry| (entry.meta.number.get(), entry)).collect();
         assert_eq!(by_number.len(), sources.len());
@@ -285,7 +308,7 @@ fn sources_of_all_kinds<D: Disk>(place: &Place<'_, D>) {
                 let root = place_root(store);
                 assert_eq!(
                     by_number[number].path,
-                    root.join("a/b").join(source.path.as_str()),
+                    root.join(series_in("a/b").as_str()).join(source.path.as_str()),
                     "its own path"
                 );
             }
@@ -307,27 +330,27 @@ fn unfinished_puts_leave_nothing<D: Disk>(place: &Place<'_, D>) {
     for length in [1_000, 100_000] {
         let bytes = bytes_of(1, 0, length);
         let meta = meta_of(1, 0, &bytes);
-        let mut dropped = store.put(&path("d"), &file_of(1), &meta, Origin::Native).unwrap();
+        let mut dropped = store.put(&series_in("d"), &file_of(1), &meta, Origin::Native).unwrap();
         dropped.write(&bytes[..500]).unwrap();
         assert!(store.space().reserved >= length as u64);
         drop(dropped);
-        let mut short = store.put(&path("d"), &file_of(1), &meta, Origin::Native).unwrap();
+        let mut short = store.put(&series_in("d"), &file_of(1), &meta, Origin::Native).unwrap();
         short.write(&bytes[1..]).unwrap();
         assert_eq!(kind(short.commit()), Some(ErrorKind::Corrupt));
-        let mut long = store.put(&path("d"), &file_of(1), &meta, Origin::Native).unwrap();
+        let mut long = store.put(&series_in("d"), &file_of(1), &meta, Origin::Native).unwrap();
         long.write(&bytes).unwrap();
         assert_eq!(kind(long.write(&[1])), Some(ErrorKind::InvalidArgument));
         drop(long);
-        let mut wrong = store.put(&path("d"), &file_of(1), &meta, Origin::Native).unwrap();
+        let mut wrong = store.put(&series_in("d"), &file_of(1), &meta, Origin::Native).unwrap();
         wrong.write(&bytes_of(1, 9, length)).unwrap();
         assert_eq!(kind(wrong.commit()), Some(ErrorKind::Corrupt));
-        assert!(store.open_frame(&path("d"), 1).unwrap().is_none());
+        assert!(store.open_frame(&series_in("d"), 1).unwrap().is_none());
         let now = store.space();
         assert_eq!((now.used, now.reserved), (before.used, 0), "length {length}");
     }
     let bytes = bytes_of(1, 0, 20_000);
     let unknown = FrameMeta { checksum: 0, ..meta_of(1, 0, &bytes) };
-    let mut computed = store.put(&path("d"), &file_of(1), &unknown, Origin::Alien).unwrap();
+    let mut computed = store.put(&series_in("d"), &file_of(1), &unknown, Origin::Alien).unwrap();
     computed.write(&bytes).unwrap();
     assert_eq!(computed.commit_computed().unwrap(), (Stored::Stored, frame_checksum(&bytes)));
     assert_eq!(read(&store, "d", 1).unwrap(), bytes);
@@ -337,7 +360,7 @@ fn wrong_input_is_refused<D: Disk>(place: &Place<'_, D>) {
     let store = open(place);
     let meta = meta_of(1, 0, b"1234");
     let refused = |source: &Source, meta: &FrameMeta| {
-        kind(store.put(&path("d"), source, meta, Origin::Native).map(|_| ()))
+        kind(store.put(&series_in("d"), source, meta, Origin::Native).map(|_| ()))
     };
     assert_eq!(refused(&whole(""), &meta), Some(ErrorKind::InvalidArgument));
     let lying = Source { length: Some(5), ..file_of(1) };
@@ -346,52 +369,114 @@ fn wrong_input_is_refused<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(refused(&file_of(1), &huge), Some(ErrorKind::TooLarge));
     let no_room = FrameMeta { length: BUDGET + 1, ..meta };
     assert_eq!(refused(&file_of(1), &no_room), Some(ErrorKind::NoSpace));
-    assert_eq!(kind(store.pin(&path("unknown"), true)), Some(ErrorKind::NotFound));
-    assert!(!store.drop_frame(&path("unknown"), 1).unwrap());
-    assert_eq!(store.evict(&path("unknown"), None).unwrap(), (0, 0));
-    assert_eq!(store.entries(&path("unknown"), &RunSet::range(0, 9)).unwrap(), []);
+    assert_eq!(kind(store.pin(&series_in("unknown"), true)), Some(ErrorKind::NotFound));
+    assert!(!store.drop_frame(&series_in("unknown"), 1).unwrap());
+    assert_eq!(store.evict(&series_in("unknown"), None).unwrap(), (0, 0));
+    assert_eq!(store.entries(&series_in("unknown"), &RunSet::range(0, 9)).unwrap(), []);
     assert!(store.datasets().is_empty(), "a refused put makes no dataset");
     let second = Store::open(place(), StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0 });
     assert_eq!(kind(second), Some(ErrorKind::Busy), "one process at a time");
 }
 
-fn nested_datasets_are_not_confused<D: Disk>(place: &Place<'_, D>) {
+fn series_lie_side_by_side<D: Disk>(place: &Place<'_, D>) {
     let store = open(place);
-    put_version(&store, "sim1", 1, 0, 20_000, Origin::Native).unwrap();
-    put_version(&store, "sim1/run2", 1, 5, 20_000, Origin::Native).unwrap();
-    put_version(&store, "", 1, 6, 20_000, Origin::Native).unwrap();
-    let inside = |dataset: &str, name: &str| {
-        let bytes = bytes_of(9, 0, 20_000);
-        kind(put(&store, &path(dataset), &whole(name), &meta_of(9, 0, &bytes), &bytes, Origin::Native))
+    // One directory twice, another one's folder as a part of a template, and the root.
+    let all = [
+        (series_of("sim1", "pos-{n}"), "pos-1"),
+        (series_of("sim1", "vel-{n}"), "vel-1"),
+        (series_of("sim1", "run2/f-{n}"), "run2/f-1"),
+        (series_of("sim1/run2", "f-{n}"), "f-1"),
+        (series_of("", "sim1/run2/f-{n}"), "sim1/run2/f-1"),
+    ];
+    for (version, (series, name)) in (0..).zip(&all) {
+        let bytes = bytes_of(1, version, 20_000);
+        let meta = meta_of(1, 0, &bytes);
+        assert_eq!(put(&store, series, &whole(name), &meta, &bytes, Origin::Native).unwrap(), Stored::Stored);
+    }
+    let read = |store: &Store<D>, series: &RelPath| {
+        let frame = store.open_frame(series, 1).unwrap()?;
+        let mut bytes = vec![0; 20_000];
+        frame.file.read_exact_at(&mut bytes, 0).unwrap();
+        Some(bytes)
     };
-    assert_eq!(inside("sim1", "run2/frame-0000001.dcd"), Some(ErrorKind::Conflict));
-    assert_eq!(inside("sim1", "run2"), Some(ErrorKind::Conflict));
-    assert_eq!(inside("", "sim1"), Some(ErrorKind::Conflict));
-    assert_eq!(inside("", "sim1/x/y"), Some(ErrorKind::Conflict));
-    assert_eq!(inside("sim1", "run3/a 9"), None);
-    let late = put_version(&store, "sim1/run3", 1, 0, 100, Origin::Native);
-    assert_eq!(kind(late), Some(ErrorKind::Conflict), "its folder has another dataset's frame");
     let check = |store: &Store<D>| {
-        assert_eq!(read(store, "sim1", 1).unwrap(), bytes_of(1, 0, 20_000));
-        assert_eq!(read(store, "sim1/run2", 1).unwrap(), bytes_of(1, 5, 20_000));
-        assert_eq!(read(store, "", 1).unwrap(), bytes_of(1, 6, 20_000));
-        assert_eq!(store.datasets().len(), 3);
+        for (version, (series, _)) in (0..).zip(&all) {
+            assert_eq!(read(store, series), Some(bytes_of(1, version, 20_000)), "{series}");
+        }
+        assert_eq!(store.datasets().len(), all.len());
+        let of = |text: &str| store.series_of(&path(text)).len();
+        assert_eq!((of("sim1"), of("sim1/run2"), of(""), of("sim")), (3, 1, 1, 0));
     };
     check(&store);
     drop(store);
     let store = open(place);
     check(&store);
-    assert_eq!(store.evict(&path("sim1"), None).unwrap().0, 2);
-    assert!(read(&store, "sim1", 1).is_none());
-    assert_eq!(read(&store, "sim1/run2", 1).unwrap(), bytes_of(1, 5, 20_000), "the nested one stays");
-    assert_eq!(read(&store, "", 1).unwrap(), bytes_of(1, 6, 20_000), "the outer one stays");
+    assert_eq!(store.evict(&all[2].0, None).unwrap().0, 1);
+    assert!(read(&store, &all[2].0).is_none());
+    for series in [&all[0].0, &all[1].0, &all[3].0, &all[4].0] {
+        assert!(read(&store, series).is_some(), "{series} stays");
+    }
+    let bytes = bytes_of(1, 0, 20);
+    let unnamed = put(&store, &path("sim1"), &whole("f-1"), &meta_of(1, 0, &bytes), &bytes, Origin::Native);
+    assert_eq!(kind(unnamed), Some(ErrorKind::InvalidArgument), "a directory is no series");
+}
+
+fn another_source_replaces<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    let series = series_in("d");
+    for length in [100, 20_000] {
+        let bytes = bytes_of(7, 0, length);
+        let meta = meta_of(7, 0, &bytes);
+        for name in ["frame-7.dcd", "frame-007.dcd", "frame-7.dcd"] {
+            let stored = put(&store, &series, &whole(name), &meta, &bytes, Origin::Native).unwrap();
+            assert_eq!(stored, Stored::Stored, "{name} is another file, though its bytes are the same");
+            let entry = store.entry(&series, 7).unwrap().unwrap();
+            assert_eq!(entry.source, whole(name));
+            assert_eq!(read(&store, "d", 7).as_ref(), Some(&bytes));
+        }
+        assert_eq!(store.holdings(&series).0.len(), 1);
+        store.drop_frame(&series, 7).unwrap();
+    }
+}
+
+fn frames_adopt_validators<D: Disk>(place: &Place<'_, D>) {
+    let store = open(place);
+    let series = series_in("d");
+    for (number, length) in [(1, 100), (2, 20_000), (3, 100)] {
+        let bytes = bytes_of(number, 0, length);
+        let meta = FrameMeta { validator: None, ..meta_of(number, 0, &bytes) };
+        put(&store, &series, &file_of(number), &meta, &bytes, Origin::Native).unwrap();
+    }
+    let seen = Validator { size: 9, mtime_ns: 8, ctime_ns: 7, inode: 6, unsettled: false };
+    let entries = store.entries(&series, &RunSet::range(0, 9)).unwrap();
+    store.drop_frame(&series, 3).unwrap();
+    let all: Vec<_> = entries.iter().map(|entry| (entry, seen)).collect();
+    store.adopt(&series, &all).unwrap();
+    let check = |store: &Store<D>| {
+        for (number, length) in [(1, 100), (2, 20_000)] {
+            assert_eq!(store.entry(&series, number).unwrap().unwrap().meta.validator, Some(seen));
+            assert_eq!(read(store, "d", number), Some(bytes_of(number, 0, length)));
+        }
+        assert_eq!(*store.holdings(&series).0, RunSet::range(1, 2));
+    };
+    check(&store);
+    let used = store.space().used;
+    drop(store);
+    let store = open(place);
+    check(&store);
+    assert_eq!(store.space().used, used);
+    // What was looked at is what is dropped, and nothing that came meanwhile.
+    assert!(!store.drop_stale(&series, &entries[0]).unwrap());
+    let now = store.entry(&series, 1).unwrap().unwrap();
+    assert!(store.drop_stale(&series, &now).unwrap());
+    assert!(store.entry(&series, 1).unwrap().is_none());
 }
 
 fn clashing_names_are_conflicts<D: Disk>(place: &Place<'_, D>) {
     let store = open(place);
     let bytes = bytes_of(1, 0, 20_000);
     let at = |number, name: &str| {
-        kind(put(&store, &path("d"), &whole(name), &meta_of(number, 0, &bytes), &bytes, Origin::Native))
+        kind(put(&store, &series_in("d"), &whole(name), &meta_of(number, 0, &bytes), &bytes, Origin::Native))
     };
     assert_eq!(at(1, "one"), None);
     assert_eq!(at(2, "one"), Some(ErrorKind::Conflict), "another frame's file");
@@ -400,7 +485,7 @@ fn clashing_names_are_conflicts<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(at(3, "folder"), Some(ErrorKind::Conflict), "a folder where a file should be");
     assert_eq!(at(7, "step-7.vtu"), None);
     assert_eq!(at(8, "step-7.vtu"), Some(ErrorKind::Conflict));
-    assert_eq!(*store.holdings(&path("d")).0, [1, 2, 7].into_iter().collect());
+    assert_eq!(*store.holdings(&series_in("d")).0, [1, 2, 7].into_iter().collect());
     for number in [1, 2, 7] {
         assert_eq!(read(&store, "d", number).as_ref(), Some(&bytes));
     }
@@ -416,14 +501,17 @@ fn entries_come_in_storage_order<D: Disk>(place: &Place<'_, D>) {
     }
     put_version(&store, "large", 0, 0, 20_000, Origin::Alien).unwrap();
     let numbers = |dataset: &str, set: &RunSet| -> Vec<u64> {
-        let entries = store.entries(&path(dataset), set).unwrap();
+        let entries = store.entries(&series_in(dataset), set).unwrap();
         assert!(entries.is_sorted_by(|one, other| one.position < other.position));
         entries.iter().map(|entry| entry.meta.number.get()).collect()
     };
     assert_eq!(numbers("small", &RunSet::range(0, 100)), order);
     assert_eq!(numbers("large", &RunSet::range(0, 100)), [5, 3, 9, 1, 7, 2, 0]);
     assert_eq!(numbers("large", &RunSet::range(3, 7)), [5, 3, 7]);
-    assert!(store.drop_frame(&path("large"), 9).unwrap() && !store.drop_frame(&path("large"), 9).unwrap());
+    assert!(
+        store.drop_frame(&series_in("large"), 9).unwrap()
+            && !store.drop_frame(&series_in("large"), 9).unwrap()
+    );
     put_version(&store, "large", 9, 0, 20_000, Origin::Native).unwrap();
     assert_eq!(numbers("large", &RunSet::range(0, 100)), [5, 3, 1, 7, 2, 9, 0], "the last record counts");
 }
@@ -451,11 +539,14 @@ fn a_random_history_is_like_a_map<D: Disk>(place: &Place<'_, D>, seed: u64) {
                 model.insert(number, (version, length, origin));
             }
             6..8 => {
-                assert_eq!(store.drop_frame(&path("d"), number).unwrap(), model.remove(&number).is_some())
+                assert_eq!(
+                    store.drop_frame(&series_in("d"), number).unwrap(),
+                    model.remove(&number).is_some()
+                )
             }
             8 => {
                 let set: RunSet = (0..5).map(|_| random.below(40)).collect();
-                store.evict(&path("d"), Some(&set)).unwrap();
+                store.evict(&series_in("d"), Some(&set)).unwrap();
                 model.retain(|number, _| !set.contains(*number));
             }
             _ => {
@@ -470,13 +561,13 @@ fn a_random_history_is_like_a_map<D: Disk>(place: &Place<'_, D>, seed: u64) {
         let of = |wanted: Origin| -> RunSet {
             model.iter().filter(|(_, (.., origin))| *origin == wanted).map(|(number, _)| *number).collect()
         };
-        let (native, alien) = store.holdings(&path("d"));
+        let (native, alien) = store.holdings(&series_in("d"));
         assert_eq!(
             (&*native, &*alien),
             (&of(Origin::Native), &of(Origin::Alien)),
             "step {step}, seed {seed}"
         );
-        let entries = store.entries(&path("d"), &RunSet::range(0, 100)).unwrap();
+        let entries = store.entries(&series_in("d"), &RunSet::range(0, 100)).unwrap();
         assert_eq!(entries.len(), model.len(), "step {step}, seed {seed}");
         for entry in entries {
             let (version, length, origin) = model[&entry.meta.number.get()];
@@ -507,10 +598,10 @@ fn eviction_keeps_the_budget<D: Disk>(place: &Place<'_, D>) {
             fits(&store);
         }
     }
-    let held = |dataset: &str| store.holdings(&path(dataset)).0.len();
+    let held = |dataset: &str| store.holdings(&series_in(dataset)).0.len();
     assert_eq!((held("a"), held("e")), (0, 10), "the least recently used one went as a whole");
     assert!(store.datasets().len() >= 3);
-    store.pin(&path("e"), true).unwrap();
+    store.pin(&series_in("e"), true).unwrap();
     for number in 0..60 {
         let result = put_version(&store, "f", number, 0, 100_000, Origin::Native);
         fits(&store);
@@ -520,7 +611,7 @@ fn eviction_keeps_the_budget<D: Disk>(place: &Place<'_, D>) {
     }
     assert_eq!(held("e"), 10, "pinned");
     assert!(held("f") > 20);
-    assert_eq!(kind(store.evict(&path("e"), None)), Some(ErrorKind::Busy));
+    assert_eq!(kind(store.evict(&series_in("e"), None)), Some(ErrorKind::Busy));
     let used = store.space().used;
     drop(store);
     let store = open_with(place, budget);
@@ -528,14 +619,14 @@ fn eviction_keeps_the_budget<D: Disk>(place: &Place<'_, D>) {
     drop(store);
     let store = open_with(place, 2 << 20);
     assert!(store.space().used <= 2 << 20, "a smaller budget is kept from the start: {:?}", store.space());
-    assert_eq!(store.holdings(&path("e")).0.len(), 10);
+    assert_eq!(store.holdings(&series_in("e")).0.len(), 10);
 }
 
 fn a_cyclic_scan_keeps_its_hits<D: Disk>(place: &Place<'_, D>) {
     let store = open_with(place, 2 << 20);
     let mut hits = Vec::new();
     for _cycle in 0..4 {
-        let _scan = store.scan(&path("d"));
+        let _scan = store.scan(&series_in("d"));
         let mut hit = 0;
         for number in 0..60 {
             if read(&store, "d", number).is_some() {
@@ -544,30 +635,30 @@ fn a_cyclic_scan_keeps_its_hits<D: Disk>(place: &Place<'_, D>) {
                 assert_eq!(error.kind(), ErrorKind::NoSpace);
             }
         }
-        assert_eq!(kind(store.evict(&path("d"), None)), Some(ErrorKind::Busy));
+        assert_eq!(kind(store.evict(&series_in("d"), None)), Some(ErrorKind::Busy));
         hits.push(hit);
     }
     assert!(hits[1] >= 25 && hits[1] == hits[2] && hits[2] == hits[3], "a stable set is hit: {hits:?}");
     // Natives of the same dataset may push its aliens out when nobody scans it.
     put_version(&store, "d", 100, 0, 60_000, Origin::Native).unwrap();
-    assert!(store.holdings(&path("d")).1.len() < hits[3]);
+    assert!(store.holdings(&series_in("d")).1.len() < hits[3]);
 }
 
 fn pins_and_layouts_survive<D: Disk>(place: &Place<'_, D>) {
     let layout = zazen_core::Layout::Files(zazen_core::NameTemplate::parse("frame-{n:07}.dcd").unwrap());
     let store = open(place);
     put_version(&store, "d", 1, 0, 100, Origin::Native).unwrap();
-    store.set_layout(&path("d"), &layout).unwrap();
-    store.pin(&path("d"), true).unwrap();
+    store.set_layout(&series_in("d"), &layout).unwrap();
+    store.pin(&series_in("d"), true).unwrap();
     drop(store);
     let store = open(place);
-    assert_eq!(store.layout(&path("d")), Some(layout));
+    assert_eq!(store.layout(&series_in("d")), Some(layout));
     assert!(store.datasets()[0].pinned);
-    store.pin(&path("d"), false).unwrap();
+    store.pin(&series_in("d"), false).unwrap();
     drop(store);
     let store = open(place);
     assert!(!store.datasets()[0].pinned);
-    assert!(store.dump().contains("dataset d"));
+    assert!(store.dump().contains("dataset d/.zazen@frame-{n}.dcd"));
     assert!(store.counters().iter().any(|(name, _)| *name == "evicted_frames"));
 }
 
@@ -588,9 +679,9 @@ fn concurrent_puts_have_one_winner<D: Disk>(place: &Place<'_, D>) {
     for error in outcomes.into_iter().filter_map(Result::err) {
         assert_eq!(error.kind(), ErrorKind::Busy, "equal frames and stale ones are no conflict: {error}");
     }
-    assert_eq!(*store.holdings(&path("d")).0, RunSet::range(0, 19));
+    assert_eq!(*store.holdings(&series_in("d")).0, RunSet::range(0, 19));
     for number in 0..20 {
-        assert_eq!(store.verify(&path("d"), number).unwrap(), Some(true));
+        assert_eq!(store.verify(&series_in("d"), number).unwrap(), Some(true));
     }
     assert_eq!(store.space().reserved, 0);
 }
@@ -610,7 +701,7 @@ fn concurrent_readers_never_see_wrong_bytes<D: Disk>(place: &Place<'_, D>) {
         while !writer.is_finished() {
             for dataset in ["a", "b", "c"] {
                 for number in 0..10 {
-                    if let Some(frame) = store.open_frame(&path(dataset), number).unwrap() {
+                    if let Some(frame) = store.open_frame(&series_in(dataset), number).unwrap() {
                         let mut bytes = vec![0; frame.meta.length as usize];
                         let whole = frame.file.read_exact_at(&mut bytes, frame.offset).is_ok();
                         // A copy may be replaced between the record and the file: then the checksum tells.

@@ -19,6 +19,7 @@ mod fences;
 mod log;
 mod lookup;
 mod names;
+mod old_layout;
 mod open;
 mod open_files;
 mod own_file;

@@ -29,7 +29,9 @@ impl<D: Disk> Store<D> {
         let temporaries = Arc::new(AtomicU64::new(0));
         empty_temporaries(&*disk, &mut report)?;
         let node = registry::node(&*disk, temporaries.fetch_add(1, Ordering::Relaxed), &mut report)?;
-        let (paths, rediscovered) = registry::datasets(&*disk, &mut report)?;
+        let (mut paths, rediscovered) = registry::datasets(&*disk, &mut report)?;
+        let listed = paths.len();
+        crate::old_layout::drop_datasets(&*disk, &mut paths, &mut report)?;
         let room = Arc::new(Room::new(config.budget_bytes, config.free_floor_bytes));
         room.settle(0, ROOT_OVERHEAD);
         let files = OpenFiles::new(disk.clone());
@@ -78,7 +80,7 @@ impl<D: Disk> Store<D> {
         let kept = store.map().len() + left_out.len();
         *store.left_out.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = left_out;
         store.walk(&to_walk, &mut report)?;
-        store.end_empty(rediscovered || kept != paths.len())?;
+        store.end_empty(rediscovered || kept != listed)?;
         store.shrink_to_budget(&mut report)?;
         report.datasets = store.map().len() as u64;
         Ok((store, report))
@@ -91,8 +93,7 @@ impl<D: Disk> Store<D> {
         let _changing = self.changing()?;
         for path in datasets {
             let Some(dataset) = self.dataset(path) else { continue };
-            let map = self.map();
-            let swept = dataset.sweep(&|folder| map.contains_key(folder), report);
+            let swept = dataset.sweep(report);
             if let Err(error) = self.room().removed(swept) {
                 let error = error.within(format!("look for lost files of dataset {path}"));
                 tracing::error!("{error}; the next start looks again");

@@ -43,9 +43,9 @@ enum Target<D: Disk> {
 impl<D: Disk> Store<D> {
     /// Begins to write a frame of `meta.length` bytes; makes room by evicting if it must.
     ///
-    /// `NoSpace` if no room can be made; `Conflict` if the number is there with another checksum and the same
-    /// validator (two frames with one number), or if something else lies at the frame's path; a differing
-    /// validator replaces the stale copy at commit. For `Origin::Native` with an equal frame present: the put
+    /// `dataset` is the path of a series. `NoSpace` if no room can be made; `Conflict` if the number is there from the
+    /// same source with another checksum and the same validator (two frames with one number), or if something else
+    /// lies at the frame's path; a differing source or validator replaces the stale copy at commit. For `Origin::Native` with an equal frame present: the put
     /// succeeds and `commit` says `AlreadyHere`. A checksum of 0 means that it is not known yet
     /// ([`Put::commit_computed`]); then frames are compared at commit.
     pub fn put(
@@ -73,7 +73,8 @@ impl<D: Disk> Store<D> {
             if let Lookup::Here(found) = here.find(meta.number.get())?
                 && meta.checksum != 0
             {
-                match admit((&found.record.meta, found.origin), (meta, origin)) {
+                let same_source = here.source(&found.record)?.as_ref() == Some(source);
+                match admit((&found.record.meta, found.origin), (meta, origin), same_source) {
                     Admission::Conflict => return Err(self.two_frames(dataset, meta, &found)),
                     Admission::Keep { refresh: false, .. } => return Ok(put),
                     Admission::Keep { .. } | Admission::Replace => {}
@@ -108,8 +109,10 @@ impl<D: Disk> Store<D> {
             let text = format!("its length is {}, but its source says {:?}", meta.length, source.length);
             return refuse(ErrorKind::InvalidArgument, text);
         }
-        dataset.join(source.path.as_str())?;
-        self.check_nesting(dataset, source)
+        if !dataset.is_series() {
+            return refuse(ErrorKind::InvalidArgument, "its dataset's path names no series".to_owned());
+        }
+        dataset.join(source.path.as_str()).map(|_| ())
     }
 
     fn two_frames(&self, dataset: &RelPath, meta: &FrameMeta, here: &Found) -> Error {
@@ -195,7 +198,8 @@ impl<D: Disk> Put<D> {
                 return self.store_new(dataset, writer, None);
             }
         };
-        match admit((&found.record.meta, found.origin), (&self.meta, self.origin)) {
+        let same_source = dataset.source(&found.record)?.as_ref() == Some(&self.source);
+        match admit((&found.record.meta, found.origin), (&self.meta, self.origin), same_source) {
             Admission::Conflict => Err(store.two_frames(&self.dataset, &self.meta, &found)),
             Admission::Replace => {
                 count(&store.tally().dropped_stale, 1);
@@ -323,8 +327,6 @@ impl<D: Disk> Put<D> {
 
     /// Renames the finished file to the dataset's own path of it.
     fn name(&self, dataset: &Dataset<D>, from: &DiskPath) -> Result<()> {
-        let _no_new_datasets = self.store.creation_paused();
-        self.store.check_nesting(&self.dataset, &self.source)?;
         let to = dataset.plain_path(&self.source)?;
         let Err(error) = dataset.disk.rename_new(from, &to) else { return Ok(()) };
         // Zazen's mark and no record: what a crash or a failed removal left.

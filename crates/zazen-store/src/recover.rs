@@ -196,15 +196,15 @@ impl<D: Disk> Dataset<D> {
     }
 
     /// Walks the dataset's folders: removes what carries Zazen's mark and has no record, counts what doesn't
-    /// carry it. `is_dataset` tells the folders of nested datasets, which are not entered.
-    pub(crate) fn sweep(&self, is_dataset: &dyn Fn(&str) -> bool, report: &mut RecoveryReport) -> Result<()> {
+    /// carry it.
+    pub(crate) fn sweep(&self, report: &mut RecoveryReport) -> Result<()> {
         let kept = self.own_paths()?;
         let mut folders = vec![DiskPath::of(&self.path)];
         while let Some(folder) = folders.pop() {
             for (name, is_dir) in self.disk.list(&folder)? {
                 let path = folder.child(&name);
                 if is_dir {
-                    if name != OWN_DIR && !is_dataset(path.as_str()) {
+                    if name != OWN_DIR {
                         folders.push(path);
                     }
                 } else if !kept.has(self, path.as_str()) {

@@ -44,7 +44,7 @@ pub(crate) fn datasets<D: Disk>(disk: &D, report: &mut RecoveryReport) -> Result
         return if damaged { Ok((discover(disk)?, true)) } else { Ok((Vec::new(), false)) };
     };
     let lines = text.lines().skip(1);
-    Ok((lines.filter_map(|line| RelPath::new(&unquote(line)?).ok()).collect(), false))
+    Ok((lines.filter_map(|line| RelPath::stored(&unquote(line)?).ok()).collect(), false))
 }
 
 /// Replaces the list of datasets; returns its bytes.
@@ -73,8 +73,9 @@ fn discover<D: Disk>(disk: &D) -> Result<Vec<RelPath>> {
                 if own.iter().any(|(name, _)| is_dataset(name)) {
                     found.push(folder.clone());
                 }
-            } else if let (true, Ok(path)) = (is_dir, folder.join(&name)) {
-                folders.push(path);
+            } else if is_dir {
+                let path = DiskPath::of(&folder).child(&name);
+                folders.extend(RelPath::stored(path.as_str()));
             }
         }
     }

@@ -62,6 +62,12 @@ impl State {
             Some(Layout::Files(template)) => {
                 text.push_str(&format!("files {}\n", quote(&template.to_string())));
             }
+            Some(Layout::List(files)) => {
+                text.push_str("list\n");
+                for file in files {
+                    text.push_str(&format!("listed {}\n", quote(file.as_str())));
+                }
+            }
             Some(Layout::Pieces(pieces)) => {
                 text.push_str("pieces\n");
                 for piece in pieces {
@@ -84,6 +90,11 @@ impl State {
                 "template" => state.templates.push(NameTemplate::parse(&unquote(words.next()?)?).ok()?),
                 "files" => {
                     state.layout = Some(Layout::Files(NameTemplate::parse(&unquote(words.next()?)?).ok()?));
+                }
+                "list" => state.layout = Some(Layout::List(Vec::new())),
+                "listed" => {
+                    let Some(Layout::List(files)) = &mut state.layout else { return None };
+                    files.push(RelPath::new(&unquote(words.next()?)?).ok()?);
                 }
                 "pieces" => state.layout = Some(Layout::Pieces(Vec::new())),
                 "piece" => {
@@ -164,6 +175,10 @@ mod tests {
                 ..State::default()
             },
             State { layout: Some(Layout::Pieces(Vec::new())), ..State::default() },
+            State {
+                layout: Some(Layout::List(vec![RelPath::new("a b/c").unwrap(), RelPath::new("d%").unwrap()])),
+                ..State::default()
+            },
         ];
         for state in states {
             let text = state.print();

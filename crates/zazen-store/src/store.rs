@@ -11,11 +11,13 @@ use crate::state::State;
 use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, StoreConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-use zazen_core::{Error, ErrorKind, Layout, Origin, RelPath, Result, RunSet, Source};
+use zazen_core::series::SERIES_MARK;
+use zazen_core::{Error, ErrorKind, Layout, Origin, RelPath, Result, RunSet, Validator};
 use zazen_env::{Disk, DiskFile, DiskPath, Seldom, is_trouble};
 use zazen_wire::checksum::FrameDigest;
+use zazen_wire::record::{Record, RecordOp, Storage};
 
 pub(crate) type DatasetMap<D> = BTreeMap<String, Arc<Dataset<D>>>;
 
@@ -26,15 +28,14 @@ pub struct Store<D: Disk> {
     pub(crate) config: StoreConfig,
     node: u128,
     pub(crate) datasets: RwLock<DatasetMap<D>>,
-    /// Held for reading over the naming of a file, for writing over the making or ending of a dataset: a new
-    /// dataset's folder must not fill with another's frames meanwhile.
-    creation: RwLock<()>,
+    /// Held over the making or ending of a dataset.
+    creation: Mutex<()>,
     /// Held for reading over every change, for writing while the mark of a clean stop is set or taken.
     changes: RwLock<()>,
     pub(crate) clean: AtomicBool,
     activity: Arc<Activity>,
     room: Arc<Room>,
-    pub(crate) evicting: std::sync::Mutex<()>,
+    pub(crate) evicting: Mutex<()>,
     clock: AtomicU64,
     temporaries: Arc<AtomicU64>,
     pub(crate) registry_bytes: AtomicU64,
@@ -70,12 +71,12 @@ impl<D: Disk> Store<D> {
             config,
             node,
             datasets: RwLock::new(datasets),
-            creation: RwLock::default(),
+            creation: Mutex::default(),
             changes: RwLock::default(),
             clean: AtomicBool::new(false),
             activity: Arc::default(),
             room,
-            evicting: std::sync::Mutex::default(),
+            evicting: Mutex::default(),
             clock: AtomicU64::new(clock),
             temporaries,
             registry_bytes: AtomicU64::new(0),
@@ -125,13 +126,9 @@ impl<D: Disk> Store<D> {
         self.map().get(path).cloned()
     }
 
-    /// No dataset is made or ended while this is held.
-    pub(crate) fn creation_paused(&self) -> RwLockReadGuard<'_, ()> {
-        self.creation.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    pub(crate) fn creation(&self) -> RwLockWriteGuard<'_, ()> {
-        self.creation.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// No dataset is made or ended by others while this is held.
+    pub(crate) fn creation(&self) -> MutexGuard<'_, ()> {
+        self.creation.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// To be held over a change of anything on disk; takes the mark of a clean stop away first.
@@ -170,7 +167,6 @@ impl<D: Disk> Store<D> {
         if let Some(dataset) = self.dataset(path.as_str()) {
             return Ok(dataset);
         }
-        self.check_folder_is_free(path)?;
         let names: Vec<String> = self.map().keys().cloned().chain([path.as_str().to_owned()]).collect();
         self.save_registry(names.iter().map(String::as_str))?;
         let mut report = crate::types::RecoveryReport::default();
@@ -181,51 +177,6 @@ impl<D: Disk> Store<D> {
         self.touch(&dataset);
         self.map_mut().insert(path.as_str().to_owned(), dataset.clone());
         Ok(dataset)
-    }
-
-    /// A dataset within another one's folder must not find frames of the other there.
-    fn check_folder_is_free(&self, path: &RelPath) -> Result<()> {
-        let text = path.as_str();
-        let folder_of = |path: &RelPath| path.split().map(|(folder, _)| folder);
-        let mut above = std::iter::successors(folder_of(path), folder_of);
-        let inside = above.find(|folder| self.map().contains_key(folder.as_str()));
-        let Some(outer) = inside else { return Ok(()) };
-        for (name, is_dir) in self.disk.list(&DiskPath::of(path))? {
-            let child = DiskPath::of(path).child(&name);
-            let is_nested = is_dir && is_or_holds_dataset(&self.map(), child.as_str());
-            if name != zazen_core::limits::OWN_DIR && !is_nested {
-                return Err(Error::new(
-                    ErrorKind::Conflict,
-                    format!(
-                        "dataset {text} would lie inside dataset {outer}, which has frames in that folder; evict \
-                         dataset {outer} first, or push to one of the two only"
-                    ),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// A frame must not lie in the folder of a dataset nested in its own, nor where such a folder is.
-    pub(crate) fn check_nesting(&self, dataset: &RelPath, source: &Source) -> Result<()> {
-        let full = dataset.join(source.path.as_str())?;
-        let full = full.as_str();
-        let map = self.map();
-        let own = if dataset.is_root() { 0 } else { dataset.as_str().len() + 1 };
-        let prefixes = full[own..].match_indices('/').map(|(at, _)| &full[..own + at]);
-        let nested = prefixes.chain([full]).find(|prefix| map.contains_key(*prefix));
-        let nested = nested.or_else(|| is_or_holds_dataset(&map, full).then_some(full));
-        match nested {
-            None => Ok(()),
-            Some(nested) => Err(Error::new(
-                ErrorKind::Conflict,
-                format!(
-                    "frame file {} of dataset {dataset} lies where dataset {nested} has its folder; push it to that \
-                     dataset, or rename one of them",
-                    source.path
-                ),
-            )),
-        }
     }
 
     pub(crate) fn tidy(&self, dataset: &Dataset<D>, writer: &mut Writer<D::File>) {
@@ -262,12 +213,6 @@ impl<D: Disk> Store<D> {
             _ => Ok(false),
         }
     }
-}
-
-fn is_or_holds_dataset<D: Disk>(map: &DatasetMap<D>, path: &str) -> bool {
-    let beneath = format!("{path}/");
-    map.contains_key(path)
-        || map.range(beneath.clone()..).next().is_some_and(|(nested, _)| nested.starts_with(&beneath))
 }
 
 impl<D: Disk> Store<D> {
@@ -343,7 +288,7 @@ impl<D: Disk> Store<D> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         while let Some((found, opened)) = self.look_at(&dataset, number)? {
             if let Some((file, offset, path)) = opened {
-                let is_packed = matches!(found.record.storage, zazen_wire::record::Storage::Packed(_));
+                let is_packed = matches!(found.record.storage, Storage::Packed(_));
                 let meta = found.record.meta;
                 let (file, path) = (file.to_std()?, dataset.absolute(&path));
                 return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path, is_packed }));
@@ -417,7 +362,7 @@ impl<D: Disk> Store<D> {
             Err(error) => return Err(error),
         };
         let len = file.len()?;
-        let packed = matches!(found.record.storage, zazen_wire::record::Storage::Packed(_));
+        let packed = matches!(found.record.storage, Storage::Packed(_));
         let (length, end) = (found.record.meta.length, offset + found.record.meta.length);
         // An empty frame may lie behind its segment's end: nothing was written for it.
         let fits = if packed { len >= end || length == 0 } else { len == end };
@@ -467,6 +412,54 @@ impl<D: Disk> Store<D> {
         }
     }
 
+    /// Drops a frame that `entry` described, because its source says so; false if it is another one by now.
+    pub fn drop_stale(&self, dataset: &RelPath, entry: &Entry) -> Result<bool> {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(false) };
+        match dataset.find(entry.meta.number.get())? {
+            Lookup::Here(found) if found.record.meta == entry.meta && found.origin == entry.origin => {
+                self.drop_found(&dataset, &found, &self.counters.dropped_stale)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Gives frames that came without a validator the one that their sources have, if they are still as `entries`
+    /// described them. One write to the log, whatever their number.
+    pub fn adopt(&self, dataset: &RelPath, entries: &[(&Entry, Validator)]) -> Result<()> {
+        let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(()) };
+        let _changing = self.changing()?;
+        let mut writer = dataset.lock_writer();
+        for origin in [Origin::Native, Origin::Alien] {
+            let mut records: Vec<Record> = Vec::new();
+            for (entry, validator) in entries.iter().filter(|(entry, _)| entry.origin == origin) {
+                let Lookup::Here(found) = dataset.find(entry.meta.number.get())? else { continue };
+                if found.record.meta != entry.meta || found.origin != origin {
+                    continue;
+                }
+                let mut new = found.record.clone();
+                new.meta.validator = Some(*validator);
+                records.push(Record { op: RecordOp::Remove, ..found.record });
+                records.push(new);
+            }
+            if !records.is_empty() {
+                dataset.append(&mut writer, origin, &records, |_| {})?;
+            }
+        }
+        self.tidy(&dataset, &mut writer);
+        Ok(())
+    }
+
+    /// The series of `directory` that have frames here, by path.
+    pub fn series_of(&self, directory: &RelPath) -> Vec<RelPath> {
+        let before = match directory.is_root() {
+            true => SERIES_MARK.to_owned(),
+            false => format!("{directory}/{SERIES_MARK}"),
+        };
+        let map = self.map();
+        let beneath = map.range(before.clone()..).take_while(|(path, _)| path.starts_with(&before));
+        beneath.map(|(_, dataset)| dataset.path.clone()).collect()
+    }
+
     /// Pins or unpins; survives restarts. `NotFound` for an unknown dataset.
     pub fn pin(&self, dataset: &RelPath, pinned: bool) -> Result<()> {
         let Some(found) = self.dataset(dataset.as_str()) else {
@@ -490,9 +483,11 @@ impl<D: Disk> Store<D> {
         found.change_state(|state| state.layout = Some(layout.clone()))
     }
 
-    /// The layout last told for `dataset`, if any; kept across restarts.
+    /// The layout last told for `dataset`, if any, else what the names of its frames tell; kept across restarts.
     pub fn layout(&self, dataset: &RelPath) -> Option<Layout> {
-        self.dataset(dataset.as_str())?.read_index().state.layout.clone()
+        let state = self.dataset(dataset.as_str())?.read_index().state.clone();
+        let by_names = || state.templates.first().cloned().map(Layout::Files);
+        state.layout.clone().or_else(by_names)
     }
 
     /// Marks a scan of `dataset` as under way until the guard is dropped.

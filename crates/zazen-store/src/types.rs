@@ -94,7 +94,7 @@ pub struct EntriesCursor {
 /// One dataset in numbers.
 #[derive(Clone, Debug)]
 pub struct DatasetSummary {
-    /// Its path.
+    /// Its path, a series'.
     pub dataset: RelPath,
     /// Native frames.
     pub natives: u64,

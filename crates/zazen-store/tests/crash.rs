@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zazen_core::{Origin, RunSet};
 use zazen_env::{SeededRandom, SimDisk};
-use zazen_store::contract::{bytes_of, file_of, meta_of, path, put_version};
+use zazen_store::contract::{bytes_of, file_of, meta_of, put_version, series_in};
 use zazen_store::{Store, StoreConfig};
 use zazen_wire::checksum::frame_checksum;
 
@@ -34,7 +34,7 @@ fn length_of(number: u64, version: u64) -> usize {
 /// One random operation; `safe` loses what the operation may change.
 fn step(store: &Arc<Store<SimDisk>>, model: &mut Model, random: &mut SeededRandom) {
     let at = random.below(3) as usize;
-    let dataset = path(DATASETS[at]);
+    let dataset = series_in(DATASETS[at]);
     let number = random.below(12);
     let origin = if random.percent(50) { Origin::Native } else { Origin::Alien };
     match random.below(21) {
@@ -68,12 +68,12 @@ fn step(store: &Arc<Store<SimDisk>>, model: &mut Model, random: &mut SeededRando
         16 => {
             let pinned = random.percent(50);
             if pinned {
-                let _ = store.pin(&path("a"), true);
+                let _ = store.pin(&series_in("a"), true);
             } else {
                 model.safe.retain(|(held, _), _| *held != 0);
-                let _ = store.pin(&path("a"), false);
+                let _ = store.pin(&series_in("a"), false);
             }
-            model.pinned = store.datasets().iter().any(|it| it.dataset == path("a") && it.pinned);
+            model.pinned = store.datasets().iter().any(|it| it.dataset == series_in("a") && it.pinned);
         }
         17 => {
             let _ = store.set_layout(&dataset, &layout());
@@ -98,7 +98,7 @@ fn layout() -> zazen_core::Layout {
 fn holdings(store: &Store<SimDisk>) -> BTreeMap<(usize, u64), u64> {
     let mut all = BTreeMap::new();
     for (at, dataset) in DATASETS.iter().enumerate() {
-        for entry in store.entries(&path(dataset), &RunSet::range(0, 100)).unwrap_or_default() {
+        for entry in store.entries(&series_in(dataset), &RunSet::range(0, 100)).unwrap_or_default() {
             all.insert((at, entry.meta.number.get()), entry.meta.validator.unwrap().mtime_ns as u64);
         }
     }
@@ -124,7 +124,7 @@ fn check(disk: &SimDisk, model: &Model, kill: bool, what: &str) -> Arc<Store<Sim
         assert!(begun, "{what}: frame {number} of {} in version {version}, which nobody put", DATASETS[*at]);
     }
     for (at, dataset) in DATASETS.iter().enumerate() {
-        let (native, alien) = store.holdings(&path(dataset));
+        let (native, alien) = store.holdings(&series_in(dataset));
         assert!(native.is_disjoint(&alien), "{what}: {dataset} has natives that are aliens");
         let listed: RunSet =
             held.keys().filter(|(other, _)| *other == at).map(|(_, number)| *number).collect();
@@ -160,7 +160,7 @@ fn check(disk: &SimDisk, model: &Model, kill: bool, what: &str) -> Arc<Store<Sim
 /// Reads a frame as a careful reader does; panics if wrong bytes carry the right checksum.
 fn read_checked(store: &Store<SimDisk>, at: usize, number: u64, what: &str) -> bool {
     use std::os::unix::fs::FileExt;
-    let Some(frame) = store.open_frame(&path(DATASETS[at]), number).unwrap() else { return false };
+    let Some(frame) = store.open_frame(&series_in(DATASETS[at]), number).unwrap() else { return false };
     let mut bytes = vec![0; frame.meta.length as usize];
     frame.file.read_exact_at(&mut bytes, frame.offset).unwrap();
     let good = frame_checksum(&bytes) == frame.meta.checksum;
@@ -168,10 +168,10 @@ fn read_checked(store: &Store<SimDisk>, at: usize, number: u64, what: &str) -> b
         let version = frame.meta.validator.unwrap().mtime_ns as u64;
         assert!(bytes == bytes_of(number, version, bytes.len()), "{what}: wrong bytes of frame {number}");
     }
-    let verdict = store.verify(&path(DATASETS[at]), number).unwrap();
+    let verdict = store.verify(&series_in(DATASETS[at]), number).unwrap();
     assert_eq!(verdict, Some(good), "{what}: verify of frame {number}");
     assert_eq!(
-        store.open_frame(&path(DATASETS[at]), number).unwrap().is_some(),
+        store.open_frame(&series_in(DATASETS[at]), number).unwrap().is_some(),
         good,
         "{what}: a bad frame is dropped"
     );
@@ -290,7 +290,7 @@ fn a_full_disk_in_mid_frame_leaves_nothing() {
         for room in [0, 4_096, 8_192, 20_000, 40_000] {
             disk.set_lying_capacity(disk.used_bytes() + room);
             let bytes = bytes_of(50, 0, 60_000);
-            let put = store.put(&path("new"), &file_of(50), &meta_of(50, 0, &bytes), Origin::Native);
+            let put = store.put(&series_in("new"), &file_of(50), &meta_of(50, 0, &bytes), Origin::Native);
             let result = put.and_then(|mut put| {
                 put.write(&bytes)?;
                 put.commit()

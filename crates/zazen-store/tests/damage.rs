@@ -4,9 +4,9 @@
 
 use std::os::unix::fs::{FileExt, symlink};
 use std::sync::Arc;
-use zazen_core::{ErrorKind, FrameMeta, Origin, RunSet, Source};
-use zazen_env::{RealDisk, SimDisk};
-use zazen_store::contract::{bytes_of, file_of, meta_of, path, put, put_version, read};
+use zazen_core::{ErrorKind, FrameMeta, Origin, RelPath, RunSet, Source};
+use zazen_env::{DiskPath, RealDisk, SimDisk};
+use zazen_store::contract::{bytes_of, file_of, meta_of, path, put, put_version, read, series_in};
 use zazen_store::{RecoveryReport, Store, StoreConfig, Stored};
 
 const CONFIG: StoreConfig = StoreConfig { budget_bytes: 64 << 20, free_floor_bytes: 0 };
@@ -36,7 +36,7 @@ fn check_usable(disk: &SimDisk, what: &str) -> (Vec<u64>, RecoveryReport) {
             assert_eq!(bytes, bytes_of(number, 0, 1_000 + number as usize * 4_000), "{what}");
             good.push(number);
         } else {
-            store.verify(&path("d"), number).unwrap();
+            store.verify(&series_in("d"), number).unwrap();
         }
     }
     for number in 0..8 {
@@ -44,7 +44,7 @@ fn check_usable(disk: &SimDisk, what: &str) -> (Vec<u64>, RecoveryReport) {
             put_version(&store, "d", number, 0, 1_000 + number as usize * 4_000, Origin::Native).unwrap();
         let expected = if good.contains(&number) { Stored::AlreadyHere } else { Stored::Stored };
         assert_eq!(stored, expected, "{what}: frame {number}");
-        assert_eq!(store.verify(&path("d"), number).unwrap(), Some(true), "{what}: frame {number}");
+        assert_eq!(store.verify(&series_in("d"), number).unwrap(), Some(true), "{what}: frame {number}");
     }
     let space = store.space();
     assert!(disk.used_bytes() <= space.used + report.problems.len() as u64 * 4096, "{what}: {space:?}");
@@ -53,29 +53,33 @@ fn check_usable(disk: &SimDisk, what: &str) -> (Vec<u64>, RecoveryReport) {
 
 #[test]
 fn a_log_cut_anywhere_keeps_the_records_before_the_cut() {
-    let whole = 64 + 8 * 64;
+    let whole = 64 + 8 * 80;
     for len in 0..whole {
         let disk = filled();
-        disk.tamper("d/.zazen/native.log", |bytes| bytes.truncate(len));
+        disk.tamper("d/.zazen@frame-{n}.dcd/.zazen/native.log", |bytes| bytes.truncate(len));
         let (good, report) = check_usable(&disk, &format!("cut to {len}"));
-        let records = len.saturating_sub(64) / 64;
+        let records = len.saturating_sub(64) / 80;
         assert_eq!(good, (0..records as u64).collect::<Vec<_>>(), "cut to {len}");
-        assert!(len < 64 || report.log_bytes_cut == (len % 64) as u64, "cut to {len}: {report:?}");
+        assert!(len < 64 || report.log_bytes_cut == ((len - 64) % 80) as u64, "cut to {len}: {report:?}");
     }
 }
 
 #[test]
 fn a_log_with_any_flipped_byte_is_cut_there_or_set_aside() {
-    for at in 0..64 + 8 * 64 {
+    for at in 0..64 + 8 * 80 {
         let disk = filled();
-        disk.tamper("d/.zazen/native.log", |bytes| bytes[at] ^= 1 << (at % 8));
+        disk.tamper("d/.zazen@frame-{n}.dcd/.zazen/native.log", |bytes| bytes[at] ^= 1 << (at % 8));
         let (good, report) = check_usable(&disk, &format!("byte {at} flipped"));
         if at < 64 {
             assert!(good.is_empty() && report.problems[0].contains("native.log.aside-1"), "{report:?}");
-            assert!(disk.files().iter().any(|(name, _)| name == "d/.zazen/native.log.aside-1"));
+            assert!(
+                disk.files()
+                    .iter()
+                    .any(|(name, _)| name == "d/.zazen@frame-{n}.dcd/.zazen/native.log.aside-1")
+            );
         } else {
-            assert_eq!(good.len(), (at - 64) / 64, "byte {at}");
-            assert_eq!(report.log_bytes_cut as usize, (8 - good.len()) * 64);
+            assert_eq!(good.len(), (at - 64) / 80, "byte {at}");
+            assert_eq!(report.log_bytes_cut as usize, (8 - good.len()) * 80);
         }
     }
 }
@@ -83,9 +87,9 @@ fn a_log_with_any_flipped_byte_is_cut_there_or_set_aside() {
 #[test]
 fn what_was_cut_does_not_come_back() {
     let disk = filled();
-    disk.tamper("d/.zazen/native.log", |bytes| bytes[64 + 3 * 64 + 9] ^= 1);
+    disk.tamper("d/.zazen@frame-{n}.dcd/.zazen/native.log", |bytes| bytes[64 + 3 * 80 + 9] ^= 1);
     let (store, report) = open(&disk);
-    assert_eq!((report.frames, report.log_bytes_cut), (3, 5 * 64));
+    assert_eq!((report.frames, report.log_bytes_cut), (3, 5 * 80));
     put_version(&store, "d", 3, 0, 13_000, Origin::Native).unwrap();
     drop(store);
     let (store, report) = open(&disk);
@@ -94,13 +98,13 @@ fn what_was_cut_does_not_come_back() {
         (4, 0),
         "the good records behind the bad one are gone too"
     );
-    assert_eq!(*store.holdings(&path("d")).0, RunSet::range(0, 3));
+    assert_eq!(*store.holdings(&series_in("d")).0, RunSet::range(0, 3));
 }
 
 #[test]
 fn a_log_of_another_version_is_kept_aside() {
     let disk = filled();
-    disk.tamper("d/.zazen/native.log", |bytes| {
+    disk.tamper("d/.zazen@frame-{n}.dcd/.zazen/native.log", |bytes| {
         bytes[8] = 9;
         let crc = zazen_wire::checksum::crc32c(&bytes[..60]);
         bytes[60..64].copy_from_slice(&crc.to_le_bytes());
@@ -113,7 +117,7 @@ fn a_log_of_another_version_is_kept_aside() {
 
 #[test]
 fn any_other_own_file_may_be_damaged() {
-    for file in ["d/.zazen/state", ".zazen/datasets", ".zazen/node", ".zazen/clean"] {
+    for file in ["d/.zazen@frame-{n}.dcd/.zazen/state", ".zazen/datasets", ".zazen/node", ".zazen/clean"] {
         for flip in [0, 5, 20] {
             let disk = filled();
             assert!(disk.tamper(file, |bytes| {
@@ -136,7 +140,7 @@ fn flipped_frame_bytes_are_never_handed_out() {
     let frames: Vec<(String, u64)> = disk
         .files()
         .into_iter()
-        .filter(|(name, _)| name.contains("frame-") || name.contains("segments/"))
+        .filter(|(name, _)| name.contains("/frame-") || name.contains("segments/"))
         .collect();
     assert!(frames.len() >= 5);
     for (name, len) in frames {
@@ -162,14 +166,14 @@ fn a_damaged_names_entry_is_a_miss() {
     let (store, _) = open(&disk);
     let source = Source { path: path("a.xtc"), offset: 64, length: Some(20_000) };
     let bytes = bytes_of(1, 0, 20_000);
-    put(&store, &path("d"), &source, &meta_of(1, 0, &bytes), &bytes, Origin::Native).unwrap();
+    put(&store, &series_in("d"), &source, &meta_of(1, 0, &bytes), &bytes, Origin::Native).unwrap();
     drop(store);
-    disk.tamper("d/.zazen/names", |bytes| bytes[90] ^= 1);
+    disk.tamper("d/.zazen@frame-{n}.dcd/.zazen/names", |bytes| bytes[90] ^= 1);
     let (store, _) = open(&disk);
-    assert_eq!(store.entries(&path("d"), &RunSet::range(0, 9)).unwrap(), []);
-    assert!(store.open_frame(&path("d"), 1).unwrap().is_none());
-    assert_eq!(store.holdings(&path("d")).0.len(), 0);
-    put(&store, &path("d"), &source, &meta_of(1, 0, &bytes), &bytes, Origin::Native).unwrap();
+    assert_eq!(store.entries(&series_in("d"), &RunSet::range(0, 9)).unwrap(), []);
+    assert!(store.open_frame(&series_in("d"), 1).unwrap().is_none());
+    assert_eq!(store.holdings(&series_in("d")).0.len(), 0);
+    put(&store, &series_in("d"), &source, &meta_of(1, 0, &bytes), &bytes, Origin::Native).unwrap();
     assert_eq!(read(&store, "d", 1), Some(bytes));
 }
 
@@ -177,10 +181,10 @@ fn a_damaged_names_entry_is_a_miss() {
 fn a_log_damaged_while_open_is_a_miss() {
     let disk = filled();
     let (store, _) = open(&disk);
-    disk.tamper("d/.zazen/native.log", |bytes| bytes[64 + 3 * 64 + 9] ^= 1);
-    assert!(store.open_frame(&path("d"), 3).unwrap().is_none());
-    assert_eq!(store.holdings(&path("d")).0.len(), 7);
-    assert_eq!(store.entries(&path("d"), &RunSet::range(0, 9)).unwrap().len(), 7);
+    disk.tamper("d/.zazen@frame-{n}.dcd/.zazen/native.log", |bytes| bytes[64 + 3 * 80 + 9] ^= 1);
+    assert!(store.open_frame(&series_in("d"), 3).unwrap().is_none());
+    assert_eq!(store.holdings(&series_in("d")).0.len(), 7);
+    assert_eq!(store.entries(&series_in("d"), &RunSet::range(0, 9)).unwrap().len(), 7);
     put_version(&store, "d", 3, 0, 13_000, Origin::Native).unwrap();
     assert_eq!(read(&store, "d", 3).unwrap(), bytes_of(3, 0, 13_000));
 }
@@ -194,18 +198,54 @@ fn a_root_that_cannot_be_written_says_so() {
     assert!(error.to_string().contains("cache root /simulated"), "{error}");
 }
 
+/// What a release without series left is dropped, and nothing else.
+#[test]
+fn datasets_of_an_earlier_release_are_dropped() {
+    let disk = filled();
+    let (store, _) = open(&disk);
+    let used = store.space().used;
+    store.sync().unwrap();
+    drop(store);
+    // Where it had its frames: a file of the dataset's own folder, records, a segment.
+    let old = ["old/sim/.zazen/native.log", "old/sim/.zazen/state", "old/sim/.zazen/segments/0000000"];
+    for name in old.iter().chain(&["old/sim/run/frame-0000009.dcd", "old/sim/mine.txt", ".zazen/native.log"])
+    {
+        let file =
+            zazen_env::Disk::open_append(&disk, &DiskPath::of(&RelPath::default()).child(name)).unwrap();
+        zazen_env::DiskFile::write_all_at(&file, b"x", 0).unwrap();
+        if name.contains("frame-") || name.contains("segments") {
+            zazen_env::DiskFile::set_access(&file, 1000, 0o644).unwrap();
+        }
+    }
+    let crc = |text: &str| format!("{text}crc {:08x}\n", zazen_wire::checksum::crc32c(text.as_bytes()));
+    disk.tamper(".zazen/datasets", |bytes| {
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let listed = text.lines().filter(|line| !line.starts_with("crc ")).map(|line| format!("{line}\n"));
+        *bytes = crc(&format!("{}old/sim\n%\n", listed.collect::<String>())).into_bytes();
+    });
+    let (store, report) = open(&disk);
+    assert!(report.problems.len() == 1 && report.problems[0].contains("dropped 2 datasets"), "{report:?}");
+    let left: Vec<String> = disk.files().into_iter().map(|(name, _)| name).collect();
+    let gone = |name: &str| !left.iter().any(|left| left == name);
+    assert!(old.iter().all(|name| gone(name)) && gone("old/sim/run/frame-0000009.dcd"), "{left:?}");
+    assert!(gone(".zazen/native.log") && !gone("old/sim/mine.txt") && !gone(".zazen/node"), "{left:?}");
+    assert_eq!((store.space().used, store.holdings(&series_in("d")).0.len()), (used, 8));
+    drop(store);
+    assert!(open(&disk).1.problems.is_empty(), "said once");
+}
+
 #[test]
 fn a_missing_file_is_a_miss_and_is_not_counted() {
     let disk = filled();
     let (store, _) = open(&disk);
     let before = store.space().used;
-    let big = disk.files().into_iter().find(|(name, _)| name.ends_with("frame-0000007.dcd")).unwrap().0;
     drop(store);
     let copy = disk.kill();
-    zazen_env::Disk::remove(&copy, &zazen_env::DiskPath::of(&path(&big))).unwrap();
+    zazen_env::Disk::remove(&copy, &zazen_env::DiskPath::of(&series_in("d")).child("frame-0000007.dcd"))
+        .unwrap();
     let (store, _) = open(&copy);
-    assert!(store.open_frame(&path("d"), 7).unwrap().is_none());
-    assert!(!store.holdings(&path("d")).0.contains(7));
+    assert!(store.open_frame(&series_in("d"), 7).unwrap().is_none());
+    assert!(!store.holdings(&series_in("d")).0.contains(7));
     assert!(store.space().used < before);
 }
 
@@ -216,9 +256,11 @@ fn a_file_that_could_not_be_removed_is_found_at_the_next_start() {
     put_version(&store, "d", 1, 0, 20_000, Origin::Native).unwrap();
     put_version(&store, "d", 2, 0, 20_000, Origin::Native).unwrap();
     disk.fail_at(disk.steps() + 1);
-    assert_eq!(store.drop_frame(&path("d"), 1).unwrap_err().kind(), ErrorKind::Io);
-    assert!(store.open_frame(&path("d"), 1).unwrap().is_none());
-    let has = |disk: &SimDisk| disk.files().iter().any(|(name, _)| name == "d/frame-0000001.dcd");
+    assert_eq!(store.drop_frame(&series_in("d"), 1).unwrap_err().kind(), ErrorKind::Io);
+    assert!(store.open_frame(&series_in("d"), 1).unwrap().is_none());
+    let has = |disk: &SimDisk| {
+        disk.files().iter().any(|(name, _)| name == "d/.zazen@frame-{n}.dcd/frame-0000001.dcd")
+    };
     assert!(has(&disk), "the removal failed");
     store.sync().unwrap();
     drop(store);
@@ -252,10 +294,13 @@ fn a_link_in_place_of_a_frame_is_not_followed() {
     put_version(&store, "d", 1, 0, 20_000, Origin::Native).unwrap();
     let secret = real.folder.path().join("secret");
     std::fs::write(&secret, bytes_of(1, 0, 20_000)).unwrap();
-    let frame = real.root().join("d/frame-0000001.dcd");
+    let frame = real.root().join("d/.zazen@frame-{n}.dcd/frame-0000001.dcd");
     std::fs::remove_file(&frame).unwrap();
     symlink(&secret, &frame).unwrap();
-    assert!(store.open_frame(&path("d"), 1).unwrap().is_none(), "the link's target has the very same bytes");
+    assert!(
+        store.open_frame(&series_in("d"), 1).unwrap().is_none(),
+        "the link's target has the very same bytes"
+    );
     put_version(&store, "d", 1, 0, 20_000, Origin::Native).unwrap();
     assert!(std::fs::symlink_metadata(&frame).unwrap().is_file());
     assert!(secret.exists());
@@ -275,18 +320,18 @@ fn a_link_in_place_of_a_dataset_is_not_followed() {
     std::fs::rename(real.root().join("e"), real.folder.path().join("moved")).unwrap();
     symlink(real.folder.path().join("moved"), real.root().join("e")).unwrap();
     let (store, report) = real.open();
-    assert!(report.problems.iter().any(|problem| problem.contains("dataset e")), "{report:?}");
-    assert!(store.open_frame(&path("e"), 1).unwrap().is_none());
+    assert!(report.problems.iter().any(|problem| problem.contains("dataset e/")), "{report:?}");
+    assert!(store.open_frame(&series_in("e"), 1).unwrap().is_none());
     assert!(std::fs::read_dir(&outside).unwrap().next().is_none(), "nothing was written outside");
-    assert!(real.folder.path().join("moved/frame-0000001.dcd").exists());
+    assert!(real.folder.path().join("moved/.zazen@frame-{n}.dcd/frame-0000001.dcd").exists());
     put_version(&store, "f", 1, 0, 20_000, Origin::Native).unwrap();
 }
 
 #[test]
 fn a_foreign_file_in_the_way_stays() {
     let real = Real::new();
-    std::fs::create_dir_all(real.root().join("d")).unwrap();
-    let foreign = real.root().join("d/frame-0000001.dcd");
+    std::fs::create_dir_all(real.root().join("d/.zazen@frame-{n}.dcd")).unwrap();
+    let foreign = real.root().join("d/.zazen@frame-{n}.dcd/frame-0000001.dcd");
     std::fs::write(&foreign, "mine").unwrap();
     let (store, _) = real.open();
     let error = put_version(&store, "d", 1, 0, 20_000, Origin::Native).unwrap_err();
@@ -296,9 +341,9 @@ fn a_foreign_file_in_the_way_stays() {
     drop(store);
     let (store, report) = real.open();
     assert_eq!(report.foreign_files, 1);
-    store.evict(&path("d"), None).unwrap();
+    store.evict(&series_in("d"), None).unwrap();
     assert_eq!(std::fs::read_to_string(&foreign).unwrap(), "mine");
-    assert!(!real.root().join("d/frame-0000002.dcd").exists());
+    assert!(!real.root().join("d/.zazen@frame-{n}.dcd/frame-0000002.dcd").exists());
 }
 
 #[test]
@@ -310,10 +355,10 @@ fn a_frame_of_a_lost_log_is_swept_and_can_come_again() {
     }
     let used = store.space().used;
     drop(store);
-    std::fs::remove_file(real.root().join("d/.zazen/native.log")).unwrap();
+    std::fs::remove_file(real.root().join("d/.zazen@frame-{n}.dcd/.zazen/native.log")).unwrap();
     let (store, report) = real.open();
     assert_eq!(report.temporaries_removed, 5, "{report:?}");
-    assert!(!real.root().join("d/frame-0000001.dcd").exists());
+    assert!(!real.root().join("d/.zazen@frame-{n}.dcd/frame-0000001.dcd").exists());
     for number in 0..5 {
         put_version(&store, "d", number, 0, 20_000, Origin::Native).unwrap();
     }
@@ -327,9 +372,9 @@ fn segments_hold_frames_of_one_access_class() {
     let bytes = bytes_of(1, 0, 100);
     for (number, mode) in [(1, 0o644), (2, 0o600), (3, 0o644)] {
         let meta = FrameMeta { mode, ..meta_of(number, 0, &bytes) };
-        put(&store, &path("d"), &file_of(number), &meta, &bytes, Origin::Native).unwrap();
+        put(&store, &series_in("d"), &file_of(number), &meta, &bytes, Origin::Native).unwrap();
     }
-    let file = |number| store.open_frame(&path("d"), number).unwrap().unwrap();
+    let file = |number| store.open_frame(&series_in("d"), number).unwrap().unwrap();
     assert_eq!(file(1).path, file(3).path);
     assert_ne!(file(1).path, file(2).path, "a descriptor of one shows nothing of the other");
     let opened = file(1);
@@ -359,7 +404,7 @@ fn a_shuffled_log_is_sorted_when_look_ups_suffer() {
     }
     assert_eq!(rewritten(), 1, "sorted once, and never again");
     let order: Vec<u64> = store
-        .entries(&path("d"), &RunSet::range(0, count))
+        .entries(&series_in("d"), &RunSet::range(0, count))
         .unwrap()
         .iter()
         .map(|entry| entry.meta.number.get())

@@ -4,7 +4,7 @@
 
 use zazen_core::{Origin, RunSet};
 use zazen_env::SimDisk;
-use zazen_store::contract::{path, put_version};
+use zazen_store::contract::{put_version, series_in};
 use zazen_store::{EntriesCursor, Store, StoreConfig};
 
 const CONFIG: StoreConfig = StoreConfig { budget_bytes: 64 << 20, free_floor_bytes: 0 };
@@ -22,7 +22,7 @@ fn a_frame_replaced_pages_later_comes_once_and_new() {
     put_version(&store, "d", count, 1, 8, Origin::Alien).unwrap();
     let everything = RunSet::range(0, count);
     let (mut cursor, mut pages, mut seen) = (EntriesCursor::default(), 0, RunSet::new());
-    while let Some(page) = store.entries_page(&path("d"), &everything, &mut cursor).unwrap() {
+    while let Some(page) = store.entries_page(&series_in("d"), &everything, &mut cursor).unwrap() {
         pages += 1;
         for entry in page {
             let number = entry.meta.number.get();
@@ -35,13 +35,13 @@ fn a_frame_replaced_pages_later_comes_once_and_new() {
 
     // A log that is written anew between two pages: what comes twice is the same, and nothing is missing.
     let mut cursor = EntriesCursor::default();
-    let first = store.entries_page(&path("d"), &everything, &mut cursor).unwrap().unwrap();
-    store.compact(&path("d")).unwrap();
+    let first = store.entries_page(&series_in("d"), &everything, &mut cursor).unwrap().unwrap();
+    store.compact(&series_in("d")).unwrap();
     let mut seen: RunSet = first.iter().map(|entry| entry.meta.number.get()).collect();
     let rest = everything.difference(&seen);
-    while let Some(page) = store.entries_page(&path("d"), &rest, &mut cursor).unwrap() {
+    while let Some(page) = store.entries_page(&series_in("d"), &rest, &mut cursor).unwrap() {
         page.iter().for_each(|entry| assert!(seen.insert(entry.meta.number.get())));
     }
     assert_eq!(seen, everything);
-    assert_eq!(store.entries(&path("d"), &everything).unwrap().len() as u64, count + 1);
+    assert_eq!(store.entries(&series_in("d"), &everything).unwrap().len() as u64, count + 1);
 }

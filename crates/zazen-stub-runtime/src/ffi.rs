@@ -7,10 +7,11 @@ use crate::call::{end, keep_words, last_status, last_words, set_last_status, tol
 use crate::link::{Failure, Link};
 use crate::settings::{Address, Settings};
 use crate::{buffers, interrupt};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::size_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
@@ -21,6 +22,23 @@ use zazen_wire::plugins::status;
 /// What the program said by `zazen_stub_set_default`.
 static CHOSEN: AtomicPtr<Link> = AtomicPtr::new(null_mut());
 
+thread_local! {
+    /// What this thread said by [`through`].
+    static OF_THREAD: Cell<*const Link> = const { Cell::new(null()) };
+}
+
+/// Makes the calls of `work` on this thread through `link`, whatever other threads do.
+pub fn through<T>(link: &'static Link, work: impl FnOnce() -> T) -> T {
+    struct Restore(*const Link);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            OF_THREAD.set(self.0);
+        }
+    }
+    let _restore = Restore(OF_THREAD.replace(link));
+    work()
+}
+
 /// The connection of programs that made none: to this machine's daemon.
 fn own() -> &'static Link {
     static OWN: OnceLock<Link> = OnceLock::new();
@@ -30,7 +48,11 @@ fn own() -> &'static Link {
 /// # Safety
 /// `connection` must be NULL or a connection that lives on during the call.
 unsafe fn chosen<'a>(connection: *mut Link) -> &'a Link {
-    let connection = if connection.is_null() { CHOSEN.load(Ordering::Acquire) } else { connection };
+    let connection = match (connection.is_null(), OF_THREAD.get()) {
+        (false, _) => connection.cast_const(),
+        (true, of_thread) if !of_thread.is_null() => of_thread,
+        _ => CHOSEN.load(Ordering::Acquire).cast_const(),
+    };
     // SAFETY: the caller's promise, here and to `zazen_stub_set_default`.
     unsafe { connection.as_ref() }.unwrap_or_else(own)
 }

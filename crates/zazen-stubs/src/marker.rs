@@ -13,6 +13,8 @@ pub(crate) struct Marker {
     pub(crate) process: Option<String>,
     pub(crate) attach: Option<String>,
     pub(crate) detach: Option<String>,
+    /// A host runs the functions with its caller's identity.
+    pub(crate) acts_as_caller: bool,
 }
 
 /// The largest plug-in number: it travels in 16 bits.
@@ -20,7 +22,7 @@ pub(crate) const ID_MAX: u32 = 65535;
 
 const STARTS: &[&str] = &["START-ZAZEN-SCANNER", "START-ZOID-SCANNER"];
 const ENDS: &[&str] = &["END-ZAZEN-SCANNER", "END-ZOID-SCANNER"];
-const KEYS: &[&str] = &["ID", "INIT", "FINI", "PROC", "ATTACH", "DETACH"];
+const KEYS: &[&str] = &["ID", "INIT", "FINI", "PROC", "ATTACH", "DETACH", "IDENTITY"];
 const FORM: &str = "write /* START-ZAZEN-SCANNER ID=7 INIT=NULL FINI=NULL */ before the first prototype";
 
 impl Marker {
@@ -81,6 +83,17 @@ fn parse(body: &str, offset: usize, marker_place: Place, diagnostics: &mut Diagn
         seen.push(key);
         if key == "ID" {
             marker.id = id(value, place, diagnostics);
+            continue;
+        }
+        if key == "IDENTITY" {
+            marker.acts_as_caller = value == "caller";
+            if value != "caller" {
+                diagnostics.error(
+                    place,
+                    format!("IDENTITY={value}: only IDENTITY=caller has a meaning"),
+                    "write that, or remove it: the functions then run as the host's own user",
+                );
+            }
             continue;
         }
         if value != "NULL" && !is_identifier(value) {

@@ -15,7 +15,7 @@
 use zazen_core::limits::{FRAME_NO_MAX, PATH_BYTES_MAX};
 use zazen_core::{
     Error, ErrorKind, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, Result, RunSet,
-    Source, Validator,
+    Series, Source, Validator,
 };
 
 /// The longest free text in a message (names, error messages), in bytes.
@@ -183,10 +183,26 @@ impl Writer {
             writer.u32(meta.uid);
             writer.u32(meta.gid);
             writer.u32(meta.mode);
+            let validator = meta.validator.unwrap_or_default();
+            writer.i64(validator.ctime_ns);
+            writer.u64(validator.inode);
+            writer.bool(validator.unsettled);
         });
     }
 
-    /// A layout, as a record: 0 and a name template, or 1 and a list of pieces.
+    /// A series, as a record: 0 and a name template, 1 for pieces, 2 for a list.
+    pub fn series(&mut self, series: &Series) {
+        self.record(|writer| match series {
+            Series::Files(template) => {
+                writer.u8(0);
+                writer.text(&template.to_string());
+            }
+            Series::Pieces => writer.u8(1),
+            Series::List => writer.u8(2),
+        });
+    }
+
+    /// A layout, as a record: 0 and a name template, or 1 and a list of pieces, or 2 and a list of files.
     pub fn layout(&mut self, layout: &Layout) {
         self.record(|writer| match layout {
             Layout::Files(template) => {
@@ -203,6 +219,10 @@ impl Writer {
                         }
                     });
                 });
+            }
+            Layout::List(files) => {
+                writer.u8(2);
+                writer.list(files, |writer, file| writer.rel_path(file));
             }
         });
     }
@@ -378,6 +398,12 @@ impl<'a> Reader<'a> {
         RelPath::new(&text)
     }
 
+    /// The cache's name for a dataset: a relative path whose last component may name a series.
+    pub fn stored_path(&mut self) -> Result<RelPath> {
+        let text = self.text(PATH_BYTES_MAX)?;
+        RelPath::stored(&text)
+    }
+
     /// How a frame came.
     pub fn origin(&mut self) -> Result<Origin> {
         match self.u8()? {
@@ -410,10 +436,24 @@ impl<'a> Reader<'a> {
                 return Err(reader.beyond("a frame of bytes", length, limit));
             }
             let checksum = reader.u64()?;
-            let validator =
-                reader.option(|reader| Ok(Validator { size: reader.u64()?, mtime_ns: reader.i64()? }))?;
+            let seen = reader.option(|reader| Ok((reader.u64()?, reader.i64()?)))?;
             let (uid, gid, mode) = (reader.u32()?, reader.u32()?, reader.u32()?);
+            let (ctime_ns, inode, unsettled) = (reader.i64()?, reader.u64()?, reader.bool()?);
+            let whole = |(size, mtime_ns)| Validator { size, mtime_ns, ctime_ns, inode, unsettled };
+            let validator = seen.map(whole);
             Ok(FrameMeta { number, length, checksum, validator, uid, gid, mode })
+        })
+    }
+
+    /// A series.
+    pub fn series(&mut self) -> Result<Series> {
+        self.record("Series", |reader| {
+            Ok(match reader.u8()? {
+                0 => Series::Files(NameTemplate::parse(&reader.text(PATH_BYTES_MAX)?)?.unpadded()),
+                1 => Series::Pieces,
+                2 => Series::List,
+                other => return Err(reader.malformed(format_args!("unknown series {other}"))),
+            })
         })
     }
 
@@ -423,6 +463,7 @@ impl<'a> Reader<'a> {
             let layout = match reader.u8()? {
                 0 => Layout::Files(NameTemplate::parse(&reader.text(PATH_BYTES_MAX)?)?),
                 1 => Layout::Pieces(reader.list(PIECE_BYTES_MIN, Reader::piece)?),
+                2 => Layout::List(reader.list(4, Reader::rel_path)?),
                 other => return Err(reader.malformed(format_args!("unknown layout {other}"))),
             };
             layout.validate()?;

@@ -2,7 +2,7 @@
 //!
 //! Each struct is the payload of one request or reply. `encode`/`decode` live beside it.
 
-use zazen_core::{FrameMeta, Layout, Origin, RelPath, RunSet};
+use zazen_core::{FrameMeta, Layout, Origin, RelPath, RunSet, Series};
 
 /// Service numbers in the call header.
 pub mod service {
@@ -80,8 +80,11 @@ pub struct OpenDataset {
     pub path: String,
     /// Also list the backing directory and return which frame numbers exist.
     pub want_extent: bool,
-    /// A template given by the user, where detection is not wanted; in [`zazen_core::NameTemplate`] notation.
+    /// A template given by the user, where detection is not wanted; in [`zazen_core::NameTemplate`] notation. With
+    /// `only_cached` also `pieces` or `list`.
     pub pattern: Option<String>,
+    /// For tools: the backing store is not asked for a layout; [`DatasetInfo::series`] tells what the cache has.
+    pub only_cached: bool,
 }
 
 /// An opened dataset. The handle is valid on this connection only.
@@ -89,7 +92,7 @@ pub struct OpenDataset {
 pub struct DatasetInfo {
     /// For later calls on the same connection.
     pub handle: u32,
-    /// The dataset's path beneath its backing root: the cache's name for it.
+    /// The cache's name for the dataset: its path beneath its backing root, and its series where that is known.
     pub dataset: RelPath,
     /// How numbers map to files, if known (from a manifest, the pattern, a listing, or an earlier push).
     pub layout: Option<Layout>,
@@ -97,6 +100,8 @@ pub struct DatasetInfo {
     pub extent: Option<RunSet>,
     /// False if the backing store did not answer; then what is known comes from the cache alone.
     pub backing_ok: bool,
+    /// With [`OpenDataset::only_cached`]: the series of this directory in the cache, as patterns for opening each.
+    pub series: Vec<String>,
 }
 
 /// Asks for what the node holds of an opened dataset.
@@ -188,6 +193,8 @@ pub struct BatchEntry {
     pub path: String,
     /// For [`Delivery::Failed`]: (kind code, message).
     pub error: Option<(u32, String)>,
+    /// The file behind descriptor and path has this frame's bytes and nothing else.
+    pub whole: bool,
 }
 
 /// Some frames of a scan; empty exactly when the scan has handed out everything.
@@ -213,6 +220,8 @@ pub struct Push {
     pub source: zazen_core::Source,
     /// Number, length, checksum, source validator, owner and mode.
     pub meta: FrameMeta,
+    /// The series that it belongs to.
+    pub series: Series,
 }
 
 /// What became of a push. Anything else is an error reply.

@@ -68,6 +68,7 @@ impl Message for OpenDataset {
         writer.text(&self.path);
         writer.bool(self.want_extent);
         writer.option(&self.pattern, |writer, pattern| writer.text(pattern));
+        writer.bool(self.only_cached);
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<OpenDataset> {
@@ -75,6 +76,7 @@ impl Message for OpenDataset {
             path: reader.absolute_path()?,
             want_extent: reader.bool()?,
             pattern: reader.option(|reader| reader.text(PATH_BYTES_MAX))?,
+            only_cached: reader.bool()?,
         })
     }
 }
@@ -88,15 +90,17 @@ impl Message for DatasetInfo {
         writer.option(&self.layout, Writer::layout);
         writer.option(&self.extent, Writer::runset);
         writer.bool(self.backing_ok);
+        writer.list(&self.series, |writer, series| writer.text(series));
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<DatasetInfo> {
         Ok(DatasetInfo {
             handle: reader.u32()?,
-            dataset: reader.rel_path()?,
+            dataset: reader.stored_path()?,
             layout: reader.option(Reader::layout)?,
             extent: reader.option(Reader::runset)?,
             backing_ok: reader.bool()?,
+            series: reader.list(4, |reader| reader.text(PATH_BYTES_MAX))?,
         })
     }
 }
@@ -151,7 +155,7 @@ fn read_delivery(reader: &mut Reader<'_>) -> Result<Delivery> {
 }
 
 /// A batch entry on the wire without its options' values and its path's bytes.
-const ENTRY_BYTES_MIN: usize = 4 + 8 + 1 + 1 + 8 + 8 + 1 + 4 + 1;
+const ENTRY_BYTES_MIN: usize = 4 + 8 + 1 + 1 + 8 + 8 + 1 + 4 + 1 + 1;
 
 impl Message for BatchEntry {
     const NAME: &'static str = "BatchEntry";
@@ -168,6 +172,7 @@ impl Message for BatchEntry {
             writer.u32(*kind);
             writer.clipped_text(message);
         });
+        writer.bool(self.whole);
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<BatchEntry> {
@@ -180,6 +185,7 @@ impl Message for BatchEntry {
             checksum: reader.option(Reader::u64)?,
             path: reader.absolute_path()?,
             error: reader.option(|reader| Ok((reader.u32()?, reader.free_text()?)))?,
+            whole: reader.bool()?,
         })
     }
 }
@@ -205,10 +211,16 @@ impl Message for Push {
         writer.text(&self.dataset);
         writer.source(&self.source);
         writer.frame_meta(&self.meta);
+        writer.series(&self.series);
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<Push> {
-        Ok(Push { dataset: reader.absolute_path()?, source: reader.source()?, meta: reader.frame_meta()? })
+        Ok(Push {
+            dataset: reader.absolute_path()?,
+            source: reader.source()?,
+            meta: reader.frame_meta()?,
+            series: reader.series()?,
+        })
     }
 }
 

@@ -10,7 +10,7 @@
 //!  └──────┴────────┴──────┴─────────┴─────────────┴────────────────┴───────┘
 //! ```
 //!
-//! A sequence log goes on with records of 64 bytes each, record `i` at `64 + 64·i`:
+//! A sequence log goes on with records of 80 bytes each, record `i` at `64 + 80·i`:
 //!
 //! ```text
 //!  0       4    5      6     8        14      20        28      36      44    48    52       58        64
@@ -18,11 +18,17 @@
 //!  │CRC-32C│op  │flags │mode │number  │length │checksum │v.size │v.mtime│uid  │gid  │source  │address  │
 //!  │u32    │u8  │u8    │u16  │u48     │u48    │u64      │u64    │i64    │u32  │u32  │u48     │u48      │
 //!  └───────┴────┴──────┴─────┴────────┴───────┴─────────┴───────┴───────┴─────┴─────┴────────┴─────────┘
+//!  64       72        80
+//!  ┌────────┬─────────┐
+//!  │v.ctime │v.inode  │
+//!  │i64     │u64      │
+//!  └────────┴─────────┘
 //! ```
 //!
 //! *flags*: bit 0: there is a validator; bits 1–2: storage (0 plain file, 1 piece file, 2 packed); bit 3: the source
-//! is an offset into the names file (else a template's number). A record's CRC also covers the log's id and
-//! the record's index, so that a record of another log, or one at another place, is a bad record; so are 64 zeros.
+//! is an offset into the names file (else a template's number); bit 4: the source was too young to tell whether it
+//! changed after the copy. A record's CRC also covers the log's id and the record's index, so that a record of another
+//! log, or one at another place, is a bad record; so are zeros.
 
 use crate::checksum::crc32c;
 use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Result, Validator};
@@ -30,9 +36,9 @@ use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Result, Validator};
 /// Bytes of a file header.
 pub const FILE_HEADER_BYTES: usize = 64;
 /// Bytes of a log record.
-pub const RECORD_BYTES: usize = 64;
+pub const RECORD_BYTES: usize = 80;
 /// The version of these formats that this build writes, and the only one that it reads.
-pub const STORE_VERSION: u16 = 1;
+pub const STORE_VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"ZAZENSTO";
 const U48_MAX: u64 = (1 << 48) - 1;
@@ -145,7 +151,7 @@ impl Record {
     /// The bytes of this record at `index` of the log with `log_id`.
     pub fn encode(&self, log_id: u128, index: u64) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
-        let validator = self.meta.validator.unwrap_or(Validator { size: 0, mtime_ns: 0 });
+        let validator = self.meta.validator.unwrap_or_default();
         let (storage, address) = match self.storage {
             Storage::Plain => (0, 0),
             Storage::Piece => (1, 0),
@@ -157,7 +163,8 @@ impl Record {
         };
         debug_assert!(address <= U48_MAX && source <= U48_MAX, "address or source beyond 48 bits");
         bytes[4] = self.op as u8;
-        bytes[5] = u8::from(self.meta.validator.is_some()) | storage << 1 | by_name << 3;
+        let unsettled = u8::from(validator.unsettled);
+        bytes[5] = u8::from(self.meta.validator.is_some()) | storage << 1 | by_name << 3 | unsettled << 4;
         bytes[6..8].copy_from_slice(&(self.meta.mode as u16).to_le_bytes());
         put48(&mut bytes[8..14], self.meta.number.get());
         put48(&mut bytes[14..20], self.meta.length);
@@ -168,6 +175,8 @@ impl Record {
         bytes[48..52].copy_from_slice(&self.meta.gid.to_le_bytes());
         put48(&mut bytes[52..58], source);
         put48(&mut bytes[58..64], address);
+        bytes[64..72].copy_from_slice(&validator.ctime_ns.to_le_bytes());
+        bytes[72..80].copy_from_slice(&validator.inode.to_le_bytes());
         let crc = bound_crc(&bytes, log_id, index);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -197,14 +206,20 @@ impl Record {
             2 => Storage::Packed(address),
             _ => return None,
         };
-        let source = match flags >> 3 {
+        if flags >> 5 != 0 {
+            return None;
+        }
+        let source = match (flags >> 3) & 1 {
             0 => SourceRef::Template(u32::try_from(source).ok()?),
-            1 => SourceRef::Name(source),
-            _ => return None,
+            _ => SourceRef::Name(source),
         };
+        let time = |at: std::ops::Range<usize>| i64::from_le_bytes(le(&bytes[at]).to_le_bytes());
         let validator = Validator {
             size: le(&bytes[28..36]),
-            mtime_ns: i64::from_le_bytes(le(&bytes[36..44]).to_le_bytes()),
+            mtime_ns: time(36..44),
+            ctime_ns: time(64..72),
+            inode: le(&bytes[72..80]),
+            unsettled: (flags >> 4) & 1 == 1,
         };
         let meta = FrameMeta {
             number: FrameNo::new(le(&bytes[8..14])).ok()?,
@@ -273,9 +288,10 @@ impl NameEntry {
 
 fn bound_crc(record: &[u8; RECORD_BYTES], log_id: u128, index: u64) -> u32 {
     let mut bound = [0; RECORD_BYTES - 4 + 24];
-    bound[..60].copy_from_slice(&record[4..]);
-    bound[60..76].copy_from_slice(&log_id.to_le_bytes());
-    bound[76..].copy_from_slice(&index.to_le_bytes());
+    const FIELDS: usize = RECORD_BYTES - 4;
+    bound[..FIELDS].copy_from_slice(&record[4..]);
+    bound[FIELDS..FIELDS + 16].copy_from_slice(&log_id.to_le_bytes());
+    bound[FIELDS + 16..].copy_from_slice(&index.to_le_bytes());
     crc32c(&bound)
 }
 
@@ -308,7 +324,13 @@ mod tests {
                 number: FrameNo::new(0x01_0203_0405).unwrap(),
                 length: 440_320,
                 checksum: 0x1122_3344_5566_7788,
-                validator: Some(Validator { size: 0xAABB, mtime_ns: -2 }),
+                validator: Some(Validator {
+                    size: 0xAABB,
+                    mtime_ns: -2,
+                    ctime_ns: 0x0708,
+                    inode: 0x0909,
+                    unsettled: true,
+                }),
                 uid: 1000,
                 gid: 100,
                 mode: 0o644,
@@ -332,12 +354,13 @@ mod tests {
     }
 
     const GOLDEN_HEADER: &str = concat!(
-        "5a415a454e53544f010001000000000002010000000000000000000000000000",
-        "00000000000000000000000000000000000000000000000000000000b5a4230c",
+        "5a415a454e53544f020001000000000002010000000000000000000000000000",
+        "00000000000000000000000000000000000000000000000000000000bacf7ce5",
     );
     const GOLDEN_RECORD: &str = concat!(
-        "01c9d2ed010da40105040302010000b8060000008877665544332211bbaa0000",
+        "a23c4084011da40105040302010000b8060000008877665544332211bbaa0000",
         "00000000feffffffffffffffe8030000640000000605040302010f0e0d0c0b0a",
+        "08070000000000000909000000000000",
     );
     const GOLDEN_NAME: &str =
         concat!("1dc4a9050a0001000010000000000000b08f0600000000007472616a2f612e78", "7463",);
@@ -349,7 +372,7 @@ mod tests {
         assert_eq!(Record::claimed_number(&good), sample().meta.number.get());
         assert_eq!(Record::decode(&good, 9, 4), None, "at another place");
         assert_eq!(Record::decode(&good, 8, 3), None, "of another log");
-        assert_eq!(Record::decode(&[0; 64], 9, 3), None, "zeros");
+        assert_eq!(Record::decode(&[0; RECORD_BYTES], 9, 3), None, "zeros");
         for bit in 0..good.len() * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -369,7 +392,7 @@ mod tests {
             assert_eq!(kind_of(&bad), Err(ErrorKind::Corrupt), "bit {bit}");
         }
         let mut newer = good.encode();
-        newer[8] = 2;
+        newer[8] = 3;
         let crc = crc32c(&newer[..60]);
         newer[60..].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(kind_of(&newer), Err(ErrorKind::Unsupported));
@@ -386,14 +409,16 @@ mod tests {
         #[test]
         fn records_round_trip(
             remove: bool, number in 0u64..=1 << 40, length in 0u64..=1 << 40, checksum: u64,
-            validator in proptest::option::of((any::<u64>(), any::<i64>())), uid: u32, gid: u32, mode in 0u32..0o10000,
+            validator in proptest::option::of(any::<(u64, i64, i64, u64, bool)>()), uid: u32, gid: u32, mode in 0u32..0o10000,
             storage in 0u8..3, address in 0u64..1 << 48, by_name: bool, source in 0u64..1 << 48, id: u128, index: u64,
         ) {
             let record = Record {
                 op: if remove { RecordOp::Remove } else { RecordOp::Put },
                 meta: FrameMeta {
                     number: FrameNo::new(number).unwrap(), length, checksum, uid, gid, mode,
-                    validator: validator.map(|(size, mtime_ns)| Validator { size, mtime_ns }),
+                    validator: validator.map(|(size, mtime_ns, ctime_ns, inode, unsettled)| Validator {
+                        size, mtime_ns, ctime_ns, inode, unsettled,
+                    }),
                 },
                 storage: [Storage::Plain, Storage::Piece, Storage::Packed(address)][usize::from(storage)],
                 source: if by_name { SourceRef::Name(source) } else { SourceRef::Template(source as u32) },

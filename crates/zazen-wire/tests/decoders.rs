@@ -5,7 +5,9 @@
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout as Allocation, System};
 use std::cell::Cell;
-use zazen_core::{ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Run, RunSet, Source, Validator};
+use zazen_core::{
+    ErrorKind, FrameMeta, FrameNo, NameTemplate, Origin, RelPath, Run, RunSet, Series, Source, Validator,
+};
 use zazen_wire::Message;
 use zazen_wire::codec::{Reader, Writer, clip};
 use zazen_wire::frames::*;
@@ -121,8 +123,15 @@ fn rel_path() -> impl Strategy<Value = RelPath> {
 }
 
 fn frame_meta() -> impl Strategy<Value = FrameMeta> {
-    let validator = prop::option::of((any::<u64>(), any::<i64>()))
-        .prop_map(|found| found.map(|(size, mtime_ns)| Validator { size, mtime_ns }));
+    let validator = prop::option::of(any::<(u64, i64, i64, u64, bool)>()).prop_map(|found| {
+        found.map(|(size, mtime_ns, ctime_ns, inode, unsettled)| Validator {
+            size,
+            mtime_ns,
+            ctime_ns,
+            inode,
+            unsettled,
+        })
+    });
     (0u64..=1 << 40, 0u64..=1 << 40, any::<u64>(), validator, any::<[u32; 3]>()).prop_map(
         |(number, length, checksum, validator, [uid, gid, mode])| FrameMeta {
             number: FrameNo::new(number).unwrap(),
@@ -158,9 +167,9 @@ fn entry() -> impl Strategy<Value = BatchEntry> {
         Delivery::Failed,
     ]);
     let numbers = (0u64..=1 << 40, any::<u64>(), any::<u64>(), prop::option::of(any::<u64>()));
-    let error = prop::option::of((any::<u32>(), ".{0,20}"));
+    let error = (prop::option::of((any::<u32>(), ".{0,20}")), any::<bool>());
     (numbers, delivery, prop::option::of(any::<u16>()), "/[^\0]{0,20}", error).prop_map(
-        |((number, offset, length, checksum), delivery, fd, path, error)| BatchEntry {
+        |((number, offset, length, checksum), delivery, fd, path, (error, whole))| BatchEntry {
             number,
             delivery,
             fd,
@@ -169,8 +178,18 @@ fn entry() -> impl Strategy<Value = BatchEntry> {
             checksum,
             path,
             error,
+            whole,
         },
     )
+}
+
+fn series() -> impl Strategy<Value = Series> {
+    let files = "[a-z/]{1,5}x".prop_map(|prefix| {
+        Series::Files(
+            NameTemplate::new(prefix.trim_start_matches('/').replace("//", "").as_str(), 0, "").unwrap(),
+        )
+    });
+    prop_oneof![files, Just(Series::Pieces), Just(Series::List)]
 }
 
 proptest! {
@@ -202,10 +221,11 @@ proptest! {
         entries in prop::collection::vec(entry(), 0..5),
         dataset in "/[^\0]{0,30}",
         next in prop::option::of(any::<u64>()),
+        series in series(),
     ) {
         let holdings = Holdings { native: native.clone(), alien };
         prop_assert_eq!(Holdings::decode(&holdings.encode()).unwrap(), holdings);
-        let push = Push { dataset: dataset.clone(), source: source.clone(), meta: meta.clone() };
+        let push = Push { dataset: dataset.clone(), source: source.clone(), meta: meta.clone(), series };
         prop_assert_eq!(Push::decode(&push.encode()).unwrap(), push);
         let batch = ScanBatch { entries };
         prop_assert_eq!(ScanBatch::decode(&batch.encode()).unwrap(), batch);
@@ -246,6 +266,7 @@ fn announcements_cost_nothing() {
             writer.bool(false);
             writer.text("");
             writer.bool(false);
+            writer.bool(false);
         });
     }
     let bytes = dense.into_bytes();
@@ -275,8 +296,9 @@ fn limits_are_named() {
             writer.u64(length);
             writer.u64(0);
             writer.bool(false);
-            writer.raw(&[0; 12]);
+            writer.raw(&[0; 12 + 17]);
         });
+        writer.series(&Series::Pieces);
         writer.into_bytes()
     };
     Push::decode(&push("/d", "f", 1 << 40, 1 << 40)).unwrap();

@@ -3,7 +3,8 @@
 
 use std::fmt::Debug;
 use zazen_core::{
-    Credentials, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet, Source, Validator,
+    Credentials, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet, Series, Source,
+    Validator,
 };
 use zazen_wire::Message;
 use zazen_wire::checksum::{FrameDigest, crc32c, frame_checksum};
@@ -54,7 +55,10 @@ fn meta(validator: Option<Validator>) -> FrameMeta {
 }
 
 fn dataset_info(layout: Layout, extent: Option<RunSet>, backing_ok: bool) -> DatasetInfo {
-    DatasetInfo { handle: 3, dataset: path("sim1"), layout: Some(layout), extent, backing_ok }
+    let template = Series::of(&Layout::Files(NameTemplate::parse("f{n}").unwrap()));
+    let dataset = path("sim1").series(&template).unwrap();
+    let series = vec!["pos-{n}".to_owned()];
+    DatasetInfo { handle: 3, dataset, layout: Some(layout), extent, backing_ok, series }
 }
 
 #[test]
@@ -73,11 +77,14 @@ fn datasets_and_holdings() {
         },
     );
     let pattern = Some("frame-{n:07}.dcd".into());
-    check("OpenDataset", OpenDataset { path: "/lustre/sim1".into(), want_extent: true, pattern });
+    let ask = OpenDataset { path: "/lustre/sim1".into(), want_extent: true, pattern, only_cached: true };
+    check("OpenDataset", ask);
     check("DatasetInfo", dataset_info(Layout::Files(template), Some(ten()), true));
     let piece =
         Piece { path: path("traj.dcd"), first: 5, count: 100, step: 2, offset: 276, frame_bytes: 1000 };
     check("DatasetInfo pieces", dataset_info(Layout::Pieces(vec![piece]), None, false));
+    let list = Layout::List(vec![path("cat.jpg"), path("dog.jpg")]);
+    check("DatasetInfo list", dataset_info(list, None, true));
     check("Query", Query { handle: 3, begin: 1, end: 1 << 40, stride: 5 });
     check("Holdings", Holdings { native: ten(), alien: RunSet::new() });
     check("Fetch", Fetch { handle: 3, set: ten(), origin: Origin::Alien });
@@ -109,6 +116,7 @@ fn scans_and_pushes() {
         checksum: Some(0xfedc_ba98_7654_3210),
         path: "/ssd/zazen/sim1/f7".into(),
         error: None,
+        whole: true,
     };
     let failed = BatchEntry {
         number: 8,
@@ -119,13 +127,19 @@ fn scans_and_pushes() {
         checksum: None,
         path: String::new(),
         error: Some((2, "gone".into())),
+        whole: false,
     };
     check("ScanBatch", ScanBatch { entries: vec![cached, failed] });
     check("ScanClose", ScanClose { scan: 4 });
     check("ReportBad", ReportBad { handle: 3, number: 7 });
     let source = Source { path: path("run/frame-0000007.dcd"), offset: 16, length: Some(430_000) };
-    let validator = Some(Validator { size: 430_000, mtime_ns: -5 });
-    check("Push", Push { dataset: "/lustre/sim1".into(), source, meta: meta(validator) });
+    let validator = Some(Validator { size: 430_000, mtime_ns: -5, ctime_ns: 6, inode: 77, unsettled: true });
+    let push = |series| {
+        let (source, meta) = (source.clone(), meta(validator));
+        Push { dataset: "/lustre/sim1".into(), source, meta, series }
+    };
+    check("Push", push(Series::Pieces));
+    check("Push of a file", push(Series::Files(NameTemplate::parse("run/frame-{n}.dcd").unwrap())));
     check("Pushed", Pushed::AlreadyHere);
 }
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use zazen_backing::{Backing, DirectoryBacking, ServedBacking};
 use zazen_core::limits::OWN_DIR;
-use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_core::{Error, ErrorKind, RelPath, Result, Series};
 use zazen_env::{Disk, Identity};
 use zazen_store::{read_root_text, write_root_text};
 
@@ -176,8 +176,15 @@ pub struct Located {
     pub root: Arc<BackingRoot>,
     /// The dataset's directory beneath the root.
     pub beneath: RelPath,
-    /// The cache's name for it.
+    /// The cache's name for its directory.
     pub dataset: RelPath,
+}
+
+impl Located {
+    /// The cache's name for one of its series.
+    pub fn series(&self, series: &Series) -> Result<RelPath> {
+        self.dataset.series(series)
+    }
 }
 
 /// All backing stores of a daemon.

@@ -63,7 +63,8 @@ impl Batch {
             return false;
         }
         let fd = self.fds.len() as u16 - 1;
-        self.cached_in(&node.counters, &entry.meta, entry.offset, &entry.path, Some(fd), delivery);
+        let place = Place { fd: Some(fd), offset: entry.offset, path: &entry.path, whole: false };
+        self.cached_in(&node.counters, &entry.meta, place, delivery);
         true
     }
 
@@ -81,6 +82,7 @@ impl Batch {
             checksum: None,
             path: String::new(),
             error: Some((error.kind() as u32, error.to_string())),
+            whole: false,
         });
     }
 
@@ -100,7 +102,8 @@ impl Batch {
         self.fds.push(file.into());
         let fd = Some(self.fds.len() as u16 - 1);
         self.last_entry = entry.filter(|entry| entry.is_packed()).cloned();
-        self.cached_in(&node.counters, &meta, offset, &path, fd, delivery);
+        let place = Place { fd, offset, path: &path, whole: !is_packed };
+        self.cached_in(&node.counters, &meta, place, delivery);
         Ok(())
     }
 
@@ -122,19 +125,12 @@ impl Batch {
             let what = format!("frame {}: its copy does not match its checksum", meta.number);
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        self.cached_in(&node.counters, meta, begin as u64, Path::new(""), None, delivery);
+        let place = Place { fd: None, offset: begin as u64, path: Path::new(""), whole: false };
+        self.cached_in(&node.counters, meta, place, delivery);
         Ok(())
     }
 
-    fn cached_in(
-        &mut self,
-        counters: &Counters,
-        meta: &FrameMeta,
-        offset: u64,
-        path: &Path,
-        fd: Option<u16>,
-        delivery: Delivery,
-    ) {
+    fn cached_in(&mut self, counters: &Counters, meta: &FrameMeta, place: Place<'_>, delivery: Delivery) {
         match delivery {
             Delivery::Native => {
                 counters.native_reads.add(1);
@@ -150,12 +146,13 @@ impl Batch {
         self.entries.push(BatchEntry {
             number: meta.number.get(),
             delivery,
-            fd,
-            offset,
+            fd: place.fd,
+            offset: place.offset,
             length: meta.length,
             checksum: Some(meta.checksum),
-            path: if self.privileged { text(path) } else { String::new() },
+            path: if self.privileged { text(place.path) } else { String::new() },
             error: None,
+            whole: place.whole,
         });
     }
 
@@ -185,6 +182,7 @@ impl Batch {
             checksum: None,
             path: opened.at.root.spelled(&path),
             error: None,
+            whole: source.offset == 0 && source.length.is_none(),
         });
         Ok(())
     }
@@ -211,9 +209,20 @@ impl Batch {
             checksum: Some(frame_checksum(&bytes)),
             path: opened.at.root.spelled(&path),
             error: None,
+            whole: false,
         });
         self.bulk.extend_from_slice(&bytes);
     }
+}
+
+/// Where the bytes of a cached frame are.
+struct Place<'a> {
+    /// The descriptor's index; `None`: in the bulk part.
+    fd: Option<u16>,
+    offset: u64,
+    path: &'a Path,
+    /// The file has nothing but this frame.
+    whole: bool,
 }
 
 fn text(path: &Path) -> String {

@@ -93,6 +93,9 @@ pub struct Args {
     /// once for each
     #[arg(long, value_name = "PLUGIN[:in-process]")]
     pub plugin: Vec<String>,
+    /// Let programs forward files below this folder, once for each [default: the folders of --backing]
+    #[arg(long, value_name = "DIR")]
+    pub export: Vec<PathBuf>,
     /// Once serving, write {"socket","listen","metrics","pid","node"} as JSON to this file descriptor
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
@@ -121,6 +124,7 @@ struct File {
     connections_max: Option<usize>,
     drain_seconds: Option<u64>,
     dump_file: Option<PathBuf>,
+    export: Option<Vec<PathBuf>>,
     #[serde(default)]
     plugin: Vec<PluginTable>,
 }
@@ -176,6 +180,8 @@ pub struct Config {
     pub drain: Duration,
     /// Where SIGUSR1 writes the state; `None`: the log.
     pub dump_file: Option<PathBuf>,
+    /// Folders that programs may reach by forwarding.
+    pub exports: Vec<PathBuf>,
     /// Plug-ins to serve.
     pub plugins: Vec<PluginConfig>,
     /// The program of isolated plug-ins' processes.
@@ -215,7 +221,6 @@ impl Config {
             other => other.to_string(),
         }));
         Ok(Config {
-            backing,
             listen: listen.map(|listen| with_port("listen", &listen)).transpose()?,
             socket: match absolute("socket", args.socket.clone().or(file.socket))? {
                 Some(socket) => socket,
@@ -242,6 +247,8 @@ impl Config {
             )?,
             drain: Duration::from_secs(args.drain_seconds.or(file.drain_seconds).unwrap_or(30)),
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
+            exports: exports(args, file.export, &backing)?,
+            backing,
             plugins: service_plugins::plugin_configs(&args.plugin, &file.plugin)?,
             plugin_worker: service_plugins::SELF.into(),
             ready_fd: args.ready_fd,
@@ -249,6 +256,21 @@ impl Config {
             cache,
         })
     }
+}
+
+/// Flags over file over the backing stores that are folders here.
+fn exports(args: &Args, file: Option<Vec<PathBuf>>, backing: &[BackingSpec]) -> Result<Vec<PathBuf>> {
+    let usual = || {
+        let here = backing.iter().filter(|backing| backing.server.is_none());
+        here.map(|backing| PathBuf::from(&backing.directory)).collect()
+    };
+    let told = if args.export.is_empty() { file.unwrap_or_else(usual) } else { args.export.clone() };
+    if let Some(bad) = told.iter().find(|export| {
+        !export.is_absolute() || export.components().any(|part| part == std::path::Component::ParentDir)
+    }) {
+        return Err(refuse(format!("export {}: give an absolute directory without `..`", bad.display())));
+    }
+    Ok(told)
 }
 
 fn read_file(path: &Path) -> Result<File> {

@@ -6,13 +6,14 @@
 //! themselves; no user's fetches take the slots of another's.
 
 use crate::config::Validate;
+use crate::look;
 use crate::node::{Node, NodeStore, Opened};
 use crate::viewer::Viewer;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{HashMap, hash_map};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use zazen_backing::SourceFile;
-use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, Source};
+use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, Source, Validator};
+use zazen_store::Entry;
 
 /// Bytes copied at a time.
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -97,11 +98,11 @@ impl Fetcher {
         file: &mut Box<dyn SourceFile>,
     ) -> Result<Outcome> {
         let counters = &node.counters;
-        let key = (opened.at.dataset.clone(), number);
+        let key = (opened.series(), number);
         let flight = loop {
             let under_way = match self.flights().entry(key.clone()) {
-                Entry::Occupied(under_way) => under_way.get().clone(),
-                Entry::Vacant(free) => {
+                hash_map::Entry::Occupied(under_way) => under_way.get().clone(),
+                hash_map::Entry::Vacant(free) => {
                     let (leader, landed) = (opened.viewer.clone(), Mutex::default());
                     let flight = Flight { leader, landed, landing: Condvar::new() };
                     break free.insert(Arc::new(flight)).clone();
@@ -180,21 +181,20 @@ fn copy_frame(
     origin: Origin,
     file: &mut Box<dyn SourceFile>,
 ) -> Result<Outcome> {
-    let (store, dataset) = (&node.store, &opened.at.dataset);
+    let (store, dataset) = (&node.store, &opened.series());
     let describe = || format!("frame {number} of {}", opened.spelled());
     for attempt in 0..TRIES {
         if attempt > 0 {
             *file = opened.open_source(source, number)?;
         }
-        let is_current = |meta: &FrameMeta| {
-            let current = file.stat().validator;
-            node.config.validate == Validate::Never
-                || meta.validator.is_none_or(|validator| validator == current)
+        let is_current = |entry: &Entry| {
+            entry.source == *source
+                && (node.config.validate == Validate::Never || look::stands_for(entry, &file.stat()))
         };
         // A cache that cannot be asked has nothing.
         if let Ok(Some(entry)) = store.entry(dataset, number)
             && (entry.origin == Origin::Native || origin == Origin::Alien)
-            && is_current(&entry.meta)
+            && is_current(&entry)
         {
             return Ok(Outcome::Present);
         }
@@ -219,7 +219,9 @@ fn copy_frame(
         return match error.kind() {
             ErrorKind::NoSpace => Ok(Outcome::NoRoom),
             // Pushed here while it was being fetched.
-            ErrorKind::Conflict if matches!(store.entry(dataset, number), Ok(Some(_))) => Ok(Outcome::Present),
+            ErrorKind::Conflict if matches!(store.entry(dataset, number), Ok(Some(_))) => {
+                Ok(Outcome::Present)
+            }
             // Whatever is the matter with the cache, the source can be read.
             _ => {
                 node.cache_failed(&error.within(describe()));
@@ -248,7 +250,7 @@ fn copy_bytes(
     file: &dyn SourceFile,
     offset: u64,
 ) -> std::result::Result<(), Failure> {
-    let mut put = store.put(&opened.at.dataset, source, meta, origin).map_err(Failure::Cache)?;
+    let mut put = store.put(&opened.series(), source, meta, origin).map_err(Failure::Cache)?;
     let mut buffer = vec![0; meta.length.clamp(1, CHUNK_BYTES) as usize];
     let mut done = 0;
     while done < meta.length {
@@ -268,7 +270,8 @@ fn copy_bytes(
         let path = opened.at.beneath.join(source.path.as_str())?;
         Ok([file.stat_now()?.validator, opened.backing().stat(&path)?.validator])
     };
-    if now().map_err(Failure::Source)?.iter().any(|now| Some(*now) != meta.validator) {
+    let is_same = |now: &Validator| meta.validator.is_some_and(|then| then.looks_like(now));
+    if !now().map_err(Failure::Source)?.iter().all(is_same) {
         return Err(Failure::Source(Error::new(ErrorKind::Stale, "the source changed")));
     }
     put.commit_computed().map_err(Failure::Cache).map(|_| ())

@@ -1,6 +1,10 @@
 //! Looking at sources before copies of them are handed out: does the copy still stand for its source, and may this user
 //! read that source now?
 //!
+//! A copy stands for its source if the layout that the reader's side tells names just this source for its number, and the
+//! source looks as it did when it was copied: owner, size, times, inode. A pushed copy that came without a validator
+//! takes over what its source looks like when it is first compared.
+//!
 //! Invariants: a user other than the daemon's own gets a copy only if its own rights have just opened the source; one
 //! question to the store for a whole group. The daemon's own user is not asked about each frame: it can read the
 //! cache's files.
@@ -11,7 +15,7 @@ use crate::node::{Node, Opened};
 use std::collections::HashMap;
 use std::sync::Arc;
 use zazen_backing::SourceStat;
-use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Source};
+use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Source, Validator};
 use zazen_store::Entry;
 
 /// What comparing a copy with its source says.
@@ -26,25 +30,47 @@ pub enum Look {
 
 /// Looks at the sources of `group` for `who`, the user of `opened`.
 pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) -> Vec<Look> {
-    match opened.viewer.is_own() {
-        true => as_own(node, opened, who, group),
-        false => as_other(node, opened, group),
+    let layout = opened.told_layout();
+    let is_named =
+        |entry: &Entry| layout.as_ref().is_none_or(|layout| layout.gives(entry.meta.number, &entry.source));
+    let mut adopted = Vec::new();
+    let looks = match opened.viewer.is_own() {
+        true => as_own(node, opened, who, group, &mut adopted),
+        false => as_other(node, opened, group, &mut adopted),
+    };
+    let looks: Vec<Look> = group
+        .iter()
+        .zip(looks)
+        .map(|(entry, look)| if is_named(entry) { look } else { Look::Stale })
+        .collect();
+    adopted.retain(|(entry, _): &(&Entry, Validator)| is_named(entry));
+    if !adopted.is_empty()
+        && let Err(error) = node.store.adopt(&opened.series(), &adopted)
+    {
+        tracing::warn!("note what sources of {} look like: {error}", opened.spelled());
     }
+    looks
 }
 
-fn as_own(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) -> Vec<Look> {
+fn as_own<'a>(
+    node: &Node,
+    opened: &Opened,
+    who: &Credentials,
+    group: &'a [Entry],
+    adopted: &mut Adopted<'a>,
+) -> Vec<Look> {
     let recorded = |entry: &Entry| (entry.meta.uid, entry.meta.gid, entry.meta.mode);
     let unchecked = || group.iter().map(|entry| (Look::Fresh, recorded(entry))).collect();
     let looks: Vec<(Look, _)> = if node.config.validate == Validate::Never {
         unchecked()
     } else {
-        let (asked, paths) = sources_of(group, false);
+        let (asked, paths) = sources_of(group);
         match stat_all(opened, paths) {
             Some(stats) => group
                 .iter()
                 .zip(asked)
                 .map(|(entry, at)| match at.and_then(|at| stats.get(at)) {
-                    Some(Ok(stat)) => (compare(entry, stat), (stat.uid, stat.gid, stat.mode)),
+                    Some(Ok(stat)) => (compare(entry, stat, adopted), (stat.uid, stat.gid, stat.mode)),
                     Some(Err(error)) if error.kind() == ErrorKind::NotFound => {
                         (Look::Refused(deleted(opened, entry)), recorded(entry))
                     }
@@ -72,21 +98,22 @@ fn stat_all(opened: &Opened, paths: Vec<RelPath>) -> Option<Vec<Result<SourceSta
     }
     let beneath = &opened.at.beneath;
     let stats = opened.backing().stat_beneath(beneath, &paths.into()).ok()?;
-    // Not a frame's but the dataset's directory is gone: rather a mount's trouble than deleted frames.
-    let is_away = stats.iter().all(Result::is_err) && opened.backing().stat(beneath).is_err();
+    let is_away = stats.iter().all(Result::is_err)
+        && opened.backing().stat(beneath).is_err_and(|error| error.kind() != ErrorKind::NotFound);
     (!is_away).then_some(stats)
 }
 
-fn as_other(node: &Node, opened: &Opened, group: &[Entry]) -> Vec<Look> {
-    let (asked, paths) = sources_of(group, true);
+fn as_other<'a>(node: &Node, opened: &Opened, group: &'a [Entry], adopted: &mut Adopted<'a>) -> Vec<Look> {
+    let (asked, paths) = sources_of(group);
     let paths: Arc<[RelPath]> = paths.into();
     let beneath = &opened.at.beneath;
     let probed = opened.backing().probe_beneath(beneath, &paths);
     let away = match &probed {
         Err(error) => Some(copy_of(error)),
         Ok(probed) if probed.iter().all(Result::is_err) => {
-            let gone = |error: &Error| error.kind() == ErrorKind::NotFound || is_outage(error);
-            opened.backing().stat(beneath).err().filter(gone)
+            // That its directory is not there says a store that answers: whoever pushed such a frame may have meant
+            // another file than the one that comes.
+            opened.backing().stat(beneath).err().filter(is_outage)
         }
         Ok(_) => None,
     };
@@ -99,7 +126,7 @@ fn as_other(node: &Node, opened: &Opened, group: &[Entry]) -> Vec<Look> {
     }
     let probed = probed.unwrap_or_default();
     let mut folder_noted: Option<RelPath> = None;
-    let verdict = |(entry, at): (&Entry, Option<usize>)| {
+    let verdict = |(entry, at): (&'a Entry, Option<usize>)| {
         let number = entry.meta.number.get();
         match at.and_then(|at| probed.get(at)) {
             Some(Ok(stat)) => {
@@ -109,7 +136,7 @@ fn as_other(node: &Node, opened: &Opened, group: &[Entry]) -> Vec<Look> {
                     folder_noted = folder;
                 }
                 match node.config.validate {
-                    Validate::Always => compare(entry, stat),
+                    Validate::Always => compare(entry, stat, adopted),
                     Validate::Never => Look::Fresh,
                 }
             }
@@ -138,11 +165,33 @@ fn copy_of(error: &Error) -> Error {
     Error::new(error.kind(), error.to_string())
 }
 
-fn compare(entry: &Entry, stat: &SourceStat) -> Look {
-    let changed = entry.meta.validator.is_some_and(|validator| validator != stat.validator);
+/// Frames that came without a validator, and the one that their sources have.
+type Adopted<'a> = Vec<(&'a Entry, Validator)>;
+
+fn compare<'a>(entry: &'a Entry, stat: &SourceStat, adopted: &mut Adopted<'a>) -> Look {
+    if !stands_for(entry, stat) {
+        return Look::Stale;
+    }
+    if entry.meta.validator.is_none() && !stat.validator.unsettled {
+        adopted.push((entry, stat.validator));
+    }
+    Look::Fresh
+}
+
+/// Whether the copy is one of the source that looks like `stat`.
+pub fn stands_for(entry: &Entry, stat: &SourceStat) -> bool {
+    let (meta, source, size) = (&entry.meta, &entry.source, stat.validator.size);
+    let fits = match source.offset.checked_add(meta.length) {
+        Some(end) if source.length.is_none() => end == size,
+        Some(end) => end <= size,
+        None => false,
+    };
+    // Who may not write the source may not have pushed the copy either.
+    let same_owner = meta.uid == stat.uid;
+    let same_look = meta.validator.is_none_or(|validator| validator.agrees_with(&stat.validator));
     // The recorded mode decides while the store is away: it must not allow more than the source does.
-    let narrowed = entry.meta.mode & !stat.mode & 0o444 != 0;
-    if changed || narrowed { Look::Stale } else { Look::Fresh }
+    let narrowed = meta.mode & !stat.mode & 0o444 != 0;
+    fits && same_owner && same_look && !narrowed && !stat.is_dir
 }
 
 fn deleted(opened: &Opened, entry: &Entry) -> Error {
@@ -157,9 +206,8 @@ fn deleted(opened: &Opened, entry: &Entry) -> Error {
     )
 }
 
-/// The source files of `group`, each once, and for each frame which of them is its own; `None` for a frame that has
-/// nothing to compare, unless `all` are wanted.
-fn sources_of(group: &[Entry], all: bool) -> (Vec<Option<usize>>, Vec<RelPath>) {
+/// The source files of `group`, each once, and for each frame which of them is its own.
+fn sources_of(group: &[Entry]) -> (Vec<Option<usize>>, Vec<RelPath>) {
     let mut paths: Vec<RelPath> = Vec::with_capacity(group.len());
     let mut shared: HashMap<&RelPath, usize> = HashMap::new();
     let mut add = |path: &RelPath| {
@@ -168,9 +216,6 @@ fn sources_of(group: &[Entry], all: bool) -> (Vec<Option<usize>>, Vec<RelPath>) 
     };
     let is_whole = |source: &Source| source.offset == 0 && source.length.is_none();
     let asked = group.iter().map(|entry| {
-        if !all {
-            entry.meta.validator.as_ref()?;
-        }
         let path = &entry.source.path;
         // A frame that is all of its file has no other to share it with.
         Some(if is_whole(&entry.source) {

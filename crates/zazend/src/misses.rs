@@ -11,8 +11,8 @@ use crate::node::{Node, Opened};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
-use zazen_backing::SourceFile;
-use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source, Validator};
+use zazen_backing::{SourceFile, SourceStat};
+use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source};
 
 /// Frames fetched and not yet taken.
 pub const AHEAD_FRAMES: usize = 64;
@@ -42,7 +42,7 @@ pub enum Way {
 /// What of a source the user's rights have opened, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof {
-    validator: Validator,
+    stat: SourceStat,
     /// When.
     pub at: Instant,
 }
@@ -51,7 +51,10 @@ impl Proof {
     /// Whether a copy is one of what was opened.
     pub fn covers(&self, node: &Node, meta: &FrameMeta) -> bool {
         node.config.validate == Validate::Never
-            || meta.validator.is_none_or(|validator| validator == self.validator)
+            || match meta.validator {
+                Some(validator) => validator.looks_like(&self.stat.validator),
+                None => meta.uid == self.stat.uid,
+            }
     }
 }
 
@@ -61,6 +64,8 @@ struct State {
     at: u64,
     /// Frames that were thought to be in the cache; true: and that the cache cannot give.
     extra: VecDeque<(u64, bool)>,
+    /// Those of `extra` that are to be natives.
+    natives: RunSet,
     ready: VecDeque<Brought>,
     inline_bytes: u64,
     under_way: usize,
@@ -116,18 +121,23 @@ impl Misses {
         misses
     }
 
-    /// Adds a frame that was thought to be in the cache.
-    pub fn add(&self, fetchers: usize, number: u64) {
-        self.add_one(fetchers, number, false);
+    /// Adds a frame that was thought to be in the cache; it becomes what `origin` says.
+    pub fn add(&self, fetchers: usize, number: u64, origin: Origin) {
+        self.add_one(fetchers, number, origin, false);
     }
 
     /// Adds a frame that the cache has and cannot give: it is handed out from its source.
     pub fn add_around(&self, fetchers: usize, number: u64) {
-        self.add_one(fetchers, number, true);
+        self.add_one(fetchers, number, Origin::Alien, true);
     }
 
-    fn add_one(&self, fetchers: usize, number: u64, around: bool) {
-        self.shared.state().extra.push_back((number, around));
+    fn add_one(&self, fetchers: usize, number: u64, origin: Origin, around: bool) {
+        let mut state = self.shared.state();
+        state.extra.push_back((number, around));
+        if origin == Origin::Native {
+            state.natives.insert(number);
+        }
+        drop(state);
         self.start_workers(fetchers);
         self.shared.changed.notify_all();
     }
@@ -261,6 +271,7 @@ fn bring(shared: &Shared, number: u64, around: bool) -> Result<Way> {
     let node = shared.node.upgrade().ok_or_else(gone)?;
     let opened = &shared.opened;
     let source = opened.source(number)?;
+    let origin = if shared.state().natives.contains(number) { Origin::Native } else { Origin::Alien };
     let mut file = opened.open_source(&source, number)?;
     let at = Instant::now();
     if let Some(folder) = opened.folder_of(&source) {
@@ -269,10 +280,8 @@ fn bring(shared: &Shared, number: u64, around: bool) -> Result<Way> {
     if around {
         return without_room(opened, source, number, file);
     }
-    match node.fetcher.fetch(&node, opened, &source, number, Origin::Alien, &mut file)? {
-        Outcome::Stored(_) | Outcome::Present => {
-            Ok(Way::Cached(Proof { validator: file.stat().validator, at }))
-        }
+    match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
+        Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at })),
         Outcome::NoRoom | Outcome::CacheFailed => without_room(opened, source, number, file),
     }
 }

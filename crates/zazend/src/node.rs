@@ -9,11 +9,11 @@ use crate::layouts::Layouts;
 use crate::session::Sessions;
 use crate::viewer::{Powers, Seen, Viewer};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use zazen_backing::{Backing, Rights, SourceFile};
 use zazen_call::{Caller, Server};
-use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Source};
+use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Series, Source};
 use zazen_env::{DiskHealth, RealDisk, Seldom, WatchedDisk};
 use zazen_plugins::Plugins;
 use zazen_store::Store;
@@ -116,18 +116,41 @@ pub struct Opened {
     allowed: Mutex<Option<Instant>>,
 }
 
-#[derive(Default)]
 struct KnownLayout {
     layout: Option<Arc<Layout>>,
+    /// The user or the backing store told it; else it is what the cache remembers.
+    told: bool,
+    /// The cache's name for the series.
+    series: RelPath,
     looked: Option<Instant>,
+    /// Frames in the cache are meant, whatever the backing store says.
+    only_cached: bool,
 }
 
 impl Opened {
     /// The dataset at `at` for `viewer`; its layout is not known yet.
     pub fn new(at: Located, pattern: Option<String>, viewer: Viewer) -> Result<Opened> {
         let view = at.root.seen_by(&viewer)?;
-        let (layout, allowed) = (Mutex::default(), Mutex::default());
+        let series = at.dataset.clone();
+        let known = KnownLayout { layout: None, told: false, series, looked: None, only_cached: false };
+        let (layout, allowed) = (Mutex::new(known), Mutex::default());
         Ok(Opened { at, pattern, viewer, view, layout, allowed })
+    }
+
+    /// From now on a series of the cache is meant, for a tool that looks after the cache alone.
+    pub fn mean_cached(&self, series: RelPath, layout: Option<Layout>) {
+        let layout = layout.map(Arc::new);
+        *self.known() = KnownLayout { layout, told: false, series, looked: None, only_cached: true };
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownLayout> {
+        self.layout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The cache's name for the series that is open: the dataset's directory alone while its layout is not known, which
+    /// has no frames.
+    pub fn series(&self) -> RelPath {
+        self.known().series.clone()
     }
 
     /// As users spell it.
@@ -215,10 +238,12 @@ impl Opened {
         if node.seen.has(&self.viewer, &self.at.dataset) {
             return true;
         }
-        let (native, alien) = node.store.holdings(&self.at.dataset);
-        let first = native.first().or(alien.first());
-        let entry = first.and_then(|number| node.store.entry(&self.at.dataset, number).ok().flatten());
-        entry.is_some_and(|entry| entry.meta.uid == identity.uid())
+        node.store.series_of(&self.at.dataset).iter().any(|series| {
+            let (native, alien) = node.store.holdings(series);
+            let first = native.first().or(alien.first());
+            let entry = first.and_then(|number| node.store.entry(series, number).ok().flatten());
+            entry.is_some_and(|entry| entry.meta.uid == identity.uid())
+        })
     }
 
     /// Whether the user may have a cached frame while its source cannot be asked: its recorded owner may, and if
@@ -255,22 +280,37 @@ impl Opened {
 
     /// The layout, if it is known already.
     pub fn known_layout(&self) -> Option<Layout> {
-        self.layout.lock().unwrap_or_else(PoisonError::into_inner).layout.as_deref().cloned()
+        self.known().layout.as_deref().cloned()
     }
 
-    /// Replaces what is known of the layout.
-    pub fn set_layout(&self, layout: Layout) {
-        self.layout.lock().unwrap_or_else(PoisonError::into_inner).layout = Some(Arc::new(layout));
+    /// The layout, if the user or the backing store told it.
+    pub fn told_layout(&self) -> Option<Arc<Layout>> {
+        let known = self.known();
+        known.layout.clone().filter(|_| known.told)
+    }
+
+    /// Replaces what is known of the layout; `told` by the user or the backing store, else remembered by the cache.
+    pub fn set_layout(&self, layout: Layout, told: bool) {
+        self.put_layout(&mut self.known(), layout, told);
+    }
+
+    fn put_layout(&self, known: &mut KnownLayout, layout: Layout, told: bool) {
+        // A path that is too long for a series has no frames in the cache.
+        known.series = self.at.series(&Series::of(&layout)).unwrap_or_else(|_| self.at.dataset.clone());
+        known.layout = Some(Arc::new(layout));
+        known.told = told;
     }
 
     /// The layout; looked for on the backing store if it isn't known yet (a dataset that was empty when it was
     /// opened may have frames by now).
     pub fn layout(&self) -> Result<Option<Arc<Layout>>> {
-        let mut known = self.layout.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.layout.is_none() && known.looked.is_none_or(|at| at.elapsed() > LAYOUT_HOLD_OFF) {
+        let mut known = self.known();
+        let unknown = known.layout.is_none() && !known.only_cached;
+        if unknown && known.looked.is_none_or(|at| at.elapsed() > LAYOUT_HOLD_OFF) {
             let found =
                 zazen_backing::dataset::layout(self.backing(), &self.at.beneath, self.pattern.as_deref())?;
-            *known = KnownLayout { layout: found.map(Arc::new), looked: Some(Instant::now()) };
+            known.looked = Some(Instant::now());
+            found.into_iter().for_each(|layout| self.put_layout(&mut known, layout, true));
         }
         Ok(known.layout.clone())
     }

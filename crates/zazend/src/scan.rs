@@ -16,13 +16,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Reply};
 use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
-use zazen_core::{Credentials, Error, Origin, Result, RunSet};
+use zazen_core::{Credentials, Error, Origin, RelPath, Result, RunSet};
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 use zazen_wire::frames::{Delivery, ScanNext};
 
 /// A scan under way, of one connection.
 pub struct Scan {
     opened: Arc<Opened>,
+    /// The cache's name for what is scanned.
+    series: RelPath,
     who: Credentials,
     privileged: bool,
     cursor: Mutex<Cursor>,
@@ -41,14 +43,18 @@ struct Cursor {
 impl Scan {
     /// Begins a scan of `set`; also how many of it are cached now.
     pub fn begin(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
-        let guard = node.store.scan(&opened.at.dataset);
-        let (native, alien) = node.store.holdings(&opened.at.dataset);
+        // A dataset that was empty when it was opened may have files by now. If it can't be asked, its frames tell.
+        opened.layout().ok();
+        let series = opened.series();
+        let guard = node.store.scan(&series);
+        let (native, alien) = node.store.holdings(&series);
         let cached = set.intersection(&native).union(&set.intersection(&alien));
         let misses = Misses::new(node, opened, set.difference(&cached));
         let count = cached.len();
         let cursor = Cursor { left: cached, pages: EntriesCursor::default(), page: VecDeque::new() };
         let scan = Scan {
             opened: opened.clone(),
+            series,
             who: caller.credentials.clone(),
             privileged: node.is_privileged(caller),
             cursor: Mutex::new(cursor),
@@ -82,13 +88,7 @@ impl Scan {
 
     /// Up to `frames_max` cached frames of together `bytes_max` bytes in as many files as a reply has room for, at least
     /// one; none when all are through.
-    fn next_cached(
-        &self,
-        node: &Node,
-        cursor: &mut Cursor,
-        frames_max: usize,
-        bytes_max: u64,
-    ) -> Vec<Entry> {
+    fn next_cached(&self, node: &Node, cursor: &mut Cursor, frames_max: usize, bytes_max: u64) -> Vec<Entry> {
         while cursor.page.is_empty() && !cursor.left.is_empty() {
             self.next_page(node, cursor);
         }
@@ -109,7 +109,7 @@ impl Scan {
     }
 
     fn next_page(&self, node: &Node, cursor: &mut Cursor) {
-        let dataset = &self.opened.at.dataset;
+        let dataset = &self.series;
         match node.store.entries_page(dataset, &cursor.left, &mut cursor.pages) {
             Ok(Some(entries)) => {
                 let seen: RunSet = entries.iter().map(|entry| entry.meta.number.get()).collect();
@@ -123,7 +123,7 @@ impl Scan {
             Ok(None) => {
                 // Held when the scan began, and gone since.
                 let gone = std::mem::take(&mut cursor.left);
-                gone.iter().for_each(|number| self.misses.add(node.config.fetchers, number));
+                gone.iter().for_each(|number| self.misses.add(node.config.fetchers, number, Origin::Alien));
             }
             Err(error) => {
                 node.cache_failed(&error.within(format!("look up frames of {}", self.opened.spelled())));
@@ -138,7 +138,7 @@ impl Scan {
         for (entry, look) in group.iter().zip(looks) {
             let number = entry.meta.number.get();
             match look {
-                Look::Stale => self.drop_stale(node, number),
+                Look::Stale => self.drop_stale(node, entry),
                 Look::Refused(error) => batch.fail(node, number, &error),
                 Look::Fresh => self.hand_out_entry(node, entry, batch),
             }
@@ -146,13 +146,17 @@ impl Scan {
     }
 
     /// A copy that is not its source's any more is fetched anew.
-    fn drop_stale(&self, node: &Node, number: u64) {
-        match node.store.drop_frame(&self.opened.at.dataset, number) {
+    fn drop_stale(&self, node: &Node, entry: &Entry) {
+        let number = entry.meta.number.get();
+        match node.store.drop_stale(&self.series, entry) {
             Ok(true) => node.counters.stale_dropped.add(1),
             Ok(false) => {}
             Err(error) => tracing::warn!("drop the stale copy of frame {number}: {error}"),
         }
-        self.misses.add(node.config.fetchers, number);
+        // What was loaded while its source was young is loaded again.
+        let young = entry.meta.validator.is_some_and(|validator| validator.unsettled);
+        let origin = if young { entry.origin } else { Origin::Alien };
+        self.misses.add(node.config.fetchers, number, origin);
     }
 
     fn hand_out_entry(&self, node: &Node, entry: &Entry, batch: &mut Batch) {
@@ -164,7 +168,7 @@ impl Scan {
         if batch.cached_beside(node, entry, delivery(entry.origin)) {
             return;
         }
-        match node.store.open_entry(&self.opened.at.dataset, entry) {
+        match node.store.open_entry(&self.series, entry) {
             Ok(Some(frame)) => {
                 // The slow way may have found the frame in another place.
                 let in_place = frame.path == entry.path && frame.offset == entry.offset;
@@ -174,7 +178,7 @@ impl Scan {
                     self.check_copy(node, number);
                 }
             }
-            Ok(None) => self.misses.add(node.config.fetchers, number),
+            Ok(None) => self.misses.add(node.config.fetchers, number, Origin::Alien),
             Err(error) => self.go_around(node, number, error),
         }
     }
@@ -187,7 +191,7 @@ impl Scan {
 
     /// A copy's bytes were wrong when they were read: it goes if they still are, and the frame is brought again.
     fn check_copy(&self, node: &Node, number: u64) {
-        match node.store.verify(&self.opened.at.dataset, number) {
+        match node.store.verify(&self.series, number) {
             Ok(Some(false)) => {
                 node.counters.corrupt_dropped.add(1);
                 tracing::warn!(
@@ -201,7 +205,7 @@ impl Scan {
             Ok(Some(true)) => return self.misses.add_around(node.config.fetchers, number),
             Err(error) => return self.go_around(node, number, error),
         }
-        self.misses.add(node.config.fetchers, number);
+        self.misses.add(node.config.fetchers, number, Origin::Alien);
     }
 
     fn hand_out_brought(&self, node: &Node, brought: Vec<Brought>, bytes_max: u64, batch: &mut Batch) {
@@ -227,7 +231,7 @@ impl Scan {
                     // The reader took its time; its rights may have changed meanwhile.
                     opened.open_source(&opened.source(number)?, number)?;
                 }
-                let copy = node.store.open_frame(&opened.at.dataset, number).unwrap_or_else(|error| {
+                let copy = node.store.open_frame(&self.series, number).unwrap_or_else(|error| {
                     node.cache_failed(&error.within(format!("frame {number} of {}", opened.spelled())));
                     None
                 });
@@ -240,7 +244,10 @@ impl Scan {
                     }
                     // Another version than the user's rights have opened.
                     Some(_) => {
-                        self.drop_stale(node, number);
+                        match node.store.entry(&self.series, number)? {
+                            Some(entry) if !proof.covers(node, &entry.meta) => self.drop_stale(node, &entry),
+                            _ => self.misses.add(node.config.fetchers, number, Origin::Alien),
+                        }
                         Ok(())
                     }
                     // Dropped between its fetch and now, by hand or by a disk that lost it.

@@ -4,6 +4,7 @@ use crate::byte_size;
 use crate::config::Config;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
@@ -13,6 +14,8 @@ use zazen_plugins::{HostOptions, PluginConfig, PluginReport, Plugins};
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Shorter silences of a plug-in's process say nothing: it gives a sign of life each second.
 const SILENCE_SECONDS_MIN: u64 = 3;
+/// Processes of a plug-in that acts as its callers, at most.
+const IDENTITIES_MAX: usize = 4096;
 /// What `--plugin FILE` may end in, for the daemon's own process.
 const IN_PROCESS: &str = ":in-process";
 /// The program of isolated plug-ins' processes: this one, also if its file has been replaced since.
@@ -29,6 +32,10 @@ pub struct PluginTable {
     memory: Option<String>,
     open_files: Option<u64>,
     processes: Option<u32>,
+    identity: Option<String>,
+    identities: Option<usize>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
     segments: Option<String>,
 }
 
@@ -68,8 +75,9 @@ impl PluginTable {
             config.segment_bytes_max = bytes;
         }
         if let Some(seconds) = self.call_timeout_seconds {
-            config.call_timeout = Duration::try_from_secs_f64(seconds)
+            let timeout = Duration::try_from_secs_f64(seconds)
                 .map_err(|_| refuse(&path, "call_timeout_seconds: give a number of seconds, or 0"))?;
+            config.call_timeout = Some(timeout);
         }
         if let Some(seconds) = self.silence_seconds {
             if seconds < SILENCE_SECONDS_MIN {
@@ -80,6 +88,33 @@ impl PluginTable {
         if let Some(processes) = self.processes {
             config.process_count =
                 i32::try_from(processes).map_err(|_| refuse(&path, "processes: give at most 2147483647"))?;
+        }
+        config.acts_as_caller = match self.identity.as_deref() {
+            None => false,
+            Some("caller") => true,
+            Some(other) => {
+                return Err(refuse(
+                    &path,
+                    format!("identity {other:?}: give \"caller\", or leave it out: the plug-in then says it"),
+                ));
+            }
+        };
+        if let Some(identities) = self.identities {
+            if !(1..=IDENTITIES_MAX).contains(&identities) {
+                return Err(refuse(&path, format!("identities: give a number from 1 to {IDENTITIES_MAX}")));
+            }
+            config.identities_max = identities;
+        }
+        if let Some(name) = self.environment.keys().find(|name| name.is_empty() || name.contains(['=', '\0']))
+        {
+            return Err(refuse(&path, format!("environment: {name:?} is no name of a variable")));
+        }
+        config.environment.clone_from(&self.environment);
+        if !config.isolate && (config.acts_as_caller || !config.environment.is_empty()) {
+            return Err(refuse(
+                &path,
+                "identity and environment are for processes of its own; drop them, or isolate = false",
+            ));
         }
         if !config.isolate && (config.memory_bytes.is_some() || config.open_files.is_some()) {
             return Err(refuse(
@@ -113,6 +148,7 @@ pub fn plugin_configs(flags: &[String], file: &[PluginTable]) -> Result<Vec<Plug
 pub fn host_options(config: &Config) -> HostOptions {
     HostOptions {
         socket: config.socket.clone(),
+        exports: config.exports.clone(),
         worker: config.plugin_worker.clone(),
         connections_max: config.connections_max,
         start_timeout: START_TIMEOUT,
@@ -123,8 +159,12 @@ pub fn host_options(config: &Config) -> HostOptions {
 /// A line of `--check` for one plug-in: loaded in a process of its own, its init is not run.
 pub fn check(config: &Config, plugin: &PluginConfig) -> Result<String> {
     let found = Plugins::check(plugin, &host_options(config))?;
-    let place =
-        if plugin.isolate { "in a process of its own" } else { "in this process: a crash is the daemon's" };
+    let place = match (plugin.isolate, found.acts_as_caller || plugin.acts_as_caller) {
+        (true, false) => "in a process of its own",
+        (true, true) => "in a process for each identity of its callers",
+        (false, false) => "in this process: a crash is the daemon's",
+        (false, true) => "in this process, for the daemon's own user only",
+    };
     let functions = found.functions.len();
     Ok(format!("{} (ID {}), {functions} functions, {place}", found.name, found.id))
 }
@@ -166,7 +206,7 @@ mod tests {
         let expected = PluginConfig {
             memory_bytes: Some(1 << 30),
             open_files: Some(64),
-            call_timeout: Duration::from_millis(500),
+            call_timeout: Some(Duration::from_millis(500)),
             silence: Duration::from_secs(3),
             process_count: 8,
             segment_bytes_max: 1 << 20,
@@ -199,6 +239,10 @@ mod tests {
             ("isolate = false\nopen_files = 64", "isolate"),
             ("open_files = 3", "at least 16"),
             ("isolated = true", "isolated"),
+            ("identity = \"daemon\"", "identity"),
+            ("identities = 0", "from 1 to"),
+            ("environment = { \"a=b\" = \"c\" }", "environment"),
+            ("isolate = false\nidentity = \"caller\"", "processes of its own"),
         ] {
             let error =
                 from_toml(&format!("[[plugin]]\npath = \"/a.so\"\n{text}\n")).unwrap_err().to_string();

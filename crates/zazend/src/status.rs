@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use zazen_backing::{Backing, Rights};
 use zazen_call::Caller;
+use zazen_core::RelPath;
 use zazen_store::DatasetSummary;
 
 /// The JSON of STATUS for `caller`.
@@ -80,9 +81,11 @@ pub fn datasets(node: &Node, caller: &Caller) -> Value {
         false => shown_to(node, caller),
     };
     let rows = shown.into_iter().map(|dataset| {
+        let (directory, pattern) = parts(&dataset.dataset);
         json!({
-            "dataset": dataset.dataset.as_str(),
-            "path": node.roots.spelled(&dataset.dataset),
+            "dataset": directory.as_str(),
+            "pattern": pattern,
+            "path": node.roots.spelled(&directory),
             "natives": dataset.natives,
             "aliens": dataset.aliens,
             "bytes": dataset.bytes,
@@ -94,6 +97,11 @@ pub fn datasets(node: &Node, caller: &Caller) -> Value {
     Value::Array(rows.collect())
 }
 
+/// A series' directory, and the series for people.
+fn parts(series: &RelPath) -> (RelPath, String) {
+    series.series_parts().unwrap_or_else(|| (series.clone(), String::new()))
+}
+
 fn shown_to(node: &Node, caller: &Caller) -> Vec<DatasetSummary> {
     let Ok(viewer) = node.powers.viewer(caller) else { return Vec::new() };
     let all: Vec<_> = node
@@ -101,7 +109,7 @@ fn shown_to(node: &Node, caller: &Caller) -> Vec<DatasetSummary> {
         .datasets()
         .into_iter()
         .filter_map(|dataset| {
-            Some((node.roots.locate(&node.roots.spelled(&dataset.dataset)?).ok()?, dataset))
+            Some((node.roots.locate(&node.roots.spelled(&parts(&dataset.dataset).0)?).ok()?, dataset))
         })
         .collect();
     let mut shown = Vec::new();

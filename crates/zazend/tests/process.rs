@@ -174,7 +174,8 @@ fn a_second_signal_stops_at_once() {
     let process = Process::start(&mut command(&site));
     // A writer that announced a frame and never sends its bytes keeps the daemon draining.
     let bytes = frame_bytes(0, LENGTH);
-    let push = Push { dataset: sim, source: source(0), meta: meta(0, &bytes, None) };
+    let series = zazen_core::Series::of_file(source(0).path.as_str(), meta(0, &bytes, None).number).unwrap();
+    let push = Push { dataset: sim, source: source(0), meta: meta(0, &bytes, None), series };
     let payload = push.encode();
     let header = zazen_wire::header::Header {
         kind: zazen_wire::header::Kind::Request,

@@ -36,6 +36,7 @@ struct Host {
     // Of later hosts: there only if struct_size says so.
     groups: Option<unsafe extern "C" fn(*mut u32, u32) -> c_int>,
     cancelled: Option<unsafe extern "C" fn() -> c_int>,
+    exported: Option<unsafe extern "C" fn(u32) -> *const c_char>,
 }
 
 unsafe extern "C" {
@@ -44,11 +45,11 @@ unsafe extern "C" {
 }
 
 /// `struct zazen_plugin` as bytes with its alignment: the host reads as much as its `struct_size` says.
-#[repr(C, align(16))]
+#[repr(C, align(8))]
 pub(crate) struct Table([u8; TABLE_BYTES]);
 
-/// `sizeof(struct zazen_plugin)`: 4 × 4, 2 pointers, 2 hashes, pointer, stride, 4 functions.
-const TABLE_BYTES: usize = 16 + 16 + 16 + 16 + 32;
+/// `sizeof(struct zazen_plugin)`: 4 × 4, 2 pointers, 2 hashes, pointer, stride, 4 functions, 2 × 4.
+const TABLE_BYTES: usize = 16 + 16 + 16 + 16 + 32 + 8;
 
 /// The entry table that hosts look for: a copy of the generated one, made when the object is loaded.
 #[unsafe(no_mangle)]
@@ -81,21 +82,22 @@ pub(crate) fn caller() -> Outcome<Caller> {
     if unsafe { ask(&raw mut caller) } == 0 { Ok(caller) } else { Err(libc::EIO) }
 }
 
-/// The caller's supplementary groups, if the host knows them.
-pub(crate) fn caller_groups() -> Option<Vec<u32>> {
-    let ask = host(std::mem::offset_of!(Host, cancelled)).and_then(|host| host.groups)?;
-    let mut groups = vec![0; 4096];
-    // SAFETY: room for as many as is said.
-    let count = unsafe { ask(groups.as_mut_ptr(), groups.len() as u32) };
-    groups.truncate(usize::try_from(count).ok()?);
-    Some(groups)
-}
-
 /// Whether the caller is gone, so that nobody waits for the running call.
 pub(crate) fn is_cancelled() -> bool {
-    let ask = host(size_of::<Host>()).and_then(|host| host.cancelled);
+    let ask = host(std::mem::offset_of!(Host, exported)).and_then(|host| host.cancelled);
     // SAFETY: no arguments.
     ask.is_some_and(|ask| unsafe { ask() } != 0)
+}
+
+/// The folders that the operator lets callers reach, as absolute paths.
+pub(crate) fn exported() -> Vec<std::ffi::CString> {
+    let Some(ask) = host(size_of::<Host>()).and_then(|host| host.exported) else { return Vec::new() };
+    // SAFETY: strings that live until the end of fini, NULL behind the last.
+    (0..)
+        .map_while(|index| unsafe {
+            ask(index).as_ref().map(|text| std::ffi::CStr::from_ptr(text).to_owned())
+        })
+        .collect()
 }
 
 thread_local! {
@@ -147,10 +149,7 @@ impl Answer for i64 {
 pub(crate) fn answer<T: Answer>(body: impl FnOnce(&Arc<Session>) -> Outcome<T>) -> T {
     guarded(|| {
         let session = session_here()?;
-        match session.acts_as() {
-            None => body(&session),
-            Some(identity) => crate::identity::acting_as(identity, || body(&session)),
-        }
+        body(&session)
     })
 }
 
@@ -190,6 +189,7 @@ pub(crate) unsafe fn text<'a>(path: *const c_char) -> &'a std::ffi::CStr {
 /// Called once, before any call.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn px_init(_host: *const c_void) -> c_int {
+    crate::reach::begin();
     session::begin();
     0
 }

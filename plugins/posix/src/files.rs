@@ -2,10 +2,11 @@
 
 use crate::blocking::Waiting;
 use crate::entry::{Outcome, answer, checked, errno, text};
-use crate::identity;
+use crate::reach::{self, Object, by_number};
 use crate::session::{Description, Session};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use crate::umask::with_umask;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// "Absolute paths only": what `dir` says without a description.
@@ -65,25 +66,40 @@ pub(crate) fn enter(session: &Session, fd: OwnedFd) -> Outcome<Opened> {
 }
 
 fn open(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Outcome<OwnedFd> {
-    let _acting = identity::act()?;
     // What the page cache holds is the far side's business: O_DIRECT would ask for aligned buffers here.
-    let flags = (flags | libc::O_CLOEXEC | libc::O_NOCTTY) & !libc::O_DIRECT;
+    let flags = (flags | libc::O_NOCTTY) & !libc::O_DIRECT;
     let creates = flags & (libc::O_CREAT | libc::O_TMPFILE) != 0;
-    let _umask = if creates { Some(identity::with_umask(mask)?) } else { None };
-    // SAFETY: a path that lives for the call; the descriptor is new.
-    unsafe {
-        let fd = checked(libc::openat64(base.fd(path)?, path.as_ptr(), flags, mode as c_uint))?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
+    let _umask = if creates { Some(with_umask(mask)?) } else { None };
+    reach::open(base, path, flags, mode)
 }
 
-/// Whether opening would wait for another end: FIFOs.
+/// The same without waiting: EINPROGRESS if another's lease on the file would have to be waited for.
+fn open_now(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Outcome<OwnedFd> {
+    if flags & (libc::O_NONBLOCK | libc::O_PATH) != 0 {
+        return open(base, path, flags, mode, mask);
+    }
+    let fd = open(base, path, flags | libc::O_NONBLOCK, mode, mask)
+        .map_err(|error| if error == libc::EAGAIN { libc::EINPROGRESS } else { error })?;
+    may_block_from_now_on(&fd)?;
+    Ok(fd)
+}
+
+fn may_block_from_now_on(fd: &OwnedFd) -> Outcome<()> {
+    // SAFETY: numbers only.
+    unsafe {
+        let now = checked(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
+        checked(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, now & !libc::O_NONBLOCK))?;
+    }
+    Ok(())
+}
+
+/// Whether opening would wait for another end: FIFOs. A guess, for which no walk within the exports is needed: who opens
+/// looks again.
 fn may_wait(base: &Base, path: &CStr, flags: c_int) -> Outcome<bool> {
     let never = libc::O_NONBLOCK | libc::O_PATH | libc::O_DIRECTORY;
     if flags & never != 0 || flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
         return Ok(false);
     }
-    let _acting = identity::act()?;
     // SAFETY: all zeros is a valid stat; a path that lives for the call.
     unsafe {
         let mut stat: libc::stat64 = std::mem::zeroed();
@@ -114,7 +130,7 @@ pub(crate) unsafe extern "C" fn px_open(
         if may_wait(&base, path, flags)? {
             return Err(libc::EINPROGRESS);
         }
-        let entered = enter(session, open(&base, path, flags, mode, mask)?)?;
+        let entered = enter(session, open_now(&base, path, flags, mode, mask)?)?;
         // SAFETY: the dispatcher's memory.
         unsafe { *opened = entered };
         Ok(0)
@@ -151,11 +167,7 @@ pub(crate) unsafe extern "C" fn px_open_wait(
             let mut fds = vec![libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
             waiting.poll(&mut fds, None)?;
         }
-        // SAFETY: numbers only.
-        unsafe {
-            let now = checked(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
-            checked(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, now & !libc::O_NONBLOCK))?;
-        }
+        may_block_from_now_on(&fd)?;
         let entered = enter(session, fd)?;
         // SAFETY: the dispatcher's memory.
         unsafe { *opened = entered };
@@ -184,7 +196,7 @@ pub(crate) unsafe extern "C" fn px_open_direct(
         if may_wait(&base, path, flags)? {
             return Err(libc::EINPROGRESS);
         }
-        let opened = open(&base, path, flags, mode, mask)?;
+        let opened = open_now(&base, path, flags, mode, mask)?;
         // SAFETY: the dispatcher's memory; the host closes what it sent.
         unsafe { *fd = opened.into_raw_fd() };
         Ok(0)
@@ -270,8 +282,6 @@ pub(crate) unsafe extern "C" fn px_write(
 ) -> i64 {
     answer(|session| {
         let description = session.description(id)?;
-        // Removing set-id bits and reserved blocks go by who writes.
-        let _acting = identity::act()?;
         // SAFETY: the dispatcher's memory.
         unsafe { write_at(description.fd(), offset, flags, data, count as usize) }
     })
@@ -416,7 +426,6 @@ pub(crate) unsafe extern "C" fn px_copy(
 ) -> i64 {
     answer(|session| {
         let (from, to) = (session.description(from)?, session.description(to)?);
-        let _acting = identity::act()?;
         // SAFETY: the dispatcher's memory.
         unsafe {
             let here = |offset: *mut i64| if *offset < 0 { std::ptr::null_mut() } else { offset };
@@ -459,26 +468,14 @@ pub(crate) unsafe extern "C" fn px_truncate(dir: c_int, path: *const c_char, siz
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
-        if let Some(fd) = base.itself(path) {
+        match Object::new(&base, path, true)? {
             // SAFETY: numbers only.
-            return checked(unsafe { libc::ftruncate64(fd, size) });
-        }
-        let fd = base.fd(path)?;
-        if fd == libc::AT_FDCWD {
+            Object::Held(fd) => checked(unsafe { libc::ftruncate64(fd, size) }),
             // SAFETY: a path that lives for the call.
-            return checked(unsafe { libc::truncate64(path.as_ptr(), size) });
+            Object::Named(fd) => {
+                checked(unsafe { libc::truncate64(by_number(fd.as_raw_fd()).as_ptr(), size) })
+            }
         }
-        // There is no truncateat(2): by the directory's name in /proc.
-        let mut full = format!("/proc/self/fd/{fd}/").into_bytes();
-        full.extend_from_slice(path.to_bytes());
-        let full = std::ffi::CString::new(full).map_err(|_| libc::EINVAL)?;
-        if path.to_bytes().first() == Some(&b'/') {
-            // SAFETY: as above.
-            return checked(unsafe { libc::truncate64(path.as_ptr(), size) });
-        }
-        // SAFETY: as above.
-        checked(unsafe { libc::truncate64(full.as_ptr(), size) })
     })
 }
 
@@ -487,7 +484,6 @@ pub(crate) unsafe extern "C" fn px_truncate(dir: c_int, path: *const c_char, siz
 pub(crate) extern "C" fn px_allocate(id: u32, mode: c_int, offset: i64, size: i64) -> c_int {
     answer(|session| {
         let description = session.description(id)?;
-        let _acting = identity::act()?;
         // SAFETY: numbers only.
         checked(unsafe { libc::fallocate64(description.fd(), mode, offset, size) })
     })
@@ -552,7 +548,6 @@ pub(crate) unsafe extern "C" fn px_ioctl(id: u32, request: u64, argument: *mut u
             // What else there is takes memory of a size that only the driver knows.
             _ => return Err(libc::ENOTTY),
         }
-        let _acting = identity::act()?;
         // SAFETY: these requests take at most 8 bytes, which the dispatcher holds.
         checked(unsafe { libc::ioctl(description.fd(), request, argument) })
     })

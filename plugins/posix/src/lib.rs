@@ -4,19 +4,20 @@
 //! sessions that inherited it, so that offsets, `O_APPEND` and `flock` are the kernel's own), its record locks
 //! and its calls that block. `posix.h` is the interface, docs/forwarding.md the promises.
 //!
-//! Invariants: nothing a client says is believed but numbers of its own session and paths, which the kernel
-//! checks with the caller's user and groups; no lock of ours is held over a call that can block; when a session
+//! Invariants: the process that this runs in is the caller, for good, and serves nobody else (its host's promise), so the
+//! kernel decides what a call may; a path leads nowhere but beneath the exports (`reach.rs`); no lock of ours is held over a call that can block; when a session
 //! ends, all that it held is gone; no panic leaves a function.
 
 mod blocking;
 mod entry;
 mod files;
-mod identity;
 mod locks;
 mod metadata;
 mod names;
+mod reach;
 mod record_locks;
 mod session;
 mod sockets;
+mod umask;
 
 pub use locks::{LockTable, Range, Segment};

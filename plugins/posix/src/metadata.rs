@@ -1,10 +1,10 @@
 //! What is known of a file: statx, permissions, owners, times, extended attributes.
 
-use crate::entry::{Outcome, answer, checked, errno, text};
+use crate::entry::{answer, checked, errno, text};
 use crate::files::Base;
-use crate::identity;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::os::fd::RawFd;
+use crate::reach::{Object, by_number, path_of};
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::AsRawFd;
 
 /// `struct px_stat`.
 #[repr(C)]
@@ -54,12 +54,12 @@ pub(crate) unsafe extern "C" fn px_stat(
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
-        let _acting = if path.is_empty() { None } else { identity::act()? };
         // SAFETY: all zeros is a valid statx; a path that lives for the call; the dispatcher's memory.
         unsafe {
             let mut x: libc::statx = std::mem::zeroed();
-            let fd = base.itself(path).map_or_else(|| base.fd(path), Ok)?;
-            checked(libc::statx(fd, path.as_ptr(), flags, mask, &raw mut x))?;
+            let object = Object::new(&base, path, follows(flags))?;
+            let flags = flags & libc::AT_STATX_SYNC_TYPE | libc::AT_EMPTY_PATH;
+            checked(libc::statx(object.fd(), c"".as_ptr(), flags, mask, &raw mut x))?;
             *stat = Stat {
                 mask: x.stx_mask,
                 blksize: x.stx_blksize,
@@ -93,15 +93,11 @@ pub(crate) unsafe extern "C" fn px_statfs(dir: c_int, path: *const c_char, stat:
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
-        let _acting = if path.is_empty() { None } else { identity::act()? };
-        let name = Name::new(&base, path, true)?;
+        let object = Object::new(&base, path, true)?;
         // SAFETY: all zeros is a valid statfs; the dispatcher's memory.
         unsafe {
             let mut found: libc::statfs64 = std::mem::zeroed();
-            checked(match name {
-                Name::Fd(fd) => libc::fstatfs64(fd, &raw mut found),
-                Name::Path(path) => libc::statfs64(path.as_ptr(), &raw mut found),
-            })?;
+            checked(libc::fstatfs64(object.fd(), &raw mut found))?;
             let id: [u32; 2] = std::mem::transmute(found.f_fsid);
             *stat = StatFs([
                 found.f_type as u64,
@@ -121,37 +117,6 @@ pub(crate) unsafe extern "C" fn px_statfs(dir: c_int, path: *const c_char, stat:
     })
 }
 
-/// A file for calls that know no directory descriptors.
-enum Name {
-    Fd(RawFd),
-    Path(CString),
-}
-
-impl Name {
-    /// `fds`: whether the call has a form for descriptors.
-    fn new(base: &Base, path: &CStr, fds: bool) -> Outcome<Name> {
-        if let Some(fd) = base.itself(path) {
-            if fds {
-                return Ok(Name::Fd(fd));
-            }
-            return Ok(Name::Path(proc_name(fd, b"")?));
-        }
-        if path.to_bytes().first() == Some(&b'/') {
-            return Ok(Name::Path(path.to_owned()));
-        }
-        Ok(Name::Path(proc_name(base.fd(path)?, path.to_bytes())?))
-    }
-}
-
-fn proc_name(fd: RawFd, below: &[u8]) -> Outcome<CString> {
-    let mut full = format!("/proc/self/fd/{fd}").into_bytes();
-    if !below.is_empty() {
-        full.push(b'/');
-        full.extend_from_slice(below);
-    }
-    CString::new(full).map_err(|_| libc::EINVAL)
-}
-
 /// See posix.h.
 ///
 /// # Safety
@@ -168,12 +133,10 @@ pub(crate) unsafe extern "C" fn px_access(
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
-        // Always by the ids that this thread has for files: the daemon's real ones are nobody's business.
-        let flags = (flags & libc::AT_SYMLINK_NOFOLLOW) | libc::AT_EACCESS | libc::AT_EMPTY_PATH;
-        let fd = base.itself(path).map_or_else(|| base.fd(path), Ok)?;
+        let object = Object::new(&base, path, follows(flags))?;
+        let how = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
         // SAFETY: a path that lives for the call.
-        let outcome = unsafe { libc::syscall(libc::SYS_faccessat2, fd, path.as_ptr(), mode, flags) };
+        let outcome = unsafe { libc::syscall(libc::SYS_faccessat2, object.fd(), c"".as_ptr(), mode, how) };
         if outcome < 0 { Err(errno()) } else { Ok(0) }
     })
 }
@@ -189,12 +152,11 @@ pub(crate) unsafe extern "C" fn px_chmod(dir: c_int, path: *const c_char, mode: 
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
         // SAFETY: a path that lives for the call.
         checked(unsafe {
-            match base.itself(path) {
-                Some(fd) => libc::fchmod(fd, mode),
-                None => libc::fchmodat(base.fd(path)?, path.as_ptr(), mode, flags),
+            match Object::new(&base, path, follows(flags))? {
+                Object::Held(fd) => libc::fchmod(fd, mode),
+                Object::Named(fd) => libc::chmod(by_number(fd.as_raw_fd()).as_ptr(), mode),
             }
         })
     })
@@ -217,13 +179,11 @@ pub(crate) unsafe extern "C" fn px_chown(
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
         // SAFETY: a path that lives for the call.
         checked(unsafe {
-            match base.itself(path) {
-                Some(fd) if flags & libc::AT_EMPTY_PATH == 0 => libc::fchown(fd, uid, gid),
-                Some(fd) => libc::fchownat(fd, path.as_ptr(), uid, gid, flags),
-                None => libc::fchownat(base.fd(path)?, path.as_ptr(), uid, gid, flags),
+            match Object::new(&base, path, follows(flags))? {
+                Object::Held(fd) if flags & libc::AT_EMPTY_PATH == 0 => libc::fchown(fd, uid, gid),
+                object => libc::fchownat(object.fd(), c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH),
             }
         })
     })
@@ -245,7 +205,6 @@ pub(crate) unsafe extern "C" fn px_utimes(
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
         // SAFETY: the dispatcher's object, or NULL; a path that lives for the call.
         unsafe {
             let times = times.as_ref().map(|Times([atime, atime_nsec, mtime, mtime_nsec])| {
@@ -255,9 +214,11 @@ pub(crate) unsafe extern "C" fn px_utimes(
                 ]
             });
             let times = times.as_ref().map_or(std::ptr::null(), |times| times.as_ptr());
-            checked(match base.itself(path) {
-                Some(fd) => libc::futimens(fd, times),
-                None => libc::utimensat(base.fd(path)?, path.as_ptr(), times, flags),
+            checked(match Object::new(&base, path, follows(flags))? {
+                Object::Held(fd) => libc::futimens(fd, times),
+                Object::Named(fd) => {
+                    libc::utimensat(fd.as_raw_fd(), c"".as_ptr(), times, libc::AT_EMPTY_PATH)
+                }
             })
         }
     })
@@ -287,11 +248,9 @@ pub(crate) unsafe extern "C" fn px_getxattr(
         let size = std::mem::take(&mut *room) as usize;
         answer(|session| {
             let base = Base::new(session, dir)?;
-            let _acting = identity::act()?;
-            let got = match Name::new(&base, text(path), true)? {
-                Name::Fd(fd) => libc::fgetxattr(fd, name, value, size),
-                Name::Path(path) if follows(flags) => libc::getxattr(path.as_ptr(), name, value, size),
-                Name::Path(path) => libc::lgetxattr(path.as_ptr(), name, value, size),
+            let got = match Object::new(&base, text(path), follows(flags))? {
+                Object::Held(fd) => libc::fgetxattr(fd, name, value, size),
+                Object::Named(fd) => libc::getxattr(by_number(fd.as_raw_fd()).as_ptr(), name, value, size),
             };
             let got = checked(got as i64)?;
             *room = if size == 0 { 0 } else { got as u64 };
@@ -318,11 +277,9 @@ pub(crate) unsafe extern "C" fn px_listxattr(
         let size = std::mem::take(&mut *room) as usize;
         answer(|session| {
             let base = Base::new(session, dir)?;
-            let _acting = identity::act()?;
-            let got = match Name::new(&base, text(path), true)? {
-                Name::Fd(fd) => libc::flistxattr(fd, names.cast(), size),
-                Name::Path(path) if follows(flags) => libc::listxattr(path.as_ptr(), names.cast(), size),
-                Name::Path(path) => libc::llistxattr(path.as_ptr(), names.cast(), size),
+            let got = match Object::new(&base, text(path), follows(flags))? {
+                Object::Held(fd) => libc::flistxattr(fd, names.cast(), size),
+                Object::Named(fd) => libc::listxattr(by_number(fd.as_raw_fd()).as_ptr(), names.cast(), size),
             };
             let got = checked(got as i64)?;
             *room = if size == 0 { 0 } else { got as u64 };
@@ -348,14 +305,14 @@ pub(crate) unsafe extern "C" fn px_setxattr(
 ) -> c_int {
     answer(|session| {
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
         let size = count as usize;
         // SAFETY: the dispatcher's strings and bytes.
         checked(unsafe {
-            match Name::new(&base, text(path), true)? {
-                Name::Fd(fd) => libc::fsetxattr(fd, name, value, size, how),
-                Name::Path(path) if follows(flags) => libc::setxattr(path.as_ptr(), name, value, size, how),
-                Name::Path(path) => libc::lsetxattr(path.as_ptr(), name, value, size, how),
+            match Object::new(&base, text(path), follows(flags))? {
+                Object::Held(fd) => libc::fsetxattr(fd, name, value, size, how),
+                Object::Named(fd) => {
+                    libc::setxattr(by_number(fd.as_raw_fd()).as_ptr(), name, value, size, how)
+                }
             }
         })
     })
@@ -375,13 +332,11 @@ pub(crate) unsafe extern "C" fn px_removexattr(
 ) -> c_int {
     answer(|session| {
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
         // SAFETY: the dispatcher's strings.
         checked(unsafe {
-            match Name::new(&base, text(path), true)? {
-                Name::Fd(fd) => libc::fremovexattr(fd, name),
-                Name::Path(path) if follows(flags) => libc::removexattr(path.as_ptr(), name),
-                Name::Path(path) => libc::lremovexattr(path.as_ptr(), name),
+            match Object::new(&base, text(path), follows(flags))? {
+                Object::Held(fd) => libc::fremovexattr(fd, name),
+                Object::Named(fd) => libc::removexattr(by_number(fd.as_raw_fd()).as_ptr(), name),
             }
         })
     })
@@ -405,21 +360,8 @@ pub(crate) unsafe extern "C" fn px_realpath(
         answer(|session| {
             let path = text(path);
             let base = Base::new(session, dir)?;
-            let _acting = identity::act()?;
-            let name = match base.itself(path) {
-                Some(fd) => where_now(fd)?,
-                None => {
-                    // What glibc's realpath does, but by the kernel, in one step.
-                    let fd = checked(libc::openat64(
-                        base.fd(path)?,
-                        path.as_ptr(),
-                        libc::O_PATH | libc::O_CLOEXEC,
-                    ))?;
-                    let name = where_now(fd);
-                    libc::close(fd);
-                    name?
-                }
-            };
+            // What glibc's realpath does, but by the kernel, in one step.
+            let name = path_of(Object::new(&base, path, true)?.fd())?;
             if name.len() >= size {
                 return Err(libc::ENAMETOOLONG);
             }
@@ -428,23 +370,4 @@ pub(crate) unsafe extern "C" fn px_realpath(
             Ok(0)
         })
     }
-}
-
-/// The path of an open description; ENOENT if it has none any more.
-fn where_now(fd: RawFd) -> Outcome<Vec<u8>> {
-    let mut name = vec![0_u8; 4096];
-    let link = proc_name(fd, b"")?;
-    // SAFETY: room as said; all zeros is a valid stat.
-    unsafe {
-        let length = checked(libc::readlink(link.as_ptr(), name.as_mut_ptr().cast(), name.len()) as i64)?;
-        name.truncate(length as usize);
-        let mut stat: libc::stat64 = std::mem::zeroed();
-        checked(libc::fstat64(fd, &raw mut stat))?;
-        if name.ends_with(b" (deleted)")
-            && (stat.st_nlink == 0 || stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
-        {
-            return Err(libc::ENOENT);
-        }
-    }
-    Ok(name)
 }

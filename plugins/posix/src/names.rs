@@ -2,7 +2,8 @@
 
 use crate::entry::{answer, checked, errno, text};
 use crate::files::Base;
-use crate::identity;
+use crate::reach::{Object, Place, by_number};
+use crate::umask::with_umask;
 use std::ffi::{c_char, c_int, c_void};
 
 /// See posix.h.
@@ -20,11 +21,10 @@ pub(crate) unsafe extern "C" fn px_rename(
 ) -> c_int {
     answer(|session| {
         let (from, to) = (Base::new(session, from)?, Base::new(session, to)?);
-        let _acting = identity::act()?;
         // SAFETY: the dispatcher's strings.
         let outcome = unsafe {
-            let (from, to) = (from.fd(text(old_path))?, to.fd(text(new_path))?);
-            libc::syscall(libc::SYS_renameat2, from, old_path, to, new_path, flags)
+            let (from, to) = (Place::new(&from, text(old_path))?, Place::new(&to, text(new_path))?);
+            libc::syscall(libc::SYS_renameat2, from.fd(), from.name(), to.fd(), to.name(), flags)
         };
         if outcome < 0 { Err(errno()) } else { Ok(0) }
     })
@@ -47,17 +47,29 @@ pub(crate) unsafe extern "C" fn px_link(
         // SAFETY: the dispatcher's strings.
         unsafe {
             let (from, to) = (Base::new(session, from)?, Base::new(session, to)?);
-            let _acting = identity::act()?;
-            let to = to.fd(text(new_path))?;
-            let Some(fd) = from.itself(text(old_path)) else {
-                return checked(libc::linkat(from.fd(text(old_path))?, old_path, to, new_path, flags));
+            let old_path = text(old_path);
+            let to = Place::to_make(&to, text(new_path));
+            let link = |fd: c_int| {
+                let to = to.as_ref().map_err(|error| *error)?;
+                // Naming a description asks for a privilege that its name in /proc doesn't.
+                let (link, follow) = (by_number(fd), libc::AT_SYMLINK_FOLLOW);
+                checked(libc::linkat(libc::AT_FDCWD, link.as_ptr(), to.fd(), to.name(), follow))
             };
-            if flags & libc::AT_EMPTY_PATH == 0 {
-                return Err(libc::ENOENT);
+            match from.itself(old_path) {
+                Some(fd) if flags & libc::AT_EMPTY_PATH != 0 => link(fd),
+                Some(_) => Err(libc::ENOENT),
+                None if flags & libc::AT_SYMLINK_FOLLOW != 0 => {
+                    link(Object::new(&from, old_path, true)?.fd())
+                }
+                None => {
+                    if to.is_err() {
+                        // The kernel looks at the old name first.
+                        Object::new(&from, old_path, false)?;
+                    }
+                    let (from, to) = (Place::new(&from, old_path)?, to.as_ref().map_err(|error| *error)?);
+                    checked(libc::linkat(from.fd(), from.name(), to.fd(), to.name(), 0))
+                }
             }
-            // Naming a description asks for a privilege that its name in /proc doesn't.
-            let link = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).map_err(|_| libc::EINVAL)?;
-            checked(libc::linkat(libc::AT_FDCWD, link.as_ptr(), to, new_path, libc::AT_SYMLINK_FOLLOW))
         }
     })
 }
@@ -71,9 +83,10 @@ pub(crate) unsafe extern "C" fn px_link(
 pub(crate) unsafe extern "C" fn px_symlink(target: *const c_char, dir: c_int, path: *const c_char) -> c_int {
     answer(|session| {
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
         // SAFETY: the dispatcher's strings.
-        checked(unsafe { libc::symlinkat(target, base.fd(text(path))?, path) })
+        let place = Place::to_make(&base, unsafe { text(path) })?;
+        // SAFETY: as above.
+        checked(unsafe { libc::symlinkat(target, place.fd(), place.name()) })
     })
 }
 
@@ -86,9 +99,10 @@ pub(crate) unsafe extern "C" fn px_symlink(target: *const c_char, dir: c_int, pa
 pub(crate) unsafe extern "C" fn px_unlink(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
     answer(|session| {
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
         // SAFETY: the dispatcher's strings.
-        checked(unsafe { libc::unlinkat(base.fd(text(path))?, path, flags) })
+        let place = Place::new(&base, unsafe { text(path) })?;
+        // SAFETY: as above.
+        checked(unsafe { libc::unlinkat(place.fd(), place.name(), flags) })
     })
 }
 
@@ -101,10 +115,11 @@ pub(crate) unsafe extern "C" fn px_unlink(dir: c_int, path: *const c_char, flags
 pub(crate) unsafe extern "C" fn px_mkdir(dir: c_int, path: *const c_char, mode: u32, mask: u32) -> c_int {
     answer(|session| {
         let base = Base::new(session, dir)?;
-        let _acting = identity::act()?;
-        let _umask = identity::with_umask(mask)?;
+        let _umask = with_umask(mask)?;
         // SAFETY: the dispatcher's strings.
-        checked(unsafe { libc::mkdirat(base.fd(text(path))?, path, mode) })
+        let place = Place::to_make(&base, unsafe { text(path) })?;
+        // SAFETY: as above.
+        checked(unsafe { libc::mkdirat(place.fd(), place.name(), mode) })
     })
 }
 
@@ -123,11 +138,11 @@ pub(crate) unsafe extern "C" fn px_mknod(
 ) -> c_int {
     answer(|session| {
         let base = Base::new(session, dir)?;
-        // The capability for devices goes with the file system's user.
-        let _acting = identity::act()?;
-        let _umask = identity::with_umask(mask)?;
+        let _umask = with_umask(mask)?;
         // SAFETY: the dispatcher's strings.
-        checked(unsafe { libc::mknodat(base.fd(text(path))?, path, mode, dev) })
+        let place = Place::to_make(&base, unsafe { text(path) })?;
+        // SAFETY: as above.
+        checked(unsafe { libc::mknodat(place.fd(), place.name(), mode, dev) })
     })
 }
 
@@ -149,9 +164,12 @@ pub(crate) unsafe extern "C" fn px_readlink(
         answer(|session| {
             let path = text(path);
             let base = Base::new(session, dir)?;
-            let _acting = identity::act()?;
-            let fd = base.itself(path).map_or_else(|| base.fd(path), Ok)?;
-            let got = checked(libc::readlinkat(fd, path.as_ptr(), target.cast(), size) as i64)?;
+            let object = Object::new(&base, path, false)?;
+            let got = libc::readlinkat(object.fd(), c"".as_ptr(), target.cast(), size);
+            // What is no link is told otherwise of an empty path.
+            let is_named = matches!(object, Object::Named(_));
+            let got = checked(got as i64)
+                .map_err(|error| if error == libc::ENOENT && is_named { libc::EINVAL } else { error })?;
             *room = got as u64;
             Ok(0)
         })

@@ -5,11 +5,10 @@
 //! never held over a system call that can block.
 
 use crate::entry::{Outcome, answer, caller, guarded};
-use crate::identity::Identity;
 use crate::record_locks;
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -51,11 +50,6 @@ type Table = Vec<Option<Arc<Description>>>;
 pub(crate) struct Session {
     /// The client's secret, and the owner of its locks.
     pub(crate) key: u64,
-    pub(crate) uid: AtomicU32,
-    /// As whom the process goes on, if it said so.
-    acts_as: RwLock<Option<Arc<Identity>>>,
-    /// Whether it ever said so.
-    changed: AtomicBool,
     /// As `F_GETLK` tells others.
     pub(crate) pid: AtomicU32,
     table: RwLock<Table>,
@@ -69,12 +63,9 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    fn new(key: u64, uid: u32, pid: u32, table: Table) -> Arc<Session> {
+    fn new(key: u64, pid: u32, table: Table) -> Arc<Session> {
         Arc::new(Session {
             key,
-            uid: uid.into(),
-            acts_as: RwLock::default(),
-            changed: false.into(),
             pid: pid.into(),
             table: RwLock::new(table),
             free: Mutex::default(),
@@ -86,26 +77,6 @@ impl Session {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
-    }
-
-    /// As whom the process goes on, if that isn't who connected.
-    pub(crate) fn acts_as(&self) -> Option<Arc<Identity>> {
-        if !self.changed.load(Ordering::Acquire) {
-            return None;
-        }
-        self.acts_as.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn act_as(&self, identity: Option<Arc<Identity>>) {
-        let changed = identity.is_some();
-        *self.acts_as.write().unwrap_or_else(PoisonError::into_inner) = identity;
-        self.changed.store(changed, Ordering::Release);
-    }
-
-    /// Whether that user may have a part in it, knowing its key: root's processes become others.
-    fn admits(&self, uid: u32) -> bool {
-        let own = self.uid.load(Ordering::Relaxed);
-        own == uid || own == 0
     }
 
     /// The description of that number.
@@ -137,6 +108,22 @@ impl Session {
         }
         table[id] = Some(Arc::new(description));
         Ok(id as u32)
+    }
+
+    /// Enters a description under a number that is free.
+    fn enter_as(&self, id: u32, description: Description) -> Outcome<()> {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let at = id as usize;
+        if self.has_ended() {
+            return Err(libc::EBADFD);
+        }
+        if at == 0 || at >= DESCRIPTIONS_MAX || table.get(at).is_some_and(Option::is_some) {
+            return Err(libc::EINVAL);
+        }
+        let length = table.len().max(at + 1);
+        table.resize_with(length, || None);
+        table[at] = Some(Arc::new(description));
+        Ok(())
     }
 
     fn remove(&self, id: u32) -> Outcome<Arc<Description>> {
@@ -186,8 +173,6 @@ struct Joined {
 }
 
 struct Token {
-    uid: u32,
-    acts_as: Option<Arc<Identity>>,
     made: Instant,
     table: Table,
 }
@@ -325,7 +310,6 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
                 if keep_count == 0 { &[] } else { std::slice::from_raw_parts(keep, keep_count as usize) };
             (*hello, keep)
         };
-        crate::identity::may_serve(caller.uid)?;
         leave(caller.client, caller.generation);
         let mut guard = all();
         let mut pruned = None;
@@ -335,16 +319,10 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
                     return Err(libc::EEXIST);
                 }
                 let session = if hello.kind == NEW {
-                    Session::new(hello.key, caller.uid, hello.pid, Table::new())
+                    Session::new(hello.key, hello.pid, Table::new())
                 } else {
-                    let token = guard.tokens.get(&hello.token).ok_or(libc::ESTALE)?;
-                    if token.uid != caller.uid && token.uid != 0 {
-                        return Err(libc::EPERM);
-                    }
                     let token = guard.tokens.remove(&hello.token).ok_or(libc::ESTALE)?;
-                    let session = Session::new(hello.key, token.uid, hello.pid, token.table);
-                    session.act_as(token.acts_as);
-                    session
+                    Session::new(hello.key, hello.pid, token.table)
                 };
                 guard
                     .sessions
@@ -355,14 +333,8 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
             }
             JOIN | EXEC => {
                 let joined = guard.sessions.get_mut(&hello.key).ok_or(libc::ESTALE)?;
-                if !joined.session.admits(caller.uid) {
-                    return Err(libc::EPERM);
-                }
                 if hello.kind == EXEC {
                     joined.exec = None;
-                    // Who it is now, the kernel says.
-                    joined.session.uid.store(caller.uid, Ordering::Relaxed);
-                    joined.session.act_as(None);
                     joined.session.pid.store(hello.pid, Ordering::Relaxed);
                     pruned = Some(joined.session.clone());
                 }
@@ -391,8 +363,7 @@ pub(crate) unsafe extern "C" fn px_fork(token: *mut u64) -> c_int {
     answer(|session| {
         let table = session.table.read().unwrap_or_else(PoisonError::into_inner).clone();
         let number = random()?;
-        let uid = session.uid.load(Ordering::Relaxed);
-        all().tokens.insert(number, Token { uid, acts_as: session.acts_as(), made: Instant::now(), table });
+        all().tokens.insert(number, Token { made: Instant::now(), table });
         // SAFETY: the dispatcher's memory.
         unsafe { *token = number };
         Ok(0)
@@ -423,17 +394,24 @@ pub(crate) extern "C" fn px_exec(coming: c_int) -> c_int {
 ///
 /// The dispatcher's pointers.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn px_identity(uid: u32, gid: u32, groups: *const u32, count: u32) -> c_int {
+pub(crate) unsafe extern "C" fn px_give(id: u32, fd: *mut c_int) -> c_int {
     answer(|session| {
-        if session.uid.load(Ordering::Relaxed) != 0 {
-            return Err(libc::EPERM);
-        }
-        let groups = match count {
-            0 => &[],
-            // SAFETY: the dispatcher's array of that length.
-            _ => unsafe { std::slice::from_raw_parts(groups, count as usize) },
+        let description = session.description(id)?;
+        // SAFETY: a descriptor of ours; the dispatcher's memory; the host closes what it sent.
+        unsafe { *fd = crate::entry::checked(libc::fcntl(description.fd(), libc::F_DUPFD_CLOEXEC, 3))? };
+        Ok(0)
+    })
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_take(id: u32, fd: c_int) -> c_int {
+    answer(|session| {
+        // SAFETY: the host's, for the length of the call; the copy is new.
+        let own = unsafe {
+            OwnedFd::from_raw_fd(crate::entry::checked(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3))?)
         };
-        session.act_as(Some(Arc::new(Identity { uid, gid, groups: groups.to_vec() })));
+        session.enter_as(id, Description::new(own)?)?;
         Ok(0)
     })
 }

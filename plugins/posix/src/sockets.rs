@@ -85,11 +85,6 @@ pub(crate) unsafe extern "C" fn px_bind(id: u32, address: *const Address) -> c_i
         // SAFETY: the dispatcher's object.
         unsafe {
             let address = &*address;
-            let port = u16::from_be_bytes([address.data[2], address.data[3]]);
-            let root = crate::entry::caller()?.uid == 0;
-            if port != 0 && port < 1024 && !root {
-                return Err(libc::EACCES);
-            }
             checked(libc::bind(description.fd(), address.pointer(), address.length()?))
         }
     })

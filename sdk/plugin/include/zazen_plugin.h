@@ -76,6 +76,9 @@ struct zazen_host {
     /* 1 once the caller of the function that this thread is running is gone or wants it no more, else 0.
      * System calls that the function blocks in end with EINTR then: ask here, and return. */
     int (*cancelled)(void);
+    /* The folders that the operator lets callers reach by this plug-in, as absolute paths: the `index`-th, NULL
+     * behind the last. Valid from init to the end of fini. A host of before this field knows of none. */
+    const char *(*exported)(uint32_t index);
 };
 
 struct zazen_call;
@@ -136,6 +139,11 @@ struct zazen_function {
     void *(*allocate)(uint64_t bytes);
 };
 
+/* The plug-in does for a caller what this caller could do alone, with the identity of the process that it runs in. A
+ * host runs it in a process for each user, group and set of groups, which has become these for good; in its own process
+ * it serves its own user only. */
+#define ZAZEN_PLUGIN_ACTS_AS_CALLER UINT32_C(1)
+
 /* The entry table. */
 struct zazen_plugin {
     uint32_t abi; /* ZAZEN_PLUGIN_ABI */
@@ -154,6 +162,8 @@ struct zazen_plugin {
     void (*client_attach)(const struct zazen_caller *caller); /* NULL, or before a client's first call */
     void (*client_detach)(const struct zazen_caller *caller,
                           int32_t reason); /* NULL, or after its last one */
+    uint32_t flags;                        /* ZAZEN_PLUGIN_... */
+    uint32_t reserved;
 };
 
 /* The host's functions, for the plug-in's own code, from init to fini. Defined by the generated dispatcher.

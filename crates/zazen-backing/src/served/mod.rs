@@ -94,8 +94,7 @@ impl Message for StatMany {
 impl Message for SourceStat {
     const NAME: &'static str = "SourceStat";
     fn write(&self, writer: &mut Writer) {
-        writer.u64(self.validator.size);
-        writer.i64(self.validator.mtime_ns);
+        write_validator(writer, &self.validator);
         writer.u32(self.uid);
         writer.u32(self.gid);
         writer.u32(self.mode);
@@ -103,7 +102,7 @@ impl Message for SourceStat {
     }
     fn read(reader: &mut Reader<'_>) -> Result<SourceStat> {
         Ok(SourceStat {
-            validator: Validator { size: reader.u64()?, mtime_ns: reader.i64()? },
+            validator: read_validator(reader)?,
             uid: reader.u32()?,
             gid: reader.u32()?,
             mode: reader.u32()?,
@@ -201,17 +200,34 @@ impl Message for ReadFile {
         writer.rel_path(&self.path);
         writer.u64(self.offset);
         writer.u32(self.length);
-        writer.u64(self.validator.size);
-        writer.i64(self.validator.mtime_ns);
+        write_validator(writer, &self.validator);
     }
     fn read(reader: &mut Reader<'_>) -> Result<ReadFile> {
         Ok(ReadFile {
             path: reader.rel_path()?,
             offset: reader.u64()?,
             length: reader.u32()?,
-            validator: Validator { size: reader.u64()?, mtime_ns: reader.i64()? },
+            validator: read_validator(reader)?,
         })
     }
+}
+
+fn write_validator(writer: &mut Writer, validator: &Validator) {
+    writer.u64(validator.size);
+    writer.i64(validator.mtime_ns);
+    writer.i64(validator.ctime_ns);
+    writer.u64(validator.inode);
+    writer.bool(validator.unsettled);
+}
+
+fn read_validator(reader: &mut Reader<'_>) -> Result<Validator> {
+    Ok(Validator {
+        size: reader.u64()?,
+        mtime_ns: reader.i64()?,
+        ctime_ns: reader.i64()?,
+        inode: reader.u64()?,
+        unsettled: reader.bool()?,
+    })
 }
 
 fn send(

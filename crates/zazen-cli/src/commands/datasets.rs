@@ -19,6 +19,9 @@ pub(crate) struct Datasets {
     json: bool,
 }
 
+/// By directory and pattern.
+type Sums = BTreeMap<(String, String), Sum>;
+
 #[derive(Default)]
 struct Sum {
     native: u64,
@@ -29,7 +32,7 @@ struct Sum {
 }
 
 pub(crate) fn run(arguments: &Datasets) -> Result<Done> {
-    let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
+    let mut sums: Sums = BTreeMap::new();
     let answers = arguments.targets.each(|node, remote| Ok((node.name.clone(), remote.datasets()?)))?;
     for (_, (name, text)) in answers.given {
         add(&mut sums, &name, &text)?;
@@ -41,14 +44,17 @@ pub(crate) fn run(arguments: &Datasets) -> Result<Done> {
     Ok(target::judge(&answers.missed, "what they hold is not in this list"))
 }
 
-fn add(sums: &mut BTreeMap<String, Sum>, node: &str, text: &str) -> Result<()> {
+fn add(sums: &mut Sums, node: &str, text: &str) -> Result<()> {
     let bad = |why: String| Error::new(ErrorKind::Protocol, format!("node {node}: datasets: {why}"));
     let value: Value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
     let rows = value.as_array().ok_or_else(|| bad("the answer is no list".to_owned()))?;
     for row in rows {
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
         let sum = sums
-            .entry(row["path"].as_str().or(row["dataset"].as_str()).unwrap_or("?").to_owned())
+            .entry((
+                row["path"].as_str().or(row["dataset"].as_str()).unwrap_or("?").to_owned(),
+                row["pattern"].as_str().unwrap_or_default().to_owned(),
+            ))
             .or_default();
         sum.native += number("natives");
         sum.alien += number("aliens");
@@ -59,10 +65,11 @@ fn add(sums: &mut BTreeMap<String, Sum>, node: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn as_json(sums: &BTreeMap<String, Sum>, missed: &[Missed]) -> Value {
-    let rows = sums.iter().map(|(dataset, sum)| {
+fn as_json(sums: &Sums, missed: &[Missed]) -> Value {
+    let rows = sums.iter().map(|((dataset, pattern), sum)| {
         json!({
             "dataset": dataset,
+            "pattern": pattern,
             "native": sum.native,
             "alien": sum.alien,
             "bytes": sum.bytes,
@@ -73,9 +80,9 @@ fn as_json(sums: &BTreeMap<String, Sum>, missed: &[Missed]) -> Value {
     json!({"datasets": rows.collect::<Vec<_>>(), "missed": target::missed_json(missed)})
 }
 
-fn as_table(sums: &BTreeMap<String, Sum>) -> String {
-    let mut table = Table::new(&["dataset", ">native", ">alien", ">size", ">nodes", "pinned"]);
-    for (dataset, sum) in sums {
+fn as_table(sums: &Sums) -> String {
+    let mut table = Table::new(&["dataset", "pattern", ">native", ">alien", ">size", ">nodes", "pinned"]);
+    for ((dataset, pattern), sum) in sums {
         let nodes = sum.nodes.len() as u64;
         let pinned = match sum.pinned_on {
             0 => "no".to_owned(),
@@ -84,6 +91,7 @@ fn as_table(sums: &BTreeMap<String, Sum>) -> String {
         };
         table.row(vec![
             dataset.clone(),
+            pattern.clone(),
             sum.native.to_string(),
             sum.alien.to_string(),
             human_bytes(sum.bytes),

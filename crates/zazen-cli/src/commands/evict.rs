@@ -2,15 +2,17 @@
 
 use crate::output::{self, human_bytes};
 use crate::parse;
-use crate::target::{self, Done, Missed, Targets};
+use crate::target::{self, Done, Missed, Pattern, Targets};
 use clap::Args;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use zazen_core::{Result, RunSet};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
-  zazen evict /lustre/sim1                          # the whole dataset, on this node
+  zazen evict /lustre/sim1                          # all frames of the directory, on this node
+  zazen evict /lustre/sim1 --pattern 'vel-{n}.bin'  # only these
   zazen evict /lustre/sim1 --frames 0-999:2 --nodes nodes.txt
 
 The files on the backing store are never touched. A pinned dataset is refused: `zazen pin --off` first.")]
@@ -22,6 +24,8 @@ pub(crate) struct Evict {
     #[arg(long, value_name = "RANGES", value_parser = parse::frames)]
     frames: Option<RunSet>,
     #[command(flatten)]
+    pattern: Pattern,
+    #[command(flatten)]
     targets: Targets,
     /// Print JSON
     #[arg(long)]
@@ -29,16 +33,21 @@ pub(crate) struct Evict {
 }
 
 pub(crate) fn run(arguments: &Evict) -> Result<Done> {
-    let mut answers = arguments.targets.open(&arguments.dataset, false)?;
+    let mut answers = arguments.targets.open_cached(&arguments.dataset, arguments.pattern.get())?;
     let mut refusal = None;
     let mut rows = Vec::new();
+    let mut nodes = BTreeSet::new();
     let (mut frames, mut bytes) = (0, 0);
     for mut node in answers.given {
         match node.remote.evict(node.info.handle, arguments.frames.clone()) {
             Ok(evicted) => {
                 frames += evicted.frames;
                 bytes += evicted.bytes;
-                rows.push(json!({"node": node.name, "frames": evicted.frames, "bytes": evicted.bytes}));
+                let (frames, bytes) = (evicted.frames, evicted.bytes);
+                rows.push(
+                    json!({"node": node.name, "pattern": node.pattern, "frames": frames, "bytes": bytes}),
+                );
+                nodes.insert(node.name);
             }
             Err(error) if target::is_silence(&error) => answers.missed.push(Missed::new(&node.node, error)),
             Err(error) => refusal = refusal.or(Some(error.within(format!("node {}", node.name)))),
@@ -59,7 +68,7 @@ pub(crate) fn run(arguments: &Evict) -> Result<Done> {
             output::line(format!(
                 "{dataset}: {frames} frames evicted, {} freed on {} nodes",
                 human_bytes(bytes),
-                rows.len()
+                nodes.len()
             ));
         }
     }

@@ -3,7 +3,7 @@
 use super::assign::runs_text;
 use crate::output::{self, Table, human_bytes};
 use crate::parse;
-use crate::target::{self, Answers, Done, Opened, Targets};
+use crate::target::{self, Answers, Done, Opened, Pattern, Targets};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -32,6 +32,8 @@ pub(crate) struct Ls {
     #[arg(long, short)]
     long: bool,
     #[command(flatten)]
+    pattern: Pattern,
+    #[command(flatten)]
     targets: Targets,
     /// Print JSON
     #[arg(long)]
@@ -39,7 +41,7 @@ pub(crate) struct Ls {
 }
 
 pub(crate) fn run(arguments: &Ls) -> Result<Done> {
-    let nodes = arguments.targets.open(&arguments.dataset, false)?;
+    let nodes = arguments.targets.open_cached(&arguments.dataset, arguments.pattern.get())?;
     match arguments.long {
         true => arguments.long(nodes),
         false => arguments.summary(nodes),
@@ -48,7 +50,8 @@ pub(crate) fn run(arguments: &Ls) -> Result<Done> {
 
 impl Ls {
     fn summary(&self, nodes: Answers<Opened>) -> Result<Done> {
-        let mut table = Table::new(&["node", ">native", ">alien", "native frames", "alien frames"]);
+        let mut table =
+            Table::new(&["node", "pattern", ">native", ">alien", "native frames", "alien frames"]);
         let mut all = Vec::new();
         for mut node in nodes.given {
             let (begin, end, stride) =
@@ -57,6 +60,7 @@ impl Ls {
             let (native, alien) = (triples(&held.native), triples(&held.alien));
             table.row(vec![
                 node.name.clone(),
+                node.pattern.clone(),
                 held.native.len().to_string(),
                 held.alien.len().to_string(),
                 runs_text(&native),
@@ -64,6 +68,7 @@ impl Ls {
             ]);
             all.push(json!({
                 "node": node.name,
+                "pattern": node.pattern,
                 "native_frames": held.native.len(),
                 "alien_frames": held.alien.len(),
                 "native": native,
@@ -140,7 +145,9 @@ pub(crate) fn row_json(node: &str, row: &ListRow) -> Value {
         "checksum": format!("{:016x}", row.meta.checksum),
         "source": row.source.path.as_str(),
         "offset": row.source.offset,
-        "validator": row.meta.validator.map(|v| json!({"size": v.size, "mtime_ns": v.mtime_ns})),
+        "validator": row.meta.validator.map(|v| json!({
+            "size": v.size, "mtime_ns": v.mtime_ns, "ctime_ns": v.ctime_ns, "inode": v.inode, "settled": !v.unsettled,
+        })),
         "uid": row.meta.uid,
         "gid": row.meta.gid,
         "mode": format!("{:04o}", row.meta.mode),

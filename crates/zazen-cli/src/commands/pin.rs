@@ -1,7 +1,7 @@
 //! `zazen pin`: a pinned dataset is never evicted to make room.
 
 use crate::output;
-use crate::target::{self, Done, Missed, Targets};
+use crate::target::{self, Done, Missed, Pattern, Targets};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ pub(crate) struct Pin {
     #[arg(long)]
     off: bool,
     #[command(flatten)]
+    pattern: Pattern,
+    #[command(flatten)]
     targets: Targets,
     /// Print JSON
     #[arg(long)]
@@ -26,10 +28,11 @@ pub(crate) struct Pin {
 }
 
 pub(crate) fn run(arguments: &Pin) -> Result<Done> {
-    let mut answers = arguments.targets.open(&arguments.dataset, false)?;
+    let mut answers = arguments.targets.open_cached(&arguments.dataset, arguments.pattern.get())?;
     let (mut names, mut refusal) = (Vec::new(), None);
     for mut node in answers.given {
         match node.remote.pin(node.info.handle, !arguments.off) {
+            Ok(()) if names.last() == Some(&node.name) => {}
             Ok(()) => names.push(node.name),
             Err(error) if target::is_silence(&error) => answers.missed.push(Missed::new(&node.node, error)),
             Err(error) => refusal = refusal.or(Some(error.within(format!("node {}", node.name)))),

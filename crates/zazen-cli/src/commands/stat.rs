@@ -2,12 +2,12 @@
 
 use super::ls::{UNSEEN, for_each_row, origin, row_json};
 use crate::output::{self, Table, human_bytes};
-use crate::target::{self, Done, Opened, Targets};
+use crate::target::{self, Done, Opened, Pattern, Targets};
 use clap::Args;
 use serde_json::json;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, Validator};
+use zazen_backing::directory::stat_local;
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, NameTemplate, Request, Result, Validator};
 use zazen_wire::frames::ListRow;
 
 #[derive(Args)]
@@ -15,8 +15,9 @@ use zazen_wire::frames::ListRow;
   zazen stat /lustre/sim1 42
   zazen stat /lustre/sim1 frame-0000042.dcd --nodes nodes.txt --json
 
-A copy is `current` if its source has still the size and time that it had when it was copied, `stale` if
-not (a read then fetches it anew), `unchecked` if the source cannot be seen from here.")]
+A copy is `current` if its source still looks as it did when it was copied (size, times, inode), `stale` if not,
+`too young to tell` if the source had changed just before: a read then fetches it anew. It is `unchecked` if the
+source cannot be seen from here.")]
 pub(crate) struct Stat {
     /// The dataset's directory
     #[arg(value_name = "DATASET")]
@@ -24,6 +25,8 @@ pub(crate) struct Stat {
     /// The frame's number or its file
     #[arg(value_name = "N|FILE")]
     frame: String,
+    #[command(flatten)]
+    pattern: Pattern,
     #[command(flatten)]
     targets: Targets,
     /// Print JSON
@@ -33,7 +36,7 @@ pub(crate) struct Stat {
 
 pub(crate) fn run(arguments: &Stat) -> Result<Done> {
     let dataset = target::dataset_path(&arguments.dataset)?;
-    let answers = arguments.targets.open(&arguments.dataset, false)?;
+    let answers = arguments.targets.open_cached(&arguments.dataset, arguments.pattern.get())?;
     let (mut nodes, missed) = (answers.given, answers.missed);
     let number = arguments.number(&nodes)?;
     let mut copies: Vec<(String, ListRow, &'static str)> = Vec::new();
@@ -73,15 +76,17 @@ impl Stat {
             return FrameNo::new(number).map(FrameNo::get);
         }
         let name = Path::new(&self.frame).file_name().and_then(|name| name.to_str()).unwrap_or(&self.frame);
-        let layout = nodes.iter().find_map(|node| node.info.layout.as_ref());
-        let number = match layout {
-            Some(Layout::Files(template)) => template.number(name).or_else(|| template.number(&self.frame)),
+        let mut templates = nodes.iter().filter_map(|node| match &node.info.layout {
+            Some(Layout::Files(template)) => Some(template),
             _ => None,
-        };
+        });
+        let spelled =
+            |template: &NameTemplate| template.number(name).or_else(|| template.number(&self.frame));
+        let number = templates.clone().find_map(spelled);
         number.map(FrameNo::get).ok_or_else(|| {
-            let how = match layout {
-                Some(Layout::Files(template)) => format!("files of this dataset are called {template}"),
-                _ => "this dataset has no file per frame; give the frame's number".to_owned(),
+            let how = match templates.next() {
+                Some(template) => format!("files of this dataset are called {template}"),
+                _ => "the cache has no file per frame of it; give the frame's number".to_owned(),
             };
             Error::new(
                 ErrorKind::InvalidArgument,
@@ -92,9 +97,12 @@ impl Stat {
 }
 
 fn freshness(source: &Path, copied: Option<Validator>) -> &'static str {
-    let (Some(copied), Ok(now)) = (copied, std::fs::metadata(source)) else { return "unchecked" };
-    let now = Validator { size: now.len(), mtime_ns: now.mtime() * 1_000_000_000 + now.mtime_nsec() };
-    if now == copied { "current" } else { "stale" }
+    let (Some(copied), Ok(now)) = (copied, stat_local(source)) else { return "unchecked" };
+    match (copied.agrees_with(&now.validator), copied.unsettled) {
+        (true, _) => "current",
+        (false, true) => "too young to tell",
+        (false, false) => "stale",
+    }
 }
 
 fn as_table(number: u64, dataset: &Path, copies: &[(String, ListRow, &'static str)]) -> String {

@@ -1,7 +1,7 @@
 //! `zazen verify`: reads every cached frame and compares it with its checksum.
 
 use crate::output::{self, human_bytes};
-use crate::target::{self, Done, Missed, Node, Opened, Targets};
+use crate::target::{self, Done, Missed, Node, Opened, Pattern, Targets};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -23,6 +23,8 @@ pub(crate) struct Verify {
     #[arg(value_name = "DATASET")]
     dataset: PathBuf,
     #[command(flatten)]
+    pattern: Pattern,
+    #[command(flatten)]
     targets: Targets,
     /// Print JSON
     #[arg(long)]
@@ -32,13 +34,14 @@ pub(crate) struct Verify {
 #[derive(Default)]
 struct Found {
     node: String,
+    pattern: String,
     checked: u64,
     bytes: u64,
     bad: Vec<u64>,
 }
 
 pub(crate) fn run(arguments: &Verify) -> Result<Done> {
-    let answers = arguments.targets.open(&arguments.dataset, false)?;
+    let answers = arguments.targets.open_cached(&arguments.dataset, arguments.pattern.get())?;
     let mut missed = answers.missed;
     let mut nodes = answers.given;
     let mut total = 0;
@@ -89,7 +92,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<Done> {
 
 /// What was found, as far as it came, and how it ended.
 fn verify_node(mut node: Opened, bar: &ProgressBar) -> (Found, Result<()>) {
-    let mut found = Found { node: node.name.clone(), ..Found::default() };
+    let mut found = Found { node: node.name.clone(), pattern: node.pattern.clone(), ..Found::default() };
     let mut from = Some(0);
     while let Some(start) = from {
         let step = match node.remote.verify(node.info.handle, start, STEP_FRAMES) {
@@ -109,9 +112,11 @@ fn tell(arguments: &Verify, found: &[Found], missed: &[Missed]) {
     let checked: u64 = found.iter().map(|node| node.checked).sum();
     let bytes: u64 = found.iter().map(|node| node.bytes).sum();
     if arguments.json {
-        let nodes = found.iter().map(
-            |node| json!({"node": node.node, "checked": node.checked, "bytes": node.bytes, "bad": node.bad}),
-        );
+        let nodes = found.iter().map(|node| {
+            let (name, pattern) = (&node.node, &node.pattern);
+            let (checked, bytes, bad) = (node.checked, node.bytes, &node.bad);
+            json!({"node": name, "pattern": pattern, "checked": checked, "bytes": bytes, "bad": bad})
+        });
         let nodes: Vec<_> = nodes.collect();
         return output::json(&json!({
             "dataset": arguments.dataset,
@@ -123,7 +128,7 @@ fn tell(arguments: &Verify, found: &[Found], missed: &[Missed]) {
     }
     for node in found {
         for frame in &node.bad {
-            output::line(format!("bad: frame {frame} on {}", node.node));
+            output::line(format!("bad: frame {frame} of {} on {}", node.pattern, node.node));
         }
     }
     let bad: usize = found.iter().map(|node| node.bad.len()).sum();

@@ -249,6 +249,7 @@ impl Fake {
             layout: Some(Layout::Files(NameTemplate::parse(PATTERN).unwrap())),
             extent: listing.then(|| self.numbers().into_iter().collect()),
             backing_ok: true,
+            series: Vec::new(),
         })
     }
 
@@ -308,6 +309,7 @@ impl Fake {
             checksum: None,
             path: path.to_str().unwrap().to_owned(),
             error: None,
+            whole: true,
         };
         let refusal = if draining {
             Some((ErrorKind::ShuttingDown, "draining"))

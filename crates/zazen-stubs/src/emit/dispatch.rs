@@ -606,11 +606,12 @@ fn table(code: &mut Code, interface: &Interface, schema: &str) {
         .init = plugin_init,
         .fini = {},
         .client_attach = {},
-        .client_detach = {},
+        .client_detach = {},{}
         }};",
         hook(&marker.fini),
         hook(&marker.attach),
         hook(&marker.detach),
+        if marker.acts_as_caller { "\n.flags = ZAZEN_PLUGIN_ACTS_AS_CALLER," } else { "" },
     ));
 }
 

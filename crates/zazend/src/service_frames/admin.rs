@@ -37,21 +37,21 @@ fn may_administer(node: &Node, caller: &Caller, opened: &Opened) -> Result<()> {
 pub(super) fn evict(node: &Node, caller: &Caller, ask: Evict) -> Result<Evicted> {
     let opened = opened(node, caller, ask.handle)?;
     may_administer(node, caller, &opened)?;
-    let (frames, bytes) = node.store.evict(&opened.at.dataset, ask.set.as_ref())?;
+    let (frames, bytes) = node.store.evict(&opened.series(), ask.set.as_ref())?;
     Ok(Evicted { frames, bytes })
 }
 
 pub(super) fn pin(node: &Node, caller: &Caller, ask: Pin) -> Result<Reply> {
     let opened = opened(node, caller, ask.handle)?;
     may_administer(node, caller, &opened)?;
-    node.store.pin(&opened.at.dataset, ask.pinned)?;
+    node.store.pin(&opened.series(), ask.pinned)?;
     Ok(Reply::default())
 }
 
 pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify) -> Result<Verified> {
     let opened = opened(node, caller, ask.handle)?;
     may_administer(node, caller, &opened)?;
-    let dataset = &opened.at.dataset;
+    let dataset = &opened.series();
     let (native, alien) = node.store.holdings(dataset);
     let held = native.union(&alien).slice(ask.from, FRAME_NO_MAX);
     let block = held.block(0, u64::from(ask.frames_max).clamp(1, VERIFY_MAX));
@@ -76,13 +76,13 @@ pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify) -> Result<Verifi
 pub(super) fn report_bad(node: &Node, caller: &Caller, ask: ReportBad) -> Result<Reply> {
     let opened = opened(node, caller, ask.handle)?;
     if !opened.viewer.is_own()
-        && let Some(entry) = node.store.entry(&opened.at.dataset, ask.number)?
+        && let Some(entry) = node.store.entry(&opened.series(), ask.number)?
     {
         // Only who may read a frame can have met bad bytes of it.
         opened.open_source(&entry.source, ask.number)?;
     }
     // A reader's word alone drops nothing: it may have read wrongly, or mean harm.
-    if node.store.verify(&opened.at.dataset, ask.number)? == Some(false) {
+    if node.store.verify(&opened.series(), ask.number)? == Some(false) {
         dropped_bad(node, &opened, ask.number, &mut Vec::new());
     }
     Ok(Reply::default())

@@ -1,12 +1,15 @@
 //! FETCH: fills the cache from the backing store (`zazen load`).
 
+use crate::config::Validate;
 use crate::fetcher::Outcome;
+use crate::look::stands_for;
 use crate::node::{Node, Opened};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
+use zazen_store::Entry;
 use zazen_wire::frames::{Fetch, Fetched};
 
 /// Bytes copied at a time.
@@ -72,16 +75,20 @@ impl Work<'_> {
 
     fn bring(&self, number: u64) -> Result<Outcome> {
         let (node, opened) = (self.node, self.opened);
-        let dataset = &opened.at.dataset;
-        // What the cache cannot tell of, it does not have.
-        let here = node.store.entry(dataset, number).ok().flatten();
-        if here.as_ref().is_some_and(|entry| entry.origin == Origin::Native || self.origin == Origin::Alien) {
-            return Ok(Outcome::Present);
-        }
+        let dataset = &opened.series();
         let source = opened.source(number)?;
         let mut file = opened.open_source(&source, number)?;
-        if here.is_some_and(|entry| entry.source == source) && self.promote(number)? {
-            return Ok(Outcome::Present);
+        let is_current = |entry: &Entry| {
+            let stands = node.config.validate == Validate::Never || stands_for(entry, &file.stat());
+            entry.source == source && stands
+        };
+        // What the cache cannot tell of, it does not have.
+        let here = node.store.entry(dataset, number).ok().flatten();
+        if let Some(here) = here.filter(is_current) {
+            let enough = here.origin == Origin::Native || self.origin == Origin::Alien;
+            if enough || self.promote(number)? {
+                return Ok(Outcome::Present);
+            }
         }
         node.fetcher.fetch(node, opened, &source, number, self.origin, &mut file)
     }
@@ -90,7 +97,7 @@ impl Work<'_> {
 impl Work<'_> {
     /// Makes a native of an alien from its own copy, without asking the backing store; false if that is no good.
     fn promote(&self, number: u64) -> Result<bool> {
-        let (store, dataset) = (&self.node.store, &self.opened.at.dataset);
+        let (store, dataset) = (&self.node.store, &self.opened.series());
         let Some(frame) = store.open_frame(dataset, number)? else { return Ok(false) };
         let source = self.opened.source(number)?;
         let mut put = store.put(dataset, &source, &frame.meta, Origin::Native)?;

@@ -1,66 +1,166 @@
 //! OPEN: finds a dataset and tells its layout and extent, as far as the caller's own rights show them.
 
+use crate::backing_roots::Located;
 use crate::guarded_backing::is_outage;
 use crate::node::{Node, Opened};
 use std::sync::Arc;
-use zazen_backing::dataset;
+use zazen_backing::{Rights, dataset};
 use zazen_call::Caller;
-use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
+use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
 use zazen_wire::frames::{DatasetInfo, OpenDataset};
 
 pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Result<DatasetInfo> {
     node.admit()?;
     let viewer = node.powers.viewer(caller)?;
     let at = node.roots.locate(&ask.path)?;
-    let (native, alien) = node.store.holdings(&at.dataset);
-    let held = !native.is_empty() || !alien.is_empty();
-    let known = node.store.layout(&at.dataset);
-    let opened = Opened::new(at.clone(), ask.pattern.clone(), viewer)?;
-    let mut extent = None;
-    let backing_ok = match look(node, &opened, &ask) {
+    let opened = Opened::new(at, ask.pattern.clone(), viewer)?;
+    let mut info = DatasetInfo {
+        handle: 0,
+        dataset: RelPath::default(),
+        layout: None,
+        extent: None,
+        backing_ok: true,
+        series: Vec::new(),
+    };
+    match ask.only_cached {
+        true => open_cached(node, caller, &opened, &ask, &mut info)?,
+        false => open_source(node, caller, &opened, &ask, &mut info)?,
+    }
+    info.layout = opened.known_layout();
+    info.dataset = opened.series();
+    info.handle =
+        node.sessions.with(caller.connection, |session| session.keep_opened(&ask.path, Arc::new(opened)))?;
+    node.counters.opens.add(1);
+    Ok(info)
+}
+
+/// A dataset as the backing store has it.
+fn open_source(
+    node: &Arc<Node>,
+    caller: &Caller,
+    opened: &Opened,
+    ask: &OpenDataset,
+    info: &mut DatasetInfo,
+) -> Result<()> {
+    let at = &opened.at;
+    let within = |error: Error| error.within(format!("dataset {}", ask.path));
+    let in_cache = || layout_in_cache(node, at, ask.pattern.as_deref()).map_err(within);
+    match look(node, opened, ask) {
         Ok(told) => {
             node.seen.note(&opened.viewer, &at.dataset);
-            extent = told.extent;
-            if let Some(layout) = told.layout.or(known.clone()) {
-                remember(node, &at.dataset, held && known.as_ref() != Some(&layout), &layout);
-                opened.set_layout(layout);
+            info.extent = told.extent;
+            match told.layout {
+                Some(layout) => {
+                    opened.set_layout(layout.clone(), true);
+                    remember(node, &opened.series(), &layout);
+                }
+                None => in_cache()?.into_iter().for_each(|layout| opened.set_layout(layout, false)),
             }
-            true
+            Ok(())
         }
-        // Frames may be pushed here before a shared file system shows their directory, and outlive it. What exists
-        // is then what the caches hold.
-        Err(error) if held && (is_outage(&error) || error.kind() == ErrorKind::NotFound) => {
-            if !opened.was_open_before(node) {
+        // Frames may be pushed here before a shared file system shows their directory. What exists is then what the
+        // caches hold; a scan asks for each frame's source.
+        Err(error) if is_outage(&error) || error.kind() == ErrorKind::NotFound => {
+            let held = !held_series(node, at).is_empty();
+            if held && !opened.was_open_before(node) {
                 return Err(opened.unknowable(error));
             }
-            if let Some(layout) = known {
-                opened.set_layout(layout);
-            }
-            false
+            let Some(layout) = in_cache()? else { return Err(within(error)) };
+            opened.set_layout(layout, false);
+            info.backing_ok = false;
+            Ok(())
         }
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             node.seen.forget(&opened.viewer, &at.dataset);
-            return Err(Error::new(
-                ErrorKind::PermissionDenied,
-                format!(
-                    "dataset {}: user {} may not open it ({error}); ask the owner for permission",
-                    ask.path, caller.credentials.uid
-                ),
-            ));
+            Err(denied(caller, ask, error))
         }
-        Err(error) => return Err(error.within(format!("dataset {}", ask.path))),
+        Err(error) => Err(within(error)),
+    }
+}
+
+fn denied(caller: &Caller, ask: &OpenDataset, why: Error) -> Error {
+    let (path, uid) = (&ask.path, caller.credentials.uid);
+    Error::new(
+        ErrorKind::PermissionDenied,
+        format!("dataset {path}: user {uid} may not open it ({why}); ask the owner for permission"),
+    )
+}
+
+/// What the cache has of a directory, for tools: one series by its pattern, or the only one there is.
+fn open_cached(
+    node: &Node,
+    caller: &Caller,
+    opened: &Opened,
+    ask: &OpenDataset,
+    info: &mut DatasetInfo,
+) -> Result<()> {
+    if !node.is_operator(caller) {
+        opened
+            .check_now(node, Rights::READ.and(Rights::SEARCH))
+            .map_err(|error| denied(caller, ask, error))?;
+    }
+    let held = held_series(node, &opened.at);
+    info.series = held.iter().map(|(_, shown)| shown.clone()).collect();
+    let chosen = match ask.pattern.as_deref() {
+        Some(pattern) => {
+            let unpadded = dataset::layout_of_pattern(pattern).map(|layout| Series::of(&layout).to_string());
+            let asked = unpadded.unwrap_or_else(|_| pattern.to_owned());
+            let found = held.into_iter().find(|(_, shown)| *shown == asked);
+            Some(found.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("dataset {}: nothing of pattern {pattern} is in this cache", ask.path),
+                )
+            })?)
+        }
+        None if held.len() == 1 => held.into_iter().next(),
+        None => None,
     };
-    let layout = opened.known_layout();
-    let handle =
-        node.sessions.with(caller.connection, |session| session.keep_opened(&ask.path, Arc::new(opened)))?;
-    node.counters.opens.add(1);
-    Ok(DatasetInfo { handle, dataset: at.dataset, layout, extent, backing_ok })
+    let series = chosen.map_or_else(|| opened.at.dataset.clone(), |(series, _)| series);
+    let layout = node.store.layout(&series);
+    opened.mean_cached(series, layout);
+    Ok(())
+}
+
+/// The series of a directory that have frames in the cache: path, and name for people.
+fn held_series(node: &Node, at: &Located) -> Vec<(RelPath, String)> {
+    let all = node.store.series_of(&at.dataset).into_iter();
+    let holds = |series: &RelPath| {
+        let (native, alien) = node.store.holdings(series);
+        !native.is_empty() || !alien.is_empty()
+    };
+    let held = all.filter(holds);
+    held.filter_map(|series| series.series_parts().map(|(_, shown)| (series, shown))).collect()
+}
+
+/// The layout of what the cache has of a directory, where the backing store tells none. An error if it has several.
+fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<Option<Layout>> {
+    let held = held_series(node, at);
+    if let Some(pattern) = pattern {
+        let layout = dataset::layout_of_pattern(pattern)?;
+        let series = at.series(&Series::of(&layout))?;
+        return Ok(held.iter().any(|(held, _)| *held == series).then_some(layout));
+    }
+    match &held[..] {
+        [] => Ok(None),
+        [(series, _)] => Ok(node.store.layout(series)),
+        several => {
+            let shown: Vec<&str> = several.iter().map(|(_, shown)| shown.as_str()).collect();
+            Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the backing store tells no layout, and the cache has frames of {}; give pattern= for one of them",
+                    shown.join(", ")
+                ),
+            ))
+        }
+    }
 }
 
 /// Keeps the layout with the cached frames, for when the backing store does not answer.
-fn remember(node: &Node, dataset: &RelPath, is_news: bool, layout: &Layout) {
-    if is_news && let Err(error) = node.store.set_layout(dataset, layout) {
-        tracing::warn!("the layout of {dataset} is not remembered: {error}");
+fn remember(node: &Node, series: &RelPath, layout: &Layout) {
+    if let Err(error) = node.store.set_layout(series, layout) {
+        tracing::warn!("the layout of {series} is not remembered: {error}");
     }
 }
 

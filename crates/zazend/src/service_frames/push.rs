@@ -10,7 +10,8 @@ use std::sync::Arc;
 use zazen_backing::{Backing, Rights};
 use zazen_call::{Call, Caller};
 use zazen_core::limits::FRAME_BYTES_MAX;
-use zazen_core::{Error, ErrorKind, Origin, RelPath, Result};
+use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, Validator};
+use zazen_env::is_trouble;
 use zazen_store::Stored;
 use zazen_wire::frames::{Push, Pushed};
 
@@ -38,20 +39,39 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, call: Call<'_>) -> Res
     let at = node.roots.locate(&ask.dataset)?;
     check_form(ask, call.bulk_bytes)?;
     check_caller(node, caller, ask, &at)?;
-    let mut put = node.store.put(&at.dataset, &ask.source, &ask.meta, Origin::Native)?;
+    let series = at.series(&ask.series)?;
+    let here = node.store.entry(&series, ask.meta.number.get()).map_err(of_the_disk)?;
+    if let Some(here) = here {
+        let foreign = here.source != ask.source && here.meta.uid != ask.meta.uid;
+        if foreign && !node.is_operator(caller) {
+            let what = format!("its number is that of file {} of user {}", here.source.path, here.meta.uid);
+            return Err(Error::new(ErrorKind::Conflict, format!("{what}; number frames uniquely")));
+        }
+    }
+    // The writer says that the file is whole: however young it is, there is nothing to wait for.
+    let meta = FrameMeta { validator: ask.meta.validator.map(Validator::settled), ..ask.meta.clone() };
+    let mut put = node.store.put(&series, &ask.source, &meta, Origin::Native).map_err(of_the_disk)?;
     let mut buffer = vec![0; ask.meta.length.clamp(1, CHUNK_BYTES as u64) as usize];
     let mut left = ask.meta.length;
     while left > 0 {
         let wanted = left.min(buffer.len() as u64) as usize;
         let part = &mut buffer[..wanted];
         call.bulk.read_exact(part).map_err(|error| Error::io("the writer went away in mid-frame", error))?;
-        put.write(part)?;
+        put.write(part).map_err(of_the_disk)?;
         left -= wanted as u64;
     }
-    Ok(match put.commit()? {
+    Ok(match put.commit().map_err(of_the_disk)? {
         Stored::Stored => Pushed::Stored,
         Stored::AlreadyHere => Pushed::AlreadyHere,
     })
+}
+
+/// A node whose disk fails has no room, as far as the writer is concerned: another node may have.
+fn of_the_disk(error: Error) -> Error {
+    match is_trouble(&error) {
+        true => Error::new(ErrorKind::NoSpace, format!("{error}; the cache disk of this node fails")),
+        false => error,
+    }
 }
 
 fn check_form(ask: &Push, bulk_bytes: u64) -> Result<()> {
@@ -79,6 +99,14 @@ fn check_form(ask: &Push, bulk_bytes: u64) -> Result<()> {
     }
     if ask.source.length.is_some_and(|length| length != ask.meta.length) {
         return refuse(ErrorKind::InvalidArgument, "its source's length is not its own".into());
+    }
+    let is_part = ask.source.offset != 0 || ask.source.length.is_some();
+    if !ask.series.may_hold(ask.source.path.as_str(), ask.meta.number, is_part) {
+        let (file, series) = (&ask.source.path, &ask.series);
+        return refuse(
+            ErrorKind::InvalidArgument,
+            format!("its file {file} is none of {series}; push it with the pattern that its readers use"),
+        );
     }
     Ok(())
 }

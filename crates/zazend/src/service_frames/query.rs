@@ -15,7 +15,8 @@ pub(super) fn query(node: &Node, caller: &Caller, ask: Query) -> Result<Holdings
     let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
     opened.check(node)?;
     let request = Request::new(ask.begin, ask.end, ask.stride)?;
-    let (native, alien) = node.store.holdings(&opened.at.dataset);
+    opened.layout().ok();
+    let (native, alien) = node.store.holdings(&opened.series());
     node.counters.queries.add(1);
     let within = |set: &RunSet| match request.stride() {
         1 => set.slice(request.begin(), request.end()),
@@ -27,7 +28,7 @@ pub(super) fn query(node: &Node, caller: &Caller, ask: Query) -> Result<Holdings
 pub(super) fn list(node: &Node, caller: &Caller, ask: List) -> Result<Listing> {
     let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
     opened.check_now(node, Rights::READ.and(Rights::SEARCH))?;
-    let dataset = &opened.at.dataset;
+    let dataset = &opened.series();
     let (native, alien) = node.store.holdings(dataset);
     let held = native.union(&alien).slice(ask.from, FRAME_NO_MAX);
     let block = held.block(0, u64::from(ask.rows_max).clamp(1, ROWS_MAX));

@@ -8,13 +8,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::{
-    Credentials, Error, FrameMeta, FrameNo, Origin, RelPath, Result, RunSet, Source, Validator,
+    Credentials, Error, FrameMeta, FrameNo, Origin, RelPath, Result, RunSet, Series, Source, Validator,
 };
 use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
 use zazen_wire::frames::*;
 use zazend::config::{Args, Config};
 use zazend::{Daemon, config};
+
+/// Waits until what was written is old enough to be told from what is written next.
+pub fn settle() {
+    std::thread::sleep(Duration::from_nanos(zazen_core::frame::TICK_NS as u64 + 5_000_000));
+}
 
 /// Directories of one node. Open to all users, so that only what a test closes is closed.
 pub struct Site {
@@ -77,6 +82,7 @@ impl Site {
         for number in numbers {
             std::fs::write(folder.join(frame_name(number)), frame_bytes(number, length)).unwrap();
         }
+        settle();
         folder.to_str().unwrap().to_owned()
     }
 
@@ -158,7 +164,8 @@ impl Client {
     }
 
     pub fn open(&mut self, path: &str) -> Result<DatasetInfo> {
-        self.ask(frames_fn::OPEN, &OpenDataset { path: path.into(), want_extent: true, pattern: None })
+        let ask = OpenDataset { path: path.into(), want_extent: true, pattern: None, only_cached: false };
+        self.ask(frames_fn::OPEN, &ask)
     }
 
     pub fn query(&mut self, handle: u32) -> (RunSet, RunSet) {
@@ -186,7 +193,8 @@ impl Client {
         meta: FrameMeta,
         bytes: &[u8],
     ) -> Result<Pushed> {
-        let push = Push { dataset: dataset.into(), source, meta };
+        let series = Series::of_file(source.path.as_str(), meta.number).unwrap();
+        let push = Push { dataset: dataset.into(), source, meta, series };
         let reply = self.raw(service::FRAMES, frames_fn::PUSH, &push.encode(), &[bytes])?;
         Pushed::decode(&reply.payload)
     }

@@ -1,15 +1,20 @@
 //! The system calls: what each of them is in the plug-in's words, and how its result gets into the program.
+//!
+//! Invariants: all that a call needs of the program is read before, and its results are written after, what is done for
+//! it, so that a thread that acts as another user looks into nobody; nothing is done for a call that does not wait any
+//! more; what is not below a prefix, or is asked for by a program with another root directory or other mounts, the
+//! kernel does with the program's own rights.
 
 use super::far::{self, Far, Identity, ROOT, Stat, px};
 use super::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
 use super::notify::{Listener, Notice, Reply, errno};
 use super::places::{Place, Places};
-use super::target::{Status, Target};
+use super::target::{Status, Target, View, enterable, may_enter};
 use super::{fifo, records};
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A reply, or an errno.
 pub(super) type Outcome = Result<Reply, i32>;
@@ -20,15 +25,21 @@ const BUFFER_MAX: usize = 65536;
 /// Said once.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
+/// Threads that answer calls, at most: so many may wait for something (a lease, a disk) before others wait for them.
+const THREADS_MAX: usize = 256;
+
 /// What all calls share.
 pub(super) struct Supervisor {
     pub(super) listener: Listener,
     pub(super) far: Far,
     pub(super) places: Places,
+    /// What the program sees if it did not change that.
+    pub(super) view: View,
+    threads: AtomicUsize,
+    idle: AtomicUsize,
 }
 
 /// One call in work.
-#[derive(Clone, Copy)]
 struct Call<'a> {
     all: &'static Supervisor,
     notice: &'a Notice,
@@ -40,13 +51,37 @@ struct Call<'a> {
 struct At(i32, u64, bool);
 
 impl Supervisor {
-    /// Serves one notification after the other, on as many threads as call this.
-    pub(super) fn serve(&'static self) {
+    pub(super) fn new(listener: Listener, far: Far, places: Places, view: View) -> Supervisor {
+        let (threads, idle) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Supervisor { listener, far, places, view, threads, idle }
+    }
+
+    /// One more thread that serves.
+    pub(super) fn begin_thread(&'static self) -> std::io::Result<()> {
+        self.threads.fetch_add(1, Ordering::Relaxed);
+        self.idle.fetch_add(1, Ordering::AcqRel);
+        let begun = std::thread::Builder::new().name("calls".to_owned()).spawn(|| self.serve());
+        if begun.is_err() {
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+            self.idle.fetch_sub(1, Ordering::AcqRel);
+        }
+        begun.map(drop)
+    }
+
+    /// Serves one notification after the other.
+    fn serve(&'static self) {
         while let Some(notice) = self.listener.receive() {
-            let call = Call { all: self, notice: &notice, target: Target { tid: notice.tid } };
+            let was_last = self.idle.fetch_sub(1, Ordering::AcqRel) == 1;
+            if was_last && self.threads.load(Ordering::Relaxed) < THREADS_MAX {
+                // Without one more, the next call waits for one of those under way.
+                let _ = self.begin_thread();
+            }
+            let target = Target::of_call(&self.listener, notice);
+            let call = Call { all: self, notice: &notice, target };
             // A bug of ours costs one call: a program that gets no answer would wait for ever.
             let done = catch_unwind(AssertUnwindSafe(|| call.done()));
             self.listener.answer(&notice, done.unwrap_or(Err(libc::EIO)));
+            self.idle.fetch_add(1, Ordering::AcqRel);
         }
     }
 }
@@ -126,7 +161,7 @@ impl Call<'_> {
             libc::SYS_execve => self.execute(At(HERE, word(0), false)),
             libc::SYS_execveat => self.execute(At(int(0), word(1), false)),
             libc::SYS_exit_group => {
-                self.all.places.end(self.target);
+                self.all.places.end(&self.target);
                 Ok(Reply::Continue)
             }
             number => self.done_here(number),
@@ -182,25 +217,42 @@ impl Call<'_> {
             );
         }
         // Only now is it sure whose memory that was.
-        if self.all.listener.is_waiting(self.notice) { Ok(text) } else { Err(libc::ESRCH) }
+        if self.target.still_waits() { Ok(text) } else { Err(libc::ESRCH) }
+    }
+
+    /// What `read` finds in the program's memory, if that was the program's.
+    fn reading<T>(&self, read: impl FnOnce(&Target) -> Result<T, i32>) -> Result<T, i32> {
+        let found = read(&self.target);
+        if self.target.still_waits() { found } else { Err(libc::ESRCH) }
     }
 
     fn place(&self, at: At) -> Result<(Place, Vec<u8>), i32> {
         let At(dir, address, may_be_empty) = at;
         // What can't be read, or is too long, the kernel has a word for.
         let Some(text) = self.text(address)? else { return Ok((Place::Kernel, Vec::new())) };
-        Ok((self.all.places.place(self.target, dir, &text, may_be_empty)?, text))
+        let place = self.all.places.place(&self.target, dir, &text, may_be_empty)?;
+        // Below another root directory, or with other mounts, a path means another file.
+        if place != Place::Kernel && self.target.view()? != self.all.view {
+            let is_seated = || self.all.places.directory_of(&self.target).is_some();
+            return match text.first() != Some(&b'/') && dir == HERE && is_seated() {
+                // The kernel would begin at another directory.
+                true => Err(libc::EXDEV),
+                false => Ok((Place::Kernel, text)),
+            };
+        }
+        Ok((place, text))
     }
 
     fn find(&self, at: At) -> Result<Found, i32> {
         Ok(match self.place(at)?.0 {
             Place::Kernel => Found::Kernel,
-            Place::Asked { path, .. } => Found::Asked(path),
+            Place::Asked(path) => Found::Asked(path),
         })
     }
 
-    fn acting<T>(&self, identity: &Identity, calls: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
-        self.all.far.acting(identity, calls)
+    /// Each thing that is done for the program goes through here: as its user, and only while its call waits.
+    fn acting<T>(&self, identity: &Identity, mut calls: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
+        self.all.far.acting(identity, || if self.target.still_waits() { calls() } else { Err(libc::ESRCH) })
     }
 
     /// A call with one path whose result is a number.
@@ -215,12 +267,18 @@ impl Call<'_> {
         self.acting(&status.identity(false), || call(&path, &status)).map(Reply::Value)
     }
 
-    /// A result in the program's memory.
-    fn give(&self, address: u64, bytes: &[u8]) -> Result<i64, i32> {
-        if !self.all.listener.is_waiting(self.notice) {
-            return Err(libc::ESRCH);
-        }
-        self.target.write(address, bytes).map(|()| 0)
+    /// The same, with a path that was found.
+    fn done_with(&self, path: &CStr, call: impl Fn(&CStr) -> Result<i64, i32>) -> Outcome {
+        self.acting(&self.target.status()?.identity(false), || call(path)).map(Reply::Value)
+    }
+
+    /// A call with one path whose result is a number and bytes in the program's memory.
+    fn giving(&self, at: At, to: u64, call: impl Fn(&CStr) -> Result<(i64, Vec<u8>), i32>) -> Outcome {
+        let Found::Asked(path) = self.find(at)? else { return Ok(Reply::Continue) };
+        let identity = self.target.status()?.identity(false);
+        let (value, bytes) = self.acting(&identity, || call(&path))?;
+        self.target.write(to, &bytes)?;
+        Ok(Reply::Value(value))
     }
 
     fn open(&self, at: At, flags: c_int, mode: u32) -> Outcome {
@@ -253,7 +311,7 @@ impl Call<'_> {
                     px!(px_access(ROOT, path.as_ptr(), right, libc::AT_EACCESS))?;
                     far::open(&path, libc::O_PATH | flags & libc::O_NOFOLLOW, 0, 0)
                 })?;
-                fifo::open_later(self.all, *self.notice, fifo, flags)
+                fifo::open_later(self.all, *self.notice, fifo, flags, identity)
             }
             // A link by itself: programs know that not all systems have a way to that.
             Err(libc::ELOOP) if flags & libc::O_PATH != 0 && flags & libc::O_NOFOLLOW != 0 => {
@@ -269,7 +327,7 @@ impl Call<'_> {
         if self.word(3) < 24 {
             return Err(libc::EINVAL);
         }
-        let [flags, mode, resolve] = self.target.words(self.word(2))?;
+        let [flags, mode, resolve] = self.reading(|target| target.words(self.word(2)))?;
         // What can't be handed on is as if there were no such call: programs have another way then.
         if resolve != 0 { Err(libc::ENOSYS) } else { self.open(at, flags as c_int, mode as u32) }
     }
@@ -281,17 +339,18 @@ impl Call<'_> {
     }
 
     fn stat(&self, at: At, flags: c_int, to: u64) -> Outcome {
-        self.one(at, |path| {
+        self.giving(at, to, |path| {
             let stat = self.look(path, flags, libc::STATX_BASIC_STATS)?;
-            self.give(to, records::bytes(&records::stat(&stat)))
+            Ok((0, records::bytes(&records::stat(&stat)).to_vec()))
         })
     }
 
     fn statx(&self) -> Outcome {
         let flags = self.int(2);
-        self.one(At(self.int(0), self.word(1), flags & libc::AT_EMPTY_PATH != 0), |path| {
+        let at = At(self.int(0), self.word(1), flags & libc::AT_EMPTY_PATH != 0);
+        self.giving(at, self.word(4), |path| {
             let stat = self.look(path, flags, self.number(3))?;
-            self.give(self.word(4), records::bytes(&records::statx(&stat)))
+            Ok((0, records::bytes(&records::statx(&stat)).to_vec()))
         })
     }
 
@@ -303,7 +362,7 @@ impl Call<'_> {
     }
 
     fn readlink(&self, at: At, to: u64, size: c_int) -> Outcome {
-        self.one(at, |path| {
+        self.giving(at, to, |path| {
             let size = usize::try_from(size).ok().filter(|size| *size > 0).ok_or(libc::EINVAL)?;
             let mut name = vec![0_u8; 4096];
             let mut room = name.len() as u64;
@@ -313,8 +372,7 @@ impl Call<'_> {
                 name = self.all.places.name_of(&name);
             }
             name.truncate(size);
-            self.give(to, &name)?;
-            Ok(name.len() as i64)
+            Ok((name.len() as i64, name))
         })
     }
 
@@ -337,8 +395,8 @@ impl Call<'_> {
     /// A call with two paths, on one side of the border.
     fn two(&self, old: At, new: At, call: impl Fn(&CStr, &CStr) -> Result<i64, i32>) -> Outcome {
         let named = |at: At, (place, text): (Place, Vec<u8>)| match place {
-            Place::Asked { path, far } => Ok((path, far)),
-            Place::Kernel => self.all.places.absolute(self.target, at.0, &text).ok_or(libc::EXDEV),
+            Place::Asked(path) => Ok((path, true)),
+            Place::Kernel => self.all.places.absolute(&self.target, at.0, &text).ok_or(libc::EXDEV),
         };
         let (from, to) = (self.place(old)?, self.place(new)?);
         if from.0 == Place::Kernel && to.0 == Place::Kernel {
@@ -369,9 +427,9 @@ impl Call<'_> {
         let Some(given) = self.text(to)? else { return Ok(Reply::Continue) };
         let to = self.all.places.link_target(given.clone());
         let path = match place {
-            Place::Asked { path, .. } => path,
+            Place::Asked(path) => path,
             // Below a far directory that the program has open, the kernel would take the target as it is.
-            Place::Kernel if to != given => match self.all.places.absolute(self.target, at.0, &text) {
+            Place::Kernel if to != given => match self.all.places.absolute(&self.target, at.0, &text) {
                 Some((path, true)) => path,
                 _ => return Ok(Reply::Continue),
             },
@@ -404,7 +462,7 @@ impl Call<'_> {
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn utimes(&self, at: At, times: u64, read: fn(Target, u64) -> Result<[u64; 4], i32>) -> Outcome {
+    fn utimes(&self, at: At, times: u64, read: fn(&Target, u64) -> Result<[u64; 4], i32>) -> Outcome {
         if at.1 == 0 {
             return Ok(Reply::Continue);
         }
@@ -417,64 +475,75 @@ impl Call<'_> {
         at: At,
         times: u64,
         flags: c_int,
-        read: impl Fn(Target, u64) -> Result<[u64; 4], i32>,
+        read: impl Fn(&Target, u64) -> Result<[u64; 4], i32>,
     ) -> Outcome {
-        self.one(at, |path| {
-            let read = if times == 0 { None } else { Some(read(self.target, times)?) };
+        let Found::Asked(path) = self.find(at)? else { return Ok(Reply::Continue) };
+        let read = if times == 0 { None } else { Some(self.reading(|target| read(target, times))?) };
+        self.done_with(&path, |path| {
             let times = read.as_ref().map_or(std::ptr::null(), |times| times.as_ptr());
             px!(px_utimes(ROOT, path.as_ptr(), times.cast(), flags)).map(i64::from)
         })
     }
 
     fn statfs(&self) -> Outcome {
-        self.one(At(HERE, self.word(0), false), |path| {
+        self.giving(At(HERE, self.word(0), false), self.word(1), |path| {
             let mut found = [0_u64; 11];
             px!(px_statfs(ROOT, path.as_ptr(), found.as_mut_ptr().cast()))?;
             // The kernel's structure has the same numbers in the same order, and four spare ones.
             let words = found.iter().chain(&[0; 4]);
-            self.give(self.word(1), &words.flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>())
+            Ok((0, words.flat_map(|word| word.to_ne_bytes()).collect()))
         })
     }
 
     fn name(&self, address: u64) -> Result<CString, i32> {
-        let name = self.target.string(address).ok_or(libc::EFAULT)?;
+        let name = self.text(address)?.ok_or(libc::EFAULT)?;
         if name.len() > 255 {
             return Err(libc::ERANGE);
         }
         CString::new(name).map_err(|_| libc::EINVAL)
     }
 
+    /// The path and the attribute's name; `None`: the kernel's.
+    fn attribute(&self) -> Result<Option<(CString, CString)>, i32> {
+        let Found::Asked(path) = self.find(At(HERE, self.word(0), false))? else { return Ok(None) };
+        Ok(Some((path, self.name(self.word(1))?)))
+    }
+
     fn getxattr(&self, flags: c_int) -> Outcome {
-        self.one(At(HERE, self.word(0), false), |path| {
-            let name = self.name(self.word(1))?;
+        let Some((path, name)) = self.attribute()? else { return Ok(Reply::Continue) };
+        let identity = self.target.status()?.identity(false);
+        let (size, value) = self.acting(&identity, || {
             let mut value = vec![0_u8; (self.word(3) as usize).min(BUFFER_MAX)];
             let mut room = value.len() as u64;
             let to = value.as_mut_ptr().cast();
             let size = px!(px_getxattr(ROOT, path.as_ptr(), flags, name.as_ptr(), to, &raw mut room))?;
-            self.give(self.word(2), &value[..room as usize])?;
-            Ok(size)
-        })
+            value.truncate(room as usize);
+            Ok((size, value))
+        })?;
+        self.target.write(self.word(2), &value)?;
+        Ok(Reply::Value(size))
     }
 
     fn listxattr(&self, flags: c_int) -> Outcome {
-        self.one(At(HERE, self.word(0), false), |path| {
+        self.giving(At(HERE, self.word(0), false), self.word(1), |path| {
             let mut names = vec![0_u8; (self.word(2) as usize).min(BUFFER_MAX)];
             let mut room = names.len() as u64;
             let size =
                 px!(px_listxattr(ROOT, path.as_ptr(), flags, names.as_mut_ptr().cast(), &raw mut room))?;
-            self.give(self.word(1), &names[..room as usize])?;
-            Ok(size)
+            names.truncate(room as usize);
+            Ok((size, names))
         })
     }
 
     fn setxattr(&self, flags: c_int) -> Outcome {
-        self.one(At(HERE, self.word(0), false), |path| {
-            let name = self.name(self.word(1))?;
-            let size = usize::try_from(self.word(3)).ok().filter(|size| *size <= BUFFER_MAX);
-            let mut value = vec![0_u8; size.ok_or(libc::E2BIG)?];
-            if !value.is_empty() && !self.target.read(self.word(2), &mut value) {
-                return Err(libc::EFAULT);
-            }
+        let Some((path, name)) = self.attribute()? else { return Ok(Reply::Continue) };
+        let size = usize::try_from(self.word(3)).ok().filter(|size| *size <= BUFFER_MAX);
+        let mut value = vec![0_u8; size.ok_or(libc::E2BIG)?];
+        self.reading(|target| match value.is_empty() || target.read(self.word(2), &mut value) {
+            true => Ok(()),
+            false => Err(libc::EFAULT),
+        })?;
+        self.done_with(&path, |path| {
             let (from, count) = (value.as_ptr().cast(), value.len() as u64);
             px!(px_setxattr(ROOT, path.as_ptr(), flags, name.as_ptr(), from, count, self.int(4)))
                 .map(i64::from)
@@ -482,8 +551,8 @@ impl Call<'_> {
     }
 
     fn removexattr(&self, flags: c_int) -> Outcome {
-        self.one(At(HERE, self.word(0), false), |path| {
-            let name = self.name(self.word(1))?;
+        let Some((path, name)) = self.attribute()? else { return Ok(Reply::Continue) };
+        self.done_with(&path, |path| {
             px!(px_removexattr(ROOT, path.as_ptr(), flags, name.as_ptr())).map(i64::from)
         })
     }
@@ -491,12 +560,15 @@ impl Call<'_> {
     fn chdir(&self, address: u64) -> Outcome {
         let (place, text) = self.place(At(HERE, address, false))?;
         let path = match place {
-            Place::Asked { path, .. } => path,
-            // Who is not where the kernel thinks stays with us: whether the kernel's own change fails, nobody says.
-            Place::Kernel
-                if text.first() == Some(&b'/') && self.all.places.directory_of(self.target).is_some() =>
-            {
-                CString::new(text).map_err(|_| libc::EINVAL)?
+            Place::Asked(path) => path,
+            // Who is not where the kernel thinks leaves: whether the kernel's own change fails, nobody says.
+            Place::Kernel if self.all.places.directory_of(&self.target).is_some() => {
+                if text.first() != Some(&b'/') {
+                    return Err(libc::EFAULT);
+                }
+                let (identity, root) = (self.target.status()?.identity(false), self.target.root()?);
+                let whereto = self.all.far.as_them(&identity, || enterable(&root, &text))?;
+                return self.all.places.leave(&self.target, whereto).map(|()| Reply::Continue);
             }
             Place::Kernel => return Ok(Reply::Continue),
         };
@@ -508,30 +580,32 @@ impl Call<'_> {
             let directory = far::open(path, libc::O_PATH | libc::O_DIRECTORY, 0, 0)?;
             px!(px_access(ROOT, path.as_ptr(), libc::X_OK, libc::AT_EACCESS)).map(|_| directory)
         })?;
-        self.all.places.enter(self.target, directory).map(|()| Reply::Value(0))
+        self.all.places.enter(&self.target, directory).map(|()| Reply::Value(0))
     }
 
     fn fchdir(&self, fd: c_int) -> Outcome {
-        if self.all.places.directory_of(self.target).is_none() {
+        if self.all.places.directory_of(&self.target).is_none() {
             return Ok(Reply::Continue);
         }
         // A bad number the kernel has a word for, and nothing moves.
         let Some(name) = self.target.link(&format!("fd/{fd}")) else { return Ok(Reply::Continue) };
-        let link = format!("/proc/{}/fd/{fd}", self.target.tid);
-        if !std::fs::metadata(link).is_ok_and(|meta| meta.is_dir()) {
-            return Err(libc::ENOTDIR);
+        self.target.directory(&format!("fd/{fd}"))?;
+        if self.all.places.is_far(&name) {
+            return self.go(&CString::new(name).map_err(|_| libc::EINVAL)?);
         }
-        self.go(&CString::new(name).map_err(|_| libc::EINVAL)?)
+        let (identity, directory) = (self.target.status()?.identity(false), self.target.descriptor(fd)?);
+        let whereto = self.all.far.as_them(&identity, || may_enter(&directory))?;
+        self.all.places.leave(&self.target, whereto).map(|()| Reply::Continue)
     }
 
     fn getcwd(&self, to: u64, size: u64) -> Outcome {
-        let Some(directory) = self.all.places.directory_of(self.target) else { return Ok(Reply::Continue) };
+        let Some(directory) = self.all.places.directory_of(&self.target) else { return Ok(Reply::Continue) };
         let mut name = self.all.places.name_of(&directory);
         name.push(0);
         if name.len() as u64 > size {
             return Err(libc::ERANGE);
         }
-        self.give(to, &name)?;
+        self.target.write(to, &name)?;
         Ok(Reply::Value(name.len() as i64))
     }
 
@@ -550,7 +624,7 @@ impl Call<'_> {
 
 /// Two `struct timeval`.
 #[cfg(target_arch = "x86_64")]
-fn microseconds(target: Target, address: u64) -> Result<[u64; 4], i32> {
+fn microseconds(target: &Target, address: u64) -> Result<[u64; 4], i32> {
     let [access, access_us, modification, modification_us] = target.words(address)?;
     let nanoseconds = |us: u64| if us < 1_000_000 { Ok(us * 1000) } else { Err(libc::EINVAL) };
     Ok([access, nanoseconds(access_us)?, modification, nanoseconds(modification_us)?])

@@ -1,13 +1,18 @@
 //! The daemon's posix plug-in, as the supervisor calls it: for whoever the program's thread is.
 //!
-//! Invariant: a call runs as the one for whom it is made; others wait meanwhile.
+//! The daemon believes the kernel only: who connects is who calls. So there is a connection for each identity, and a
+//! thread of root's that calls for somebody else is somebody else meanwhile, as far as files and sockets go.
+//!
+//! Invariants: a call runs as the one for whom it is made; no lock is held while it runs, so that one that waits for
+//! something costs nobody else; a thread that can't become itself again ends the process.
 
 use super::notify::errno;
 use super::target::Target;
+use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::path::Path;
-use std::sync::{PoisonError, RwLock};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use zazen_call::Carrier;
 use zazen_stub::{Address, Link, Settings, ffi};
 
@@ -55,7 +60,7 @@ pub(super) struct Stat {
 }
 
 /// As whom a file is looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -85,83 +90,117 @@ macro_rules! px {
 }
 pub(super) use px;
 
-/// The session.
+/// The sessions.
 pub(super) struct Far {
-    /// As whom calls are made now. Only root's can be made as somebody else.
-    acts_as: RwLock<Option<Identity>>,
+    /// Only root's can be made as somebody else.
     is_root: bool,
     own: Identity,
+    socket: PathBuf,
+    /// The connection of each identity; for ever, since threads may be in calls whenever the process ends.
+    links: Mutex<HashMap<Identity, &'static Link>>,
+}
+
+/// This thread is somebody else while this lives; its real user stays, so that it can come back.
+struct Acting<'a> {
+    own: &'a Identity,
+}
+
+impl Acting<'_> {
+    fn begin<'a>(identity: &Identity, own: &'a Identity) -> Result<Acting<'a>, i32> {
+        let acting = Acting { own };
+        become_them(identity)?;
+        Ok(acting)
+    }
+}
+
+impl Drop for Acting<'_> {
+    fn drop(&mut self) {
+        // The user first: without it the rest is forbidden.
+        // SAFETY: numbers only; this thread only.
+        let back = unsafe { libc::syscall(libc::SYS_setresuid, KEEP, self.own.uid, KEEP) } == 0;
+        if !back || become_them(self.own).is_err() {
+            // Nobody may go on as somebody else.
+            std::process::abort();
+        }
+    }
+}
+
+/// "As it is", for setresuid and setresgid.
+const KEEP: u32 = u32::MAX;
+
+/// Makes this thread that user as far as others see it: groups, group, user; each checked.
+fn become_them(identity: &Identity) -> Result<(), i32> {
+    let Identity { uid, gid, groups } = identity;
+    // SAFETY: as many groups as are said; numbers; this thread only (libc's functions change all threads).
+    let done = unsafe {
+        libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
+            && libc::syscall(libc::SYS_setresgid, KEEP, *gid, KEEP) == 0
+            && libc::syscall(libc::SYS_setresuid, KEEP, *uid, KEEP) == 0
+            && (libc::geteuid(), libc::getegid()) == (*uid, *gid)
+    };
+    if done { Ok(()) } else { Err(libc::EPERM) }
 }
 
 impl Far {
-    /// Connects; this process's only one.
+    /// Connects as this process's own user.
     pub(super) fn connect(socket: &Path) -> Result<Far, i32> {
-        let settings =
-            Settings { carrier: Carrier::Unix, ..Settings::new(Address::Socket(socket.to_owned())) };
-        // As long as the process: threads may be in calls whenever it ends.
-        let link = Box::leak(Box::new(Link::new(settings)));
-        // SAFETY: it lives on.
-        unsafe { ffi::zazen_stub_set_default(link) };
         // SAFETY: no arguments.
         let is_root = unsafe { libc::geteuid() } == 0;
-        let own = Target { tid: std::process::id().cast_signed() }.status()?.identity(false);
-        let far = Far { acts_as: RwLock::new(Some(own.clone())), is_root, own };
-        far.greet()?;
+        let own = Target::own().status()?.identity(false);
+        let far = Far { is_root, own, socket: socket.to_owned(), links: Mutex::default() };
+        ffi::through(far.link(&far.own), greet)?;
         Ok(far)
     }
 
-    fn greet(&self) -> Result<(), i32> {
-        let mut key = 0_u64;
-        // SAFETY: room for eight bytes.
-        if unsafe { libc::getrandom((&raw mut key).cast(), 8, 0) } != 8 {
-            return Err(libc::EIO);
-        }
-        let hello = Hello { key, token: 0, kind: 0, pid: std::process::id(), umask: 0, keep_all: 0 };
-        let none: [u32; 1] = [0];
-        px!(px_hello((&raw const hello).cast(), none.as_ptr(), 0)).map(|_| ())
+    fn link(&self, identity: &Identity) -> &'static Link {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.entry(identity.clone()).or_insert_with(|| {
+            let settings =
+                Settings { carrier: Carrier::Unix, ..Settings::new(Address::Socket(self.socket.clone())) };
+            Box::leak(Box::new(Link::new(settings)))
+        })
     }
 
-    /// Makes calls as `identity`.
+    /// Does `work` as `identity`: what it opens here is opened with that one's rights.
+    pub(super) fn as_them<T>(
+        &self,
+        identity: &Identity,
+        work: impl FnOnce() -> Result<T, i32>,
+    ) -> Result<T, i32> {
+        let is_other = self.is_root && *identity != self.own;
+        let _acting = if is_other { Some(Acting::begin(identity, &self.own)?) } else { None };
+        work()
+    }
+
+    /// Makes calls as `identity`. They do not look into the program: its memory and its /proc are not for that one.
     pub(super) fn acting<T>(
         &self,
         identity: &Identity,
         mut calls: impl FnMut() -> Result<T, i32>,
     ) -> Result<T, i32> {
-        if !self.is_root {
-            return self.greeted(None, &mut calls);
-        }
-        let current = self.acts_as.read().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref() == Some(identity) {
-            return self.greeted(Some(identity), &mut calls);
-        }
-        drop(current);
-        let mut current = self.acts_as.write().unwrap_or_else(PoisonError::into_inner);
-        *current = None;
-        self.greeted(None, &mut || become_them(identity))?;
-        *current = Some(identity.clone());
-        self.greeted(Some(identity), &mut calls)
-    }
-
-    /// Says hello again to a daemon that was begun anew.
-    fn greeted<T>(
-        &self,
-        identity: Option<&Identity>,
-        calls: &mut impl FnMut() -> Result<T, i32>,
-    ) -> Result<T, i32> {
-        match calls() {
-            Err(libc::EBADFD) => {
-                self.greet()?;
-                identity.filter(|identity| **identity != self.own).map_or(Ok(()), become_them)?;
-                calls()
-            }
-            other => other,
-        }
+        let link = self.link(if self.is_root { identity } else { &self.own });
+        self.as_them(identity, || {
+            ffi::through(link, || match calls() {
+                // A new connection, or a daemon that was begun anew.
+                Err(libc::EBADFD) => {
+                    greet()?;
+                    calls()
+                }
+                other => other,
+            })
+        })
     }
 }
 
-fn become_them(identity: &Identity) -> Result<(), i32> {
-    let (groups, count) = (identity.groups.as_ptr(), identity.groups.len() as u32);
-    px!(px_identity(identity.uid, identity.gid, groups, count)).map(|_| ())
+fn greet() -> Result<(), i32> {
+    let mut key = 0_u64;
+    // SAFETY: room for eight bytes.
+    if unsafe { libc::getrandom((&raw mut key).cast(), 8, 0) } != 8 {
+        return Err(libc::EIO);
+    }
+    let hello = Hello { key, token: 0, kind: 0, pid: std::process::id(), umask: 0, keep_all: 0 };
+    let none: [u32; 1] = [0];
+    px!(px_hello((&raw const hello).cast(), none.as_ptr(), 0)).map(|_| ())
 }
 
 /// A kernel descriptor of the far file.

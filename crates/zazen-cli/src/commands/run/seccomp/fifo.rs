@@ -1,6 +1,10 @@
 //! Opening a FIFO waits for its other end: on a thread of its own, until a signal comes for who waits.
+//!
+//! Invariant: it is opened with the rights of who waits, and only if it is a FIFO: what the path led to when rights were
+//! looked at may have been another file.
 
 use super::calls::{Outcome, Supervisor};
+use super::far::Identity;
 use super::notify::{Notice, Reply, errno};
 use super::target::Target;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -26,27 +30,38 @@ pub(super) fn prepare() {
 }
 
 /// `fifo` is a descriptor of its path only.
-pub(super) fn open_later(all: &'static Supervisor, notice: Notice, fifo: OwnedFd, flags: i32) -> Outcome {
-    let begun =
-        std::thread::Builder::new().name("fifo".to_owned()).spawn(move || wait(all, &notice, fifo, flags));
+pub(super) fn open_later(
+    all: &'static Supervisor,
+    notice: Notice,
+    fifo: OwnedFd,
+    flags: i32,
+    identity: Identity,
+) -> Outcome {
+    let stat = rustix::fs::fstat(&fifo).map_err(rustix::io::Errno::raw_os_error)?;
+    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::Fifo {
+        return Err(libc::EAGAIN);
+    }
+    let begun = std::thread::Builder::new()
+        .name("fifo".to_owned())
+        .spawn(move || wait(all, notice, fifo, flags, identity));
     begun.map(|_| Reply::Later).map_err(|_| libc::EAGAIN)
 }
 
-fn wait(all: &'static Supervisor, notice: &Notice, fifo: OwnedFd, flags: i32) {
+fn wait(all: &'static Supervisor, notice: Notice, fifo: OwnedFd, flags: i32, identity: Identity) {
     let (send, outcome) = channel();
     let opener = std::thread::Builder::new().name("fifo-open".to_owned()).spawn(move || {
-        let _ = send.send(open(&fifo, flags));
+        let _ = send.send(all.far.as_them(&identity, || open(&fifo, flags)));
     });
-    let Ok(opener) = opener else { return all.listener.answer(notice, Err(libc::EAGAIN)) };
+    let Ok(opener) = opener else { return all.listener.answer(&notice, Err(libc::EAGAIN)) };
+    let target = Target::of_call(&all.listener, notice);
     let mut given_up = None;
     let opened = loop {
         match outcome.recv_timeout(PAUSE) {
             Ok(opened) => break opened,
             Err(RecvTimeoutError::Disconnected) => break Err(libc::EIO),
             Err(RecvTimeoutError::Timeout) => {
-                let signalled =
-                    || Target { tid: notice.tid }.status().is_ok_and(|status| status.is_signalled());
-                if !all.listener.is_waiting(notice) {
+                let signalled = || target.status().is_ok_and(|status| status.is_signalled());
+                if !target.still_waits() {
                     given_up = Some(libc::ESRCH);
                 } else if signalled() {
                     given_up = Some(RESTART);
@@ -62,7 +77,7 @@ fn wait(all: &'static Supervisor, notice: &Notice, fifo: OwnedFd, flags: i32) {
         (Err(libc::EINTR), Some(error)) => Err(error),
         (opened, _) => opened.map(|fd| Reply::Descriptor(fd, flags & libc::O_CLOEXEC != 0)),
     };
-    all.listener.answer(notice, outcome);
+    all.listener.answer(&notice, outcome);
 }
 
 fn open(fifo: &OwnedFd, flags: i32) -> Result<OwnedFd, i32> {

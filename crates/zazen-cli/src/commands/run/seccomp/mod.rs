@@ -5,8 +5,10 @@
 //! child, the *supervisor*, answers the program's system calls until nobody is left who makes any. The program is
 //! the supervisor's child, so that it may look into it.
 //!
-//! Invariants: what isn't forwarded the kernel does itself; a thread that changes a path while it is being looked
-//! at reaches nothing but what its own rights allow: all that is carried out here is done, and checked, as its user.
+//! Invariants: what isn't forwarded the kernel does itself, with the program's own rights and within what confines it;
+//! a thread that changes a path while it is being looked at reaches nothing but what its own rights allow: all that is
+//! carried out here is done, and checked, as its user; what is done for a process is done for that one, not for another
+//! that got its number.
 
 mod calls;
 mod far;
@@ -35,7 +37,7 @@ use std::process::Command;
 use target::Target;
 use zazen_core::{Error, ErrorKind, Result};
 
-/// Threads that answer calls: those of one don't wait for another's disk.
+/// Threads that answer calls, to begin with: those of one don't wait for another's disk.
 const THREADS: usize = 8;
 
 /// What the other two tell the front: what, and a number.
@@ -66,9 +68,9 @@ pub(super) fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i3
             }
             std::process::exit(0)
         }
-        _ => {
+        supervisor => {
             drop(told);
-            listen(news, &signals, &name)
+            listen(news, &signals, &name, supervisor)
         }
     }
 }
@@ -97,17 +99,17 @@ fn tell(to: &mut impl Write, what: i32, number: i32) {
 }
 
 /// The front's part.
-fn listen(mut news: std::io::PipeReader, signals: &OwnedFd, name: &str) -> Result<i32> {
-    let mut program = 0;
+fn listen(mut news: std::io::PipeReader, signals: &OwnedFd, name: &str, supervisor: i32) -> Result<i32> {
+    let mut program = None;
     loop {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // Signals wait until there is somebody to have them.
-        let signals_fd = if program > 0 { signals.as_raw_fd() } else { -1 };
+        let signals_fd = if program.is_some() { signals.as_raw_fd() } else { -1 };
         let mut polls = [entry(news.as_raw_fd()), entry(signals_fd)];
         // SAFETY: two elements.
         unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) };
         if polls[1].revents != 0 {
-            hand_on(signals, program);
+            hand_on(signals, program.as_ref());
         }
         if polls[0].revents == 0 {
             continue;
@@ -120,7 +122,7 @@ fn listen(mut news: std::io::PipeReader, signals: &OwnedFd, name: &str) -> Resul
         let number = |at: usize| i32::from_ne_bytes(std::array::from_fn(|index| bytes[at + index]));
         let error = || std::io::Error::from_raw_os_error(number(4));
         match number(0) {
-            STARTED => program = number(4),
+            STARTED => program = open_program(number(4), supervisor),
             ENDED => return Ok(number(4)),
             NOT_EXECUTED => return Err(Error::io(format!("start {name}"), error())),
             NOT_FILTERED if number(4) == libc::EBUSY => {
@@ -141,16 +143,28 @@ fn listen(mut news: std::io::PipeReader, signals: &OwnedFd, name: &str) -> Resul
 }
 
 /// What the terminal sends, the program gets by itself.
-fn hand_on(signals: &OwnedFd, program: i32) {
+fn hand_on(signals: &OwnedFd, program: Option<&OwnedFd>) {
     // SAFETY: all zeros is a valid record; room for one.
     unsafe {
         let mut info: libc::signalfd_siginfo = std::mem::zeroed();
         let bytes = size_of_val(&info);
         let got = libc::read(signals.as_raw_fd(), (&raw mut info).cast(), bytes);
-        if got == bytes as isize && info.ssi_code <= 0 && program > 0 {
-            libc::kill(program, info.ssi_signo.cast_signed());
-        }
+        let Some(program) = program.filter(|_| got == bytes as isize && info.ssi_code <= 0) else { return };
+        let none = std::ptr::null::<libc::siginfo_t>();
+        libc::syscall(libc::SYS_pidfd_send_signal, program.as_raw_fd(), info.ssi_signo, none, 0);
     }
+}
+
+/// A descriptor of the program, whose number may be another's as soon as the supervisor has seen its end.
+fn open_program(program: i32, supervisor: i32) -> Option<OwnedFd> {
+    // SAFETY: numbers only; the descriptor is new.
+    let opened = unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, program, 0);
+        if fd < 0 { None } else { Some(OwnedFd::from_raw_fd(fd as RawFd)) }
+    };
+    // Whose parent is the supervisor, a child of ours that was not waited for, is of its program.
+    let parent = Target::by_number(program).and_then(|target| target.status()).map(|status| status.parent());
+    opened.filter(|_| parent == Ok(supervisor))
 }
 
 type Failure = (i32, i32);
@@ -186,10 +200,11 @@ fn supervise(
         fifo::prepare();
         let far = Far::connect(socket).map_err(supervised)?;
         let places = Places::new(canonical(forward, &far));
-        let all = Supervisor { listener: Listener::new(listener), far, places };
+        let view = Target::own().view().map_err(supervised)?;
+        let all = Supervisor::new(Listener::new(listener), far, places, view);
         let all: &'static Supervisor = Box::leak(Box::new(all));
         for _ in 0..THREADS {
-            let begun = std::thread::Builder::new().name("calls".to_owned()).spawn(|| all.serve());
+            let begun = all.begin_thread();
             begun.map_err(|error| supervised(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         }
     }
@@ -199,6 +214,7 @@ fn supervise(
 
 /// Waits for all; says how the program ended.
 fn reap(program: i32, told: &mut std::io::PipeWriter) {
+    let mut has_ended = false;
     loop {
         let mut status = 0;
         // SAFETY: room for the status.
@@ -206,7 +222,9 @@ fn reap(program: i32, told: &mut std::io::PipeWriter) {
         if ended < 0 && errno() != libc::EINTR {
             return;
         }
-        if ended == program {
+        // Later its number may be that of another whose parent ended.
+        if ended == program && !has_ended {
+            has_ended = true;
             let signalled = libc::WIFSIGNALED(status);
             let code = if signalled { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) };
             tell(told, ENDED, code);
@@ -266,7 +284,7 @@ fn receive_descriptor(from: &std::os::unix::net::UnixStream) -> std::result::Res
 /// The prefixes with the far sides as the daemon's kernel calls them, so that what it calls a directory is found again.
 fn canonical(forward: &OsStr, far: &Far) -> Vec<u8> {
     let mut all = Vec::new();
-    let own = Target { tid: std::process::id().cast_signed() }.status().map(|status| status.identity(false));
+    let own = Target::own().status().map(|status| status.identity(false));
     for Prefix { local, far: given } in paths::prefixes(forward.as_bytes()) {
         let real = own.as_ref().ok().and_then(|own: &Identity| {
             let path = CString::new(given).ok()?;

@@ -1,12 +1,13 @@
 //! Where a path of the program leads, and where its processes are.
 //!
 //! A supervisor can't change the working directory of a process. One that went below a prefix is remembered here;
-//! from then on all its relative paths, and those of its children, are resolved here.
+//! from then on all its relative paths, and those of its children, are resolved here, until it goes elsewhere.
 //!
-//! Invariant: what a process inherited is settled before its parent moves on or ends.
+//! Invariants: what a process inherited is settled before its parent moves on or ends; what is not below a prefix the
+//! kernel finds for the program itself, within its root directory, mounts and Landlock rules, or nobody does.
 
 use super::paths::{self, Prefix, Route, Text};
-use super::target::Target;
+use super::target::{Target, Whereabouts};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) enum Place {
     /// The kernel finds it, as the program gave it.
     Kernel,
-    /// The plug-in finds it, by this absolute path; `far`: below a prefix, not just reached from there.
-    Asked { path: CString, far: bool },
+    /// It is below a prefix: the plug-in finds it, by this absolute path.
+    Asked(CString),
 }
 
 /// A working directory that is not the kernel's: who has it open knows its name even after others changed that.
@@ -28,7 +29,15 @@ type Directory = Arc<OwnedFd>;
 struct Process {
     /// In ticks since boot: a number that is used again is not the same process.
     started: u64,
-    directory: Option<Directory>,
+    seat: Option<Seat>,
+}
+
+/// Where a process is that the kernel knows to be elsewhere.
+#[derive(Clone)]
+struct Seat {
+    directory: Directory,
+    /// The kernel was told to go on and take it there; once it is there, this seat is empty.
+    leaving_for: Option<Whereabouts>,
 }
 
 pub(super) struct Places {
@@ -51,7 +60,7 @@ impl Places {
     /// Where `path` leads, seen from descriptor `dir`. An empty one is `dir` itself, if `may_be_empty`.
     pub(super) fn place(
         &self,
-        target: Target,
+        target: &Target,
         dir: i32,
         path: &[u8],
         may_be_empty: bool,
@@ -59,9 +68,9 @@ impl Places {
         let mut out = Text::new();
         if path.first() == Some(&b'/') {
             return match paths::route(path, &self.prefixes(), &mut out) {
-                Route::Local => Ok(Place::Kernel),
-                Route::LocalAs => asked(out.as_bytes(), false),
-                Route::Far => asked(out.as_bytes(), true),
+                // A path that only begins below a prefix is the kernel's as it stands.
+                Route::Local | Route::LocalAs => Ok(Place::Kernel),
+                Route::Far => asked(out.as_bytes()),
                 Route::TooLong => Err(libc::ENAMETOOLONG),
             };
         }
@@ -80,7 +89,7 @@ impl Places {
     }
 
     /// From a directory of this machine: by climbing, or from above, a path can get below a prefix.
-    fn seen_from_local(&self, target: Target, dir: i32, path: &[u8]) -> Result<Place, i32> {
+    fn seen_from_local(&self, target: &Target, dir: i32, path: &[u8]) -> Result<Place, i32> {
         let prefixes = self.prefixes();
         let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
         let named = |prefix: &Prefix<'_>| prefix.local.split(|byte| *byte == b'/').any(|part| part == first);
@@ -96,12 +105,13 @@ impl Places {
             return Ok(Place::Kernel);
         }
         match paths::route(whole.as_bytes(), &prefixes, &mut out) {
-            Route::Far => asked(out.as_bytes(), true),
+            Route::Far => asked(out.as_bytes()),
             _ => Ok(Place::Kernel),
         }
     }
 
-    /// From a directory that only we know of.
+    /// From a directory that only we know of. EXDEV where the path leaves the far side: the kernel would begin elsewhere,
+    /// and we do nothing for a program that is not forwarded.
     fn below(&self, directory: &[u8], path: &[u8]) -> Result<Place, i32> {
         let prefixes = self.prefixes();
         let (mut name, mut whole, mut out) = (Text::new(), Text::new(), Text::new());
@@ -111,7 +121,7 @@ impl Places {
             _ => [if directory == b"/" { b"" } else { directory }, b"/", path].concat(),
         };
         if far && !paths::climbs(path) {
-            return asked(&joined, true);
+            return asked(&joined);
         }
         if !paths::normalize(name.as_bytes(), path, &mut whole) {
             return Err(libc::ENAMETOOLONG);
@@ -119,17 +129,15 @@ impl Places {
         let prefix_of = |path: &[u8]| prefixes.iter().position(|p| paths::below(path, p.local).is_some());
         match paths::route(whole.as_bytes(), &prefixes, &mut out) {
             // The kernel knows better what `..` means behind a link.
-            Route::Far if far && prefix_of(whole.as_bytes()) == prefix_of(name.as_bytes()) => {
-                asked(&joined, true)
-            }
-            Route::Far => asked(out.as_bytes(), true),
+            Route::Far if far && prefix_of(whole.as_bytes()) == prefix_of(name.as_bytes()) => asked(&joined),
+            Route::Far => asked(out.as_bytes()),
             Route::TooLong => Err(libc::ENAMETOOLONG),
-            Route::Local | Route::LocalAs => asked(whole.as_bytes(), false),
+            Route::Local | Route::LocalAs => Err(libc::EXDEV),
         }
     }
 
     /// What the kernel finds by `path` from `dir`, as an absolute path, and whether that is below a far side.
-    pub(super) fn absolute(&self, target: Target, dir: i32, path: &[u8]) -> Option<(CString, bool)> {
+    pub(super) fn absolute(&self, target: &Target, dir: i32, path: &[u8]) -> Option<(CString, bool)> {
         if path.first() == Some(&b'/') {
             return Some((CString::new(path).ok()?, false));
         }
@@ -160,88 +168,106 @@ impl Places {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a directory of that name is below a far side.
+    pub(super) fn is_far(&self, name: &[u8]) -> bool {
+        paths::local_of(name, &self.prefixes(), &mut Text::new())
+    }
+
     /// Where the thread's process is, if only we know that: canonical, as the daemon has it.
-    pub(super) fn directory_of(&self, target: Target) -> Option<Vec<u8>> {
+    pub(super) fn directory_of(&self, target: &Target) -> Option<Vec<u8>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
         let process = target.status().ok()?.process();
-        let directory = found(&self.processes(), process)?;
-        Target { tid: std::process::id().cast_signed() }.link(&format!("fd/{}", directory.as_raw_fd()))
+        let mut processes = self.processes();
+        let seat = found(&processes, process)?;
+        if seat.leaving_for.is_some() && seat.leaving_for == target.directory("cwd").ok() {
+            // It has left.
+            let started = Target::by_number(process).ok()?.started()?;
+            if target.still_waits() {
+                settle(&mut processes, process);
+                processes.insert(process, Process { started, seat: None });
+            }
+            return None;
+        }
+        drop(processes);
+        Target::own().link(&format!("fd/{}", seat.directory.as_raw_fd()))
     }
 
-    /// The thread's process moves.
-    pub(super) fn enter(&self, target: Target, directory: OwnedFd) -> Result<(), i32> {
+    /// The thread's process moves to `directory`.
+    pub(super) fn enter(&self, target: &Target, directory: OwnedFd) -> Result<(), i32> {
+        self.sit(target, |_| Some(Seat { directory: Arc::new(directory), leaving_for: None }))
+    }
+
+    /// The kernel is about to take the thread's process there.
+    pub(super) fn leave(&self, target: &Target, whereto: Whereabouts) -> Result<(), i32> {
+        self.sit(target, |seat| seat.map(|seat| Seat { leaving_for: Some(whereto), ..seat }))
+    }
+
+    fn sit(&self, target: &Target, change: impl FnOnce(Option<Seat>) -> Option<Seat>) -> Result<(), i32> {
         let process = target.status()?.process();
-        let started = started(process).ok_or(libc::ESRCH)?;
+        let started = Target::by_number(process)?.started().ok_or(libc::ESRCH)?;
         let mut processes = self.processes();
         self.any.store(true, Ordering::Release);
         settle(&mut processes, process);
-        processes.insert(process, Process { started, directory: Some(Arc::new(directory)) });
+        let seat = change(found(&processes, process));
+        // All that was found out is of the thread whose call waits, if it still does.
+        if !target.still_waits() {
+            return Err(libc::ESRCH);
+        }
+        processes.insert(process, Process { started, seat });
         Ok(())
     }
 
     /// The thread's process ends.
-    pub(super) fn end(&self, target: Target) {
+    pub(super) fn end(&self, target: &Target) {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
         if let Ok(status) = target.status() {
             let mut processes = self.processes();
             settle(&mut processes, status.process());
-            processes.remove(&status.process());
+            if target.still_waits() {
+                processes.remove(&status.process());
+            }
         }
     }
 }
 
-fn asked(path: &[u8], far: bool) -> Result<Place, i32> {
+fn asked(path: &[u8]) -> Result<Place, i32> {
     if path.len() >= paths::PATH_MAX {
         return Err(libc::ENAMETOOLONG);
     }
-    Ok(Place::Asked { path: CString::new(path).map_err(|_| libc::EINVAL)?, far })
+    CString::new(path).map(Place::Asked).map_err(|_| libc::EINVAL)
 }
 
 /// Its own word, or that of the nearest parent who has one.
-fn found(processes: &HashMap<i32, Process>, mut process: i32) -> Option<Directory> {
+fn found(processes: &HashMap<i32, Process>, mut process: i32) -> Option<Seat> {
     let own = std::process::id().cast_signed();
     while process > 1 && process != own {
+        let target = Target::by_number(process).ok()?;
         if let Some(known) = processes.get(&process)
-            && started(process) == Some(known.started)
+            && target.started() == Some(known.started)
         {
-            return known.directory.clone();
+            return known.seat.clone();
         }
-        process = Target { tid: process }.status().ok()?.parent();
+        process = target.status().ok()?.parent();
     }
     None
 }
 
 /// Notes where those are who inherited it from `process`.
 fn settle(processes: &mut HashMap<i32, Process>, process: i32) {
-    let directory = found(processes, process);
+    let seat = found(processes, process);
+    let children = |process: i32| Target::by_number(process).map_or_else(|_| Vec::new(), |it| it.children());
     let mut open = children(process);
     while let Some(child) = open.pop() {
-        let Some(started) = started(child) else { continue };
+        let Some(started) = Target::by_number(child).ok().and_then(|child| child.started()) else { continue };
         if processes.get(&child).is_none_or(|known| known.started != started) {
-            processes.insert(child, Process { started, directory: directory.clone() });
+            processes.insert(child, Process { started, seat: seat.clone() });
             open.extend(children(child));
         }
     }
-}
-
-fn children(process: i32) -> Vec<i32> {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
-    let lists =
-        threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_whitespace().filter_map(|word| word.parse().ok()).collect::<Vec<_>>())
-        .collect()
-}
-
-/// The 22nd field of /proc/PID/stat.
-fn started(process: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, in brackets, may have anything in it.
-    text.get(text.rfind(')')? + 1..)?.split_whitespace().nth(19)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -252,19 +278,20 @@ mod tests {
         Places::new(b"/far=/srv/f:/b=/srv/other".to_vec())
     }
 
-    fn expect(path: &str, far: bool) -> Result<Place, i32> {
-        Ok(Place::Asked { path: CString::new(path).unwrap(), far })
+    fn expect(path: &str) -> Result<Place, i32> {
+        Ok(Place::Asked(CString::new(path).unwrap()))
     }
 
     #[test]
     fn absolute_paths_go_by_prefix() {
-        let (places, own) = (places(), Target { tid: std::process::id().cast_signed() });
-        let place = |path: &str| places.place(own, libc::AT_FDCWD, path.as_bytes(), false);
-        assert_eq!(place("/far/x"), expect("/srv/f/x", true));
-        assert_eq!(place("/far"), expect("/srv/f", true));
+        let (places, own) = (places(), Target::own());
+        let place = |path: &str| places.place(&own, libc::AT_FDCWD, path.as_bytes(), false);
+        assert_eq!(place("/far/x"), expect("/srv/f/x"));
+        assert_eq!(place("/far"), expect("/srv/f"));
         assert_eq!(place("/farther"), Ok(Place::Kernel));
-        assert_eq!(place("/far/../etc/passwd"), expect("/etc/passwd", false));
-        assert_eq!(place("/etc/../far/x"), expect("/srv/f/x", true));
+        assert_eq!(place("/far/../etc/passwd"), Ok(Place::Kernel));
+        assert_eq!(place("/far/x/../../etc/passwd"), Ok(Place::Kernel));
+        assert_eq!(place("/etc/../far/x"), expect("/srv/f/x"));
         assert_eq!(place(&format!("/far/{}", "x".repeat(4089))), Err(libc::ENAMETOOLONG));
     }
 
@@ -272,14 +299,14 @@ mod tests {
     fn relative_paths_go_by_where_one_is() {
         let places = places();
         let from = |directory: &str, path: &str| places.below(directory.as_bytes(), path.as_bytes());
-        assert_eq!(from("/srv/f/d", "x/y"), expect("/srv/f/d/x/y", true));
-        assert_eq!(from("/srv/f/d", ""), expect("/srv/f/d", true));
-        assert_eq!(from("/srv/f/d", "../x"), expect("/srv/f/d/../x", true));
-        assert_eq!(from("/srv/f/d", "../../etc"), expect("/etc", false));
-        assert_eq!(from("/srv/f", "../b/x"), expect("/srv/other/x", true));
-        assert_eq!(from("/", "far/x"), expect("/srv/f/x", true));
-        assert_eq!(from("/", "etc"), expect("/etc", false));
-        assert_eq!(from("/tmp", "x"), expect("/tmp/x", false));
+        assert_eq!(from("/srv/f/d", "x/y"), expect("/srv/f/d/x/y"));
+        assert_eq!(from("/srv/f/d", ""), expect("/srv/f/d"));
+        assert_eq!(from("/srv/f/d", "../x"), expect("/srv/f/d/../x"));
+        assert_eq!(from("/srv/f/d", "../../etc"), Err(libc::EXDEV));
+        assert_eq!(from("/srv/f", "../b/x"), expect("/srv/other/x"));
+        assert_eq!(from("/", "far/x"), expect("/srv/f/x"));
+        assert_eq!(from("/", "etc"), Err(libc::EXDEV));
+        assert_eq!(from("/tmp", "x"), Err(libc::EXDEV));
         assert_eq!(places.name_of(b"/srv/f/d"), b"/far/d");
         assert_eq!(places.name_of(b"/tmp"), b"/tmp");
     }
@@ -287,24 +314,32 @@ mod tests {
     #[test]
     fn children_are_where_their_parent_was() {
         let places = places();
-        let own = Target { tid: std::process::id().cast_signed() };
+        let own = Target::own();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let process = child.id().cast_signed();
-        let theirs = || places.directory_of(Target { tid: process });
+        let target = Target::by_number(process).unwrap();
+        let theirs = || places.directory_of(&target);
         let folder = tempfile::tempdir().unwrap();
         let name = |name: &str| folder.path().join(name).into_os_string().into_encoded_bytes();
         std::fs::create_dir(folder.path().join("a")).unwrap();
         let open = |name: &str| OwnedFd::from(std::fs::File::open(folder.path().join(name)).unwrap());
         // This process stands for a parent: it is the supervisor, where looking for parents ends.
-        let directory = Some(Arc::new(open(".")));
-        places.processes().insert(own.tid, Process { started: started(own.tid).unwrap(), directory });
+        let seat = Some(Seat { directory: Arc::new(open(".")), leaving_for: None });
+        places.processes().insert(own.tid, Process { started: own.started().unwrap(), seat });
         places.any.store(true, Ordering::Release);
         assert_eq!(theirs(), None);
-        places.enter(Target { tid: process }, open("a")).unwrap();
+        places.enter(&target, open("a")).unwrap();
         assert_eq!(theirs(), Some(name("a")));
         std::fs::rename(folder.path().join("a"), folder.path().join("b")).unwrap();
         assert_eq!(theirs(), Some(name("b")));
-        places.end(Target { tid: process });
+        // The kernel was to take it elsewhere, and failed; then it did.
+        let elsewhere = super::super::target::enterable(&own.root().unwrap(), b"/proc").unwrap();
+        places.leave(&target, elsewhere).unwrap();
+        assert_eq!(theirs(), Some(name("b")));
+        places.leave(&target, target.directory("cwd").unwrap()).unwrap();
+        assert_eq!(theirs(), None);
+        places.enter(&target, open("b")).unwrap();
+        places.end(&target);
         assert_eq!(theirs(), None);
         child.kill().unwrap();
         child.wait().unwrap();

@@ -1,14 +1,45 @@
 //! The program as seen from outside: its memory, who it is, where it is.
 //!
-//! Invariant: what is read here is believed only after the listener said that the call still waits.
+//! Invariants: all that is read below /proc is of the one thread whose call waits, though its number may be another's by
+//! now: its folder there is opened once, and believed after the listener said that the call still waits; what is read
+//! of its memory is believed only after the listener was asked again; what is written goes into the memory of that
+//! folder's process, or nowhere.
 
 use super::far::Identity;
-use std::os::unix::ffi::OsStringExt;
+use super::notify::{Listener, Notice, errno};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, readlinkat, statat};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 
-/// One thread of the program.
-#[derive(Clone, Copy)]
+/// One thread of the program, or of this one.
 pub(super) struct Target {
     pub(super) tid: i32,
+    /// The call by which we know it, and who says whether that still waits.
+    call: Option<(&'static Listener, Notice)>,
+    /// Its folder below /proc, once it is needed: of this thread for ever, whoever gets its number.
+    folder: OnceLock<OwnedFd>,
+}
+
+/// Where a directory is, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Whereabouts {
+    device: u64,
+    inode: u64,
+}
+
+/// The root directory and the mounts that a program sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct View {
+    root: Whereabouts,
+    mounts: Vec<u8>,
+}
+
+impl From<&rustix::fs::Stat> for Whereabouts {
+    fn from(stat: &rustix::fs::Stat) -> Whereabouts {
+        Whereabouts { device: stat.st_dev, inode: stat.st_ino }
+    }
 }
 
 /// Bytes of a path with its NUL.
@@ -16,8 +47,49 @@ const PATH_MAX: usize = 4096;
 const PAGE: u64 = 4096;
 
 impl Target {
+    /// The thread that makes the call.
+    pub(super) fn of_call(listener: &'static Listener, notice: Notice) -> Target {
+        Target { tid: notice.tid, call: Some((listener, notice)), folder: OnceLock::new() }
+    }
+
+    /// The process of this number, now; ESRCH if there is none.
+    pub(super) fn by_number(process: i32) -> Result<Target, i32> {
+        let target = Target { tid: process, call: None, folder: OnceLock::new() };
+        target.folder().map(drop)?;
+        Ok(target)
+    }
+
+    /// This process.
+    pub(super) fn own() -> Target {
+        Target { tid: std::process::id().cast_signed(), call: None, folder: OnceLock::new() }
+    }
+
+    /// False once its call does not wait any more: then nothing is to be done for it.
+    pub(super) fn still_waits(&self) -> bool {
+        self.call.as_ref().is_none_or(|(listener, notice)| listener.is_waiting(notice))
+    }
+
+    fn folder(&self) -> Result<&OwnedFd, i32> {
+        if let Some(folder) = self.folder.get() {
+            return Ok(folder);
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(format!("/proc/{}", self.tid), flags, Mode::empty());
+        let folder = folder.map_err(|_| libc::ESRCH)?;
+        // Only now is it sure whose folder that is.
+        if !self.still_waits() {
+            return Err(libc::ESRCH);
+        }
+        Ok(self.folder.get_or_init(|| folder))
+    }
+
+    fn text_of(&self, name: &str) -> Result<String, i32> {
+        let file = openat(self.folder()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        std::io::read_to_string(File::from(file.map_err(|_| libc::ESRCH)?)).map_err(|_| libc::ESRCH)
+    }
+
     /// False if not all of it could be read.
-    pub(super) fn read(self, address: u64, to: &mut [u8]) -> bool {
+    pub(super) fn read(&self, address: u64, to: &mut [u8]) -> bool {
         let here = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
         let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: to.len() };
         // SAFETY: room for as much as is said; the kernel checks the other side.
@@ -26,19 +98,22 @@ impl Target {
     }
 
     /// EFAULT if not all of it could be written.
-    pub(super) fn write(self, address: u64, from: &[u8]) -> Result<(), i32> {
+    pub(super) fn write(&self, address: u64, from: &[u8]) -> Result<(), i32> {
         if from.is_empty() {
             return Ok(());
         }
-        let here = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
-        let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: from.len() };
-        // SAFETY: as many bytes as are said; the kernel checks the other side.
-        let put = unsafe { libc::process_vm_writev(self.tid, &raw const here, 1, &raw const there, 1, 0) };
-        if put == from.len() as isize { Ok(()) } else { Err(libc::EFAULT) }
+        // By number (process_vm_writev) it could be another's memory: between asking and writing it may be killed.
+        let memory = openat(self.folder()?, "mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let memory = File::from(memory.map_err(|_| libc::EFAULT)?);
+        // It may have become another program before the memory was opened: then its call does not wait.
+        if !self.still_waits() {
+            return Err(libc::ESRCH);
+        }
+        memory.write_all_at(from, address).map_err(|_| libc::EFAULT)
     }
 
     /// Whole numbers of 8 bytes.
-    pub(super) fn words<const COUNT: usize>(self, address: u64) -> Result<[u64; COUNT], i32> {
+    pub(super) fn words<const COUNT: usize>(&self, address: u64) -> Result<[u64; COUNT], i32> {
         let mut bytes = vec![0; COUNT * 8];
         if !self.read(address, &mut bytes) {
             return Err(libc::EFAULT);
@@ -50,7 +125,7 @@ impl Target {
     }
 
     /// A string without its NUL; `None` where there is none of a path's size.
-    pub(super) fn string(self, address: u64) -> Option<Vec<u8>> {
+    pub(super) fn string(&self, address: u64) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         while text.len() < PATH_MAX {
             let at = address.checked_add(text.len() as u64)?;
@@ -70,15 +145,84 @@ impl Target {
     }
 
     /// Where a link of its /proc leads: `cwd`, `fd/3`.
-    pub(super) fn link(self, what: &str) -> Option<Vec<u8>> {
-        let name = std::fs::read_link(format!("/proc/{}/{what}", self.tid)).ok()?;
-        Some(name.into_os_string().into_vec())
+    pub(super) fn link(&self, what: &str) -> Option<Vec<u8>> {
+        readlinkat(self.folder().ok()?, what, Vec::new()).ok().map(std::ffi::CString::into_bytes)
     }
 
-    pub(super) fn status(self) -> Result<Status, i32> {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.tid)).map_err(|_| libc::ESRCH)?;
-        Ok(Status { text })
+    /// Where the directory is to which a link of its /proc leads; ENOTDIR if that is none.
+    pub(super) fn directory(&self, what: &str) -> Result<Whereabouts, i32> {
+        let stat = statat(self.folder()?, what, AtFlags::empty()).map_err(rustix::io::Errno::raw_os_error)?;
+        match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+            rustix::fs::FileType::Directory => Ok(Whereabouts::from(&stat)),
+            _ => Err(libc::ENOTDIR),
+        }
     }
+
+    /// What it sees; others see other files by the same paths.
+    pub(super) fn view(&self) -> Result<View, i32> {
+        let root = statat(self.folder()?, "root", AtFlags::empty()).map_err(|_| libc::ESRCH)?;
+        Ok(View { root: Whereabouts::from(&root), mounts: self.link("ns/mnt").ok_or(libc::ESRCH)? })
+    }
+
+    /// Its root directory.
+    pub(super) fn root(&self) -> Result<OwnedFd, i32> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(self.folder()?, "root", flags, Mode::empty()).map_err(rustix::io::Errno::raw_os_error)
+    }
+
+    /// What it has open as `fd`, as a path only.
+    pub(super) fn descriptor(&self, fd: i32) -> Result<OwnedFd, i32> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let opened = openat(self.folder()?, format!("fd/{fd}"), flags, Mode::empty());
+        opened.map_err(rustix::io::Errno::raw_os_error)
+    }
+
+    pub(super) fn status(&self) -> Result<Status, i32> {
+        Ok(Status { text: self.text_of("status")? })
+    }
+
+    /// When it started, in ticks since boot: a number that is used again is not the same process.
+    pub(super) fn started(&self) -> Option<u64> {
+        let text = self.text_of("stat").ok()?;
+        // The name, in brackets, may have anything in it.
+        text.get(text.rfind(')')? + 1..)?.split_whitespace().nth(19)?.parse().ok()
+    }
+
+    /// Those whom its process started and who are there.
+    pub(super) fn children(&self) -> Vec<i32> {
+        let open = |name: &str| {
+            openat(self.folder().ok()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+        };
+        let Some(Ok(threads)) = open("task").map(rustix::fs::Dir::new) else { return Vec::new() };
+        let lists = threads.flatten().filter_map(|thread| {
+            let name = thread.file_name().to_str().ok()?.to_owned();
+            std::io::read_to_string(File::from(open(&format!("task/{name}/children"))?)).ok()
+        });
+        let numbers = |list: String| list.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        lists.flat_map::<Vec<i32>, _>(numbers).collect()
+    }
+}
+
+/// The directory at `path` below the root directory `root`, if this thread may enter it.
+pub(super) fn enterable(root: &OwnedFd, path: &[u8]) -> Result<Whereabouts, i32> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = rustix::fs::ResolveFlags::IN_ROOT;
+    let directory = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve);
+    may_enter(&directory.map_err(rustix::io::Errno::raw_os_error)?)
+}
+
+/// Where `directory` is, if this thread may enter it.
+pub(super) fn may_enter(directory: &OwnedFd) -> Result<Whereabouts, i32> {
+    let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
+    // SAFETY: a descriptor of ours, an empty string, numbers.
+    let may = unsafe {
+        libc::syscall(libc::SYS_faccessat2, directory.as_raw_fd(), c"".as_ptr(), libc::X_OK, flags)
+    };
+    if may != 0 {
+        return Err(errno());
+    }
+    let stat = fstat(directory).map_err(rustix::io::Errno::raw_os_error)?;
+    Ok(Whereabouts::from(&stat))
 }
 
 /// /proc/PID/status.
@@ -132,7 +276,7 @@ mod tests {
 
     #[test]
     fn strings_end_at_their_nul_or_at_the_end_of_memory() {
-        let own = Target { tid: std::process::id().cast_signed() };
+        let own = Target::own();
         let text = [b'x'; 5000];
         assert_eq!(own.string(text.as_ptr() as u64), None);
         let mut long = vec![b'y'; 4095];
@@ -154,6 +298,36 @@ mod tests {
             *end.add(3) = b'!';
             assert_eq!(own.string(end as u64), None);
         }
+    }
+
+    #[test]
+    fn nothing_is_read_of_or_written_to_who_got_a_number() {
+        let mut first = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let target = Target::by_number(first.id().cast_signed()).unwrap();
+        assert!(target.started().is_some() && target.link("cwd").is_some());
+        first.kill().unwrap();
+        first.wait().unwrap();
+        // As if the number were this process's now: all that was of the first one is gone, and nothing else is found.
+        let target = Target { tid: std::process::id().cast_signed(), ..target };
+        let word = 7_u64;
+        assert_eq!(target.status().err(), Some(libc::ESRCH));
+        assert_eq!((target.started(), target.link("cwd"), target.children()), (None, None, Vec::new()));
+        assert!(target.view().is_err() && target.directory("cwd").is_err());
+        assert!(target.write((&raw const word) as u64, &[0; 8]).is_err());
+        assert_eq!(word, 7);
+    }
+
+    #[test]
+    fn results_are_written_where_they_belong() {
+        let (word, own) = ([0_u8; 4], Target::own());
+        own.write(word.as_ptr() as u64, b"done").unwrap();
+        assert_eq!(std::hint::black_box(&word), b"done");
+        assert_eq!(own.write(8, b"x"), Err(libc::EFAULT));
+        assert_eq!(own.view().unwrap(), own.view().unwrap());
+        let enterable = |path: &str| enterable(&own.root().unwrap(), path.as_bytes());
+        assert_eq!(enterable("/tmp").unwrap(), enterable("/../tmp/.").unwrap());
+        assert_eq!(enterable("/proc/version"), Err(libc::ENOTDIR));
+        assert_eq!(enterable("/no/such"), Err(libc::ENOENT));
     }
 
     #[test]

@@ -1,0 +1,109 @@
+//! What the kernel says of a source, as a [`SourceStat`].
+//!
+//! Inode numbers count only where they last: a FUSE server may give a file another number whenever it likes.
+
+use crate::SourceStat;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{OnceLock, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+use zazen_core::{Error, Result, Validator};
+
+/// File systems remembered; beyond, all are forgotten.
+const DEVICES_MAX: usize = 1024;
+
+/// This machine's clock. To be read before a source is looked at: how young the source is counts from there.
+pub(crate) fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// What `stat` says, where the clock stood at `now_ns` before it was asked for.
+pub(crate) fn source_stat(stat: &rustix::fs::Stat, now_ns: i64) -> SourceStat {
+    let time =
+        |seconds: i64, nanoseconds: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds);
+    let mtime_ns = time(stat.st_mtime, stat.st_mtime_nsec as i64);
+    let ctime_ns = time(stat.st_ctime, stat.st_ctime_nsec as i64);
+    let inode = if has_lasting_inodes(stat.st_dev) { stat.st_ino } else { 0 };
+    SourceStat {
+        validator: Validator::seen(stat.st_size as u64, mtime_ns, ctime_ns, inode, now_ns),
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mode: stat.st_mode & 0o7777,
+        is_dir: rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir(),
+    }
+}
+
+/// What a local path looks like, as a backing store would say it: for writers that record a source's validator.
+pub fn stat_local(path: &Path) -> Result<SourceStat> {
+    let now = now_ns();
+    rustix::fs::stat(path)
+        .map(|stat| source_stat(&stat, now))
+        .map_err(|errno| Error::io(path.display().to_string(), errno.into()))
+}
+
+/// As [`stat_local`], of an open file.
+pub fn stat_file(file: &std::fs::File) -> std::io::Result<SourceStat> {
+    let now = now_ns();
+    Ok(source_stat(&rustix::fs::fstat(file)?, now))
+}
+
+/// Whether files on the file system with this device number keep their inode numbers.
+fn has_lasting_inodes(device: u64) -> bool {
+    static KNOWN: OnceLock<RwLock<HashMap<u64, bool>>> = OnceLock::new();
+    let known = KNOWN.get_or_init(RwLock::default);
+    if let Some(lasting) = known.read().unwrap_or_else(PoisonError::into_inner).get(&device) {
+        return *lasting;
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // A device that is mounted nowhere is a subvolume of something that is; FUSE has none.
+    let lasting = !is_fuse(&mounts, device);
+    let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
+    if known.len() >= DEVICES_MAX {
+        known.clear();
+    }
+    known.insert(device, lasting);
+    lasting
+}
+
+/// Whether `mountinfo` says that `device` is a FUSE file system. A line is `36 35 0:41 / /mnt rw - fuse.x x rw`, with
+/// optional fields before the dash.
+fn is_fuse(mountinfo: &str, device: u64) -> bool {
+    let numbers = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    mountinfo.lines().any(|line| {
+        let ours = line.split(' ').nth(2) == Some(&numbers);
+        let kind = line.split_once(" - ").and_then(|(_, rest)| rest.split(' ').next()).unwrap_or_default();
+        ours && (kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse."))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuse_is_told_by_the_mounts() {
+        let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+                      36 22 0:41 / /mnt/a rw,nosuid shared:9 master:1 - fuse.sshfs host:/x rw\n\
+                      37 22 8:17 / /mnt/b rw - fuseblk /dev/sdb1 rw\n\
+                      38 22 0:50 / /mnt/c rw - fusectl fusectl rw\n";
+        let check = |major, minor, expected| {
+            assert_eq!(is_fuse(mounts, rustix::fs::makedev(major, minor)), expected, "{major}:{minor}");
+        };
+        check(8, 1, false);
+        check(0, 41, true);
+        check(8, 17, true);
+        check(0, 50, false);
+        check(9, 9, false);
+    }
+
+    #[test]
+    fn a_new_file_is_not_settled() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let stat = rustix::fs::fstat(file.as_file()).unwrap();
+        let seen = source_stat(&stat, now_ns());
+        assert!(seen.validator.unsettled && seen.validator.ctime_ns > 0);
+        let later = source_stat(&stat, now_ns() + 3_000_000_000);
+        assert!(!later.validator.unsettled && later.validator.agrees_with(&seen.validator));
+    }
+}

@@ -1,0 +1,223 @@
+//! Which files of a directory are its frames, where nobody said so.
+//!
+//! The rule: files whose names differ only in their last digits are a numbered series. A directory with one such series
+//! of two files or more has found its frames; single files beside it (a topology, a README) are left alone. With a
+//! second series nobody can know which one is meant, and a reader that got half of the files would not notice: that
+//! is an error, which lists what was found.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::FRAME_NO_MAX;
+use crate::naming::{NameTemplate, WIDTH_MAX, Widths, last_digits};
+use std::collections::BTreeMap;
+
+/// Extensions of files that mostly hold many frames.
+const CONTAINERS: [&str; 15] = [
+    "xtc",
+    "trr",
+    "dcd",
+    "nc",
+    "ncdf",
+    "netcdf",
+    "h5",
+    "hdf5",
+    "h5md",
+    "tng",
+    "mdcrd",
+    "trj",
+    "lammpstrj",
+    "gsd",
+    "binpos",
+];
+/// Patterns that an error lists.
+const LISTED_MAX: usize = 12;
+
+/// Files that share what stands around their numbers, and the number's width.
+struct Group {
+    pattern: String,
+    template: Option<NameTemplate>,
+    files: u64,
+    example: String,
+}
+
+/// The template of the frames among `names`; `None` where nothing is numbered.
+///
+/// Fails with `InvalidArgument` where several templates would do, or where the only file is one that holds many frames.
+pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<NameTemplate>> {
+    let mut names: Vec<&str> = names.into_iter().collect();
+    names.sort_unstable();
+    names.dedup();
+    let groups = groups(&names);
+    let (mut several, mut single): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.files > 1);
+    let candidates = if several.is_empty() { &mut single } else { &mut several };
+    if candidates.len() > 1 {
+        return Err(ambiguous(candidates));
+    }
+    let chosen = candidates.pop();
+    let alone = chosen.as_ref().is_none_or(|group| group.files == 1);
+    let frames =
+        || chosen.as_ref().map(|group| group.example.as_str()).into_iter().chain(names.iter().copied());
+    if alone && let Some(container) = frames().find(|name| is_container(name)) {
+        return Err(refuse(format!(
+            "{container} looks like a trajectory file, which holds many frames, and no other files are numbered \
+             alike: say where its frames are in zazen.toml ([[pieces]]), or give pattern= to take the whole file as one \
+             frame"
+        )));
+    }
+    match chosen {
+        Some(Group { template: None, pattern, .. }) => Err(refuse(format!(
+            "the numbers of {pattern} are beyond the limit of 2^40 ({FRAME_NO_MAX}): list the files (zazen number DIR)"
+        ))),
+        Some(group) => Ok(group.template),
+        None => Ok(None),
+    }
+}
+
+/// Whether files with this name mostly hold many frames.
+pub fn is_container(name: &str) -> bool {
+    let extension =
+        name.rsplit('/').next().and_then(|last| last.rsplit_once('.')).map(|(_, extension)| extension);
+    extension.is_some_and(|found| CONTAINERS.iter().any(|known| found.eq_ignore_ascii_case(known)))
+}
+
+fn groups(names: &[&str]) -> Vec<Group> {
+    let mut around: BTreeMap<(&str, &str), (Widths, Vec<&str>)> = BTreeMap::new();
+    let mut beyond: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for (at, name) in names.iter().enumerate() {
+        let Some((prefix, digits, suffix)) = last_digits(name) else { continue };
+        let fits =
+            digits.len() <= WIDTH_MAX && digits.parse().is_ok_and(|number: u64| number <= FRAME_NO_MAX);
+        if fits {
+            let (widths, all) =
+                around.entry((prefix, suffix)).or_insert_with(|| (Widths::new(at), Vec::new()));
+            widths.count(digits);
+            all.push(name);
+        } else {
+            beyond.entry((prefix, suffix)).or_default().push(name);
+        }
+    }
+    let mut groups = Vec::new();
+    for ((prefix, suffix), (widths, all)) in around {
+        split_by_width(prefix, suffix, &widths, &all, &mut groups);
+    }
+    for ((prefix, suffix), all) in beyond {
+        let example = all.first().copied().unwrap_or_default().to_owned();
+        groups.push(Group {
+            pattern: format!("{prefix}{{n}}{suffix}"),
+            template: None,
+            files: all.len() as u64,
+            example,
+        });
+    }
+    groups
+}
+
+/// `f-12` and `f-0012` are two files, and both may be there: each width is a series.
+fn split_by_width(prefix: &str, suffix: &str, widths: &Widths, all: &[&str], into: &mut Vec<Group>) {
+    let mut left = all.to_vec();
+    let mut width = widths.best().0;
+    while !left.is_empty() {
+        let Ok(template) = NameTemplate::new(prefix, width, suffix) else { return };
+        let (ours, others): (Vec<&str>, Vec<&str>) =
+            left.iter().partition(|name| template.number(name).is_some());
+        let Some(example) = ours.first() else { return };
+        let (files, example) = (ours.len() as u64, (*example).to_owned());
+        into.push(Group { pattern: template.to_string(), template: Some(template), files, example });
+        // The next template has the width of the first name that is left, so it holds that one at least.
+        let digits = others.first().map_or("", |name| &name[prefix.len()..name.len() - suffix.len()]);
+        width = if digits.starts_with('0') { digits.len() } else { 0 };
+        left = others;
+    }
+}
+
+fn ambiguous(groups: &mut [Group]) -> Error {
+    groups.sort_by(|one, other| other.files.cmp(&one.files).then_with(|| one.pattern.cmp(&other.pattern)));
+    let listed = groups.iter().take(LISTED_MAX);
+    let listed: Vec<String> =
+        listed.map(|group| format!("{} ({} files)", group.pattern, group.files)).collect();
+    let more = match groups.len().saturating_sub(LISTED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    refuse(format!(
+        "its files are numbered in {} ways: {}{more}; give pattern= for one of them, or number all files by a list: \
+         zazen number DIR",
+        groups.len(),
+        listed.join(", ")
+    ))
+}
+
+fn refuse(why: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn many(template: &str, count: u64) -> Vec<String> {
+        let template = NameTemplate::parse(template).unwrap();
+        (0..count).map(|n| template.name(crate::FrameNo::new(n).unwrap())).collect()
+    }
+
+    fn check(parts: &[&[String]], lone: &[&str], expected: std::result::Result<Option<&str>, &[&str]>) {
+        let names = parts.iter().flat_map(|part| part.iter().map(String::as_str)).chain(lone.iter().copied());
+        match (choose(names), expected) {
+            (Ok(found), Ok(expected)) => {
+                assert_eq!(found.map(|template| template.to_string()).as_deref(), expected);
+            }
+            (Err(error), Err(words)) => {
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+                assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+            }
+            (found, expected) => panic!("{found:?} where {expected:?} is expected"),
+        }
+    }
+
+    #[test]
+    fn one_series_is_found_beside_single_files() {
+        check(&[], &[], Ok(None));
+        check(&[], &["README", "top.pdb"], Ok(None));
+        check(
+            &[&many("f-{n:04}.bin", 20)],
+            &["top.pdb", "run7.log", "notes-2024.txt"],
+            Ok(Some("f-{n:04}.bin")),
+        );
+        check(&[&many("f{n}.bin", 1100)], &["top.pdb"], Ok(Some("f{n}.bin")));
+        check(&[&many("f-{n:02}.bin", 120)], &[], Ok(Some("f-{n:02}.bin")));
+        check(&[], &["f-7.bin", "README"], Ok(Some("f-{n}.bin")));
+        check(&[&many("f-{n}.dcd", 2)], &["top.dcd"], Ok(Some("f-{n}.dcd")));
+    }
+
+    #[test]
+    fn a_second_series_is_an_error() {
+        let words = ["cat_{n}.jpg (100 files)", "dog_{n}.jpg (90 files)", "pattern="];
+        check(&[&many("cat_{n}.jpg", 100), &many("dog_{n}.jpg", 90)], &["x.txt"], Err(&words));
+        check(&[&many("f-{n}", 30), &many("f-{n:04}", 30)], &[], Err(&["f-{n} (", "f-{n:04} ("]));
+        check(&[], &["a1.x", "b2.y"], Err(&["a{n}.x (1 files)", "b{n}.y (1 files)"]));
+        let twenty: Vec<Vec<String>> =
+            (0..20).map(|k| many(&format!("s{}-{{n}}", "x".repeat(k + 1)), 2)).collect();
+        let parts: Vec<&[String]> = twenty.iter().map(Vec::as_slice).collect();
+        check(&parts, &[], Err(&["in 20 ways", "and 8 more"]));
+    }
+
+    #[test]
+    fn numbers_beyond_the_limit_are_not_left_out() {
+        let stamps = ["f-1699999999999.x".to_owned(), "f-1700000000000.x".to_owned()];
+        check(&[&stamps], &[], Err(&["2^40"]));
+        check(&[&many("f{n}.x", 5), &stamps], &[], Err(&["f-{n}.x (2 files)", "f{n}.x (5 files)"]));
+    }
+
+    #[test]
+    fn a_trajectory_alone_is_no_frame() {
+        for name in ["traj.xtc", "traj-1.XTC", "run1.h5md", "md.trr"] {
+            check(&[], &[name, "top.pdb"], Err(&[name, "zazen.toml", "pattern="]));
+        }
+        check(&[&many("frame-{n}.xtc", 2)], &[], Ok(Some("frame-{n}.xtc")));
+        assert!(
+            is_container("a.b/x.nc")
+                && !is_container("xtc")
+                && !is_container("a.xtc/b")
+                && !is_container("a.pdb")
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! What is open goes along when the process becomes another user.
+//!
+//! In two steps, since a program changes its groups, its group and its user one after the other: leaving takes the
+//! descriptors and ends the connections at once; arriving connects anew with the next call.
+//!
+//! Invariants: between the steps this process has the kernel's descriptors themselves, and no connection of the old
+//! identity's but those of calls in progress; who arrives first enters all of them before anybody else makes a call.
+
+use super::{
+    BUSY, EPOCH, FREE, GREETING, KEY, KNOWN, LANE, LOWEST, Lane, acquire_fresh, drop_lane, raised, release,
+};
+use crate::far::{self, far};
+use crate::real::system_call;
+use crate::{state, table};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+/// Descriptors that a process can take along; further ones are lost (EBADF).
+const CARRIED_MAX: usize = 4096;
+
+static LOCK: AtomicBool = AtomicBool::new(false);
+/// How many are carried; 0: nothing is to be entered.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+static IDS: [AtomicU32; CARRIED_MAX] = [const { AtomicU32::new(0) }; CARRIED_MAX];
+/// The kernel's numbers; -1 once entered.
+static FDS: [AtomicI32; CARRIED_MAX] = [const { AtomicI32::new(-1) }; CARRIED_MAX];
+
+struct Locked;
+
+fn lock() -> Locked {
+    while LOCK.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let _ = system_call(libc::SYS_sched_yield, [0; 6]);
+    }
+    Locked
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        LOCK.store(false, Ordering::Release);
+    }
+}
+
+/// Whether that descriptor is carried, so that programs must not touch it.
+pub(super) fn carries(fd: c_int) -> bool {
+    let count = COUNT.load(Ordering::Acquire) as usize;
+    FDS[..count.min(CARRIED_MAX)].iter().any(|carried| carried.load(Ordering::Relaxed) == fd)
+}
+
+/// After fork: a child has what its parent's session hands it.
+pub(super) fn forget() {
+    drop_carried();
+    LOCK.store(false, Ordering::Release);
+}
+
+fn drop_carried() {
+    let count = COUNT.swap(0, Ordering::AcqRel) as usize;
+    for carried in &FDS[..count.min(CARRIED_MAX)] {
+        let fd = carried.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            table::close_kernel(fd);
+        }
+    }
+}
+
+/// A connection of the old identity's that no thread is in a call on.
+fn free_lane() -> Option<&'static Lane> {
+    // Calls that don't wait end soon; a process whose only connection waits can't take anything along.
+    for _ in 0..1000 {
+        let mut some_busy = false;
+        for lane in &LANE {
+            if lane.fd.load(Ordering::Acquire) < 0 {
+                continue;
+            }
+            if lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Some(lane);
+            }
+            some_busy = true;
+        }
+        if !some_busy {
+            return None;
+        }
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let _ = system_call(libc::SYS_nanosleep, [(&raw const pause) as usize, 0, 0, 0, 0, 0]);
+    }
+    None
+}
+
+/// The process is another user now: takes what it has open, and ends its connections.
+pub(crate) fn leave() {
+    let _locked = lock();
+    if let Some(lane) = free_lane() {
+        GREETING.set(Some(lane));
+        let held = state::far_cwd().map(table::Entry::id).into_iter().chain(far::bases());
+        for id in table::each().map(|(_, entry)| entry.id()).chain(held) {
+            take_along(id);
+        }
+        GREETING.set(None);
+        EPOCH.fetch_add(1, Ordering::AcqRel);
+        release(lane);
+    } else {
+        EPOCH.fetch_add(1, Ordering::AcqRel);
+    }
+    for lane in &LANE {
+        if lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            drop_lane(lane);
+            lane.state.store(FREE, Ordering::Release);
+        }
+    }
+    KEY.store(0, Ordering::Release);
+    KNOWN.store(0, Ordering::Release);
+}
+
+fn take_along(id: u32) {
+    let count = COUNT.load(Ordering::Acquire) as usize;
+    if count >= CARRIED_MAX || IDS[..count].iter().any(|known| known.load(Ordering::Relaxed) == id) {
+        return;
+    }
+    let mut fd = -1;
+    if far!(px_give(id, &raw mut fd)).is_err() || fd < 0 {
+        return;
+    }
+    let fd = raised(fd);
+    LOWEST.fetch_min(fd, Ordering::AcqRel);
+    IDS[count].store(id, Ordering::Relaxed);
+    FDS[count].store(fd, Ordering::Relaxed);
+    COUNT.store(count as u32 + 1, Ordering::Release);
+}
+
+/// Enters what is carried in the session of the new identity.
+pub(super) fn arrive() -> Result<(), i32> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return Ok(());
+    }
+    let _locked = lock();
+    let count = COUNT.load(Ordering::Acquire) as usize;
+    if count == 0 {
+        return Ok(());
+    }
+    let lane = acquire_fresh().inspect_err(|_| drop_carried())?;
+    GREETING.set(Some(lane));
+    for (id, fd) in IDS[..count].iter().zip(&FDS[..count]) {
+        let fd = fd.load(Ordering::Relaxed);
+        let _ = far!(px_take(id.load(Ordering::Relaxed), fd));
+    }
+    GREETING.set(None);
+    drop_carried();
+    release(lane);
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! The mask that files are made with: one for each thread.
+//!
+//! Who the caller is, is none of this crate's business: the process that it runs in has become the caller, and the
+//! kernel decides.
+
+use crate::entry::Outcome;
+use std::cell::Cell;
+
+thread_local! {
+    static UMASK_IS_OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Creates with this umask while it lives. The thread gets an umask (and a working directory) of its own first.
+pub(crate) struct Umask(u32);
+
+pub(crate) fn with_umask(mask: u32) -> Outcome<Umask> {
+    if !UMASK_IS_OURS.get() {
+        // SAFETY: no memory involved.
+        crate::entry::checked(unsafe { libc::unshare(libc::CLONE_FS) })?;
+        UMASK_IS_OURS.set(true);
+    }
+    // SAFETY: a number.
+    Ok(Umask(unsafe { libc::umask(mask & 0o777) }))
+}
+
+impl Drop for Umask {
+    fn drop(&mut self) {
+        // SAFETY: a number.
+        unsafe { libc::umask(self.0) };
+    }
+}
