@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use zazen_core::{FrameMeta, FrameNo, Origin, RelPath, Result, Source};
 use zazen_env::{DiskHealth, SimDisk, WatchedDisk, is_trouble};
+use zazen_store::contract::series_in;
 use zazen_store::{RecoveryReport, Store, StoreConfig};
 use zazen_wire::checksum::frame_checksum;
 
@@ -19,7 +20,7 @@ fn open(disk: &SimDisk) -> Result<(Arc<Watched>, RecoveryReport, Arc<DiskHealth>
 }
 
 fn dataset(name: &str) -> RelPath {
-    RelPath::new(name).unwrap()
+    series_in(name)
 }
 
 fn put(store: &Arc<Watched>, name: &str, number: u64, bytes: &[u8]) -> Result<()> {
