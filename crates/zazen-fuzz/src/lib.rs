@@ -4,7 +4,11 @@
 //! `tests/fuzz.rs` drives them on any toolchain, so many times and from a seed, as part of `make test`. `../../fuzz` gives
 //! the same functions to cargo-fuzz, which finds more and needs a nightly toolchain.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a target that panics is what the fuzzers look for")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a target that panics is what the fuzzers look for"
+)]
 
 pub mod mutate;
 mod seeds;

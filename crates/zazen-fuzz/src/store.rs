@@ -100,10 +100,16 @@ pub(crate) fn store(input: &[u8]) {
                 continue;
             }
             let known = [series("a"), series("b")].contains(&dataset.dataset) && number < FRAMES;
-            if let (true, Ok(Some(opened))) = (known && reseal & 1 == 0, store.open_frame(&dataset.dataset, number)) {
+            if let (true, Ok(Some(opened))) =
+                (known && reseal & 1 == 0, store.open_frame(&dataset.dataset, number))
+            {
                 let mut bytes = vec![0; opened.meta.length as usize];
                 let read = std::os::unix::fs::FileExt::read_exact_at(&opened.file, &mut bytes, opened.offset);
-                assert!(read.is_ok() && bytes == frame(number), "frame {number} of {} is another", dataset.dataset);
+                assert!(
+                    read.is_ok() && bytes == frame(number),
+                    "frame {number} of {} is another",
+                    dataset.dataset
+                );
             }
         }
     }

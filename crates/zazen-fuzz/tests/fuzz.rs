@@ -33,7 +33,13 @@ fn no_input_makes_a_decoder_panic() {
                         );
                     }
                 }
-                println!("{}: {} seeds, {} runs in {:?}", target.name, seeds.len(), target.runs, begun.elapsed());
+                println!(
+                    "{}: {} seeds, {} runs in {:?}",
+                    target.name,
+                    seeds.len(),
+                    target.runs,
+                    begun.elapsed()
+                );
             });
         }
     });
