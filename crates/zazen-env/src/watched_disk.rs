@@ -292,8 +292,8 @@ impl<F: DiskFile> DiskFile for WatchedFile<F> {
     fn sync(&self) -> Result<()> {
         self.change(self.inner.sync())
     }
-    fn set_access(&self, gid: u32, mode: u32) -> Result<()> {
-        self.change(self.inner.set_access(gid, mode))
+    fn mark(&self, handed_out: bool) -> Result<()> {
+        self.change(self.inner.mark(handed_out))
     }
     fn to_std(&self) -> Result<std::fs::File> {
         self.inner.to_std()

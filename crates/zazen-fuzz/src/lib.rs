@@ -39,8 +39,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "stream", run: targets::stream, seeds: seeds::golden, runs: 10_000 },
     Target { name: "stubs", run: targets::stubs, seeds: seeds::headers, runs: 2_000 },
     Target { name: "manifest", run: targets::manifest, seeds: seeds::manifests, runs: 5_000 },
-    Target { name: "config", run: targets::config, seeds: seeds::configs, runs: 2_000 },
-    Target { name: "store", run: store::store, seeds: store::files, runs: 500 },
+    Target { name: "config", run: targets::config, seeds: seeds::configs, runs: 500 },
+    Target { name: "store", run: store::store, seeds: store::files, runs: 1_000 },
 ];
 
 /// The target called `name`.
