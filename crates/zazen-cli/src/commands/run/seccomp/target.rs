@@ -7,7 +7,7 @@
 
 use super::far::Identity;
 use super::notify::{Listener, Notice, errno};
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statat, statx};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -29,11 +29,12 @@ pub(super) struct Whereabouts {
     inode: u64,
 }
 
-/// The root directory and the mounts that a program sees.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The root directory that a program sees, as a directory and as a mount: a mount has another number in each namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct View {
-    root: Whereabouts,
-    mounts: Vec<u8>,
+    device: (u32, u32),
+    inode: u64,
+    mount: u64,
 }
 
 impl From<&rustix::fs::Stat> for Whereabouts {
@@ -160,8 +161,10 @@ impl Target {
 
     /// What it sees; others see other files by the same paths.
     pub(super) fn view(&self) -> Result<View, i32> {
-        let root = statat(self.folder()?, "root", AtFlags::empty()).map_err(|_| libc::ESRCH)?;
-        Ok(View { root: Whereabouts::from(&root), mounts: self.link("ns/mnt").ok_or(libc::ESRCH)? })
+        let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
+        let root = statx(self.folder()?, "root", AtFlags::empty(), wanted).map_err(|_| libc::ESRCH)?;
+        let device = (root.stx_dev_major, root.stx_dev_minor);
+        Ok(View { device, inode: root.stx_ino, mount: root.stx_mnt_id })
     }
 
     /// Its root directory.
