@@ -9,6 +9,7 @@ use super::far::Identity;
 use super::notify::{Listener, Notice, errno};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statat, statx};
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
@@ -86,7 +87,9 @@ impl Target {
 
     fn text_of(&self, name: &str) -> Result<String, i32> {
         let file = openat(self.folder()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        std::io::read_to_string(File::from(file.map_err(|_| libc::ESRCH)?)).map_err(|_| libc::ESRCH)
+        let (mut file, mut text) = (File::from(file.map_err(|_| libc::ESRCH)?), Vec::with_capacity(PATH_MAX));
+        file.read_to_end(&mut text).map_err(|_| libc::ESRCH)?;
+        String::from_utf8(text).map_err(|_| libc::ESRCH)
     }
 
     /// False if not all of it could be read.
