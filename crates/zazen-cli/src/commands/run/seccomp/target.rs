@@ -89,7 +89,8 @@ impl Target {
         let file = openat(self.folder()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let (mut file, mut text) = (File::from(file.map_err(|_| libc::ESRCH)?), Vec::with_capacity(PATH_MAX));
         file.read_to_end(&mut text).map_err(|_| libc::ESRCH)?;
-        String::from_utf8(text).map_err(|_| libc::ESRCH)
+        // A program may call itself anything.
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// False if not all of it could be read.
