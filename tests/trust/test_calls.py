@@ -5,6 +5,8 @@ import json
 import multiprocessing
 import os
 import pickle
+import resource
+import select
 import signal
 import socket
 import subprocess
@@ -17,9 +19,10 @@ from pathlib import Path
 
 import pytest
 import tomllib
+import wire
 import zazen
 import zazen.testing
-from conftest import SECONDS_MAX, write_frames
+from conftest import SECONDS_MAX, read_frames, write_frames
 
 FORGED = b"forged"
 
@@ -104,8 +107,9 @@ def test_a_user_can_be_configured_to_be_believed(a, b, ground, programs, shared)
     try:
         options = {"socket": str(shared / "s")}
         configured = {"ZAZEN_DAEMON_UID": str(b.uid)}
-        frames, has_daemon, _ = a.run(_read_with, ground / "backing" / "sim", options, configured)
-        assert frames == EXPECTED and has_daemon
+        # Believed, and asked: B's daemon can act for nobody but him, and says so itself.
+        with pytest.raises(zazen.PermissionDeniedError, match="serves only that user"):
+            a.run(_read_with, ground / "backing" / "sim", options, configured)
         with pytest.raises(zazen.ConfigError, match="ZAZEN_DAEMON_UID"):
             a.run(_read_with, ground / "backing" / "sim", options, {"ZAZEN_DAEMON_UID": "somebody"})
     finally:
@@ -307,6 +311,152 @@ def test_a_frame_that_fits_into_no_memory_is_an_error_of_its_own(folder):
             assert failed and any(
                 "8796093022208" in text or "751619276800" in text for text in failed.values()
             )
+
+
+# One caller's demands
+
+
+BUSY, PROTOCOL = 12, 9
+
+
+def test_one_users_connections_cost_nobody_else(a, b, ground, start_node):
+    node = start_node("--caller-connections-max", "20")
+    write_frames(node.backing / "sim", a)
+    held, told = os.pipe()
+    done, release = os.pipe()
+
+    def attack():
+        streams = []
+        refused = 0
+        for _ in range(60):
+            stream = wire.connect(node.socket)
+            with contextlib.suppress(BrokenPipeError):
+                stream.sendall(wire.header(1, 4, 1, 0))
+            status, text = wire.reply(stream)
+            if status:
+                assert status == BUSY and b"caller_connections_max" in text, (status, text)
+                refused += 1
+            else:
+                streams.append(stream)
+        os.write(told, f"{len(streams)} {refused}".encode())
+        os.read(done, 1)
+
+    attacker = threading.Thread(target=lambda: b.run(attack))
+    attacker.start()
+    try:
+        assert select.select([held], [], [], SECONDS_MAX)[0], "the attacker did not come to its end"
+        assert os.read(held, 100) == b"20 40"
+        assert a.run(read_frames, node.backing / "sim", node.socket) == EXPECTED
+    finally:
+        os.write(release, b"x")
+        attacker.join()
+    assert b.run(read_frames, node.backing / "sim", node.socket) == EXPECTED
+
+
+def test_payloads_that_never_end_pin_no_gigabytes(a, b, ground, start_node):
+    node = start_node("--caller-bytes-max", "64M")
+    write_frames(node.backing / "sim", a)
+    each = 32 << 20
+    before = _resident_bytes(node.process.pid)
+
+    def attack():
+        streams = []
+        piece = b"x" * (1 << 20)
+        for number in range(12):
+            stream = wire.connect(node.socket)
+            stream.sendall(wire.header(1, 4, 1, each))
+            with contextlib.suppress(TimeoutError):
+                for _ in range(each // len(piece) - 1):
+                    stream.sendall(piece)
+            streams.append(stream)
+            assert number or _resident_bytes(node.process.pid)
+        resident = _resident_bytes(node.process.pid)
+        # The rest of one that found no room: it is told, and its connection goes on.
+        stream = streams[-1]
+        stream.sendall(piece)
+        status, text = wire.reply(stream)
+        assert status == BUSY and b"caller_bytes_max" in text, (status, text)
+        stream.sendall(wire.header(1, 4, 2, 0))
+        assert wire.reply(stream)[0] == 0
+        return resident
+
+    resident = b.run(attack)
+    assert resident - before < 150 << 20, f"{resident - before} bytes for one user"
+    assert a.run(read_frames, node.backing / "sim", node.socket) == EXPECTED
+
+
+def _resident_bytes(pid):
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("no VmRSS")
+
+
+def test_a_hostile_caller_does_not_fill_the_log(b, node):
+    before = node.log.stat().st_size
+
+    def attack():
+        for _ in range(3000):
+            stream = wire.connect(node.socket)
+            stream.sendall(b"GET / HTTP/1.1" + b"x" * 50)
+            stream.close()
+
+    b.run(attack)
+    b.run(_call_nonsense, node.socket)
+    written = node.log.stat().st_size - before
+    assert written < 20_000, node.log.read_text()[-3000:]
+
+
+def _call_nonsense(path):
+    stream = wire.connect(path)
+    for call in range(1, 2000):
+        stream.sendall(wire.header(2, 77, call, 0))
+        wire.reply(stream)
+
+
+def test_idle_strangers_do_not_keep_key_holders_out(folder):
+    write_frames(folder / "backing" / "sim", count=3)
+    with own_daemon(folder) as (cluster, backing):
+        host, port = cluster.nodes[0].rsplit(":", 1)
+        strangers = [socket.create_connection((host, int(port)), timeout=30) for _ in range(600)]
+        writer = zazen.Writer(
+            str(backing / "sim"), cluster.nodes, key=cluster.key, pattern="f-{n}.bin", on_slow="block"
+        )
+        for number in range(3):
+            writer.push(number, bytes([number + 1]) * 40_000)
+        assert writer.finish().pushed == 3, writer.problems
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_absurd_sizes_are_refused_before_they_take_the_memory(folder):
+    limit = 3 << 30
+
+    def bounded():
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    def refused(*words, text=None):
+        done = subprocess.run(
+            [zazen.testing.program("zazen"), *map(str, words)],
+            input=text, capture_output=True, text=True, preexec_fn=bounded, timeout=SECONDS_MAX, check=False,
+        )  # fmt: skip
+        assert done.returncode not in (0, -6, -9, 101), done
+        return done.stderr
+
+    header = folder / "a.h"
+    header.write_text("x " * (1 << 20))
+    assert "the limit is" in refused(
+        "plugin", "generate", header, "--out", folder / "out"
+    ) or "bytes" in refused("plugin", "generate", header, "--out", folder / "out")
+    header.write_text("x @ " * (100 << 10))
+    assert len(refused("plugin", "generate", header, "--out", folder / "out")) < 1 << 20
+    scenario = {"begin": 0, "end": 1 << 40, "nodes_of_ranks": [0, 1]}
+    runs = {"native": [[[0, 1 << 38, 2]], [[1, 1 << 37, 3]]]}
+    assert "interleave" in refused("assign", "--scenario", "-", text=json.dumps(scenario | runs))
+    bitmaps = {"native": [[], []], "protocol": "bitmaps"}
+    assert "bitmaps" in refused("assign", "--scenario", "-", text=json.dumps(scenario | bitmaps))
+    with pytest.raises(zazen.TooLargeError, match="interleave"):
+        zazen.RunSet.from_runs([(0, 1 << 38, 2), (1, 1 << 37, 3)])
 
 
 # fork and pickle

@@ -1,7 +1,6 @@
 """Forwarded files act with their caller's rights and no more: user B attacks user A's files, root's daemon and the
 processes that it begins, by way of the posix plug-in; A's programs go on meanwhile."""
 
-import errno
 import fcntl
 import os
 import re
@@ -66,7 +65,14 @@ def forwarding(start_node, programs, ground):
 
 
 def command(node, *words, far=None, options=()):
-    run = [node.programs / "zazen", "run", "--socket", node.socket, "--forward", f"{PREFIX}={far or node.far}"]
+    run = [
+        node.programs / "zazen",
+        "run",
+        "--socket",
+        node.socket,
+        "--forward",
+        f"{PREFIX}={far or node.far}",
+    ]
     return [*run, "--library", node.programs / "libzazen_preload.so", *options, "--", *words]
 
 
@@ -172,7 +178,7 @@ def test_links_lead_only_to_where_the_exports_are(b, forwarding, ground):
     (node.far / "in").mkdir(mode=0o755)
     (node.far / "in" / "f").write_text("inside")
     links = {
-        "absolute": node.far / "in" / "f", "up": "in/../in/f", "around": f"../far/in/f", "twice": "absolute",
+        "absolute": node.far / "in" / "f", "up": "in/../in/f", "around": "../far/in/f", "twice": "absolute",
         "passwd": "/etc/passwd", "climbs": "../../../../etc/passwd", "proc": "/proc/self/fd/0",
         "self": "/proc/self", "folder": "/etc", "outside": ground / "log", "round": "round",
     }  # fmt: skip
@@ -185,7 +191,9 @@ def test_links_lead_only_to_where_the_exports_are(b, forwarding, ground):
     assert forwarded(b, node, code, *bad) == [f"{name} {expected[name]}" for name in bad]
     through = "[attempt(name, open, '/zf/' + name) for name in ('folder/passwd', 'self/status', 'self/fd/0')]"
     assert {line.split()[-1] for line in forwarded(b, node, through)} == {"EACCES"}
-    through = "for n in sys.argv[1:]: attempt(n, os.stat, '/zf/' + n); attempt(n, os.chmod, '/zf/' + n, 0o777)"
+    through = (
+        "for n in sys.argv[1:]: attempt(n, os.stat, '/zf/' + n); attempt(n, os.chmod, '/zf/' + n, 0o777)"
+    )
     outside = [name for name in bad if name != "round"]
     assert {line.split()[-1] for line in forwarded(b, node, through, *outside)} == {"EACCES"}
     # A link itself is in the export, wherever it leads.
@@ -274,6 +282,7 @@ def test_a_worker_serves_nobody_else(a, b, forwarding, ground):
             return b"serves another user" in lane.recv(4096)
 
     assert a.run(is_refused, ground / his)
+
     # Many of them cost its owner nothing.
     def crowd(path):
         lanes = []
@@ -504,7 +513,9 @@ def test_the_packaged_unit_serves_several_users(a, b, limited):
     status = Path(f"/proc/{node.process.pid}/status").read_text()
     assert int(re.search(r"^CapBnd:\t(\w+)", status, re.M)[1], 16).bit_count() == len(unit_capabilities())
     hold = "f = open(f'/zf/{os.getuid()}', 'w'); print('up', flush=True); sys.stdin.read(); f.write('x'); f.close()"
-    both = [user.start(*command(node, PYTHON, "-c", ATTEMPTS + hold), stdin=subprocess.PIPE) for user in (a, b)]
+    both = [
+        user.start(*command(node, PYTHON, "-c", ATTEMPTS + hold), stdin=subprocess.PIPE) for user in (a, b)
+    ]
     for program in both:
         assert program.stdout.readline() == "up\n", program.stderr.read()
     assert {a.uid, b.uid} <= set(workers(node))
@@ -523,9 +534,18 @@ def test_a_plug_in_that_others_can_write_is_refused(a, ground, programs):
     shutil.copy(programs / "libzazen_posix.so", plugin)
 
     def said():
-        words = [programs / "zazend", "--cache", ground / "c", "--backing", "/usr", "--plugin", plugin, "--check"]
+        words = [
+            programs / "zazend",
+            "--cache",
+            ground / "c",
+            "--backing",
+            "/usr",
+            "--plugin",
+            plugin,
+            "--check",
+        ]
         done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=60)
-        return [line for line in done.stdout.splitlines() if "plugin" in line][0]
+        return next(line for line in done.stdout.splitlines() if "plugin" in line)
 
     if os.geteuid() != 0:
         pytest.skip("giving a file away needs root")

@@ -47,7 +47,7 @@ pub unsafe extern "C" fn zazen_runset_from_runs(
         let checked: zazen_core::Result<Vec<Run>> =
             runs.iter().map(|run| Run::new(run.first, run.count, run.step)).collect();
         // SAFETY: by the caller's word.
-        unsafe { *set = zazen_runset_t::boxed(RunSet::from_runs(checked?)) };
+        unsafe { *set = zazen_runset_t::boxed(RunSet::checked_from_runs(checked?)?) };
         Ok(())
     })
 }

@@ -53,7 +53,8 @@ impl PyRunSet {
 
     /// The union of runs `(first, count, step)`, in any order, overlapping or not.
     ///
-    /// Raises InvalidArgumentError for a count or step of 0, TooLargeError beyond 64 bits.
+    /// Raises InvalidArgumentError for a count or step of 0, TooLargeError beyond 64 bits and where runs of unlike steps
+    /// interleave over more than 2**32 numbers.
     #[classmethod]
     fn from_runs(class: &Bound<'_, PyType>, runs: &Bound<'_, PyAny>) -> PyResult<PyRunSet> {
         let mut checked = Vec::new();
@@ -61,7 +62,7 @@ impl PyRunSet {
             let [first, count, step] = run?.extract()?;
             checked.push(lift(class.py(), Run::new(first, count, step))?);
         }
-        Ok(RunSet::from_runs(checked).into())
+        Ok(lift(class.py(), RunSet::checked_from_runs(checked))?.into())
     }
 
     /// The set as disjoint runs `(first, count, step)`, ascending by first number.

@@ -120,6 +120,7 @@ impl Scenario {
         }
         let request = Request::new(self.begin, self.end, self.stride)
             .map_err(|error| error.within("begin, end, stride"))?;
+        self.check_room(&request)?;
         let native = sets("native", &self.native)?;
         let alien = sets("alien", &self.alien)?;
         let mut seed = [0; 16];
@@ -152,6 +153,45 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// Refuses what would take the memory of a machine, before it does.
+    fn check_room(&self, request: &Request) -> Result<()> {
+        let too_large = |what: String| Err(Error::new(ErrorKind::TooLarge, what));
+        let ranks = self.nodes_of_ranks.len() as u64;
+        let bits = request.count().saturating_mul(ranks);
+        if self.protocol == Protocol::Bitmaps && bits > BITS_MAX {
+            return too_large(format!(
+                "begin, end: the bitmaps of {} frames for {ranks} ranks have {bits} bits, the limit is {BITS_MAX}; use \
+                 protocol owner",
+                request.count()
+            ));
+        }
+        let runs = self.native.iter().chain(&self.alien).flatten();
+        let valid = runs.filter_map(|[first, count, step]| Run::new(*first, *count, *step).ok());
+        // What is outside of the request is cut away first.
+        let within = valid.filter_map(|run| {
+            let skipped = request.begin().saturating_sub(run.first).div_ceil(run.step.max(1));
+            let first = run.first.checked_add(skipped.checked_mul(run.step)?)?;
+            let left = run.count.checked_sub(skipped)?;
+            let most = request.end().checked_sub(first)? / run.step.max(1) + 1;
+            Run::new(first, left.min(most), run.step).ok()
+        });
+        let spread = RunSet::interleaved(&within.collect::<Vec<_>>());
+        if spread > SPREAD_MAX {
+            return too_large(format!(
+                "native, alien: runs of unlike steps interleave over {spread} frames, the limit is {SPREAD_MAX}; use \
+                 equal steps, or fewer frames"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Bits of all ranks' bitmaps together, and a few copies of them: some GiB.
+const BITS_MAX: u64 = 1 << 33;
+/// Frames over which holdings may interleave unevenly: a bit for each, and several sets of them.
+const SPREAD_MAX: u64 = 1 << 30;
+
 fn sets(field: &str, lists: &[Vec<[u64; 3]>]) -> Result<Vec<RunSet>> {
     let run = |node: usize, at: usize, [first, count, step]: [u64; 3]| {
         let run =
@@ -168,7 +208,7 @@ fn sets(field: &str, lists: &[Vec<[u64; 3]>]) -> Result<Vec<RunSet>> {
     let set = |(node, list): (usize, &Vec<[u64; 3]>)| {
         let runs: Result<Vec<Run>> =
             list.iter().enumerate().map(|(at, triple)| run(node, at, *triple)).collect();
-        Ok(RunSet::from_runs(runs?))
+        RunSet::checked_from_runs(runs?).map_err(|error| error.within(format!("{field}[{node}]")))
     };
     lists.iter().enumerate().map(set).collect()
 }

@@ -47,6 +47,7 @@ pub use shm::die_at_fault_point;
 pub use unix::UnixListening;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use zazen_core::{Credentials, Result};
 
@@ -85,6 +86,28 @@ pub struct Call<'a> {
     pub output: &'a mut Output,
     /// Descriptors that came along (unix socket only).
     pub fds: Vec<OwnedFd>,
+    /// Tells whether the caller is still there.
+    pub line: Line,
+}
+
+/// A caller's connection, as far as a service needs it: whoever works long for a call looks now and then whether anybody
+/// waits for the answer.
+#[derive(Clone, Debug)]
+pub struct Line(Arc<OwnedFd>);
+
+impl Line {
+    pub(crate) fn new(socket: &Arc<OwnedFd>) -> Line {
+        Line(Arc::clone(socket))
+    }
+
+    /// Whether the caller has closed its end, or died. One system call.
+    pub fn is_cut(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut look = [PollFd::new(&*self.0, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        poll(&mut look, Some(&now)).is_ok() && look[0].revents().intersects(gone)
+    }
 }
 
 impl<'a> Call<'a> {

@@ -14,7 +14,7 @@ use crate::server::Shared;
 use crate::shm::lane::Lane;
 use crate::shm::memory::LaneSeat;
 use crate::stream::{Fault, Stream};
-use crate::{Call, Caller, Reply, unix};
+use crate::{Call, Caller, Line, Reply, unix};
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -327,6 +327,7 @@ impl Peer<'_> {
     }
 
     fn dispatch_and_reply(&mut self, caller: &Caller, header: &Header, fds: Vec<OwnedFd>) -> Outcome<()> {
+        let line = Line::new(self.stream().socket());
         self.bulk.begin(header.bulk_bytes);
         let mut output = Output::in_memory(header.room, &self.place.account);
         let call = Call {
@@ -336,6 +337,7 @@ impl Peer<'_> {
             bulk: &mut self.bulk,
             output: &mut output,
             fds,
+            line,
         };
         let answer = dispatch(self.shared, header.service, caller, call);
         // The reply waits until the bulk is in: a client that still sends does not read, and neither side could

@@ -247,3 +247,19 @@ fn drain_cuts_off_what_takes_too_long() {
         bench.assert_all_detached(1);
     });
 }
+
+/// A service that works for long sees that its caller has gone.
+#[test]
+fn a_service_hears_that_its_caller_is_gone() {
+    each(|carrier| {
+        let bench = Bench::new();
+        let mut connection = bench.connect(carrier);
+        connection.call(SERVICE, ECHO, b"", &[]).unwrap();
+        connection.set_timeout(Some(Duration::from_millis(50)));
+        // The call is given up and its connection dropped, while the service works on.
+        connection.call(SERVICE, UNTIL_CUT, b"", &[]).unwrap_err();
+        bench.probe.wait("it works", |state| state.waiting == 1);
+        drop(connection);
+        bench.probe.wait("it has ended", |state| state.cut == 1);
+    });
+}

@@ -2,10 +2,12 @@
 //!
 //! Pure; each parser is a clap value parser, so its error text follows "invalid value … for …".
 
+use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::runset::Run;
-use zazen_core::{Request, RunSet};
+use zazen_core::{Error, ErrorKind, Request, RunSet};
 
 /// Bytes: a number with `K M G T` or `KiB MiB …` (powers of 1024), `kB MB GB TB` (powers of 1000), or none.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
@@ -73,7 +75,23 @@ pub(crate) fn frames(text: &str) -> Result<RunSet, String> {
         let run = Run::new(request.begin(), request.count(), request.stride()).map_err(|e| e.to_string())?;
         runs.push(run);
     }
-    Ok(RunSet::from_runs(runs))
+    RunSet::checked_from_runs(runs).map_err(|error| error.to_string())
+}
+
+/// The text of `file`, `what` in messages; one of more than `bytes_max` bytes is refused before it takes the memory.
+pub(crate) fn text_file(file: &Path, bytes_max: u64, what: &str) -> zazen_core::Result<String> {
+    let named = |error| Error::io(format!("{what} {}", file.display()), error);
+    let mut text = String::new();
+    std::fs::File::open(file)
+        .and_then(|opened| opened.take(bytes_max + 1).read_to_string(&mut text))
+        .map_err(named)?;
+    if text.len() as u64 > bytes_max {
+        return Err(Error::new(
+            ErrorKind::TooLarge,
+            format!("{what} {}: has more than {bytes_max} bytes; is it the right file?", file.display()),
+        ));
+    }
+    Ok(text)
 }
 
 /// One range of frame numbers: `BEGIN[-END[:STRIDE]]`.

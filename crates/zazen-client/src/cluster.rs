@@ -127,7 +127,25 @@ impl Remote {
 
     fn ask<A: Message, R: Message>(&mut self, function: u16, arguments: &A) -> Result<R> {
         let reply = self.frames(function, arguments, &[])?;
-        R::decode(&reply.payload).map_err(|error| error.within(&self.target))
+        self.understood(&reply)
+    }
+
+    /// Refuses to be asked for the same again and again.
+    fn goes_on(&self, from: u64, next: Option<u64>) -> Result<()> {
+        match next {
+            Some(next) if next <= from => Err(Error::new(
+                ErrorKind::Protocol,
+                format!("{}: it answered from frame {from} on, and says to go on at {next}", self.target),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// What an answer says. One that can't be read, whatever is wrong with it, breaks the protocol.
+    fn understood<R: Message>(&self, reply: &Reply) -> Result<R> {
+        R::decode(&reply.payload).map_err(|error| {
+            Error::new(ErrorKind::Protocol, format!("{}: its answer can't be read: {error}", self.target))
+        })
     }
 
     fn text(&self, reply: Reply) -> Result<String> {
@@ -139,7 +157,7 @@ impl Remote {
     /// Who it is.
     pub fn hello(&mut self) -> Result<NodeInfo> {
         let reply = self.control(control_fn::HELLO)?;
-        NodeInfo::decode(&reply.payload).map_err(|error| error.within(&self.target))
+        self.understood(&reply)
     }
 
     /// Its status as JSON.
@@ -198,7 +216,7 @@ impl Remote {
     /// The next frames of a scan; empty when it has handed out everything.
     pub fn scan_next(&mut self, scan: u32, frames_max: u16, bytes_max: u64) -> Result<Batch> {
         let reply = self.frames(frames_fn::SCAN_NEXT, &ScanNext { scan, frames_max, bytes_max }, &[])?;
-        let batch = ScanBatch::decode(&reply.payload).map_err(|error| error.within(&self.target))?;
+        let batch: ScanBatch = self.understood(&reply)?;
         Ok(Batch { entries: batch.entries, fds: reply.fds, bulk: reply.bulk })
     }
 
@@ -210,7 +228,7 @@ impl Remote {
     /// Stores a frame as a native.
     pub fn push(&mut self, push: &Push, bytes: &[u8]) -> Result<Pushed> {
         let reply = self.frames(frames_fn::PUSH, push, &[bytes])?;
-        Pushed::decode(&reply.payload).map_err(|error| error.within(&self.target))
+        self.understood(&reply)
     }
 
     /// Complains of a frame whose bytes don't match its checksum.
@@ -235,12 +253,16 @@ impl Remote {
 
     /// Checks cached frames against their checksums, from number `from` on, `frames_max` at most.
     pub fn verify(&mut self, handle: u32, from: u64, frames_max: u32) -> Result<Verified> {
-        self.ask(frames_fn::VERIFY, &Verify { handle, from, frames_max })
+        let verified: Verified = self.ask(frames_fn::VERIFY, &Verify { handle, from, frames_max })?;
+        self.goes_on(from, verified.next)?;
+        Ok(verified)
     }
 
     /// Rows of cached frames, from number `from` on, `rows_max` at most.
     pub fn list(&mut self, handle: u32, from: u64, rows_max: u32) -> Result<Listing> {
-        self.ask(frames_fn::LIST, &List { handle, from, rows_max })
+        let listing: Listing = self.ask(frames_fn::LIST, &List { handle, from, rows_max })?;
+        self.goes_on(from, listing.next)?;
+        Ok(listing)
     }
 }
 

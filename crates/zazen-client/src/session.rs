@@ -144,20 +144,19 @@ impl Dataset {
     /// Without a daemon both are empty.
     pub fn query(&mut self, begin: u64, end: u64, stride: u64) -> Result<(RunSet, RunSet)> {
         Request::new(begin, end, stride)?;
-        let held = self.with_daemon(|local| local.remote.query(local.info.handle, begin, end, stride))?;
-        let Some(held) = held else { return Ok(Default::default()) };
-        for set in [&held.native, &held.alien] {
+        let held = self.with_daemon(|local| {
+            let held = local.remote.query(local.info.handle, begin, end, stride)?;
             let within = |number: Option<u64>| number.is_none_or(|number| (begin..=end).contains(&number));
-            if !within(set.first()) || !within(set.last()) {
-                return Err(Error::new(
+            let all_within = |set: &RunSet| within(set.first()) && within(set.last());
+            match all_within(&held.native) && all_within(&held.alien) {
+                true => Ok(held),
+                false => Err(Error::new(
                     ErrorKind::Protocol,
-                    format!(
-                        "{}: the daemon tells of frames beyond {begin} to {end}, which it was asked for",
-                        self.path.display()
-                    ),
-                ));
+                    format!("the daemon tells of frames beyond {begin} to {end}, which it was asked for"),
+                )),
             }
-        }
+        })?;
+        let Some(held) = held else { return Ok(Default::default()) };
         Ok((held.native, held.alien))
     }
 
@@ -362,7 +361,8 @@ fn variable(name: &str) -> Option<String> {
 /// or of the backing store. The error may come from a connection of its own, as a scan's does: then the daemon is
 /// asked.
 fn lost(local: &mut Local, error: &Error) -> bool {
-    if error.kind() == ErrorKind::ShuttingDown || !local.remote.is_alive() {
+    // One that breaks the protocol is not asked again: who knows what else it says.
+    if matches!(error.kind(), ErrorKind::ShuttingDown | ErrorKind::Protocol) || !local.remote.is_alive() {
         return true;
     }
     match error.kind() {

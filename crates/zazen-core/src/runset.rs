@@ -28,9 +28,10 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
 use ops::{Op, combine};
-pub(crate) use run::mesh;
+pub(crate) use run::{Cluster, clusters, mesh};
 pub use run::{NUMBER_MAX, Run};
 use segment::Seg;
 pub use segment::Segment;
@@ -39,6 +40,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::sync::OnceLock;
+
+/// See [`RunSet::checked_from_runs`]: half a GiB of bits.
+pub const INTERLEAVED_MAX: u64 = 1 << 32;
 
 /// A set of u64 numbers up to [`NUMBER_MAX`]; see the module. Equality is set equality, whatever the segments.
 #[derive(Clone, Default)]
@@ -100,6 +104,39 @@ impl RunSet {
             ends.push(Reverse((run.last(), at)));
         }
         RunSet::union_all(layers)
+    }
+
+    /// [`RunSet::from_runs`] for runs that strangers name: `TooLarge` where they interleave over more than
+    /// [`INTERLEAVED_MAX`] numbers, each of which takes a bit.
+    pub fn checked_from_runs(runs: Vec<Run>) -> Result<RunSet> {
+        match RunSet::interleaved(&runs) {
+            ..=INTERLEAVED_MAX => Ok(RunSet::from_runs(runs)),
+            spread => Err(Error::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "runs of unlike steps interleave over {spread} numbers, beyond the limit of {INTERLEAVED_MAX}; use \
+                     narrower runs, or equal steps"
+                ),
+            )),
+        }
+    }
+
+    /// Over how many numbers `runs` interleave so that no run describes them: a set of them takes a bit for each.
+    pub fn interleaved(runs: &[Run]) -> u64 {
+        let mut normal: Vec<Run> =
+            runs.iter().map(|run| Run::normal(run.first, run.count, run.step)).collect();
+        normal.sort_unstable_by_key(|run| (run.step, run.first % run.step, run.first));
+        // Overlapping runs of one residue class are one run.
+        normal.dedup_by(|next, run| {
+            let same = run.step == next.step && run.first % run.step == next.first % run.step;
+            let joined = same && next.first <= run.last();
+            if joined {
+                run.count = (run.last().max(next.last()) - run.first) / run.step + 1;
+            }
+            joined
+        });
+        let unlike = clusters(mesh(normal)).into_iter().filter(|cluster| cluster.runs.len() > 1);
+        unlike.fold(0, |sum, cluster| sum.saturating_add((cluster.last - cluster.first).saturating_add(1)))
     }
 
     /// The union of many sets.

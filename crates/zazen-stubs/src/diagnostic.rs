@@ -41,7 +41,12 @@ impl fmt::Display for Diagnostic {
         };
         writeln!(f, "{file}:{line}:{column}: {severity}: {message}")?;
         writeln!(f, "{line:>5} | {source_line}")?;
-        writeln!(f, "      | {}{}", " ".repeat(column - 1), "^".repeat(self.width))?;
+        writeln!(
+            f,
+            "      | {}{}",
+            " ".repeat((column - 1).min(LINE_BYTES_MAX)),
+            "^".repeat(self.width.min(LINE_BYTES_MAX))
+        )?;
         write!(f, "      = {remedy}")
     }
 }
@@ -58,6 +63,15 @@ impl Place {
     pub(crate) fn to(self, other: Place) -> Place {
         Place { start: self.start, end: other.end.max(self.end) }
     }
+}
+
+/// Errors, and warnings, that are told of one header: nobody reads more.
+const EACH_MAX: usize = 200;
+/// Bytes of a line that are shown.
+const LINE_BYTES_MAX: usize = 1000;
+
+fn clipped(line: &str) -> &str {
+    &line[..line.floor_char_boundary(LINE_BYTES_MAX.min(line.len()))]
 }
 
 /// Collects diagnostics on one header.
@@ -94,7 +108,7 @@ impl<'a> Diagnostics<'a> {
         let characters =
             |from: usize, to: usize| self.text.get(from..to).map_or(0, |part| part.chars().count());
         let width = characters(place.start, place.end.min(end)).max(1);
-        let source_line = self.text[start..end].trim_end().replace('\t', " ");
+        let source_line = clipped(self.text[start..end].trim_end()).replace('\t', " ");
         let column = characters(start, place.start.min(end)) + 1;
         let diagnostic = Diagnostic {
             severity,
@@ -106,7 +120,9 @@ impl<'a> Diagnostics<'a> {
             remedy,
             source_line,
         };
-        if !self.found.iter().any(|(_, known)| *known == diagnostic) {
+        let same_kind = self.found.iter().filter(|(_, known)| known.severity == severity).count();
+        let is_news = !self.found.iter().any(|(_, known)| *known == diagnostic);
+        if is_news && same_kind < EACH_MAX {
             self.found.push((place, diagnostic));
         }
     }
@@ -175,5 +191,18 @@ mod tests {
         assert_eq!((errors[0].line, errors[0].column, errors[0].width), (1, 3, 1));
         assert_eq!(errors[0].to_string(), "a.h:1:3: error: m\n    1 | é x\n      |   ^\n      = r");
         assert_eq!((errors[1].line, errors[1].column), (2, 5));
+    }
+
+    #[test]
+    fn a_line_of_mistakes_is_not_told_a_thousand_times() {
+        let text = "x ".repeat(100_000);
+        let mut diagnostics = Diagnostics::new("a.h", &text);
+        for at in 0..5000 {
+            diagnostics.warning(Place { start: 2 * at, end: 2 * at + 1 }, "w", "r");
+        }
+        diagnostics.error(Place { start: 150_000, end: 199_999 }, "m", "r");
+        let (errors, warnings) = diagnostics.into_parts();
+        assert_eq!((errors.len(), warnings.len()), (1, EACH_MAX));
+        assert!(errors[0].to_string().len() < 5000);
     }
 }

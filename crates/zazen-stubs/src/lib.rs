@@ -21,6 +21,9 @@ mod types;
 
 pub use diagnostic::{Diagnostic, Severity};
 
+/// The largest header, in bytes.
+pub const HEADER_BYTES_MAX: usize = 1 << 20;
+
 /// One generated file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
@@ -52,6 +55,12 @@ pub struct Output {
 /// Fails with all mistakes found, in the order of their places; never panics, whatever `text` is.
 pub fn generate(file_name: &str, text: &str) -> Result<Output, Vec<Diagnostic>> {
     let mut diagnostics = diagnostic::Diagnostics::new(file_name, text);
+    // What is generated is some hundred times the header: it is to fit into memory.
+    if text.len() > HEADER_BYTES_MAX {
+        let what = format!("the header has {} bytes, the limit is {HEADER_BYTES_MAX}", text.len());
+        diagnostics.error(diagnostic::Place { start: 0, end: 0 }, what, "split it into several plug-ins");
+        return Err(diagnostics.into_parts().0);
+    }
     let interface = parse::parse(file_name, text, &mut diagnostics);
     let (errors, warnings) = diagnostics.into_parts();
     let interface = match interface {

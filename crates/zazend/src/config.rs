@@ -8,6 +8,7 @@ use clap::Parser;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use zazen_call::CallerLimits;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_plugins::PluginConfig;
 
@@ -80,9 +81,21 @@ pub struct Args {
     /// Fetches from the backing store at once [default: 8]
     #[arg(long, value_name = "N")]
     pub fetchers: Option<usize>,
-    /// Connections at once [default: 1024]
+    /// Connections at once [default: 4096, or half of the descriptors that the system gives]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<usize>,
+    /// Connections of one user of this machine, or of one on another [default: half of --connections-max]
+    #[arg(long, value_name = "N")]
+    pub caller_connections_max: Option<usize>,
+    /// Calls of one user at once; more wait [default: 512]
+    #[arg(long, value_name = "N")]
+    pub caller_calls_max: Option<usize>,
+    /// Seconds that a call waits for its user's other calls before it is refused [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub caller_queue_seconds: Option<u64>,
+    /// Bytes of one user's messages that the daemon holds at once [default: 256M]
+    #[arg(long, value_name = "SIZE")]
+    pub caller_bytes_max: Option<String>,
     /// How long a stopping daemon lets calls finish, in seconds [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub drain_seconds: Option<u64>,
@@ -122,6 +135,10 @@ struct File {
     validate: Option<String>,
     fetchers: Option<usize>,
     connections_max: Option<usize>,
+    caller_connections_max: Option<usize>,
+    caller_calls_max: Option<usize>,
+    caller_queue_seconds: Option<u64>,
+    caller_bytes_max: Option<String>,
     drain_seconds: Option<u64>,
     dump_file: Option<PathBuf>,
     export: Option<Vec<PathBuf>>,
@@ -176,6 +193,8 @@ pub struct Config {
     pub fetchers: usize,
     /// Connections at once.
     pub connections_max: usize,
+    /// What each user may have of the daemon.
+    pub caller: CallerLimits,
     /// Time for calls in progress when stopping.
     pub drain: Duration,
     /// Where SIGUSR1 writes the state; `None`: the log.
@@ -190,6 +209,15 @@ pub struct Config {
     pub ready_fd: Option<i32>,
     /// File to tell readiness to.
     pub ready_file: Option<PathBuf>,
+}
+
+/// Connections where nobody says and there are descriptors enough.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// Descriptors that the daemon can have: it raises its own limit as far as it may.
+fn descriptors_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(1 << 20)
 }
 
 fn refuse(what: impl Into<String>) -> Error {
@@ -220,6 +248,33 @@ impl Config {
             toml::Value::String(text) => text,
             other => other.to_string(),
         }));
+        let connections_max = bounded(
+            "connections_max",
+            args.connections_max.or(file.connections_max),
+            CONNECTIONS_MAX.min((descriptors_max() / 2).max(64)),
+            65_536,
+        )?;
+        let caller = CallerLimits {
+            connections_max: bounded(
+                "caller_connections_max",
+                args.caller_connections_max.or(file.caller_connections_max),
+                connections_max.div_ceil(2),
+                connections_max,
+            )?,
+            calls_max: bounded(
+                "caller_calls_max",
+                args.caller_calls_max.or(file.caller_calls_max),
+                CallerLimits::default().calls_max,
+                65_536,
+            )?,
+            queue_max: args
+                .caller_queue_seconds
+                .or(file.caller_queue_seconds)
+                .map_or(CallerLimits::default().queue_max, Duration::from_secs),
+            bytes_max: size("caller_bytes_max", &args.caller_bytes_max, file.caller_bytes_max)?
+                .unwrap_or(CallerLimits::default().bytes_max),
+            descriptors_max: descriptors_max() / 2,
+        };
         Ok(Config {
             listen: listen.map(|listen| with_port("listen", &listen)).transpose()?,
             socket: match absolute("socket", args.socket.clone().or(file.socket))? {
@@ -239,12 +294,8 @@ impl Config {
             readers: parse_readers(readers.as_deref())?,
             validate: parse_validate(args.validate.clone().or(file.validate).as_deref())?,
             fetchers: bounded("fetchers", args.fetchers.or(file.fetchers), DEFAULT_FETCHERS, 256)?,
-            connections_max: bounded(
-                "connections_max",
-                args.connections_max.or(file.connections_max),
-                1024,
-                65_536,
-            )?,
+            connections_max,
+            caller,
             drain: Duration::from_secs(args.drain_seconds.or(file.drain_seconds).unwrap_or(30)),
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
             exports: exports(args, file.export, &backing)?,

@@ -14,6 +14,7 @@ use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
 use crate::session::Sessions;
+use crate::shares::AllShares;
 use crate::viewer::{Powers, Seen};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -102,6 +103,7 @@ impl Daemon {
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
             sessions: Sessions::default(),
+            shares: AllShares::default(),
             readers,
             cache_root: cache_root.to_string_lossy().into_owned(),
             powers,
@@ -123,6 +125,7 @@ impl Daemon {
         let config = &node.config;
         let limits = ServerLimits {
             connections_max: config.connections_max,
+            caller: config.caller.clone(),
             stall_timeout: STALL_TIMEOUT,
             ..ServerLimits::default()
         };

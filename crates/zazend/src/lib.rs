@@ -27,6 +27,7 @@ pub mod service_control;
 pub mod service_frames;
 pub mod service_plugins;
 pub mod session;
+pub mod shares;
 pub mod signals;
 pub mod status;
 pub mod viewer;

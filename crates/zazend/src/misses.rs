@@ -8,10 +8,12 @@
 use crate::config::Validate;
 use crate::fetcher::{Outcome, read_inline};
 use crate::node::{Node, Opened};
+use crate::shares::Share;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 use zazen_backing::{SourceFile, SourceStat};
+use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source};
 
 /// Frames fetched and not yet taken.
@@ -99,11 +101,16 @@ pub struct Misses {
 struct Shared {
     node: Weak<Node>,
     opened: Arc<Opened>,
+    caller: Caller,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Shared {
+    fn share(&self) -> Option<Share> {
+        self.node.upgrade()?.shares.fetchers.take(&self.caller).ok()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,10 +118,15 @@ impl Shared {
 
 impl Misses {
     /// Begins to bring `todo` with the rights of the user who opened the dataset.
-    pub fn new(node: &Arc<Node>, opened: &Arc<Opened>, todo: RunSet) -> Misses {
+    pub fn new(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, todo: RunSet) -> Misses {
         let state = Mutex::new(State { todo, ..State::default() });
-        let shared =
-            Shared { node: Arc::downgrade(node), opened: opened.clone(), state, changed: Condvar::new() };
+        let shared = Shared {
+            node: Arc::downgrade(node),
+            opened: opened.clone(),
+            caller: caller.clone(),
+            state,
+            changed: Condvar::new(),
+        };
         let misses = Misses { shared: Arc::new(shared) };
         misses.start_workers(node.config.fetchers);
         misses
@@ -167,8 +179,19 @@ impl Misses {
         let mut state = self.shared.state();
         let wanted = (fetchers as u64).min(state.waiting()) as usize;
         while state.workers < wanted {
+            // Each scan has a thread of its own; further ones are its user's to share.
+            let share = match state.workers {
+                0 => None,
+                _ => match self.shared.share() {
+                    Some(share) => Some(share),
+                    None => return,
+                },
+            };
             let shared = self.shared.clone();
-            let spawned = std::thread::Builder::new().name("fetch".into()).spawn(move || work(&shared));
+            let spawned = std::thread::Builder::new().name("fetch".into()).spawn(move || {
+                work(&shared);
+                drop(share);
+            });
             match spawned {
                 Ok(_) => state.workers += 1,
                 Err(error) if state.workers == 0 => {

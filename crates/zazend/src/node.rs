@@ -7,6 +7,7 @@ use crate::fetcher::Fetcher;
 use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::layouts::Layouts;
 use crate::session::Sessions;
+use crate::shares::AllShares;
 use crate::viewer::{Powers, Seen, Viewer};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -42,6 +43,8 @@ pub struct Node {
     pub fetcher: Fetcher,
     /// What each connection holds.
     pub sessions: Sessions,
+    /// What each user may have under way.
+    pub shares: AllShares,
     /// Readers that clients should have in flight.
     pub readers: u16,
     /// The cache root, resolved.
@@ -64,6 +67,11 @@ impl Node {
     /// Connections now.
     pub fn connections(&self) -> usize {
         self.server.get().and_then(Weak::upgrade).map_or(0, |server| server.connections())
+    }
+
+    /// Whether the daemon is stopping.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
     }
 
     /// Refuses new work while draining.

@@ -14,7 +14,7 @@ use crate::misses::{Brought, Misses, Way};
 use crate::node::{LEASE, Node, Opened};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use zazen_call::{Caller, Reply};
+use zazen_call::{Caller, Reply, may_say};
 use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
 use zazen_core::{Credentials, Origin, RelPath, Result, RunSet};
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
@@ -49,7 +49,7 @@ impl Scan {
         let guard = node.store.scan(&series);
         let (native, alien) = node.store.holdings(&series);
         let cached = set.intersection(&native).union(&set.intersection(&alien));
-        let misses = Misses::new(node, opened, set.difference(&cached));
+        let misses = Misses::new(node, opened, caller, set.difference(&cached));
         let count = cached.len();
         let cursor = Cursor { left: cached, pages: EntriesCursor::default(), page: VecDeque::new() };
         let scan = Scan {
@@ -153,7 +153,11 @@ impl Scan {
         match node.store.drop_stale(&self.series, entry) {
             Ok(true) => node.counters.stale_dropped.add(1),
             Ok(false) => {}
-            Err(error) => tracing::warn!("drop the stale copy of frame {number}: {error}"),
+            Err(error) => {
+                if let Some(left_out) = may_say("drop stale", &self.opened.spelled()) {
+                    tracing::warn!("drop the stale copy of frame {number}: {error}{left_out}");
+                }
+            }
         }
         // What was loaded while its source was young is loaded again.
         let young = entry.meta.validator.is_some_and(|validator| validator.unsettled);
@@ -190,14 +194,20 @@ impl Scan {
         match node.store.verify(&self.series, number) {
             Ok(Some(false)) => {
                 node.counters.corrupt_dropped.add(1);
-                tracing::warn!(
-                    "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}",
-                    self.opened.spelled(),
-                    node.cache_root
-                );
+                if let Some(left_out) = may_say("dropped bad", &self.opened.spelled()) {
+                    tracing::warn!(
+                        "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}{left_out}",
+                        self.opened.spelled(),
+                        node.cache_root
+                    );
+                }
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!("look at the copy of frame {number}: {error}"),
+            Err(error) => {
+                if let Some(left_out) = may_say("look at copy", &self.opened.spelled()) {
+                    tracing::warn!("look at the copy of frame {number}: {error}{left_out}");
+                }
+            }
         }
         self.misses.add(node.config.fetchers, number, Origin::Alien);
     }

@@ -2,6 +2,7 @@
 
 use crate::node::Opened;
 use crate::scan::Scan;
+use crate::shares::Share;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zazen_core::{Error, ErrorKind, Result};
@@ -16,13 +17,21 @@ pub const SCANS_MAX: usize = 64;
 pub struct Session {
     opened: HashMap<u32, Arc<Opened>>,
     by_path: HashMap<(String, Option<String>), u32>,
-    scans: HashMap<u32, Arc<Scan>>,
+    scans: HashMap<u32, (Arc<Scan>, Share)>,
+    /// One for each dataset that is open.
+    shares: Vec<Share>,
     next: u32,
 }
 
 impl Session {
     /// Keeps an opened dataset; the same path and pattern again take the same handle.
-    pub fn keep_opened(&mut self, path: &str, opened: Arc<Opened>) -> Result<u32> {
+    /// `share` is asked for where it is a new one.
+    pub fn keep_opened(
+        &mut self,
+        path: &str,
+        opened: Arc<Opened>,
+        share: impl FnOnce() -> Result<Share>,
+    ) -> Result<u32> {
         let key = (path.to_owned(), opened.pattern.clone());
         if let Some(handle) = self.by_path.get(&key).copied() {
             self.opened.insert(handle, opened);
@@ -36,6 +45,7 @@ impl Session {
                 ),
             ));
         }
+        self.shares.push(share()?);
         self.next += 1;
         self.by_path.insert(key, self.next);
         self.opened.insert(self.next, opened);
@@ -53,7 +63,7 @@ impl Session {
     }
 
     /// Keeps a scan.
-    pub fn keep_scan(&mut self, scan: Arc<Scan>) -> Result<u32> {
+    pub fn keep_scan(&mut self, scan: Arc<Scan>, share: Share) -> Result<u32> {
         if self.scans.len() >= SCANS_MAX {
             return Err(Error::new(
                 ErrorKind::Busy,
@@ -61,13 +71,13 @@ impl Session {
             ));
         }
         self.next += 1;
-        self.scans.insert(self.next, scan);
+        self.scans.insert(self.next, (scan, share));
         Ok(self.next)
     }
 
     /// The scan behind `scan`.
     pub fn scan(&self, scan: u32) -> Result<Arc<Scan>> {
-        self.scans.get(&scan).cloned().ok_or_else(|| {
+        self.scans.get(&scan).map(|(scan, _)| scan.clone()).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
                 format!("scan {scan} is not under way on this connection; open a scan first"),

@@ -15,7 +15,7 @@ use crate::shm::core::{Core, NAP};
 use crate::shm::memory::LaneSeat;
 use crate::shm::port::Taken;
 use crate::stream::{Fault, Stream};
-use crate::{Call, Reply};
+use crate::{Call, Line, Reply};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -333,6 +333,7 @@ impl Lane {
             let answer = self.answer_own(&header, payload, group);
             return self.reply(&header, answer).map_err(|failure| failure.end(lies));
         }
+        let line = Line::new(lock(&self.core).stream.socket());
         let call = Call {
             function: header.function,
             payload,
@@ -340,6 +341,7 @@ impl Lane {
             bulk: &mut self.bulk,
             output: &mut self.output,
             fds,
+            line,
         };
         let answer = dispatch(&self.shared, header.service, &group.caller, call);
         if let Some(fault) = self.bulk.fault().or(self.output.fault()) {

@@ -46,6 +46,8 @@ pub const FILL: u16 = 13;
 pub const PIPE: u16 = 14;
 /// Payload: u64 milliseconds; sleeps, then replies with a descriptor.
 pub const NAP: u16 = 15;
+/// Works until its caller is gone.
+pub const UNTIL_CUT: u16 = 17;
 /// Replies the caller's number.
 pub const NUMBER: u16 = 16;
 
@@ -66,6 +68,8 @@ pub struct ProbeState {
     pub waiting: u32,
     pub gate_open: bool,
     pub slurps: Vec<bool>,
+    /// Calls that ended since their callers had gone.
+    pub cut: u32,
 }
 
 impl Probe {
@@ -127,6 +131,14 @@ impl Service for Probe {
                 payload(ten.to_vec())
             }
             PANIC => panic!("a test's panic"),
+            UNTIL_CUT => {
+                self.update(|state| state.waiting += 1);
+                while !call.line.is_cut() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                self.update(|state| state.cut += 1);
+                payload(Vec::new())
+            }
             GATE => {
                 self.update(|state| state.waiting += 1);
                 self.wait("the gate opens", |state| state.gate_open);

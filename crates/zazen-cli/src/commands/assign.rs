@@ -2,10 +2,12 @@
 
 use crate::output::{self, Table};
 use clap::Args;
-use std::io::Read;
+use std::path::Path;
 use zazen_assign::scenario::{Outcome, Scenario, run_scenario};
 use zazen_core::{Error, Result};
 
+/// The longest scenario.
+const SCENARIO_BYTES_MAX: u64 = 64 << 20;
 /// Runs shown of a rank's share before the rest is counted.
 const RUNS_SHOWN: usize = 4;
 
@@ -32,7 +34,8 @@ pub(crate) fn run(arguments: &Assign) -> Result<()> {
         "-" => "scenario on standard input",
         file => file,
     };
-    let text = read(&arguments.scenario).map_err(|error| Error::io(name, error))?;
+    let file = if arguments.scenario == "-" { "/dev/stdin" } else { &arguments.scenario };
+    let text = crate::parse::text_file(Path::new(file), SCENARIO_BYTES_MAX, "scenario")?;
     let scenario = Scenario::from_json(&text).map_err(|error| error.within(name))?;
     let outcome = run_scenario(&scenario).map_err(|error| error.within(name))?;
     if arguments.json {
@@ -44,15 +47,6 @@ pub(crate) fn run(arguments: &Assign) -> Result<()> {
         output::print(&as_table(&scenario, &outcome));
     }
     Ok(())
-}
-
-fn read(file: &str) -> std::io::Result<String> {
-    if file == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text)?;
-        return Ok(text);
-    }
-    std::fs::read_to_string(file)
 }
 
 fn as_table(scenario: &Scenario, outcome: &Outcome) -> String {

@@ -102,8 +102,7 @@ fn write_sdk(folder: &Path) -> Result<()> {
 }
 
 fn generate(header: &Path, out: &Path, json: bool) -> Result<()> {
-    let text = std::fs::read_to_string(header)
-        .map_err(|error| Error::io(format!("header {}", header.display()), error))?;
+    let text = crate::parse::text_file(header, zazen_stubs::HEADER_BYTES_MAX as u64, "header")?;
     let name = header.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
         Error::new(
             ErrorKind::InvalidArgument,

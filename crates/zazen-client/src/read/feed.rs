@@ -68,11 +68,14 @@ fn feed_scan(
             Ok(batch) if batch.entries.is_empty() => break None,
             Ok(batch) => {
                 let count = batch.entries.len();
+                if count > asked {
+                    let why = format!("it answered {count} frames where {asked} were asked for");
+                    break Some(Error::new(ErrorKind::Protocol, why));
+                }
                 let (tasks, stopping) = tasks_of(batch, set, &mut handed_out);
                 // A daemon that repeats itself would never come to an end.
-                if count > asked || (tasks.is_empty() && stopping.is_none()) {
-                    let why =
-                        format!("it answered {count} frames, none of them new, where {asked} were asked for");
+                if tasks.is_empty() && stopping.is_none() {
+                    let why = format!("it answered {count} frames, none of them new");
                     break Some(Error::new(ErrorKind::Protocol, why));
                 }
                 pipeline.feed(tasks);

@@ -6,7 +6,7 @@
 
 use super::Piece;
 use crate::error::{Error, ErrorKind, Result};
-use crate::runset::{Run, RunSet, mesh};
+use crate::runset::{Cluster, Run, RunSet, clusters, mesh};
 use std::collections::{BTreeMap, HashMap};
 
 /// Comparisons of pieces of unlike steps whose spans overlap.
@@ -21,10 +21,7 @@ pub(super) fn validate(pieces: &[Piece]) -> Result<()> {
     let mut runs = pieces.iter().map(|piece| Ok((piece.check()?, piece))).collect::<Result<Vec<_>>>()?;
     runs.sort_by_key(|(run, _)| run.first);
     check_disjoint(&runs)?;
-    let spread = clusters(mesh(runs.iter().map(|(run, _)| *run).collect()))
-        .iter()
-        .filter(|cluster| cluster.runs.len() > 1)
-        .fold(0u64, |sum, cluster| sum.saturating_add(cluster.last - cluster.first + 1));
+    let spread = RunSet::interleaved(&runs.iter().map(|(run, _)| *run).collect::<Vec<_>>());
     if spread > SPREAD_MAX {
         return Err(Error::new(
             ErrorKind::TooLarge,
@@ -44,7 +41,7 @@ pub(super) fn extent(pieces: &[Piece]) -> RunSet {
     for cluster in clusters(mesh(runs)) {
         match cluster.runs[..] {
             [run] => plain.push(run),
-            _ if cluster.last - cluster.first < SPREAD_MAX => sets.push(cluster.numbers()),
+            _ if cluster.last - cluster.first < SPREAD_MAX => sets.push(numbers(&cluster)),
             _ => plain.extend(cluster.runs),
         }
     }
@@ -115,41 +112,17 @@ fn check_disjoint(runs: &[(Run, &Piece)]) -> Result<()> {
     Ok(())
 }
 
-/// Runs whose spans overlap, alone or through others.
-struct Cluster {
-    first: u64,
-    last: u64,
-    runs: Vec<Run>,
-}
-
-fn clusters(mut runs: Vec<Run>) -> Vec<Cluster> {
-    runs.sort_by_key(|run| run.first);
-    let mut clusters: Vec<Cluster> = Vec::new();
-    for run in runs {
-        match clusters.last_mut() {
-            Some(cluster) if run.first <= cluster.last => {
-                cluster.last = cluster.last.max(run.last());
-                cluster.runs.push(run);
-            }
-            _ => clusters.push(Cluster { first: run.first, last: run.last(), runs: vec![run] }),
+/// The numbers of a cluster, by a bit for each in its span.
+fn numbers(cluster: &Cluster) -> RunSet {
+    let base = cluster.first / WINDOW * WINDOW;
+    let mut words = vec![0u64; ((cluster.last - base) / 64 + 1) as usize];
+    for run in &cluster.runs {
+        for index in 0..run.count {
+            let bit = run.first + index * run.step - base;
+            words[(bit / 64) as usize] |= 1 << (bit % 64);
         }
     }
-    clusters
-}
-
-impl Cluster {
-    /// The numbers, by a bit for each in the span.
-    fn numbers(&self) -> RunSet {
-        let base = self.first / WINDOW * WINDOW;
-        let mut words = vec![0u64; ((self.last - base) / 64 + 1) as usize];
-        for run in &self.runs {
-            for index in 0..run.count {
-                let bit = run.first + index * run.step - base;
-                words[(bit / 64) as usize] |= 1 << (bit % 64);
-            }
-        }
-        RunSet::from_words(base, &words)
-    }
+    RunSet::from_words(base, &words)
 }
 
 #[cfg(test)]

@@ -170,6 +170,29 @@ pub(crate) fn mesh(mut runs: Vec<Run>) -> Vec<Run> {
     out
 }
 
+/// Runs whose spans overlap, alone or through others.
+pub(crate) struct Cluster {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// `runs` in the clusters that they make, ascending.
+pub(crate) fn clusters(mut runs: Vec<Run>) -> Vec<Cluster> {
+    runs.sort_by_key(|run| run.first);
+    let mut clusters: Vec<Cluster> = Vec::new();
+    for run in runs {
+        match clusters.last_mut() {
+            Some(cluster) if run.first <= cluster.last => {
+                cluster.last = cluster.last.max(run.last());
+                cluster.runs.push(run);
+            }
+            _ => clusters.push(Cluster { first: run.first, last: run.last(), runs: vec![run] }),
+        }
+    }
+    clusters
+}
+
 fn gcd(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);

@@ -2,7 +2,7 @@
 
 use crate::node::{Node, Opened};
 use std::sync::Arc;
-use zazen_call::{Caller, Reply};
+use zazen_call::{Caller, Line, Reply, may_say};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::frames::{Evict, Evicted, Pin, ReportBad, Verified, Verify};
@@ -48,7 +48,7 @@ pub(super) fn pin(node: &Node, caller: &Caller, ask: Pin) -> Result<Reply> {
     Ok(Reply::default())
 }
 
-pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify) -> Result<Verified> {
+pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify, line: &Line) -> Result<Verified> {
     let opened = opened(node, caller, ask.handle)?;
     may_administer(node, caller, &opened)?;
     let dataset = &opened.series();
@@ -57,7 +57,11 @@ pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify) -> Result<Verifi
     let block = held.block(0, u64::from(ask.frames_max).clamp(1, VERIFY_MAX));
     let mut found = Verified { checked: 0, bytes: 0, bad: Vec::new(), next: held.select(block.len()) };
     for number in block.iter() {
-        if node.admit().is_err() {
+        if node.is_draining() || line.is_cut() {
+            // Nothing done is no answer: it would be asked for again and again.
+            if found.checked == 0 {
+                node.admit()?;
+            }
             found.next = Some(number);
             break;
         }
@@ -90,10 +94,12 @@ pub(super) fn report_bad(node: &Node, caller: &Caller, ask: ReportBad) -> Result
 
 fn dropped_bad(node: &Node, opened: &Opened, number: u64, bad: &mut Vec<u64>) {
     node.counters.corrupt_dropped.add(1);
-    tracing::warn!(
-        "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}",
-        opened.spelled(),
-        node.cache_root
-    );
+    if let Some(left_out) = may_say("dropped bad", &opened.spelled()) {
+        tracing::warn!(
+            "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}{left_out}",
+            opened.spelled(),
+            node.cache_root
+        );
+    }
     bad.push(number);
 }

@@ -1,4 +1,6 @@
 //! FETCH: fills the cache from the backing store (`zazen load`).
+//!
+//! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or the daemon stops.
 
 use crate::config::Validate;
 use crate::fetcher::Outcome;
@@ -7,23 +9,35 @@ use crate::node::{Node, Opened};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use zazen_call::Caller;
+use zazen_call::{Caller, Line, may_say};
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
 use zazen_store::Entry;
 use zazen_wire::frames::{Fetch, Fetched};
 
 /// Bytes copied at a time.
 const COPY_BYTES: u64 = 1 << 20;
+/// Frames of one call: its caller may look at what came of them before it asks for more.
+const FRAMES_MAX: u64 = 1 << 20;
 /// Failed frames that an answer names.
 const NAMED_MAX: usize = 100;
 
-pub(super) fn fetch(node: &Arc<Node>, caller: &Caller, ask: Fetch) -> Result<Fetched> {
+pub(super) fn fetch(node: &Arc<Node>, caller: &Caller, ask: Fetch, line: &Line) -> Result<Fetched> {
     node.admit()?;
+    if ask.set.len() > FRAMES_MAX {
+        return Err(Error::new(
+            ErrorKind::TooLarge,
+            format!(
+                "{} frames in one FETCH, the limit is {FRAMES_MAX}; ask for fewer at a time",
+                ask.set.len()
+            ),
+        ));
+    }
     let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
     opened.check(node)?;
     let work = Work {
         node,
         opened: &opened,
+        line,
         set: &ask.set,
         origin: ask.origin,
         next: AtomicU64::new(0),
@@ -42,6 +56,7 @@ pub(super) fn fetch(node: &Arc<Node>, caller: &Caller, ask: Fetch) -> Result<Fet
 struct Work<'a> {
     node: &'a Arc<Node>,
     opened: &'a Opened,
+    line: &'a Line,
     set: &'a RunSet,
     origin: Origin,
     next: AtomicU64,
@@ -51,6 +66,9 @@ struct Work<'a> {
 impl Work<'_> {
     fn run(&self) {
         while let Some(number) = self.set.select(self.next.fetch_add(1, Ordering::Relaxed)) {
+            if self.line.is_cut() || self.node.is_draining() {
+                return;
+            }
             let result = self.node.admit().and_then(|()| self.bring(number));
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
@@ -106,7 +124,9 @@ impl Work<'_> {
         match put.commit() {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                tracing::warn!("{error}; its copy is dropped and fetched anew");
+                if let Some(left_out) = may_say("promote", &self.opened.spelled()) {
+                    tracing::warn!("{error}; its copy is dropped and fetched anew{left_out}");
+                }
                 self.node.counters.corrupt_dropped.add(1);
                 store.drop_frame(dataset, number)?;
                 Ok(false)

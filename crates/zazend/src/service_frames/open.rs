@@ -28,8 +28,9 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
     }
     info.layout = opened.known_layout();
     info.dataset = opened.series();
-    info.handle =
-        node.sessions.with(caller.connection, |session| session.keep_opened(&ask.path, Arc::new(opened)))?;
+    info.handle = node.sessions.with(caller.connection, |session| {
+        session.keep_opened(&ask.path, Arc::new(opened), || node.shares.opened.take(caller))
+    })?;
     node.counters.opens.add(1);
     Ok(info)
 }
@@ -160,7 +161,9 @@ fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<O
 /// Keeps the layout with the cached frames, for when the backing store does not answer.
 fn remember(node: &Node, series: &RelPath, layout: &Layout) {
     if let Err(error) = node.store.set_layout(series, layout) {
-        tracing::warn!("the layout of {series} is not remembered: {error}");
+        if let Some(left_out) = zazen_call::may_say("layout", "") {
+            tracing::warn!("the layout of {series} is not remembered: {error}{left_out}");
+        }
     }
 }
 

@@ -22,8 +22,9 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: ScanOpen) -> Result<S
     node.admit()?;
     let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
     opened.check(node)?;
+    let share = node.shares.scans.take(caller)?;
     let (scan, cached) = Scan::begin(node, &opened, caller, &ask.set);
-    let scan = node.sessions.with(caller.connection, |session| session.keep_scan(Arc::new(scan)))?;
+    let scan = node.sessions.with(caller.connection, |session| session.keep_scan(Arc::new(scan), share))?;
     node.counters.scans.add(1);
     Ok(ScanOpened { scan, cached })
 }

@@ -1,0 +1,157 @@
+//! What of the daemon's work each user may have under way at a time, so that one's demands cost nobody else.
+//!
+//! Invariants: root and the daemon's own user have no bounds here; a share is given back when it is dropped; who waits
+//! for one waits on its own call's thread, for its user's other calls only.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_call::Caller;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// How often who waits looks whether there is a reason to.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A user, of this machine or of another.
+type Who = (Option<String>, u32);
+
+/// Shares of one kind.
+pub struct Shares {
+    /// "scans".
+    what: &'static str,
+    max: usize,
+    held: Mutex<HashMap<Who, usize>>,
+    freed: Condvar,
+}
+
+/// One share, until dropped.
+pub struct Share {
+    shares: Arc<Shares>,
+    who: Option<Who>,
+}
+
+impl Shares {
+    /// At most `max` of `what` for each user.
+    pub fn new(what: &'static str, max: usize) -> Arc<Shares> {
+        Arc::new(Shares { what, max, held: Mutex::default(), freed: Condvar::new() })
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<Who, usize>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_take(self: &Arc<Shares>, held: &mut HashMap<Who, usize>, who: &Who) -> Option<Share> {
+        let count = held.entry(who.clone()).or_default();
+        if *count >= self.max {
+            return None;
+        }
+        *count += 1;
+        Some(Share { shares: self.clone(), who: Some(who.clone()) })
+    }
+
+    /// A share for `caller`, if there is one now; `Busy` if not.
+    pub fn take(self: &Arc<Shares>, caller: &Caller) -> Result<Share> {
+        self.wait(caller, Duration::ZERO, || false)
+    }
+
+    /// As [`Shares::take`]; waits for one at most for `patience`, and not once `stops` says so.
+    pub fn wait(
+        self: &Arc<Shares>,
+        caller: &Caller,
+        patience: Duration,
+        stops: impl Fn() -> bool,
+    ) -> Result<Share> {
+        let own = rustix::process::geteuid().as_raw();
+        let uid = caller.credentials.uid;
+        if caller.is_local() && (uid == 0 || uid == own) {
+            return Ok(Share { shares: self.clone(), who: None });
+        }
+        let who = (caller.host.clone(), uid);
+        let start = Instant::now();
+        let mut held = self.held();
+        loop {
+            if let Some(share) = self.try_take(&mut held, &who) {
+                return Ok(share);
+            }
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() || stops() {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "user {uid} is at its limit of {} {} under way with this daemon; let some end first",
+                        self.max, self.what
+                    ),
+                ));
+            }
+            held = self.freed.wait_timeout(held, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let Some(who) = self.who.take() else { return };
+        let mut held = self.shares.held();
+        if let Some(count) = held.get_mut(&who) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&who);
+            }
+        }
+        drop(held);
+        self.shares.freed.notify_all();
+    }
+}
+
+/// All kinds.
+pub struct AllShares {
+    /// Calls that list directories, read manifests or go through many frames.
+    pub heavy: Arc<Shares>,
+    /// Scans under way.
+    pub scans: Arc<Shares>,
+    /// Datasets open, over all connections.
+    pub opened: Arc<Shares>,
+    /// Threads that fetch for scans, beyond each scan's first.
+    pub fetchers: Arc<Shares>,
+}
+
+impl Default for AllShares {
+    fn default() -> AllShares {
+        AllShares {
+            heavy: Shares::new("calls that go through many frames", 16),
+            scans: Shares::new("scans", 512),
+            opened: Shares::new("open datasets", 16_384),
+            fetchers: Shares::new("fetching threads", 64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zazen_core::Credentials;
+
+    fn caller(uid: u32, host: Option<&str>) -> Caller {
+        let credentials = Credentials { uid, gid: 1, groups: vec![] };
+        Caller { credentials, pid: 1, host: host.map(str::to_owned), connection: 1 }
+    }
+
+    #[test]
+    fn each_user_has_its_own_and_gets_them_back() {
+        let shares = Shares::new("scans", 2);
+        let (b, a) = (caller(4_000_000_007, None), caller(4_000_000_008, None));
+        let held = [shares.take(&b).unwrap(), shares.take(&b).unwrap()];
+        let error = shares.take(&b).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("limit of 2 scans"), "{error}");
+        assert!(shares.wait(&b, Duration::from_secs(60), || true).is_err());
+        let _others = [shares.take(&a).unwrap(), shares.take(&caller(4_000_000_007, Some("n2"))).unwrap()];
+        let _root = (0..10).map(|_| shares.take(&caller(0, None)).unwrap()).collect::<Vec<_>>();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| shares.wait(&b, Duration::from_secs(60), || false).map(drop));
+            drop(held);
+            waits.join().unwrap().unwrap();
+        });
+        assert_eq!(shares.held().len(), 2);
+    }
+}
