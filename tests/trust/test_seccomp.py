@@ -239,7 +239,7 @@ for number in range(12):
     child = os.fork()
     if child == 0:
         os.setgroups([]); os.setresgid(*3 * [int(sys.argv[3])]); os.setresuid(*3 * [int(sys.argv[3]) + number % 3])
-        try: os.open(far + "/leased", os.O_WRONLY)
+        try: os.open(far + "/leased", os.O_WRONLY | os.O_TRUNC)
         except OSError: pass
         os._exit(0)
     waiting.append(child)
@@ -266,3 +266,4 @@ tell(after=read(far + "/a"))
         signal.signal(signal.SIGIO, old)
     out, err = program.communicate(timeout=100)
     assert json.loads(out) == {"after": "far away"} and program.returncode == 0, err
+    assert leased.read_text() == "", "those that waited have opened it, and as they asked to"

@@ -99,7 +99,7 @@ pub(crate) unsafe fn optional_text<'a>(text: *const c_char, name: &str) -> Resul
 /// As for [`optional_text`].
 pub(crate) unsafe fn needed_text<'a>(text: *const c_char, name: &str) -> Result<&'a str> {
     // SAFETY: by the caller's word.
-    unsafe { optional_text(text, name) }?.ok_or_else(|| invalid(format!("{name} is NULL")))
+    unsafe { optional_text(text, name) }?.ok_or_else(|| invalid(format!("{name} is NULL; give a string")))
 }
 
 /// Says in a few words what `status` means. The string is static.

@@ -131,13 +131,13 @@ impl PyWriter {
                 return Err(raise_kind(py, ErrorKind::InvalidArgument, &text));
             }
         };
-        let timeout = Duration::try_from_secs_f64(timeout).ok().filter(|timeout| !timeout.is_zero());
+        let seconds = timeout;
+        let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
         let Some(timeout) = timeout else {
-            return Err(raise_kind(
-                py,
-                ErrorKind::InvalidArgument,
-                "timeout must be a positive number of seconds",
-            ));
+            let text = format!(
+                "timeout is {seconds}; give the seconds that a node may take for a frame, more than 0"
+            );
+            return Err(raise_kind(py, ErrorKind::InvalidArgument, &text));
         };
         let key = key.or_else(|| std::env::var_os("ZAZEN_KEY").map(PathBuf::from));
         let Some(key) = key else {

@@ -158,7 +158,12 @@ fn muster(
                 (target.clone(), scope.spawn(move || join(target, dataset, pattern, key)))
             })
             .collect();
-        let lost = || Err(Error::new(ErrorKind::Unavailable, "the thread that asked it is gone"));
+        let lost = || {
+            Err(Error::new(
+                ErrorKind::Unavailable,
+                "the thread that asked it ended early, a bug; please report it",
+            ))
+        };
         asked.into_iter().map(|(target, handle)| (target, handle.join().unwrap_or_else(|_| lost()))).collect()
     });
     let mut members = Vec::new();
@@ -181,12 +186,15 @@ fn muster(
         ));
     }
     // Any node can list the backing store; one is enough, and the next is asked where it does not answer.
-    let mut extent = None;
+    let (mut extent, mut why) = (None, String::new());
     for member in &mut members {
-        let info = member.remote.open(dataset, options.pattern.as_deref(), true);
-        if let Ok(Some(found)) = info.map(|info| info.extent) {
-            extent = Some(found);
-            break;
+        match member.remote.open(dataset, options.pattern.as_deref(), true).map(|info| info.extent) {
+            Ok(Some(found)) => {
+                extent = Some(found);
+                break;
+            }
+            Ok(None) => why = format!("{}: its backing store does not answer", member.target),
+            Err(error) => why = format!("{}: {error}", member.target),
         }
     }
     members.retain(|member| member.remote.is_alive());
@@ -194,7 +202,10 @@ fn muster(
         Some(extent) => Ok((members, held, extent)),
         None => Err(Error::new(
             ErrorKind::Unavailable,
-            format!("load {}: no node can list it; is the backing store there?", dataset.display()),
+            format!(
+                "load {}: no node can list it on the backing store ({why}); look there, then load again",
+                dataset.display()
+            ),
         )),
     }
 }

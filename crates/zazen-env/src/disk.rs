@@ -80,11 +80,10 @@ pub trait DiskFile: Send + Sync + 'static {
     fn truncate(&self, bytes: u64) -> Result<()>;
     /// Data and length reach the disk before it returns.
     fn sync(&self) -> Result<()>;
-    /// Marks the file as Zazen's ([`MARK_BIT`]) and lets group and others read it where `mode` (permission bits of
-    /// the source) lets them. The file keeps its owner, the daemon's user: an owner could rewrite it behind the
-    /// cache's back. Where this process may not set the group, the group bits are dropped rather than granted
-    /// to another group.
-    fn set_access(&self, gid: u32, mode: u32) -> Result<()>;
+    /// Marks the file as Zazen's ([`MARK_BIT`]). `handed_out`: processes of other users may be given its descriptor, and
+    /// may open it again through that, for reading; nobody reaches it by its path, since the root is closed. The file
+    /// keeps its owner, the daemon's user: an owner could rewrite it behind the cache's back.
+    fn mark(&self, handed_out: bool) -> Result<()>;
     /// A handle that can be passed to another process. The simulated disk makes a temporary copy.
     fn to_std(&self) -> Result<std::fs::File>;
     /// The same for a file that is not needed here any more.

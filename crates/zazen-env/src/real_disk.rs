@@ -9,7 +9,7 @@
 
 use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
 use crate::ownership::{self, Trust};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,6 +56,7 @@ impl RealDisk {
         let disk =
             RealDisk { root, root_fd, trust, lock: Mutex::new(None), no_openat2: AtomicBool::new(false) };
         disk.check_folders(&DiskPath::own_dir(&RelPath::default()))?;
+        close_root(&disk.root)?;
         Ok(disk)
     }
 
@@ -67,6 +68,8 @@ impl RealDisk {
             Err(_) => Ok(()),
         };
         let checked = ownership::check(root, trust).and(checked);
+        let checked =
+            checked.and_then(|()| if root.is_dir() { open_root_to_close(root).map(drop) } else { Ok(()) });
         checked.map_err(|error| error.within(format!("cache root {}", root.display())))
     }
 
@@ -125,9 +128,7 @@ impl RealDisk {
         }
         let (above, name) = folder.rsplit_once('/').unwrap_or(("", folder));
         let above = self.make_folder(above)?;
-        // Zazen's own files hold the names and sizes of everybody's frames.
-        let mode = if name == OWN_DIR { 0o700 } else { 0o755 };
-        match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(mode)) {
+        match rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => self.folder(folder),
             Err(errno) => Err(errno),
         }
@@ -202,6 +203,42 @@ fn failed(errno: Errno, what: &str, path: impl std::fmt::Display) -> Error {
         }
         _ => Error::io(format!("{what} {path}"), cause),
     }
+}
+
+/// Closes the root to all but its owner: frames lie beneath it that others must not read by their paths.
+fn close_root(root: &Path) -> Result<()> {
+    match open_root_to_close(root)? {
+        Some(open) => rustix::fs::fchmod(&open, Mode::from_raw_mode(0o700))
+            .map_err(|errno| failed(errno, "close to other users", root.display())),
+        None => Ok(()),
+    }
+}
+
+/// The root, if it is ours and open to others. A folder that holds other things than a cache is refused: closing it
+/// would take those from whoever uses them.
+fn open_root_to_close(root: &Path) -> Result<Option<OwnedFd>> {
+    let fail = |errno: Errno| failed(errno, "open", root.display());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = rustix::fs::open(root, flags, Mode::empty()).map_err(fail)?;
+    let stat = rustix::fs::fstat(&open).map_err(fail)?;
+    if stat.st_mode & 0o077 == 0 || stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Ok(None);
+    }
+    let entries = Dir::read_from(&open).map_err(fail)?;
+    let names = entries.map(|entry| Ok(entry.map_err(fail)?.file_name().to_bytes().to_vec()));
+    let names: Vec<Vec<u8>> = names.collect::<Result<_>>()?;
+    let is_empty = names.iter().all(|name| matches!(&name[..], b"." | b".." | b"lost+found"));
+    if is_empty || names.iter().any(|name| name == OWN_DIR.as_bytes()) {
+        return Ok(Some(open));
+    }
+    let root = root.display();
+    Err(Error::new(
+        ErrorKind::Config,
+        format!(
+            "{root} holds other files and is open to other users, whom a cache is closed to; give it a folder of its \
+             own, such as {root}/zazen"
+        ),
+    ))
 }
 
 impl Disk for RealDisk {
@@ -416,14 +453,10 @@ impl DiskFile for RealFile {
         self.file.sync_all().map_err(|cause| self.fail("sync", cause))
     }
 
-    fn set_access(&self, gid: u32, mode: u32) -> Result<()> {
-        let fail = |errno: Errno| self.fail("set the access of", errno.into());
-        let mut granted = MARK_BIT | 0o600 | mode & 0o044;
-        let now = rustix::fs::fstat(&self.file).map_err(fail)?;
-        if now.st_gid != gid && rustix::fs::fchown(&self.file, None, Some(Gid::from_raw(gid))).is_err() {
-            granted &= !0o040;
-        }
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(granted)).map_err(fail)
+    fn mark(&self, handed_out: bool) -> Result<()> {
+        let mode = MARK_BIT | if handed_out { 0o644 } else { 0o600 };
+        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
+            .map_err(|errno| self.fail("mark", errno.into()))
     }
 
     fn to_std(&self) -> Result<File> {

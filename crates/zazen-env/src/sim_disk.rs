@@ -465,12 +465,12 @@ impl DiskFile for SimFile {
         sim.finish("sync", &self.path)
     }
 
-    fn set_access(&self, _gid: u32, _mode: u32) -> Result<()> {
+    fn mark(&self, _handed_out: bool) -> Result<()> {
         let mut sim = guard(&self.sim);
-        if sim.step("set the access", &self.path)? {
+        if sim.step("mark", &self.path)? {
             sim.tree.mark(self.inode);
         }
-        sim.finish("set the access", &self.path)
+        sim.finish("mark", &self.path)
     }
 
     fn to_std(&self) -> Result<File> {

@@ -34,7 +34,7 @@ fn contract(disk: &impl Disk) {
     let stat = disk.stat(&at("a/b")).unwrap().unwrap();
     assert!(stat.is_file && !stat.is_dir && !stat.marked && stat.len == 11);
     let file = disk.open_append(&at("a/b")).unwrap();
-    file.set_access(0, 0o644).unwrap();
+    file.mark(true).unwrap();
     file.truncate(5).unwrap();
     file.sync().unwrap();
     assert!(disk.stat(&at("a/b")).unwrap().unwrap().marked);
@@ -143,26 +143,34 @@ fn what_is_no_file_is_not_opened() {
 }
 
 #[test]
-fn access_is_no_wider_than_the_sources() {
+fn nobody_else_reaches_the_cache_by_a_path() {
     let folder = tempfile::tempdir().unwrap();
+    let mode = |path: &str| folder.path().join(path).metadata().unwrap().permissions().mode() & 0o7777;
+    let set = |mode| std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+    set(0o755);
     let disk = RealDisk::new(folder.path()).unwrap();
-    let mode = |mode, gid| {
-        let file = disk.open_append(&at("f")).unwrap();
-        file.set_access(gid, mode).unwrap();
-        std::fs::metadata(folder.path().join("f")).unwrap().permissions().mode() & 0o7777
-    };
-    let own = rustix::process::getgid().as_raw();
-    assert_eq!(mode(0o644, own), 0o1644);
-    assert_eq!(mode(0o777, own), 0o1644);
-    assert_eq!(mode(0o640, own), 0o1640);
-    assert_eq!(mode(0o400, own), 0o1600);
-    if !rustix::process::geteuid().is_root() {
-        assert_eq!(mode(0o644, 0), 0o1604, "not given to a group that we may not set");
-    }
-    let hidden = disk.create(&DiskPath::own(&RelPath::default(), "x"));
-    drop(hidden);
-    let own_dir = std::fs::metadata(folder.path().join(".zazen")).unwrap();
-    assert_eq!(own_dir.permissions().mode() & 0o777, 0o700);
+    assert_eq!(mode(""), 0o700, "an empty folder is taken and closed");
+    let mark = |handed_out| disk.open_append(&at("a/f")).unwrap().mark(handed_out).unwrap();
+    mark(true);
+    assert_eq!(
+        (mode("a"), mode("a/f")),
+        (0o700, 0o1644),
+        "its descriptor can be opened again by its receiver"
+    );
+    mark(false);
+    assert_eq!(mode("a/f"), 0o1600);
+    disk.create(&DiskPath::own(&RelPath::default(), "x")).unwrap();
+    assert_eq!(mode(".zazen"), 0o700);
+    set(0o755);
+    RealDisk::new(folder.path()).unwrap();
+    assert_eq!(mode(""), 0o700, "a cache of before is closed");
+    let shared = folder.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::write(shared.join("theirs"), "").unwrap();
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(kind(RealDisk::check_root(&shared)), Some(ErrorKind::Config));
+    assert_eq!(kind(RealDisk::new(&shared)), Some(ErrorKind::Config));
+    assert_eq!(mode("shared"), 0o755, "others' folder is left as it is");
 }
 
 #[test]

@@ -169,7 +169,7 @@ impl<D: Disk> Put<D> {
         let store = self.store.clone();
         let _changing = store.changing()?;
         if let Target::File { file, .. } = &self.target {
-            file.set_access(self.meta.gid, self.meta.mode)?;
+            file.mark(true)?;
         }
         let dataset = store.dataset_or_new(&self.dataset)?;
         let mut writer = dataset.lock_writer();

@@ -88,7 +88,7 @@ impl<F: DiskFile> SegmentWriter<F> {
             if self.open.len() >= OPEN_MAX {
                 self.open.clear();
             }
-            let segment = self.begin(disk, dataset, meta)?;
+            let segment = self.begin(disk, dataset)?;
             self.open.insert(class, segment);
         }
         let Some(segment) = self.open.get_mut(&class) else {
@@ -101,12 +101,7 @@ impl<F: DiskFile> SegmentWriter<F> {
         Ok((address, end))
     }
 
-    fn begin<D: Disk<File = F>>(
-        &mut self,
-        disk: &D,
-        dataset: &RelPath,
-        meta: &FrameMeta,
-    ) -> Result<OpenSegment<F>> {
+    fn begin<D: Disk<File = F>>(&mut self, disk: &D, dataset: &RelPath) -> Result<OpenSegment<F>> {
         let number = self.next;
         if number >= NUMBER_MAX {
             let text = format!("dataset {dataset} has used up its {NUMBER_MAX} segments; evict it once");
@@ -115,7 +110,7 @@ impl<F: DiskFile> SegmentWriter<F> {
         self.next += 1;
         let path = path(dataset, number);
         let file = disk.create(&path)?;
-        file.set_access(meta.gid, meta.mode)?;
+        file.mark(false)?;
         Ok(OpenSegment { number, file: self.files.keep(path, None, file), len: 0 })
     }
 

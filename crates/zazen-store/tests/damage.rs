@@ -214,7 +214,7 @@ fn datasets_of_an_earlier_release_are_dropped() {
             zazen_env::Disk::open_append(&disk, &DiskPath::of(&RelPath::default()).child(name)).unwrap();
         zazen_env::DiskFile::write_all_at(&file, b"x", 0).unwrap();
         if name.contains("frame-") || name.contains("segments") {
-            zazen_env::DiskFile::set_access(&file, 1000, 0o644).unwrap();
+            zazen_env::DiskFile::mark(&file, true).unwrap();
         }
     }
     let crc = |text: &str| format!("{text}crc {:08x}\n", zazen_wire::checksum::crc32c(text.as_bytes()));
@@ -283,6 +283,10 @@ impl Real {
         self.folder.path().join("cache")
     }
     fn open(&self) -> (Arc<Store<RealDisk>>, RecoveryReport) {
+        use std::os::unix::fs::PermissionsExt;
+        // Closed to others: one that is not and holds other files is refused.
+        std::fs::create_dir_all(self.root()).unwrap();
+        std::fs::set_permissions(self.root(), std::fs::Permissions::from_mode(0o700)).unwrap();
         Store::open(RealDisk::new(&self.root()).unwrap(), CONFIG).unwrap()
     }
 }

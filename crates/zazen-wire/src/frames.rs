@@ -180,15 +180,18 @@ pub struct BatchEntry {
     pub number: u64,
     /// How it came.
     pub delivery: Delivery,
-    /// Index into the message's descriptors, where there is one; packed frames share it.
+    /// Index into the message's descriptors, where there is one; packed frames share it. Unless the delivery is
+    /// `Failed`, the bytes of a frame without one follow in the reply's bulk part, in the order of the entries:
+    /// packed frames come so to other users than root and the daemon's.
     pub fd: Option<u16>,
-    /// Where the frame begins in the descriptor's file, in bytes.
+    /// Where the frame begins in the descriptor's file, or in the bulk part, in bytes.
     pub offset: u64,
     /// Its length in bytes.
     pub length: u64,
     /// CRC-64/NVME of its bytes, where known (always for cached frames).
     pub checksum: Option<u64>,
-    /// Absolute path by which the bytes can be opened: in the cache if cached, else on the backing store.
+    /// Absolute path by which the bytes can be opened: in the cache if cached (empty for other users than root and the
+    /// daemon's: the cache is closed to them), else on the backing store.
     /// For a piece of a larger file on the backing store it is that file.
     pub path: String,
     /// For [`Delivery::Failed`]: (kind code, message).
@@ -337,7 +340,8 @@ pub struct ListRow {
     pub origin: Origin,
     /// Its source beneath the dataset.
     pub source: zazen_core::Source,
-    /// Absolute path of the bytes in the cache (a segment file for packed frames).
+    /// Absolute path of the bytes in the cache (a segment file for packed frames); empty for other users than root and
+    /// the daemon's.
     pub path: String,
 }
 

@@ -96,7 +96,10 @@ fn check_cache(config: &Config) -> Result<String> {
     check_placement(config)?;
     let place = nearest(cache);
     if !place.is_dir() {
-        return Err(Error::new(ErrorKind::Config, format!("{} is not a directory", place.display())));
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("{} is not a directory; choose another --cache", place.display()),
+        ));
     }
     let probe = place.join(format!(".zazend-check-{}", std::process::id()));
     let written = std::fs::write(&probe, b"zazend --check");

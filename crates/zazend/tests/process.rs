@@ -384,7 +384,7 @@ fn check_names_what_is_wrong() {
     let (good, said) = check(&site, &[&base[..], &["--key", &key, "--listen", "127.0.0.1:0"]].concat());
     assert!(!good && said.contains("error: key: key file DIR/key: everybody can read or write it"), "{said}");
     std::fs::write(&site.cache, "a file").unwrap();
-    wrong(&base, "error: cache: DIR/cache is not a directory");
+    wrong(&base, "error: cache: DIR/cache is not a directory; choose another --cache");
     assert!(std::fs::read_dir(site.dir.path()).unwrap().count() == 4, "a check leaves nothing behind");
 }
 

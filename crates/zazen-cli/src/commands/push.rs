@@ -97,18 +97,21 @@ pub(crate) fn run(arguments: &Push) -> Result<()> {
     let counters = pusher.finish()?;
     arguments.tell(&dataset, &counters, &problems);
     outcome?;
-    judge(&counters).map_err(|error| error.within(dataset.display()))
+    judge(&counters, arguments.nodes.as_deref().unwrap_or_default())
+        .map_err(|error| error.within(dataset.display()))
 }
 
 /// Whether the push as a whole counts as done: single frames may be skipped, the backing store has them.
-fn judge(counters: &Counters) -> Result<()> {
+fn judge(counters: &Counters, nodes: &str) -> Result<()> {
     if counters.refused > 0 {
         let what = format!("{} frames were refused; the lines above say why", counters.refused);
         return Err(Error::new(ErrorKind::Conflict, what));
     }
     if counters.submitted > 0 && counters.pushed + counters.already_there == 0 {
-        let what =
-            format!("none of {} frames reached a node; see `zazen status --nodes …`", counters.submitted);
+        let what = format!(
+            "none of {} frames reached a node; see `zazen status --nodes {nodes}`",
+            counters.submitted
+        );
         return Err(Error::new(ErrorKind::Unavailable, what));
     }
     Ok(())
@@ -291,7 +294,7 @@ mod tests {
     #[test]
     fn a_push_fails_if_frames_are_refused_or_none_arrives() {
         let check = |counters: Counters, good| {
-            assert_eq!(judge(&counters).is_ok(), good, "{counters:?}");
+            assert_eq!(judge(&counters, "n1").is_ok(), good, "{counters:?}");
             assert_eq!(unsettled(&counters), 0, "{counters:?}");
         };
         check(Counters::default(), true);

@@ -45,7 +45,12 @@ pub(crate) fn run(arguments: &Status) -> Result<Done> {
     let answers: Vec<Answer> = std::thread::scope(|scope| {
         let asked: Vec<_> =
             nodes.into_iter().map(|node| (node.clone(), scope.spawn(move || look(&node)))).collect();
-        let gone = || Error::new(ErrorKind::Unavailable, "the thread that asked it ended");
+        let gone = || {
+            Error::new(
+                ErrorKind::Unavailable,
+                "the thread that asked it ended early, a bug; please report it",
+            )
+        };
         let end = |(node, thread): (Node, ScopedJoinHandle<'_, _>)| {
             let status = thread.join().unwrap_or_else(|_| Err(Missed::new(&node, gone())));
             Answer { node, status }

@@ -56,7 +56,9 @@ pub(crate) fn run(arguments: &Verify) -> Result<Done> {
             .into_iter()
             .map(|node| (node.node.clone(), scope.spawn(|| verify_node(node, &bar))))
             .collect();
-        let gone = || Err(Error::new(ErrorKind::Unavailable, "verify: a thread ended early"));
+        let gone = || {
+            Err(Error::new(ErrorKind::Unavailable, "verify: a thread ended early, a bug; please report it"))
+        };
         let end = |(node, thread): (Node, ScopedJoinHandle<'_, _>)| {
             let (found, outcome) = thread.join().unwrap_or_else(|_| (Found::default(), gone()));
             (found, outcome, node)

@@ -104,8 +104,13 @@ impl Service for Passing {
             call.payload.to_vec()
         };
         let room = usize::try_from(call.output.room().unwrap_or(0));
-        let mut output =
-            vec![0; room.map_err(|_| Error::new(ErrorKind::TooLarge, "no room for the answer"))?];
+        let mut output = vec![
+            0;
+            room.map_err(|_| Error::new(
+                ErrorKind::TooLarge,
+                "the far side's answer finds no room in memory; read less at once"
+            ))?
+        ];
         let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = connection.exchange(
             service::PLUGINS,

@@ -1,7 +1,8 @@
-//! Opening a FIFO waits for its other end: on a thread of its own, until a signal comes for who waits.
+//! Opening a FIFO waits for its other end, opening what another has a lease on for the lease's end: on a thread of its own,
+//! until a signal comes for who waits.
 //!
-//! Invariant: it is opened with the rights of who waits, and only if it is a FIFO: what the path led to when rights were
-//! looked at may have been another file.
+//! Invariant: it is opened with the rights of who waits: what the path led to when rights were looked at may have been
+//! another file.
 
 use super::calls::{Outcome, Supervisor};
 use super::far::Identity;
@@ -37,10 +38,6 @@ pub(super) fn open_later(
     flags: i32,
     identity: Identity,
 ) -> Outcome {
-    let stat = rustix::fs::fstat(&fifo).map_err(rustix::io::Errno::raw_os_error)?;
-    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::Fifo {
-        return Err(libc::EAGAIN);
-    }
     let begun = std::thread::Builder::new()
         .name("fifo".to_owned())
         .spawn(move || wait(all, notice, fifo, flags, identity));
@@ -83,7 +80,8 @@ fn wait(all: &'static Supervisor, notice: Notice, fifo: OwnedFd, flags: i32, ide
 fn open(fifo: &OwnedFd, flags: i32) -> Result<OwnedFd, i32> {
     let name =
         std::ffi::CString::new(format!("/proc/self/fd/{}", fifo.as_raw_fd())).map_err(|_| libc::EINVAL)?;
-    let made = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+    // It is there, and this is not its path any more.
+    let made = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
     // SAFETY: a string that lives for the call; the descriptor is new.
     unsafe {
         let fd = libc::open(name.as_ptr(), flags & !made | libc::O_CLOEXEC | libc::O_NOCTTY);
