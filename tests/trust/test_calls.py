@@ -1,6 +1,7 @@
 """Whom a client believes, and what one caller can ask of a daemon."""
 
 import contextlib
+import ctypes
 import json
 import multiprocessing
 import os
@@ -583,3 +584,73 @@ def test_a_writer_is_its_own_processes(folder):
 
         _in_child(in_child)
         assert writer.finish().pushed == 1
+
+
+class CInterface:
+    """The C library, as a C program calls it."""
+
+    def __init__(self):
+        path = Path(zazen.__file__).parent / "lib" / "libzazen.so"
+        if not path.exists():
+            pytest.skip(f"{path} is not there: this installation carries no C library")
+        self.library = ctypes.CDLL(str(path))
+        for name in ("zazen_frame_data", "zazen_last_error"):
+            with contextlib.suppress(AttributeError):
+                getattr(self.library, name).restype = ctypes.c_void_p
+        self.library.zazen_frame_bytes.restype = ctypes.c_uint64
+
+    def open(self, path):
+        dataset = ctypes.c_void_p()
+        assert self.library.zazen_open(os.fsencode(path), None, ctypes.byref(dataset)) == 0
+        return dataset
+
+    def bytes_of(self, frame):
+        length = self.library.zazen_frame_bytes(frame)
+        return ctypes.string_at(self.library.zazen_frame_data(frame), length)
+
+    def read(self, dataset, number):
+        frame = ctypes.c_void_p()
+        assert self.library.zazen_read(dataset, ctypes.c_uint64(number), ctypes.byref(frame)) == 0
+        data = self.bytes_of(frame)
+        self.library.zazen_frame_free(frame)
+        return data
+
+    def frames(self, dataset):
+        numbers, frames = ctypes.c_void_p(), ctypes.c_void_p()
+        assert self.library.zazen_extent(dataset, ctypes.byref(numbers)) == 0
+        assert self.library.zazen_frames(dataset, numbers, None, ctypes.byref(frames)) == 0
+        self.library.zazen_runset_free(numbers)
+        return frames
+
+    def next(self, frames):
+        """(status, bytes); no bytes at the end."""
+        frame = ctypes.c_void_p()
+        status = self.library.zazen_next(frames, ctypes.byref(frame))
+        return status, self.bytes_of(frame) if status == 0 and frame else None
+
+
+def test_a_forked_c_program_reads_on(folder, monkeypatch):
+    c = CInterface()
+    write_frames(folder / "backing" / "sim", count=40, size=5000)
+    with own_daemon(folder) as (cluster, backing):
+        monkeypatch.setenv("ZAZEN_SOCKET", cluster.sockets[0])
+        dataset = c.open(backing / "sim")
+        assert c.read(dataset, 3) == CONTENT[3]
+        frames = c.frames(dataset)
+        assert c.next(frames)[0] == 0
+
+        def in_child():
+            assert [c.read(dataset, number) for number in range(40)] == [CONTENT[n] for n in range(40)]
+            assert c.next(frames)[0] == -1, "the parent's iteration says that it is the parent's"
+            own = c.frames(dataset)
+            assert sorted(c.next(own)[1] for _ in range(40)) == sorted(CONTENT.values())
+            c.library.zazen_frames_close(own)
+            c.library.zazen_frames_close(frames)
+            c.library.zazen_close(dataset)
+
+        for _ in range(3):
+            _in_child(in_child)
+        assert sum(c.next(frames)[1] is not None for _ in range(39)) == 39
+        assert c.read(dataset, 5) == CONTENT[5]
+        c.library.zazen_frames_close(frames)
+        c.library.zazen_close(dataset)

@@ -92,13 +92,14 @@ typedef int32_t zazen_status_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// An opened dataset. Threads may share it; they take turns.
+// An opened dataset. Threads may share it; they take turns. A forked child goes on with it over connections of its own.
 typedef struct zazen_dataset_t zazen_dataset_t;
 
 // A frame in memory. Threads may share it; its bytes live until zazen_frame_free.
 typedef struct zazen_frame_t zazen_frame_t;
 
-// An iteration over frames with read-ahead. Threads may share it; they take turns.
+// An iteration over frames with read-ahead. Threads may share it; they take turns. A forked child begins one of its own:
+// there this one fails.
 typedef struct zazen_frames_t zazen_frames_t;
 
 // An iteration over the runs of a set. One thread at a time.

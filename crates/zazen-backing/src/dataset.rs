@@ -104,8 +104,7 @@ pub fn is_temporary_name(name: &str) -> bool {
 /// Reads a manifest's text; `named` is its path, for messages.
 pub fn parse_manifest(text: &str, named: &str) -> Result<Layout> {
     let refuse = |why: String| Error::new(ErrorKind::Config, format!("dataset manifest {named}: {why}"));
-    let manifest: Manifest =
-        toml::from_str(text).map_err(|error| refuse(error.to_string().trim_end().to_owned()))?;
+    let manifest = read_toml(text).map_err(refuse)?;
     let layout = match (manifest.pattern, manifest.pieces, manifest.files) {
         (Some(pattern), None, None) => {
             Layout::Files(NameTemplate::parse(&pattern).map_err(|error| refuse(format!("pattern: {error}")))?)
@@ -125,6 +124,36 @@ pub fn parse_manifest(text: &str, named: &str) -> Result<Layout> {
     };
     layout.validate().map_err(|error| refuse(error.to_string()))?;
     Ok(layout)
+}
+
+/// Bytes of a manifest that are parsed at a time: the parser takes some thirty times as many.
+const GROUP_BYTES: usize = 256 << 10;
+
+/// The manifest in `text`, read in groups of whole [[pieces]] where it is long.
+fn read_toml(text: &str) -> std::result::Result<Manifest, String> {
+    let parse = |part: &str| -> std::result::Result<Manifest, String> {
+        toml::from_str(part).map_err(|error| error.to_string().trim_end().to_owned())
+    };
+    let mut whole: Option<Manifest> = None;
+    let mut rest = text;
+    while !rest.is_empty() || whole.is_none() {
+        let from = rest.floor_char_boundary(GROUP_BYTES.min(rest.len()));
+        let end = rest[from..].find("\n[[pieces]]").map_or(rest.len(), |at| from + at + 1);
+        let (part, later) = rest.split_at(end);
+        let manifest = parse(part).map_err(|error| match part.len() == text.len() {
+            true => error,
+            false => format!("{error} (lines counted from byte {})", text.len() - rest.len()),
+        })?;
+        match &mut whole {
+            None => whole = Some(manifest),
+            // Behind a [[pieces]] nothing but pieces can stand.
+            Some(whole) => {
+                whole.pieces.get_or_insert_default().extend(manifest.pieces.unwrap_or_default());
+            }
+        }
+        rest = later;
+    }
+    whole.ok_or_else(|| "is empty".to_owned())
 }
 
 #[derive(Deserialize)]
@@ -284,4 +313,31 @@ fn existing(
         start += AT_ONCE;
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_manifest_is_read_in_groups() {
+        let piece = |nth: u64| {
+            format!("[[pieces]]\npath = \"part-{nth}\"\nfirst = {nth}\ncount = 1\nframe_bytes = 8\n\n")
+        };
+        let text: String = (0..20_000).map(piece).collect();
+        assert!(text.len() > 4 * GROUP_BYTES);
+        let layout = parse_manifest(&format!("# a comment first\n{text}"), "x").unwrap();
+        let pieces = layout.pieces().unwrap();
+        assert_eq!(pieces.len(), 20_000);
+        assert_eq!((pieces[19_999].path.as_str(), pieces[19_999].first), ("part-19999", 19_999));
+        for (bad, words) in [
+            (format!("{text}[[pieces]]\npath = 7\n"), "lines counted from byte"),
+            (format!("pattern = \"f{{n}}\"\n{text}"), "keep one"),
+            (String::new(), "has none of"),
+            ("x = 1".to_owned(), "unknown field"),
+        ] {
+            let error = parse_manifest(&bad, "x").unwrap_err();
+            assert!(error.kind() == ErrorKind::Config && error.to_string().contains(words), "{error}");
+        }
+    }
 }

@@ -255,13 +255,13 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, carrier: Carrier) {
             }
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(errno) => {
-                if !std::mem::replace(&mut starved, true) {
-                    if let Some(left_out) = may_say("accept", carrier.name()) {
-                        let name = carrier.name();
-                        tracing::warn!(
-                            "no new {name} connections for now: {errno}; raise `ulimit -n`?{left_out}"
-                        );
-                    }
+                if !std::mem::replace(&mut starved, true)
+                    && let Some(left_out) = may_say("accept", carrier.name())
+                {
+                    let name = carrier.name();
+                    tracing::warn!(
+                        "no new {name} connections for now: {errno}; raise `ulimit -n`?{left_out}"
+                    );
                 }
                 std::thread::sleep(ACCEPT_REST);
             }

@@ -160,10 +160,10 @@ fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<O
 
 /// Keeps the layout with the cached frames, for when the backing store does not answer.
 fn remember(node: &Node, series: &RelPath, layout: &Layout) {
-    if let Err(error) = node.store.set_layout(series, layout) {
-        if let Some(left_out) = zazen_call::may_say("layout", "") {
-            tracing::warn!("the layout of {series} is not remembered: {error}{left_out}");
-        }
+    if let Err(error) = node.store.set_layout(series, layout)
+        && let Some(left_out) = zazen_call::may_say("layout", "")
+    {
+        tracing::warn!("the layout of {series} is not remembered: {error}{left_out}");
     }
 }
 
