@@ -167,27 +167,41 @@ impl Access {
         self.turns.is_some()
     }
 
-    /// Tells the daemon of a bad copy and asks once more; a daemon that is gone by then is done without.
+    /// Tells the daemon of a bad copy and asks once more. Whatever comes of that, the backing store has the frame.
     fn mend(&self, job: Job, first: Error) -> Option<Result<Got>> {
         tracing::warn!("{first}; asking for it again");
         self.rest();
         let number = job.number;
         let again = match self.ask_again(number) {
-            Ok(again) => again,
-            Err(error) if daemon_is_gone(&error) => match self.open_direct(number, &mut None) {
-                Ok(again) => again,
-                Err(error) => return Some(Err(corrupt(number, &first, &error))),
-            },
-            Err(error) => return Some(Err(corrupt(number, &first, &error))),
+            Ok(again) => self.read_once(again),
+            Err(error) => Err(Fault::Bad(error)),
         };
-        match again.read(&self.pool, self.check, &self.stop, false, &|| (), &|_, _| None) {
-            Ok(buffer) => {
-                let buffer = Slice::all(buffer);
-                Some(Ok(Got { delivery: again.delivery, path: again.path, buffer, mended: true }))
+        let mended = match again {
+            Err(Fault::Bad(second)) => {
+                if !daemon_is_gone(&second) {
+                    tracing::warn!("{second}; reading frame {number} from the backing store");
+                }
+                self.open_direct(number, &mut None)
+                    .map_err(Fault::Bad)
+                    .and_then(|direct| self.read_once(direct))
+                    .map_err(|fault| match fault {
+                        Fault::Bad(third) => Fault::Bad(third.within(second)),
+                        Fault::Stopped => Fault::Stopped,
+                    })
             }
+            other => other,
+        };
+        match mended {
+            Ok(got) => Some(Ok(got)),
             Err(Fault::Stopped) => None,
-            Err(Fault::Bad(second)) => Some(Err(corrupt(number, &first, &second))),
+            Err(Fault::Bad(error)) => Some(Err(corrupt(number, &first, &error))),
         }
+    }
+
+    fn read_once(&self, job: Job) -> std::result::Result<Got, Fault> {
+        let buffer = job.read(&self.pool, self.check, &self.stop, false, &|| (), &|_, _| None)?;
+        let buffer = Slice::all(buffer);
+        Ok(Got { delivery: job.delivery, path: job.path, buffer, mended: true })
     }
 
     fn ask_again(&self, number: u64) -> Result<Job> {
