@@ -21,12 +21,15 @@ const SERIES_MAX: usize = 64;
 /// Smaller frames are sent rather than asked for.
 const ASKED_BYTES_MIN: usize = 64 << 10;
 
+/// The natives of each node; `None` until the nodes were asked.
+type Held = Arc<Mutex<Option<Vec<RunSet>>>>;
+
 /// What is known of the nodes' holdings. Shared by couriers.
 #[derive(Default)]
-pub(super) struct Holders(Mutex<HashMap<Series, Arc<Mutex<Option<Vec<RunSet>>>>>>);
+pub(super) struct Holders(Mutex<HashMap<Series, Held>>);
 
 impl Holders {
-    fn of(&self, series: &Series) -> Arc<Mutex<Option<Vec<RunSet>>>> {
+    fn of(&self, series: &Series) -> Held {
         let mut all = lock(&self.0);
         if all.len() >= SERIES_MAX && !all.contains_key(series) {
             all.clear();
