@@ -155,7 +155,11 @@ fn without_a_daemon_the_result_is_the_same_with_one_warning() {
         assert_eq!((seen.len(), errors.len()), (150, 0));
         assert_eq!(reader.stats().backing_reads, 150);
         let frame = dataset.read(3).unwrap();
-        assert_eq!((frame.delivery, frame.path), (None::<Delivery>, place.root.join(name(3))));
+        assert_eq!(
+            (frame.delivery, frame.path()),
+            (None::<Delivery>, Some(place.root.join(name(3)).as_path()))
+        );
+        assert_eq!(frame.container(), None);
     }
     let warnings = zazen_client::warnings();
     assert!(warnings.iter().filter(|text| text.contains("no Zazen daemon")).count() <= 1, "{warnings:?}");

@@ -293,14 +293,22 @@ impl<D: Disk> Store<D> {
                 let (file, path) = (file.to_std()?, dataset.absolute(&path));
                 return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path, is_packed }));
             }
-            if self.drop_found(&dataset, &found, &self.counters.dropped_missing)? {
-                tracing::warn!(
-                    "frame {number} of dataset {}: its file is gone or short; dropped",
-                    dataset.path
-                );
-                return Ok(None);
+            match self.drop_found(&dataset, &found, &self.counters.dropped_missing) {
+                Ok(true) => {
+                    tracing::warn!(
+                        "frame {number} of dataset {}: its file is gone or short; dropped",
+                        dataset.path
+                    );
+                    return Ok(None);
+                }
+                // It was replaced while we looked; look again.
+                Ok(false) => {}
+                // What lies in its place can't be removed: it is not here all the same.
+                Err(error) => {
+                    tracing::warn!("frame {number} of dataset {}: its file is gone ({error})", dataset.path);
+                    return Ok(None);
+                }
             }
-            // It was replaced while we looked; look again.
         }
         Ok(None)
     }
