@@ -39,6 +39,7 @@ EDGES = {
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
+    "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-stubs zazend zazen-stream",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push",
 }
 

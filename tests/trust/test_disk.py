@@ -4,6 +4,7 @@ loaded, a full cache.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -61,6 +62,9 @@ def test_a_root_that_another_user_prepared_is_refused(ground, programs, start_no
         os.chown(path, 0, 0)
     node.start()
     assert "cannot be opened and is left out" in node.log.read_text()
+    assert read_frames(node.backing / "sim", node.socket) == expected(
+        sorted((node.backing / "sim").iterdir())
+    )
 
 
 @pytest.mark.parametrize("place", ["the root", "a folder above"])
@@ -193,12 +197,118 @@ def open_once(dataset: Path, socket: Path) -> int:
 
 
 def test_evictions_and_refusals_leave_a_trace(start_node, a):
-    node = start_node("--budget", "600K", "--free-floor", "0")
+    node = start_node("--budget", "1M", "--free-floor", "0")
     for name in ("one", "two", "three"):
-        files = write_frames(node.backing / name, a, count=8)
+        files = write_frames(node.backing / name, a, count=14)
         assert read_frames(node.backing / name, node.socket) == expected(files)
     files = write_frames(node.backing / "large", a, count=1, size=2_000_000)
     assert read_frames(node.backing / "large", node.socket) == expected(files)
     said = node.log.read_text()
     assert "evicted dataset one" in said and "to make room for dataset" in said, said
     assert said.count("no room for") == 1, said
+
+
+# The cache disk
+
+
+@pytest.fixture
+def break_disk(ground):
+    """A file system of its own at `ground`/cache, and a way to make it refuse all changes in the middle of work."""
+    cache, image = ground / "cache", ground / "image"
+    cache.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    made = subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.skip(f"no file system can be made here: {made.stderr.strip()}")
+    mount("-o", "loop,errors=remount-ro", image, cache)
+    cache.chmod(0o700)
+    # As after an error of the device: files that are open for writing do not keep the kernel from it.
+    yield lambda: mount("-o", "remount,abort", cache)
+    subprocess.run(["umount", "-l", str(cache)], check=True)
+
+
+def mount(*words: object) -> None:
+    done = subprocess.run(["mount", *map(str, words)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+
+
+def disk_of(node, programs: Path) -> dict:
+    done = subprocess.run(
+        [programs / "zazen", "status", "--json", "--socket", node.socket], capture_output=True, text=True
+    )
+    return json.loads(done.stdout)["nodes"][0]["status"]["disk"]
+
+
+def test_a_read_only_cache_costs_nobody_a_frame(break_disk, start_node, programs, a):
+    """Half of the frames are cached when the disk turns read-only: all are read, and the disk is named."""
+    node = start_node("--free-floor", "0")
+    files = write_frames(node.backing / "sim", a, count=60)
+    with zazen.open(str(node.backing / "sim"), socket=str(node.socket)) as opened:
+        cached = {number: bytes(data) for number, data, _ in opened.frames(0, 29)}
+    assert disk_of(node, programs) == {
+        "ok": True, "trouble": None, "read_failures": 0, "change_failures": 0
+    }  # fmt: skip
+    break_disk()
+    assert a.run(read_frames, node.backing / "sim", node.socket) == expected(files)
+    disk = disk_of(node, programs)
+    assert not disk["ok"] and disk["change_failures"] > 0, disk
+    assert "Read-only file system" in disk["trouble"], disk
+    table = subprocess.run(
+        [programs / "zazen", "status", "--socket", node.socket], capture_output=True, text=True
+    ).stdout
+    assert "disk fails" in table and "Read-only file system" in table, table
+    # A frame whose source changed is not served from the copy that cannot be replaced.
+    files[3].write_bytes(b"new" * 10_000)
+    assert read_frames(node.backing / "sim", node.socket)[3] == b"new" * 10_000
+    said = node.log.read_text()
+    assert said.count("cannot be written to") == 1, said
+    assert len(cached) == 30
+
+
+def test_a_cache_disk_that_is_gone_costs_nobody_a_frame(break_disk, start_node, a):
+    """Every file of the cache is unreadable: logs, segments and frames. Sources are read instead."""
+    node = start_node("--free-floor", "0")
+    small = write_frames(node.backing / "small", a, count=20, size=1000)
+    large = write_frames(node.backing / "large", a, count=20)
+    assert read_frames(node.backing / "small", node.socket) == expected(small)
+    assert read_frames(node.backing / "large", node.socket) == expected(large)
+    for path in node.cache.rglob("*"):
+        if path.is_file() and path.name != "lock":
+            path.write_bytes(b"") if path.suffix != ".log" else path.unlink()
+    break_disk()
+    assert a.run(read_frames, node.backing / "small", node.socket) == expected(small)
+    assert a.run(read_frames, node.backing / "large", node.socket) == expected(large)
+
+
+def test_a_start_on_a_read_only_disk_says_what_to_do(break_disk, start_node, programs):
+    node = start_node("--free-floor", "0")
+    node.stop()
+    break_disk()
+    refused = zazend(programs, *node._words[1:])
+    assert refused.returncode != 0
+    said = refused.stderr
+    assert "the cache disk fails; look at it" in said and "Read-only file system" in said, said
+
+
+# Descriptors
+
+
+def test_more_datasets_than_descriptors(start_node, programs, a, monkeypatch):
+    """A daemon that may open 200 files serves 300 datasets, is killed, and starts again."""
+    node = start_node()
+    node.stop()
+    node._words = ["prlimit", "--nofile=200:200", *node._words]
+    node.start()
+    names = [f"d{number}" for number in range(300)]
+    frames = {name: write_frames(node.backing / name, a, count=1) for name in names}
+    for name in names:
+        assert read_frames(node.backing / name, node.socket) == expected(frames[name])
+    open_files = len(list(Path(f"/proc/{node.process.pid}/fd").iterdir()))
+    assert open_files < 120, open_files
+    node.process.kill()
+    node.process.wait()
+    node.start()
+    for name in names[::17]:
+        assert read_frames(node.backing / name, node.socket) == expected(frames[name])

@@ -154,6 +154,8 @@ typedef struct zazen_assign_options_t {
   uint64_t paper_rules;
   // 0: the owner-resolved protocol. 1: two all-reduces over bitmaps, as the paper has it.
   uint64_t bitmap_protocol;
+  // Not 0: this process alone is meant, though a launcher has started several ranks.
+  uint64_t alone;
 } zazen_assign_options_t;
 
 // Collective operations of the caller's ranks. zazen_mpi.h fills it from an MPI_Comm; programs without MPI fill it
@@ -412,7 +414,7 @@ int32_t zazen_query(struct zazen_dataset_t *dataset,
 // range and options.
 //
 // `range`: NULL for all frames that exist, as rank 0 sees them. `options`: NULL for the defaults. `collectives`: NULL for
-// this process alone. `assignment`: filled if not NULL. `*set`: the frame numbers that this rank reads, the caller's to
+// this process alone; where a launcher has started several ranks, options.alone must then be set. `assignment`: filled if not NULL. `*set`: the frame numbers that this rank reads, the caller's to
 // free; every requested frame is in exactly one rank's set.
 //
 // The caller sees to it that:
@@ -484,12 +486,21 @@ const void *zazen_frame_data(const struct zazen_frame_t *frame);
 // `frame` is NULL or live.
 uint64_t zazen_frame_bytes(const struct zazen_frame_t *frame);
 
-// Absolute path by which the bytes can be opened: in the cache if cached, else on the backing store. Lives as long as
-// the frame.
+// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. NULL only if
+// there is none and none can be made. A frame that is a part of a larger file (see zazen_frame_container), or whose file
+// the daemon keeps from this user, gets a file at the first call. Path and file live as long as the frame.
 //
 // The caller sees to it that:
 // `frame` is NULL or live.
 const char *zazen_frame_path(const struct zazen_frame_t *frame);
+
+// Absolute path of the larger file that the frame is a part of; where it begins there goes to `*offset`, which may be NULL.
+// NULL if it has a file of its own, or lies in no file that this process may open. Lives as long as the frame.
+//
+// The caller sees to it that:
+// `frame` is NULL or live; `offset` is NULL or writable.
+const char *zazen_frame_container(const struct zazen_frame_t *frame,
+                                  uint64_t *offset);
 
 // How the frame came.
 //

@@ -60,6 +60,8 @@ pub struct zazen_assign_options_t {
     pub paper_rules: u64,
     /// 0: the owner-resolved protocol. 1: two all-reduces over bitmaps, as the paper has it.
     pub bitmap_protocol: u64,
+    /// Not 0: this process alone is meant, though a launcher has started several ranks.
+    pub alone: u64,
 }
 
 // SAFETY: repr(C), size first, plain integers, no padding.
@@ -224,7 +226,7 @@ pub unsafe extern "C" fn zazen_query(
 /// range and options.
 ///
 /// `range`: NULL for all frames that exist, as rank 0 sees them. `options`: NULL for the defaults. `collectives`: NULL for
-/// this process alone. `assignment`: filled if not NULL. `*set`: the frame numbers that this rank reads, the caller's to
+/// this process alone; where a launcher has started several ranks, options.alone must then be set. `assignment`: filled if not NULL. `*set`: the frame numbers that this rank reads, the caller's to
 /// free; every requested frame is in exactly one rank's set.
 ///
 /// # Safety
@@ -250,6 +252,13 @@ pub unsafe extern "C" fn zazen_assign(
         let rules = if options.paper_rules != 0 { Rules::Paper } else { Rules::Full };
         let protocol = if options.bitmap_protocol != 0 { Protocol::Bitmaps } else { Protocol::Owner };
         let carrier: Box<dyn Collectives> = if collectives.is_null() {
+            if let Some(ranks) = zazen_mpi::launched_ranks().filter(|ranks| *ranks > 1 && options.alone == 0)
+            {
+                return Err(invalid(format!(
+                    "zazen_assign: a launcher started {ranks} ranks and collectives is NULL: each would read every frame; \
+                     fill one with zazen_collectives_from_mpi, or set options.alone to read all of them on every rank"
+                )));
+            }
             Box::new(Solo)
         } else {
             // SAFETY: by the caller's word.

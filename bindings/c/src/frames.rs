@@ -5,7 +5,9 @@ use crate::runset::zazen_runset_t;
 use crate::status::{ask, guard, invalid};
 use crate::structs::Sized0;
 use std::ffi::{CString, c_char, c_void};
-use std::sync::{Mutex, MutexGuard};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use zazen_client::{Frame, FrameReader, Mine, ReadOptions};
 use zazen_core::Result;
 use zazen_wire::frames::Delivery;
@@ -13,7 +15,8 @@ use zazen_wire::frames::Delivery;
 /// A frame in memory. Threads may share it; its bytes live until zazen_frame_free.
 pub struct zazen_frame_t {
     frame: Frame,
-    path: CString,
+    path: OnceLock<Option<CString>>,
+    container: Option<(CString, u64)>,
 }
 
 /// An iteration over frames with read-ahead. Threads may share it; they take turns. A forked child begins one of its own:
@@ -87,9 +90,13 @@ pub enum zazen_source_t {
     ZAZEN_DIRECT = 3,
 }
 
+fn text(path: &Path) -> Option<CString> {
+    CString::new(path.as_os_str().as_bytes()).ok()
+}
+
 fn boxed(frame: Frame) -> *mut zazen_frame_t {
-    let path = CString::new(frame.path.to_string_lossy().into_owned()).unwrap_or_default();
-    Box::into_raw(Box::new(zazen_frame_t { frame, path }))
+    let container = frame.container().and_then(|(path, offset)| Some((text(path)?, offset)));
+    Box::into_raw(Box::new(zazen_frame_t { frame, path: OnceLock::new(), container }))
 }
 
 /// Reads frame `number`, checked against its checksum. `*frame` is the caller's to free.
@@ -254,15 +261,41 @@ pub unsafe extern "C" fn zazen_frame_bytes(frame: *const zazen_frame_t) -> u64 {
     ask(0, || Some(unsafe { frame.as_ref() }?.frame.bytes().len() as u64))
 }
 
-/// Absolute path by which the bytes can be opened: in the cache if cached, else on the backing store. Lives as long as
-/// the frame.
+/// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. NULL only if
+/// there is none and none can be made. A frame that is a part of a larger file (see zazen_frame_container), or whose file
+/// the daemon keeps from this user, gets a file at the first call. Path and file live as long as the frame.
 ///
 /// # Safety
 /// `frame` is NULL or live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zazen_frame_path(frame: *const zazen_frame_t) -> *const c_char {
-    // SAFETY: by the caller's word.
-    ask(std::ptr::null(), || Some(unsafe { frame.as_ref() }?.path.as_ptr()))
+    ask(std::ptr::null(), || {
+        // SAFETY: by the caller's word.
+        let frame = unsafe { frame.as_ref() }?;
+        let path = frame.path.get_or_init(|| frame.frame.path().and_then(text));
+        path.as_ref().map(|path| path.as_ptr())
+    })
+}
+
+/// Absolute path of the larger file that the frame is a part of; where it begins there goes to `*offset`, which may be NULL.
+/// NULL if it has a file of its own, or lies in no file that this process may open. Lives as long as the frame.
+///
+/// # Safety
+/// `frame` is NULL or live; `offset` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_frame_container(
+    frame: *const zazen_frame_t,
+    offset: *mut u64,
+) -> *const c_char {
+    ask(std::ptr::null(), || {
+        // SAFETY: by the caller's word.
+        let (path, at) = unsafe { frame.as_ref() }?.container.as_ref()?;
+        // SAFETY: by the caller's word.
+        if let Some(offset) = unsafe { offset.as_mut() } {
+            *offset = *at;
+        }
+        Some(path.as_ptr())
+    })
 }
 
 /// How the frame came.

@@ -2,7 +2,7 @@
 
 use crate::errors::{lift, raise};
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyList};
+use pyo3::types::{PyByteArray, PyBytes, PyList, PyString};
 use std::sync::Mutex;
 use zazen_assign::{Collectives, Solo};
 use zazen_core::{Error, ErrorKind, Result};
@@ -16,6 +16,49 @@ pub(crate) enum Carrier {
     Mpi(usize),
     /// A Python object with the methods of `zazen.Collectives`.
     Python(PythonCarrier),
+}
+
+/// The argument `comm`.
+pub(crate) enum Comm {
+    /// Left out.
+    Unsaid,
+    /// None, or "self".
+    Alone,
+    /// A communicator.
+    Of(Py<PyAny>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Comm {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Comm> {
+        let is_self = given.cast::<PyString>().is_ok_and(|text| text == "self");
+        match () {
+            _ if given.is_none() || is_self => Ok(Comm::Alone),
+            _ if given.is(given.py().Ellipsis()) => Ok(Comm::Unsaid),
+            _ => Ok(Comm::Of(given.to_owned().unbind())),
+        }
+    }
+}
+
+impl Comm {
+    /// What carries its collectives. A communicator that was forgotten is an error: every rank would read everything.
+    pub(crate) fn carrier(&self, py: Python<'_>, choice: &str) -> PyResult<Carrier> {
+        match self {
+            Comm::Of(comm) => Carrier::resolve(py, Some(comm.bind(py)), choice),
+            Comm::Alone => Ok(Carrier::Solo),
+            Comm::Unsaid => match zazen_mpi::launched_ranks() {
+                Some(ranks) if ranks > 1 => {
+                    let what = format!(
+                        "a launcher started {ranks} ranks and `comm` is left out: each would read every frame. Give \
+                         comm=MPI.COMM_WORLD to share them, or comm=None to read all of them on every rank"
+                    );
+                    Err(raise(py, &Error::new(ErrorKind::InvalidArgument, what)))
+                }
+                _ => Ok(Carrier::Solo),
+            },
+        }
+    }
 }
 
 impl Carrier {

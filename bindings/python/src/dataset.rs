@@ -1,6 +1,6 @@
 //! `zazen.Dataset` and the iterator over its frames.
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Comm};
 use crate::errors::{lift, raise, raise_kind};
 use crate::frame::PyFrame;
 use crate::notices;
@@ -242,13 +242,13 @@ impl PyDataset {
     /// Agrees with the other ranks on who reads what of `begin ..= end` at `stride`; a bound left out is the
     /// dataset's own. Collective: all ranks of `comm` call it with equal arguments.
     ///
-    /// `comm`: an mpi4py communicator, or an object with the methods of `zazen.Collectives`; None: this process alone,
-    /// whatever else a launcher started.
+    /// `comm`: an mpi4py communicator, or an object with the methods of `zazen.Collectives`; None or "self": this process
+    /// alone, whatever else a launcher started. It may be left out where a launcher has not started several ranks.
     /// `rules`: "full", or "paper" (Zazen paper, section 4). `protocol`: "owner", or "bitmaps" (the paper's).
     /// `carrier`: "auto"; "mpi" (MPI bound at run time) or "mpi4py" insist on one way of talking to MPI.
     /// Raises MpiError if the ranks came up as singletons.
-    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = None, rules = "full",
-        protocol = "owner", carrier = "auto"), text_signature = "($self, begin=None, end=None, stride=1, *, comm=None, \
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
+        protocol = "owner", carrier = "auto"), text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., \
         rules='full', protocol='owner', carrier='auto')")]
     #[allow(clippy::too_many_arguments)]
     fn assign(
@@ -257,23 +257,23 @@ impl PyDataset {
         begin: Option<FrameNumber>,
         end: Option<FrameNumber>,
         stride: FrameNumber,
-        comm: Option<&Bound<'_, PyAny>>,
+        comm: Comm,
         rules: &str,
         protocol: &str,
         carrier: &str,
     ) -> PyResult<PyAssignment> {
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?, false)
+        self.assign_with(py, &wish, &comm.carrier(py, carrier)?, false)
     }
 
     /// Iterates over this rank's frames of `begin ..= end` at `stride` in storage order, as `Frame`s.
     ///
     /// Arguments are those of `assign`, and `memory`: bytes read ahead at most (a larger single frame still comes);
     /// `readers`: files in flight, None: as suits the disk; `check`: compare checksums. Without `comm` this process
-    /// reads all. The assignment is collective, the iteration is not.
-    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = None, rules = "full",
+    /// reads all; where a launcher has started several ranks that must be said. The assignment is collective, the iteration is not.
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
         protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto"),
-        text_signature = "($self, begin=None, end=None, stride=1, *, comm=None, rules='full', protocol='owner', \
+        text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., rules='full', protocol='owner', \
         memory=268435456, readers=None, check=True, carrier='auto')")]
     #[allow(clippy::too_many_arguments)]
     fn frames(
@@ -282,7 +282,7 @@ impl PyDataset {
         begin: Option<FrameNumber>,
         end: Option<FrameNumber>,
         stride: FrameNumber,
-        comm: Option<&Bound<'_, PyAny>>,
+        comm: Comm,
         rules: &str,
         protocol: &str,
         memory: Count,
@@ -291,7 +291,7 @@ impl PyDataset {
         carrier: &str,
     ) -> PyResult<PyFrames> {
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        let assignment = self.assign_with(py, &wish, &Carrier::resolve(py, comm, carrier)?, true)?;
+        let assignment = self.assign_with(py, &wish, &comm.carrier(py, carrier)?, true)?;
         let set = (*assignment.set.0).clone();
         let total = set.len();
         let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };

@@ -4,6 +4,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyMemoryView, PyString, PyTuple};
 use std::ffi::{c_int, c_void};
+use std::path::Path;
 use zazen_client::Frame;
 use zazen_wire::frames::Delivery;
 
@@ -40,20 +41,45 @@ impl PyFrame {
     }
 
     fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        (self.number, self.data.bind(py), self.path(py)?).into_pyobject(py)
+        // A program that does not use the path shall not pay for its file.
+        let path = match self.buffer.get().0.path_is_to_be_made() {
+            true => Bound::new(py, FramePath(self.buffer.clone_ref(py)))?.into_any(),
+            false => self.path(py)?.into_pyobject(py)?,
+        };
+        (self.number, self.data.bind(py), path).into_pyobject(py)
     }
 }
 
 #[pymethods]
 impl PyFrame {
-    /// Absolute path by which the bytes can be opened: in the cache if cached, else on the backing store.
+    /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. None only
+    /// if there is none and none can be made.
+    ///
+    /// A frame that is a part of a larger file (see container), or whose file the daemon keeps from this user, gets a
+    /// file when its path is asked for; the file lives as long as the frame.
     #[getter]
-    fn path<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
-        let path = &self.buffer.get().0.path;
-        match path.to_str() {
-            Some(path) => Ok(PyString::new(py, path)),
-            None => Ok(path.as_os_str().into_pyobject(py)?),
-        }
+    fn path<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
+        let frame = &self.buffer.get().0;
+        py.detach(|| frame.path()).map(|path| text(py, path)).transpose()
+    }
+
+    /// Absolute path of the larger file that the frame is a part of, at `offset`; None if it has a file of its own, or
+    /// lies in no file that this process may open.
+    #[getter]
+    fn container<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
+        self.buffer.get().0.container().map(|(path, _)| text(py, path)).transpose()
+    }
+
+    /// Where the frame begins in its container, in bytes; None without one.
+    #[getter]
+    fn offset(&self) -> Option<u64> {
+        self.buffer.get().0.container().map(|(_, offset)| offset)
+    }
+
+    /// Its length in bytes.
+    #[getter]
+    fn length(&self) -> usize {
+        self.buffer.get().0.bytes().len()
     }
 
     #[classattr]
@@ -75,14 +101,55 @@ impl PyFrame {
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let bytes: usize = self.data.bind(py).getattr("nbytes")?.extract()?;
-        let path = self.buffer.get().0.path.display();
-        Ok(format!("<Frame {}: {bytes} bytes, {}, {path}>", self.number, self.source))
+        let frame = &self.buffer.get().0;
+        let place = match frame.container() {
+            Some((path, offset)) => format!("at {offset} of {}", path.display()),
+            None if frame.path_is_to_be_made() => "path on request".to_owned(),
+            None => frame.path().map_or("in no file".to_owned(), |path| path.display().to_string()),
+        };
+        Ok(format!("<Frame {}: {bytes} bytes, {}, {place}>", self.number, self.source))
     }
+}
+
+fn text<'py>(py: Python<'py>, path: &Path) -> PyResult<Bound<'py, PyString>> {
+    match path.to_str() {
+        Some(path) => Ok(PyString::new(py, path)),
+        None => Ok(path.as_os_str().into_pyobject(py)?),
+    }
+}
+
+/// The path of a frame whose file is made when the path is used: os.fspath(), open(), str().
+#[pyclass(name = "FramePath", module = "zazen", frozen)]
+pub(crate) struct FramePath(Py<FrameBuffer>);
+
+#[pymethods]
+impl FramePath {
+    fn __fspath__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        let frame = &self.0.get().0;
+        let path = py.detach(|| frame.path());
+        let what = "the frame's file can't be made; use its data";
+        text(py, path.ok_or_else(|| pyo3::exceptions::PyOSError::new_err(what))?)
+    }
+
+    fn __str__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        self.__fspath__(py)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<FramePath of frame {}>", self.0.get().0.number)
+    }
+}
+
+/// Removes the files that were made for frames' paths, at the interpreter's end.
+#[pyfunction]
+#[pyo3(name = "_remove_frame_files")]
+pub(crate) fn remove_frame_files() {
+    zazen_client::remove_frame_files();
 }
 
 /// Exports a frame's bytes; the memoryview on it keeps it, and thereby the buffer, alive.
 #[pyclass(module = "zazen", frozen)]
-struct FrameBuffer(Frame);
+pub(crate) struct FrameBuffer(Frame);
 
 #[pymethods]
 impl FrameBuffer {

@@ -26,6 +26,8 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     notices::install(module)?;
     module.add_class::<runset::PyRunSet>()?;
     module.add_class::<frame::PyFrame>()?;
+    module.add_class::<frame::FramePath>()?;
+    module.add_function(wrap_pyfunction!(frame::remove_frame_files, module)?)?;
     module.add_class::<dataset::PyDataset>()?;
     module.add_class::<dataset::PyFrames>()?;
     module.add_class::<dataset::PyReadStats>()?;

@@ -10,7 +10,9 @@ mod target;
 mod testbed;
 
 use clap::{Parser, Subcommand};
-use commands::{assign, bench, datasets, evict, key, load, ls, pin, plugin, push, run, stat, status, verify};
+use commands::{
+    assign, bench, datasets, evict, key, load, ls, number, pin, plugin, push, run, stat, status, verify,
+};
 use std::process::ExitCode;
 use target::Done;
 
@@ -47,6 +49,8 @@ enum Command {
     Push(push::Push),
     /// Fill the caches from the backing store
     Load(load::Load),
+    /// Write down which file is which frame, where the names do not tell
+    Number(number::Number),
     /// Remove frames from the caches
     Evict(evict::Evict),
     /// Keep a dataset from being evicted
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Push(arguments) => wholly(push::run(&arguments)),
         Command::Load(arguments) => load::run(&arguments),
+        Command::Number(arguments) => wholly(number::run(&arguments)),
         Command::Evict(arguments) => evict::run(&arguments),
         Command::Pin(arguments) => pin::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),

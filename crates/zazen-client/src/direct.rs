@@ -173,7 +173,8 @@ impl Direct {
             None => Data::Source(file, source.offset),
         };
         let path = self.path.join(source.path.as_str());
-        Ok(Job { number, delivery: None, path, length, checksum: None, data })
+        let whole = source.offset == 0 && source.length.is_none();
+        Ok(Job { number, delivery: None, path, whole, length, checksum: None, data })
     }
 
     fn source(&self, number: u64) -> Result<Source> {

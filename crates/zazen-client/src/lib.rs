@@ -24,7 +24,7 @@ pub use node_state::NodeState;
 pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};
 pub use push::{FrameSource, Pusher, PusherOptions};
-pub use read::{Frame, FrameReader, ReadOptions, ReadStats};
+pub use read::{Frame, FrameReader, ReadOptions, ReadStats, remove_frame_files};
 pub use session::{Dataset, OpenOptions};
 pub use shared_dataset::SharedDataset;
 pub use warn::warnings;

@@ -5,10 +5,12 @@
 //! it is sent; a thread that pushes waits for nothing but the lock and, under `OnSlow::Block`, for room.
 
 mod courier;
+mod holders;
 
 use crate::NodeList;
 use crate::cluster::utf8;
 use courier::Courier;
+use holders::Holders;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -153,6 +155,7 @@ struct Shared {
     begun: Instant,
     nodes: Vec<String>,
     key: ClusterKey,
+    holders: Holders,
     timeout: Duration,
     couriers_max: usize,
     on_slow: OnSlow,
@@ -210,6 +213,7 @@ impl Pusher {
             couriers_max: COURIERS_MAX.min(2 * nodes.len()).min(options.window_frames.max(1)),
             nodes,
             key,
+            holders: Holders::default(),
             timeout: options.timeout,
             on_slow: options.on_slow,
             window_bytes: options.window_bytes,

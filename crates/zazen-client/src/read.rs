@@ -10,6 +10,7 @@ mod extent;
 mod feed;
 pub(crate) mod job;
 mod pipeline;
+mod place;
 mod resident;
 mod turn;
 mod window;
@@ -18,15 +19,17 @@ pub(crate) use access::{Access, DaemonSpec, scan_one};
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
 pub(crate) use feed::Scan;
+pub use place::remove_frame_files;
 
 use access::{Got, LastFile};
 use buffer::Slice;
 use pipeline::{Outcome, Pipeline};
+use place::{OwnFile, Place};
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use zazen_core::{Error, Result, RunSet};
+use zazen_core::{Error, Layout, Result, RunSet};
 use zazen_env::fork::Mine;
 use zazen_wire::frames::Delivery;
 
@@ -61,14 +64,42 @@ pub struct Frame {
     pub number: u64,
     /// How it came; `None`: straight from the backing store, without a daemon.
     pub delivery: Option<Delivery>,
-    /// Absolute path by which a program can open the bytes: in the cache if cached, else on the backing store.
-    pub path: PathBuf,
+    place: Place,
+    /// For a frame that has no file of its own.
+    own_file: OwnFile,
+    /// What names such a file.
+    layout: Option<Arc<Layout>>,
     buffer: Slice,
 }
 
 impl Frame {
-    pub(crate) fn new(number: u64, got: Got) -> Frame {
-        Frame { number, delivery: got.delivery, path: got.path, buffer: got.buffer }
+    pub(crate) fn new(number: u64, got: Got, layout: Option<Arc<Layout>>) -> Frame {
+        let (delivery, place, buffer) = (got.delivery, got.place, got.buffer);
+        Frame { number, delivery, place, own_file: OwnFile::default(), layout, buffer }
+    }
+
+    /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. `None`
+    /// only if there is none and none can be made.
+    ///
+    /// A frame that is a part of a larger file ([`Frame::container`]), or whose file the daemon keeps from this user, has
+    /// none until the first call: then one is made, a link to a copy in memory, which lives as long as the frame.
+    pub fn path(&self) -> Option<&Path> {
+        match self.place.is_own() {
+            true => Some(&self.place.path),
+            false => self.own_file.path(self.number, self.layout.as_deref(), self.bytes()),
+        }
+    }
+
+    /// Whether the first call of [`Frame::path`] makes a file.
+    pub fn path_is_to_be_made(&self) -> bool {
+        !self.place.is_own()
+    }
+
+    /// The larger file that the frame is a part of, and where it begins there, in bytes; `None` if it has a file of its
+    /// own, or lies in no file that this process may open.
+    pub fn container(&self) -> Option<(&Path, u64)> {
+        let is_part = !self.place.whole && !self.place.path.as_os_str().is_empty();
+        is_part.then_some((self.place.path.as_path(), self.place.offset))
     }
 
     /// The bytes.
@@ -82,7 +113,7 @@ impl std::fmt::Debug for Frame {
         f.debug_struct("Frame")
             .field("number", &self.number)
             .field("delivery", &self.delivery)
-            .field("path", &self.path)
+            .field("place", &self.place)
             .field("bytes", &self.bytes().len())
             .finish()
     }
@@ -235,7 +266,7 @@ impl FrameReader {
         self.remaining = self.remaining.saturating_sub(1);
         Some(outcome.got.map(|got| {
             self.stats.count(&got);
-            Frame::new(outcome.number, got)
+            Frame::new(outcome.number, got, self.shared.access.layout())
         }))
     }
 }

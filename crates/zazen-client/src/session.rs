@@ -244,7 +244,7 @@ impl Dataset {
             None => access.open_direct(number, &mut None)?,
         };
         match access.read(job, &|| ()) {
-            Some(got) => Ok(Frame::new(number, got?)),
+            Some(got) => Ok(Frame::new(number, got?, access.layout())),
             None => Err(Error::new(ErrorKind::ShuttingDown, format!("frame {number}: the read was stopped"))),
         }
     }
@@ -406,8 +406,9 @@ fn parse_silence(text: &str) -> Result<Duration> {
     }
 }
 
-fn open_on(mut remote: Remote, node: NodeInfo, spec: DaemonSpec) -> Result<Local> {
+fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec) -> Result<Local> {
     let info = remote.open(&spec.path, spec.pattern.as_deref(), false)?;
+    spec.layout = info.layout.clone().map(Arc::new);
     Ok(Local { remote, node, info, spec })
 }
 
@@ -450,7 +451,7 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
         return Ok(None);
     };
     let pattern = options.pattern.clone();
-    let spec = DaemonSpec { target, path: known, pattern, node: node.name.clone(), silence };
+    let spec = DaemonSpec { target, path: known, pattern, layout: None, node: node.name.clone(), silence };
     match open_on(remote, node, spec) {
         Ok(local) => Ok(Some(local)),
         Err(error) if daemon_is_gone(&error) => {

@@ -52,6 +52,10 @@ pub trait Disk: Send + Sync + 'static {
         let _ = path;
         Ok(())
     }
+    /// Fails at once where changes are known to fail now, so that they need not be tried.
+    fn admit_change(&self) -> Result<()> {
+        Ok(())
+    }
     /// Files that a store may keep open for itself.
     fn open_files_max(&self) -> usize {
         256

@@ -15,6 +15,7 @@ pub mod seldom;
 pub mod sim_disk;
 mod sim_tree;
 pub mod socket_path;
+pub mod watched_disk;
 
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
@@ -23,3 +24,4 @@ pub use random::{SeededRandom, random_u128};
 pub use real_disk::{RealDisk, RealFile};
 pub use seldom::Seldom;
 pub use sim_disk::{SimDisk, SimFile};
+pub use watched_disk::{DiskHealth, DiskReport, WatchedDisk, is_trouble};

@@ -14,6 +14,7 @@ use crate::stats::PluginReport;
 use crate::supervisor::Supervisor;
 use crate::worker::{no_function, open_here, pong, report_json};
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -113,6 +114,7 @@ impl Isolated {
 /// All plug-ins of a daemon; its plug-ins service.
 pub struct Plugins {
     hosted: BTreeMap<u16, Hosted>,
+    exports: Vec<PathBuf>,
     stopping: AtomicBool,
     watchdog: Mutex<Option<JoinHandle<()>>>,
 }
@@ -136,8 +138,12 @@ impl Plugins {
                 ));
             }
         }
-        let plugins =
-            Arc::new(Plugins { hosted, stopping: AtomicBool::new(false), watchdog: Mutex::new(None) });
+        let plugins = Arc::new(Plugins {
+            hosted,
+            exports: options.exports.clone(),
+            stopping: AtomicBool::new(false),
+            watchdog: Mutex::new(None),
+        });
         if plugins.hosted.values().any(|hosted| matches!(hosted, Hosted::Here(..))) {
             let ours = Arc::downgrade(&plugins);
             let look = move || {
@@ -340,13 +346,23 @@ impl Plugins {
 
     fn ping(&self, caller: &Caller, payload: &[u8]) -> Result<Vec<u8>> {
         Ok(match self.about(payload)?.0 {
-            Hosted::Here(instance, _) => pong(instance).encode(),
+            Hosted::Here(instance, _) => {
+                if instance.description().acts_as_caller {
+                    only_for_own_user(instance.description(), caller)?;
+                }
+                pong(instance).encode()
+            }
             Hosted::Elsewhere(isolated, _) => {
                 let (mut connection, _) = isolated.connect(&caller.credentials, Some(PING_WAIT))?;
                 let reply = connection.call(service::PLUGINS, plugins_fn::PING, payload, &[])?;
                 Pong::decode(&reply.payload)?.encode()
             }
         })
+    }
+
+    fn exports(&self) -> Vec<u8> {
+        let text = |export: &PathBuf| [export.as_os_str().as_bytes(), b"\0"].concat();
+        self.exports.iter().flat_map(text).collect()
     }
 
     fn stats(&self, payload: &[u8]) -> Result<Vec<u8>> {
@@ -393,6 +409,7 @@ impl Service for Plugins {
             plugins_fn::OPEN => self.open(caller, call.payload)?,
             plugins_fn::PING => self.ping(caller, call.payload)?,
             plugins_fn::STATS => self.stats(call.payload)?,
+            plugins_fn::EXPORTS => self.exports(),
             plugins_fn::FATE => self.fate(call.payload)?,
             plugins_fn::CLOSE => {
                 match self.about(call.payload)?.0 {

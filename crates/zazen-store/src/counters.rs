@@ -29,6 +29,7 @@ counters! {
     evicted_bytes: "Their bytes on disk.",
     dropped_stale: "Frames replaced because their source changed.",
     dropped_corrupt: "Frames dropped because their bytes did not match.",
+    dropped_unreadable: "Frames dropped because the disk could not read them.",
     dropped_missing: "Frames dropped because their file was gone or short, or their record damaged.",
     dropped_asked: "Frames dropped by a caller.",
     rewritten_logs: "Logs rewritten to shed dead records or to be sorted.",

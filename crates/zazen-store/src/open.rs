@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{ErrorKind, RelPath, Result};
-use zazen_env::{Disk, DiskPath};
+use zazen_env::{Disk, DiskPath, is_trouble};
 
 /// Blocks of the root's own small files: lock, node, mark of a clean stop, two copies of the daemon's own text.
 const ROOT_OVERHEAD: u64 = 5 * 4096;
@@ -37,6 +37,7 @@ impl<D: Disk> Store<D> {
         let files = OpenFiles::new(disk.clone());
         let mut datasets = DatasetMap::new();
         let mut to_walk = BTreeSet::new();
+        let mut left_out = BTreeSet::new();
         for path in &paths {
             let opened = Dataset::open(
                 path.clone(),
@@ -47,19 +48,24 @@ impl<D: Disk> Store<D> {
                 &mut report,
             );
             let (dataset, damaged) = match opened {
-                // Something else is where its files should be: the others are none the worse for it.
+                // Something else is where its files should be, or the disk cannot read them: the others are none the
+                // worse for it.
                 Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::PermissionDenied
-                            | ErrorKind::Conflict
-                            | ErrorKind::NotFound
-                            | ErrorKind::Config
-                    ) =>
+                    if is_trouble(&error)
+                        || matches!(
+                            error.kind(),
+                            ErrorKind::PermissionDenied
+                                | ErrorKind::Conflict
+                                | ErrorKind::NotFound
+                                | ErrorKind::Config
+                        ) =>
                 {
                     let error = error.within(format!("dataset {path} cannot be opened and is left out"));
                     tracing::error!("{error}");
                     report.problems.push(error.to_string());
+                    if is_trouble(&error) {
+                        left_out.insert(path.as_str().to_owned());
+                    }
                     continue;
                 }
                 other => other?,
@@ -71,8 +77,10 @@ impl<D: Disk> Store<D> {
         }
         let store = Arc::new(Store::new(disk, files, config, node, room, temporaries, datasets));
         store.clean.store(report.clean, Ordering::Release);
+        let kept = store.map().len() + left_out.len();
+        *store.left_out.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = left_out;
         store.walk(&to_walk, &mut report)?;
-        store.end_empty(rediscovered || store.map().len() != listed)?;
+        store.end_empty(rediscovered || kept != listed)?;
         store.shrink_to_budget(&mut report)?;
         report.datasets = store.map().len() as u64;
         Ok((store, report))
@@ -85,7 +93,12 @@ impl<D: Disk> Store<D> {
         let _changing = self.changing()?;
         for path in datasets {
             let Some(dataset) = self.dataset(path) else { continue };
-            dataset.sweep(report)?;
+            let swept = dataset.sweep(report);
+            if let Err(error) = self.room().removed(swept) {
+                let error = error.within(format!("look for lost files of dataset {path}"));
+                tracing::error!("{error}; the next start looks again");
+                report.problems.push(error.to_string());
+            }
         }
         Ok(())
     }
@@ -108,7 +121,9 @@ impl<D: Disk> Store<D> {
             return Ok(());
         }
         for dataset in empty {
-            self.evict_whole(&dataset)?;
+            if let Err(error) = self.evict_whole(&dataset) {
+                tracing::warn!("end dataset {}, of which nothing is left: {error}", dataset.path);
+            }
         }
         let _changing = self.changing()?;
         let _alone = self.creation();

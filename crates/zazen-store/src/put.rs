@@ -81,6 +81,7 @@ impl<D: Disk> Store<D> {
                 }
             }
         }
+        self.disk().admit_change()?;
         put.reserved = self.make_room(dataset, on_disk(meta.length) + PUT_OVERHEAD, origin)?;
         put.target = if meta.length <= PACKED_BYTES_MAX {
             Target::Memory(Vec::with_capacity(meta.length as usize))

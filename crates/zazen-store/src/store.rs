@@ -9,13 +9,13 @@ use crate::registry;
 use crate::room::{Room, on_disk};
 use crate::state::State;
 use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, StoreConfig};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 use zazen_core::series::SERIES_MARK;
 use zazen_core::{Error, ErrorKind, Layout, Origin, RelPath, Result, RunSet, Validator};
-use zazen_env::{Disk, DiskFile, DiskPath, Seldom};
+use zazen_env::{Disk, DiskFile, DiskPath, Seldom, is_trouble};
 use zazen_wire::checksum::FrameDigest;
 use zazen_wire::record::{Record, RecordOp, Storage};
 
@@ -42,6 +42,8 @@ pub struct Store<D: Disk> {
     counters: Counters,
     /// Says that room was refused; a full cache refuses each frame of a scan.
     pub(crate) refusals: Seldom,
+    /// Datasets that could not be opened because of the disk's trouble; they stay on the list of datasets.
+    pub(crate) left_out: Mutex<BTreeSet<String>>,
 }
 
 /// Refusals for want of room are logged once in this time.
@@ -80,6 +82,7 @@ impl<D: Disk> Store<D> {
             registry_bytes: AtomicU64::new(0),
             counters: Counters::default(),
             refusals: Seldom::every(REFUSALS_EVERY),
+            left_out: Mutex::default(),
         }
     }
 
@@ -146,7 +149,10 @@ impl<D: Disk> Store<D> {
 
     /// Writes the list of datasets; the caller holds `creation`.
     pub(crate) fn save_registry<'a>(&self, datasets: impl Iterator<Item = &'a str>) -> Result<()> {
-        let bytes = registry::save_datasets(&*self.disk, self.serial(), datasets)?;
+        let left_out = self.left_out.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut all = left_out.clone();
+        all.extend(datasets.map(str::to_owned));
+        let bytes = registry::save_datasets(&*self.disk, self.serial(), all.iter().map(String::as_str))?;
         let before = self.registry_bytes.swap(bytes, Ordering::Relaxed);
         self.room.settle(on_disk(before), on_disk(bytes));
         Ok(())
@@ -167,6 +173,7 @@ impl<D: Disk> Store<D> {
         let parts = (self.disk.clone(), self.files.clone(), self.room.clone(), self.temporaries.clone());
         let (dataset, _) = Dataset::open(path.clone(), parts.0, parts.1, parts.2, parts.3, &mut report)?;
         let dataset = Arc::new(dataset);
+        self.left_out.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(path.as_str());
         self.touch(&dataset);
         self.map_mut().insert(path.as_str().to_owned(), dataset.clone());
         Ok(dataset)
@@ -286,14 +293,22 @@ impl<D: Disk> Store<D> {
                 let (file, path) = (file.to_std()?, dataset.absolute(&path));
                 return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path, is_packed }));
             }
-            if self.drop_found(&dataset, &found, &self.counters.dropped_missing)? {
-                tracing::warn!(
-                    "frame {number} of dataset {}: its file is gone or short; dropped",
-                    dataset.path
-                );
-                return Ok(None);
+            match self.drop_found(&dataset, &found, &self.counters.dropped_missing) {
+                Ok(true) => {
+                    tracing::warn!(
+                        "frame {number} of dataset {}: its file is gone or short; dropped",
+                        dataset.path
+                    );
+                    return Ok(None);
+                }
+                // It was replaced while we looked; look again.
+                Ok(false) => {}
+                // What lies in its place can't be removed: it is not here all the same.
+                Err(error) => {
+                    tracing::warn!("frame {number} of dataset {}: its file is gone ({error})", dataset.path);
+                    return Ok(None);
+                }
             }
-            // It was replaced while we looked; look again.
         }
         Ok(None)
     }
@@ -362,19 +377,23 @@ impl<D: Disk> Store<D> {
         Ok(Some((found, fits.then_some((file, offset, path)))))
     }
 
-    /// Reads a frame and compares; a bad one is dropped. Returns whether it was good; `None` if it isn't here.
+    /// Reads a frame and compares; a bad one, or one that the disk cannot read, is dropped. Returns whether it was good; `None` if it isn't here.
     pub fn verify(&self, dataset: &RelPath, number: u64) -> Result<Option<bool>> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         while let Some((found, opened)) = self.look_at(&dataset, number)? {
             let good = match &opened {
-                Some((file, offset, _)) => matches(file, *offset, &found)?,
-                None => false,
+                Some((file, offset, _)) => matches(file, *offset, &found),
+                None => Ok(false),
             };
-            if good {
-                return Ok(Some(true));
-            }
-            if self.drop_found(&dataset, &found, &self.counters.dropped_corrupt)? {
-                tracing::warn!("frame {number} of dataset {}: its bytes are wrong; dropped", dataset.path);
+            let (counter, what) = match good {
+                Ok(true) => return Ok(Some(true)),
+                Ok(false) => (&self.counters.dropped_corrupt, "its bytes are wrong".to_owned()),
+                // Of no more use than a wrong one, and a new copy lands elsewhere on the disk.
+                Err(error) if is_trouble(&error) => (&self.counters.dropped_unreadable, error.to_string()),
+                Err(error) => return Err(error),
+            };
+            if self.drop_found(&dataset, &found, counter)? {
+                tracing::warn!("frame {number} of dataset {}: {what}; dropped", dataset.path);
                 return Ok(Some(false));
             }
         }

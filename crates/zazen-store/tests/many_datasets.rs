@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use zazen_core::{FrameMeta, FrameNo, Origin, RelPath, Source};
 use zazen_env::RealDisk;
+use zazen_store::contract::series_in;
 use zazen_store::{RecoveryReport, Store, StoreConfig};
 use zazen_wire::checksum::frame_checksum;
 
@@ -24,7 +25,7 @@ fn open(root: &Path) -> (Arc<Store<RealDisk>>, RecoveryReport) {
 }
 
 fn dataset(at: usize) -> RelPath {
-    RelPath::new(&format!("d{at}")).unwrap()
+    series_in(&format!("d{at}"))
 }
 
 fn bytes(number: u64) -> Vec<u8> {

@@ -37,6 +37,8 @@ pub mod plugins_fn {
     pub const CANCEL: u16 = 7;
     /// [`super::OpenFor`] → [`super::Opened`]: the daemon opens a plug-in's process for a caller of its own.
     pub const OPEN_FOR: u16 = 8;
+    /// () → the folders that callers may reach by plug-ins that act as they: absolute paths, each with a NUL behind it.
+    pub const EXPORTS: u16 = 9;
 }
 
 /// What a call came to as far as its transport goes: `enum zazen_call_status` of

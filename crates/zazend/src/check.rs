@@ -91,9 +91,9 @@ fn nearest(path: &Path) -> PathBuf {
 
 fn check_cache(config: &Config) -> Result<String> {
     let cache = &config.cache;
-    RealDisk::check_root(cache)?;
-    check_budget(config)?;
     check_placement(config)?;
+    check_budget(config)?;
+    RealDisk::check_root(cache)?;
     let place = nearest(cache);
     if !place.is_dir() {
         return Err(Error::new(

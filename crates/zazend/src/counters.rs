@@ -46,6 +46,8 @@ counters! {
     read_through,
     /// The same, sent as bytes.
     inline,
+    /// Frames that the cache could not give or take because of its disk, and that were read from their source.
+    cache_failures,
     /// Frames that a reader could not be given.
     failed,
     /// Frames dropped because their bytes did not match their checksum.

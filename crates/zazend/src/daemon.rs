@@ -26,12 +26,15 @@ use zazen_backing::Backing;
 use zazen_call::{ClusterKey, Server, ServerLimits};
 use zazen_core::limits::{NEXT_TURN_SUFFIX, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
-use zazen_env::{Disk, RealDisk, identity};
+use zazen_env::{Disk, RealDisk, Seldom, WatchedDisk, identity, is_trouble};
 use zazen_plugins::Plugins;
 use zazen_store::{Store, StoreConfig};
 
 /// A peer that stalls in the middle of a message for so long is cut off.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Frames that the cache could not give or take are told of once in this time.
+const CACHE_FAILURES_EVERY: Duration = Duration::from_secs(60);
 
 /// A running daemon. Dropping it without [`Daemon::stop`] stops its listeners at once.
 pub struct Daemon {
@@ -74,15 +77,16 @@ impl Daemon {
             // Its threads act for users; none of them shall look into it.
             identity::forbid_inspection()?;
         }
-        let disk = RealDisk::new(&config.cache)?;
+        let disk = WatchedDisk::new(RealDisk::new(&config.cache).map_err(without_disk)?);
+        let health = disk.health();
         let cache_root = disk.root().to_path_buf();
-        let mut state = CacheState::read(&disk)?;
+        let mut state = CacheState::read(&disk).map_err(without_disk)?;
         let (free, capacity) = disk_space(&cache_root)?;
         let limits = space_limits(&config, free, capacity, &mut state);
-        let (store, recovered) = Store::open(disk, limits)?;
+        let (store, recovered) = Store::open(disk, limits).map_err(without_disk)?;
         state.keep_apart(store.datasets().iter().map(|dataset| dataset.dataset.as_str()));
         let roots = BackingRoots::new(&config.backing, &mut state)?;
-        store.keep_beside(|disk| state.write(disk))?;
+        store.keep_beside(|disk| state.write(disk)).map_err(without_disk)?;
         if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
             tracing::info!(
                 "recovered {}: {} frames of {} datasets kept, {} frames dropped, {} log bytes cut, {} unfinished \
@@ -98,6 +102,8 @@ impl Daemon {
         let readers = config.readers.unwrap_or_else(|| disk_kind(&cache_root).readers());
         let node = Arc::new(Node {
             store,
+            disk: health,
+            cache_failures: Seldom::every(CACHE_FAILURES_EVERY),
             roots,
             counters: Counters::default(),
             layouts: Layouts::default(),
@@ -220,6 +226,17 @@ impl Daemon {
         self.node.store.sync()?;
         Ok(cut_off)
     }
+}
+
+/// What to do when the cache's disk does not let the daemon start.
+fn without_disk(error: Error) -> Error {
+    if !is_trouble(&error) {
+        return error;
+    }
+    error.within(
+        "the cache disk fails; look at it and at the kernel's log, or give --cache another place (until then analyses \
+         read the backing store by themselves)",
+    )
 }
 
 /// Makes the socket's folder, searchable by all. One beneath a directory that anybody can write to must be ours.

@@ -11,8 +11,8 @@ use crate::node::{Node, NodeStore, Opened};
 use crate::viewer::Viewer;
 use std::collections::{HashMap, hash_map};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use zazen_backing::{SourceFile, SourceStat};
-use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, Source};
+use zazen_backing::SourceFile;
+use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, Source, Validator};
 use zazen_store::Entry;
 
 /// Bytes copied at a time.
@@ -29,6 +29,8 @@ pub enum Outcome {
     Present,
     /// The cache has no room for it.
     NoRoom,
+    /// The cache cannot take it, for another reason: its disk's trouble, or something in the frame's place.
+    CacheFailed,
 }
 
 /// One for the daemon.
@@ -189,7 +191,8 @@ fn copy_frame(
             entry.source == *source
                 && (node.config.validate == Validate::Never || look::stands_for(entry, &file.stat()))
         };
-        if let Some(entry) = store.entry(dataset, number)?
+        // A cache that cannot be asked has nothing.
+        if let Ok(Some(entry)) = store.entry(dataset, number)
             && (entry.origin == Origin::Native || origin == Origin::Alien)
             && is_current(&entry)
         {
@@ -207,21 +210,35 @@ fn copy_frame(
             mode: stat.mode,
         };
         let copied = copy_bytes(store, opened, source, &meta, origin, &**file, offset);
-        match copied {
-            Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Outcome::NoRoom),
-            // Pushed here while it was being fetched.
-            Err(error) if error.kind() == ErrorKind::Conflict && store.entry(dataset, number)?.is_some() => {
-                return Ok(Outcome::Present);
-            }
-            Err(error) if error.kind() == ErrorKind::Stale => {}
-            Err(error) => return Err(error.within(describe())),
+        let error = match copied {
             Ok(()) => return Ok(Outcome::Stored(length)),
-        }
+            Err(Failure::Source(error)) if error.kind() == ErrorKind::Stale => continue,
+            Err(Failure::Source(error)) => return Err(error.within(describe())),
+            Err(Failure::Cache(error)) => error,
+        };
+        return match error.kind() {
+            ErrorKind::NoSpace => Ok(Outcome::NoRoom),
+            // Pushed here while it was being fetched.
+            ErrorKind::Conflict if matches!(store.entry(dataset, number), Ok(Some(_))) => {
+                Ok(Outcome::Present)
+            }
+            // Whatever is the matter with the cache, the source can be read.
+            _ => {
+                node.cache_failed(&error.within(describe()));
+                Ok(Outcome::CacheFailed)
+            }
+        };
     }
     Err(Error::new(
         ErrorKind::Stale,
         format!("{}: its source kept changing while it was copied; read it when it is written", describe()),
     ))
+}
+
+/// Whose fault it is that a frame was not copied.
+enum Failure {
+    Source(Error),
+    Cache(Error),
 }
 
 fn copy_bytes(
@@ -232,27 +249,32 @@ fn copy_bytes(
     origin: Origin,
     file: &dyn SourceFile,
     offset: u64,
-) -> Result<()> {
-    let mut put = store.put(&opened.series(), source, meta, origin)?;
+) -> std::result::Result<(), Failure> {
+    let mut put = store.put(&opened.series(), source, meta, origin).map_err(Failure::Cache)?;
     let mut buffer = vec![0; meta.length.clamp(1, CHUNK_BYTES) as usize];
     let mut done = 0;
     while done < meta.length {
         let wanted = (meta.length - done).min(buffer.len() as u64) as usize;
-        match file.read_at(&mut buffer[..wanted], offset + done)? {
-            0 => return Err(Error::new(ErrorKind::Stale, "the source became shorter")),
+        match file.read_at(&mut buffer[..wanted], offset + done).map_err(Failure::Source)? {
+            0 => {
+                let error = Error::new(ErrorKind::Stale, "the source became shorter");
+                return Err(Failure::Source(error));
+            }
             read => {
-                put.write(&buffer[..read])?;
+                put.write(&buffer[..read]).map_err(Failure::Cache)?;
                 done += read as u64;
             }
         }
     }
-    let path = opened.at.beneath.join(source.path.as_str())?;
-    let (same_file, same_name) = (file.stat_now()?, opened.backing().stat(&path)?);
-    let is_same = |now: &SourceStat| meta.validator.is_some_and(|then| then.looks_like(&now.validator));
-    if !is_same(&same_file) || !is_same(&same_name) {
-        return Err(Error::new(ErrorKind::Stale, "the source changed"));
+    let now = || {
+        let path = opened.at.beneath.join(source.path.as_str())?;
+        Ok([file.stat_now()?.validator, opened.backing().stat(&path)?.validator])
+    };
+    let is_same = |now: &Validator| meta.validator.is_some_and(|then| then.looks_like(now));
+    if !now().map_err(Failure::Source)?.iter().all(is_same) {
+        return Err(Failure::Source(Error::new(ErrorKind::Stale, "the source changed")));
     }
-    put.commit_computed().map(|_| ())
+    put.commit_computed().map_err(Failure::Cache).map(|_| ())
 }
 
 /// Reads a whole frame from its opened source, for want of room in the cache.

@@ -70,6 +70,7 @@ impl Collector for NodeCollector {
             }
         }
         let space = node.store.space();
+        let disk = node.disk.report();
         let (opened, scans) = node.sessions.counts();
         let ok = node.roots.roots.iter().filter(|root| root.backing.is_ok()).count();
         for (name, help, value) in [
@@ -77,6 +78,12 @@ impl Collector for NodeCollector {
             ("space_reserved_bytes", "Bytes promised to frames that are being written", space.reserved),
             ("space_budget_bytes", "Bytes that the cache may use", space.budget),
             ("space_free_bytes", "Bytes free on the cache's file system", space.free),
+            ("cache_disk_ok", "1 while the cache's disk can be read and written", u64::from(disk.is_ok())),
+            (
+                "cache_disk_failures",
+                "Operations on the cache's disk that failed since the start",
+                disk.failures.0 + disk.failures.1,
+            ),
             ("connections", "Connections now", node.connections() as u64),
             ("opened_datasets", "Datasets open", opened as u64),
             ("scans_under_way", "Scans under way", scans as u64),

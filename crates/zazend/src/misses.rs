@@ -64,7 +64,8 @@ impl Proof {
 struct State {
     todo: RunSet,
     at: u64,
-    extra: VecDeque<u64>,
+    /// Frames that were thought to be in the cache; true: and that the cache cannot give.
+    extra: VecDeque<(u64, bool)>,
     /// Those of `extra` that are to be natives.
     natives: RunSet,
     ready: VecDeque<Brought>,
@@ -83,13 +84,13 @@ impl State {
         self.ready.len() + self.under_way < AHEAD_FRAMES && self.inline_bytes < INLINE_AHEAD_BYTES
     }
 
-    fn next(&mut self) -> Option<u64> {
-        if let Some(number) = self.extra.pop_front() {
-            return Some(number);
+    fn next(&mut self) -> Option<(u64, bool)> {
+        if let Some(extra) = self.extra.pop_front() {
+            return Some(extra);
         }
         let number = self.todo.select(self.at)?;
         self.at += 1;
-        Some(number)
+        Some((number, false))
     }
 }
 
@@ -134,8 +135,17 @@ impl Misses {
 
     /// Adds a frame that was thought to be in the cache; it becomes what `origin` says.
     pub fn add(&self, fetchers: usize, number: u64, origin: Origin) {
+        self.add_one(fetchers, number, origin, false);
+    }
+
+    /// Adds a frame that the cache has and cannot give: it is handed out from its source.
+    pub fn add_around(&self, fetchers: usize, number: u64) {
+        self.add_one(fetchers, number, Origin::Alien, true);
+    }
+
+    fn add_one(&self, fetchers: usize, number: u64, origin: Origin, around: bool) {
         let mut state = self.shared.state();
-        state.extra.push_back(number);
+        state.extra.push_back((number, around));
         if origin == Origin::Native {
             state.natives.insert(number);
         }
@@ -214,7 +224,7 @@ impl Drop for Misses {
 }
 
 fn fail_all(state: &mut State, cause: &std::io::Error) {
-    while let Some(number) = state.next() {
+    while let Some((number, _)) = state.next() {
         let what = format!("frame {number}: no thread to fetch it with ({cause}); try again");
         state.ready.push_back(Brought { number, result: Err(Error::new(ErrorKind::Busy, what)) });
     }
@@ -223,13 +233,13 @@ fn fail_all(state: &mut State, cause: &std::io::Error) {
 fn work(shared: &Shared) {
     loop {
         let mut state = shared.state();
-        let number = loop {
+        let (number, around) = loop {
             if state.closed {
                 return leave(state, shared);
             }
             if state.window_open() {
                 match state.next() {
-                    Some(number) => break number,
+                    Some(next) => break next,
                     None => return leave(state, shared),
                 }
             }
@@ -238,7 +248,7 @@ fn work(shared: &Shared) {
         state.under_way += 1;
         drop(state);
         let landing = Landing { shared, number, brought: None };
-        landing.with(|| bring(shared, number));
+        landing.with(|| bring(shared, number, around));
     }
 }
 
@@ -279,7 +289,7 @@ impl Drop for Landing<'_> {
     }
 }
 
-fn bring(shared: &Shared, number: u64) -> Result<Way> {
+fn bring(shared: &Shared, number: u64, around: bool) -> Result<Way> {
     let gone = || Error::new(ErrorKind::ShuttingDown, "zazend is stopping");
     let node = shared.node.upgrade().ok_or_else(gone)?;
     let opened = &shared.opened;
@@ -290,13 +300,16 @@ fn bring(shared: &Shared, number: u64) -> Result<Way> {
     if let Some(folder) = opened.folder_of(&source) {
         node.seen.note(&opened.viewer, &folder);
     }
+    if around {
+        return without_room(opened, source, number, file);
+    }
     match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
         Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at })),
-        Outcome::NoRoom => without_room(opened, source, number, file),
+        Outcome::NoRoom | Outcome::CacheFailed => without_room(opened, source, number, file),
     }
 }
 
-/// A frame that finds no room: its opened source's descriptor if the store has such, else its bytes.
+/// A frame that the cache cannot take or give: its opened source's descriptor if the store has such, else its bytes.
 pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn SourceFile>) -> Result<Way> {
     if file.descriptor().is_some() {
         return Ok(Way::ReadThrough(source, file));

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use zazen_backing::{Backing, Rights, SourceFile};
 use zazen_call::{Caller, Server};
 use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Series, Source};
-use zazen_env::RealDisk;
+use zazen_env::{DiskHealth, RealDisk, Seldom, WatchedDisk};
 use zazen_plugins::Plugins;
 use zazen_store::Store;
 
 /// The store on this machine's disk.
-pub type NodeStore = Store<RealDisk>;
+pub type NodeStore = Store<WatchedDisk<RealDisk>>;
 
 /// A layout that was looked for in vain is looked for again after this.
 const LAYOUT_HOLD_OFF: Duration = Duration::from_secs(1);
@@ -33,6 +33,10 @@ pub struct Node {
     pub config: Config,
     /// The cache.
     pub store: Arc<NodeStore>,
+    /// How its disk is.
+    pub disk: Arc<DiskHealth>,
+    /// Lets one failure of the cache in a while into the log.
+    pub cache_failures: Seldom,
     /// The backing stores.
     pub roots: BackingRoots,
     /// What happened so far.
@@ -67,6 +71,16 @@ impl Node {
     /// Connections now.
     pub fn connections(&self) -> usize {
         self.server.get().and_then(Weak::upgrade).map_or(0, |server| server.connections())
+    }
+
+    /// Counts that the cache could not give or take a frame, which is read from its source instead.
+    pub fn cache_failed(&self, error: &Error) {
+        self.counters.cache_failures.add(1);
+        if let Some(others) = self.cache_failures.pass() {
+            tracing::warn!(
+                "{error}; it is read from the backing store ({others} more such failures since this was last said)"
+            );
+        }
     }
 
     /// Whether the daemon is stopping.

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Reply, may_say};
 use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
-use zazen_core::{Credentials, Origin, RelPath, Result, RunSet};
+use zazen_core::{Credentials, Error, Origin, RelPath, Result, RunSet};
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 use zazen_wire::frames::{Delivery, ScanNext};
 
@@ -70,7 +70,7 @@ impl Scan {
         let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::new(self.privileged);
         while batch.is_empty() {
-            let group = self.next_cached(node, &mut cursor, frames_max, ask.bytes_max)?;
+            let group = self.next_cached(node, &mut cursor, frames_max, ask.bytes_max);
             if group.is_empty() {
                 break;
             }
@@ -88,15 +88,9 @@ impl Scan {
 
     /// Up to `frames_max` cached frames of together `bytes_max` bytes in as many files as a reply has room for, at least
     /// one; none when all are through.
-    fn next_cached(
-        &self,
-        node: &Node,
-        cursor: &mut Cursor,
-        frames_max: usize,
-        bytes_max: u64,
-    ) -> Result<Vec<Entry>> {
+    fn next_cached(&self, node: &Node, cursor: &mut Cursor, frames_max: usize, bytes_max: u64) -> Vec<Entry> {
         while cursor.page.is_empty() && !cursor.left.is_empty() {
-            self.next_page(node, cursor)?;
+            self.next_page(node, cursor);
         }
         let mut group: Vec<Entry> = Vec::new();
         let (mut bytes, mut files) = (0, 0);
@@ -111,13 +105,13 @@ impl Scan {
             }
             group.push(entry);
         }
-        Ok(group)
+        group
     }
 
-    fn next_page(&self, node: &Node, cursor: &mut Cursor) -> Result<()> {
+    fn next_page(&self, node: &Node, cursor: &mut Cursor) {
         let dataset = &self.series;
-        match node.store.entries_page(dataset, &cursor.left, &mut cursor.pages)? {
-            Some(entries) => {
+        match node.store.entries_page(dataset, &cursor.left, &mut cursor.pages) {
+            Ok(Some(entries)) => {
                 let seen: RunSet = entries.iter().map(|entry| entry.meta.number.get()).collect();
                 // A page may repeat frames when the store has rewritten its log meanwhile.
                 let news = seen.intersection(&cursor.left);
@@ -126,13 +120,17 @@ impl Scan {
                     .page
                     .extend(entries.into_iter().filter(|entry| news.contains(entry.meta.number.get())));
             }
-            None => {
+            Ok(None) => {
                 // Held when the scan began, and gone since.
                 let gone = std::mem::take(&mut cursor.left);
                 gone.iter().for_each(|number| self.misses.add(node.config.fetchers, number, Origin::Alien));
             }
+            Err(error) => {
+                node.cache_failed(&error.within(format!("look up frames of {}", self.opened.spelled())));
+                let lost = std::mem::take(&mut cursor.left);
+                lost.iter().for_each(|number| self.misses.add_around(node.config.fetchers, number));
+            }
         }
-        Ok(())
     }
 
     fn hand_out_cached(&self, node: &Node, group: Vec<Entry>, batch: &mut Batch) {
@@ -185,8 +183,14 @@ impl Scan {
                 }
             }
             Ok(None) => self.misses.add(node.config.fetchers, number, Origin::Alien),
-            Err(error) => batch.fail(node, number, &error),
+            Err(error) => self.go_around(node, number, error),
         }
+    }
+
+    /// The cache has the frame and cannot give it: its source can.
+    fn go_around(&self, node: &Node, number: u64, error: Error) {
+        node.cache_failed(&error.within(format!("frame {number} of {}", self.opened.spelled())));
+        self.misses.add_around(node.config.fetchers, number);
     }
 
     /// A copy's bytes were wrong when they were read: it goes if they still are, and the frame is brought again.
@@ -202,12 +206,10 @@ impl Scan {
                     );
                 }
             }
-            Ok(_) => {}
-            Err(error) => {
-                if let Some(left_out) = may_say("look at copy", &self.opened.spelled()) {
-                    tracing::warn!("look at the copy of frame {number}: {error}{left_out}");
-                }
-            }
+            Ok(None) => {}
+            // Good now, or not to be had: it is not tried again in this scan.
+            Ok(Some(true)) => return self.misses.add_around(node.config.fetchers, number),
+            Err(error) => return self.go_around(node, number, error),
         }
         self.misses.add(node.config.fetchers, number, Origin::Alien);
     }
@@ -235,7 +237,11 @@ impl Scan {
                     // The reader took its time; its rights may have changed meanwhile.
                     opened.open_source(&opened.source(number)?, number)?;
                 }
-                match node.store.open_frame(&self.series, number)? {
+                let copy = node.store.open_frame(&self.series, number).unwrap_or_else(|error| {
+                    node.cache_failed(&error.within(format!("frame {number} of {}", opened.spelled())));
+                    None
+                });
+                match copy {
                     Some(frame) if proof.covers(node, &frame.meta) => {
                         if batch.cached(node, frame, None, Delivery::Fetched).is_err() {
                             self.check_copy(node, number);

@@ -34,6 +34,7 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
         "space": {
             "used": space.used, "reserved": space.reserved, "budget": space.budget, "free": space.free,
         },
+        "disk": disk(node, caller),
         "counters": counters(node),
         "hit_rate": node.counters.hit_rate(),
         "connections": node.connections(),
@@ -45,6 +46,20 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
         "plugins": node.plugins.get().and_then(std::sync::Weak::upgrade)
             .map_or(Value::Array(Vec::new()), |plugins| service_plugins::status(&plugins)),
         "draining": node.draining.load(std::sync::atomic::Ordering::SeqCst),
+    })
+}
+
+/// The health of the cache's disk. The cause names files, which are only the operators' to know.
+fn disk(node: &Node, caller: &Caller) -> Value {
+    let report = node.disk.report();
+    let trouble = match (report.is_ok(), node.is_operator(caller)) {
+        (true, _) => Value::Null,
+        (false, true) => report.trouble().into(),
+        (false, false) => "it fails; its operator is told more".into(),
+    };
+    json!({
+        "ok": report.is_ok(), "trouble": trouble,
+        "read_failures": report.failures.0, "change_failures": report.failures.1,
     })
 }
 
@@ -133,6 +148,10 @@ pub fn dump(node: &Node) -> String {
         node.fetcher.under_way(),
     );
     text.push_str(&head);
+    let disk = node.disk.report();
+    if !disk.is_ok() {
+        writeln!(text, "cache disk: {}", disk.trouble()).ok();
+    }
     for root in &node.roots.roots {
         let (reads, bytes) = root.backing.traffic();
         let health = if root.backing.is_ok() { "answers" } else { "does not answer" };

@@ -10,7 +10,11 @@ Read a dataset, on a laptop or on every rank of a job::
             ...  # data is a read-only memoryview of the frame's bytes
 
 Every frame is read by exactly one rank, mostly from the disk of the node it runs on. Without ``comm`` one
-process reads all; without a daemon the backing store is read directly, with the same result.
+process reads all (an error where a launcher started several ranks: say ``comm=None`` to mean it); without a
+daemon the backing store is read directly, with the same result.
+
+``path`` is a file with exactly the frame's bytes, a str or an ``os.PathLike`` whose file is made when it is
+used. ``Frame.container`` and ``Frame.offset`` tell where a packed frame or a piece really lies.
 
 Errors are ``zazen.Error`` and its subclasses, each of which is also the builtin that fits
 (``NotFoundError`` is a ``FileNotFoundError``). Warnings are ``ZazenWarning``.
@@ -18,6 +22,7 @@ Errors are ``zazen.Error`` and its subclasses, each of which is also the builtin
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,6 +99,9 @@ __all__ = [
     "get_library",
     "open",
 ]
+
+
+atexit.register(_zazen._remove_frame_files)
 
 
 def assign_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:

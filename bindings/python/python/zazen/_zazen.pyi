@@ -11,7 +11,7 @@ from zazen._collectives import Collectives
 
 __version__: str
 
-_Comm = Any | Collectives | None
+_Comm = Any | Collectives | Literal["self"] | None
 _Rules = Literal["full", "paper"]
 _Protocol = Literal["owner", "bitmaps"]
 _Carrier = Literal["auto", "mpi", "mpi4py"]
@@ -87,6 +87,10 @@ class RunSet:
     def __gt__(self, other: RunSet, /) -> bool: ...
 
 @final
+class FramePath:
+    def __fspath__(self) -> str: ...
+
+@final
 class Frame:
     __match_args__: ClassVar[tuple[str, str, str]]
     @property
@@ -94,7 +98,13 @@ class Frame:
     @property
     def data(self) -> memoryview: ...
     @property
-    def path(self) -> str: ...
+    def path(self) -> str | None: ...
+    @property
+    def container(self) -> str | None: ...
+    @property
+    def offset(self) -> int | None: ...
+    @property
+    def length(self) -> int: ...
     @property
     def source(self) -> Literal["native", "alien", "backing", "direct"]: ...
     def __iter__(self) -> Iterator[Any]: ...
@@ -176,7 +186,7 @@ class Dataset:
         end: int | None = None,
         stride: int = 1,
         *,
-        comm: _Comm = None,
+        comm: _Comm = ...,
         rules: _Rules = "full",
         protocol: _Protocol = "owner",
         carrier: _Carrier = "auto",
@@ -187,7 +197,7 @@ class Dataset:
         end: int | None = None,
         stride: int = 1,
         *,
-        comm: _Comm = None,
+        comm: _Comm = ...,
         rules: _Rules = "full",
         protocol: _Protocol = "owner",
         memory: int = 268435456,
@@ -256,6 +266,7 @@ class Writer:
         /,
     ) -> None: ...
 
+def _remove_frame_files() -> None: ...
 def open(
     path: _Path,
     *,

@@ -7,6 +7,7 @@ pub(crate) mod evict;
 pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod ls;
+pub(crate) mod number;
 pub(crate) mod pin;
 pub(crate) mod plugin;
 pub(crate) mod push;

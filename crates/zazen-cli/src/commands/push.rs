@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use zazen_backing::{DirectoryBacking, dataset};
 use zazen_client::watch::{WatchEvent, WatchOptions, watch};
 use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
-use zazen_core::{Error, ErrorKind, NameTemplate, Result};
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, survey};
 use zazen_push::{Counters, OnSlow};
 
 /// How often the pusher is asked whether all frames have met their fate.
@@ -84,10 +85,15 @@ pub(crate) fn run(arguments: &Push) -> Result<()> {
             .map_err(|error| Error::io("handlers for signals", error))?;
     }
     let dataset = target::dataset_path(&arguments.dataset()?)?;
-    let pusher = Pusher::new(&dataset, arguments.pattern.as_deref(), arguments.options()?)?;
+    let layout = if arguments.watch.is_some() { None } else { Some(arguments.layout(&dataset)?) };
+    let pattern = match &layout {
+        Some(Layout::Files(template)) => Some(template.to_string()),
+        _ => arguments.pattern.clone(),
+    };
+    let pusher = Pusher::new(&dataset, pattern.as_deref(), arguments.options()?)?;
     let outcome = match &arguments.watch {
         Some(_) => arguments.watch(&dataset, &pusher, &stop),
-        None => arguments.push_files(&pusher, &stop),
+        None => arguments.push_files(&pusher, layout.as_ref(), &stop),
     };
     // The reasons are only complete when every fate is settled.
     while unsettled(&pusher.counters()) > 0 {
@@ -203,20 +209,20 @@ impl Push {
         outcome
     }
 
-    fn push_files(&self, pusher: &Pusher, stop: &AtomicBool) -> Result<()> {
-        let template = self.template()?;
+    fn push_files(&self, pusher: &Pusher, layout: Option<&Layout>, stop: &AtomicBool) -> Result<()> {
         let bar = output::bar(self.files.len() as u64, "push");
         for file in &self.files {
             if stop.load(Ordering::SeqCst) {
                 break;
             }
             let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let Some(number) = template.number(name) else {
+            let Some(number) = layout.and_then(|layout| number_of(layout, name)) else {
                 bar.finish_and_clear();
+                let shown = layout.map(|layout| Series::of(layout).to_string()).unwrap_or_default();
                 return Err(Error::new(
                     ErrorKind::InvalidArgument,
                     format!(
-                        "{}: its name is not one of {template}; leave it out or give --pattern",
+                        "{}: its name is not one of {shown}; leave it out or give --pattern",
                         file.display()
                     ),
                 ));
@@ -233,15 +239,21 @@ impl Push {
         Ok(())
     }
 
-    fn template(&self) -> Result<NameTemplate> {
+    /// What numbers the files given: the pattern, else the directory's manifest, else their own names.
+    fn layout(&self, dataset: &Path) -> Result<Layout> {
         if let Some(pattern) = &self.pattern {
-            return NameTemplate::parse(pattern);
+            return dataset::layout_of_pattern(pattern);
+        }
+        let backing = DirectoryBacking::new(dataset)?;
+        if let Some(told) = dataset::told_layout(&backing, &RelPath::default(), None)? {
+            return Ok(told);
         }
         let names = self.files.iter().filter_map(|file| file.file_name()?.to_str());
-        NameTemplate::detect(names).ok_or_else(|| {
+        survey::choose(names)?.map(Layout::Files).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidArgument,
-                "file names: none has a number in it; give --pattern like frame-{n:07}.dcd",
+                "file names: none has a number in it; give --pattern like frame-{n:07}.dcd, or list the files in \
+                 zazen.toml (zazen number DIR)",
             )
         })
     }
@@ -280,6 +292,18 @@ impl Push {
             counters.resent,
             counters.node_deaths,
         ));
+    }
+}
+
+fn number_of(layout: &Layout, name: &str) -> Option<FrameNo> {
+    match layout {
+        Layout::Files(template) => template.number(name),
+        Layout::List(files) => {
+            let index = files.iter().position(|file| file.as_str() == name)?;
+            FrameNo::new(index as u64).ok()
+        }
+        // A file that holds many frames is pushed by --watch, piece by piece.
+        Layout::Pieces(_) => None,
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
     if arguments.seccomp {
-        let code = seccomp::run(command, &forward, &this_machines_daemon(arguments)?)?;
+        let code = seccomp::run(command, &forward, &this_machines_daemon(arguments, &forward)?)?;
         std::process::exit(code);
     }
     let library = library(arguments.library.as_deref())?;
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     command.env("LD_PRELOAD", preload(&library)).env_remove("ZAZEN_FORWARD_FDS");
     let start = |error| Error::io(format!("start {}", Path::new(&arguments.program[0]).display()), error);
     let Some(node) = &arguments.node else {
-        command.env("ZAZEN_FORWARD_SOCKET", this_machines_daemon(arguments)?);
+        command.env("ZAZEN_FORWARD_SOCKET", this_machines_daemon(arguments, &forward)?);
         return Err(start(command.exec()));
     };
     let key = arguments.key.as_ref().ok_or_else(|| {
@@ -100,7 +100,8 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
         )
     })?;
     let key = ClusterKey::from_file(key)?;
-    ask_for_plugin(&mut Connection::tcp(node, &key, &Identity::of_this_process(), PATIENCE)?)?;
+    let mut connection = Connection::tcp(node, &key, &Identity::of_this_process(), PATIENCE)?;
+    ask_for_plugin(&mut connection, &forward)?;
     let bridge = bridge::Bridge::start(node, key)?;
     command.env("ZAZEN_FORWARD_SOCKET", bridge.socket());
     let status = command.status().map_err(start)?;
@@ -109,21 +110,52 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
 }
 
 /// The socket of a daemon that is there and can do it.
-fn this_machines_daemon(arguments: &Run) -> Result<PathBuf> {
+fn this_machines_daemon(arguments: &Run, forward: &OsStr) -> Result<PathBuf> {
     let socket = arguments.socket.clone().unwrap_or_else(zazen_env::socket_path::find_socket_path);
     let socket = std::path::absolute(&socket).map_err(|e| Error::io(socket.display().to_string(), e))?;
-    ask_for_plugin(&mut Connection::unix(&socket, PATIENCE)?)?;
+    ask_for_plugin(&mut Connection::unix(&socket, PATIENCE)?, forward)?;
     Ok(socket)
 }
 
-/// Whether the daemon can do it, before a program finds out.
-fn ask_for_plugin(connection: &mut Connection) -> Result<()> {
+/// Whether the daemon can do it for this user, before a program finds out.
+fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<()> {
     connection.set_timeout(Some(PATIENCE));
     let about = About { plugin: POSIX, generation: 0 }.encode();
     connection
         .call(service::PLUGINS, plugins_fn::PING, &about, &[])
-        .map(|_| ())
-        .map_err(|error| error.within("forwarding needs the posix plug-in (zazend --plugin posix)"))
+        .map_err(|error| error.within("forwarding needs the posix plug-in (zazend --plugin posix)"))?;
+    let reply = connection.call(service::PLUGINS, plugins_fn::EXPORTS, &[], &[])?;
+    for folder in not_exported(forward.as_bytes(), &reply.payload) {
+        eprintln!("zazen: warning: {folder}");
+    }
+    Ok(())
+}
+
+/// What to say of far folders that lie beneath none that the daemon exports. Links over there may lead to one all the
+/// same, so it is a warning.
+fn not_exported(forward: &[u8], exports: &[u8]) -> Vec<String> {
+    let exports: Vec<&Path> = exports
+        .split(|byte| *byte == 0)
+        .filter(|export| !export.is_empty())
+        .map(|export| Path::new(OsStr::from_bytes(export)))
+        .collect();
+    let shown: Vec<String> = exports.iter().map(|export| export.display().to_string()).collect();
+    let shown = if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") };
+    let folders = forward.split(|byte| *byte == b':').map(|prefix| {
+        let far = prefix.iter().position(|byte| *byte == b'=').map_or(prefix, |at| &prefix[at + 1..]);
+        Path::new(OsStr::from_bytes(far))
+    });
+    folders
+        .filter(|folder| !exports.iter().any(|export| folder.starts_with(export)))
+        .map(|folder| {
+            format!(
+                "the daemon exports {shown}: files in {} will be refused (EACCES) unless links lead there; the daemon's \
+                 operator can add --export {}",
+                folder.display(),
+                folder.display()
+            )
+        })
+        .collect()
 }
 
 /// The prefixes as the preload library reads them.
@@ -234,6 +266,15 @@ mod tests {
     fn check(given: &[&str], expected: Option<&str>) {
         let given: Vec<OsString> = given.iter().map(OsString::from).collect();
         assert_eq!(settings(&given).ok(), expected.map(OsString::from), "{given:?}");
+    }
+
+    #[test]
+    fn what_is_not_exported_is_named() {
+        let said = not_exported(b"/x=/a/b:/c:/y=/ab", b"/a\0/c/d\0");
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].contains("/a, /c/d") && said[0].contains("--export /c"), "{said:?}");
+        assert!(not_exported(b"/x=/a/b", b"/\0").is_empty());
+        assert!(not_exported(b"/x", b"")[0].contains("exports nothing"));
     }
 
     #[test]

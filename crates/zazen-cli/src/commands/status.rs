@@ -138,7 +138,15 @@ fn name(answer: &Answer) -> &str {
 }
 
 fn state(status: &Value) -> &str {
-    if status["draining"].as_bool().unwrap_or(false) { "draining" } else { "up" }
+    match status["draining"].as_bool() {
+        Some(true) => "draining",
+        _ if disk_fails(status) => "disk fails",
+        _ => "up",
+    }
+}
+
+fn disk_fails(status: &Value) -> bool {
+    status.pointer("/disk/ok").and_then(Value::as_bool) == Some(false)
 }
 
 fn as_table(answers: &[Answer]) -> String {
@@ -172,5 +180,15 @@ fn as_table(answers: &[Answer]) -> String {
             number("/connections").to_string(),
         ]);
     }
-    table.render()
+    let mut text = table.render();
+    for answer in answers {
+        if let Some(status) = answer.status.as_ref().ok().filter(|status| disk_fails(status)) {
+            let trouble = status.pointer("/disk/trouble").and_then(Value::as_str).unwrap_or("fails");
+            text.push_str(&format!(
+                "{}: the cache disk {trouble}; its frames are read from the backing store, look at the disk\n",
+                name(answer)
+            ));
+        }
+    }
+    text
 }

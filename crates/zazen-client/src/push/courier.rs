@@ -1,9 +1,9 @@
 //! A courier: a thread that takes sendings from the queue and carries them to their nodes, over connections that
 //! it keeps.
 
-use super::{Payload, Sending, Shared, State, note};
+use super::{Payload, Sending, Shared, State, holders, note};
 use crate::NodeState;
-use crate::cluster::{Remote, Target};
+use crate::cluster::{Remote, Target, daemon_is_gone};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -75,10 +75,38 @@ impl<'a> Courier<'a> {
         Target::Tcp(self.shared.nodes[node].clone())
     }
 
+    /// Carries a frame to `node`, or to the node that has it already.
     fn carry(&mut self, node: usize, payload: &Payload) -> Result<Pushed> {
+        let shared = self.shared;
+        if let Some(holder) = shared.holders.holder(&shared.nodes, &shared.key, payload) {
+            let outcome = self.carry_to(holder, payload, true);
+            // Any answer of the holder counts, but for one that says that it can't: then another one may.
+            let cannot = |error: &Error| {
+                daemon_is_gone(error) || matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::TimedOut)
+            };
+            if holder == node || !outcome.as_ref().is_err_and(cannot) {
+                return outcome;
+            }
+        }
+        let outcome = self.carry_to(node, payload, false);
+        if outcome.is_ok() {
+            shared.holders.note(node, payload);
+        }
+        outcome
+    }
+
+    /// Carries a frame to `node`; one that `may_have` it is asked first.
+    fn carry_to(&mut self, node: usize, payload: &Payload, may_have: bool) -> Result<Pushed> {
+        let push = |remote: &mut Remote| {
+            // A daemon that can't be asked so takes the frame all the same.
+            if may_have && holders::has(remote, payload).unwrap_or(false) {
+                return Ok(Pushed::AlreadyHere);
+            }
+            remote.push(&payload.message(), &payload.bytes)
+        };
         // A kept connection may have died since, with nothing wrong with the node: that is worth one new one.
         if let Some(mut remote) = self.connections.remove(&node) {
-            match remote.push(&payload.message(), &payload.bytes) {
+            match push(&mut remote) {
                 Err(error) if error.kind() == ErrorKind::Unavailable && !remote.is_alive() => {}
                 outcome => {
                     self.keep(node, remote);
@@ -89,7 +117,7 @@ impl<'a> Courier<'a> {
         let mut remote =
             Remote::connect_within(&self.target(node), Some(&self.shared.key), self.shared.timeout)?;
         remote.set_timeout(Some(self.shared.timeout));
-        let outcome = remote.push(&payload.message(), &payload.bytes);
+        let outcome = push(&mut remote);
         self.keep(node, remote);
         outcome
     }

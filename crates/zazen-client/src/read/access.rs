@@ -2,6 +2,7 @@
 
 use super::buffer::{Pool, Slice};
 use super::job::{Data, Fault, Job};
+use super::place::Place;
 use super::resident::is_resident;
 use super::turn::{Turn, Turns};
 use crate::cluster::{Batch, CONNECT_TIMEOUT, Remote, Target, daemon_is_gone};
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zazen_backing::SourceFile;
 use zazen_core::limits::FRAME_BYTES_MAX;
-use zazen_core::{Error, ErrorKind, RelPath, Result, RunSet};
+use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
 use zazen_wire::frames::Delivery;
 
 /// How long a daemon may take for one batch of a scan, misses and all, before it counts as dead.
@@ -27,6 +28,8 @@ pub(crate) struct DaemonSpec {
     /// The dataset as the daemon knows it.
     pub path: PathBuf,
     pub pattern: Option<String>,
+    /// What names the frames, as the daemon said when the dataset was opened.
+    pub layout: Option<Arc<Layout>>,
     /// The node's name.
     pub node: String,
     /// How long it may be silent before it counts as dead.
@@ -69,7 +72,7 @@ pub(crate) struct Access {
 /// A frame read.
 pub(crate) struct Got {
     pub delivery: Option<Delivery>,
-    pub path: PathBuf,
+    pub place: Place,
     pub buffer: Slice,
     /// A bad checksum was met on the way.
     pub mended: bool,
@@ -134,7 +137,8 @@ impl Access {
         match job.read(&self.pool, self.check, &self.stop, from_disk, on_cold, &turn) {
             Ok(buffer) => {
                 let buffer = Slice::all(buffer);
-                Some(Ok(Got { delivery: job.delivery, path: job.path, buffer, mended: false }))
+                let place = self.place_of(&job);
+                Some(Ok(Got { delivery: job.delivery, place, buffer, mended: false }))
             }
             Err(Fault::Stopped) => None,
             Err(Fault::Bad(error)) => match job.delivery {
@@ -142,6 +146,23 @@ impl Access {
                 None => Some(Err(error)),
             },
         }
+    }
+
+    /// Where other programs find the frame of `job`.
+    pub(crate) fn place_of(&self, job: &Job) -> Place {
+        let (offset, has_file) = match &job.data {
+            Data::Descriptor(_, offset) => (*offset, true),
+            Data::Source(_, offset) => (*offset, false),
+            Data::Inline(..) => (0, false),
+        };
+        // What comes as bytes, or from a served store, lies in no file of this machine.
+        let path = if has_file { job.path.clone() } else { PathBuf::new() };
+        Place { path, offset, whole: job.whole }
+    }
+
+    /// What names the frames, as far as the daemon said.
+    pub(crate) fn layout(&self) -> Option<Arc<Layout>> {
+        self.daemon.as_ref().and_then(|daemon| daemon.layout.clone())
     }
 
     /// A turn for the `length` bytes of `job`'s file from `offset` on, where readers take turns at the disk that they
@@ -167,27 +188,42 @@ impl Access {
         self.turns.is_some()
     }
 
-    /// Tells the daemon of a bad copy and asks once more; a daemon that is gone by then is done without.
+    /// Tells the daemon of a bad copy and asks once more. Whatever comes of that, the backing store has the frame.
     fn mend(&self, job: Job, first: Error) -> Option<Result<Got>> {
         tracing::warn!("{first}; asking for it again");
         self.rest();
         let number = job.number;
         let again = match self.ask_again(number) {
-            Ok(again) => again,
-            Err(error) if daemon_is_gone(&error) => match self.open_direct(number, &mut None) {
-                Ok(again) => again,
-                Err(error) => return Some(Err(corrupt(number, &first, &error))),
-            },
-            Err(error) => return Some(Err(corrupt(number, &first, &error))),
+            Ok(again) => self.read_once(again),
+            Err(error) => Err(Fault::Bad(error)),
         };
-        match again.read(&self.pool, self.check, &self.stop, false, &|| (), &|_, _| None) {
-            Ok(buffer) => {
-                let buffer = Slice::all(buffer);
-                Some(Ok(Got { delivery: again.delivery, path: again.path, buffer, mended: true }))
+        let mended = match again {
+            Err(Fault::Bad(second)) => {
+                if !daemon_is_gone(&second) {
+                    tracing::warn!("{second}; reading frame {number} from the backing store");
+                }
+                self.open_direct(number, &mut None)
+                    .map_err(Fault::Bad)
+                    .and_then(|direct| self.read_once(direct))
+                    .map_err(|fault| match fault {
+                        Fault::Bad(third) => Fault::Bad(third.within(second)),
+                        Fault::Stopped => Fault::Stopped,
+                    })
             }
+            other => other,
+        };
+        match mended {
+            Ok(got) => Some(Ok(got)),
             Err(Fault::Stopped) => None,
-            Err(Fault::Bad(second)) => Some(Err(corrupt(number, &first, &second))),
+            Err(Fault::Bad(error)) => Some(Err(corrupt(number, &first, &error))),
         }
+    }
+
+    fn read_once(&self, job: Job) -> std::result::Result<Got, Fault> {
+        let buffer = job.read(&self.pool, self.check, &self.stop, false, &|| (), &|_, _| None)?;
+        let buffer = Slice::all(buffer);
+        let place = self.place_of(&job);
+        Ok(Got { delivery: job.delivery, place, buffer, mended: true })
     }
 
     fn ask_again(&self, number: u64) -> Result<Job> {
@@ -294,6 +330,7 @@ pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> 
             number,
             delivery: Some(entry.delivery),
             path: PathBuf::from(entry.path),
+            whole: entry.whole,
             length: entry.length,
             checksum: entry.checksum,
             data,

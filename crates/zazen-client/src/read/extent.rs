@@ -57,7 +57,10 @@ pub(crate) fn read(
         let (number, length) = (job.number, job.length);
         let slice = together.as_ref().and_then(|(begin, all)| part(access, &job, *begin, all));
         let got = match slice {
-            Some(buffer) => Ok(Got { delivery: job.delivery, path: job.path, buffer, mended: false }),
+            Some(buffer) => {
+                let place = access.place_of(&job);
+                Ok(Got { delivery: job.delivery, place, buffer, mended: false })
+            }
             None => match access.read(job, on_cold) {
                 Some(got) => got,
                 None => return,

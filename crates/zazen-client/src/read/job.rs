@@ -39,6 +39,8 @@ pub(crate) struct Job {
     /// How the daemon delivers it; `None`: directly.
     pub delivery: Option<Delivery>,
     pub path: PathBuf,
+    /// The file has nothing but this frame.
+    pub whole: bool,
     pub length: u64,
     pub checksum: Option<u64>,
     pub data: Data,

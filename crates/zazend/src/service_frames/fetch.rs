@@ -81,6 +81,11 @@ impl Work<'_> {
                     let what = "finds no room in the cache; raise --budget or evict a dataset";
                     name_failure(&mut found, number, &Error::new(ErrorKind::NoSpace, what));
                 }
+                Ok(Outcome::CacheFailed) => {
+                    let node = &self.node.config.name;
+                    let what = format!("the cache of {node} cannot take it; see the log of its daemon");
+                    name_failure(&mut found, number, &Error::new(ErrorKind::Io, what));
+                }
                 Err(error) => name_failure(&mut found, number, &error),
             }
         }
@@ -95,7 +100,9 @@ impl Work<'_> {
             let stands = node.config.validate == Validate::Never || stands_for(entry, &file.stat());
             entry.source == source && stands
         };
-        if let Some(here) = node.store.entry(dataset, number)?.filter(is_current) {
+        // What the cache cannot tell of, it does not have.
+        let here = node.store.entry(dataset, number).ok().flatten();
+        if let Some(here) = here.filter(is_current) {
             let enough = here.origin == Origin::Native || self.origin == Origin::Alien;
             if enough || self.promote(number)? {
                 return Ok(Outcome::Present);

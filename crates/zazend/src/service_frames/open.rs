@@ -101,6 +101,11 @@ fn open_cached(
             .map_err(|error| denied(caller, ask, error))?;
     }
     let held = held_series(node, &opened.at);
+    if held.is_empty() {
+        // A misspelled directory is not one without cached frames.
+        let found = opened.backing().stat(&opened.at.beneath);
+        found.map_err(|error| error.within(format!("dataset {}", ask.path)))?;
+    }
     info.series = held.iter().map(|(_, shown)| shown.clone()).collect();
     let chosen = match ask.pattern.as_deref() {
         Some(pattern) => {

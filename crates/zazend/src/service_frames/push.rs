@@ -11,6 +11,7 @@ use zazen_backing::{Backing, Rights};
 use zazen_call::{Call, Caller};
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, Validator};
+use zazen_env::is_trouble;
 use zazen_store::Stored;
 use zazen_wire::frames::{Push, Pushed};
 
@@ -39,7 +40,8 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, call: Call<'_>) -> Res
     check_form(ask, call.bulk_bytes)?;
     check_caller(node, caller, ask, &at)?;
     let series = at.series(&ask.series)?;
-    if let Some(here) = node.store.entry(&series, ask.meta.number.get())? {
+    let here = node.store.entry(&series, ask.meta.number.get()).map_err(of_the_disk)?;
+    if let Some(here) = here {
         let foreign = here.source != ask.source && here.meta.uid != ask.meta.uid;
         if foreign && !node.is_operator(caller) {
             let what = format!("its number is that of file {} of user {}", here.source.path, here.meta.uid);
@@ -48,20 +50,28 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, call: Call<'_>) -> Res
     }
     // The writer says that the file is whole: however young it is, there is nothing to wait for.
     let meta = FrameMeta { validator: ask.meta.validator.map(Validator::settled), ..ask.meta.clone() };
-    let mut put = node.store.put(&series, &ask.source, &meta, Origin::Native)?;
+    let mut put = node.store.put(&series, &ask.source, &meta, Origin::Native).map_err(of_the_disk)?;
     let mut buffer = vec![0; ask.meta.length.clamp(1, CHUNK_BYTES as u64) as usize];
     let mut left = ask.meta.length;
     while left > 0 {
         let wanted = left.min(buffer.len() as u64) as usize;
         let part = &mut buffer[..wanted];
         call.bulk.read_exact(part).map_err(|error| Error::io("the writer went away in mid-frame", error))?;
-        put.write(part)?;
+        put.write(part).map_err(of_the_disk)?;
         left -= wanted as u64;
     }
-    Ok(match put.commit()? {
+    Ok(match put.commit().map_err(of_the_disk)? {
         Stored::Stored => Pushed::Stored,
         Stored::AlreadyHere => Pushed::AlreadyHere,
     })
+}
+
+/// A node whose disk fails has no room, as far as the writer is concerned: another node may have.
+fn of_the_disk(error: Error) -> Error {
+    match is_trouble(&error) {
+        true => Error::new(ErrorKind::NoSpace, format!("{error}; the cache disk of this node fails")),
+        false => error,
+    }
 }
 
 fn check_form(ask: &Push, bulk_bytes: u64) -> Result<()> {

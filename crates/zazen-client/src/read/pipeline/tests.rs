@@ -15,6 +15,7 @@ fn job(number: u64, length: u64) -> Task {
         number,
         delivery: None,
         path: "inline".into(),
+        whole: true,
         length,
         checksum: None,
         data: Data::Inline(Arc::new(vec![7; length as usize]), 0),
@@ -158,7 +159,15 @@ impl Mix {
         let good = draw.below(12) > 0;
         let checksum = Some(frame_checksum(&bytes) ^ u64::from(!good));
         let length = bytes.len() as u64;
-        self.tasks.push(Task::Read(Job { number, delivery, path: "packed".into(), length, checksum, data }));
+        self.tasks.push(Task::Read(Job {
+            number,
+            delivery,
+            path: "packed".into(),
+            whole: false,
+            length,
+            checksum,
+            data,
+        }));
         self.expected.insert(number, good.then_some(bytes));
     }
 }
@@ -268,6 +277,7 @@ fn packed_frames_are_taken_together_and_their_windows_asked_for_once() {
             number,
             delivery: Some(Delivery::Native),
             path: "segment".into(),
+            whole: true,
             length: 4096,
             checksum: None,
             data: Data::Descriptor(file.clone(), number * 4096),

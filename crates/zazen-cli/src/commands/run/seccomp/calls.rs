@@ -255,9 +255,18 @@ impl Call<'_> {
         self.all.far.acting(identity, || if self.target.still_waits() { calls() } else { Err(libc::ESRCH) })
     }
 
+    /// As whom it is done; with `real`, who started the program.
+    fn identity(&self, real: bool) -> Result<Identity, i32> {
+        match self.all.far.only_identity() {
+            Some(only) => Ok(only.clone()),
+            None => Ok(self.target.status()?.identity(real)),
+        }
+    }
+
     /// A call with one path whose result is a number.
     fn one(&self, at: At, call: impl Fn(&CStr) -> Result<i64, i32>) -> Outcome {
-        self.one_knowing(at, |path, _| call(path))
+        let Found::Asked(path) = self.find(at)? else { return Ok(Reply::Continue) };
+        self.done_with(&path, call)
     }
 
     /// The same, where more must be known of the program.
@@ -269,13 +278,13 @@ impl Call<'_> {
 
     /// The same, with a path that was found.
     fn done_with(&self, path: &CStr, call: impl Fn(&CStr) -> Result<i64, i32>) -> Outcome {
-        self.acting(&self.target.status()?.identity(false), || call(path)).map(Reply::Value)
+        self.acting(&self.identity(false)?, || call(path)).map(Reply::Value)
     }
 
     /// A call with one path whose result is a number and bytes in the program's memory.
     fn giving(&self, at: At, to: u64, call: impl Fn(&CStr) -> Result<(i64, Vec<u8>), i32>) -> Outcome {
         let Found::Asked(path) = self.find(at)? else { return Ok(Reply::Continue) };
-        let identity = self.target.status()?.identity(false);
+        let identity = self.identity(false)?;
         let (value, bytes) = self.acting(&identity, || call(&path))?;
         self.target.write(to, &bytes)?;
         Ok(Reply::Value(value))
@@ -283,15 +292,16 @@ impl Call<'_> {
 
     fn open(&self, at: At, flags: c_int, mode: u32) -> Outcome {
         let Found::Asked(path) = self.find(at)? else { return Ok(Reply::Continue) };
-        let status = self.target.status()?;
-        let identity = status.identity(false);
+        let creates = flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
+        let umask = if creates { self.target.status()?.umask() } else { 0 };
+        let identity = self.identity(false)?;
         // The kernel lets nobody hand on what is only a path: then it's open for reading.
         let wanted = if flags & libc::O_PATH != 0 {
             flags & !(libc::O_PATH | libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) | libc::O_NONBLOCK
         } else {
             flags
         };
-        let opened = self.acting(&identity, || far::open(&path, wanted, mode & 0o7777, status.umask()));
+        let opened = self.acting(&identity, || far::open(&path, wanted, mode & 0o7777, umask));
         match opened {
             Ok(fd) => {
                 if flags & libc::O_DIRECT != 0 {
@@ -356,7 +366,7 @@ impl Call<'_> {
 
     fn access(&self, at: At, mode: c_int, flags: c_int) -> Outcome {
         let Found::Asked(path) = self.find(at)? else { return Ok(Reply::Continue) };
-        let identity = self.target.status()?.identity(flags & libc::AT_EACCESS == 0);
+        let identity = self.identity(flags & libc::AT_EACCESS == 0)?;
         let asked = self.acting(&identity, || px!(px_access(ROOT, path.as_ptr(), mode, flags)));
         asked.map(|value| Reply::Value(value.into()))
     }
@@ -406,7 +416,7 @@ impl Call<'_> {
         if old_far != new_far {
             return Err(libc::EXDEV);
         }
-        self.acting(&self.target.status()?.identity(false), || call(&old, &new)).map(Reply::Value)
+        self.acting(&self.identity(false)?, || call(&old, &new)).map(Reply::Value)
     }
 
     fn rename(&self, old: At, new: At, flags: u32) -> Outcome {
@@ -436,7 +446,7 @@ impl Call<'_> {
             Place::Kernel => return Ok(Reply::Continue),
         };
         let to = CString::new(to).map_err(|_| libc::EINVAL)?;
-        let identity = self.target.status()?.identity(false);
+        let identity = self.identity(false)?;
         self.acting(&identity, || px!(px_symlink(to.as_ptr(), ROOT, path.as_ptr())))
             .map(|value| Reply::Value(value.into()))
     }
@@ -511,7 +521,7 @@ impl Call<'_> {
 
     fn getxattr(&self, flags: c_int) -> Outcome {
         let Some((path, name)) = self.attribute()? else { return Ok(Reply::Continue) };
-        let identity = self.target.status()?.identity(false);
+        let identity = self.identity(false)?;
         let (size, value) = self.acting(&identity, || {
             let mut value = vec![0_u8; (self.word(3) as usize).min(BUFFER_MAX)];
             let mut room = value.len() as u64;
@@ -566,7 +576,7 @@ impl Call<'_> {
                 if text.first() != Some(&b'/') {
                     return Err(libc::EFAULT);
                 }
-                let (identity, root) = (self.target.status()?.identity(false), self.target.root()?);
+                let (identity, root) = (self.identity(false)?, self.target.root()?);
                 let whereto = self.all.far.as_them(&identity, || enterable(&root, &text))?;
                 return self.all.places.leave(&self.target, whereto).map(|()| Reply::Continue);
             }
@@ -576,7 +586,7 @@ impl Call<'_> {
     }
 
     fn go(&self, path: &CStr) -> Outcome {
-        let directory = self.acting(&self.target.status()?.identity(false), || {
+        let directory = self.acting(&self.identity(false)?, || {
             let directory = far::open(path, libc::O_PATH | libc::O_DIRECTORY, 0, 0)?;
             px!(px_access(ROOT, path.as_ptr(), libc::X_OK, libc::AT_EACCESS)).map(|_| directory)
         })?;
@@ -593,7 +603,7 @@ impl Call<'_> {
         if self.all.places.is_far(&name) {
             return self.go(&CString::new(name).map_err(|_| libc::EINVAL)?);
         }
-        let (identity, directory) = (self.target.status()?.identity(false), self.target.descriptor(fd)?);
+        let (identity, directory) = (self.identity(false)?, self.target.descriptor(fd)?);
         let whereto = self.all.far.as_them(&identity, || may_enter(&directory))?;
         self.all.places.leave(&self.target, whereto).map(|()| Reply::Continue)
     }
@@ -614,7 +624,7 @@ impl Call<'_> {
         match self.find(at)? {
             Found::Kernel => Ok(Reply::Continue),
             Found::Asked(path) => {
-                let identity = self.target.status()?.identity(false);
+                let identity = self.identity(false)?;
                 self.acting(&identity, || self.look(&path, 0, libc::STATX_TYPE))?;
                 Err(libc::EACCES)
             }

@@ -161,6 +161,11 @@ impl Far {
         })
     }
 
+    /// The only one as whom calls can be made, unless this is root's.
+    pub(super) fn only_identity(&self) -> Option<&Identity> {
+        Some(&self.own).filter(|_| !self.is_root)
+    }
+
     /// Does `work` as `identity`: what it opens here is opened with that one's rights.
     pub(super) fn as_them<T>(
         &self,

@@ -7,8 +7,9 @@
 
 use super::far::Identity;
 use super::notify::{Listener, Notice, errno};
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statat, statx};
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
@@ -29,11 +30,12 @@ pub(super) struct Whereabouts {
     inode: u64,
 }
 
-/// The root directory and the mounts that a program sees.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The root directory that a program sees, as a directory and as a mount: a mount has another number in each namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct View {
-    root: Whereabouts,
-    mounts: Vec<u8>,
+    device: (u32, u32),
+    inode: u64,
+    mount: u64,
 }
 
 impl From<&rustix::fs::Stat> for Whereabouts {
@@ -85,7 +87,10 @@ impl Target {
 
     fn text_of(&self, name: &str) -> Result<String, i32> {
         let file = openat(self.folder()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        std::io::read_to_string(File::from(file.map_err(|_| libc::ESRCH)?)).map_err(|_| libc::ESRCH)
+        let (mut file, mut text) = (File::from(file.map_err(|_| libc::ESRCH)?), Vec::with_capacity(PATH_MAX));
+        file.read_to_end(&mut text).map_err(|_| libc::ESRCH)?;
+        // A program may call itself anything.
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// False if not all of it could be read.
@@ -160,8 +165,10 @@ impl Target {
 
     /// What it sees; others see other files by the same paths.
     pub(super) fn view(&self) -> Result<View, i32> {
-        let root = statat(self.folder()?, "root", AtFlags::empty()).map_err(|_| libc::ESRCH)?;
-        Ok(View { root: Whereabouts::from(&root), mounts: self.link("ns/mnt").ok_or(libc::ESRCH)? })
+        let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
+        let root = statx(self.folder()?, "root", AtFlags::empty(), wanted).map_err(|_| libc::ESRCH)?;
+        let device = (root.stx_dev_major, root.stx_dev_minor);
+        Ok(View { device, inode: root.stx_ino, mount: root.stx_mnt_id })
     }
 
     /// Its root directory.

@@ -1,0 +1,49 @@
+//! Everything that decodes what the world wrote, as functions of bytes that must not panic, each with inputs to begin
+//! with.
+//!
+//! `tests/fuzz.rs` drives them on any toolchain, so many times and from a seed, as part of `make test`. `../../fuzz` gives
+//! the same functions to cargo-fuzz, which finds more and needs a nightly toolchain.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a target that panics is what the fuzzers look for"
+)]
+
+pub mod mutate;
+mod seeds;
+mod store;
+mod targets;
+
+/// A decoder under test.
+pub struct Target {
+    /// Its name, here and for cargo-fuzz.
+    pub name: &'static str,
+    /// Decodes; panics if it finds something wrong.
+    pub run: fn(&[u8]),
+    /// Inputs that get far into it.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Times that `make test` runs it: about a second or two.
+    pub runs: u32,
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target { name: "header", run: targets::header, seeds: seeds::golden, runs: 100_000 },
+    Target { name: "messages", run: targets::messages, seeds: seeds::golden, runs: 100_000 },
+    Target { name: "handshake", run: targets::handshake, seeds: seeds::golden, runs: 50_000 },
+    Target { name: "runset", run: targets::runset, seeds: seeds::golden, runs: 20_000 },
+    Target { name: "record", run: targets::record, seeds: seeds::golden, runs: 50_000 },
+    Target { name: "shm", run: targets::shm, seeds: seeds::golden, runs: 50_000 },
+    Target { name: "plugins", run: targets::plugins, seeds: seeds::golden, runs: 50_000 },
+    Target { name: "stream", run: targets::stream, seeds: seeds::golden, runs: 10_000 },
+    Target { name: "stubs", run: targets::stubs, seeds: seeds::headers, runs: 2_000 },
+    Target { name: "manifest", run: targets::manifest, seeds: seeds::manifests, runs: 5_000 },
+    Target { name: "config", run: targets::config, seeds: seeds::configs, runs: 500 },
+    Target { name: "store", run: store::store, seeds: store::files, runs: 1_000 },
+];
+
+/// The target called `name`.
+pub fn target(name: &str) -> &'static Target {
+    TARGETS.iter().find(|target| target.name == name).expect("a target of this crate")
+}

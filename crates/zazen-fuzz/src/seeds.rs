@@ -1,0 +1,49 @@
+//! Inputs to begin with: golden bytes of the wire, and texts like those that people write.
+
+const GOLDEN: &str = include_str!("../../zazen-wire/tests/golden.txt");
+
+/// All golden bytes of the wire; a byte before each picks the decoder where a target has several.
+pub(crate) fn golden() -> Vec<Vec<u8>> {
+    let lines = GOLDEN.lines().filter_map(|line| line.split_once(" = "));
+    let bytes_of = |(pick, (_, hex)): (usize, (&str, &str))| {
+        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16);
+        let bytes: Result<Vec<u8>, _> = (0..hex.len()).step_by(2).map(byte).collect();
+        bytes.ok().map(|bytes| [&[pick as u8], &bytes[..]].concat())
+    };
+    let mut found: Vec<Vec<u8>> = lines.enumerate().filter_map(bytes_of).collect();
+    assert!(found.len() > 10, "golden bytes are where they were");
+    found.push(vec![0; 200]);
+    found
+}
+
+fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+pub(crate) fn manifests() -> Vec<Vec<u8>> {
+    texts(&[
+        "pattern = \"step{n}/data-{n:07}.vtu\"\n",
+        "[[pieces]]\npath = \"t.dcd\"\nfirst = 5\ncount = 3\nstep = 2\noffset = 10\nframe_bytes = 4\n",
+        "files = [\"a\", \"b/c\"]\n",
+        "[[pieces]]\npath=\"x\"\nfirst=0\ncount=1000000\nframe_bytes=281474976710655\n",
+        "[[pieces]]\npath=\"x\"\nfirst=0\ncount=5\nframe_bytes=1\n[[pieces]]\npath=\"y\"\nfirst=5\ncount=9\nframe_bytes=1\n",
+    ])
+}
+
+pub(crate) fn configs() -> Vec<Vec<u8>> {
+    texts(&[
+        "cache = \"/ssd/zazen\"\nbacking = [\"/lustre\", \"/data=127.0.0.1:9100\"]\nbudget = \"800G\"\n",
+        "listen = \"0.0.0.0:7345\"\nkey = \"/etc/zazen/key\"\nreaders = 8\nvalidate = \"never\"\nfree_floor = \"5%\"\n",
+        "cache = \"/c\"\nbacking = [\"/b\"]\nreaders = \"auto\"\nconnections_max = 9\ndrain_seconds = 3\nexport = [\"/x\"]\n",
+        "cache = \"/c\"\nbacking = [\"/b\"]\n[[plugin]]\npath = \"/p.so\"\nisolate = true\n",
+    ])
+}
+
+pub(crate) fn headers() -> Vec<Vec<u8>> {
+    texts(&[
+        "\u{1}/* START-ZAZEN-SCANNER ID=3 INIT=NULL FINI=NULL */\nint f(int a /* in:obj */);\n",
+        "\u{0}int f(const char *s /* in:str */, double *x /* out:arr:size=n */, int n /* in:obj */);\n",
+        "\u{1}typedef struct { int a; double b[4]; } s_t;\nint g(s_t *s /* inout:ptr */);\n",
+        include_str!("../../../plugins/posix/posix.h"),
+    ])
+}

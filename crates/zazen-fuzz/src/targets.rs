@@ -1,0 +1,258 @@
+//! The decoders. Each target takes the first bytes of its input for choices of its own.
+
+use zazen_core::limits;
+use zazen_stream::packet;
+use zazen_stream::ring::{Arrival, Deal, Pressure, Ring, Shape, Take};
+use zazen_wire::Message;
+use zazen_wire::checksum::crc32c;
+use zazen_wire::frames::*;
+use zazen_wire::handshake::{ClientHello, Proof, ServerHello};
+use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, MAGIC};
+use zazen_wire::plugins::*;
+use zazen_wire::record::{FileHeader, FileKind, NameEntry, RECORD_BYTES, Record};
+use zazen_wire::runset_codec;
+use zazen_wire::shm::{self, SLOT_BYTES, Span};
+
+/// Takes so many bytes off the front, zeros where there are no more.
+fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
+    let mut taken = [0; N];
+    let count = N.min(bytes.len());
+    taken[..count].copy_from_slice(&bytes[..count]);
+    *bytes = &bytes[count..];
+    taken
+}
+
+fn check<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    if let Ok(message) = M::decode(bytes) {
+        let again = M::decode(&message.encode()).expect("what was encoded decodes");
+        assert_eq!(again, message);
+    }
+}
+
+fn pick(checks: &[fn(&[u8])], mut bytes: &[u8]) {
+    let [which] = take(&mut bytes);
+    checks[usize::from(which) % checks.len()](bytes);
+}
+
+/// The call header. The CRC is made right for every second input, or nothing behind it would ever be reached.
+pub(crate) fn header(mut input: &[u8]) {
+    let [reseal] = take(&mut input);
+    let mut bytes: [u8; HEADER_BYTES] = take(&mut input);
+    if reseal & 1 == 1 {
+        bytes[..4].copy_from_slice(&MAGIC);
+        let crc = crc32c(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    }
+    let _ = Header::call_of(&bytes);
+    if let Ok(header) = Header::decode(&bytes) {
+        assert_eq!(Header::decode(&header.encode()).expect("what was encoded decodes"), header);
+    }
+}
+
+/// The messages of the control and frames services.
+pub(crate) fn messages(input: &[u8]) {
+    let checks: &[fn(&[u8])] = &[
+        check::<NodeInfo>,
+        check::<OpenDataset>,
+        check::<DatasetInfo>,
+        check::<Query>,
+        check::<Holdings>,
+        check::<ScanOpen>,
+        check::<ScanOpened>,
+        check::<ScanNext>,
+        check::<BatchEntry>,
+        check::<ScanBatch>,
+        check::<ScanClose>,
+        check::<Push>,
+        check::<Pushed>,
+        check::<ReportBad>,
+        check::<Fetch>,
+        check::<Fetched>,
+        check::<Evict>,
+        check::<Evicted>,
+        check::<Pin>,
+        check::<Verify>,
+        check::<Verified>,
+        check::<List>,
+        check::<ListRow>,
+        check::<Listing>,
+    ];
+    pick(checks, input);
+}
+
+/// The messages of the TCP handshake and the error reply: what a stranger can make either end decode.
+pub(crate) fn handshake(input: &[u8]) {
+    pick(&[check::<ClientHello>, check::<ServerHello>, check::<Proof>, check::<ErrorReply>], input);
+}
+
+/// The run-set codec.
+pub(crate) fn runset(input: &[u8]) {
+    if let Ok((set, used)) = runset_codec::decode_prefix(input) {
+        assert!(used <= input.len());
+        assert!(runset_codec::decode(&input[..used]).expect("the prefix is a set") == set);
+        let mut again = Vec::new();
+        runset_codec::encode(&set, &mut again);
+        assert!(runset_codec::decode(&again).expect("what was encoded decodes") == set);
+    }
+}
+
+/// What a store reads from its disk: file headers, log records, names. Records with a checksum that is right are
+/// reached through the store's target.
+pub(crate) fn record(mut input: &[u8]) {
+    let id = u128::from_le_bytes(take(&mut input));
+    let index = u64::from_le_bytes(take(&mut input));
+    for kind in [FileKind::NativeLog, FileKind::AlienLog, FileKind::Names] {
+        if let Ok(header) = FileHeader::decode(input, kind) {
+            assert_eq!(FileHeader::decode(&header.encode(), kind).expect("what was encoded decodes"), header);
+        }
+    }
+    if let Some((first, _)) = input.split_first_chunk::<RECORD_BYTES>()
+        && let Some(record) = Record::decode(first, id, index)
+    {
+        assert_eq!(Record::decode(&record.encode(id, index), id, index).as_ref(), Some(&record));
+        assert_eq!(Record::decode(&record.encode(id, index), id, index ^ 1), None);
+    }
+    if let Some(entry) = NameEntry::decode(input, id) {
+        assert!(entry.path.len() <= limits::PATH_BYTES_MAX);
+        assert_eq!(NameEntry::decode(&entry.encode(id), id), Some(entry));
+    }
+}
+
+/// Shared memory's records, tables and offers: what decodes encodes to the same again, and lies within its bounds.
+pub(crate) fn shm(mut input: &[u8]) {
+    let slot: [u8; SLOT_BYTES] = take(&mut input);
+    let mut number = || u64::from_le_bytes(take(&mut input));
+    let (pool, total) = (Span { at: number(), bytes: number() }, number());
+    if let Ok((record, header)) = shm::Record::decode(&slot, 64) {
+        let again = shm::Record::decode(&record.encode(&header), 64).expect("what was encoded decodes");
+        assert_eq!(again, (record, header));
+        assert!((1..=64).contains(&record.slots));
+    }
+    for entry in shm::Entry::decode_table(input, pool, total).into_iter().flatten() {
+        if let shm::Entry::Pool(span) = entry {
+            let end = |span: &Span| u128::from(span.at) + u128::from(span.bytes);
+            assert!(span.at >= pool.at && end(&span) <= end(&pool));
+        }
+    }
+    if let Ok(offer) = shm::Offer::decode(input) {
+        let lane = offer.lane().span();
+        assert!(u128::from(lane.at) + u128::from(lane.bytes) <= u128::from(offer.region_bytes));
+        assert_eq!(shm::Offer::decode(&offer.encode()).expect("what was encoded decodes"), offer);
+    }
+}
+
+fn call_head(bytes: &[u8]) {
+    if let Ok((head, of_segments, at)) = CallHead::take(bytes) {
+        let mut again = Vec::new();
+        head.put(sizes(of_segments), &mut again);
+        assert_eq!(again.len(), at);
+        assert_eq!(CallHead::take(&again).expect("what was put is taken"), (head, of_segments, at));
+    }
+}
+
+fn answer_head(bytes: &[u8]) {
+    if let Ok((head, of_segments, at)) = AnswerHead::take(bytes) {
+        let mut again = vec![0; at];
+        head.write_to(sizes(of_segments), &mut again);
+        assert_eq!(AnswerHead::take(&again).expect("what was written is taken"), (head, of_segments, at));
+    }
+}
+
+/// The messages and heads of the plug-ins service.
+pub(crate) fn plugins(input: &[u8]) {
+    let checks: &[fn(&[u8])] = &[
+        check::<About>,
+        check::<Pong>,
+        check::<Fate>,
+        check::<Cancel>,
+        check::<Open>,
+        check::<OpenFor>,
+        check::<Opened>,
+        call_head,
+        answer_head,
+    ];
+    pick(checks, input);
+}
+
+const SHAPE: Shape = Shape {
+    stations: 3,
+    packets: 2,
+    slots: 5,
+    ranks: 2,
+    deal: Deal::Turns,
+    pressure: Pressure::DropOldest,
+    deadline_ns: 4,
+    silence_ns: 1000,
+    first: None,
+    count: None,
+};
+
+/// What strangers can send to a stream's port: any headers, in any order. The counters add up after each.
+pub(crate) fn stream(mut input: &[u8]) {
+    let [is_free] = take(&mut input);
+    let deal = if is_free & 1 == 1 { Deal::Free } else { Deal::Turns };
+    let mut ring = Ring::new(Shape { deal, ..SHAPE });
+    let mut now_ns = 0;
+    while !input.is_empty() {
+        let mut bytes: [u8; packet::HEADER_BYTES] = take(&mut input);
+        let [then] = take(&mut input);
+        now_ns += 1;
+        // Nothing behind the magic would ever be reached.
+        bytes[..4].copy_from_slice(b"ZST1");
+        if let Some(header) = packet::Header::take(&bytes) {
+            assert_eq!(header.put(), bytes);
+            let station = u32::from(header.station) % SHAPE.stations;
+            if header.is_end {
+                ring.station_ended(station, header.time, now_ns);
+            } else if let Arrival::Store { slot, index } = ring.arrive(station, header.time, now_ns) {
+                assert!(slot < SHAPE.slots && index < SHAPE.stations * SHAPE.packets);
+                ring.stored(slot, 1);
+            }
+        }
+        if then & 1 == 1
+            && let Take::Block { block, .. } = ring.take(u32::from(then >> 1) % SHAPE.ranks, now_ns)
+        {
+            ring.returned(block, then & 4 == 0);
+        }
+        ring.check().expect("the counters add up");
+    }
+    ring.close();
+    ring.check().expect("the counters add up");
+}
+
+/// The stub generator: no header makes it panic, and each mistake has a place within the text.
+pub(crate) fn stubs(mut input: &[u8]) {
+    let [marked] = take(&mut input);
+    let text = String::from_utf8_lossy(input);
+    let marker = "/* START-ZAZEN-SCANNER ID=3 INIT=NULL FINI=NULL */\n";
+    let text = if marked & 1 == 1 { format!("{marker}{text}") } else { text.into_owned() };
+    match zazen_stubs::generate("fuzz.h", &text) {
+        Ok(output) => assert!(!output.files.is_empty()),
+        Err(mistakes) => assert!(!mistakes.is_empty()),
+    }
+}
+
+/// A dataset's manifest: what it takes is bounded, and each frame that it promises has a source.
+pub(crate) fn manifest(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(layout) = zazen_backing::dataset::parse_manifest(text, "zazen.toml") {
+        for number in [0, 1, 5, 1000, limits::FRAME_NO_MAX] {
+            let number = zazen_core::FrameNo::new(number).expect("within the limit");
+            let _ = layout.source(number);
+        }
+    }
+}
+
+/// The daemon's settings file.
+pub(crate) fn config(input: &[u8]) {
+    use clap::Parser;
+    thread_local! {
+        static FILE: tempfile::NamedTempFile = tempfile::NamedTempFile::new().expect("a temporary file");
+    }
+    FILE.with(|file| {
+        std::fs::write(file.path(), input).expect("a temporary file can be written");
+        let args = [std::ffi::OsStr::new("zazend"), "--config".as_ref(), file.path().as_os_str()];
+        let args = zazend::config::Args::parse_from(args);
+        let _ = zazend::config::Config::assemble(&args);
+    });
+}

@@ -1,0 +1,4 @@
+//! The target `config` of zazen-fuzz.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (zazen_fuzz::target("config").run)(bytes));
