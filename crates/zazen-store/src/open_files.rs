@@ -11,9 +11,12 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::{Disk, DiskFile, DiskPath};
 use zazen_wire::record::{FILE_HEADER_BYTES, FileHeader, FileKind};
 
+/// Opens a file of the disk again.
+type Open<F> = Box<dyn Fn(&DiskPath) -> Result<F> + Send + Sync>;
+
 /// The open files of one store.
 pub(crate) struct OpenFiles<F> {
-    open: Box<dyn Fn(&DiskPath) -> Result<F> + Send + Sync>,
+    open: Open<F>,
     max: usize,
     /// Every file with a descriptor is here once; some may have gone since.
     ring: Mutex<VecDeque<Weak<KeptFile<F>>>>,

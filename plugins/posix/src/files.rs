@@ -80,17 +80,15 @@ fn open_now(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Out
     }
     let fd = open(base, path, flags | libc::O_NONBLOCK, mode, mask)
         .map_err(|error| if error == libc::EAGAIN { libc::EINPROGRESS } else { error })?;
-    may_block_from_now_on(&fd)?;
+    may_block_from_now_on(&fd, flags)?;
     Ok(fd)
 }
 
-fn may_block_from_now_on(fd: &OwnedFd) -> Outcome<()> {
+/// `flags`: what it was opened with but for O_NONBLOCK.
+fn may_block_from_now_on(fd: &OwnedFd, flags: c_int) -> Outcome<()> {
+    let flags = flags & !(libc::O_NONBLOCK | libc::O_DIRECT);
     // SAFETY: numbers only.
-    unsafe {
-        let now = checked(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
-        checked(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, now & !libc::O_NONBLOCK))?;
-    }
-    Ok(())
+    checked(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) }).map(|_| ())
 }
 
 /// Whether opening would wait for another end: FIFOs. A guess, for which no walk within the exports is needed: who opens
@@ -167,7 +165,7 @@ pub(crate) unsafe extern "C" fn px_open_wait(
             let mut fds = vec![libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
             waiting.poll(&mut fds, None)?;
         }
-        may_block_from_now_on(&fd)?;
+        may_block_from_now_on(&fd, flags)?;
         let entered = enter(session, fd)?;
         // SAFETY: the dispatcher's memory.
         unsafe { *opened = entered };

@@ -125,11 +125,6 @@ fn export_of(path: &[u8]) -> Option<(Arc<Export>, Vec<u8>)> {
             .filter_map(|export| Some((export.clone(), export.rest(path)?.to_vec())))
             .min_by_key(|(_, rest)| rest.len())
     };
-    let (export, rest) = found(&EXPORTS.read().unwrap_or_else(PoisonError::into_inner))?;
-    if !export.is_gone() {
-        return Some((export, rest));
-    }
-    begin();
     found(&EXPORTS.read().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -199,7 +194,15 @@ pub(crate) fn open(base: &Base, path: &CStr, flags: c_int, mode: u32) -> Outcome
         Some(_) if bytes.is_empty() => Err(libc::ENOENT),
         Some(fd) => how.walk(fd, bytes, libc::RESOLVE_BENEATH),
         None if bytes.first() == Some(&b'/') => match export_of(bytes) {
-            Some((export, rest)) => from_export(how, &export, &rest),
+            Some((export, rest)) => match from_export(how, &export, &rest) {
+                // Looked at on failure only: it would cost each call.
+                Err(libc::ENOENT | libc::ENOTDIR) if export.is_gone() => {
+                    begin();
+                    let (export, rest) = export_of(bytes).ok_or(libc::EACCES)?;
+                    from_export(how, &export, &rest)
+                }
+                other => other,
+            },
             None => Err(libc::EXDEV),
         },
         None => base.fd(path).and(Err(libc::EBADF)),

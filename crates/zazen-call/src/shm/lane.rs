@@ -76,6 +76,7 @@ pub(crate) struct Lane {
     body: Vec<u8>,
     /// Counted for a body that was streamed.
     charge: Option<Charge>,
+    line: Line,
 }
 
 /// A request whose head has been copied out and checked.
@@ -165,6 +166,7 @@ impl Lane {
         seat: LaneSeat,
         stream: Stream,
     ) -> Box<Lane> {
+        let line = Line::new(stream.socket());
         let core = Arc::new(Mutex::new(Core::new(seat, stream, shared.limits.stall_timeout)));
         let bulk = Bulk::of_lane(Arc::clone(&core));
         let output = Output::of_lane(Arc::clone(&core));
@@ -177,6 +179,7 @@ impl Lane {
             output,
             body: Vec::new(),
             charge: None,
+            line,
         })
     }
 
@@ -254,7 +257,9 @@ impl Lane {
             }
         };
         self.charge = None;
-        lock(&self.core).stream.release_fds_in();
+        if header.fd_count > 0 {
+            lock(&self.core).stream.release_fds_in();
+        }
         if self.body.capacity() > crate::serve::KEPT_PAYLOAD_BYTES_MAX {
             self.body = Vec::new();
         }
@@ -333,7 +338,7 @@ impl Lane {
             let answer = self.answer_own(&header, payload, group);
             return self.reply(&header, answer).map_err(|failure| failure.end(lies));
         }
-        let line = Line::new(lock(&self.core).stream.socket());
+        let line = self.line.clone();
         let call = Call {
             function: header.function,
             payload,
@@ -350,7 +355,9 @@ impl Lane {
         let answer = answer.and_then(|reply| {
             check_room(header.room, self.output.written(), &reply)?;
             check_fds(&header, &reply)?;
-            lock(&self.core).stream.hold_fds_out(reply.fds.len(), UNREAD_BELLS_MAX)?;
+            if !reply.fds.is_empty() {
+                lock(&self.core).stream.hold_fds_out(reply.fds.len(), UNREAD_BELLS_MAX)?;
+            }
             Ok(reply)
         });
         self.reply(&header, answer).map_err(|failure| failure.end(lies))
