@@ -91,7 +91,9 @@ def test_a_hanging_up_stranger_disturbs_nobody(pushed):
 
 def test_frames_are_checked_on_the_way_to_the_reader(pushed):
     """A byte that changed on the disk behind the daemon's back never reaches an analysis."""
-    cached = sorted(path for path in pushed.folder.rglob("cache/sim1/.zazen@*/.zazen/segments/*") if path.is_file())
+    cached = sorted(
+        path for path in pushed.folder.rglob("cache/sim1/.zazen@*/.zazen/segments/*") if path.is_file()
+    )
     cached += [path for path in pushed.folder.rglob("cache/sim1/.zazen@*/frame-*.bin")]
     assert cached, "something to damage"
     for path in cached:

@@ -318,7 +318,7 @@ def test_a_forgotten_communicator_is_an_error(site, monkeypatch):
     with zazen.open(sim, socket=site.sockets[0]) as opened:
         monkeypatch.setenv("PMI_SIZE", "4")
         for call in (opened.frames, opened.assign):
-            with pytest.raises(zazen.InvalidArgumentError, match="4 ranks.*comm=MPI.COMM_WORLD"):
+            with pytest.raises(zazen.InvalidArgumentError, match=r"4 ranks.*comm=MPI.COMM_WORLD"):
                 call()
             call(comm=None)
             call(comm="self")

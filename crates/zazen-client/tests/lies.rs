@@ -148,8 +148,11 @@ fn serve(folder: &Path, root: &Path, lie: Lie) -> (Server, PathBuf) {
     (server, socket)
 }
 
-/// What a reader gets: frames, and how many of them as errors.
-fn read_all(root: &Path, socket: PathBuf) -> Result<(BTreeMap<u64, Vec<u8>>, Vec<ErrorKind>)> {
+/// Frames, and the kinds of the errors in the place of others.
+type Got = (BTreeMap<u64, Vec<u8>>, Vec<ErrorKind>);
+
+/// What a reader gets.
+fn read_all(root: &Path, socket: PathBuf) -> Result<Got> {
     let silence = Some(Duration::from_secs(2));
     let options = OpenOptions { socket: Some(socket), silence, ..OpenOptions::default() };
     let mut dataset = Dataset::open(root, &options)?;

@@ -469,8 +469,8 @@ pub(crate) unsafe extern "C" fn px_truncate(dir: c_int, path: *const c_char, siz
         match Object::new(&base, path, true)? {
             // SAFETY: numbers only.
             Object::Held(fd) => checked(unsafe { libc::ftruncate64(fd, size) }),
-            // SAFETY: a path that lives for the call.
             Object::Named(fd) => {
+                // SAFETY: a path that lives for the call.
                 checked(unsafe { libc::truncate64(by_number(fd.as_raw_fd()).as_ptr(), size) })
             }
         }

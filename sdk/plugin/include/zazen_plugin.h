@@ -76,8 +76,8 @@ struct zazen_host {
     /* 1 once the caller of the function that this thread is running is gone or wants it no more, else 0.
      * System calls that the function blocks in end with EINTR then: ask here, and return. */
     int (*cancelled)(void);
-    /* The folders that the operator lets callers reach by this plug-in, as absolute paths: the `index`-th, NULL
-     * behind the last. Valid from init to the end of fini. A host of before this field knows of none. */
+    /* The folders that the operator lets callers reach by this plug-in, as absolute paths: the `index`-th,
+     * NULL behind the last. Valid from init to the end of fini. A host of before this field knows of none. */
     const char *(*exported)(uint32_t index);
 };
 
@@ -139,9 +139,9 @@ struct zazen_function {
     void *(*allocate)(uint64_t bytes);
 };
 
-/* The plug-in does for a caller what this caller could do alone, with the identity of the process that it runs in. A
- * host runs it in a process for each user, group and set of groups, which has become these for good; in its own process
- * it serves its own user only. */
+/* The plug-in does for a caller what this caller could do alone, with the identity of the process that it
+ * runs in. A host runs it in a process for each user, group and set of groups, which has become these for
+ * good; in its own process it serves its own user only. */
 #define ZAZEN_PLUGIN_ACTS_AS_CALLER UINT32_C(1)
 
 /* The entry table. */

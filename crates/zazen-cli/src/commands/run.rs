@@ -118,6 +118,7 @@ fn this_machines_daemon(arguments: &Run, forward: &OsStr) -> Result<PathBuf> {
 }
 
 /// Whether the daemon can do it for this user, before a program finds out.
+#[allow(clippy::print_stderr)] // a warning of the command's own
 fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<()> {
     connection.set_timeout(Some(PATIENCE));
     let about = About { plugin: POSIX, generation: 0 }.encode();
