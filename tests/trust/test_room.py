@@ -180,3 +180,42 @@ def test_an_idle_scan_does_not_hinder_the_owner(a, b, homes):
         idle.result()
     for end in (*scans, *done):
         os.close(end)
+
+
+def test_who_pushed_first_does_not_keep_the_owner_out(a, b, homes):
+    node, *_ = homes
+    scratch = node.backing / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o1777)
+
+    def push(dataset, file, uid, byte):
+        caller, data, told = Raw(node.socket), byte * 10, None
+        for checksum in (1, None):
+            if checksum is None:
+                checksum = int(str(told).split("have checksum ")[1][:16], 16)
+            caller.announce(dataset, file, 0, 10, uid, checksum)
+            caller.stream.sendall(data)
+            try:
+                return caller.reply()
+            except Refused as error:
+                told = error
+                if "have checksum" not in str(error):
+                    raise
+        raise AssertionError(told)
+
+    def make(folder):
+        folder.mkdir()
+        (folder / "f-0.bin").write_bytes(b"A" * 10)
+
+    for name, squatted in (("other", "f-000.bin"), ("same", "f-0.bin")):
+        folder = scratch / name
+        b.run(push, folder, squatted, b.uid, b"B")
+        a.run(make, folder)
+        a.run(push, folder, "f-0.bin", a.uid, b"A")
+        assert a.run(read_frames, folder, node.socket) == {0: b"A" * 10}
+    box = scratch / "box"
+    a.run(make, box)
+    box.chmod(0o733)
+    a.run(push, box, "f-0.bin", a.uid, b"A")
+    with pytest.raises(Refused, match="number is that of another user's file"):
+        b.run(push, box, "f-00.bin", b.uid, b"B")

@@ -15,7 +15,7 @@ use zazen_call::{Call, Caller};
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, Validator};
 use zazen_env::is_trouble;
-use zazen_store::Stored;
+use zazen_store::{Entry, Stored};
 use zazen_wire::frames::{Push, Pushed};
 
 use crate::backing_roots::Located;
@@ -44,11 +44,22 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, call: Call<'_>) -> Res
     check_caller(node, caller, ask, &at)?;
     let series = at.series(&ask.series)?;
     let here = node.store.entry(&series, ask.meta.number.get()).map_err(of_the_disk)?;
-    if let Some(here) = here {
-        let foreign = here.source != ask.source && here.meta.uid != ask.meta.uid;
-        if foreign && !node.is_operator(caller) {
-            let what = format!("its number is that of file {} of user {}", here.source.path, here.meta.uid);
-            return Err(Error::new(ErrorKind::Conflict, format!("{what}; number frames uniquely")));
+    if let Some(here) = here
+        && here.meta.uid != ask.meta.uid
+        && !node.is_operator(caller)
+    {
+        let view = at.root.seen_by(&node.powers.viewer(caller)?)?;
+        if is_squatter(&*view, ask, &at, &here)? {
+            if node.store.drop_stale(&series, &here).map_err(of_the_disk)? {
+                node.counters.stale_dropped.add(1);
+            }
+        } else if here.source != ask.source {
+            let what = match view.allows(&at.beneath, Rights::READ).unwrap_or(false) {
+                true => format!("file {} of user {}", here.source.path, here.meta.uid),
+                false => "another user's file".to_owned(),
+            };
+            let text = format!("its number is that of {what}; number frames uniquely");
+            return Err(Error::new(ErrorKind::Conflict, text));
         }
     }
     // The writer says that the file is whole: however young it is, there is nothing to wait for.
@@ -86,6 +97,29 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, call: Call<'_>) -> Res
         Stored::Stored => Pushed::Stored,
         Stored::AlreadyHere => Pushed::AlreadyHere,
     })
+}
+
+/// Whether `here`, which another user pushed, has the place of a file that the pusher owns by right: its own file is
+/// somebody else's, or is not there in the pusher's own folder. All as the pusher sees it.
+fn is_squatter(view: &dyn Backing, ask: &Push, at: &Located, here: &Entry) -> Result<bool> {
+    let owner = |source: &RelPath| -> Result<Option<u32>> {
+        match view.stat(&at.beneath.join(source.as_str())?) {
+            Ok(stat) => Ok(Some(stat.uid)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    if owner(&ask.source.path)? != Some(ask.meta.uid) {
+        return Ok(false);
+    }
+    if here.source.path == ask.source.path {
+        return Ok(true);
+    }
+    // Others may push before they write: in a folder of somebody else's, that is nobody's business.
+    match owner(&here.source.path)? {
+        Some(uid) => Ok(uid != here.meta.uid),
+        None => Ok(view.stat(&at.beneath)?.uid == ask.meta.uid),
+    }
 }
 
 /// A node whose disk fails has no room, as far as the writer is concerned: another node may have.
