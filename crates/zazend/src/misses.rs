@@ -7,6 +7,7 @@
 
 use crate::config::Validate;
 use crate::fetcher::{Outcome, read_inline};
+use crate::look::is_same_file;
 use crate::node::{Node, Opened};
 use crate::shares::Share;
 use std::collections::VecDeque;
@@ -52,11 +53,11 @@ pub struct Proof {
 impl Proof {
     /// Whether a copy is one of what was opened.
     pub fn covers(&self, node: &Node, meta: &FrameMeta) -> bool {
-        node.config.validate == Validate::Never
-            || match meta.validator {
-                Some(validator) => validator.looks_like(&self.stat.validator),
-                None => meta.uid == self.stat.uid,
-            }
+        let alike = match (node.config.validate, meta.validator) {
+            (Validate::Always, Some(validator)) => validator.looks_like(&self.stat.validator),
+            _ => true,
+        };
+        alike && is_same_file(meta, &self.stat)
     }
 }
 
@@ -297,15 +298,14 @@ fn bring(shared: &Shared, number: u64, around: bool) -> Result<Way> {
     let origin = if shared.state().natives.contains(number) { Origin::Native } else { Origin::Alien };
     let mut file = opened.open_source(&source, number)?;
     let at = Instant::now();
-    if let Some(folder) = opened.folder_of(&source) {
-        node.seen.note(&opened.viewer, &folder);
-    }
     if around {
         return without_room(opened, source, number, file);
     }
     match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
         Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at })),
-        Outcome::NoRoom | Outcome::CacheFailed => without_room(opened, source, number, file),
+        Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended => {
+            without_room(opened, source, number, file)
+        }
     }
 }
 
