@@ -229,6 +229,10 @@ impl SourceFile for GuardedFile {
     fn descriptor(&self) -> Option<OwnedFd> {
         self.file.descriptor()
     }
+
+    fn has_descriptor(&self) -> bool {
+        self.file.has_descriptor()
+    }
 }
 
 #[cfg(test)]
