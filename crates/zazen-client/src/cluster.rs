@@ -241,7 +241,7 @@ impl Remote {
         self.ask(frames_fn::FETCH, &Fetch { handle, set, origin })
     }
 
-    /// Removes `set` (`None`: the whole dataset) from the cache; `Busy` if it is pinned or being scanned.
+    /// Removes `set` (`None`: the whole dataset) from the cache; `Busy` if it is pinned.
     pub fn evict(&mut self, handle: u32, set: Option<RunSet>) -> Result<Evicted> {
         self.ask(frames_fn::EVICT, &Evict { handle, set })
     }

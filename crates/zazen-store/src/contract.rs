@@ -140,6 +140,8 @@ pub fn run<'a, D: Disk>(fresh: impl Fn() -> Place<'a, D>) {
     a_random_history_is_like_a_map(&fresh(), 1);
     a_random_history_is_like_a_map(&fresh(), 2);
     eviction_keeps_the_budget(&fresh());
+    a_scan_hinders_no_eviction_by_hand(&fresh());
+    a_gradual_put_takes_room_as_bytes_arrive(&fresh());
     a_cyclic_scan_keeps_its_hits(&fresh());
     pins_and_layouts_survive(&fresh());
     concurrent_puts_have_one_winner(&fresh());
@@ -622,6 +624,39 @@ fn eviction_keeps_the_budget<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(store.holdings(&series_in("e")).0.len(), 10);
 }
 
+/// Who announces much takes what it brings, and no more; the budget holds at each step.
+fn a_gradual_put_takes_room_as_bytes_arrive<D: Disk>(place: &Place<'_, D>) {
+    let budget = 16 << 20;
+    let store = open_with(place, budget);
+    put_version(&store, "a", 0, 0, 1 << 20, Origin::Native).unwrap();
+    let bytes = bytes_of(1, 0, 15 << 20);
+    let meta = meta_of(1, 0, &bytes);
+    let begin = |meta: &FrameMeta| store.put_gradually(&series_in("b"), &file_of(1), meta, Origin::Native);
+    let held = || store.holdings(&series_in("a")).0.len();
+    let mut put = begin(&meta).unwrap();
+    assert_eq!((held(), store.space().reserved), (1, 0), "announced only");
+    put.write(&bytes[..1]).unwrap();
+    let space = store.space();
+    assert!(held() == 1 && space.reserved > 0 && space.reserved < 5 << 20, "{space:?}");
+    let mut before = 1;
+    for end in (1..=15).map(|mib| mib << 20) {
+        put.write(&bytes[before..end]).unwrap();
+        before = end;
+        let space = store.space();
+        assert!(space.used + space.reserved <= budget && space.reserved > end as u64, "{space:?}");
+    }
+    assert_eq!(held(), 0, "evicted for bytes that came");
+    // Another has no room beside it, and is told so when its bytes come.
+    let other = FrameMeta { number: FrameNo::new(2).unwrap(), ..meta.clone() };
+    let mut second = store.put_gradually(&series_in("c"), &file_of(2), &other, Origin::Native).unwrap();
+    assert_eq!(kind(second.write(&bytes[..1 << 20])), Some(ErrorKind::NoSpace));
+    drop(second);
+    put.commit().unwrap();
+    assert_eq!(store.space().reserved, 0);
+    let huge = FrameMeta { number: FrameNo::new(3).unwrap(), length: 17 << 20, ..meta };
+    assert_eq!(kind(begin(&huge)), Some(ErrorKind::NoSpace), "more than the budget");
+}
+
 fn a_cyclic_scan_keeps_its_hits<D: Disk>(place: &Place<'_, D>) {
     let store = open_with(place, 2 << 20);
     let mut hits = Vec::new();
@@ -635,13 +670,26 @@ fn a_cyclic_scan_keeps_its_hits<D: Disk>(place: &Place<'_, D>) {
                 assert_eq!(error.kind(), ErrorKind::NoSpace);
             }
         }
-        assert_eq!(kind(store.evict(&series_in("d"), None)), Some(ErrorKind::Busy));
         hits.push(hit);
     }
     assert!(hits[1] >= 25 && hits[1] == hits[2] && hits[2] == hits[3], "a stable set is hit: {hits:?}");
     // Natives of the same dataset may push its aliens out when nobody scans it.
     put_version(&store, "d", 100, 0, 60_000, Origin::Native).unwrap();
     assert!(store.holdings(&series_in("d")).1.len() < hits[3]);
+}
+
+fn a_scan_hinders_no_eviction_by_hand<D: Disk>(place: &Place<'_, D>) {
+    let store = open_with(place, 2 << 20);
+    for number in 0..10 {
+        put_version(&store, "d", number, 0, 100_000, Origin::Native).unwrap();
+    }
+    let guard = store.scan(&series_in("d"));
+    let crowd =
+        || (0..25).map(|n| put_version(&store, "e", n, 0, 60_000, Origin::Alien)).all(|put| put.is_ok());
+    assert!(!crowd() && store.holdings(&series_in("d")).0.len() == 10, "kept for the scan");
+    guard.goes_on();
+    assert_eq!(store.evict(&series_in("d"), None).unwrap().0, 10);
+    assert!(read(&store, "d", 0).is_none(), "a miss");
 }
 
 fn pins_and_layouts_survive<D: Disk>(place: &Place<'_, D>) {

@@ -62,15 +62,13 @@ impl<D: Disk> Store<D> {
         Err(refused)
     }
 
-    /// Drops `set` (`None`: all) of a dataset: (frames, bytes). `Busy` if it is pinned or being scanned.
+    /// Drops `set` (`None`: all) of a dataset: (frames, bytes). `Busy` if it is pinned. Scans under way do not hinder it: what a reader
+    /// has open it keeps, and the rest of its scan are misses.
     pub fn evict(&self, dataset: &RelPath, set: Option<&RunSet>) -> Result<(u64, u64)> {
         let Some(found) = self.dataset(dataset.as_str()) else { return Ok((0, 0)) };
-        let refuse = |why: &str| Err(Error::new(ErrorKind::Busy, format!("dataset {dataset} {why}")));
         if found.read_index().state.pinned {
-            return refuse("is pinned; unpin it first");
-        }
-        if self.activity().of(dataset.as_str()).scans > 0 {
-            return refuse("is being scanned; wait for the scan to end");
+            let text = format!("dataset {dataset} is pinned; unpin it first");
+            return Err(Error::new(ErrorKind::Busy, text));
         }
         let (frames, bytes) = match set {
             None => self.evict_whole(&found)?,

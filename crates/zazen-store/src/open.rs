@@ -11,6 +11,7 @@ use crate::types::{RecoveryReport, StoreConfig};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{ErrorKind, RelPath, Result};
 use zazen_env::{Disk, DiskPath, is_trouble};
@@ -156,6 +157,7 @@ impl<D: Disk> Store<D> {
         for_alien: bool,
     ) -> Result<bool> {
         let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
+        let now = Instant::now();
         let candidate = |dataset: &Arc<Dataset<D>>| {
             let busy = self.activity().of(dataset.path.as_str());
             let index = dataset.read_index();
@@ -164,7 +166,7 @@ impl<D: Disk> Store<D> {
                 alien_bytes: index.alien.file_bytes + index.alien.packed_bytes,
                 last_use: dataset.last_use.load(Ordering::Relaxed),
                 pinned: index.state.pinned,
-                scanned: busy.scans > 0,
+                scanned: busy.is_scanned(now),
                 written: busy.puts > 0,
                 wanted: wanted == Some(&dataset.path),
             }

@@ -17,6 +17,9 @@ use zazen_env::{Disk, DiskFile, DiskPath};
 use zazen_wire::checksum::FrameDigest;
 use zazen_wire::record::{Record, RecordOp, Storage};
 
+/// Room that a frame whose bytes come from elsewhere gets at a time, once bytes for it are there.
+const STEP_BYTES: u64 = 4 << 20;
+
 /// A frame being written. Dropping it without `commit` leaves nothing behind.
 pub struct Put<D: Disk> {
     store: Arc<Store<D>>,
@@ -28,6 +31,8 @@ pub struct Put<D: Disk> {
     written: u64,
     digest: FrameDigest,
     reserved: u64,
+    /// Of the reserved bytes, those that are in the unfinished file.
+    landed: u64,
 }
 
 /// Where the bytes go until the frame is committed.
@@ -55,6 +60,30 @@ impl<D: Disk> Store<D> {
         meta: &FrameMeta,
         origin: Origin,
     ) -> Result<Put<D>> {
+        self.begin_put(dataset, source, meta, origin, false)
+    }
+
+    /// As [`Store::put`], for a frame whose bytes somebody else has yet to send: more than the first few MiB get their
+    /// room, and evict for it, only as bytes arrive ([`Put::write`] says `NoSpace` then). Who announces much and sends
+    /// little takes no room from others.
+    pub fn put_gradually(
+        self: &Arc<Self>,
+        dataset: &RelPath,
+        source: &Source,
+        meta: &FrameMeta,
+        origin: Origin,
+    ) -> Result<Put<D>> {
+        self.begin_put(dataset, source, meta, origin, true)
+    }
+
+    fn begin_put(
+        self: &Arc<Self>,
+        dataset: &RelPath,
+        source: &Source,
+        meta: &FrameMeta,
+        origin: Origin,
+        gradually: bool,
+    ) -> Result<Put<D>> {
         self.check_put(dataset, source, meta)?;
         self.activity().put_begins(dataset);
         let mut put = Put {
@@ -67,6 +96,7 @@ impl<D: Disk> Store<D> {
             written: 0,
             digest: FrameDigest::default(),
             reserved: 0,
+            landed: 0,
         };
         if let Some(here) = self.dataset(dataset.as_str()) {
             self.touch(&here);
@@ -82,7 +112,11 @@ impl<D: Disk> Store<D> {
             }
         }
         self.disk().admit_change()?;
-        put.reserved = self.make_room(dataset, on_disk(meta.length) + PUT_OVERHEAD, origin)?;
+        let whole = on_disk(meta.length) + PUT_OVERHEAD;
+        // What can never have room is refused at once.
+        if !gradually || meta.length <= STEP_BYTES || whole > self.room().budget() {
+            put.reserved = self.make_room(dataset, whole, origin)?;
+        }
         put.target = if meta.length <= PACKED_BYTES_MAX {
             Target::Memory(Vec::with_capacity(meta.length as usize))
         } else {
@@ -137,13 +171,29 @@ impl<D: Disk> Put<D> {
             let text = format!("more than the {} bytes announced", self.meta.length);
             return Err(self.error(ErrorKind::InvalidArgument, text));
         }
+        self.reserve(bytes.len() as u64)?;
         match &mut self.target {
-            Target::File { file, .. } => file.write_all_at(bytes, self.written)?,
+            Target::File { file, .. } => {
+                file.write_all_at(bytes, self.written)?;
+                self.store.room().land(bytes.len() as u64);
+                self.landed += bytes.len() as u64;
+            }
             Target::Memory(memory) => memory.extend_from_slice(bytes),
             Target::Nowhere => {}
         }
         self.digest.update(bytes);
         self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Makes room for the next `bytes`, where that has not been done.
+    fn reserve(&mut self, bytes: u64) -> Result<()> {
+        let whole = on_disk(self.meta.length) + PUT_OVERHEAD;
+        let needed = on_disk(self.written + bytes) + PUT_OVERHEAD;
+        if needed > self.reserved && matches!(self.target, Target::File { .. }) {
+            let step = needed.max(self.reserved + STEP_BYTES).min(whole) - self.reserved;
+            self.reserved += self.store.make_room(&self.dataset, step, self.origin)?;
+        }
         Ok(())
     }
 
@@ -353,7 +403,7 @@ impl<D: Disk> Drop for Put<D> {
         {
             tracing::debug!("{error}; it goes at the next start");
         }
-        self.store.room().release(self.reserved);
+        self.store.room().release(self.reserved, self.landed);
         self.store.activity().put_ends(&self.dataset);
     }
 }

@@ -1,7 +1,7 @@
 //! The byte budget.
 //!
-//! Invariant: used + reserved never exceeds the budget by a put: what a put will use is reserved before its
-//! first byte is written. All sizes are counted in blocks of 4 KiB, as a file system gives them.
+//! Invariant: used + reserved never exceeds the budget by a put: what a put uses is reserved before it is written, for
+//! the whole frame at once or step by step. All sizes are counted in blocks of 4 KiB, as a file system gives them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -19,6 +19,8 @@ pub(crate) const PUT_OVERHEAD: u64 = 8 * 4096;
 pub(crate) struct Account {
     pub(crate) used: u64,
     pub(crate) reserved: u64,
+    /// Of the reserved bytes, those that lie in unfinished files: the file system counts them already.
+    pub(crate) landed: u64,
 }
 
 /// The account of one cache root.
@@ -50,7 +52,8 @@ impl Room {
     pub(crate) fn reserve(&self, bytes: u64, free: u64) -> Result<(), u64> {
         let mut account = self.guard();
         let budget_short = (account.used + account.reserved + bytes).saturating_sub(self.budget);
-        let floor_short = (self.floor + account.reserved + bytes).saturating_sub(free);
+        let floor_short =
+            (self.floor + account.reserved.saturating_sub(account.landed) + bytes).saturating_sub(free);
         match budget_short.max(floor_short) {
             0 => {
                 account.reserved += bytes;
@@ -60,9 +63,16 @@ impl Room {
         }
     }
 
-    pub(crate) fn release(&self, bytes: u64) {
+    /// So many of the reserved bytes have been written to an unfinished file.
+    pub(crate) fn land(&self, bytes: u64) {
+        self.guard().landed += bytes;
+    }
+
+    /// Gives back `bytes` of what is reserved, `landed` of them in an unfinished file.
+    pub(crate) fn release(&self, bytes: u64, landed: u64) {
         let mut account = self.guard();
         account.reserved = account.reserved.saturating_sub(bytes);
+        account.landed = account.landed.saturating_sub(landed);
     }
 
     /// Notes a removal that failed: a file may be left that nobody counts, so the next start must walk the trees.

@@ -110,6 +110,7 @@ impl Daemon {
             fetcher: Fetcher::new(config.fetchers),
             sessions: Sessions::default(),
             shares: AllShares::default(),
+            unfinished: Arc::default(),
             readers,
             cache_root: cache_root.to_string_lossy().into_owned(),
             powers,

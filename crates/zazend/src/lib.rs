@@ -30,6 +30,7 @@ pub mod session;
 pub mod shares;
 pub mod signals;
 pub mod status;
+pub mod user_room;
 pub mod viewer;
 
 pub use config::Config;

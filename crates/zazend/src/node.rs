@@ -8,6 +8,7 @@ use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::layouts::Layouts;
 use crate::session::Sessions;
 use crate::shares::AllShares;
+use crate::user_room::Unfinished;
 use crate::viewer::{Powers, Viewer};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -49,6 +50,8 @@ pub struct Node {
     pub sessions: Sessions,
     /// What each user may have under way.
     pub shares: AllShares,
+    /// What each user is still sending.
+    pub unfinished: Arc<Unfinished>,
     /// Readers that clients should have in flight.
     pub readers: u16,
     /// The cache root, resolved.

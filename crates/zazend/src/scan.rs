@@ -1,7 +1,7 @@
 //! One scan: hands out a set of frames, each once, cached ones first and in storage order, misses as they arrive.
 //!
 //! Invariants: memory does not grow with the set (cached frames come from the store page by page, natives first,
-//! each page in storage order); the dataset is not evicted while the scan lives; a copy that differs from its source
+//! each page in storage order); the dataset is not evicted for want of room while the scan goes on; a copy that differs from its source
 //! is dropped and fetched anew; while the backing store does not answer, copies are handed out unchecked (to other
 //! users than the daemon's own only within what [`Opened::may_have_unasked`] says).
 //!
@@ -29,7 +29,7 @@ pub struct Scan {
     privileged: bool,
     cursor: Mutex<Cursor>,
     misses: Misses,
-    _guard: ScanGuard,
+    guard: ScanGuard,
 }
 
 /// Where the scan is in the cached frames.
@@ -59,7 +59,7 @@ impl Scan {
             privileged: node.is_privileged(caller),
             cursor: Mutex::new(cursor),
             misses,
-            _guard: guard,
+            guard,
         };
         (scan, count)
     }
@@ -82,6 +82,9 @@ impl Scan {
                 break;
             }
             self.hand_out_brought(node, brought, ask.bytes_max, &mut batch);
+        }
+        if !batch.is_empty() {
+            self.guard.goes_on();
         }
         Ok(batch.into_reply())
     }

@@ -14,7 +14,7 @@ fn opened(node: &Node, caller: &Caller, handle: u32) -> Result<Arc<Opened>> {
     node.sessions.with(caller.connection, |session| session.opened(handle))
 }
 
-/// Root, the daemon's own user, key holders and the dataset's owner may.
+/// Root, the daemon's own user, key holders and the dataset's owner may. Only the former may pin.
 fn may_administer(node: &Node, caller: &Caller, opened: &Opened) -> Result<()> {
     if node.is_operator(caller) {
         return Ok(());
@@ -43,6 +43,18 @@ pub(super) fn evict(node: &Node, caller: &Caller, ask: Evict) -> Result<Evicted>
 
 pub(super) fn pin(node: &Node, caller: &Caller, ask: Pin) -> Result<Reply> {
     let opened = opened(node, caller, ask.handle)?;
+    // A pin takes room from everybody for ever, and what is pinned may grow.
+    if ask.pinned && !node.is_operator(caller) {
+        return Err(Error::new(
+            ErrorKind::PermissionDenied,
+            format!(
+                "dataset {}: only root, the daemon's user and holders of the cluster key may pin, since all users share \
+                 the cache's room; ask whoever runs the daemon, user {} may only unpin its own datasets",
+                opened.spelled(),
+                caller.credentials.uid
+            ),
+        ));
+    }
     may_administer(node, caller, &opened)?;
     node.store.pin(&opened.series(), ask.pinned)?;
     Ok(Reply::default())

@@ -6,7 +6,10 @@
 //! cluster key and is believed.
 
 use crate::node::Node;
+use crate::user_room::Pace;
+use std::io::Read;
 use std::sync::Arc;
+use std::time::Instant;
 use zazen_backing::{Backing, Rights};
 use zazen_call::{Call, Caller};
 use zazen_core::limits::FRAME_BYTES_MAX;
@@ -50,14 +53,33 @@ fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, call: Call<'_>) -> Res
     }
     // The writer says that the file is whole: however young it is, there is nothing to wait for.
     let meta = FrameMeta { validator: ask.meta.validator.map(Validator::settled), ..ask.meta.clone() };
-    let mut put = node.store.put(&series, &ask.source, &meta, Origin::Native).map_err(of_the_disk)?;
+    // Its owner is the caller, as was checked.
+    let operator = node.is_operator(caller);
+    let budget = node.store.space().budget;
+    let _unfinished = match operator {
+        true => None,
+        false => Some(node.unfinished.take(ask.meta.uid, ask.meta.length, budget)?),
+    };
+    let mut put =
+        node.store.put_gradually(&series, &ask.source, &meta, Origin::Native).map_err(of_the_disk)?;
     let mut buffer = vec![0; ask.meta.length.clamp(1, CHUNK_BYTES as u64) as usize];
     let mut left = ask.meta.length;
     while left > 0 {
         let wanted = left.min(buffer.len() as u64) as usize;
-        let part = &mut buffer[..wanted];
-        call.bulk.read_exact(part).map_err(|error| Error::io("the writer went away in mid-frame", error))?;
-        put.write(part).map_err(of_the_disk)?;
+        let mut came = 0;
+        let mut pace = Pace::new(Instant::now());
+        while came < wanted {
+            let gone = |error| Error::io("the writer went away in mid-frame", error);
+            let count = call.bulk.read(&mut buffer[came..wanted]).map_err(gone)?;
+            if count == 0 {
+                return Err(gone(std::io::ErrorKind::UnexpectedEof.into()));
+            }
+            came += count;
+            if !operator && left > came as u64 {
+                pace.came(count as u64, Instant::now())?;
+            }
+        }
+        put.write(&buffer[..wanted]).map_err(of_the_disk)?;
         left -= wanted as u64;
     }
     Ok(match put.commit().map_err(of_the_disk)? {
