@@ -238,6 +238,10 @@ impl SourceFile for DirectoryFile {
     fn descriptor(&self) -> Option<OwnedFd> {
         self.file.try_clone().ok()
     }
+
+    fn has_descriptor(&self) -> bool {
+        true
+    }
 }
 
 /// `range` in at most `parts` parts of about the same length, none of them empty.

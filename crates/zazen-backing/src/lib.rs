@@ -66,8 +66,13 @@ pub trait SourceFile: Send + Sync {
     fn stat(&self) -> SourceStat;
     /// What this very file looks like now, whatever its name leads to by now.
     fn stat_now(&self) -> Result<SourceStat>;
-    /// A descriptor that another process can read the file through, if this backing has such.
+    /// A descriptor that another process can read the file through, if this backing has such and this process has room
+    /// for one more.
     fn descriptor(&self) -> Option<OwnedFd>;
+    /// Whether this backing has descriptors at all.
+    fn has_descriptor(&self) -> bool {
+        false
+    }
 }
 
 /// A backing store. Shared by threads. A store that has vanished answers `Unavailable`, one that hangs

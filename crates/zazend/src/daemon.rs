@@ -15,7 +15,7 @@ use crate::service_frames::FramesService;
 use crate::service_plugins;
 use crate::session::Sessions;
 use crate::shares::AllShares;
-use crate::viewer::{Powers, Seen};
+use crate::viewer::Powers;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -114,7 +114,6 @@ impl Daemon {
             readers,
             cache_root: cache_root.to_string_lossy().into_owned(),
             powers,
-            seen: Seen::default(),
             started,
             draining: false.into(),
             server: OnceLock::new(),

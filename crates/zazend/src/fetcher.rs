@@ -11,12 +11,15 @@ use crate::node::{Node, NodeStore, Opened};
 use crate::viewer::Viewer;
 use std::collections::{HashMap, hash_map};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use zazen_backing::SourceFile;
 use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, Source, Validator};
 use zazen_store::Entry;
 
 /// Bytes copied at a time.
 const CHUNK_BYTES: u64 = 4 << 20;
+/// How long one user waits for a copy that another makes; then it reads the source itself.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Copies begun anew because the source changed under them.
 const TRIES: usize = 3;
 
@@ -31,6 +34,8 @@ pub enum Outcome {
     NoRoom,
     /// The cache cannot take it, for another reason: its disk's trouble, or something in the frame's place.
     CacheFailed,
+    /// Another user is copying the same frame, and takes long over it.
+    Contended,
 }
 
 /// One for the daemon.
@@ -54,13 +59,15 @@ impl Flight {
         self.landing.notify_all();
     }
 
-    fn wait(&self) -> Shared {
+    /// Its result; for another user than its leader `None` after [`PATIENCE`].
+    fn wait(&self, viewer: &Viewer) -> Option<Shared> {
         let landed = self.landed.lock().unwrap_or_else(PoisonError::into_inner);
-        let landed = self.landing.wait_while(landed, |landed| landed.is_none());
-        landed
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-            .unwrap_or(Err((ErrorKind::Io, "a fetch ended without a result".into())))
+        if self.leader == *viewer {
+            let landed = self.landing.wait_while(landed, |landed| landed.is_none());
+            return landed.unwrap_or_else(PoisonError::into_inner).clone();
+        }
+        let landed = self.landing.wait_timeout_while(landed, PATIENCE, |landed| landed.is_none());
+        landed.unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 }
 
@@ -99,30 +106,33 @@ impl Fetcher {
     ) -> Result<Outcome> {
         let counters = &node.counters;
         let key = (opened.series(), number);
-        let flight = loop {
+        let slots = self.slots_of(&opened.viewer);
+        let (flight, _slot) = loop {
+            // First the turn, then the flight: who is listed copies, and keeps nobody waiting for a turn of its own.
+            let slot = slots.take();
             let under_way = match self.flights().entry(key.clone()) {
                 hash_map::Entry::Occupied(under_way) => under_way.get().clone(),
                 hash_map::Entry::Vacant(free) => {
                     let (leader, landed) = (opened.viewer.clone(), Mutex::default());
                     let flight = Flight { leader, landed, landing: Condvar::new() };
-                    break free.insert(Arc::new(flight)).clone();
+                    break (free.insert(Arc::new(flight)).clone(), slot);
                 }
             };
+            drop(slot);
             counters.fetches_shared.add(1);
-            match under_way.wait() {
-                Ok(Outcome::Stored(_)) => return Ok(Outcome::Present),
-                Ok(outcome) => return Ok(outcome),
-                Err((kind, message)) if under_way.leader == opened.viewer => {
+            match under_way.wait(&opened.viewer) {
+                None => return Ok(Outcome::Contended),
+                Some(Ok(Outcome::Stored(_))) => return Ok(Outcome::Present),
+                Some(Ok(outcome)) => return Ok(outcome),
+                Some(Err((kind, message))) if under_way.leader == opened.viewer => {
                     return Err(Error::new(kind, message));
                 }
                 // What another user may not do, or cannot, says nothing about this one.
-                Err(_) => {}
+                Some(Err(_)) => {}
             }
         };
         // Lands also if the copy panics: a bug of ours must not leave others waiting for ever.
         let landing = Landing { fetcher: self, flight: &flight, key: &key };
-        let slots = self.slots_of(&opened.viewer);
-        let _slot = slots.take();
         let result = copy_frame(node, opened, source, number, origin, file);
         match &result {
             Ok(Outcome::Stored(bytes)) => {
@@ -189,7 +199,12 @@ fn copy_frame(
         }
         let is_current = |entry: &Entry| {
             entry.source == *source
-                && (node.config.validate == Validate::Never || look::stands_for(entry, &file.stat()))
+                && match node.config.validate {
+                    Validate::Always => look::stands_for(entry, &file.stat()),
+                    Validate::Never => {
+                        opened.viewer.is_own() || look::is_same_file(&entry.meta, &file.stat())
+                    }
+                }
         };
         // A cache that cannot be asked has nothing.
         if let Ok(Some(entry)) = store.entry(dataset, number)

@@ -30,6 +30,8 @@ pub struct GuardedBacking {
 #[derive(Default)]
 struct Health {
     ailments: Mutex<Ailments>,
+    /// A user's view: that user can bring its calls to time out at will, so what they meet is no news.
+    is_view: bool,
 }
 
 #[derive(Default)]
@@ -55,7 +57,8 @@ impl GuardedBacking {
     /// Guards the view that `who` has of the same store.
     pub fn view(&self, who: &Credentials) -> Result<GuardedBacking> {
         let inner = self.inner.seen_by(who)?;
-        Ok(GuardedBacking { inner, health: Arc::default(), of: format!(" (asked for user {})", who.uid) })
+        let health = Arc::new(Health { is_view: true, ..Health::default() });
+        Ok(GuardedBacking { inner, health, of: format!(" (asked for user {})", who.uid) })
     }
 
     /// Whether the store as a whole answered the last call.
@@ -103,15 +106,22 @@ impl Health {
         }
     }
 
+    fn tell(&self, news: std::fmt::Arguments<'_>) {
+        match self.is_view {
+            true => tracing::debug!("{news}"),
+            false => tracing::warn!("{news}"),
+        }
+    }
+
     /// Notes what a call for `path` told. `part`: an outage is that of `path` and what is beneath it alone.
     fn note(&self, describe: &str, path: &RelPath, outage: Option<&Error>, part: bool) {
         let mut ailments = self.ailments();
         let Some(error) = outage else {
             if ailments.whole.take().is_some() {
-                tracing::info!("backing store {describe} answers again");
+                self.tell(format_args!("backing store {describe} answers again"));
             }
             if !ailments.folders.is_empty() && ailments.folders.remove(path).is_some() {
-                tracing::info!("{path} of backing store {describe} answers again");
+                self.tell(format_args!("{path} of backing store {describe} answers again"));
             }
             return;
         };
@@ -121,9 +131,9 @@ impl Health {
             Ailment { kind: error.kind(), message: error.to_string(), ask_again: Instant::now() + hold_off };
         if !part {
             if ailments.whole.is_none() {
-                tracing::warn!(
+                self.tell(format_args!(
                     "backing store {describe} does not answer, serving from the cache alone: {error}"
-                );
+                ));
             }
             ailments.whole = Some(ailment);
             return;
@@ -134,7 +144,7 @@ impl Health {
         }
         let room = ailments.folders.len() < AILING_FOLDERS_MAX;
         if room && ailments.folders.insert(path.clone(), ailment).is_none() {
-            tracing::warn!("{path} of backing store {describe} does not answer: {error}");
+            self.tell(format_args!("{path} of backing store {describe} does not answer: {error}"));
         }
     }
 }
@@ -218,6 +228,10 @@ impl SourceFile for GuardedFile {
     }
     fn descriptor(&self) -> Option<OwnedFd> {
         self.file.descriptor()
+    }
+
+    fn has_descriptor(&self) -> bool {
+        self.file.has_descriptor()
     }
 }
 

@@ -12,10 +12,11 @@
 use crate::config::Validate;
 use crate::guarded_backing::is_outage;
 use crate::node::{Node, Opened};
+use std::cell::LazyCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use zazen_backing::SourceStat;
-use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Source, Validator};
+use zazen_core::{Credentials, Error, ErrorKind, FrameMeta, RelPath, Result, Source, Validator};
 use zazen_store::Entry;
 
 /// What comparing a copy with its source says.
@@ -117,41 +118,28 @@ fn as_other<'a>(node: &Node, opened: &Opened, group: &'a [Entry], adopted: &mut 
         }
         Ok(_) => None,
     };
+    let store_away = LazyCell::new(|| opened.is_store_away());
+    let unasked = |entry: &Entry, why: &Error| match opened.owns(&entry.meta) && *store_away {
+        true => Look::Fresh,
+        false => Look::Refused(opened.unknowable(copy_of(why))),
+    };
     if let Some(why) = away {
-        let verdict = |entry: &Entry| match opened.may_have_unasked(node, &entry.meta, &entry.source) {
-            true => Look::Fresh,
-            false => Look::Refused(opened.unknowable(copy_of(&why))),
-        };
-        return group.iter().map(verdict).collect();
+        return group.iter().map(|entry| unasked(entry, &why)).collect();
     }
     let probed = probed.unwrap_or_default();
-    let mut folder_noted: Option<RelPath> = None;
     let verdict = |(entry, at): (&'a Entry, Option<usize>)| {
         let number = entry.meta.number.get();
         match at.and_then(|at| probed.get(at)) {
-            Some(Ok(stat)) => {
-                let folder = opened.folder_of(&entry.source);
-                if folder != folder_noted {
-                    folder.iter().for_each(|folder| node.seen.note(&opened.viewer, folder));
-                    folder_noted = folder;
-                }
-                match node.config.validate {
-                    Validate::Always => compare(entry, stat, adopted),
-                    Validate::Never => Look::Fresh,
-                }
-            }
+            Some(Ok(stat)) => match node.config.validate {
+                Validate::Always => compare(entry, stat, adopted),
+                Validate::Never if is_same_file(&entry.meta, stat) => Look::Fresh,
+                Validate::Never => Look::Stale,
+            },
             Some(Err(error)) if error.kind() == ErrorKind::NotFound => Look::Refused(deleted(opened, entry)),
             Some(Err(error)) if error.kind() == ErrorKind::PermissionDenied => {
-                let folder = opened.folder_of(&entry.source);
-                folder.iter().for_each(|folder| node.seen.forget(&opened.viewer, folder));
                 Look::Refused(opened.denied(number, error))
             }
-            Some(Err(error)) if is_outage(error) => {
-                match opened.may_have_unasked(node, &entry.meta, &entry.source) {
-                    true => Look::Fresh,
-                    false => Look::Refused(opened.unknowable(copy_of(error))),
-                }
-            }
+            Some(Err(error)) if is_outage(error) => unasked(entry, error),
             Some(Err(error)) => {
                 Look::Refused(copy_of(error).within(format!("frame {number} of {}", opened.spelled())))
             }
@@ -176,6 +164,14 @@ fn compare<'a>(entry: &'a Entry, stat: &SourceStat, adopted: &mut Adopted<'a>) -
         adopted.push((entry, stat.validator));
     }
     Look::Fresh
+}
+
+/// Whether a copy was made from the very file that `stat` is of, as far as owner and inode tell. `validate = "never"`
+/// takes sources not to change; whose bytes somebody gets must not rest on that.
+pub fn is_same_file(meta: &FrameMeta, stat: &SourceStat) -> bool {
+    let alike = |one: u64, other: u64| one == other || one == 0 || other == 0;
+    let same_inode = meta.validator.is_none_or(|validator| alike(validator.inode, stat.validator.inode));
+    meta.uid == stat.uid && same_inode && !stat.is_dir
 }
 
 /// Whether the copy is one of the source that looks like `stat`.

@@ -7,11 +7,12 @@
 
 use crate::config::Validate;
 use crate::fetcher::{Outcome, read_inline};
+use crate::look::is_same_file;
 use crate::node::{Node, Opened};
 use crate::shares::Share;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use zazen_backing::{SourceFile, SourceStat};
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source};
@@ -20,6 +21,8 @@ use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source};
 pub const AHEAD_FRAMES: usize = 64;
 /// Bytes held in memory for frames that the cache has no room for.
 pub const INLINE_AHEAD_BYTES: u64 = 64 << 20;
+/// How often a scan that may not go ahead looks whether it may.
+const LOOK: Duration = Duration::from_millis(100);
 /// The largest frame sent inline.
 pub const INLINE_BYTES_MAX: u64 = 1 << 30;
 
@@ -29,6 +32,8 @@ pub struct Brought {
     pub number: u64,
     /// How it came, or why not.
     pub result: Result<Way>,
+    /// What it costs its user to be held until the reader comes.
+    _ahead: Option<Share>,
 }
 
 /// How a miss can be handed out.
@@ -52,11 +57,11 @@ pub struct Proof {
 impl Proof {
     /// Whether a copy is one of what was opened.
     pub fn covers(&self, node: &Node, meta: &FrameMeta) -> bool {
-        node.config.validate == Validate::Never
-            || match meta.validator {
-                Some(validator) => validator.looks_like(&self.stat.validator),
-                None => meta.uid == self.stat.uid,
-            }
+        let alike = match (node.config.validate, meta.validator) {
+            (Validate::Always, Some(validator)) => validator.looks_like(&self.stat.validator),
+            _ => true,
+        };
+        alike && is_same_file(meta, &self.stat)
     }
 }
 
@@ -110,6 +115,10 @@ struct Shared {
 impl Shared {
     fn share(&self) -> Option<Share> {
         self.node.upgrade()?.shares.fetchers.take(&self.caller).ok()
+    }
+
+    fn ahead(&self) -> Option<Share> {
+        self.node.upgrade()?.shares.ahead.take(&self.caller).ok()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -226,28 +235,38 @@ impl Drop for Misses {
 fn fail_all(state: &mut State, cause: &std::io::Error) {
     while let Some((number, _)) = state.next() {
         let what = format!("frame {number}: no thread to fetch it with ({cause}); try again");
-        state.ready.push_back(Brought { number, result: Err(Error::new(ErrorKind::Busy, what)) });
+        let result = Err(Error::new(ErrorKind::Busy, what));
+        state.ready.push_back(Brought { number, result, _ahead: None });
     }
 }
 
 fn work(shared: &Shared) {
     loop {
         let mut state = shared.state();
-        let (number, around) = loop {
+        let ((number, around), ahead) = loop {
             if state.closed {
                 return leave(state, shared);
             }
+            let mut wait = Duration::MAX;
             if state.window_open() {
-                match state.next() {
-                    Some(next) => break next,
-                    None => return leave(state, shared),
+                // One frame is each scan's own; what lies ready beyond it holds files that are its user's to share.
+                let is_ahead = state.under_way + state.ready.len() > 0;
+                let share = if is_ahead { shared.ahead() } else { None };
+                if is_ahead && share.is_none() {
+                    wait = LOOK;
+                } else {
+                    match state.next() {
+                        Some(next) => break (next, share),
+                        None => return leave(state, shared),
+                    }
                 }
             }
-            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let waited = shared.changed.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         };
         state.under_way += 1;
         drop(state);
-        let landing = Landing { shared, number, brought: None };
+        let landing = Landing { shared, number, brought: None, ahead };
         landing.with(|| bring(shared, number, around));
     }
 }
@@ -263,6 +282,7 @@ struct Landing<'a> {
     shared: &'a Shared,
     number: u64,
     brought: Option<Result<Way>>,
+    ahead: Option<Share>,
 }
 
 impl Landing<'_> {
@@ -283,7 +303,9 @@ impl Drop for Landing<'_> {
         if std::thread::panicking() {
             state.workers -= 1;
         }
-        state.ready.push_back(Brought { number: self.number, result });
+        let held = matches!(result, Ok(Way::ReadThrough(..) | Way::Inline(..)));
+        let ahead = self.ahead.take().filter(|_| held);
+        state.ready.push_back(Brought { number: self.number, result, _ahead: ahead });
         drop(state);
         self.shared.changed.notify_all();
     }
@@ -297,21 +319,20 @@ fn bring(shared: &Shared, number: u64, around: bool) -> Result<Way> {
     let origin = if shared.state().natives.contains(number) { Origin::Native } else { Origin::Alien };
     let mut file = opened.open_source(&source, number)?;
     let at = Instant::now();
-    if let Some(folder) = opened.folder_of(&source) {
-        node.seen.note(&opened.viewer, &folder);
-    }
     if around {
         return without_room(opened, source, number, file);
     }
     match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
         Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at })),
-        Outcome::NoRoom | Outcome::CacheFailed => without_room(opened, source, number, file),
+        Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended => {
+            without_room(opened, source, number, file)
+        }
     }
 }
 
 /// A frame that the cache cannot take or give: its opened source's descriptor if the store has such, else its bytes.
 pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn SourceFile>) -> Result<Way> {
-    if file.descriptor().is_some() {
+    if file.has_descriptor() {
         return Ok(Way::ReadThrough(source, file));
     }
     let (_, length) = crate::fetcher::extent_in(&*file, &source, number, &opened.spelled())?;

@@ -9,7 +9,7 @@ use crate::layouts::Layouts;
 use crate::session::Sessions;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
-use crate::viewer::{Powers, Seen, Viewer};
+use crate::viewer::{Powers, Viewer};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -58,8 +58,6 @@ pub struct Node {
     pub cache_root: String,
     /// The daemon's own user, and whom it can act for.
     pub powers: Powers,
-    /// Which folders users were seen to read from.
-    pub seen: Seen,
     /// When it started.
     pub started: Instant,
     /// Set once it stops: no new work is taken.
@@ -230,25 +228,21 @@ impl Opened {
         match self.backing().allows(&self.at.beneath, rights) {
             Ok(true) => Ok(()),
             Ok(false) => {
-                node.seen.forget(&self.viewer, &self.at.dataset);
                 let what = "may not use its directory so; ask the owner for permission";
                 let text = format!("dataset {}: {} {what}", self.spelled(), self.who());
                 Err(Error::new(ErrorKind::PermissionDenied, text))
             }
             Err(error) if is_outage(&error) || error.kind() == ErrorKind::NotFound => {
-                if self.was_open_before(node) { Ok(()) } else { Err(self.unknowable(error)) }
+                if self.owns_what_is_cached(node) { Ok(()) } else { Err(self.unknowable(error)) }
             }
             Err(error) => Err(error.within(format!("dataset {}", self.spelled()))),
         }
     }
 
-    /// Whether the user may use what is cached of the dataset while nobody can be asked: it did before, or it owns the
-    /// first of the frames.
-    pub fn was_open_before(&self, node: &Node) -> bool {
+    /// Whether the user owned the source of the first cached frame. While nobody can be asked, that user alone may
+    /// learn what is cached of the dataset.
+    pub fn owns_what_is_cached(&self, node: &Node) -> bool {
         let Viewer::Other(identity) = &self.viewer else { return true };
-        if node.seen.has(&self.viewer, &self.at.dataset) {
-            return true;
-        }
         node.store.series_of(&self.at.dataset).iter().any(|series| {
             let (native, alien) = node.store.holdings(series);
             let first = native.first().or(alien.first());
@@ -257,23 +251,19 @@ impl Opened {
         })
     }
 
-    /// Whether the user may have a cached frame while its source cannot be asked: its recorded owner may, and if
-    /// everybody might read it then also who was seen to open files in its folder.
-    pub fn may_have_unasked(&self, node: &Node, meta: &FrameMeta, source: &Source) -> bool {
-        match &self.viewer {
-            Viewer::Own => true,
-            Viewer::Other(identity) if identity.uid() == meta.uid => true,
-            Viewer::Other(_) => {
-                let folder = self.folder_of(source);
-                meta.mode & 0o004 != 0 && folder.is_some_and(|folder| node.seen.has(&self.viewer, &folder))
-            }
-        }
+    /// Whether the daemon's own view of the dataset has no answer either. A user can keep its own view busy until it
+    /// times out; that says nothing of the store.
+    pub fn is_store_away(&self) -> bool {
+        self.at.root.backing.stat(&self.at.beneath).is_err_and(|error| is_outage(&error))
     }
 
-    /// The folder that `source` is in, by the cache's name for it.
-    pub fn folder_of(&self, source: &Source) -> Option<RelPath> {
-        let path = self.at.dataset.join(source.path.as_str()).ok()?;
-        path.split().map(|(folder, _)| folder)
+    /// Whether a cached frame is this user's own: its source belonged to the user when it was cached. Recorded mode bits
+    /// allow nobody anything: access lists and folders may forbid what they allow.
+    pub fn owns(&self, meta: &FrameMeta) -> bool {
+        match &self.viewer {
+            Viewer::Own => true,
+            Viewer::Other(identity) => identity.uid() == meta.uid,
+        }
     }
 
     /// The refusal of what may be allowed, where nobody can be asked.
@@ -282,7 +272,8 @@ impl Opened {
         Error::new(
             kind,
             format!(
-                "dataset {}: without its backing store zazend cannot tell what {} may read, and has not seen it                  read here before; try again when the store answers ({why})",
+                "dataset {}: without its backing store zazend cannot tell what {} may read; try again when the \
+                 store answers ({why})",
                 self.spelled(),
                 self.who()
             ),

@@ -113,6 +113,8 @@ pub struct AllShares {
     pub opened: Arc<Shares>,
     /// Threads that fetch for scans, beyond each scan's first.
     pub fetchers: Arc<Shares>,
+    /// Open sources and bytes that scans hold for readers who have not come for them, beyond each scan's first.
+    pub ahead: Arc<Shares>,
 }
 
 impl Default for AllShares {
@@ -122,6 +124,7 @@ impl Default for AllShares {
             scans: Shares::new("scans", 512),
             opened: Shares::new("open datasets", 16_384),
             fetchers: Shares::new("fetching threads", 64),
+            ahead: Shares::new("frames read ahead", 256),
         }
     }
 }

@@ -2,17 +2,11 @@
 //!
 //! Invariants: whatever a caller learns of a source or a directory came from a view of its own; a daemon that cannot
 //! act for others serves its own user alone.
-//!
-//! While a backing store does not answer, nobody can be asked. What was seen before then counts ([`Seen`]).
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use zazen_call::Caller;
-use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::{Identity, identity};
-
-/// Pairs of user and folder that are remembered.
-const SEEN_MAX: usize = 65_536;
 
 /// Who looks at the backing stores.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,41 +73,6 @@ impl Powers {
     }
 }
 
-/// Folders of frames that users were seen to open files in. Shared by threads; forgotten with the process.
-#[derive(Default)]
-pub struct Seen(Mutex<HashSet<(Arc<Identity>, RelPath)>>);
-
-impl Seen {
-    fn lock(&self) -> MutexGuard<'_, HashSet<(Arc<Identity>, RelPath)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `viewer` may use `folder`, by the cache's name for it.
-    pub fn note(&self, viewer: &Viewer, folder: &RelPath) {
-        let Viewer::Other(identity) = viewer else { return };
-        let mut seen = self.lock();
-        if seen.len() >= SEEN_MAX {
-            seen.clear();
-        }
-        seen.insert((identity.clone(), folder.clone()));
-    }
-
-    /// `viewer` may not use `folder` any more.
-    pub fn forget(&self, viewer: &Viewer, folder: &RelPath) {
-        if let Viewer::Other(identity) = viewer {
-            self.lock().remove(&(identity.clone(), folder.clone()));
-        }
-    }
-
-    /// Whether `viewer` was seen to use `folder`, and not refused since.
-    pub fn has(&self, viewer: &Viewer, folder: &RelPath) -> bool {
-        match viewer {
-            Viewer::Own => true,
-            Viewer::Other(identity) => self.lock().contains(&(identity.clone(), folder.clone())),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,19 +95,5 @@ mod tests {
         assert_eq!(viewer(5, false, 0, None), Some(true));
         assert_eq!(viewer(5, false, 7, Some("far")), Some(true));
         assert_eq!(viewer(0, false, 7, None), None);
-    }
-
-    #[test]
-    fn what_was_seen_is_each_users_own() {
-        let user = |uid| {
-            let who = Credentials { uid, gid: uid, groups: vec![3, 2] };
-            Viewer::Other(Arc::new(Identity::of(&who).unwrap()))
-        };
-        let (seen, folder) = (Seen::default(), RelPath::new("sim").unwrap());
-        seen.note(&user(7), &folder);
-        assert!(seen.has(&user(7), &folder) && seen.has(&Viewer::Own, &folder));
-        assert!(!seen.has(&user(8), &folder) && !seen.has(&user(7), &RelPath::new("sim2").unwrap()));
-        seen.forget(&user(7), &folder);
-        assert!(!seen.has(&user(7), &folder));
     }
 }

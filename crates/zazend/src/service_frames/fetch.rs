@@ -4,7 +4,7 @@
 
 use crate::config::Validate;
 use crate::fetcher::Outcome;
-use crate::look::stands_for;
+use crate::look::{is_same_file, stands_for};
 use crate::node::{Node, Opened};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,6 +86,10 @@ impl Work<'_> {
                     let what = format!("the cache of {node} cannot take it; see the log of its daemon");
                     name_failure(&mut found, number, &Error::new(ErrorKind::Io, what));
                 }
+                Ok(Outcome::Contended) => {
+                    let what = "another user is copying it just now; run the command again";
+                    name_failure(&mut found, number, &Error::new(ErrorKind::Busy, what));
+                }
                 Err(error) => name_failure(&mut found, number, &error),
             }
         }
@@ -97,7 +101,10 @@ impl Work<'_> {
         let source = opened.source(number)?;
         let mut file = opened.open_source(&source, number)?;
         let is_current = |entry: &Entry| {
-            let stands = node.config.validate == Validate::Never || stands_for(entry, &file.stat());
+            let stands = match node.config.validate {
+                Validate::Always => stands_for(entry, &file.stat()),
+                Validate::Never => opened.viewer.is_own() || is_same_file(&entry.meta, &file.stat()),
+            };
             entry.source == source && stands
         };
         // What the cache cannot tell of, it does not have.

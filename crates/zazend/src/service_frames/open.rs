@@ -48,7 +48,6 @@ fn open_source(
     let in_cache = || layout_in_cache(node, at, ask.pattern.as_deref()).map_err(within);
     match look(node, opened, ask) {
         Ok(told) => {
-            node.seen.note(&opened.viewer, &at.dataset);
             info.extent = told.extent;
             match told.layout {
                 Some(layout) => {
@@ -63,7 +62,7 @@ fn open_source(
         // caches hold; a scan asks for each frame's source.
         Err(error) if is_outage(&error) || error.kind() == ErrorKind::NotFound => {
             let held = !held_series(node, at).is_empty();
-            if held && !opened.was_open_before(node) {
+            if held && !opened.owns_what_is_cached(node) {
                 return Err(opened.unknowable(error));
             }
             let Some(layout) = in_cache()? else { return Err(within(error)) };
@@ -71,10 +70,7 @@ fn open_source(
             info.backing_ok = false;
             Ok(())
         }
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            node.seen.forget(&opened.viewer, &at.dataset);
-            Err(denied(caller, ask, error))
-        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(denied(caller, ask, error)),
         Err(error) => Err(within(error)),
     }
 }
