@@ -68,8 +68,11 @@ pub(crate) struct Registry {
     strangers_max: usize,
 }
 
-/// A stranger is not sent away before: those who know the key have proven it by then.
+/// A stranger is not sent away before: those who know the key have proven it by then. This does not protect strangers of
+/// an address that has taken more than its share: else the queue in the kernel would fill with that address's.
 const STRANGER_GRACE: Duration = Duration::from_millis(250);
+/// Of so many of the strangers' places one address has its share.
+const ADDRESS_SHARE: usize = 4;
 /// Of so many places one is kept for those who have few …
 const RESERVE_SHARE: usize = 8;
 /// … which is so many connections.
@@ -119,7 +122,10 @@ impl Registry {
         let strangers: Vec<_> = strangers.collect();
         strangers.iter().for_each(|(_, (host, _))| *hosts.entry(*host).or_default() += 1);
         // Numbers ascend with time: the first of an address is its oldest.
-        let overdue = strangers.iter().filter(|(_, (_, since))| since.elapsed() >= STRANGER_GRACE);
+        let share = self.strangers_max / ADDRESS_SHARE;
+        let overdue = strangers.iter().filter(|(_, (host, since))| {
+            since.elapsed() >= STRANGER_GRACE || hosts.get(host).is_some_and(|places| *places > share)
+        });
         let found = overdue.max_by_key(|(number, (host, _))| (hosts.get(host), std::cmp::Reverse(*number)));
         let Some((number, _)) = found else { return false };
         let number = *number;
