@@ -78,7 +78,7 @@ pub struct Args {
     /// Compare a cached frame with its source before handing it out: always, or never (sources never change)
     #[arg(long, value_name = "always|never")]
     pub validate: Option<String>,
-    /// Fetches from the backing store at once [default: 8]
+    /// Fetches from the backing store at once for each user [default: 8]
     #[arg(long, value_name = "N")]
     pub fetchers: Option<usize>,
     /// Connections at once [default: 4096, or half of the descriptors that the system gives]
