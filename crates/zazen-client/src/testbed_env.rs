@@ -1,9 +1,10 @@
-//! On a testbed several nodes share one machine: which node's daemon is this process's?
+//! Finds this process's node on a testbed, where several nodes share one machine.
 //!
-//! `$ZAZEN_SOCKET` wins. Else `$ZAZEN_TESTBED` names the testbed's directory, and the launcher's rank variable (`PMI_RANK`,
-//! `OMPI_COMM_WORLD_RANK`, `PMIX_RANK`, `SLURM_PROCID`), modulo the number of nodes, picks the node.
+//! `$ZAZEN_SOCKET` wins. Else `$ZAZEN_TESTBED` names the testbed's directory, and the launcher's
+//! rank variable (`PMI_RANK`, `OMPI_COMM_WORLD_RANK`, `PMIX_RANK`, `SLURM_PROCID`), modulo the
+//! number of nodes, picks the node.
 //!
-//! What a testbed is made of stands in its `testbed.json`.
+//! `testbed.json` describes the testbed.
 
 use serde::Deserialize;
 use std::io::Read;
@@ -22,10 +23,10 @@ struct TestbedNode {
     socket: Option<PathBuf>,
 }
 
-/// The longest description: thousands of nodes have room in it.
+/// The longest description; enough for thousands of nodes.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Launchers' rank variables. Slurm's is asked last: a batch script's own step has it too.
+/// Launchers' rank variables. Slurm's is last, because a batch script's own step has it too.
 const RANK_VARIABLES: [&str; 5] =
     ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"];
 
@@ -35,7 +36,7 @@ pub fn testbed_socket() -> Option<PathBuf> {
     socket_of_rank(&testbed_folder()?, rank)
 }
 
-/// How this process's testbed spells its backing store, if it runs on a testbed.
+/// The backing store of this process's testbed, if it runs on a testbed.
 pub fn testbed_backing() -> Option<String> {
     read(&testbed_folder()?)?.backing
 }
@@ -60,8 +61,8 @@ fn read(folder: &Path) -> Option<Testbed> {
     }
 }
 
-/// The description's text. It names a backing store, which is believed: so it must be written by nobody but those whose
-/// daemons are.
+/// The description's text. It names a backing store, which is trusted. So only users whose daemons
+/// are trusted may have written it.
 fn read_own(path: &Path) -> std::result::Result<String, String> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path);

@@ -1,4 +1,4 @@
-//! The words that every other crate speaks: frame numbers, run sets, requests, dataset paths, frame
+//! The types that all other crates share: frame numbers, run sets, requests, dataset paths, frame
 //! naming, limits and errors.
 //!
 //! Invariant: this crate is pure. No I/O, no clock, no thread, no randomness, no global state.
