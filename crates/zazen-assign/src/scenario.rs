@@ -15,9 +15,15 @@ use zazen_core::{Error, ErrorKind, Request, Result, Run, RunSet};
 pub const RANKS_MAX: usize = 1024;
 
 /// What is assigned among whom. In JSON:
-/// `{"nodes_of_ranks":[0,0,1,1],"begin":0,"end":999,"stride":1,"native":[[[first,count,step],…] per node], "alien":[…per node],"rules":"full|paper","protocol":"owner|bitmaps","verify":"exact","seed":1}`,
-/// where `stride`, `alien`, `rules` (full), `protocol` (owner), `verify` (fingerprint) and `seed`
-/// may be left out.
+///
+/// ```json
+/// {"nodes_of_ranks": [0, 0, 1, 1], "begin": 0, "end": 999, "stride": 1,
+///  "native": [[[first, count, step], …] per node], "alien": […per node],
+///  "rules": "full|paper", "protocol": "owner|bitmaps", "verify": "exact", "seed": 1}
+/// ```
+///
+/// `stride`, `alien`, `rules` (full), `protocol` (owner), `verify` (fingerprint) and `seed` may be
+/// left out.
 ///
 /// Reading a scenario fails with an error that names the field. [`run_scenario`] fails in the same
 /// way for errors that only show there.

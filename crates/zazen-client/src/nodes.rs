@@ -8,7 +8,7 @@ use std::net::ToSocketAddrs;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::{DEFAULT_PORT, Error, ErrorKind, Result};
 
 /// One node's daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,9 +23,6 @@ pub struct NodeList {
     /// At least one.
     pub nodes: Vec<Node>,
 }
-
-/// The TCP port of a daemon where none is written.
-pub const DEFAULT_PORT: u16 = 7345;
 
 /// The largest node file, in bytes, so that a wrong path is not read to its end.
 const FILE_BYTES_MAX: u64 = 64 << 20;

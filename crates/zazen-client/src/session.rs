@@ -106,11 +106,6 @@ impl Dataset {
         self.node
     }
 
-    /// What the daemon reported about itself, if one answered.
-    pub fn node_info(&self) -> Option<&NodeInfo> {
-        self.local.as_ref().map(|local| &local.node)
-    }
-
     /// How numbers map to files, if known.
     pub fn layout(&self) -> Option<&Layout> {
         match (&self.local, &self.direct) {

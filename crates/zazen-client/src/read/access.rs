@@ -2,7 +2,7 @@
 //! and the backing store.
 
 use super::buffer::{Pool, Slice};
-use super::job::{Data, Fault, Job};
+use super::job::{Data, Fault, Job, Reading};
 use super::place::Place;
 use super::resident::is_resident;
 use super::turn::{Turn, Turns};
@@ -137,7 +137,7 @@ impl Access {
         let turn = |file: &OwnedFd, offset| self.turn(&job, file, offset, job.length);
         // If readers take turns at the disk, do not touch it before this process has the turn.
         let from_disk = from_disk && self.turns.is_none();
-        match job.read(&self.pool, self.check, &self.stop, from_disk, on_cold, &turn) {
+        match job.read(&Reading { from_disk, on_cold, turn: &turn, ..self.reading() }) {
             Ok(buffer) => {
                 let buffer = Slice::all(buffer);
                 let place = self.place_of(&job);
@@ -226,10 +226,15 @@ impl Access {
     }
 
     fn read_once(&self, job: Job) -> std::result::Result<Got, Fault> {
-        let buffer = job.read(&self.pool, self.check, &self.stop, false, &|| (), &|_, _| None)?;
-        let buffer = Slice::all(buffer);
+        let buffer = Slice::all(job.read(&self.reading())?);
         let place = self.place_of(&job);
         Ok(Got { delivery: job.delivery, place, buffer, mended: true })
+    }
+
+    /// Reading with this reader's memory and checks: nobody is told of cold bytes, no turn is taken.
+    fn reading(&self) -> Reading<'_> {
+        let Access { pool, check, stop, .. } = self;
+        Reading { pool, check: *check, stop, from_disk: false, on_cold: &|| (), turn: &|_, _| None }
     }
 
     fn ask_again(&self, number: u64) -> Result<Job> {

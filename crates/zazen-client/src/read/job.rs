@@ -57,28 +57,34 @@ pub(crate) enum Fault {
     Bad(Error),
 }
 
+/// How a frame is read.
+pub(crate) struct Reading<'a> {
+    /// Gives the buffer.
+    pub pool: &'a Arc<Pool>,
+    /// Compare the bytes with the frame's checksum, if it has one.
+    pub check: bool,
+    /// Ends the read early once it is set.
+    pub stop: &'a AtomicBool,
+    /// Expect the bytes to be uncached: skip the probe, and do not call `on_cold`.
+    pub from_disk: bool,
+    /// Called at most once, when bytes turn out not to be in memory.
+    pub on_cold: &'a dyn Fn(),
+    /// Takes a turn at the disk for the file and offset, where readers take turns; the turn is held
+    /// until the frame is read.
+    pub turn: &'a dyn Fn(&OwnedFd, u64) -> Option<Turn<'a>>,
+}
+
 impl Job {
-    /// Reads the frame into a buffer of `pool`. Compares the checksum if `check` is set and there
-    /// is one. Calls `on_cold` once if bytes are not in memory yet. If `turn` gives a turn, reads
-    /// the file in it. A frame `from_disk` is already expected to be uncached, so the probe is
-    /// skipped.
-    pub(crate) fn read<'a>(
-        &self,
-        pool: &Arc<Pool>,
-        check: bool,
-        stop: &AtomicBool,
-        from_disk: bool,
-        on_cold: &dyn Fn(),
-        turn: &dyn Fn(&OwnedFd, u64) -> Option<Turn<'a>>,
-    ) -> std::result::Result<Buffer, Fault> {
+    /// Reads the frame as `how` says.
+    pub(crate) fn read(&self, how: &Reading<'_>) -> std::result::Result<Buffer, Fault> {
         let bad = |error: Error| Fault::Bad(self.named(error));
         let length = self.length_checked().map_err(bad)?;
-        let expected = self.checksum.filter(|_| check);
-        let mut buffer = pool.take(length).map_err(bad)?;
+        let expected = self.checksum.filter(|_| how.check);
+        let mut buffer = how.pool.take(length).map_err(bad)?;
         let mut digest = expected.map(|_| FrameDigest::default());
         let in_windows = self.is_cached() && self.length >= window::WORTH_BYTES;
         let turn_held = match &self.data {
-            Data::Descriptor(file, offset) => turn(file, *offset),
+            Data::Descriptor(file, offset) => (how.turn)(file, *offset),
             Data::Source(..) | Data::Inline(..) => None,
         };
         let mut hand = Hand {
@@ -88,9 +94,9 @@ impl Job {
             cold: false,
             in_windows,
             brought: 0,
-            on_cold,
+            on_cold: how.on_cold,
         };
-        hand.cold = from_disk && in_windows;
+        hand.cold = how.from_disk && in_windows;
         if turn_held.is_some() {
             // Not all of it is in memory. Another probe would only make the kernel begin with small
             // requests.
@@ -98,7 +104,7 @@ impl Job {
         }
         let mut done = 0;
         while done < length {
-            if stop.load(Ordering::Relaxed) {
+            if how.stop.load(Ordering::Relaxed) {
                 return Err(Fault::Stopped);
             }
             let piece = &mut buffer.bytes_mut()[done..length.min(done + PIECE)];
