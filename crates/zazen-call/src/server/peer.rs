@@ -3,25 +3,26 @@
 //! Invariants: whatever a peer sends costs only its own connection; a service's panic is an error reply;
 //! every service hears of a caller's end exactly once, after the caller's last call.
 
-use crate::account::{Charge, Payer};
 use crate::bulk::{Bulk, Output};
-use crate::callers::Group;
+use crate::carriers::account::{Charge, FREE_BYTES, Payer};
+use crate::carriers::message::{Outgoing, send_error};
+use crate::carriers::shm::memory::LaneSeat;
+use crate::carriers::stream::{Fault, Stream};
+use crate::carriers::unix;
 use crate::handshake::{self, ServerSide, Step};
-use crate::message::{Outgoing, send_error};
 use crate::quiet::may_say;
-use crate::registry::{Begin, Place};
-use crate::server::Shared;
-use crate::shm::lane::Lane;
-use crate::shm::memory::LaneSeat;
-use crate::stream::{Fault, Stream};
-use crate::{Call, Caller, Line, Reply, unix};
+use crate::server::callers::Group;
+use crate::server::lane::Lane;
+use crate::server::registry::{Begin, Place};
+use crate::server::services::check_room;
+use crate::server::state::{Carrier, Shared};
+use crate::service::{Call, Caller, Line, Reply};
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::{Error, ErrorKind};
 use zazen_wire::Message;
 use zazen_wire::handshake as wire_handshake;
 use zazen_wire::header::{Header, Kind, OFFERS_SHM};
@@ -31,23 +32,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// … and so many of them.
 const LINGER_BYTES_MAX: u64 = 64 << 20;
 /// A payload buffer larger than this is not kept for the next call.
-pub(crate) const KEPT_PAYLOAD_BYTES_MAX: usize = crate::account::FREE_BYTES as usize;
-
-/// Over what a connection came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    Unix,
-    Tcp,
-}
-
-impl Carrier {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Carrier::Unix => "unix",
-            Carrier::Tcp => "tcp",
-        }
-    }
-}
+const KEPT_PAYLOAD_BYTES_MAX: usize = FREE_BYTES as usize;
 
 /// Why a connection ends.
 enum End {
@@ -87,7 +72,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, plac
         Err(end) => peer.part(end),
         Ok(caller) => {
             // Services hear of the caller's end when the group is dropped: before the connection is parted from.
-            let mut group = Group::new(caller, shared, &peer.place.account);
+            let mut group = Group::new(caller, &shared.callers, &peer.place.account);
             let end = loop {
                 if let Err(end) = peer.serve_call(&mut group) {
                     break end;
@@ -339,7 +324,7 @@ impl Peer<'_> {
             fds,
             line,
         };
-        let answer = dispatch(self.shared, header.service, caller, call);
+        let answer = self.shared.services.dispatch(header.service, caller, call);
         // The reply waits until the bulk is in: a client that still sends does not read, and neither side could
         // go on. It also keeps the connection at a message's beginning.
         self.bulk.discard()?;
@@ -421,48 +406,4 @@ impl Peer<'_> {
             }
         }
     }
-}
-
-/// Whether the reply's bulk bytes fit into what the caller said it has room for.
-pub(crate) fn check_room(room: Option<u64>, written: u64, reply: &Reply) -> Result<()> {
-    let bytes = written.saturating_add(reply.bulk.len() as u64);
-    match room {
-        Some(room) if bytes > room => Err(Error::new(
-            ErrorKind::TooLarge,
-            format!("the answer has {bytes} bulk bytes, the caller has room for {room}; give it more"),
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Calls the service; a panic in it is an error, logged, and the daemon stays up.
-pub(crate) fn dispatch(shared: &Shared, service: u16, caller: &Caller, call: Call<'_>) -> Result<Reply> {
-    let Some(serving) = shared.services.get(&service) else {
-        let known: Vec<String> = shared.services.keys().map(u16::to_string).collect();
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "this daemon has no service {service}, only {}; is it an older release?",
-                known.join(", ")
-            ),
-        ));
-    };
-    let function = call.function;
-    catch_unwind(AssertUnwindSafe(|| serving.call(caller, call))).unwrap_or_else(|panic| {
-        let said = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
-        if let Some(left_out) = may_say("panic", &format!("{service} {function}")) {
-            tracing::error!("service {service} panicked in function {function}: {said}{left_out}");
-        }
-        Err(Error::new(
-            ErrorKind::Io,
-            format!(
-                "the daemon met a bug of its own in service {service}, function {function} ({said}); \
-                 it goes on; please report it with the daemon's log"
-            ),
-        ))
-    })
 }

@@ -5,7 +5,7 @@
 //! what is held is counted off when its holder is dropped. Root and the daemon's own user are not bounded here: they
 //! could end the daemon as well.
 
-use crate::CallerLimits;
+use crate::limits::CallerLimits;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -3,7 +3,7 @@
 //! Invariants: the mapping has one length for its whole life, and the memory behind it can't shrink (the daemon seals
 //! it); [`View`] checks every access.
 
-use crate::shm::fault;
+use crate::carriers::shm::fault;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;

@@ -3,10 +3,10 @@
 //! Invariants: what is granted goes back when its [`Grant`] is dropped, what a client took for itself when its region is,
 //! whoever died where; a grant is memory of its own client's region only.
 
-use crate::account::Account;
-use crate::shm::ShmLimits;
-use crate::shm::grants::{Budget, TURN_MAX, Units};
-use crate::shm::region::Region;
+use crate::carriers::account::Account;
+use crate::carriers::shm::grants::{Budget, TURN_MAX, Units};
+use crate::carriers::shm::region::Region;
+use crate::limits::ShmLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

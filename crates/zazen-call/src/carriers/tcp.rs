@@ -30,7 +30,7 @@ pub(crate) fn listen(addr: &str) -> Result<(OwnedFd, SocketAddr)> {
     })?;
     let bound = listener.local_addr().map_err(|error| Error::io(format!("listen on {addr}"), error))?;
     // The standard library's backlog is made for fewer callers than a large job's ranks.
-    let _ = rustix::net::listen(&listener, crate::unix::BACKLOG);
+    let _ = rustix::net::listen(&listener, crate::carriers::unix::BACKLOG);
     Ok((listener.into(), bound))
 }
 

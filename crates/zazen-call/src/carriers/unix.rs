@@ -3,6 +3,7 @@
 //! The socket's mode is 0666: anybody on the machine may connect, and each service decides by the credentials
 //! that the kernel vouches for. A socket file that nobody listens on is replaced; a live one never is.
 
+use crate::belief::{DAEMON_UID_VARIABLE, believes};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -159,8 +160,25 @@ pub(crate) fn connect(path: &Path, timeout: Duration, expected: Option<u32>) -> 
         }
     }
     sockopt::set_socket_timeout(&socket, Timeout::Send, None).map_err(explain)?;
-    crate::belief::check_listener(socket.as_fd(), path, expected)?;
+    check_listener(socket.as_fd(), path, expected)?;
     Ok(socket)
+}
+
+/// Refuses a socket whose listener is nobody that this process believes; `expected` is believed, too.
+fn check_listener(socket: BorrowedFd<'_>, path: &Path, expected: Option<u32>) -> Result<()> {
+    let uid = peer_ids(socket)?.uid;
+    if expected == Some(uid) || believes(uid)? {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Authentication,
+        format!(
+            "the daemon at {} is user {uid}'s, neither root's nor user {}'s own: nothing it says is believed; name \
+             another socket, or set {DAEMON_UID_VARIABLE}={uid} if you trust that user",
+            path.display(),
+            rustix::process::geteuid().as_raw()
+        ),
+    ))
 }
 
 fn socket() -> std::result::Result<OwnedFd, Errno> {

@@ -4,13 +4,14 @@
 //! the lane; memory that the client may still be copying from or to is kept until it says that it is done, or is gone;
 //! every wait is bounded by the server's stall time.
 
-use crate::shm::memory::{Grant, LaneSeat, Pool};
-use crate::shm::region::Kernel;
-use crate::stream::{Fault, Stream};
+use crate::carriers::shm::cpus::has_cpus_to_spin;
+use crate::carriers::shm::memory::{Grant, LaneSeat, Pool};
+use crate::carriers::shm::region::Kernel;
+use crate::carriers::stream::{Fault, Stream};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_lane::{End, Port, Rouse, Source, Taken};
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
@@ -43,6 +44,14 @@ pub(crate) struct Core {
     lingering: Vec<Grant>,
     /// Descriptors that came before their request was looked at.
     fds: Option<(u64, Vec<OwnedFd>)>,
+}
+
+pub(crate) type CoreLock = Arc<Mutex<Core>>;
+
+/// Locks a lane's core; only one thread at a time has a lane, so this never waits.
+pub(crate) fn lock(core: &CoreLock) -> MutexGuard<'_, Core> {
+    // A service's panic can't happen while the lock is held: no code of its own runs then.
+    core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const NOTHING: Source<'static> = Source::NONE;
@@ -246,7 +255,7 @@ impl Core {
             if left.is_zero() {
                 return Err(Fault::Stalled);
             }
-            if !self.port.wait(crate::shm::has_cpus_to_spin(), left.min(NAP))? && self.is_hung_up() {
+            if !self.port.wait(has_cpus_to_spin(), left.min(NAP))? && self.is_hung_up() {
                 return Err(Fault::Closed);
             }
         }

@@ -1,10 +1,10 @@
 //! One message on a stream: header, payload, bulk bytes, descriptors.
 
-use crate::stream::{Fault, Stream};
+use crate::carriers::seam::{Ask, check_message};
+use crate::carriers::stream::{Fault, Stream};
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
-use zazen_core::limits::{FDS_PER_MESSAGE_MAX, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::{Error, Result};
 use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
 use zazen_wire::header::{ErrorReply, Header, Kind};
@@ -26,6 +26,22 @@ pub(crate) struct Outgoing<'a> {
 }
 
 impl<'a> Outgoing<'a> {
+    /// The request of `ask`, whose reply may have `room` bulk bytes.
+    pub(crate) fn request(ask: &'a Ask<'a>, room: Option<u64>) -> Outgoing<'a> {
+        Outgoing {
+            kind: Kind::Request,
+            service: ask.service,
+            function: ask.function,
+            call: ask.call,
+            status: 0,
+            payload: ask.payload,
+            bulk: ask.input,
+            fds: ask.fds,
+            flags: 0,
+            room,
+        }
+    }
+
     /// An empty reply to `call` of (service, function, call).
     pub(crate) fn reply((service, function, call): (u16, u16, u64)) -> Outgoing<'a> {
         let (payload, bulk, fds): (&[u8], &[IoSlice<'_>], &[BorrowedFd<'_>]) = (&[], &[], &[]);
@@ -45,30 +61,8 @@ impl<'a> Outgoing<'a> {
 
     /// Whether a peer would take it: `TooLarge` names the limit, `Unsupported` descriptors over TCP.
     pub(crate) fn check(&self, passes_fds: bool) -> Result<()> {
-        let bulk_bytes = self.bulk_bytes();
-        for (what, found, max) in [
-            ("bytes of payload", self.payload.len() as u64, PAYLOAD_BYTES_MAX as u64),
-            ("bytes of bulk data", bulk_bytes, FRAME_BYTES_MAX),
-            ("descriptors", self.fds.len() as u64, FDS_PER_MESSAGE_MAX as u64),
-        ] {
-            if found > max {
-                return Err(Error::new(
-                    ErrorKind::TooLarge,
-                    format!(
-                        "a message of service {}, function {} would have {found} {what}, beyond the limit of {max}; \
-                         ask for less at a time",
-                        self.service, self.function
-                    ),
-                ));
-            }
-        }
-        if !self.fds.is_empty() && !passes_fds {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "descriptors can't travel over TCP; use the unix socket",
-            ));
-        }
-        Ok(())
+        let about = (self.service, self.function);
+        check_message(about, self.payload, self.bulk_bytes(), self.fds.len(), passes_fds)
     }
 
     fn bulk_bytes(&self) -> u64 {

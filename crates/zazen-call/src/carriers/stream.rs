@@ -3,7 +3,7 @@
 //! Invariants: a send never raises SIGPIPE; a received descriptor is close-on-exec and owned from the moment it
 //! arrives; descriptors are taken only together with header bytes (the kernel closes those that come with others).
 
-use crate::account::Account;
+use crate::carriers::account::Account;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{

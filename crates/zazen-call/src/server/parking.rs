@@ -5,7 +5,6 @@
 //! holds up its own lane only. Invariants: while lanes are parked, some thread waits for their bells; a lane is in the set
 //! only while it is parked.
 
-use crate::shm::lane::{After, Lane};
 use rustix::event::{EventfdFlags, epoll};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,12 +17,27 @@ const SPARE_MAX: usize = 2;
 /// The number by which the epoll set tells that the server is gone; no connection has it.
 const THE_END: u64 = u64::MAX;
 
+/// A lane, as far as parking needs it.
+pub(crate) trait Parked: Send {
+    /// Its connection's number.
+    fn number(&self) -> u64;
+
+    /// What its client rings on.
+    fn socket(&self) -> Arc<OwnedFd>;
+
+    /// Says that bells are wanted from now on. False: something has come; serve on.
+    fn go_cold(&self) -> bool;
+
+    /// Serves calls until none comes for a while: then it may wait without a thread. `None`: it is over.
+    fn serve(self: Box<Self>) -> Option<Box<dyn Parked>>;
+}
+
 /// The parked lanes of one server.
 pub(crate) struct Parking {
     epoll: OwnedFd,
     /// Readable once the server is gone; all threads see it.
     end: OwnedFd,
-    lanes: Mutex<HashMap<u64, Box<Lane>>>,
+    lanes: Mutex<HashMap<u64, Box<dyn Parked>>>,
     /// Threads that wait for a bell.
     waiting: AtomicUsize,
     me: Weak<Parking>,
@@ -47,7 +61,7 @@ impl Parking {
         }))
     }
 
-    fn lanes(&self) -> MutexGuard<'_, HashMap<u64, Box<Lane>>> {
+    fn lanes(&self) -> MutexGuard<'_, HashMap<u64, Box<dyn Parked>>> {
         // No code panics while it holds the lock.
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,24 +72,24 @@ impl Parking {
     }
 
     /// Serves a lane until it is cold, and parks it.
-    pub(crate) fn serve(&self, mut lane: Box<Lane>) {
+    pub(crate) fn serve(&self, mut lane: Box<dyn Parked>) {
         loop {
             match lane.serve() {
-                After::Ended => return,
-                After::Cold(cold) if cold.go_cold() => {
+                None => return,
+                Some(cold) if cold.go_cold() => {
                     self.park(cold);
                     return;
                 }
-                After::Cold(busy) => lane = busy,
+                Some(busy) => lane = busy,
             }
         }
     }
 
-    fn park(&self, lane: Box<Lane>) {
+    fn park(&self, lane: Box<dyn Parked>) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
             self.spawn();
         }
-        let (number, socket) = (lane.place.number, lane.socket());
+        let (number, socket) = (lane.number(), lane.socket());
         self.lanes().insert(number, lane);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
         let armed = epoll::add(&self.epoll, socket.as_fd(), epoll::EventData::new_u64(number), flags);

@@ -3,16 +3,20 @@
 //! Invariant: a connection is `alive` only between complete calls; whatever fails in the middle leaves it dead,
 //! so that no reply is ever taken for another call's.
 
+use crate::carriers::seam::{Answered, Ask, ClientEnd, Exchanged, Sink};
+use crate::carriers::shm::fault::point as fault_point;
+use crate::carriers::shm::lane::ClientLane;
+use crate::carriers::shm::pool::{ClientPool, PoolBuffer};
+use crate::carriers::shm::region::Region;
+use crate::carriers::socket::SocketEnd;
+use crate::carriers::stream::Stream;
+use crate::carriers::{tcp, unix};
 use crate::handshake;
+use crate::identity::Identity;
 use crate::key::ClusterKey;
-use crate::message::Outgoing;
-use crate::pool::{ClientPool, PoolBuffer};
-use crate::shm::client::{ClientLane, Patience};
-use crate::shm::region::Region;
-use crate::stream::{Fault, Stream, Watch};
-use crate::{Identity, Reply, tcp, unix};
+use crate::service::Reply;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,14 +24,10 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::codec::Reader;
 use zazen_wire::handshake as wire_handshake;
-use zazen_wire::header::{ErrorReply, Header, Kind, OFFERS_SHM};
 use zazen_wire::shm::{self, Offer, Span};
 
 /// A connection that made so many calls will make more: shared memory pays.
 const CALLS_BEFORE_SHM: u64 = 8;
-
-/// Bulk bytes that a reply may have for which the caller has no buffers of its own.
-const GROWN_BYTES_MAX: usize = 4 << 30;
 
 /// What carries a connection's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,17 +40,8 @@ pub enum Carrier {
     Shm,
     /// TCP.
     Tcp,
-}
-
-/// What came of an [`Connection::exchange`].
-#[derive(Debug, Default)]
-pub struct Exchanged {
-    /// Encoded results.
-    pub payload: Vec<u8>,
-    /// Bulk bytes that the reply had; they fill the output from its beginning on.
-    pub bulk_bytes: u64,
-    /// Descriptors that came with it (local connections only).
-    pub fds: Vec<OwnedFd>,
+    /// Another one, behind [`crate::carriers::ClientEnd`].
+    Other,
 }
 
 /// A client's connection to one daemon. One call at a time; not shared between threads.
@@ -61,30 +52,53 @@ pub struct Exchanged {
 ///
 /// **After a fork** the child must not use its parent's connections: it connects anew.
 pub struct Connection {
-    stream: Stream,
-    /// The lane in shared memory, once the connection has moved there; the stream then brings bells and descriptors.
-    lane: Option<Box<ClientLane>>,
-    /// The daemon has said that it would.
-    offered: bool,
-    /// Whether moving there has been tried.
+    end: End,
+    /// Whether moving to shared memory has been tried.
     asked_for_shm: bool,
     /// The caller's region, if an earlier lane has mapped it.
     pool: Option<Arc<ClientPool>>,
-    /// How often silence is looked into.
-    watch_every: Option<Duration>,
     /// The daemon's name in error messages.
     peer: String,
     origin: Origin,
     next_call: u64,
-    timeout: Option<Duration>,
     alive: bool,
 }
+
+/// What carries the calls. The carriers of this crate are called without a trip through a table of functions.
+#[allow(clippy::large_enum_variant, reason = "there is one per connection, and a box would cost each call")]
+enum End {
+    Socket(SocketEnd),
+    Other(Box<dyn ClientEnd>),
+}
+
+impl End {
+    fn any(&mut self) -> &mut dyn ClientEnd {
+        match self {
+            End::Socket(end) => end,
+            End::Other(end) => &mut **end,
+        }
+    }
+
+    fn lane(&self) -> Option<&ClientLane> {
+        match self {
+            End::Socket(end) => end.lane(),
+            End::Other(_) => None,
+        }
+    }
+
+    fn is_offered_shm(&self) -> bool {
+        matches!(self, End::Socket(end) if end.is_offered_shm())
+    }
+}
+
+type Connect = dyn Fn() -> Result<Box<dyn ClientEnd>> + Send + Sync;
 
 /// How to get there once more.
 #[derive(Clone)]
 enum Origin {
     Unix { path: PathBuf, carrier: Carrier, timeout: Duration, expected: Option<u32> },
     Tcp { addr: String, key: ClusterKey, identity: Identity, timeout: Duration },
+    Other { peer: String, connect: Arc<Connect> },
 }
 
 /// Opens further lanes of one caller; see [`Connection`]. Cheap to clone, for any thread.
@@ -105,6 +119,9 @@ impl Lanes {
                 Connection::plain_unix(path, Carrier::Unix, *timeout, *expected)?
             }
             Origin::Tcp { addr, key, identity, timeout } => Connection::tcp(addr, key, identity, *timeout)?,
+            Origin::Other { peer, connect } => {
+                Connection::new(End::Other(connect()?), peer.clone(), self.origin.clone())
+            }
         };
         lane.origin = self.origin.clone();
         lane.call(wire_handshake::SERVICE, wire_handshake::JOIN, &self.token, &[])
@@ -151,23 +168,6 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// A request but for its number.
-pub(crate) struct Ask<'a> {
-    pub(crate) service: u16,
-    pub(crate) function: u16,
-    pub(crate) payload: &'a [u8],
-    pub(crate) input: &'a [IoSlice<'a>],
-    pub(crate) fds: &'a [BorrowedFd<'a>],
-}
-
-/// Where a reply's bulk bytes go.
-pub(crate) enum Sink<'a, 'b> {
-    /// Into memory of its own.
-    Grow(Vec<u8>),
-    /// Into the caller's buffers.
-    Fill(&'a mut [IoSliceMut<'b>]),
-}
-
 impl Connection {
     /// Connects to the daemon of this machine ([`Carrier::Auto`]).
     ///
@@ -190,7 +190,7 @@ impl Connection {
         timeout: Duration,
         expected: Option<u32>,
     ) -> Result<Connection> {
-        if carrier == Carrier::Tcp {
+        if matches!(carrier, Carrier::Tcp | Carrier::Other) {
             return Err(Error::new(ErrorKind::InvalidArgument, "TCP does not go over a local socket"));
         }
         let mut connection = Connection::plain_unix(path, carrier, timeout, expected)?;
@@ -221,10 +221,12 @@ impl Connection {
             }
             Ok(mapped) => mapped,
         };
-        crate::shm::fault_point();
+        fault_point();
         self.call(wire_handshake::SERVICE, shm::MOVE, &[], &[])?;
-        crate::shm::fault_point();
-        self.lane = Some(Box::new(ClientLane::new(&offer, Arc::clone(&pool))));
+        fault_point();
+        if let End::Socket(end) = &mut self.end {
+            end.move_to(ClientLane::new(&offer, Arc::clone(&pool)));
+        }
         self.pool = Some(pool);
         Ok(())
     }
@@ -249,7 +251,7 @@ impl Connection {
     /// Whether the connection is to move to shared memory before its next call.
     fn wants_shm(&self) -> bool {
         let auto = matches!(self.origin, Origin::Unix { carrier: Carrier::Auto, .. });
-        auto && self.offered && !self.asked_for_shm && self.next_call > CALLS_BEFORE_SHM
+        auto && self.end.is_offered_shm() && !self.asked_for_shm && self.next_call > CALLS_BEFORE_SHM
     }
 
     fn plain_unix(
@@ -260,7 +262,11 @@ impl Connection {
     ) -> Result<Connection> {
         let socket = unix::connect(path, timeout, expected)?;
         let origin = Origin::Unix { path: path.to_owned(), carrier, timeout, expected };
-        Ok(Connection::new(Stream::new(socket, true), format!("the daemon at {}", path.display()), origin))
+        Ok(Connection::of_socket(
+            Stream::new(socket, true),
+            format!("the daemon at {}", path.display()),
+            origin,
+        ))
     }
 
     /// Connects to a remote daemon and proves the key, both ways, all within `timeout`.
@@ -273,26 +279,35 @@ impl Connection {
         let origin =
             Origin::Tcp { addr: addr.to_owned(), key: key.clone(), identity: identity.clone(), timeout };
         let mut connection =
-            Connection::new(Stream::new(socket, false), format!("the daemon at {addr}"), origin);
-        handshake::prove_as_client(&mut connection, key, identity, deadline)?;
+            Connection::of_socket(Stream::new(socket, false), format!("the daemon at {addr}"), origin);
+        let ask = |function, payload: &[u8]| {
+            connection.set_timeout(Some(deadline.saturating_duration_since(Instant::now())));
+            let answer = connection.call(wire_handshake::SERVICE, function, payload, &[]);
+            Ok(answer.map_err(|error| error.within(&connection.peer))?.payload)
+        };
+        let peer = format!("the daemon at {addr}");
+        handshake::prove_as_client(ask, &peer, key, identity)?;
         connection.set_timeout(None);
         Ok(connection)
     }
 
-    fn new(stream: Stream, peer: String, origin: Origin) -> Connection {
-        Connection {
-            stream,
-            lane: None,
-            offered: false,
-            asked_for_shm: false,
-            pool: None,
-            watch_every: None,
-            peer,
-            origin,
-            next_call: 1,
-            timeout: None,
-            alive: true,
-        }
+    /// A connection over another carrier. `connect` makes the client's end of a fresh one, now and for each further lane;
+    /// `peer` names the server in error messages.
+    pub fn over(
+        peer: &str,
+        connect: impl Fn() -> Result<Box<dyn ClientEnd>> + Send + Sync + 'static,
+    ) -> Result<Connection> {
+        let end = End::Other(connect()?);
+        let origin = Origin::Other { peer: peer.to_owned(), connect: Arc::new(connect) };
+        Ok(Connection::new(end, peer.to_owned(), origin))
+    }
+
+    fn of_socket(stream: Stream, peer: String, origin: Origin) -> Connection {
+        Connection::new(End::Socket(SocketEnd::new(stream, peer.clone())), peer, origin)
+    }
+
+    fn new(end: End, peer: String, origin: Origin) -> Connection {
+        Connection { end, asked_for_shm: false, pool: None, peer, origin, next_call: 1, alive: true }
     }
 
     /// Calls and waits. `bulk` is sent after the payload. Replies later than `timeout` (as set) are `TimedOut`
@@ -314,8 +329,8 @@ impl Connection {
     ) -> Result<Reply> {
         let input: Vec<IoSlice<'_>> = bulk.iter().map(|part| IoSlice::new(part)).collect();
         let mut sink = Sink::Grow(Vec::new());
-        let ask = Ask { service, function, payload, input: &input, fds };
-        let Exchanged { payload, fds, .. } = self.transact(&ask, &mut sink)?;
+        let ask = Ask { service, function, call: self.next_call, payload, input: &input, fds };
+        let Exchanged { payload, fds, .. } = self.transact(ask, &mut sink)?;
         let bulk = if let Sink::Grow(bulk) = sink { bulk } else { Vec::new() };
         Ok(Reply { payload, fds, bulk })
     }
@@ -347,8 +362,8 @@ impl Connection {
         output: &mut [IoSliceMut<'_>],
         fds: &[BorrowedFd<'_>],
     ) -> Result<Exchanged> {
-        let ask = Ask { service, function, payload, input, fds };
-        self.transact(&ask, &mut Sink::Fill(output))
+        let ask = Ask { service, function, call: self.next_call, payload, input, fds };
+        self.transact(ask, &mut Sink::Fill(output))
     }
 
     /// A buffer of `bytes` bytes for bulk data: in memory shared with the daemon if this connection has any to give, else
@@ -364,10 +379,10 @@ impl Connection {
     }
 
     fn allocate_shared(&mut self, bytes: usize) -> Option<PoolBuffer> {
-        if self.lane.is_none() && self.offered && !self.asked_for_shm && self.may_share() {
+        if self.end.lane().is_none() && self.end.is_offered_shm() && !self.asked_for_shm && self.may_share() {
             self.move_to_shm().ok()?;
         }
-        let pool = Arc::clone(&self.lane.as_ref()?.pool);
+        let pool = Arc::clone(&self.end.lane()?.pool);
         if let Some(buffer) = pool.take(bytes) {
             return Some(buffer);
         }
@@ -386,7 +401,7 @@ impl Connection {
 
     /// Memory shared with the daemon, from which this caller's buffers come; `None` on other carriers.
     pub fn pool(&self) -> Option<Pool> {
-        self.lane.as_ref().map(|lane| Pool(Arc::clone(&lane.pool)))
+        self.end.lane().map(|lane| Pool(Arc::clone(&lane.pool)))
     }
 
     /// What opens further connections of this caller, for other threads.
@@ -402,37 +417,22 @@ impl Connection {
         self.lanes()?.open()
     }
 
-    /// What carries the calls now: `Shm`, `Unix` or `Tcp`.
+    /// What carries the calls now: `Shm`, `Unix`, `Tcp` or `Other`.
     pub fn carrier(&self) -> Carrier {
         match self.origin {
-            Origin::Unix { .. } if self.lane.is_some() => Carrier::Shm,
+            Origin::Unix { .. } if self.end.lane().is_some() => Carrier::Shm,
             Origin::Unix { .. } => Carrier::Unix,
             Origin::Tcp { .. } => Carrier::Tcp,
+            Origin::Other { .. } => Carrier::Other,
         }
     }
 
-    fn transact(&mut self, ask: &Ask<'_>, sink: &mut Sink<'_, '_>) -> Result<Exchanged> {
-        if self.alive && self.lane.is_none() && self.wants_shm() {
+    fn transact(&mut self, mut ask: Ask<'_>, sink: &mut Sink<'_, '_>) -> Result<Exchanged> {
+        if self.alive && self.end.lane().is_none() && self.wants_shm() {
             self.move_to_shm()?;
+            ask.call = self.next_call;
         }
-        let call = self.next_call;
-        let room = match sink {
-            Sink::Grow(_) => None,
-            Sink::Fill(output) => Some(output.iter().map(|part| part.len() as u64).sum()),
-        };
-        let request = Outgoing {
-            kind: Kind::Request,
-            service: ask.service,
-            function: ask.function,
-            call,
-            status: 0,
-            payload: ask.payload,
-            bulk: ask.input,
-            fds: ask.fds,
-            flags: 0,
-            room,
-        };
-        request.check(self.stream.passes_fds())?;
+        ask.check(self.end.any().passes_fds())?;
         if !self.alive {
             return Err(Error::new(
                 ErrorKind::Unavailable,
@@ -441,105 +441,18 @@ impl Connection {
         }
         self.next_call += 1;
         self.alive = false;
-        if let Some(lane) = &mut self.lane {
-            let header = request.header_unsealed();
-            let patience = Patience { timeout: self.timeout, nap_max: self.watch_every };
-            let (about, outcome) =
-                lane.transact(&mut self.stream, &self.peer, (ask, header), sink, &patience)?;
-            self.alive = about == call;
-            return outcome;
-        }
-        let sent = request.send(&self.stream);
-        if let Err(fault @ (Fault::Stalled | Fault::Kernel(_))) = sent {
-            return Err(fault.into_error(&self.peer, "while a request was sent"));
-        }
-        // A daemon that closed while we were sending may have said why before.
-        let answer = self.reply(call, sink);
-        match answer {
-            Ok((about, outcome)) => {
-                self.alive = about == call && sent.is_ok();
-                outcome
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Receives one reply: the call it is about, and what it says.
-    fn reply(&mut self, call: u64, sink: &mut Sink<'_, '_>) -> Result<(u64, Result<Exchanged>)> {
-        let fault = |peer: &str, fault: Fault| fault.into_error(peer, "before its reply was complete");
-        self.stream.allow_in_all(self.timeout).map_err(|f| fault(&self.peer, f))?;
-        let header = self.stream.header().map_err(|f| fault(&self.peer, f))?;
-        let header = header.ok_or_else(|| fault(&self.peer, Fault::Closed))?;
-        let header = Header::decode(&header).map_err(|error| error.within(&self.peer))?;
-        self.offered |= header.flags & OFFERS_SHM != 0;
-        let unasked = header.call == 0 && header.status != 0;
-        if header.kind != Kind::Reply || (header.call != call && !unasked) {
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                format!("{} answered call {} where call {call} was asked; reconnect", self.peer, header.call),
-            ));
-        }
-        // Of descriptors that this process has no room for the message behind them is still to be taken.
-        let fds = match self.stream.take_fds(header.fd_count).map_err(|error| error.within(&self.peer)) {
-            Err(error) if error.kind() != ErrorKind::Busy => return Err(error),
-            fds => fds,
+        let Answered { outcome, goes_on } = match &mut self.end {
+            End::Socket(end) => end.exchange(&ask, sink)?,
+            End::Other(end) => end.exchange(&ask, sink)?,
         };
-        let mut payload = Vec::new();
-        self.stream
-            .read_vec(&mut payload, header.payload_bytes as usize)
-            .map_err(|f| fault(&self.peer, f))?;
-        header.check_payload(&payload).map_err(|error| error.within(&self.peer))?;
-        match sink {
-            Sink::Grow(bulk) => {
-                let bulk_bytes = usize::try_from(header.bulk_bytes).map_err(|_| {
-                    let why = format!("{} sends more bulk data than fit in memory", self.peer);
-                    Error::new(ErrorKind::TooLarge, why)
-                })?;
-                if bulk_bytes > GROWN_BYTES_MAX {
-                    let why = format!(
-                        "{} announces {bulk_bytes} bulk bytes, beyond the limit of {GROWN_BYTES_MAX}",
-                        self.peer
-                    );
-                    return Err(Error::new(ErrorKind::Protocol, why));
-                }
-                self.stream.read_vec(bulk, bulk_bytes).map_err(|f| fault(&self.peer, f))?;
-            }
-            Sink::Fill(output) => self.fill(header.bulk_bytes, output)?,
-        }
-        if header.status != 0 {
-            let reply = ErrorReply::decode(&payload).map_err(|error| error.within(&self.peer))?;
-            return Ok((header.call, Err(reply.into_error(header.status))));
-        }
-        let bulk_bytes = header.bulk_bytes;
-        Ok((header.call, fds.map(|fds| Exchanged { payload, bulk_bytes, fds })))
-    }
-
-    /// Receives `bytes` bulk bytes into `output`.
-    fn fill(&mut self, bytes: u64, output: &mut [IoSliceMut<'_>]) -> Result<()> {
-        let mut left = bytes;
-        for part in output {
-            let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(part.len());
-            let mut have = 0;
-            while have < wanted {
-                let got = self.stream.read_some(&mut part[have..wanted]);
-                have += got.map_err(|f| f.into_error(&self.peer, "before its reply was complete"))?;
-            }
-            left -= wanted as u64;
-        }
-        if left > 0 {
-            let why =
-                format!("{} answers {left} bulk bytes more than there is room for; reconnect", self.peer);
-            return Err(Error::new(ErrorKind::Protocol, why));
-        }
-        Ok(())
+        self.alive = goes_on;
+        outcome
     }
 
     /// The time allowed for each reply (default: no bound; the peer's death is noticed all the same). The same
     /// time bounds a send in which nothing moves.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
-        self.timeout = timeout;
-        // Fails only for a socket that is none; then the next call says so.
-        let _ = self.stream.set_send_timeout(self.stream.until_watch(timeout));
+        self.end.any().set_timeout(timeout);
     }
 
     /// Looks into a peer's silence: whenever nothing has come for `every` while a reply is due, `still_there` is asked,
@@ -548,9 +461,7 @@ impl Connection {
     ///
     /// `still_there` runs on the calling thread and should take no longer than `every`.
     pub fn watch(&mut self, every: Duration, still_there: impl FnMut() -> bool + Send + 'static) {
-        self.watch_every = Some(every);
-        self.stream.set_watch(Some(Watch { every, still_there: Box::new(still_there) }));
-        self.set_timeout(self.timeout);
+        self.end.any().watch(every, Box::new(still_there));
     }
 
     /// False once a call failed in the middle: every further call is `Unavailable`; reconnect.

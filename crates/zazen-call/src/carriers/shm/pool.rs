@@ -1,7 +1,7 @@
 //! Memory for bulk bytes that a client fills or reads in place: from its connection's shared region where there is
 //! one, else from the heap.
 
-use crate::shm::region::Region;
+use crate::carriers::shm::region::Region;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};

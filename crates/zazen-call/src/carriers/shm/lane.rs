@@ -1,10 +1,11 @@
 //! A client's lane as [`crate::Connection`] uses it: [`zazen_lane::Client`], the socket beside it, and memory that grows.
 
-use crate::connection::{Ask, Exchanged, Sink};
-use crate::pool::ClientPool;
-use crate::shm::fault;
-use crate::shm::region::Kernel;
-use crate::stream::{Fault, Stream};
+use crate::carriers::seam::{Ask, Exchanged, Sink};
+use crate::carriers::shm::cpus::has_cpus_to_spin;
+use crate::carriers::shm::fault;
+use crate::carriers::shm::pool::ClientPool;
+use crate::carriers::shm::region::Kernel;
+use crate::carriers::stream::{Fault, Stream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -147,7 +148,7 @@ impl ClientLane {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let nap = [left, patience.nap_max, Some(NAP)].into_iter().flatten().min().unwrap_or(NAP);
             let port = self.lane.port();
-            if port.wait(crate::shm::has_cpus_to_spin(), nap).map_err(lie)? {
+            if port.wait(has_cpus_to_spin(), nap).map_err(lie)? {
                 continue;
             }
             if port.is_closed() || port.sleep_on_socket().map_err(lie)? {

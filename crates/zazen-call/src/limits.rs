@@ -1,25 +1,67 @@
-//! The shared-memory carrier: a region per caller with a pair of rings per lane, beside the unix socket that vouches
-//! for the caller, carries descriptors and bells, and tells of either end's death. `docs/formats/shm.md` is its page.
-//!
-//! - `zazen_lane`: both ends' rings, waits and the client's calls;
-//! - `region`: makes and maps shared memory, waits and wakes with the kernel;
-//! - `grants`: who gets how much of it, pure;
-//! - `memory`, `core`, `lane`, `parking`: the daemon's side; `client`: the client's.
+//! The bounds of a server: what its callers may have of it at a time.
 
-pub(crate) mod client;
-pub(crate) mod core;
-mod fault;
-mod grants;
-pub(crate) mod lane;
-pub(crate) mod memory;
-pub(crate) mod parking;
-pub(crate) mod region;
-
-pub use fault::die_at_fault_point;
-pub(crate) use fault::point as fault_point;
-
-use std::sync::OnceLock;
+use crate::carriers::shm::cpus::cpus_online;
+use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+
+/// Bounds of each identity that calls a server: a user of this machine, or a key holder's address and user. Root and the
+/// server's own user have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerLimits {
+    /// Connections at once; one more is answered `Busy` and closed.
+    pub connections_max: usize,
+    /// Calls at once; further ones wait, each in its own connection's thread.
+    pub calls_max: usize,
+    /// How long a call waits for its turn before it is `Busy`.
+    pub queue_max: Duration,
+    /// Bytes of payloads and answers that the server holds at once; a message that finds no room is `Busy`. Messages of up
+    /// to 64 KiB are not counted.
+    pub bytes_max: u64,
+    /// Descriptors that are on their way, in either direction.
+    pub descriptors_max: usize,
+}
+
+impl Default for CallerLimits {
+    /// 512 connections and calls, 30 seconds, 256 MiB, 16,384 descriptors.
+    fn default() -> CallerLimits {
+        CallerLimits {
+            connections_max: 512,
+            calls_max: 512,
+            queue_max: Duration::from_secs(30),
+            bytes_max: 256 << 20,
+            descriptors_max: 16_384,
+        }
+    }
+}
+
+/// Bounds of a server.
+#[derive(Clone, Debug)]
+pub struct ServerLimits {
+    /// Connections at once; one more is answered `Busy` and closed. Strangers are not among them.
+    pub connections_max: usize,
+    /// Each identity's share.
+    pub caller: CallerLimits,
+    /// TCP peers that have not proven the cluster key yet, at once: the oldest goes for a new one.
+    pub strangers_max: usize,
+    /// How long such a peer may take for the whole proof.
+    pub proof_timeout: Duration,
+    /// A connection that sends nothing for so long in the middle of a message or of the handshake is closed.
+    /// Between calls a connection may idle for ever.
+    pub stall_timeout: Duration,
+}
+
+impl Default for ServerLimits {
+    /// 1024 connections, 30 seconds; 64 strangers, 5 seconds for each.
+    fn default() -> ServerLimits {
+        ServerLimits {
+            connections_max: 1024,
+            caller: CallerLimits::default(),
+            strangers_max: 64,
+            proof_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(30),
+        }
+    }
+}
 
 /// Bounds of a server's shared memory; clients are told the thresholds when they connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,29 +134,4 @@ impl ShmLimits {
         }
         Ok(())
     }
-}
-
-/// CPUs of this machine that are online. Not those that this thread may use: a rank that is bound to one core may well
-/// spin for a daemon on another.
-fn cpus_online() -> usize {
-    static CPUS: OnceLock<usize> = OnceLock::new();
-    *CPUS.get_or_init(|| {
-        // SAFETY: takes a number and only asks.
-        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-        usize::try_from(online).unwrap_or(1).max(1)
-    })
-}
-
-/// Whether a thread may spin at all: not on a machine of one CPU.
-pub(crate) fn has_cpus_to_spin() -> bool {
-    cpus_online() > 1
-}
-
-/// How many threads of a daemon may spin at a time: clients are to find a CPU to run on.
-pub(crate) fn spinners_max() -> usize {
-    static MAX: OnceLock<usize> = OnceLock::new();
-    *MAX.get_or_init(|| {
-        let mine = std::thread::available_parallelism().map_or(1, usize::from);
-        mine.min(cpus_online() - 1)
-    })
 }

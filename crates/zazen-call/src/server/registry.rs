@@ -4,8 +4,8 @@
 //! call takes no lock: each connection says in a flag of its own that it is in a call and then looks whether the
 //! server drains; who drains says so first and then looks at the flags.
 
-use crate::ServerLimits;
-use crate::account::Account;
+use crate::carriers::account::Account;
+use crate::limits::ServerLimits;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;

@@ -3,13 +3,13 @@
 //! Invariants: every service hears of a caller's end exactly once, when the last of its lanes has ended, after the
 //! last of its calls; a connection becomes another caller's lane only by that caller's token and with its identity.
 
-use crate::Caller;
-use crate::account::Account;
+use crate::carriers::account::Account;
+use crate::carriers::shm::memory::{Pool, Treasury};
 use crate::key::random;
-use crate::server::Shared;
-use crate::shm::memory::Pool;
+use crate::limits::ShmLimits;
+use crate::server::services::Services;
+use crate::service::Caller;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use zazen_core::{Error, ErrorKind, Result};
@@ -21,7 +21,7 @@ type Token = [u8; TOKEN_BYTES];
 pub(crate) struct Group {
     pub(crate) caller: Caller,
     account: Arc<Account>,
-    shared: Arc<Shared>,
+    callers: Arc<Callers>,
     token: OnceLock<Token>,
     /// Made when its first lane asks for it.
     pool: Mutex<Option<Arc<Pool>>>,
@@ -29,13 +29,24 @@ pub(crate) struct Group {
     dissolved: AtomicBool,
 }
 
-/// The callers that gave away tokens.
-#[derive(Default)]
+/// The callers that gave away tokens, and what each caller has from its server.
 pub(crate) struct Callers {
     by_token: Mutex<HashMap<Token, Weak<Group>>>,
+    services: Arc<Services>,
+    shm: ShmLimits,
+    treasury: Arc<Treasury>,
 }
 
 impl Callers {
+    pub(crate) fn new(services: &Arc<Services>, shm: &ShmLimits, treasury: &Arc<Treasury>) -> Arc<Callers> {
+        Arc::new(Callers {
+            by_token: Mutex::default(),
+            services: Arc::clone(services),
+            shm: shm.clone(),
+            treasury: Arc::clone(treasury),
+        })
+    }
+
     fn tokens(&self) -> MutexGuard<'_, HashMap<Token, Weak<Group>>> {
         // No code panics while it holds the lock.
         self.by_token.lock().unwrap_or_else(PoisonError::into_inner)
@@ -57,11 +68,11 @@ impl Callers {
 }
 
 impl Group {
-    pub(crate) fn new(caller: Caller, shared: &Arc<Shared>, account: &Arc<Account>) -> Arc<Group> {
+    pub(crate) fn new(caller: Caller, callers: &Arc<Callers>, account: &Arc<Account>) -> Arc<Group> {
         Arc::new(Group {
             caller,
             account: Arc::clone(account),
-            shared: Arc::clone(shared),
+            callers: Arc::clone(callers),
             token: OnceLock::new(),
             pool: Mutex::new(None),
             dissolved: AtomicBool::new(false),
@@ -75,7 +86,7 @@ impl Group {
         }
         let fresh = random()?;
         let token = *self.token.get_or_init(|| fresh);
-        self.shared.callers.tokens().insert(token, Arc::downgrade(self));
+        self.callers.tokens().insert(token, Arc::downgrade(self));
         Ok(token)
     }
 
@@ -85,12 +96,8 @@ impl Group {
         if let Some(pool) = &*pool {
             return Ok(Arc::clone(pool));
         }
-        let fresh = Pool::create(
-            self.caller.connection,
-            &self.account,
-            self.shared.shm_limits(),
-            &self.shared.treasury,
-        )?;
+        let (number, callers) = (self.caller.connection, &self.callers);
+        let fresh = Pool::create(number, &self.account, &callers.shm, &callers.treasury)?;
         Ok(Arc::clone(pool.insert(fresh)))
     }
 
@@ -103,16 +110,11 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(token) = self.token.get() {
-            self.shared.callers.tokens().remove(token);
+            self.callers.tokens().remove(token);
         }
         if self.dissolved.load(Ordering::Relaxed) {
             return;
         }
-        let caller = &self.caller;
-        for service in self.shared.services.values() {
-            if catch_unwind(AssertUnwindSafe(|| service.detach(caller))).is_err() {
-                tracing::error!("service {} panicked when caller {} ended", service.id(), caller.connection);
-            }
-        }
+        self.callers.services.detach(&self.caller);
     }
 }

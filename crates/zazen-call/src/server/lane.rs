@@ -3,22 +3,25 @@
 //! Invariants: one thread at a time has a lane; whatever ends it, its caller's group hears of it (detach comes with the
 //! last lane) and its place among the connections is free again, once.
 
-use crate::account::Charge;
 use crate::bulk::{Bulk, InputPiece, Output, OutputSlot};
-use crate::callers::Group;
-use crate::message::send_error;
+use crate::carriers::account::{Charge, FREE_BYTES};
+use crate::carriers::message::send_error;
+use crate::carriers::seam::check_message;
+use crate::carriers::shm::core::{Core, CoreLock, NAP, lock};
+use crate::carriers::shm::cpus::spinners_max;
+use crate::carriers::shm::memory::LaneSeat;
+use crate::carriers::stream::{Fault, Stream};
 use crate::quiet::may_say;
-use crate::registry::{Begin, Place as Seat};
-use crate::serve::{check_room, dispatch};
-use crate::server::Shared;
-use crate::shm::core::{Core, NAP};
-use crate::shm::memory::LaneSeat;
-use crate::stream::{Fault, Stream};
-use crate::{Call, Line, Reply};
+use crate::server::callers::Group;
+use crate::server::parking::Parked;
+use crate::server::registry::{Begin, Place as Seat};
+use crate::server::services::check_room;
+use crate::server::state::Shared;
+use crate::service::{Call, Line, Reply};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_lane::{Broken, Source, Taken};
@@ -35,22 +38,6 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Bytes of the kernel's that bells may take up which nobody has read yet: whoever leaves more leaves descriptors.
 const UNREAD_BELLS_MAX: usize = 16 << 10;
-
-pub(crate) type CoreLock = Arc<Mutex<Core>>;
-
-/// Locks a lane's core; only one thread at a time has a lane, so this never waits.
-pub(crate) fn lock(core: &CoreLock) -> MutexGuard<'_, Core> {
-    // A service's panic can't happen while the lock is held: no code of its own runs then.
-    core.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What became of a lane that was served for a while.
-pub(crate) enum After {
-    /// Nothing has come for some time: it may wait without a thread.
-    Cold(Box<Lane>),
-    /// It is over.
-    Ended,
-}
 
 enum End {
     Closed,
@@ -72,7 +59,7 @@ impl From<Fault> for End {
 
 /// One lane of one caller.
 pub(crate) struct Lane {
-    pub(crate) place: Seat,
+    place: Seat,
     shared: Arc<Shared>,
     /// `None` once the services have heard of its end.
     group: Option<Arc<Group>>,
@@ -189,27 +176,6 @@ impl Lane {
         })
     }
 
-    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
-        Arc::clone(lock(&self.core).stream.socket())
-    }
-
-    /// Says that bells are wanted from now on. False: something has come; serve on.
-    pub(crate) fn go_cold(&self) -> bool {
-        // A liar in the ring is met when it is served.
-        matches!(lock(&self.core).port.sleep_on_socket(), Ok(true))
-    }
-
-    /// Serves calls until none comes for a while, or to the lane's end.
-    pub(crate) fn serve(mut self: Box<Self>) -> After {
-        match self.serve_while_warm() {
-            Ok(()) => After::Cold(self),
-            Err(end) => {
-                self.part(end);
-                After::Ended
-            }
-        }
-    }
-
     fn serve_while_warm(&mut self) -> std::result::Result<(), End> {
         lock(&self.core).port.wake_up();
         if !lock(&self.core).look_at_socket()? {
@@ -266,7 +232,7 @@ impl Lane {
         if header.fd_count > 0 {
             lock(&self.core).stream.release_fds_in();
         }
-        if self.body.capacity() > crate::serve::KEPT_PAYLOAD_BYTES_MAX {
+        if self.body.capacity() > FREE_BYTES as usize {
             self.body = Vec::new();
         }
         served?;
@@ -354,13 +320,13 @@ impl Lane {
             fds,
             line,
         };
-        let answer = dispatch(&self.shared, header.service, &group.caller, call);
+        let answer = self.shared.services.dispatch(header.service, &group.caller, call);
         if let Some(fault) = self.bulk.fault().or(self.output.fault()) {
             return Err(End::Lost(fault));
         }
         let answer = answer.and_then(|reply| {
             check_room(header.room, self.output.written(), &reply)?;
-            check_fds(&header, &reply)?;
+            check_message((header.service, header.function), &reply.payload, 0, reply.fds.len(), true)?;
             if !reply.fds.is_empty() {
                 lock(&self.core).stream.hold_fds_out(reply.fds.len(), UNREAD_BELLS_MAX)?;
             }
@@ -497,31 +463,37 @@ impl Lane {
     }
 }
 
+impl Parked for Lane {
+    fn number(&self) -> u64 {
+        self.place.number
+    }
+
+    fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(lock(&self.core).stream.socket())
+    }
+
+    fn go_cold(&self) -> bool {
+        // A liar in the ring is met when it is served.
+        matches!(lock(&self.core).port.sleep_on_socket(), Ok(true))
+    }
+
+    fn serve(mut self: Box<Self>) -> Option<Box<dyn Parked>> {
+        match self.serve_while_warm() {
+            Ok(()) => Some(self),
+            Err(end) => {
+                self.part(end);
+                None
+            }
+        }
+    }
+}
+
 impl Drop for Lane {
     fn drop(&mut self) {
         // The registry is told last: whoever waits for it to be empty has then seen every detach.
         self.group = None;
         self.shared.registry.remove(self.place.number);
     }
-}
-
-fn check_fds(asked: &Header, reply: &Reply) -> Result<()> {
-    for (what, found, max) in [
-        ("descriptors", reply.fds.len(), zazen_core::limits::FDS_PER_MESSAGE_MAX),
-        ("bytes of payload", reply.payload.len(), zazen_core::limits::PAYLOAD_BYTES_MAX),
-    ] {
-        if found > max {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                format!(
-                    "a message of service {}, function {} would have {found} {what}, beyond the limit of {max}; \
-                     ask for less at a time",
-                    asked.service, asked.function
-                ),
-            ));
-        }
-    }
-    Ok(())
 }
 
 enum Failure {
@@ -559,7 +531,7 @@ struct Spinner;
 
 impl Spinner {
     fn new() -> Option<Spinner> {
-        if SPINNERS.fetch_add(1, Ordering::Relaxed) < crate::shm::spinners_max() {
+        if SPINNERS.fetch_add(1, Ordering::Relaxed) < spinners_max() {
             return Some(Spinner);
         }
         SPINNERS.fetch_sub(1, Ordering::Relaxed);

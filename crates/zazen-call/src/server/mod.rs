@@ -1,21 +1,33 @@
-//! The server: listeners, admission, draining. What happens on one connection is in `serve.rs`.
+//! The server: listeners, admission, draining. What happens on one connection is in `peer.rs` and `lane.rs`.
 
-use crate::account::{Accounts, Payer};
-use crate::callers::Callers;
+mod attached;
+mod callers;
+mod lane;
+mod parking;
+mod peer;
+mod registry;
+mod services;
+mod state;
+
+pub use attached::Attached;
+
+use crate::carriers::account::{Accounts, Payer};
+use crate::carriers::message::send_error;
+use crate::carriers::shm::memory::Treasury;
+use crate::carriers::stream::Stream;
+use crate::carriers::unix::SocketFile;
+use crate::carriers::{tcp, unix};
 use crate::key::ClusterKey;
-use crate::message::send_error;
+use crate::limits::{ServerLimits, ShmLimits};
 use crate::quiet::may_say;
-use crate::registry::Registry;
-use crate::serve::{Carrier, serve};
-use crate::shm::ShmLimits;
-use crate::shm::memory::Treasury;
-use crate::shm::parking::Parking;
-use crate::stream::Stream;
-use crate::unix::SocketFile;
-use crate::{ServerLimits, Service, tcp, unix};
+use crate::server::callers::Callers;
+use crate::server::peer::serve;
+use crate::server::registry::Registry;
+use crate::server::services::Services;
+use crate::server::state::{Carrier, Shared};
+use crate::service::Service;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -45,54 +57,6 @@ struct Acceptors {
     files: Vec<SocketFile>,
 }
 
-type Admits = dyn Fn(&Credentials, u32) -> bool + Send + Sync;
-
-/// What all threads of a server know.
-pub(crate) struct Shared {
-    pub(crate) services: BTreeMap<u16, Arc<dyn Service>>,
-    pub(crate) key: Option<ClusterKey>,
-    pub(crate) limits: ServerLimits,
-    pub(crate) registry: Registry,
-    pub(crate) accounts: Accounts,
-    pub(crate) callers: Callers,
-    shm: ShmLimits,
-    pub(crate) treasury: Arc<Treasury>,
-    parking: OnceLock<Option<Arc<Parking>>>,
-    /// Who may connect over the unix socket; everybody if nothing is said.
-    admits: OnceLock<Box<Admits>>,
-    /// This machine's name, for the handshake.
-    pub(crate) host: String,
-    /// Readable once acceptors are to end.
-    stop: Option<OwnedFd>,
-}
-
-impl Shared {
-    /// Whether connections over `carrier` may move to shared memory.
-    pub(crate) fn offers_shm(&self, carrier: Carrier) -> bool {
-        carrier == Carrier::Unix && self.shm.enabled && self.parking().is_some()
-    }
-
-    pub(crate) fn shm_limits(&self) -> &ShmLimits {
-        &self.shm
-    }
-
-    /// Where lanes wait; `None` if the kernel gives none.
-    pub(crate) fn parking(&self) -> Option<&Arc<Parking>> {
-        let made = self.parking.get_or_init(|| {
-            Parking::new().inspect_err(|error| tracing::warn!("{error}; no shared memory is offered")).ok()
-        });
-        made.as_ref()
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if let Some(Some(parking)) = self.parking.get() {
-            parking.end();
-        }
-    }
-}
-
 impl Server {
     /// A server of `services` (of two with one number, the later). `key` is needed to accept TCP peers.
     /// Callers of the unix socket are offered shared memory within the default [`ShmLimits`].
@@ -112,13 +76,15 @@ impl Server {
             shm.enabled = false;
         }
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let services = Arc::new(Services::new(services));
+        let treasury = Arc::new(Treasury::new(&shm));
         let shared = Shared {
-            services: services.into_iter().map(|service| (service.id(), service)).collect(),
             key,
             registry: Registry::new(&limits),
             accounts: Accounts::default(),
-            callers: Callers::default(),
-            treasury: Arc::new(Treasury::new(&shm)),
+            callers: Callers::new(&services, &shm, &treasury),
+            services,
+            treasury,
             shm,
             parking: OnceLock::new(),
             admits: OnceLock::new(),
@@ -165,6 +131,21 @@ impl Server {
         let (listener, bound) = tcp::listen(addr)?;
         self.accept_on(listener, Carrier::Tcp)?;
         Ok(bound)
+    }
+
+    /// A caller that comes over a carrier which this crate does not know; the carrier vouches for `credentials` and `pid`, and
+    /// for the address and name of the host of a remote caller. `line` is a connected socket on which nothing is sent: its
+    /// end tells the server of the caller's, and the server ends it when it drains.
+    ///
+    /// Fails with `Busy` if there are too many connections, `ShuttingDown` while the server drains.
+    pub fn attach(
+        &self,
+        line: OwnedFd,
+        credentials: Credentials,
+        pid: u32,
+        host: Option<(IpAddr, String)>,
+    ) -> Result<Attached> {
+        Attached::new(&self.shared, line, credentials, pid, host)
     }
 
     /// Connections now.
