@@ -9,6 +9,7 @@
 //! - `client`: connections, lanes, the mutual proof's first half;
 //! - `server`: listeners, admission, draining, one thread per connection;
 //! - `carriers`: sockets, messages, shared memory; [`carriers::ClientEnd`] and [`Attached`] are the seam for one more;
+//! - [`contract`]: what every carrier must do, as tests that any crate can run.
 //!
 //! What a peer must do: one call at a time on a connection; the next request follows the reply. The server
 //! reads all bulk bytes of a call, or discards what the service left, before it replies; so a call that is
@@ -19,6 +20,7 @@
 //! Bulk bytes carry no checksum of this layer: frames have their own, end to end.
 
 pub mod carriers;
+pub mod contract;
 
 mod belief;
 mod bulk;
