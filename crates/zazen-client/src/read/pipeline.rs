@@ -27,7 +27,7 @@ const TOGETHER_MAX: usize = 16;
 /// Frames packed in one file cost less than one of their own.
 const PACKED_TOGETHER_MAX: usize = 256;
 /// Tasks below which the feeder fetches more: each may hold a descriptor.
-const TASKS_LOW: usize = 64;
+const TASKS_LOW: usize = 256;
 /// The same for small frames, which share descriptors: as many as readers get through while a batch is on its way.
 const SMALL_TASKS_LOW: usize = 4096;
 /// Read-ahead that is of use for files in memory, in bytes: their copies are still in the processor's cache when
