@@ -147,7 +147,7 @@ fn serve(given: Given) -> Result<ExitCode> {
         Some(_) => (Some(&object), true),
         None => (None, false),
     };
-    let confine = || if confined { confine(&start.exports).map(|_| ()) } else { Ok(()) };
+    let confine = || if confined { confine(&start.exports) } else { Ok(false) };
     let instance = match Instance::start_opened(&start.path, opened, options, confine) {
         Ok(instance) => Arc::new(instance),
         Err(error) => return refuse(error),
