@@ -26,11 +26,12 @@ EDGES = {
     "zazen-store": "zazen-core zazen-env zazen-wire",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
-    "zazen-call": "zazen-core zazen-wire",
+    "zazen-lane": "zazen-core zazen-wire",
+    "zazen-call": "zazen-core zazen-wire zazen-lane",
     "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call | zazen-stubs",
     "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call",
     "zazen-posix": " | | zazen-stubs",
-    "zazen-preload": "zazen-core zazen-wire | | zazen-stubs",
+    "zazen-preload": "zazen-core zazen-wire zazen-lane | | zazen-stubs",
     "zazen-stream": " | | zazen-stubs",
     "zazen-push": "zazen-core",
     "zazen-stubs": "",
@@ -50,7 +51,7 @@ EDGES = {
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign", "zazen-stubs"]
+PURE = ["zazen-core", "zazen-wire", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs"]
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )
