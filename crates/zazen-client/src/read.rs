@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zazen_core::{Error, Layout, Result, RunSet};
 use zazen_env::fork::Mine;
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 /// Files in flight where nobody knows the disk: a flash device and a network file system do best with some
 /// (measured: one reader gets a third of the device, four to eight all of it).

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 use zazen_core::{Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_env::{Disk, DiskPath};
-use zazen_wire::record::{Record, Storage};
+use crate::record::{Record, Storage};
 
 /// Blocks of records that are evicted at a time.
 const BATCH_BLOCKS: u64 = 64;

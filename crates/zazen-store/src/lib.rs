@@ -24,6 +24,7 @@ mod open;
 mod open_files;
 mod own_file;
 mod put;
+pub mod record;
 mod recover;
 mod registry;
 mod rewrite;

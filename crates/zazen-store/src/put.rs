@@ -15,7 +15,7 @@ use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, RunSet, Source};
 use zazen_env::{Disk, DiskFile, DiskPath};
 use zazen_wire::checksum::FrameDigest;
-use zazen_wire::record::{Record, RecordOp, Storage};
+use crate::record::{Record, RecordOp, Storage};
 
 /// Room that a frame whose bytes come from elsewhere gets at a time, once bytes for it are there.
 const STEP_BYTES: u64 = 4 << 20;

@@ -18,7 +18,7 @@ use zazen_call::{Caller, Reply, may_say};
 use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
 use zazen_core::{Credentials, Error, Origin, RelPath, Result, RunSet};
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
-use zazen_wire::frames::{Delivery, ScanNext};
+use zazen_frames::messages::{Delivery, ScanNext};
 
 /// A scan under way, of one connection.
 pub struct Scan {

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use zazen_core::RunSet;
-use zazen_wire::Message;
-use zazen_wire::frames::*;
+use zazen_frames::messages::*;
+use zazen_wire::{Message, service};
 
 const LENGTH: usize = 40_000;
 

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_backing::SourceFile;
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_frames::messages::Delivery;
 use zazen_wire::checksum::FrameDigest;
-use zazen_wire::frames::Delivery;
 
 /// Bytes read before they are summed: they are still in the core's own cache then.
 const PIECE: usize = 256 << 10;

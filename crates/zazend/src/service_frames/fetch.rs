@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Line, may_say};
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
 use zazen_store::Entry;
-use zazen_wire::frames::{Fetch, Fetched};
+use zazen_frames::messages::{Fetch, Fetched};
 
 /// Bytes copied at a time.
 const COPY_BYTES: u64 = 1 << 20;

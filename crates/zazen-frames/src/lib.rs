@@ -1,0 +1,4 @@
+//! Frames: the messages of the frames service.
+
+pub mod messages;
+mod messages_codec;
