@@ -12,6 +12,7 @@ pub mod path;
 pub mod request;
 pub mod runset;
 pub mod series;
+pub mod source_stat;
 pub mod survey;
 
 pub use cred::Credentials;
@@ -22,3 +23,4 @@ pub use path::RelPath;
 pub use request::Request;
 pub use runset::{Run, RunSet};
 pub use series::Series;
+pub use source_stat::{Rights, SourceStat};
