@@ -12,6 +12,8 @@ use zazen_call::CallerLimits;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_plugins::PluginConfig;
 
+pub use zazen_frames::stale::Validate;
+
 /// The TCP port where none is written.
 pub const DEFAULT_PORT: u16 = 7345;
 /// Fetches from the backing store at once where nothing else is said.
@@ -153,15 +155,6 @@ pub struct BackingSpec {
     pub directory: String,
     /// `tcp://host:port` of the file server that is read in its place.
     pub server: Option<String>,
-}
-
-/// How sources are compared with their copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Validate {
-    /// Before each hand-out.
-    Always,
-    /// Never: the user promises that sources don't change.
-    Never,
 }
 
 /// A daemon's settings, complete and checked for form.

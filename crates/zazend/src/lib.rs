@@ -10,6 +10,7 @@ pub mod backing_roots;
 mod batch;
 pub mod byte_size;
 pub mod check;
+pub mod clock;
 pub mod config;
 pub mod counters;
 pub mod daemon;
