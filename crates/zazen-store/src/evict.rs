@@ -12,7 +12,6 @@ use crate::types::EntriesCursor;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Instant;
 use zazen_core::{Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_env::{Disk, DiskPath};
 use zazen_frames::evict_scan_resistant::{Candidate, Victim};
@@ -86,7 +85,7 @@ impl<D: Disk> Store<D> {
 
     fn survey(&self, wanted: Option<&RelPath>) -> (Vec<Arc<Dataset<D>>>, Vec<Candidate>) {
         let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
-        let now = Instant::now();
+        let now_ns = self.activity().now_ns();
         let candidate = |dataset: &Arc<Dataset<D>>| {
             let busy = self.activity().of(dataset.path.as_str());
             let index = dataset.read_index();
@@ -95,7 +94,7 @@ impl<D: Disk> Store<D> {
                 alien_bytes: index.alien.file_bytes + index.alien.packed_bytes,
                 last_use: dataset.last_use.load(Ordering::Relaxed),
                 pinned: index.state.pinned,
-                scanned: busy.is_scanned(now),
+                scanned: busy.is_scanned(now_ns),
                 written: busy.puts > 0,
                 wanted: wanted == Some(&dataset.path),
             }
