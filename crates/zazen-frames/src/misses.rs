@@ -416,7 +416,7 @@ mod tests {
                     0 => {
                         let number = at.index(300) as u64;
                         *expected.entry(number).or_default() += 1;
-                        let around = number % 3 == 0;
+                        let around = number.is_multiple_of(3);
                         world.step(Event::Add(Wanted { number, origin: Origin::Native, around }));
                         world.wake();
                     }

@@ -136,13 +136,11 @@ mod tests {
                 let on_disk = files.iter().sum::<u64>() + puts.iter().map(|put| put.1).sum::<u64>();
                 let free = disk.saturating_sub(on_disk);
                 match what {
-                    0 => {
-                        if account.reserve(bytes, free).is_ok() {
-                            puts.push((bytes, 0));
-                            prop_assert!(account.used + account.reserved <= budget || bytes == 0);
-                            let to_come: u64 = puts.iter().map(|put| put.0 - put.1).sum();
-                            prop_assert!(free >= floor + to_come || to_come == 0);
-                        }
+                    0 if account.reserve(bytes, free).is_ok() => {
+                        puts.push((bytes, 0));
+                        prop_assert!(account.used + account.reserved <= budget || bytes == 0);
+                        let to_come: u64 = puts.iter().map(|put| put.0 - put.1).sum();
+                        prop_assert!(free >= floor + to_come || to_come == 0);
                     }
                     1 if !puts.is_empty() => {
                         let at = at.index(puts.len());
