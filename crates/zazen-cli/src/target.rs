@@ -1,7 +1,6 @@
 //! Which daemons a command talks to: flags first, then the testbed, then this machine's own.
 
 use crate::output;
-use crate::testbed::State;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
@@ -11,6 +10,7 @@ use zazen_client::cluster::{Remote, Target};
 use zazen_client::{NodeList, NodeState};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::DatasetInfo;
+use zazen_testbed::State;
 
 /// How long a node may take to accept a connection before it counts as dead.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);

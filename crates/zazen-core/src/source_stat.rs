@@ -2,7 +2,7 @@
 
 use crate::frame::Validator;
 
-/// What one may do with a file or a directory.
+/// Rights on a file or a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights(u8);
 
@@ -28,7 +28,7 @@ impl Rights {
 /// What a source file looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceStat {
-    /// Size, times and inode, and whether the source was too young to tell.
+    /// Size, times and inode, and whether the source was too young to detect a later change.
     pub validator: Validator,
     /// Owner.
     pub uid: u32,

@@ -9,7 +9,6 @@ pub mod codec;
 pub mod control;
 pub mod handshake;
 pub mod header;
-pub mod patience;
 pub mod plugins;
 pub mod runset_codec;
 pub mod service;
