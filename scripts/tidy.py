@@ -24,7 +24,8 @@ EDGES = {
     "zazen-core": "",
     "zazen-env": "zazen-core",
     "zazen-wire": "zazen-core",
-    "zazen-store": "zazen-core zazen-env zazen-wire",
+    "zazen-frames": "zazen-core zazen-wire",
+    "zazen-store": "zazen-core zazen-env zazen-wire zazen-frames",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
     "zazen-lane": "zazen-core zazen-wire",
@@ -36,23 +37,23 @@ EDGES = {
     "zazen-stream": " | | zazen-stubs",
     "zazen-push": "zazen-core",
     "zazen-stubs": "",
-    "zazen-client": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-push"
+    "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
-    "zazend": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-call zazen-plugins"
+    "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
     " | zazen-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
-    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-client"
+    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-client"
     " zazen-push zazen-stub-runtime zazen-stubs zazen-mpi zazen-testbed | | zazen-stubs",
     "zazen-mpi": "zazen-core zazen-assign",
-    "zazen-c": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
-    "zazen-python": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
-    "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-stubs zazend zazen-stream",
+    "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
+    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
+    "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-stubs zazend zazen-stream",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs"]
+PURE = ["zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs"]
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )

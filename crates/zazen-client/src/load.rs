@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zazen_call::ClusterKey;
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
-use zazen_wire::frames::Fetched;
+use zazen_frames::messages::Fetched;
 
 /// How long a node may take for one chunk.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(600);
@@ -326,6 +326,11 @@ fn abandon(blocks: &Blocks, report: &mut LoadReport, so_far: &mut LoadProgress) 
         report.failed += block.len();
         so_far.frames_done += block.len();
         so_far.failed = report.failed;
-        name_all(&block, ErrorKind::Unavailable, "its node left off and no other was there", report);
+        name_all(
+            &block,
+            ErrorKind::Unavailable,
+            "its node stopped answering, and no other node was left",
+            report,
+        );
     }
 }

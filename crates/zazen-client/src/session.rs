@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_frames::messages::DatasetInfo;
 use zazen_wire::codec::{Message, Reader, Writer};
-use zazen_wire::frames::{DatasetInfo, NodeInfo};
+use zazen_wire::control::NodeInfo;
 
 /// How long a daemon that answers pings may take for a call (a listing of a large directory, a
 /// query) before it counts as dead.
@@ -153,7 +154,7 @@ impl Dataset {
                 true => Ok(held),
                 false => Err(Error::new(
                     ErrorKind::Protocol,
-                    format!("the daemon tells of frames beyond {begin} to {end}, which it was asked for"),
+                    format!("the daemon reports frames beyond the requested {begin} to {end}"),
                 )),
             }
         })?;
@@ -322,7 +323,7 @@ impl Dataset {
                 self.local = Some(local);
                 self.lost = None;
             }
-            Err(error) => tracing::debug!("{error}; going on without it"),
+            Err(error) => tracing::debug!("{error}; continuing without it"),
         }
     }
 }

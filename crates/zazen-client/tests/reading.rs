@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use zazen_assign::{Protocol, Rules, Solo};
 use zazen_client::{Dataset, FrameReader, OpenOptions, ReadOptions, ReadStats};
 use zazen_core::{Error, ErrorKind, RunSet};
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 const BYTES: usize = 70_000;
 
@@ -121,7 +121,7 @@ fn a_daemon_that_dies_in_mid_scan_costs_no_frame() {
     }
     // One warning for each daemon (another test of this process may have drained some).
     let warnings = zazen_client::warnings();
-    let lost: Vec<_> = warnings.iter().filter(|text| text.contains("left off")).collect();
+    let lost: Vec<_> = warnings.iter().filter(|text| text.contains("stopped answering")).collect();
     let distinct: BTreeSet<_> = lost.iter().collect();
     assert_eq!(distinct.len(), lost.len(), "{warnings:?}");
     assert!(lost.iter().all(|text| text.contains("node fake") && text.contains("fake.sock")), "{warnings:?}");

@@ -17,7 +17,7 @@ use std::time::Duration;
 use zazen_backing::SourceFile;
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 /// How long a daemon may take for one batch of a scan, with its misses, before it counts as dead.
 pub(crate) const SCAN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -273,7 +273,7 @@ impl Access {
 fn corrupt(number: u64, first: &Error, second: &Error) -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        format!("frame {number}: bad bytes, and asking again did not mend it: {first}; then: {second}"),
+        format!("frame {number}: bad bytes, and a second copy did not help: {first}; then: {second}"),
     )
 }
 

@@ -4,7 +4,7 @@ use zazen_core::{FrameMeta, Origin};
 
 /// What to do with an arriving frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub enum Admission {
     /// Keep the copy that is here; it is the same frame.
     Keep {
         /// It is an alien, and arrived as a native: it becomes one.
@@ -22,11 +22,7 @@ pub(crate) enum Admission {
 ///
 /// A copy is stale where it has another source, or where both validators are known and differ. Equal bytes under a
 /// changed validator (a source that was rewritten alike) are kept, but must not look stale for ever after.
-pub(crate) fn admit(
-    here: (&FrameMeta, Origin),
-    arriving: (&FrameMeta, Origin),
-    same_source: bool,
-) -> Admission {
+pub fn admit(here: (&FrameMeta, Origin), arriving: (&FrameMeta, Origin), same_source: bool) -> Admission {
     let ((old, had), (new, comes)) = (here, arriving);
     if !same_source {
         return Admission::Replace;

@@ -1,14 +1,15 @@
-//! The bytes of the messages in [`crate::frames`]: fields in the order of their declaration, rows of a list as
+//! The bytes of the messages in [`crate::messages`]: fields in the order of their declaration, rows of a list as
 //! records. The golden tests hold every layout; a field is added at the end only.
 
-use crate::codec::{Message, Reader, Writer};
-use crate::frames::{
+use crate::messages::{
     BatchEntry, DatasetInfo, Delivery, Evict, Evicted, Fetch, Fetched, Holdings, List, ListRow, Listing,
-    NodeInfo, OpenDataset, Pin, Push, Pushed, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen,
-    ScanOpened, Verified, Verify,
+    OpenDataset, Pin, Push, Pushed, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened,
+    Verified, Verify,
 };
 use zazen_core::limits::PATH_BYTES_MAX;
 use zazen_core::{FrameNo, Result};
+use zazen_wire::Message;
+use zazen_wire::codec::{Reader, Writer};
 
 /// Messages whose fields are plain integers or flags, in order.
 macro_rules! plain_message {
@@ -35,30 +36,6 @@ plain_message! {
     Pin { handle: u32, pinned: bool }
     Verify { handle: u32, from: u64, frames_max: u32 }
     List { handle: u32, from: u64, rows_max: u32 }
-}
-
-impl Message for NodeInfo {
-    const NAME: &'static str = "NodeInfo";
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u128(self.node);
-        writer.text(&self.name);
-        writer.text(&self.version);
-        writer.list(&self.backing_roots, |writer, root| writer.text(root));
-        writer.text(&self.cache_root);
-        writer.u16(self.readers);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<NodeInfo> {
-        Ok(NodeInfo {
-            node: reader.u128()?,
-            name: reader.free_text()?,
-            version: reader.free_text()?,
-            backing_roots: reader.list(4, Reader::absolute_path)?,
-            cache_root: reader.absolute_path()?,
-            readers: reader.u16()?,
-        })
-    }
 }
 
 impl Message for OpenDataset {

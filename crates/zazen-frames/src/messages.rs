@@ -1,30 +1,8 @@
-//! Messages of the frames service (service 2) and of the control service (service 1).
+//! Messages of the frames service (service 2).
 //!
-//! Each struct is the payload of one request or reply. `encode`/`decode` live beside it.
+//! Each struct is the payload of one request or reply. `messages_codec.rs` holds their bytes.
 
 use zazen_core::{FrameMeta, Layout, Origin, RelPath, RunSet, Series};
-
-/// Service numbers in the call header.
-pub mod service {
-    /// Identity, status, state dump.
-    pub const CONTROL: u16 = 1;
-    /// The frame cache.
-    pub const FRAMES: u16 = 2;
-    /// Plug-ins: [`crate::plugins`].
-    pub const PLUGINS: u16 = 3;
-}
-
-/// Function numbers of the control service.
-pub mod control_fn {
-    /// () → [`super::NodeInfo`].
-    pub const HELLO: u16 = 1;
-    /// () → UTF-8 JSON: the daemon's status (counters, space, datasets).
-    pub const STATUS: u16 = 2;
-    /// () → UTF-8 text: the whole state, for a person.
-    pub const DUMP: u16 = 3;
-    /// () → (): liveness.
-    pub const PING: u16 = 4;
-}
 
 /// Function numbers of the frames service.
 pub mod frames_fn {
@@ -54,23 +32,6 @@ pub mod frames_fn {
     pub const LIST: u16 = 12;
     /// () → UTF-8 JSON: datasets with counts and bytes.
     pub const DATASETS: u16 = 13;
-}
-
-/// Who a daemon is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeInfo {
-    /// Identity of the node's cache: random, made with the cache root and stored in it.
-    pub node: u128,
-    /// Human name (host name or configured).
-    pub name: String,
-    /// Software version.
-    pub version: String,
-    /// Absolute directories that this daemon backs, as users spell them; a dataset must be beneath one.
-    pub backing_roots: Vec<String>,
-    /// The cache root.
-    pub cache_root: String,
-    /// Readers that a client should have in flight on this node's disk (1 for a spinning one).
-    pub readers: u16,
 }
 
 /// Opens a dataset by the absolute path that the user types.

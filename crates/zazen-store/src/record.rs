@@ -30,8 +30,8 @@
 //! changed after the copy. A record's CRC also covers the log's id and the record's index, so that a record of another
 //! log, or one at another place, is a bad record; so are zeros.
 
-use crate::checksum::crc32c;
 use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Result, Validator};
+use zazen_wire::checksum::crc32c;
 
 /// Bytes of a file header.
 pub const FILE_HEADER_BYTES: usize = 64;
