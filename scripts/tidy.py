@@ -26,8 +26,9 @@ EDGES = {
     "zazen-call": "zazen-core zazen-wire",
     "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call | zazen-stubs",
     "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call",
-    "zazen-posix": " | | zazen-stubs",
-    "zazen-preload": "zazen-core zazen-wire | | zazen-stubs",
+    "zazen-forward-api": "",
+    "zazen-posix": "zazen-forward-api | | zazen-stubs",
+    "zazen-preload": "zazen-core zazen-forward-api zazen-wire | | zazen-stubs",
     "zazen-stream": " | | zazen-stubs",
     "zazen-push": "zazen-core",
     "zazen-stubs": "",
@@ -35,7 +36,7 @@ EDGES = {
     " | zazend",
     "zazend": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-call zazen-plugins | zazen-client",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-client"
-    " zazen-push zazen-stub-runtime zazen-stubs zazen-mpi | | zazen-stubs",
+    " zazen-forward-api zazen-push zazen-stub-runtime zazen-stubs zazen-mpi | | zazen-stubs",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
@@ -44,7 +45,7 @@ EDGES = {
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign", "zazen-stubs"]
+PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign", "zazen-stubs", "zazen-forward-api"]
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )
@@ -109,6 +110,31 @@ def check_purity():
                 problem(f"{path}:{number}", "what is pure touches the machine")
 
 
+def crate_of(place):
+    """The folder of the crate that a file or folder belongs to; None for what belongs to none."""
+    folders = [place, *place.parents]
+    return next((it for it in folders if it != ROOT and (it / "Cargo.toml").is_file()), None)
+
+
+def check_reach():
+    """No crate compiles a file of another one: it would have two homes, and no arrow in the table."""
+    takes = re.compile(r"#!?\[\s*(cfg_attr\(.*,\s*)?path\s*=|\binclude(_str|_bytes)?!\s*[(\[{]([^;]*)")
+    for path in tracked("*.rs"):
+        file = ROOT / path
+        text = file.read_text()
+        for match in takes.finditer(text):
+            where = f"{path}:{text.count(chr(10), 0, match.start()) + 1}"
+            literals = re.findall(r'"([^"]*)"', match.group(3) or "")
+            if match.group(3) is None:
+                problem(where, "#[path]: put the module where it belongs, or make it a crate")
+            elif literals and literals[0] != "OUT_DIR":
+                in_manifest = literals[0] == "CARGO_MANIFEST_DIR"
+                base = crate_of(file) if in_manifest else file.parent
+                place = (base / literals[in_manifest].lstrip("/")).resolve()
+                if crate_of(place) not in (None, crate_of(file)):
+                    problem(where, "includes a file of another crate; export it there, or read it at run time")
+
+
 def check_files():
     for path in tracked("*.rs", "*.py", "*.c", "*.h", "*.sh"):
         text = (ROOT / path).read_text()
@@ -126,6 +152,7 @@ def check_files():
 def main():
     check_dependencies()
     check_purity()
+    check_reach()
     check_files()
     for line in problems:
         print(line)

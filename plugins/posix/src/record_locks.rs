@@ -16,18 +16,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// `struct px_lock`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Lock {
-    start: i64,
-    length: i64,
-    kind: i32,
-    whence: i32,
-    pid: i32,
-    reserved: i32,
-}
+use zazen_forward_api::structures::Lock;
 
 type File = (u64, u64);
 

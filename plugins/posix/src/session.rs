@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+use zazen_forward_api::structures::{HELLO_EXEC, HELLO_FORK, HELLO_JOIN, HELLO_NEW, Hello};
 
 /// Open file descriptions of one session, at most.
 const DESCRIPTIONS_MAX: usize = 1 << 20;
@@ -278,23 +279,6 @@ pub(crate) fn leave(client: u64, generation: u64) {
     }
 }
 
-/// `struct px_hello`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Hello {
-    key: u64,
-    token: u64,
-    kind: u32,
-    pid: u32,
-    umask: u32,
-    keep_all: u32,
-}
-
-const NEW: u32 = 0;
-const JOIN: u32 = 1;
-const FORK: u32 = 2;
-const EXEC: u32 = 3;
-
 /// See posix.h.
 ///
 /// # Safety
@@ -314,11 +298,11 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
         let mut guard = all();
         let mut pruned = None;
         match hello.kind {
-            NEW | FORK => {
+            HELLO_NEW | HELLO_FORK => {
                 if guard.sessions.contains_key(&hello.key) {
                     return Err(libc::EEXIST);
                 }
-                let session = if hello.kind == NEW {
+                let session = if hello.kind == HELLO_NEW {
                     Session::new(hello.key, hello.pid, Table::new())
                 } else {
                     let token = guard.tokens.remove(&hello.token).ok_or(libc::ESTALE)?;
@@ -327,13 +311,13 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
                 guard
                     .sessions
                     .insert(hello.key, Joined { session: session.clone(), connections: 0, exec: None });
-                if hello.kind == FORK && hello.keep_all == 0 {
+                if hello.kind == HELLO_FORK && hello.keep_all == 0 {
                     pruned = Some(session);
                 }
             }
-            JOIN | EXEC => {
+            HELLO_JOIN | HELLO_EXEC => {
                 let joined = guard.sessions.get_mut(&hello.key).ok_or(libc::ESTALE)?;
-                if hello.kind == EXEC {
+                if hello.kind == HELLO_EXEC {
                     joined.exec = None;
                     joined.session.pid.store(hello.pid, Ordering::Relaxed);
                     pruned = Some(joined.session.clone());

@@ -5,7 +5,7 @@
 //! more; what is not below a prefix, or is asked for by a program with another root directory or other mounts, the
 //! kernel does with the program's own rights.
 
-use super::far::{self, Far, Identity, ROOT, Stat, px};
+use super::far::{self, Far, Identity, px};
 use super::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
 use super::notify::{Listener, Notice, Reply, errno};
 use super::places::{Place, Places};
@@ -15,6 +15,8 @@ use std::ffi::{CStr, CString, c_int};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use zazen_forward_api::paths::PATH_MAX;
+use zazen_forward_api::structures::{ROOT, Stat, StatFs};
 
 /// A reply, or an errno.
 pub(super) type Outcome = Result<Reply, i32>;
@@ -374,7 +376,7 @@ impl Call<'_> {
     fn readlink(&self, at: At, to: u64, size: c_int) -> Outcome {
         self.giving(at, to, |path| {
             let size = usize::try_from(size).ok().filter(|size| *size > 0).ok_or(libc::EINVAL)?;
-            let mut name = vec![0_u8; 4096];
+            let mut name = vec![0_u8; PATH_MAX];
             let mut room = name.len() as u64;
             px!(px_readlink(ROOT, path.as_ptr(), name.as_mut_ptr().cast(), &raw mut room))?;
             name.truncate(room as usize);
@@ -497,10 +499,10 @@ impl Call<'_> {
 
     fn statfs(&self) -> Outcome {
         self.giving(At(HERE, self.word(0), false), self.word(1), |path| {
-            let mut found = [0_u64; 11];
-            px!(px_statfs(ROOT, path.as_ptr(), found.as_mut_ptr().cast()))?;
+            let mut found = StatFs::default();
+            px!(px_statfs(ROOT, path.as_ptr(), (&raw mut found).cast()))?;
             // The kernel's structure has the same numbers in the same order, and four spare ones.
-            let words = found.iter().chain(&[0; 4]);
+            let words = found.0.iter().chain(&[0; 4]);
             Ok((0, words.flat_map(|word| word.to_ne_bytes()).collect()))
         })
     }

@@ -14,6 +14,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use zazen_call::Carrier;
+use zazen_forward_api::paths::PATH_MAX;
+use zazen_forward_api::structures::{HELLO_NEW, Hello, ROOT};
 use zazen_stub::{Address, Link, Settings, ffi};
 
 #[allow(missing_docs, dead_code, unreachable_pub, clippy::all)]
@@ -21,43 +23,6 @@ mod stubs {
     include!(concat!(env!("OUT_DIR"), "/posix_raw.rs"));
 }
 pub(super) use stubs::raw;
-
-/// "An absolute path".
-pub(super) const ROOT: c_int = -100;
-
-/// `struct px_hello`.
-#[repr(C)]
-struct Hello {
-    key: u64,
-    token: u64,
-    kind: u32,
-    pid: u32,
-    umask: u32,
-    keep_all: u32,
-}
-
-/// `struct px_stat`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(super) struct Stat {
-    pub(super) mask: u32,
-    pub(super) blksize: u32,
-    pub(super) attributes: u64,
-    pub(super) nlink: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) mode: u32,
-    pub(super) ino: u64,
-    pub(super) size: u64,
-    pub(super) blocks: u64,
-    pub(super) attributes_mask: u64,
-    /// Access, birth, change, modification.
-    pub(super) seconds: [i64; 4],
-    pub(super) nanoseconds: [u32; 4],
-    /// rdev's major and minor, dev's.
-    pub(super) devices: [u32; 4],
-    pub(super) mnt_id: u64,
-}
 
 /// As whom a file is looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -203,7 +168,7 @@ fn greet() -> Result<(), i32> {
     if unsafe { libc::getrandom((&raw mut key).cast(), 8, 0) } != 8 {
         return Err(libc::EIO);
     }
-    let hello = Hello { key, token: 0, kind: 0, pid: std::process::id(), umask: 0, keep_all: 0 };
+    let hello = Hello { key, token: 0, kind: HELLO_NEW, pid: std::process::id(), umask: 0, keep_all: 0 };
     let none: [u32; 1] = [0];
     px!(px_hello((&raw const hello).cast(), none.as_ptr(), 0)).map(|_| ())
 }
@@ -218,7 +183,7 @@ pub(super) fn open(path: &CStr, flags: c_int, mode: u32, umask: u32) -> Result<O
 
 /// The canonical name.
 pub(super) fn real_path(path: &CStr) -> Result<Vec<u8>, i32> {
-    let mut name = vec![0_u8; 4096];
+    let mut name = vec![0_u8; PATH_MAX];
     let mut room = name.len() as u64;
     px!(px_realpath(ROOT, path.as_ptr(), name.as_mut_ptr().cast(), &raw mut room))?;
     name.truncate(room as usize);

@@ -15,9 +15,6 @@ mod far;
 mod fifo;
 mod filter;
 mod notify;
-#[path = "../../../../../zazen-preload/src/paths.rs"]
-#[allow(dead_code)]
-mod paths;
 mod places;
 mod records;
 mod target;
@@ -25,7 +22,6 @@ mod target;
 use calls::Supervisor;
 use far::{Far, Identity};
 use notify::{Listener, errno};
-use paths::{Prefix, Text};
 use places::Places;
 use std::ffi::{CString, OsStr, c_int};
 use std::io::{Read, Write};
@@ -36,6 +32,7 @@ use std::path::Path;
 use std::process::Command;
 use target::Target;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_forward_api::paths::{self, Prefix, Text};
 
 /// Threads that answer calls, to begin with: those of one don't wait for another's disk.
 const THREADS: usize = 8;

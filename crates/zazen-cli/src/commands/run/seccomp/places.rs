@@ -6,13 +6,13 @@
 //! Invariants: what a process inherited is settled before its parent moves on or ends; what is not below a prefix the
 //! kernel finds for the program itself, within its root directory, mounts and Landlock rules, or nobody does.
 
-use super::paths::{self, Prefix, Route, Text};
 use super::target::{Target, Whereabouts};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zazen_forward_api::paths::{self, Prefix, Route, Text};
 
 /// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]

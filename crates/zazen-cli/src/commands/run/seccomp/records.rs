@@ -1,6 +1,6 @@
 //! The plug-in's answers as the kernel's structures.
 
-use super::far::Stat;
+use zazen_forward_api::structures::Stat;
 
 /// A structure of the kernel's as it lies in memory.
 pub(super) fn bytes<T: Copy>(value: &T) -> &[u8] {

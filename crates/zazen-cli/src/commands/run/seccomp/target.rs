@@ -13,6 +13,7 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use zazen_forward_api::paths::PATH_MAX;
 
 /// One thread of the program, or of this one.
 pub(super) struct Target {
@@ -44,8 +45,6 @@ impl From<&rustix::fs::Stat> for Whereabouts {
     }
 }
 
-/// Bytes of a path with its NUL.
-const PATH_MAX: usize = 4096;
 const PAGE: u64 = 4096;
 
 impl Target {
