@@ -3,7 +3,6 @@
 
 mod bridge;
 mod elf;
-mod seccomp;
 
 use clap::Args;
 use std::ffi::{CStr, OsStr, OsString};
@@ -78,7 +77,7 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
     if arguments.seccomp {
-        let code = seccomp::run(command, &forward, &this_machines_daemon(arguments, &forward)?)?;
+        let code = zazen_seccomp::run(command, &forward, &this_machines_daemon(arguments, &forward)?)?;
         std::process::exit(code);
     }
     let library = library(arguments.library.as_deref())?;

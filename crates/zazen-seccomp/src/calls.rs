@@ -5,12 +5,12 @@
 //! more; what is not below a prefix, or is asked for by a program with another root directory or other mounts, the
 //! kernel does with the program's own rights.
 
-use super::far::{self, Far, Identity, px};
-use super::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
-use super::notify::{Listener, Notice, Reply, errno};
-use super::places::{Place, Places};
-use super::target::{Status, Target, View, enterable, may_enter};
-use super::{fifo, records};
+use crate::far::{self, Far, Identity, px};
+use crate::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
+use crate::notify::{Listener, Notice, Reply, errno};
+use crate::places::{Place, Places};
+use crate::target::{Status, Target, View, enterable, may_enter};
+use crate::{fifo, records};
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use zazen_forward_api::paths::PATH_MAX;
 use zazen_forward_api::structures::{ROOT, Stat, StatFs};
 
 /// A reply, or an errno.
-pub(super) type Outcome = Result<Reply, i32>;
+pub(crate) type Outcome = Result<Reply, i32>;
 
 const HERE: i32 = libc::AT_FDCWD;
 const BUFFER_MAX: usize = 65536;
@@ -31,12 +31,12 @@ static WARNED: AtomicBool = AtomicBool::new(false);
 const THREADS_MAX: usize = 256;
 
 /// What all calls share.
-pub(super) struct Supervisor {
-    pub(super) listener: Listener,
-    pub(super) far: Far,
-    pub(super) places: Places,
+pub(crate) struct Supervisor {
+    pub(crate) listener: Listener,
+    pub(crate) far: Far,
+    pub(crate) places: Places,
     /// What the program sees if it did not change that.
-    pub(super) view: View,
+    pub(crate) view: View,
     threads: AtomicUsize,
     idle: AtomicUsize,
 }
@@ -53,13 +53,13 @@ struct Call<'a> {
 struct At(i32, u64, bool);
 
 impl Supervisor {
-    pub(super) fn new(listener: Listener, far: Far, places: Places, view: View) -> Supervisor {
+    pub(crate) fn new(listener: Listener, far: Far, places: Places, view: View) -> Supervisor {
         let (threads, idle) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Supervisor { listener, far, places, view, threads, idle }
     }
 
     /// One more thread that serves.
-    pub(super) fn begin_thread(&'static self) -> std::io::Result<()> {
+    pub(crate) fn begin_thread(&'static self) -> std::io::Result<()> {
         self.threads.fetch_add(1, Ordering::Relaxed);
         self.idle.fetch_add(1, Ordering::AcqRel);
         let begun = std::thread::Builder::new().name("calls".to_owned()).spawn(|| self.serve());

@@ -4,10 +4,10 @@
 //! Invariant: it is opened with the rights of who waits: what the path led to when rights were looked at may have been
 //! another file.
 
-use super::calls::{Outcome, Supervisor};
-use super::far::Identity;
-use super::notify::{Notice, Reply, errno};
-use super::target::Target;
+use crate::calls::{Outcome, Supervisor};
+use crate::far::Identity;
+use crate::notify::{Notice, Reply, errno};
+use crate::target::Target;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -21,7 +21,7 @@ const RESTART: i32 = 512;
 extern "C" fn nothing(_: i32) {}
 
 /// Lets the signal that ends our own waiting do that, and nothing else.
-pub(super) fn prepare() {
+pub(crate) fn prepare() {
     // SAFETY: a handler that does nothing; without SA_RESTART.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -31,7 +31,7 @@ pub(super) fn prepare() {
 }
 
 /// `fifo` is a descriptor of its path only.
-pub(super) fn open_later(
+pub(crate) fn open_later(
     all: &'static Supervisor,
     notice: Notice,
     fifo: OwnedFd,

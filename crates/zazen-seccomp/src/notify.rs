@@ -6,16 +6,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// One system call that waits for us.
 #[derive(Clone, Copy)]
-pub(super) struct Notice {
+pub(crate) struct Notice {
     id: u64,
     /// The thread.
-    pub(super) tid: i32,
-    pub(super) number: libc::c_long,
-    pub(super) arguments: [u64; 6],
+    pub(crate) tid: i32,
+    pub(crate) number: libc::c_long,
+    pub(crate) arguments: [u64; 6],
 }
 
 /// What becomes of a call.
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// The kernel goes on with it.
     Continue,
     /// It was done, with this result.
@@ -29,10 +29,10 @@ pub(super) enum Reply {
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
 const SYNC_WAKE_UP: u64 = 1;
 
-pub(super) struct Listener(OwnedFd);
+pub(crate) struct Listener(OwnedFd);
 
 impl Listener {
-    pub(super) fn new(fd: OwnedFd) -> Listener {
+    pub(crate) fn new(fd: OwnedFd) -> Listener {
         // Who waits and who answers never work at the same time: the scheduler may know (Linux 6.6).
         // SAFETY: a number.
         unsafe { libc::ioctl(fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
@@ -46,7 +46,7 @@ impl Listener {
     }
 
     /// The next call; `None` when there is nobody left to make one.
-    pub(super) fn receive(&self) -> Option<Notice> {
+    pub(crate) fn receive(&self) -> Option<Notice> {
         loop {
             // SAFETY: the kernel wants zeros.
             let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -76,13 +76,13 @@ impl Listener {
     }
 
     /// Whether the call still waits: then its thread's number is still that thread's.
-    pub(super) fn is_waiting(&self, notice: &Notice) -> bool {
+    pub(crate) fn is_waiting(&self, notice: &Notice) -> bool {
         let mut id = notice.id;
         self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id).is_ok()
     }
 
     /// Nobody is told who is not there any more.
-    pub(super) fn answer(&self, notice: &Notice, outcome: Result<Reply, i32>) {
+    pub(crate) fn answer(&self, notice: &Notice, outcome: Result<Reply, i32>) {
         let mut answer = libc::seccomp_notif_resp { id: notice.id, val: 0, error: 0, flags: 0 };
         match outcome {
             Ok(Reply::Continue) => answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
@@ -115,6 +115,6 @@ impl Listener {
 }
 
 /// This thread's.
-pub(super) fn errno() -> i32 {
+pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

@@ -49,7 +49,7 @@ const HANDED_ON: [c_int; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
 /// Runs the program; the result is what to exit with. `forward` as the preload library reads it.
-pub(super) fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i32> {
+pub fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i32> {
     let failed = |what: &str| Error::io(what.to_owned(), std::io::Error::last_os_error());
     let (news, mut told) = std::io::pipe().map_err(|error| Error::io("a pipe".to_owned(), error))?;
     let name = Path::new(command.get_program()).display().to_string();

@@ -6,7 +6,7 @@
 //! Invariants: what a process inherited is settled before its parent moves on or ends; what is not below a prefix the
 //! kernel finds for the program itself, within its root directory, mounts and Landlock rules, or nobody does.
 
-use super::target::{Target, Whereabouts};
+use crate::target::{Target, Whereabouts};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use zazen_forward_api::paths::{self, Prefix, Route, Text};
 
 /// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// The kernel finds it, as the program gave it.
     Kernel,
     /// It is below a prefix: the plug-in finds it, by this absolute path.
@@ -40,7 +40,7 @@ struct Seat {
     leaving_for: Option<Whereabouts>,
 }
 
-pub(super) struct Places {
+pub(crate) struct Places {
     /// `LOCAL=FAR:…`, FAR canonical.
     settings: Vec<u8>,
     processes: Mutex<HashMap<i32, Process>>,
@@ -49,7 +49,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(settings: Vec<u8>) -> Places {
+    pub(crate) fn new(settings: Vec<u8>) -> Places {
         Places { settings, processes: Mutex::default(), any: false.into() }
     }
 
@@ -58,7 +58,7 @@ impl Places {
     }
 
     /// Where `path` leads, seen from descriptor `dir`. An empty one is `dir` itself, if `may_be_empty`.
-    pub(super) fn place(
+    pub(crate) fn place(
         &self,
         target: &Target,
         dir: i32,
@@ -137,7 +137,7 @@ impl Places {
     }
 
     /// What the kernel finds by `path` from `dir`, as an absolute path, and whether that is below a far side.
-    pub(super) fn absolute(&self, target: &Target, dir: i32, path: &[u8]) -> Option<(CString, bool)> {
+    pub(crate) fn absolute(&self, target: &Target, dir: i32, path: &[u8]) -> Option<(CString, bool)> {
         if path.first() == Some(&b'/') {
             return Some((CString::new(path).ok()?, false));
         }
@@ -148,7 +148,7 @@ impl Places {
     }
 
     /// What a link's target is at the far side: an absolute one below a prefix leads there.
-    pub(super) fn link_target(&self, target: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn link_target(&self, target: Vec<u8>) -> Vec<u8> {
         let (prefixes, mut out) = (self.prefixes(), Text::new());
         let below = prefixes.iter().any(|prefix| paths::below(&target, prefix.local).is_some());
         if below && paths::route(&target, &prefixes, &mut out) == Route::Far {
@@ -158,7 +158,7 @@ impl Places {
     }
 
     /// What a directory of ours, or a link's far target, is called by the program.
-    pub(super) fn name_of(&self, directory: &[u8]) -> Vec<u8> {
+    pub(crate) fn name_of(&self, directory: &[u8]) -> Vec<u8> {
         let mut name = Text::new();
         paths::local_of(directory, &self.prefixes(), &mut name);
         name.as_bytes().to_vec()
@@ -169,12 +169,12 @@ impl Places {
     }
 
     /// Whether a directory of that name is below a far side.
-    pub(super) fn is_far(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_far(&self, name: &[u8]) -> bool {
         paths::local_of(name, &self.prefixes(), &mut Text::new())
     }
 
     /// Where the thread's process is, if only we know that: canonical, as the daemon has it.
-    pub(super) fn directory_of(&self, target: &Target) -> Option<Vec<u8>> {
+    pub(crate) fn directory_of(&self, target: &Target) -> Option<Vec<u8>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -195,12 +195,12 @@ impl Places {
     }
 
     /// The thread's process moves to `directory`.
-    pub(super) fn enter(&self, target: &Target, directory: OwnedFd) -> Result<(), i32> {
+    pub(crate) fn enter(&self, target: &Target, directory: OwnedFd) -> Result<(), i32> {
         self.sit(target, |_| Some(Seat { directory: Arc::new(directory), leaving_for: None }))
     }
 
     /// The kernel is about to take the thread's process there.
-    pub(super) fn leave(&self, target: &Target, whereto: Whereabouts) -> Result<(), i32> {
+    pub(crate) fn leave(&self, target: &Target, whereto: Whereabouts) -> Result<(), i32> {
         self.sit(target, |seat| seat.map(|seat| Seat { leaving_for: Some(whereto), ..seat }))
     }
 
@@ -220,7 +220,7 @@ impl Places {
     }
 
     /// The thread's process ends.
-    pub(super) fn end(&self, target: &Target) {
+    pub(crate) fn end(&self, target: &Target) {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
@@ -333,7 +333,7 @@ mod tests {
         std::fs::rename(folder.path().join("a"), folder.path().join("b")).unwrap();
         assert_eq!(theirs(), Some(name("b")));
         // The kernel was to take it elsewhere, and failed; then it did.
-        let elsewhere = super::super::target::enterable(&own.root().unwrap(), b"/proc").unwrap();
+        let elsewhere = crate::target::enterable(&own.root().unwrap(), b"/proc").unwrap();
         places.leave(&target, elsewhere).unwrap();
         assert_eq!(theirs(), Some(name("b")));
         places.leave(&target, target.directory("cwd").unwrap()).unwrap();

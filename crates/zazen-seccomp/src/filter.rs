@@ -6,13 +6,13 @@ use libc::{c_long, sock_filter};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Not in all versions of libc's bindings; the same number everywhere.
-pub(super) const SYS_FCHMODAT2: c_long = 452;
+pub(crate) const SYS_FCHMODAT2: c_long = 452;
 
 /// Likewise, but one of each architecture.
 #[cfg(target_arch = "x86_64")]
-pub(super) const SYS_RENAMEAT: c_long = libc::SYS_renameat;
+pub(crate) const SYS_RENAMEAT: c_long = libc::SYS_renameat;
 #[cfg(target_arch = "aarch64")]
-pub(super) const SYS_RENAMEAT: c_long = 38;
+pub(crate) const SYS_RENAMEAT: c_long = 38;
 
 /// What takes a path, or changes or says what relative ones mean.
 #[rustfmt::skip]
@@ -76,7 +76,7 @@ fn program() -> Vec<sock_filter> {
 }
 
 /// Puts this process, and all that it starts, under supervision; its calls wait for who has the listener.
-pub(super) fn install() -> std::io::Result<OwnedFd> {
+pub(crate) fn install() -> std::io::Result<OwnedFd> {
     let mut steps = program();
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
     let set = |flags: u64| {

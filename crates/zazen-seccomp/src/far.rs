@@ -6,8 +6,8 @@
 //! Invariants: a call runs as the one for whom it is made; no lock is held while it runs, so that one that waits for
 //! something costs nobody else; a thread that can't become itself again ends the process.
 
-use super::notify::errno;
-use super::target::Target;
+use crate::notify::errno;
+use crate::target::Target;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -22,18 +22,18 @@ use zazen_stub::{Address, Link, Settings, ffi};
 mod stubs {
     include!(concat!(env!("OUT_DIR"), "/posix_raw.rs"));
 }
-pub(super) use stubs::raw;
+pub(crate) use stubs::raw;
 
 /// As whom a file is looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Identity {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) groups: Vec<u32>,
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
 }
 
 /// A stub's result, or its errno.
-pub(super) fn outcome<T: PartialOrd + From<i8>>(value: T) -> Result<T, i32> {
+pub(crate) fn outcome<T: PartialOrd + From<i8>>(value: T) -> Result<T, i32> {
     if value >= T::from(0) {
         return Ok(value);
     }
@@ -48,15 +48,15 @@ pub(super) fn outcome<T: PartialOrd + From<i8>>(value: T) -> Result<T, i32> {
 macro_rules! px {
     ($name:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: pointers to strings and objects that live for the call, as posix.h wants them.
-        $crate::commands::run::seccomp::far::outcome(unsafe {
-            $crate::commands::run::seccomp::far::raw::$name($($argument),*)
+        $crate::far::outcome(unsafe {
+            $crate::far::raw::$name($($argument),*)
         })
     };
 }
-pub(super) use px;
+pub(crate) use px;
 
 /// The sessions.
-pub(super) struct Far {
+pub(crate) struct Far {
     /// Only root's can be made as somebody else.
     is_root: bool,
     own: Identity,
@@ -108,7 +108,7 @@ fn become_them(identity: &Identity) -> Result<(), i32> {
 
 impl Far {
     /// Connects as this process's own user.
-    pub(super) fn connect(socket: &Path) -> Result<Far, i32> {
+    pub(crate) fn connect(socket: &Path) -> Result<Far, i32> {
         // SAFETY: no arguments.
         let is_root = unsafe { libc::geteuid() } == 0;
         let own = Target::own().status()?.identity(false);
@@ -127,12 +127,12 @@ impl Far {
     }
 
     /// The only one as whom calls can be made, unless this is root's.
-    pub(super) fn only_identity(&self) -> Option<&Identity> {
+    pub(crate) fn only_identity(&self) -> Option<&Identity> {
         Some(&self.own).filter(|_| !self.is_root)
     }
 
     /// Does `work` as `identity`: what it opens here is opened with that one's rights.
-    pub(super) fn as_them<T>(
+    pub(crate) fn as_them<T>(
         &self,
         identity: &Identity,
         work: impl FnOnce() -> Result<T, i32>,
@@ -143,7 +143,7 @@ impl Far {
     }
 
     /// Makes calls as `identity`. They do not look into the program: its memory and its /proc are not for that one.
-    pub(super) fn acting<T>(
+    pub(crate) fn acting<T>(
         &self,
         identity: &Identity,
         mut calls: impl FnMut() -> Result<T, i32>,
@@ -174,7 +174,7 @@ fn greet() -> Result<(), i32> {
 }
 
 /// A kernel descriptor of the far file.
-pub(super) fn open(path: &CStr, flags: c_int, mode: u32, umask: u32) -> Result<OwnedFd, i32> {
+pub(crate) fn open(path: &CStr, flags: c_int, mode: u32, umask: u32) -> Result<OwnedFd, i32> {
     let mut fd = -1;
     px!(px_open_direct(ROOT, path.as_ptr(), flags, mode, umask, &raw mut fd))?;
     // SAFETY: it came with the answer, for us alone.
@@ -182,7 +182,7 @@ pub(super) fn open(path: &CStr, flags: c_int, mode: u32, umask: u32) -> Result<O
 }
 
 /// The canonical name.
-pub(super) fn real_path(path: &CStr) -> Result<Vec<u8>, i32> {
+pub(crate) fn real_path(path: &CStr) -> Result<Vec<u8>, i32> {
     let mut name = vec![0_u8; PATH_MAX];
     let mut room = name.len() as u64;
     px!(px_realpath(ROOT, path.as_ptr(), name.as_mut_ptr().cast(), &raw mut room))?;
