@@ -19,18 +19,20 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 EDGES = {
     "zazen-core": "",
     "zazen-env": "zazen-core",
-    "zazen-wire": "zazen-core",
+    "zazen-plugin-abi": "",
+    "zazen-plugin-sdk": "zazen-plugin-abi",
+    "zazen-wire": "zazen-core zazen-plugin-abi",
     "zazen-store": "zazen-core zazen-env zazen-wire",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
     "zazen-call": "zazen-core zazen-wire",
-    "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call | zazen-stubs",
-    "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call",
+    "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi | zazen-stubs",
+    "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi",
     "zazen-forward-api": "",
-    "zazen-posix": "zazen-forward-api | | zazen-stubs-build",
+    "zazen-posix": "zazen-forward-api zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-preload": "zazen-core zazen-forward-api zazen-wire | | zazen-stubs-build",
     "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
-    "zazen-stream": " | | zazen-stubs-build",
+    "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-stubs": "",
     "zazen-stubs-build": "zazen-stubs",
@@ -47,7 +49,7 @@ EDGES = {
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign", "zazen-stubs", "zazen-forward-api"]
+PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi"]
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )

@@ -3,7 +3,6 @@
 //! Invariant: a plug-in hears of a client's coming before its first call and of its going exactly once, after its
 //! last one. No lock is held meanwhile.
 
-use crate::abi::{self, DetachReason, HOST_BYTES};
 use crate::handles::Handles;
 use std::collections::HashMap;
 use std::ffi::c_char;
@@ -11,6 +10,7 @@ use std::mem::size_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use zazen_core::Credentials;
+use zazen_plugin_abi::plugin::{self as abi, DetachReason, HOST_BYTES};
 
 /// Tables among which callers are spread, so that their calls don't meet at one lock.
 const SHARDS: usize = 16;

@@ -3,7 +3,6 @@
 //! Invariants: init comes before any call, fini after the last one; if a call does not end, fini is left out and
 //! the object stays loaded. No lock of the host's is held while the plug-in's code runs.
 
-use crate::abi::{self, Caller, DetachReason, FUNCTION_BLOCKING};
 use crate::clients::{Client, Clients, Who};
 use crate::host;
 use crate::object::{Description, Object};
@@ -22,6 +21,8 @@ use std::time::{Duration, Instant};
 use zazen_core::limits::PAYLOAD_BYTES_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::plugins::{CallHead, Open, Opened, sizes, status};
+use zazen_plugin_abi::plugin::{self as abi, Caller, DetachReason};
+use zazen_plugin_abi::segment::FUNCTION_BLOCKING;
 
 /// Segments' sizes and head are within a payload's limit as well as the message.
 const MESSAGE_BYTES_MAX: u64 = (PAYLOAD_BYTES_MAX - (1 << 20)) as u64;

@@ -6,7 +6,6 @@
 //! Invariants: whatever index a plug-in names is checked; a registered userbuf is completed exactly once, also
 //! when the call fails or panics; all that a call allocated is freed with it.
 
-use crate::abi::{self, CallOps};
 use crate::arena::Arena;
 use crate::clients::Client;
 use crate::watch::Busy;
@@ -18,6 +17,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{NonNull, null, null_mut};
 use zazen_call::SharedBytesMut;
 use zazen_wire::plugins::{ANSWER_HEAD_BYTES, AnswerHead, status};
+use zazen_plugin_abi::plugin::{self as abi, CallOps};
 
 /// Descriptors of one answer, at most.
 const REPLY_FDS_MAX: usize = 64;

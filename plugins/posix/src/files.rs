@@ -1,7 +1,7 @@
 //! Opening, reading, writing, and what else is asked of an open description.
 
 use crate::blocking::Waiting;
-use crate::entry::{Outcome, answer, checked, errno, text};
+use crate::entry::answer;
 use crate::reach::{self, Object, by_number};
 use crate::session::{Description, Session};
 use crate::umask::with_umask;
@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use zazen_forward_api::structures::{Opened, ROOT};
+use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
 /// What a path is resolved against; keeps the description alive.
 pub(crate) enum Base {

@@ -1,11 +1,12 @@
 //! What is known of a file: statx, permissions, owners, times, extended attributes.
 
-use crate::entry::{answer, checked, errno, text};
+use crate::entry::answer;
 use crate::files::Base;
 use crate::reach::{Object, by_number, path_of};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use zazen_forward_api::structures::{Stat, StatFs, Times};
+use zazen_plugin_sdk::{checked, errno, text};
 
 /// See posix.h.
 ///

@@ -1,10 +1,11 @@
 //! Names: rename, link, unlink, mkdir and their kin.
 
-use crate::entry::{answer, checked, errno, text};
+use crate::entry::answer;
 use crate::files::Base;
 use crate::reach::{Object, Place, by_number};
 use crate::umask::with_umask;
 use std::ffi::{c_char, c_int, c_void};
+use zazen_plugin_sdk::{checked, errno, text};
 
 /// See posix.h.
 ///

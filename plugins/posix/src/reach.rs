@@ -8,12 +8,12 @@
 //! Invariants: every descriptor that comes from here is of a file beneath an export, as of the moment of its walk; what
 //! lies outside is `EACCES`, whether it exists or not.
 
-use crate::entry::{Outcome, checked, errno};
 use crate::files::Base;
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, PoisonError, RwLock};
+use zazen_plugin_sdk::{Outcome, checked, errno};
 
 /// Symbolic links of one path, as the kernel bounds them.
 const LINKS_MAX: usize = 40;
@@ -52,7 +52,7 @@ static EXPORTS: RwLock<Vec<Arc<Export>>> = RwLock::new(Vec::new());
 
 /// Opens the exports; those that aren't there, or that this identity may not reach, are tried again when they are named.
 pub(crate) fn begin() {
-    let folders = crate::entry::exported();
+    let folders = zazen_plugin_sdk::exported();
     let mut exports = EXPORTS.write().unwrap_or_else(PoisonError::into_inner);
     *exports = folders.iter().map(|folder| Arc::new(Export::open(folder))).collect();
 }

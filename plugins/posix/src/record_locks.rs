@@ -7,7 +7,7 @@
 //! woken whenever anything is released; nobody waits while holding the table.
 
 use crate::blocking::{SLICE, Waiting};
-use crate::entry::{Outcome, answer, checked, errno};
+use crate::entry::answer;
 use crate::locks::{LockTable, Range, Segment};
 use crate::session::{Description, Session};
 use std::collections::HashMap;
@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zazen_forward_api::structures::Lock;
+use zazen_plugin_sdk::{Outcome, checked, errno};
 
 type File = (u64, u64);
 

@@ -1,13 +1,14 @@
 //! Sockets of the far side.
 
 use crate::blocking::Waiting;
-use crate::entry::{Outcome, answer, checked, errno};
+use crate::entry::answer;
 use crate::files::{enter, is_nonblocking};
 use crate::session::Session;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 use zazen_forward_api::structures::{Address, Opened, PollFd};
+use zazen_plugin_sdk::{Outcome, checked, errno};
 
 fn length(address: &Address) -> Outcome<libc::socklen_t> {
     if address.bytes as usize <= address.data.len() { Ok(address.bytes) } else { Err(libc::EINVAL) }
@@ -358,7 +359,7 @@ pub(crate) unsafe extern "C" fn px_setsockopt(
     answer(|session| {
         let description = session.description(id)?;
         let privileged = [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE, libc::SO_MARK, libc::SO_DEBUG];
-        if level == libc::SOL_SOCKET && privileged.contains(&name) && crate::entry::caller()?.uid != 0 {
+        if level == libc::SOL_SOCKET && privileged.contains(&name) && zazen_plugin_sdk::caller()?.uid != 0 {
             return Err(libc::EPERM);
         }
         // SAFETY: the dispatcher's bytes.
