@@ -52,7 +52,9 @@ fn structures_and_constants_are_those_of_the_header() {
         facts.add(&format!("offsetof(struct px_stat, {name})"), at as i64);
     }
     layout!(facts, StatFs = "px_statfs" { 0 = "type" });
-    let names = ["type", "bsize", "blocks", "bfree", "bavail", "files", "ffree", "fsid", "namelen", "frsize", "flags"];
+    let names = [
+        "type", "bsize", "blocks", "bfree", "bavail", "files", "ffree", "fsid", "namelen", "frsize", "flags",
+    ];
     for (index, name) in names.iter().enumerate() {
         facts.add(&format!("offsetof(struct px_statfs, {name})"), 8 * index as i64);
     }
@@ -90,7 +92,8 @@ fn the_number_of_the_plugin_is_the_header_s() {
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/posix");
 
 fn said_by_c(lines: &str) -> String {
-    let program = format!("#include \"posix.h\"\n#include <stdio.h>\nint main(void) {{\n{lines}    return 0;\n}}\n");
+    let program =
+        format!("#include \"posix.h\"\n#include <stdio.h>\nint main(void) {{\n{lines}    return 0;\n}}\n");
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("layout.c"), program).unwrap();
     let built = Command::new("cc")

@@ -74,7 +74,8 @@ pub struct Host {
     /// Frees a buffer of `allocate`.
     pub release: Option<unsafe extern "C" fn(*mut c_void)>,
     /// Names the memory of the running function's zerocopy:userbuf output.
-    pub register_userbuf: Option<unsafe extern "C" fn(*const c_void, Option<Completion>, *mut c_void) -> c_int>,
+    pub register_userbuf:
+        Option<unsafe extern "C" fn(*const c_void, Option<Completion>, *mut c_void) -> c_int>,
     /// The caller's supplementary groups: how many, or -1 outside of a function.
     pub groups: Option<unsafe extern "C" fn(*mut u32, u32) -> c_int>,
     /// 1 once nobody waits for the running function any more.
@@ -226,6 +227,7 @@ pub unsafe fn acts_as_caller(plugin: *const Plugin) -> bool {
     // SAFETY: `struct_size` is in every version of the table; the tail is read only where it is there.
     unsafe {
         (*plugin).struct_size as usize >= size_of::<PluginTable>()
-            && (*plugin.byte_add(offset_of!(PluginTable, tail)).cast::<PluginTail>()).flags & ACTS_AS_CALLER != 0
+            && (*plugin.byte_add(offset_of!(PluginTable, tail)).cast::<PluginTail>()).flags & ACTS_AS_CALLER
+                != 0
     }
 }

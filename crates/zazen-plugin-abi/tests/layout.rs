@@ -18,7 +18,8 @@ struct Facts {
 impl Facts {
     fn add(&mut self, expression: &str, value: u64) {
         writeln!(self.rust, "{expression} {value}").unwrap();
-        writeln!(self.c, "    printf(\"%s %llu\\n\", \"{expression}\", (unsigned long long)({expression}));").unwrap();
+        writeln!(self.c, "    printf(\"%s %llu\\n\", \"{expression}\", (unsigned long long)({expression}));")
+            .unwrap();
     }
 }
 
@@ -37,17 +38,69 @@ macro_rules! layout {
 #[test]
 fn structures_and_constants_are_those_of_the_headers() {
     let mut facts = Facts::default();
-    layout!(facts, Caller = "zazen_caller",
-        struct_size, pid, client, generation, uid, gid, rank, ranks, host);
-    layout!(facts, Host = "zazen_host",
-        struct_size, abi, process_count, reserved, caller, log, allocate, release, register_userbuf, groups,
-        cancelled, exported);
-    layout!(facts, CallOps = "zazen_call_ops",
-        struct_size, reserved, allocate, receive, prepare, send, reply, send_fd, handle_enter, handle_get,
-        handle_remove);
-    layout!(facts, Call = "zazen_call",
-        struct_size, flags, message, message_bytes, reply_bytes_max, in_bytes, out_bytes, in_count, out_count, fds,
-        fd_count, reserved, userbuf, ops, host_data);
+    layout!(
+        facts,
+        Caller = "zazen_caller",
+        struct_size,
+        pid,
+        client,
+        generation,
+        uid,
+        gid,
+        rank,
+        ranks,
+        host
+    );
+    layout!(
+        facts,
+        Host = "zazen_host",
+        struct_size,
+        abi,
+        process_count,
+        reserved,
+        caller,
+        log,
+        allocate,
+        release,
+        register_userbuf,
+        groups,
+        cancelled,
+        exported
+    );
+    layout!(
+        facts,
+        CallOps = "zazen_call_ops",
+        struct_size,
+        reserved,
+        allocate,
+        receive,
+        prepare,
+        send,
+        reply,
+        send_fd,
+        handle_enter,
+        handle_get,
+        handle_remove
+    );
+    layout!(
+        facts,
+        Call = "zazen_call",
+        struct_size,
+        flags,
+        message,
+        message_bytes,
+        reply_bytes_max,
+        in_bytes,
+        out_bytes,
+        in_count,
+        out_count,
+        fds,
+        fd_count,
+        reserved,
+        userbuf,
+        ops,
+        host_data
+    );
     layout!(facts, Function = "zazen_function", name, dispatch, flags, reserved, allocate);
     layout!(facts, PluginTable = "zazen_plugin",);
     let at = offset_of!(PluginTable, plugin);
@@ -73,14 +126,51 @@ fn structures_and_constants_are_those_of_the_headers() {
     facts.add("offsetof(struct zazen_plugin, flags)", (at + offset_of!(PluginTail, flags)) as u64);
     facts.add("offsetof(struct zazen_plugin, reserved)", (at + offset_of!(PluginTail, reserved)) as u64);
     layout!(facts, Segment = "zazen_segment", pointer, bytes);
-    layout!(facts, StubService = "zazen_stub_service",
-        struct_size, id, name, schema_hash, layout_hash, function_count);
-    layout!(facts, StubCall = "zazen_stub_call",
-        struct_size, function, flags, tail_count, fixed, fixed_bytes, tail, request_bytes, input = "in",
-        output = "out", in_count, out_count, fds, fd_count, reply_fd_count, reply_bytes_max, reply, reply_bytes,
-        reply_fds, runtime);
-    layout!(facts, ConnectOptions = "zazen_connect_options",
-        struct_size, carrier, rank, ranks, connect_ms, call_ms, key_file);
+    layout!(
+        facts,
+        StubService = "zazen_stub_service",
+        struct_size,
+        id,
+        name,
+        schema_hash,
+        layout_hash,
+        function_count
+    );
+    layout!(
+        facts,
+        StubCall = "zazen_stub_call",
+        struct_size,
+        function,
+        flags,
+        tail_count,
+        fixed,
+        fixed_bytes,
+        tail,
+        request_bytes,
+        input = "in",
+        output = "out",
+        in_count,
+        out_count,
+        fds,
+        fd_count,
+        reply_fd_count,
+        reply_bytes_max,
+        reply,
+        reply_bytes,
+        reply_fds,
+        runtime
+    );
+    layout!(
+        facts,
+        ConnectOptions = "zazen_connect_options",
+        struct_size,
+        carrier,
+        rank,
+        ranks,
+        connect_ms,
+        call_ms,
+        key_file
+    );
     for (name, value) in CONSTANTS {
         facts.add(name, *value);
     }

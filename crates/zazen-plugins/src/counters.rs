@@ -80,8 +80,7 @@ impl Counters {
     fn map(file: &OwnedFd, function_count: usize) -> Result<Counters> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at an address of the kernel's choice; the file has as many bytes, and keeps them.
-        let at =
-            unsafe { rustix::mm::mmap(null_mut(), bytes(function_count), protection, flags, file, 0) };
+        let at = unsafe { rustix::mm::mmap(null_mut(), bytes(function_count), protection, flags, file, 0) };
         Counters::at(at.map_err(failed)?, function_count)
     }
 
@@ -98,7 +97,8 @@ impl Counters {
     /// The counters of function `index`, if there is one.
     pub(crate) fn function(&self, index: usize) -> Option<&FunctionStats> {
         // SAFETY: the functions' counters are behind the gauges, and `index` is below their number.
-        (index < self.function_count).then(|| unsafe { self.at.add(1).cast::<FunctionStats>().add(index).as_ref() })
+        (index < self.function_count)
+            .then(|| unsafe { self.at.add(1).cast::<FunctionStats>().add(index).as_ref() })
     }
 
     /// Counts a call as running until the result is dropped.

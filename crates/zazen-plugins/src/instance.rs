@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zazen_core::limits::PAYLOAD_BYTES_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
-use zazen_wire::plugins::{CallHead, Open, Opened, sizes, status};
 use zazen_plugin_abi::plugin::{self as abi, Caller, DetachReason};
 use zazen_plugin_abi::segment::FUNCTION_BLOCKING;
+use zazen_wire::plugins::{CallHead, Open, Opened, sizes, status};
 
 /// Segments' sizes and head are within a payload's limit as well as the message.
 const MESSAGE_BYTES_MAX: u64 = (PAYLOAD_BYTES_MAX - (1 << 20)) as u64;

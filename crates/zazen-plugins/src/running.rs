@@ -16,8 +16,8 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{NonNull, null, null_mut};
 use zazen_call::SharedBytesMut;
-use zazen_wire::plugins::{ANSWER_HEAD_BYTES, AnswerHead, status};
 use zazen_plugin_abi::plugin::{self as abi, CallOps};
+use zazen_wire::plugins::{ANSWER_HEAD_BYTES, AnswerHead, status};
 
 /// Descriptors of one answer, at most.
 const REPLY_FDS_MAX: usize = 64;

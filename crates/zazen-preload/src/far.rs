@@ -15,8 +15,8 @@ mod stubs {
 pub(crate) use stubs::raw;
 
 pub(crate) use zazen_forward_api::structures::{
-    Address, BYTES_MAX, HELLO_EXEC, HELLO_FORK, HELLO_JOIN, HELLO_NEW, Hello, Lock, OFFSET, Opened, PollFd, ROOT,
-    Stat, StatFs, Times,
+    Address, BYTES_MAX, HELLO_EXEC, HELLO_FORK, HELLO_JOIN, HELLO_NEW, Hello, Lock, OFFSET, Opened, PollFd,
+    ROOT, Stat, StatFs, Times,
 };
 
 /// A hello of this process.

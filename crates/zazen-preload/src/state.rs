@@ -64,7 +64,8 @@ pub(crate) fn begin() {
         *to = prefix;
         *count += 1;
     }
-    let daemon_uid = variable(variables::DAEMON_UID).and_then(|text| str::from_utf8(text).ok()?.trim().parse().ok());
+    let daemon_uid =
+        variable(variables::DAEMON_UID).and_then(|text| str::from_utf8(text).ok()?.trim().parse().ok());
     DAEMON.store(daemon_uid.unwrap_or(u32::MAX), Ordering::Relaxed);
     let options = variable(variables::OPTIONS).unwrap_or_default();
     DIRECT.store(options.contains(&variables::DIRECT), Ordering::Relaxed);

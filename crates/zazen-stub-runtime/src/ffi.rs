@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 use zazen_call::Carrier;
 use zazen_core::ErrorKind;
-use zazen_wire::plugins::status;
 use zazen_plugin_abi::stub::{ConnectOptions, StubCall, StubService};
+use zazen_wire::plugins::status;
 
 /// What the program said by `zazen_stub_set_default`.
 static CHOSEN: AtomicPtr<Link> = AtomicPtr::new(null_mut());
