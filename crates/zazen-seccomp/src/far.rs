@@ -1,10 +1,10 @@
-//! The daemon's posix plug-in, as the supervisor calls it: for whoever the program's thread is.
+//! Calls to the daemon's posix plug-in, made as the user of the program's thread.
 //!
-//! The daemon believes the kernel only: who connects is who calls. So there is a connection for each identity, and a
-//! thread of root's that calls for somebody else is somebody else meanwhile, as far as files and sockets go.
+//! The daemon believes only what the kernel says about a connection. So there is a connection for each identity, and a
+//! thread of root's takes another user's identity, for files and sockets, while it calls for that user.
 //!
-//! Invariants: a call runs as the one for whom it is made; no lock is held while it runs, so that one that waits for
-//! something costs nobody else; a thread that can't become itself again ends the process.
+//! Invariants: a call runs as the user for whom it is made; no lock is held while it runs, so a call that waits holds up
+//! no other; a thread that cannot take its own identity back ends the process.
 
 use crate::notify::errno;
 use crate::target::Target;
@@ -24,7 +24,7 @@ mod stubs {
 }
 pub(crate) use stubs::raw;
 
-/// As whom a file is looked at.
+/// The user, group and supplementary groups with which a file is accessed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub(crate) uid: u32,
@@ -40,7 +40,7 @@ pub(crate) fn outcome<T: PartialOrd + From<i8>>(value: T) -> Result<T, i32> {
     let error = errno();
     // SAFETY: this thread's number.
     let lost = unsafe { raw::zazen_stub_error() } != 0;
-    // A far side that is gone is a broken disk to a program.
+    // To a program, a daemon that is gone looks like a broken disk.
     Err(if lost { libc::EIO } else { error })
 }
 
@@ -55,17 +55,17 @@ macro_rules! px {
 }
 pub(crate) use px;
 
-/// The sessions.
+/// The sessions with the plug-in.
 pub(crate) struct Far {
-    /// Only root's can be made as somebody else.
+    /// Only root can make calls as other users.
     is_root: bool,
     own: Identity,
     socket: PathBuf,
-    /// The connection of each identity; for ever, since threads may be in calls whenever the process ends.
+    /// The connection of each identity. They are never freed, since threads may be in calls when the process ends.
     links: Mutex<HashMap<Identity, &'static Link>>,
 }
 
-/// This thread is somebody else while this lives; its real user stays, so that it can come back.
+/// This thread has another identity while this lives. Its real user stays, so that it can return.
 struct Acting<'a> {
     own: &'a Identity,
 }
@@ -80,11 +80,11 @@ impl Acting<'_> {
 
 impl Drop for Acting<'_> {
     fn drop(&mut self) {
-        // The user first: without it the rest is forbidden.
+        // The user first: only root may change the rest.
         // SAFETY: numbers only; this thread only.
         let back = unsafe { libc::syscall(libc::SYS_setresuid, KEEP, self.own.uid, KEEP) } == 0;
         if !back || become_them(self.own).is_err() {
-            // Nobody may go on as somebody else.
+            // Nothing may go on with another user's identity.
             std::process::abort();
         }
     }
@@ -93,7 +93,7 @@ impl Drop for Acting<'_> {
 /// "As it is", for setresuid and setresgid.
 const KEEP: u32 = u32::MAX;
 
-/// Makes this thread that user as far as others see it: groups, group, user; each checked.
+/// Gives this thread the effective identity: groups, group, user. Checks each.
 fn become_them(identity: &Identity) -> Result<(), i32> {
     let Identity { uid, gid, groups } = identity;
     // SAFETY: as many groups as are said; numbers; this thread only (libc's functions change all threads).
@@ -126,12 +126,12 @@ impl Far {
         })
     }
 
-    /// The only one as whom calls can be made, unless this is root's.
+    /// The only identity that calls can have, unless this process is root's.
     pub(crate) fn only_identity(&self) -> Option<&Identity> {
         Some(&self.own).filter(|_| !self.is_root)
     }
 
-    /// Does `work` as `identity`: what it opens here is opened with that one's rights.
+    /// Does `work` as `identity`: files that it opens on this machine are opened with that user's rights.
     pub(crate) fn as_them<T>(
         &self,
         identity: &Identity,
@@ -142,7 +142,7 @@ impl Far {
         work()
     }
 
-    /// Makes calls as `identity`. They do not look into the program: its memory and its /proc are not for that one.
+    /// Makes calls as `identity`. They must not read the program's memory or /proc: that user may not be allowed to.
     pub(crate) fn acting<T>(
         &self,
         identity: &Identity,
@@ -151,7 +151,7 @@ impl Far {
         let link = self.link(if self.is_root { identity } else { &self.own });
         self.as_them(identity, || {
             ffi::through(link, || match calls() {
-                // A new connection, or a daemon that was begun anew.
+                // The connection is new, or the daemon was restarted.
                 Err(libc::EBADFD) => {
                     greet()?;
                     calls()
@@ -181,7 +181,7 @@ pub(crate) fn open(path: &CStr, flags: c_int, mode: u32, umask: u32) -> Result<O
     if fd < 0 { Err(libc::EIO) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
 }
 
-/// The canonical name.
+/// The canonical path of a far file.
 pub(crate) fn real_path(path: &CStr) -> Result<Vec<u8>, i32> {
     let mut name = vec![0_u8; PATH_MAX];
     let mut room = name.len() as u64;

@@ -1,6 +1,6 @@
-//! The filter: which system calls of the program are put before the supervisor, and how it is installed.
+//! The filter: about which system calls the kernel asks the supervisor, and how it is installed.
 //!
-//! Invariant: each number here is one that `calls.rs` answers, if only by letting the kernel go on.
+//! Invariant: `calls.rs` answers each number here, if only by letting the kernel do the call.
 
 use libc::{c_long, sock_filter};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -14,7 +14,7 @@ pub(crate) const SYS_RENAMEAT: c_long = libc::SYS_renameat;
 #[cfg(target_arch = "aarch64")]
 pub(crate) const SYS_RENAMEAT: c_long = 38;
 
-/// What takes a path, or changes or says what relative ones mean.
+/// Calls that take a path, and calls that change or tell the working directory.
 #[rustfmt::skip]
 const EVERYWHERE: &[c_long] = &[
     libc::SYS_openat, libc::SYS_openat2, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat,
@@ -75,7 +75,7 @@ fn program() -> Vec<sock_filter> {
     all
 }
 
-/// Puts this process, and all that it starts, under supervision; its calls wait for who has the listener.
+/// Puts this process and all that it starts under supervision. Their calls wait for the owner of the listener.
 pub(crate) fn install() -> std::io::Result<OwnedFd> {
     let mut steps = program();
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };

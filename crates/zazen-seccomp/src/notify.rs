@@ -1,10 +1,10 @@
-//! The kernel's side of supervision: notifications, and answers to them.
+//! The kernel's side of supervision: notifications of system calls, and answers to them.
 //!
-//! Invariant: each notification is answered once, or its program is gone.
+//! Invariant: each notification is answered once, unless its program is gone.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// One system call that waits for us.
+/// One system call that waits for an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Notice {
     id: u64,
@@ -16,11 +16,11 @@ pub(crate) struct Notice {
 
 /// What becomes of a call.
 pub(crate) enum Reply {
-    /// The kernel goes on with it.
+    /// The kernel does the call itself.
     Continue,
-    /// It was done, with this result.
+    /// The call's result.
     Value(i64),
-    /// Its result is this descriptor, with `O_CLOEXEC` or without.
+    /// The call's result is a copy of this descriptor, with `O_CLOEXEC` or without.
     Descriptor(OwnedFd, bool),
     /// Another thread answers.
     Later,
@@ -33,7 +33,7 @@ pub(crate) struct Listener(OwnedFd);
 
 impl Listener {
     pub(crate) fn new(fd: OwnedFd) -> Listener {
-        // Who waits and who answers never work at the same time: the scheduler may know (Linux 6.6).
+        // Program and supervisor never run at the same time: this tells the scheduler (Linux 6.6).
         // SAFETY: a number.
         unsafe { libc::ioctl(fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
         Listener(fd)
@@ -45,7 +45,7 @@ impl Listener {
         if got < 0 { Err(errno()) } else { Ok(got) }
     }
 
-    /// The next call; `None` when there is nobody left to make one.
+    /// The next call; `None` when no process is left that could make one.
     pub(crate) fn receive(&self) -> Option<Notice> {
         loop {
             // SAFETY: the kernel wants zeros.
@@ -59,7 +59,7 @@ impl Listener {
                         arguments: got.data.args,
                     });
                 }
-                // ENOENT: its program was killed meanwhile; or it was the last one.
+                // ENOENT: the program was killed meanwhile, or no process is left.
                 Err(libc::EINTR) => {}
                 Err(libc::ENOENT) if !self.is_deserted() => {}
                 Err(_) => return None,
@@ -67,7 +67,7 @@ impl Listener {
         }
     }
 
-    /// Whether nobody is left who is supervised.
+    /// Whether no supervised process is left.
     fn is_deserted(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one element.
@@ -75,13 +75,13 @@ impl Listener {
         poll.revents & libc::POLLHUP != 0
     }
 
-    /// Whether the call still waits: then its thread's number is still that thread's.
+    /// Whether the call still waits. Then the thread's number still means that thread.
     pub(crate) fn is_waiting(&self, notice: &Notice) -> bool {
         let mut id = notice.id;
         self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id).is_ok()
     }
 
-    /// Nobody is told who is not there any more.
+    /// Answers the call; without effect if the program is gone.
     pub(crate) fn answer(&self, notice: &Notice, outcome: Result<Reply, i32>) {
         let mut answer = libc::seccomp_notif_resp { id: notice.id, val: 0, error: 0, flags: 0 };
         match outcome {
@@ -97,7 +97,7 @@ impl Listener {
         let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut answer);
     }
 
-    /// The program gets the descriptor's like, at its lowest free number, as the call's result.
+    /// Makes a copy of the descriptor in the program, at its lowest free number, the call's result.
     fn inject(&self, notice: &Notice, fd: &OwnedFd, cloexec: bool) -> Result<(), i32> {
         let mut given = libc::seccomp_notif_addfd {
             id: notice.id,
@@ -114,7 +114,7 @@ impl Listener {
     }
 }
 
-/// This thread's.
+/// This thread's errno.
 pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

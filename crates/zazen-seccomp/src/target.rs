@@ -1,9 +1,8 @@
-//! The program as seen from outside: its memory, who it is, where it is.
+//! The program as seen from outside: its memory, its identity, its directories.
 //!
-//! Invariants: all that is read below /proc is of the one thread whose call waits, though its number may be another's by
-//! now: its folder there is opened once, and believed after the listener said that the call still waits; what is read
-//! of its memory is believed only after the listener was asked again; what is written goes into the memory of that
-//! folder's process, or nowhere.
+//! A thread's number may mean another thread as soon as its call no longer waits. Invariants: a thread's folder in /proc
+//! is opened once, and used only after the listener has said that the call still waits; what is read from its memory is
+//! used only after the listener was asked again; what is written goes to the memory of that folder's process or nowhere.
 
 use crate::far::Identity;
 use crate::notify::{Listener, Notice, errno};
@@ -18,20 +17,20 @@ use zazen_forward_api::paths::PATH_MAX;
 /// One thread of the program, or of this one.
 pub(crate) struct Target {
     pub(crate) tid: i32,
-    /// The call by which we know it, and who says whether that still waits.
+    /// The call that it makes, and the listener, which knows whether the call still waits.
     call: Option<(&'static Listener, Notice)>,
-    /// Its folder below /proc, once it is needed: of this thread for ever, whoever gets its number.
+    /// Its folder in /proc, opened when first needed. It stays this thread's, whoever gets its number.
     folder: OnceLock<OwnedFd>,
 }
 
-/// Where a directory is, whatever its name.
+/// A directory, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Whereabouts {
     device: u64,
     inode: u64,
 }
 
-/// The root directory that a program sees, as a directory and as a mount: a mount has another number in each namespace.
+/// A program's root directory and its mount, whose number differs between mount namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     device: (u32, u32),
@@ -65,7 +64,7 @@ impl Target {
         Target { tid: std::process::id().cast_signed(), call: None, folder: OnceLock::new() }
     }
 
-    /// False once its call does not wait any more: then nothing is to be done for it.
+    /// Whether its call still waits. If not, nothing may be done for it.
     pub(crate) fn still_waits(&self) -> bool {
         self.call.as_ref().is_none_or(|(listener, notice)| listener.is_waiting(notice))
     }
@@ -77,7 +76,7 @@ impl Target {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(format!("/proc/{}", self.tid), flags, Mode::empty());
         let folder = folder.map_err(|_| libc::ESRCH)?;
-        // Only now is it sure whose folder that is.
+        // Only now it is certain that the folder is this thread's.
         if !self.still_waits() {
             return Err(libc::ESRCH);
         }
@@ -88,7 +87,7 @@ impl Target {
         let file = openat(self.folder()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let (mut file, mut text) = (File::from(file.map_err(|_| libc::ESRCH)?), Vec::with_capacity(PATH_MAX));
         file.read_to_end(&mut text).map_err(|_| libc::ESRCH)?;
-        // A program may call itself anything.
+        // A program's name may hold any bytes.
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
@@ -106,10 +105,11 @@ impl Target {
         if from.is_empty() {
             return Ok(());
         }
-        // By number (process_vm_writev) it could be another's memory: between asking and writing it may be killed.
+        // By number (process_vm_writev) this could be another process's memory: between asking and writing the program
+        // may be killed.
         let memory = openat(self.folder()?, "mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let memory = File::from(memory.map_err(|_| libc::EFAULT)?);
-        // It may have become another program before the memory was opened: then its call does not wait.
+        // If it executed another program before the memory was opened, its call no longer waits.
         if !self.still_waits() {
             return Err(libc::ESRCH);
         }
@@ -133,7 +133,7 @@ impl Target {
         let mut text = Vec::new();
         while text.len() < PATH_MAX {
             let at = address.checked_add(text.len() as u64)?;
-            // What lies on the next page may not be there.
+            // The next page may not be mapped.
             let length = ((PAGE - at % PAGE) as usize).min(PATH_MAX - text.len()).min(256);
             let begin = text.len();
             text.resize(begin + length, 0);
@@ -148,12 +148,12 @@ impl Target {
         None
     }
 
-    /// Where a link of its /proc leads: `cwd`, `fd/3`.
+    /// The target of a link in its /proc folder, such as `cwd` or `fd/3`.
     pub(crate) fn link(&self, what: &str) -> Option<Vec<u8>> {
         readlinkat(self.folder().ok()?, what, Vec::new()).ok().map(std::ffi::CString::into_bytes)
     }
 
-    /// Where the directory is to which a link of its /proc leads; ENOTDIR if that is none.
+    /// The directory that a link in its /proc folder leads to; ENOTDIR if it is no directory.
     pub(crate) fn directory(&self, what: &str) -> Result<Whereabouts, i32> {
         let stat = statat(self.folder()?, what, AtFlags::empty()).map_err(rustix::io::Errno::raw_os_error)?;
         match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
@@ -162,7 +162,7 @@ impl Target {
         }
     }
 
-    /// What it sees; others see other files by the same paths.
+    /// Its view: programs with another view see other files by the same paths.
     pub(crate) fn view(&self) -> Result<View, i32> {
         let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
         let root = statx(self.folder()?, "root", AtFlags::empty(), wanted).map_err(|_| libc::ESRCH)?;
@@ -176,7 +176,7 @@ impl Target {
         openat(self.folder()?, "root", flags, Mode::empty()).map_err(rustix::io::Errno::raw_os_error)
     }
 
-    /// What it has open as `fd`, as a path only.
+    /// Its descriptor `fd`, as an O_PATH descriptor.
     pub(crate) fn descriptor(&self, fd: i32) -> Result<OwnedFd, i32> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = openat(self.folder()?, format!("fd/{fd}"), flags, Mode::empty());
@@ -194,7 +194,7 @@ impl Target {
         text.get(text.rfind(')')? + 1..)?.split_whitespace().nth(19)?.parse().ok()
     }
 
-    /// Those whom its process started and who are there.
+    /// The living children of its process.
     pub(crate) fn children(&self) -> Vec<i32> {
         let open = |name: &str| {
             openat(self.folder().ok()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
@@ -258,7 +258,7 @@ impl Status {
         self.number("PPid", 0).cast_signed()
     }
 
-    /// Who it is for files; with `real`, who started it.
+    /// Its identity for files; with `real`, that of the user who started it.
     pub(crate) fn identity(&self, real: bool) -> Identity {
         let column = if real { 0 } else { 3 };
         let groups = self.field("Groups").split_whitespace().filter_map(|group| group.parse().ok());
@@ -269,7 +269,7 @@ impl Status {
         }
     }
 
-    /// Whether a signal is there that it would handle now.
+    /// Whether a signal is pending that it would handle now.
     pub(crate) fn is_signalled(&self) -> bool {
         let set = |name| u64::from_str_radix(self.field(name), 16).unwrap_or(0);
         (set("SigPnd") | set("ShdPnd")) & set("SigCgt") & !set("SigBlk") != 0
