@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zazen
 import zazen.testing
+from launching import mpi_environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "c"
@@ -33,13 +34,12 @@ def library():
 
 
 def run(*command, expect=0, **environment):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
         text=True,
         timeout=300,
-        env=clean | {name: str(value) for name, value in environment.items()},
+        env=mpi_environment() | {name: str(value) for name, value in environment.items()},
         check=False,
     )
     assert done.returncode == expect, done.stdout + done.stderr
@@ -129,8 +129,7 @@ def test_under_mpi(folder, cluster, ranks):
     ]
     program = compiled(folder, "assign_and_read.c", "-DWITH_MPI", *paths, compiler=str(mpicc))
     mpiexec = Path(mpicc).with_name("mpiexec")
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1}
-    together = counts(run(mpiexec, "-n", ranks, program, dataset, ZAZEN_TESTBED=cluster.testbed, **root))
+    together = counts(run(mpiexec, "-n", ranks, program, dataset, ZAZEN_TESTBED=cluster.testbed))
     assert together["hash"] == alone["hash"] and together["frames"] == str(FRAMES)
     # The run before made aliens of node 1's frames on node 0: natives come first all the same.
     assert together["native"] == str(FRAMES if ranks > 1 else FRAMES // 2)

@@ -1,6 +1,5 @@
 """The real `zazen` and `zazend`, on testbeds of their own."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -31,8 +30,8 @@ class Tool:
     """`zazen` with an environment of its own."""
 
     def __init__(self, **environment: str) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN_")}
-        self.environment = kept | {"ZAZEND": zazen.testing.program("zazend")} | environment
+        daemon = {"ZAZEND": zazen.testing.program("zazend")}
+        self.environment = zazen.testing.environment() | daemon | environment
         self.program = zazen.testing.program("zazen")
 
     def __call__(self, *arguments: object, status: int = 0, text: str | None = None):

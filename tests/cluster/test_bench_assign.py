@@ -1,20 +1,10 @@
 """`zazen bench assign`: numbers that must add up, in one process and under a launcher."""
 
 import json
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-
-def mpiexec() -> str:
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if not found:
-        pytest.skip("no mpiexec: pip install mpich")
-    return found
+from launching import mpiexec
 
 
 def bench(tool, *words: object) -> dict:

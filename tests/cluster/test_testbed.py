@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FRAMES, Testbed
+from launching import mpiexec
 
 
 def hosts(testbed) -> dict:
@@ -116,10 +117,7 @@ def test_env_and_run_place_a_command(testbed):
 def test_ranks_go_round_the_nodes(testbed):
     # One write each: the launcher mixes the ranks' output byte by byte.
     code = "import os; os.write(1, '{PMI_RANK} {ZAZEN_NODE}\\n'.format(**os.environ).encode())"
-    mpiexec = Path(sys.executable).parent / "mpiexec"
-    if not mpiexec.exists():
-        pytest.skip("no mpiexec beside this Python: pip install mpich")
-    testbed.tool.environment["ZAZEN_MPIEXEC"] = str(mpiexec)
+    testbed.tool.environment["ZAZEN_MPIEXEC"] = mpiexec()
     said = testbed.tool("testbed", "run", "-n", "4", "--", sys.executable, "-c", code).stdout
     assert sorted(said.split("\n"))[1:] == ["0 n0", "1 n1", "2 n0", "3 n1"]
     testbed.tool("testbed", "kill", "n0")

@@ -1,28 +1,12 @@
 """Ranks of real MPI jobs over daemons of their own."""
 
-import os
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import zazen
 import zazen.testing
+from launching import mpi_environment, mpiexec
 from mpi_sample import FRAMES, frame_bytes
-
-
-def mpiexec():
-    """The launcher beside this Python; with another MPI's the ranks would come up as singletons."""
-    beside = Path(sys.executable).parent / "mpiexec"
-    return str(beside) if beside.exists() else shutil.which("mpiexec")
-
-
-def as_root(environment):
-    """Open MPI's launcher refuses root unless told twice."""
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
-        environment |= {name: "1", f"{name}_CONFIRM": "1"}
-    return environment
 
 
 @pytest.fixture
@@ -30,17 +14,14 @@ def launch():
     """Runs a command on so many ranks and returns what it printed; fails the test if it fails."""
     pytest.importorskip("mpi4py")
     launcher = mpiexec()
-    if launcher is None:
-        pytest.skip("no mpiexec: pip install mpich")
 
     def run(ranks, *command, expect=0, **environment):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
         done = subprocess.run(
             [launcher, "-n", str(ranks), *map(str, command)],
             capture_output=True,
             text=True,
             timeout=300,
-            env=as_root(clean) | {name: str(value) for name, value in environment.items()},
+            env=mpi_environment() | {name: str(value) for name, value in environment.items()},
             check=False,
         )
         output = done.stdout + done.stderr

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zazen.testing
 from mpi_sample import FRAMES, frame_bytes
 
 HERE = Path(__file__).parent
@@ -106,7 +106,7 @@ def test_singletons_are_told(dataset):
         "    else:\n"
         "        raise SystemExit('not told')\n"
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    environment = zazen.testing.environment()
     done = subprocess.run(
         [sys.executable, "-c", code, str(dataset)],
         env=environment | {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"},

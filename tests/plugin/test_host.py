@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import zazen.testing
+from launching import wait_for
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -36,13 +37,6 @@ def run(*command, status=0, timeout=120, **options):
 
 def zazen_tool(*arguments, status=0, **options):
     return run(zazen.testing.program("zazen"), *arguments, status=status, **options)
-
-
-def wait_for(condition, what, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
 
 
 class Built:
@@ -118,7 +112,8 @@ class Daemon:
     def environ(self, carrier="auto", **more):
         address = self.cluster.nodes[0] if carrier == "tcp" else self.socket
         choice = {"TRIAL_ADDRESS": address, "TRIAL_CARRIER": CARRIERS.get(carrier, "0")}
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("ZAZEN", "TRIAL"))}
+        clean = zazen.testing.environment()
+        clean = {name: value for name, value in clean.items() if not name.startswith("TRIAL")}
         return {**clean, **choice, "ZAZEN_KEY": self.cluster.key, **more}
 
     def client(self, built, *words, carrier="auto", status=0, **more):
@@ -594,7 +589,7 @@ def test_python_calls_over_the_same_library(daemon, trial, tmp_path):
 
 def test_the_template_builds_tests_and_runs(tmp_path):
     beside = f"{Path(zazen.testing.program('zazen')).parent}:{Path(sys.executable).parent}"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    clean = zazen.testing.environment()
     environment = {
         **clean,
         "PATH": f"{beside}:{os.environ['PATH']}",

@@ -315,10 +315,10 @@ def test_the_tutorial_as_typed(tmp_path):
 
 def type_in(body, folder):
     commands, expected = [], []
-    for line in body.splitlines():
+    for line in body.replace("\\\n", "").splitlines():
         (commands if line.startswith("$ ") else expected).append(line.removeprefix("$ "))
     beside = f"{Path(zazen.testing.program('zazen')).parent}:{Path(sys.executable).parent}"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    clean = zazen.testing.environment()
     environment = {**clean, "PATH": f"{beside}:{os.environ['PATH']}"}
     said = run("sh", "-c", "set -e\n" + "\n".join(commands), cwd=folder, env=environment)
     for line in expected:

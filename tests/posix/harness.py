@@ -1,4 +1,7 @@
-"""What the tests of forwarding share: the programs, built if need be, and daemons with the posix plug-in."""
+"""What the tests of forwarding share: the programs, built if need be, and daemons with the posix plug-in.
+
+The Python package zazen must be installed: it starts the daemons.
+"""
 
 import json
 import os
@@ -6,10 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import differential
+import zazen.testing
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "/zazen-forwarded"  # nothing is there on this machine: what isn't forwarded fails
@@ -27,48 +30,40 @@ def build() -> Path:
     return Path(json.loads(metadata.stdout)["target_directory"]) / "debug"
 
 
-class Daemon:
-    """A daemon with the posix plug-in; a context manager."""
+class Daemon(zazen.testing.Daemon):
+    """A daemon with the posix plug-in, in a folder of its own; a context manager."""
 
     def __init__(
         self, programs: Path, isolated: bool = False, listen: bool = False, name: str = "zzf-"
     ) -> None:
         self.programs = programs
         self.folder = Path(tempfile.mkdtemp(prefix=name))
-        self.socket = self.folder / "s"
-        self.key = self.folder / "key"
         self.far = self.folder / "far"
         self.direct = self.folder / "direct"
         self.escapes = self.folder / "escapes"
-        for folder in (self.far, self.direct, self.folder / "backing"):
+        backing = self.folder / "backing"
+        for folder in (self.far, self.direct, backing):
             folder.mkdir()
         # Programs that become another user pass through it, and load the library.
         self.folder.chmod(0o755)
         self.library = Path(shutil.copy(programs / "libzazen_preload.so", self.folder))
-        plugin = str(programs / "libzazen_posix.so") + ("" if isolated else ":in-process")
-        words = [programs / "zazend", "--cache", self.folder / "cache", "--backing", self.folder / "backing"]
-        words += ["--socket", self.socket, "--plugin", plugin, "--export", self.folder]
-        self.node = None
-        if listen:
+        self.key = self.folder / "key" if listen else None
+        if self.key:
             subprocess.run([programs / "zazen", "key", "new", self.key], check=True, capture_output=True)
-            words += ["--key", self.key, "--listen", "127.0.0.1:0"]
-        self.log = self.folder / "log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen([*map(str, words)], stdout=subprocess.DEVNULL, stderr=log)
-        self.wait(listen)
+        plugin = str(programs / "libzazen_posix.so") + ("" if isolated else ":in-process")
+        super().__init__(
+            self.folder,
+            backing,
+            ["--plugin", plugin, "--export", self.folder],
+            key=self.key,
+            listen="127.0.0.1:0" if listen else None,
+            zazend=programs / "zazend",
+        )
 
-    def wait(self, listen: bool) -> None:
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"zazend ended:\n{self.log.read_text()}")
-            text = self.log.read_text()
-            if self.socket.exists() and "listens to" in text:
-                if listen:
-                    self.node = text.split("listens to ")[1].split()[0].rstrip(",")
-                return
-            time.sleep(0.02)
-        raise RuntimeError(f"zazend did not get ready:\n{self.log.read_text()}")
+    @property
+    def node(self) -> str | None:
+        """Where it listens for other nodes, if it does."""
+        return self.address
 
     def command(self, *options: str) -> list[str]:
         """What to put before a program to forward PREFIX to `far`."""
@@ -84,7 +79,7 @@ class Daemon:
         return subprocess.run(command, **more)
 
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def count_escapes(self) -> int:
         """How often the detector of escapes ended a program that had ZAZEN_FORWARD_ESCAPES in its environment."""
@@ -95,16 +90,8 @@ class Daemon:
             differential.remove(str(folder))
             folder.mkdir()
 
-    def __enter__(self) -> "Daemon":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

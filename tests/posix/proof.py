@@ -207,7 +207,7 @@ COLUMNS = ["parts", "ok, direct", "ok, forwarded", "skipped, both", "a stated li
 
 
 def table(rows: list[dict]) -> str:
-    """As docs/forwarding.md has it."""
+    """As tests/posix/README.md shows it."""
     lines = ["| | " + " | ".join(COLUMNS) + " |", "|---" * (1 + len(COLUMNS)) + "|"]
     for row in rows:
         cells = (

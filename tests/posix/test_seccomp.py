@@ -110,8 +110,7 @@ def test_a_killed_daemon_is_an_error_of_the_disk(programs, static):
         command = [*daemon.command("--seccomp"), static, PREFIX, "until-lost"]
         program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert program.stdout.readline() == "stat(root, &s): 0\n"
-        daemon.process.kill()
-        daemon.process.wait()
+        daemon.kill()
         said = program.communicate("\n", timeout=60)[0].splitlines()
         assert [line.rsplit(": ")[1] for line in said] == ["10", "EIO", "EIO", "0"]
         assert program.returncode == 5

@@ -1,6 +1,5 @@
 """Streams in this process (loopback) and in real daemons."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "correlator"))
 
 import make_library
 import streams
+from launching import mpi_environment, mpiexec
 from observation import Sending
 
 
@@ -71,19 +71,14 @@ def send():
 def mpi():
     """Runs a Python program on so many ranks."""
     pytest.importorskip("mpi4py")
-    launcher = Path(sys.executable).parent / "mpiexec"
-    if not launcher.exists():
-        pytest.skip("no mpiexec beside this Python: pip install mpich")
+    launcher = mpiexec()
     running = []
 
     def start(ranks, program, *words):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
-        for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
-            clean |= {name: "1", f"{name}_CONFIRM": "1"}
         command = [launcher, "-n", ranks, sys.executable, program, *words]
         pipe = subprocess.PIPE
         job = subprocess.Popen(
-            [str(word) for word in command], stdout=pipe, stderr=subprocess.STDOUT, env=clean
+            [str(word) for word in command], stdout=pipe, stderr=subprocess.STDOUT, env=mpi_environment()
         )
         running.append(job)
         return job

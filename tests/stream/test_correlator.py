@@ -19,7 +19,8 @@ import sky as skies
 import streams
 import sums
 import zazen.testing
-from observation import EXAMPLE, check_sums, config, wait_for_ports, wait_until
+from launching import wait_for
+from observation import EXAMPLE, check_sums, config, wait_for_ports
 
 CORRELATOR = EXAMPLE / "correlator.py"
 BLOCKS = 24
@@ -247,7 +248,7 @@ def test_the_page_as_typed(mpi, plugin, tmp_path):
 def type_in(script, folder, **environment):
     """What the script prints; nothing of what it began is left."""
     beside = [Path(zazen.testing.program("zazen")).parent, Path(sys.executable).parent]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    clean = zazen.testing.environment()
     clean["PATH"] = ":".join([*map(str, beside), os.environ["PATH"]])
     # To a file: what the script began and left has a pipe open for ever.
     out = folder / "said"
@@ -309,7 +310,7 @@ def test_a_killed_ranks_blocks_go_to_the_next_one(daemon, daemon_library):
         assert counters["blocks_delivered"] == 32
         opened.close()
         # The last handle is closed, or its client seen to be gone: the name is free again.
-        wait_until(lambda: is_gone(host, "killed"))
+        wait_for(lambda: is_gone(host, "killed"))
 
 
 def test_another_client_looks_at_a_stream(daemon, daemon_library):
@@ -324,7 +325,7 @@ def test_another_client_looks_at_a_stream(daemon, daemon_library):
             first.connection = None
             assert watcher.counters()["stations"] == 2
             watcher.close()
-            wait_until(lambda: is_gone(second, "shared"))
+            wait_for(lambda: is_gone(second, "shared"))
 
 
 def is_gone(host, name):

@@ -12,7 +12,8 @@ import pytest
 import sky as skies
 import streams
 import sums
-from observation import SKY, check_sums, config, wait_until
+from launching import wait_for
+from observation import SKY, check_sums, config
 
 PACKETS = 32 * SKY.block_packets
 
@@ -66,7 +67,7 @@ def test_faults_are_flagged_and_counted(host, send):
     )
     report = sending.join()
     sent = [count["packets"] + count["duplicated"] - count["lost"] for count in report["stations"]]
-    wait_until(lambda: [station["arrived"] for station in opened.counters()["station"]] == sent)
+    wait_for(lambda: [station["arrived"] for station in opened.counters()["station"]] == sent)
     counters = opened.counters()
     check_sums(counters, PACKETS)
     for number, (station, sent) in enumerate(zip(counters["station"], report["stations"], strict=True)):
@@ -86,7 +87,7 @@ def test_a_reader_that_is_too_slow_loses_the_oldest(host, send):
     opened = host.open("slow", config(slots=8))
     rank = host.attach("slow", 0)
     send("--udp", udp(opened), "--blocks", 32).join()
-    wait_until(lambda: sum(station["arrived"] for station in opened.counters()["station"]) == 2 * PACKETS)
+    wait_for(lambda: sum(station["arrived"] for station in opened.counters()["station"]) == 2 * PACKETS)
     blocks = [(block.number, block.is_dropped) for block in rank.blocks()]
     assert blocks == [(number, number < 24) for number in range(32)]
     counters = opened.counters()
@@ -240,7 +241,7 @@ def test_borrowed_blocks_are_read_where_they_lie(host, send):
     # What would lie where the borrowed ones do is dropped before it begins; nothing that is read changes.
     reports.append(send("--udp", udp(opened), "--first", 3, "--blocks", 29).join())
     sent = sum(count["packets"] - count["lost"] for report in reports for count in report["stations"])
-    wait_until(lambda: sum(station["arrived"] for station in opened.counters()["station"]) == sent)
+    wait_for(lambda: sum(station["arrived"] for station in opened.counters()["station"]) == sent)
     look(SKY, first)
     look(SKY, second)
     rank.give_back(second)
@@ -340,7 +341,7 @@ def test_broken_clocks_cost_nobody_anything(host, send):
     for when in (2**40, 2**61, 2**63, 2**64 - SKY.packet_samples):
         header = skies.HEADER.pack(b"ZST1", 0, 0, when, len(samples), 0)
         out.sendto(header + samples, ("127.0.0.1", opened.ports()[0]))
-    wait_until(lambda: opened.counters()["foreign"] == 2)
+    wait_for(lambda: opened.counters()["foreign"] == 2)
     sending = send("--udp", udp(opened), "--blocks", 8)
     assert [look(SKY, block) is not None and block.number for block in rank.blocks()] == list(range(8))
     sending.join()

@@ -13,10 +13,8 @@ import pickle
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +82,10 @@ class User:
         return subprocess.Popen(
             [*map(str, words)], user=self.uid, group=self.gid, extra_groups=list(self.groups), **options
         )
+
+    def popen(self, words: list[str], **options: Any) -> subprocess.Popen:
+        """`start` in the place of subprocess.Popen, for `zazen.testing.Daemon`."""
+        return self.start(*words, **options)
 
     def call(self, *words: object, **options: Any) -> subprocess.CompletedProcess:
         """Runs a program as this user to its end; the exit code is the caller's to check."""
@@ -159,48 +161,14 @@ def programs():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-class Node:
+class Node(zazen.testing.Daemon):
     """Root's daemon over `ground`/backing, whose socket every user may reach."""
 
     def __init__(self, ground: Path, programs: Path, *arguments: object) -> None:
-        self.backing = ground / "backing"
-        self.cache = ground / "cache"
-        self.socket = ground / "s"
-        self.log = ground / "log"
-        self.backing.mkdir(exist_ok=True)
-        self.backing.chmod(0o755)
-        self._words = [programs / "zazend", "--cache", self.cache, "--backing", self.backing]
-        self._words += ["--socket", self.socket, *arguments]
-        self.process: subprocess.Popen | None = None
-        self.start()
-
-    def start(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*map(str, self._words)], env=environment, stdout=subprocess.DEVNULL, stderr=log
-            )
-        for _ in range(600):
-            if self.socket.is_socket() and _answers(self.socket):
-                return
-            assert self.process.poll() is None, f"zazend ended:\n{self.log.read_text()}"
-            time.sleep(0.05)
-        raise AssertionError(f"zazend did not start:\n{self.log.read_text()}")
-
-    def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(40)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-                raise
-
-
-def _answers(socket_path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(socket_path)) == 0
+        backing = ground / "backing"
+        backing.mkdir(exist_ok=True)
+        backing.chmod(0o755)
+        super().__init__(ground, backing, arguments, free_floor=None, zazend=programs / "zazend")
 
 
 @pytest.fixture
@@ -212,6 +180,7 @@ def start_node(ground, programs):
 
     def start(*arguments: object) -> Node:
         nodes.append(Node(ground, programs, *arguments))
+        nodes[-1].start()
         return nodes[-1]
 
     yield start

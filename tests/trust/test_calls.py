@@ -13,7 +13,6 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 import urllib.request
 import warnings
 from pathlib import Path
@@ -32,21 +31,12 @@ def squat(program, folder, path, user, *arguments):
     """`user`'s own daemon at `path`, over a backing store at the same place as the victim's, with frames of its own."""
     cache = Path(tempfile.mkdtemp(prefix="zzb-", dir=folder))
     user.own(cache, 0o700)
-    process = user.start(
-        program / "zazend", "--cache", cache / "c", "--backing", folder / "backing", "--socket", path,
-        *arguments, env={"PATH": os.environ["PATH"], "HOME": str(cache)},
+    daemon = zazen.testing.Daemon(
+        cache, folder / "backing", arguments,
+        socket=path, zazend=program / "zazend", variables={"HOME": str(cache)}, popen=user.popen,
     )  # fmt: skip
-    for _ in range(600):
-        if Path(path).is_socket():
-            return process
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    raise AssertionError("the squatter's daemon did not start")
-
-
-def end(process):
-    process.terminate()
-    process.communicate(timeout=60)
+    daemon.start()
+    return daemon
 
 
 def read_and_warnings(dataset, **options):
@@ -90,7 +80,7 @@ def test_another_users_daemon_is_not_believed(a, b, ground, programs, shared):
         refused = a.call(programs / "zazen", "run", "--socket", shared / "s", "--forward", "/x", "--", "true")
         assert refused.returncode != 0 and f"user {b.uid}'s" in refused.stderr, refused
     finally:
-        end(squatter)
+        squatter.stop()
 
 
 def _read(dataset, options):
@@ -114,7 +104,7 @@ def test_a_user_can_be_configured_to_be_believed(a, b, ground, programs, shared)
         with pytest.raises(zazen.ConfigError, match="ZAZEN_DAEMON_UID"):
             a.run(_read_with, ground / "backing" / "sim", options, {"ZAZEN_DAEMON_UID": "somebody"})
     finally:
-        end(squatter)
+        squatter.stop()
 
 
 def test_a_default_place_that_others_made_is_not_looked_at(a, b, ground, programs, shared):
@@ -138,7 +128,7 @@ def test_a_default_place_that_others_made_is_not_looked_at(a, b, ground, program
         assert refused.returncode != 0 and "--socket" in refused.stderr, refused
     finally:
         for squatter in squatters:
-            end(squatter)
+            squatter.stop()
 
 
 def test_a_preloaded_program_does_not_believe_another_users_daemon(a, b, ground, programs, shared):
@@ -155,7 +145,7 @@ def test_a_preloaded_program_does_not_believe_another_users_daemon(a, b, ground,
         done = a.call("/bin/cat", "/far/sim/f-0.bin", env=environment)
         assert done.returncode != 0 and "Input/output error" in done.stderr, done
     finally:
-        end(squatter)
+        squatter.stop()
 
 
 def test_files_that_name_daemons_must_be_ones_own(a, b, ground, node, shared):

@@ -8,22 +8,23 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 import zazen
+import zazen.testing
 from conftest import read_frames, write_frames
+from launching import wait_for
+from wire import Raw
 
 SIZE = 40_000
 
 
 def zazend(programs: Path, *words: object) -> subprocess.CompletedProcess:
     """zazend as root, to its end."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
     return subprocess.run(
         [str(programs / "zazend"), *map(str, words)],
-        env=environment,
+        env=zazen.testing.environment(),
         capture_output=True,
         text=True,
         timeout=60,
@@ -167,7 +168,7 @@ def test_with_both_copies_damaged_no_root_is_taken_for_another(ground, programs,
     for name in ("zazend", "zazend.copy"):
         path = node.cache / ".zazen" / name
         path.write_bytes(path.read_bytes().replace(b"z", b"y", 1))
-    node._words[node._words.index(node.backing)] = other
+    node.backing = other
     node.start()
     assert read_frames(other / "sim", node.socket) == expected(files)
     assert "starts without what they said" in node.log.read_text()
@@ -202,7 +203,10 @@ def test_evictions_and_refusals_leave_a_trace(start_node, a):
     for name in ("one", "two", "three"):
         files = write_frames(node.backing / name, a, count=14)
         assert read_frames(node.backing / name, node.socket) == expected(files)
-        time.sleep(1)  # a scan that has just ended is in use until the daemon has seen its connection close
+        # A dataset stays in use until the daemon has seen the scan's connection close.
+        wait_for(
+            lambda: not any(one["scans"] for one in Raw(node.socket).status()["datasets"]), "the scan's end"
+        )
     files = write_frames(node.backing / "large", a, count=1, size=2_000_000)
     assert read_frames(node.backing / "large", node.socket) == expected(files)
     said = node.log.read_text()
@@ -290,7 +294,7 @@ def test_a_start_on_a_read_only_disk_says_what_to_do(break_disk, start_node, pro
     node = start_node("--free-floor", "0")
     node.stop()
     break_disk()
-    refused = zazend(programs, *node._words[1:])
+    refused = zazend(programs, *node.command_line[1:])
     assert refused.returncode != 0
     said = refused.stderr
     assert "the cache disk fails; look at it" in said and "Read-only file system" in said, said
@@ -303,7 +307,8 @@ def test_more_datasets_than_descriptors(start_node, programs, a, monkeypatch):
     """A daemon that may open 200 files serves 300 datasets, is killed, and starts again."""
     node = start_node()
     node.stop()
-    node._words = ["prlimit", "--nofile=200:200", *node._words]
+    limits = ["prlimit", "--nofile=200:200"]
+    node.popen = lambda words, **options: subprocess.Popen([*limits, *words], **options)
     node.start()
     names = [f"d{number}" for number in range(300)]
     frames = {name: write_frames(node.backing / name, a, count=1) for name in names}
@@ -311,8 +316,7 @@ def test_more_datasets_than_descriptors(start_node, programs, a, monkeypatch):
         assert read_frames(node.backing / name, node.socket) == expected(frames[name])
     open_files = len(list(Path(f"/proc/{node.process.pid}/fd").iterdir()))
     assert open_files < 120, open_files
-    node.process.kill()
-    node.process.wait()
+    node.kill()
     node.start()
     for name in names[::17]:
         assert read_frames(node.backing / name, node.socket) == expected(frames[name])

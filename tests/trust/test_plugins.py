@@ -11,10 +11,11 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+import zazen.testing
+from launching import wait_for
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "/zf"  # nothing is there on this machine
@@ -374,13 +375,6 @@ attempt('anew', open, '/zf/a')
         assert steady.stdout.read() == "well\n", steady.stderr.read()
 
 
-def wait_for(condition, seconds=40):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s"
-        time.sleep(0.02)
-
-
 def test_waits_hold_up_nobody(a, b, forwarding):
     """A FIFO without a writer and a file under a lease: neither B's other calls nor A's wait for them."""
     node = forwarding()
@@ -449,12 +443,14 @@ def test_identities_are_bounded(a, b, forwarding, ground, programs):
     config.write_text(f'[[plugin]]\npath = "{programs}/libzazen_posix.so"\nidentities = 1\n')
     node = forwarding("--config", config, plugin=False)
     hold = "f = open('/zf/a', 'w'); print('up', flush=True); sys.stdin.read(); f.write('x'); f.close(); print('well')"
-    time.sleep(6)  # root's own process is idle by then: it makes room
+    ping = [node.programs / "zazen", "plugin", "ping", "posix", "--socket", node.socket]
+    # Root's own process, from the start of the daemon, makes room once it has been idle for some seconds.
+    wait_for(lambda: a.call(*ping).returncode == 0, "room for A")
     with a.start(*command(node, PYTHON, "-c", ATTEMPTS + hold), stdin=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == "up\n", holder.stderr.read()
         done = b.call(*command(node, PYTHON, "-c", ATTEMPTS + "attempt('b', open, '/zf/a')"))
         assert "done" not in done.stdout
-        asked = b.call(node.programs / "zazen", "plugin", "ping", "posix", "--socket", node.socket)
+        asked = b.call(*ping)
         assert asked.returncode != 0 and "are in use by others" in asked.stdout + asked.stderr
         holder.stdin.close()
         assert holder.stdout.read() == "well\n"
@@ -570,23 +566,14 @@ def test_a_daemon_that_is_not_root_serves_its_own_user(a, b, ground, programs):
     far.mkdir()
     for folder in (mine, far):
         a.own(folder, 0o755)
-    log = (ground / "log").open("wb")
-    words = [programs / "zazend", "--cache", mine / "cache", "--backing", far, "--socket", mine / "s"]
-    words += ["--plugin", "posix"]
-    daemon = a.start(*words, stdout=subprocess.DEVNULL, stderr=log)
-    try:
-        wait_for(lambda: (mine / "s").is_socket() or daemon.poll() is not None)
-        assert daemon.poll() is None, (ground / "log").read_text()
+    daemon = zazen.testing.Daemon(mine, far, ["--plugin", "posix"], zazend=programs / "zazend", popen=a.popen)
+    with daemon:
 
         class Node:
             pass
 
         node = Node()
-        node.socket, node.far, node.programs = mine / "s", far, programs
+        node.socket, node.far, node.programs = daemon.socket, far, programs
         assert forwarded(a, node, "attempt('a', open, '/zf/x', 'w')") == ["a done"]
         done = b.call(*command(node, PYTHON, "-c", ATTEMPTS + "attempt('b', open, '/zf/x')"))
         assert "done" not in done.stdout
-    finally:
-        daemon.terminate()
-        daemon.wait(40)
-        log.close()

@@ -45,7 +45,7 @@ def tool(programs):
     """Root's `zazen`."""
     if os.geteuid() != 0:
         pytest.skip("a testbed that two users are at needs root")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    environment = zazen.testing.environment()
     environment["ZAZEND"] = str(programs / "zazend")
 
     def run(*words: object, status: int | None = None, **more: str) -> subprocess.CompletedProcess:

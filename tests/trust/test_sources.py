@@ -50,7 +50,7 @@ def marks(site, dataset, **options):
 
 
 def tool(site, *words, status=0, **more):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    environment = zazen.testing.environment()
     environment |= {"ZAZEN_SOCKET": site.sockets[0], "ZAZEN_KEY": site.key, **more}
     done = subprocess.run(
         [zazen.testing.program("zazen"), *map(str, words)],

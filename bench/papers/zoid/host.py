@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import zazen.testing
 from process import ROOT, BenchError, call, environment, stop
 
 HERE = Path(__file__).resolve().parent
-START_SECONDS_MAX = 30
 
 
 def found(name: str, *places: Path) -> Path | None:
@@ -147,33 +147,24 @@ class Daemon:
             self.key = self.folder / "key"
             self.key.touch(mode=0o600)
             self.key.write_text(secrets.token_hex(32))
-        ready = self.folder / "ready"
-        command = [
-            self.programs.zazend,
-            "--cache",
-            self.folder / "cache",
-            "--backing",
-            self.folder / "backing",
-        ]
-        command += ["--socket", self.socket, "--name", "bench", "--free-floor", "0", "--budget", "16M"]
-        command += ["--key", self.key, "--listen", "127.0.0.1:0", "--ready-file", ready]
-        command += ["--connections-max", "4096"]
-        for plugin in self.plugins:
-            command += ["--plugin", plugin]
-        with self.log.open("wb") as sink, bound_to(self.cpus):
-            self.process = subprocess.Popen(
-                [str(word) for word in command], stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
-                env=environment() | self.variables, start_new_session=True,
-            )  # fmt: skip
-        until = time.monotonic() + START_SECONDS_MAX
-        while not ready.exists():
-            if self.process.poll() is not None or time.monotonic() > until:
-                said = self.log.read_text()
-                self.__exit__()
-                raise BenchError(f"zazend does not start:\n{said[-2000:]}")
-            time.sleep(0.01)
-        self.address = json.loads(ready.read_text())["listen"]
+        self._daemon = zazen.testing.Daemon(
+            self.folder, self.folder / "backing",
+            ["--budget", "16M", "--connections-max", "4096", *self._plugin_flags()],
+            socket=self.socket, log=self.log, name="bench", listen="127.0.0.1:0", key=self.key,
+            zazend=self.programs.zazend, variables=environment() | self.variables,
+            popen=functools.partial(subprocess.Popen, start_new_session=True),
+        )  # fmt: skip
+        try:
+            with bound_to(self.cpus):
+                self._daemon.start()
+        except RuntimeError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise BenchError(str(error)[-2000:]) from error
+        self.process, self.address = self._daemon.process, self._daemon.address
         return self
+
+    def _plugin_flags(self) -> list[object]:
+        return [word for plugin in self.plugins for word in ("--plugin", plugin)]
 
     def __exit__(self, *exception: object) -> None:
         stop(self.process)

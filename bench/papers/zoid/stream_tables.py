@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 import make_library
 import result
 import streams
+import zazen.testing
+from host import program
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -94,17 +95,6 @@ class Outcome:
         return self.delivered == self.blocks and self.seconds <= 1.04 * self.wanted_seconds + 0.1
 
 
-def program(name):
-    """`zazen` or `zazend`: $ZAZEN, $ZAZEND, or what cargo built."""
-    named = os.environ.get(name.upper())
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    beside = Path(sys.executable).parent / name
-    for path in filter(None, (named, target / "release" / name, beside, shutil.which(name))):
-        if Path(path).exists():
-            return str(path)
-    raise FileNotFoundError(f"no {name}: cargo build --release -p zazend -p zazen-cli -p zazen-stream")
-
-
 def compile_programs(folder):
     """The sender, the rank and the library."""
     zazen = program("zazen")
@@ -128,42 +118,27 @@ def posix_plugin():
     return make_library.installed("libzazen_posix.so")
 
 
-class Daemon:
+class Daemon(zazen.testing.Daemon):
     """A daemon with the plug-ins, and the CPU time of it and its plug-ins' processes."""
 
     def __init__(self, programs, folder):
-        self.folder = Path(tempfile.mkdtemp(dir=folder))
-        (self.folder / "backing").mkdir()
-        self.socket = self.folder / "sock"
-        ready = self.folder / "ready"
-        command = [programs.zazend, "--cache", self.folder / "cache", "--backing", self.folder / "backing"]
-        command += ["--socket", self.socket, "--name", "bench", "--free-floor", "0", "--ready-file", ready]
-        for plugin in filter(None, (programs.plugin, posix_plugin() if programs.can_forward else None)):
-            command += ["--plugin", plugin]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
-        environment["ZAZEN_STREAM_BYTES_MAX"] = str(6 << 30)
-        self.log = open(self.folder / "log", "wb")
-        self.process = subprocess.Popen(
-            [str(word) for word in command], stdout=self.log, stderr=self.log, env=environment
-        )
-        while not ready.exists():
-            if self.process.poll() is not None:
-                raise RuntimeError((self.folder / "log").read_text())
-            time.sleep(0.01)
+        folder = Path(tempfile.mkdtemp(dir=folder))
+        (folder / "backing").mkdir()
+        plugins = filter(None, (programs.plugin, posix_plugin() if programs.can_forward else None))
+        super().__init__(
+            folder, folder / "backing", [word for plugin in plugins for word in ("--plugin", plugin)],
+            name="bench", zazend=programs.zazend, variables={"ZAZEN_STREAM_BYTES_MAX": str(6 << 30)},
+        )  # fmt: skip
+        self.start()
 
     def cpu_s(self):
-        pids, ticks = [self.process.pid], 0
+        pids, ticks = [self.pid], 0
         for pid in pids:
             for task in Path(f"/proc/{pid}/task").glob("*/children"):
                 pids += [int(child) for child in task.read_text().split()]
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(30)
-        self.log.close()
 
 
 def block_packets(subbands):

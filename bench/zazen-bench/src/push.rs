@@ -1,13 +1,14 @@
 //! Pushing against writing the same files locally; a writer that is pushed from against the same writer alone.
 
 use crate::measure::{Row, Spread, interleave, rate, seconds, speed_ratios};
-use crate::rig::{Daemon, Folder, noise, sibling};
+use crate::rig::{Daemon, Folder, noise};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
 use zazen_core::{Error, ErrorKind, FrameNo, Result};
 use zazen_push::OnSlow;
+use zazen_testbed::beside_this_program;
 
 fn options(daemon: &Daemon) -> Result<PusherOptions> {
     Ok(PusherOptions {
@@ -109,7 +110,7 @@ pub(crate) fn slowdown(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
     let pushed = || {
         turn += 1;
         let dataset = fresh(format!("pushed{turn}"))?;
-        let mut watcher = Command::new(sibling("zazen")?)
+        let mut watcher = Command::new(beside_this_program("zazen")?)
             .args([
                 "push",
                 "--pattern",

@@ -1,10 +1,10 @@
 //! A folder of the bench's own, real daemons, and datasets of real files in it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zazen_client::{Dataset, OpenOptions};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_testbed::{Launch, beside_this_program};
 
 /// The bench's folder; removed with everything in it.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -63,22 +63,9 @@ pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     out
 }
 
-/// A program built together with this one.
-pub(crate) fn sibling(name: &str) -> Result<PathBuf> {
-    let here = std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
-    let path = here.with_file_name(name);
-    if path.exists() {
-        return Ok(path);
-    }
-    Err(Error::new(
-        ErrorKind::NotFound,
-        format!("{} is not there; build it: cargo build --release -p zazend -p zazen-cli", path.display()),
-    ))
-}
-
-/// A daemon of the bench's own.
+/// A daemon of the bench's own, with what the bench asks of it.
 pub(crate) struct Daemon {
-    child: Child,
+    process: zazen_testbed::Daemon,
     pub(crate) socket: PathBuf,
     pub(crate) cache: PathBuf,
     pub(crate) listen: String,
@@ -95,54 +82,25 @@ impl Daemon {
 
     /// The same with `options` of one's own.
     pub(crate) fn start_with(folder: &Path, backing: &Path, options: &[&str]) -> Result<Daemon> {
-        let (cache, socket) = (folder.join("cache"), folder.join("zazend.sock"));
-        let (key, ready) = (folder.join("key"), folder.join("ready.json"));
+        let (cache, socket, key) = (folder.join("cache"), folder.join("zazend.sock"), folder.join("key"));
         let say = |what: &str, error| Error::io(format!("{what} in {}", folder.display()), error);
         std::fs::create_dir_all(&cache).map_err(|error| say("make the cache", error))?;
         std::fs::write(&key, "a key of the bench, of no use elsewhere\n")
             .map_err(|error| say("write the key", error))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&key, mode).map_err(|error| say("protect the key", error))?;
-        let _ = std::fs::remove_file(&ready);
-        let log =
-            std::fs::File::create(folder.join("zazend.log")).map_err(|error| say("make the log", error))?;
-        let begin = Instant::now();
-        let mut child = Command::new(sibling("zazend")?)
-            .args(["--budget", "16G", "--free-floor", "1G", "--listen", "127.0.0.1:0"])
-            .arg("--cache")
-            .arg(&cache)
-            .arg("--backing")
-            .arg(backing)
-            .arg("--socket")
-            .arg(&socket)
-            .arg("--key")
-            .arg(&key)
-            .arg("--ready-file")
-            .arg(&ready)
-            .args(options)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(|error| say("start zazend", error))?;
-        loop {
-            if let Ok(text) = std::fs::read_to_string(&ready)
-                && let Ok(told) = serde_json::from_str::<serde_json::Value>(&text)
-            {
-                let start_time = begin.elapsed();
-                let listen = told["listen"].as_str().unwrap_or_default().to_owned();
-                return Ok(Daemon { child, socket, cache, listen, key, start_time });
-            }
-            if let Ok(Some(status)) = child.try_wait() {
-                let log = std::fs::read_to_string(folder.join("zazend.log")).unwrap_or_default();
-                return Err(Error::new(ErrorKind::Unavailable, format!("zazend ended with {status}: {log}")));
-            }
-            if begin.elapsed() > Duration::from_secs(120) {
-                let _ = child.kill();
-                return Err(Error::new(ErrorKind::TimedOut, "zazend is not ready after 120 s"));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let launch = Launch {
+            listen: Some("127.0.0.1:0".to_owned()),
+            key: Some(key.clone()),
+            budget: Some("16G".to_owned()),
+            free_floor: Some("1G".to_owned()),
+            ..Launch::new(&cache, backing, &socket)
+        };
+        let program = beside_this_program("zazend")?;
+        let process = zazen_testbed::Daemon::start(&program, &launch.with(options), folder)?;
+        let listen = process.ready().listen.clone().unwrap_or_default();
+        let start_time = process.start_time();
+        Ok(Daemon { process, socket, cache, listen, key, start_time })
     }
 
     /// Opens a dataset through this daemon.
@@ -152,12 +110,12 @@ impl Daemon {
 
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// Resident memory of the daemon that is its own (not files it maps), in MiB.
     pub(crate) fn memory_mib(&self) -> Result<f64> {
-        let path = format!("/proc/{}/status", self.child.id());
+        let path = format!("/proc/{}/status", self.process.pid());
         let text =
             std::fs::read_to_string(&path).map_err(|error| Error::io(format!("read {path}"), error))?;
         let kib = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).and_then(|rest| {
@@ -165,13 +123,6 @@ impl Daemon {
         });
         kib.map(|kib| kib / 1024.0)
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("no RssAnon in {path}")))
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

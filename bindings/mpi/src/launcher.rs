@@ -3,19 +3,12 @@
 //! That happens silently with mismatched libraries (an Open MPI process under MPICH's launcher, a missing PMI
 //! plug-in under Slurm), and would make every rank read everything.
 
+use zazen_core::launcher::ranks;
 use zazen_core::{Error, ErrorKind, Result};
-
-/// Variables in which launchers say how many ranks they started, the innermost launcher first. Slurm's is that of
-/// a job step: a batch script that runs one plain process is not a launch.
-const SIZE_VARIABLES: &[&str] = &["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"];
 
 /// How many ranks the launcher says it started; `None` outside a launcher.
 pub fn launched_ranks() -> Option<usize> {
-    said(|name| std::env::var(name).ok()).map(|(_, launched)| launched)
-}
-
-fn said(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, usize)> {
-    SIZE_VARIABLES.iter().find_map(|name| Some((*name, variable(name)?.parse::<usize>().ok()?)))
+    ranks(|name| std::env::var(name).ok()).map(|(_, launched)| launched)
 }
 
 /// Fails with `Mpi` if MPI_COMM_WORLD has one rank though the launcher's environment speaks of several.
@@ -24,7 +17,7 @@ pub fn check_launcher(world_size: usize) -> Result<()> {
 }
 
 fn check(world_size: usize, variable: impl Fn(&str) -> Option<String>) -> Result<()> {
-    match said(variable) {
+    match ranks(variable) {
         Some((name, launched)) if world_size == 1 && launched > 1 => Err(Error::new(
             ErrorKind::Mpi,
             format!(

@@ -7,7 +7,6 @@ mod commands;
 mod output;
 mod parse;
 mod target;
-mod testbed;
 
 use clap::{Parser, Subcommand};
 use commands::{

@@ -7,6 +7,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+pub(crate) use zazen_core::byte_size::show as human_bytes;
+
 /// Writes `text` to stdout as it is.
 pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
@@ -86,22 +88,6 @@ impl Table {
     }
 }
 
-/// Bytes for people: three digits and a unit of 1024.
-pub(crate) fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let digits = if value < 99.95 { 1 } else { 0 };
-    format!("{value:.digits$} {}", UNITS[unit])
-}
-
 /// A progress bar on stderr, or nothing where stderr is no terminal.
 pub(crate) fn bar(total: u64, what: &'static str) -> ProgressBar {
     let style = "{msg} [{bar:30}] {human_pos}/{human_len} frames, {per_sec}, {eta} left";
@@ -139,17 +125,5 @@ mod tests {
         table.row(vec!["node-17".into(), "3".into(), "".into()]);
         let expected = "node     frames  state\nn0           12  up\nnode-17       3\n";
         assert_eq!(table.render(), expected);
-    }
-
-    #[test]
-    fn bytes_have_three_digits() {
-        let check = |bytes: u64, expected: &str| assert_eq!(human_bytes(bytes), expected);
-        check(0, "0 B");
-        check(1023, "1023 B");
-        check(1024, "1.0 KiB");
-        check(430 << 10, "430 KiB");
-        check((1 << 30) - 1, "1.0 GiB");
-        check(2 << 30, "2.0 GiB");
-        check(u64::MAX, "16384 PiB");
     }
 }

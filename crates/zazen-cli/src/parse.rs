@@ -5,26 +5,14 @@
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
+use zazen_core::byte_size::{self, scaled, split_unit};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::runset::Run;
 use zazen_core::{Error, ErrorKind, Request, RunSet};
 
-/// Bytes: a number with `K M G T` or `KiB MiB …` (powers of 1024), `kB MB GB TB` (powers of 1000), or none.
+/// Bytes, as [`byte_size::parse`] reads them.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let (digits, unit) = split_unit(text);
-    let factor: u64 = match unit {
-        "" | "B" => 1,
-        "K" | "k" | "KiB" => 1 << 10,
-        "M" | "MiB" => 1 << 20,
-        "G" | "GiB" => 1 << 30,
-        "T" | "TiB" => 1 << 40,
-        "kB" | "KB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "TB" => 1_000_000_000_000,
-        _ => return Err(format!("unknown unit {unit:?}; give bytes as 500M, 2G, 40MB or a plain number")),
-    };
-    scaled(digits, factor).ok_or_else(|| format!("{text:?} is not a number of bytes; give 500M, 2G, 40MB"))
+    byte_size::parse(text).map_err(|error| error.to_string())
 }
 
 /// Bytes per second: like [`bytes`], with or without `/s`; 0 is refused.
@@ -114,41 +102,9 @@ pub(crate) fn frame_range(text: &str) -> Result<Request, String> {
     Request::new(begin, end, stride).map_err(|error| error.to_string())
 }
 
-fn split_unit(text: &str) -> (&str, &str) {
-    let text = text.trim();
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    (&text[..at], text[at..].trim())
-}
-
-/// `digits × factor`, exact for whole numbers; decimals are rounded down to a whole unit.
-fn scaled(digits: &str, factor: u64) -> Option<u64> {
-    if let Ok(whole) = digits.parse::<u64>() {
-        return whole.checked_mul(factor);
-    }
-    let value = digits.parse::<f64>().ok()? * factor as f64;
-    (value.is_finite() && value >= 0.0 && value < u64::MAX as f64).then_some(value as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_two_families_of_units() {
-        let check = |text: &str, expected: Option<u64>| assert_eq!(bytes(text).ok(), expected, "{text:?}");
-        check("0", Some(0));
-        check("17", Some(17));
-        check("2G", Some(2 << 30));
-        check("2 GiB", Some(2 << 30));
-        check("40MB", Some(40_000_000));
-        check("1.5K", Some(1536));
-        check("", None);
-        check("G", None);
-        check("-1", None);
-        check("1.2.3K", None);
-        check("1X", None);
-        check("99999999999T", None);
-    }
 
     #[test]
     fn rates() {

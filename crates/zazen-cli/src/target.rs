@@ -1,7 +1,6 @@
 //! Which daemons a command talks to: flags first, then the testbed, then this machine's own.
 
 use crate::output;
-use crate::testbed::State;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
@@ -10,6 +9,7 @@ use zazen_call::ClusterKey;
 use zazen_client::cluster::{Remote, Target};
 use zazen_client::{NodeList, NodeState};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_testbed::State;
 use zazen_wire::frames::DatasetInfo;
 
 /// How long a node may take to accept a connection before it counts as dead.

@@ -1,9 +1,9 @@
-//! On a testbed several nodes share one machine: which node's daemon is this process's?
+//! Finds this process's node on a testbed, where several nodes share one machine.
 //!
-//! `$ZAZEN_SOCKET` wins. Else `$ZAZEN_TESTBED` names the testbed's directory, and the launcher's rank variable (`PMI_RANK`,
-//! `OMPI_COMM_WORLD_RANK`, `PMIX_RANK`, `SLURM_PROCID`), modulo the number of nodes, picks the node.
+//! `$ZAZEN_SOCKET` wins. Else `$ZAZEN_TESTBED` names the testbed's directory, and the rank that the
+//! launcher tells ([`zazen_core::launcher`]), modulo the number of nodes, picks the node.
 //!
-//! What a testbed is made of stands in its `testbed.json`.
+//! `testbed.json` describes the testbed.
 
 use serde::Deserialize;
 use std::io::Read;
@@ -22,12 +22,8 @@ struct TestbedNode {
     socket: Option<PathBuf>,
 }
 
-/// The longest description: thousands of nodes have room in it.
+/// The longest description; enough for thousands of nodes.
 const BYTES_MAX: u64 = 64 << 20;
-
-/// Launchers' rank variables. Slurm's is asked last: a batch script's own step has it too.
-const RANK_VARIABLES: [&str; 5] =
-    ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"];
 
 /// The socket of this process's testbed node, if it runs on a testbed.
 pub fn testbed_socket() -> Option<PathBuf> {
@@ -35,7 +31,7 @@ pub fn testbed_socket() -> Option<PathBuf> {
     socket_of_rank(&testbed_folder()?, rank)
 }
 
-/// How this process's testbed spells its backing store, if it runs on a testbed.
+/// The backing store of this process's testbed, if it runs on a testbed.
 pub fn testbed_backing() -> Option<String> {
     read(&testbed_folder()?)?.backing
 }
@@ -60,8 +56,8 @@ fn read(folder: &Path) -> Option<Testbed> {
     }
 }
 
-/// The description's text. It names a backing store, which is believed: so it must be written by nobody but those whose
-/// daemons are.
+/// The description's text. It names a backing store, which is believed: so nobody may have written it
+/// but those whose daemons are believed.
 fn read_own(path: &Path) -> std::result::Result<String, String> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -84,32 +80,12 @@ fn socket_of_rank(folder: &Path, rank: usize) -> Option<PathBuf> {
 
 /// This process's rank as its launcher says; `None` outside a launcher.
 pub fn launcher_rank() -> Option<usize> {
-    rank_from(|name| std::env::var(name).ok())
-}
-
-fn rank_from(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
-    RANK_VARIABLES.iter().find_map(|name| variable(name)?.trim().parse().ok())
+    zazen_core::launcher::rank(|name| std::env::var(name).ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn check(variables: &[(&str, &str)], rank: Option<usize>) {
-        let variable =
-            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
-        assert_eq!(rank_from(variable), rank, "{variables:?}");
-    }
-
-    #[test]
-    fn launchers_are_told_apart() {
-        check(&[], None);
-        check(&[("PMI_RANK", "3"), ("PMI_SIZE", "4")], Some(3));
-        check(&[("OMPI_COMM_WORLD_RANK", "1")], Some(1));
-        check(&[("PMIX_RANK", "1")], Some(1));
-        check(&[("SLURM_PROCID", "0"), ("PMI_RANK", "2")], Some(2));
-        check(&[("PMI_RANK", "x")], None);
-    }
 
     #[test]
     fn ranks_are_dealt_over_the_nodes() {

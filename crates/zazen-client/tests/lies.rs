@@ -1,18 +1,22 @@
-//! A daemon that lies: whatever it says, a reader comes to an end, with the right bytes or an error for each frame.
+//! A daemon that sends false answers. Whatever it sends, a reader ends, with the right bytes or an
+//! error for each frame.
 
 // The exemption for tests does not reach their helpers.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, Reply, Server, ServerLimits, Service};
 use zazen_client::{Dataset, OpenOptions, ReadOptions};
 use zazen_core::{ErrorKind, Layout, NameTemplate, Piece, RelPath, Result, RunSet};
 use zazen_wire::Message;
 use zazen_wire::frames::*;
+use zazen_wire::header::{HEADER_BYTES, Header, Kind};
 
 const FRAMES: u64 = 6;
 const BYTES: usize = 3000;
@@ -25,10 +29,10 @@ fn name(number: u64) -> String {
     format!("f-{number}.bin")
 }
 
-/// What the daemon makes of its honest answers.
+/// How the daemon falsifies its answers.
 type Lie = fn(&mut Answer);
 
-/// One honest answer; whatever is `None` was not asked for.
+/// One true answer; a `None` field was not requested.
 #[derive(Default)]
 struct Answer {
     hello: Option<NodeInfo>,
@@ -42,6 +46,8 @@ struct Answer {
 struct Liar {
     root: PathBuf,
     lie: Lie,
+    /// How late each answer comes.
+    late: Duration,
     scans: Mutex<BTreeMap<u32, Vec<u64>>>,
 }
 
@@ -122,6 +128,7 @@ impl Service for Served {
     fn call(&self, _caller: &Caller, call: Call<'_>) -> Result<Reply> {
         let mut answer = self.0.honest(self.1, call.function, call.payload)?;
         (self.0.lie)(&mut answer);
+        std::thread::sleep(self.0.late);
         let (fds, bulk) = answer
             .batch
             .as_mut()
@@ -138,8 +145,8 @@ impl Service for Served {
     fn detach(&self, _caller: &Caller) {}
 }
 
-fn serve(folder: &Path, root: &Path, lie: Lie) -> (Server, PathBuf) {
-    let liar = Arc::new(Liar { root: root.to_owned(), lie, scans: Mutex::default() });
+fn serve(folder: &Path, root: &Path, lie: Lie, late: Duration) -> (Server, PathBuf) {
+    let liar = Arc::new(Liar { root: root.to_owned(), lie, late, scans: Mutex::default() });
     let services: Vec<Arc<dyn Service>> =
         vec![Arc::new(Served(liar.clone(), service::CONTROL)), Arc::new(Served(liar, service::FRAMES))];
     let server = Server::new(services, None, ServerLimits::default());
@@ -151,9 +158,12 @@ fn serve(folder: &Path, root: &Path, lie: Lie) -> (Server, PathBuf) {
 /// Frames, and the kinds of the errors in the place of others.
 type Got = (BTreeMap<u64, Vec<u8>>, Vec<ErrorKind>);
 
+/// How long a daemon may be silent here.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// What a reader gets.
 fn read_all(root: &Path, socket: PathBuf) -> Result<Got> {
-    let silence = Some(Duration::from_secs(2));
+    let silence = Some(SILENCE);
     let options = OpenOptions { socket: Some(socket), silence, ..OpenOptions::default() };
     let mut dataset = Dataset::open(root, &options)?;
     let extent = dataset.extent()?;
@@ -171,7 +181,7 @@ fn read_all(root: &Path, socket: PathBuf) -> Result<Got> {
     Ok((found, errors))
 }
 
-/// What is left of the truth.
+/// What must still be true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     /// All frames, from the backing store.
@@ -293,16 +303,22 @@ fn entries(answer: &mut Answer) -> &mut [BatchEntry] {
     answer.batch.as_mut().map_or(&mut [], |(entries, ..)| entries)
 }
 
-#[test]
-fn whatever_a_daemon_says_a_reader_ends_with_the_truth_or_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("backing").join("sim");
+/// A dataset of [`FRAMES`] frames.
+fn dataset(folder: &Path) -> PathBuf {
+    let root = folder.join("backing").join("sim");
     std::fs::create_dir_all(&root).unwrap();
     for number in 0..FRAMES {
         std::fs::write(root.join(name(number)), content(number)).unwrap();
     }
+    root
+}
+
+#[test]
+fn whatever_a_daemon_says_a_reader_ends_with_the_truth_or_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = dataset(folder.path());
     for (lie, left, tell) in LIES {
-        let (server, socket) = serve(folder.path(), &root, *tell);
+        let (server, socket) = serve(folder.path(), &root, *tell, Duration::ZERO);
         let told = read_all(&root, socket);
         drop(server);
         let (found, errors) = match told {
@@ -319,4 +335,52 @@ fn whatever_a_daemon_says_a_reader_ends_with_the_truth_or_an_error() {
             }
         }
     }
+}
+
+#[test]
+fn a_daemon_that_lies_late_is_found_out_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = dataset(folder.path());
+    for name in ["the scan never ends", "it holds what was not asked for", "descriptors are missing"] {
+        let (_, _, tell) = LIES.iter().find(|(lie, ..)| *lie == name).unwrap();
+        let begun = Instant::now();
+        // Soon enough to be no silence, each time.
+        let (server, socket) = serve(folder.path(), &root, *tell, SILENCE / 8);
+        let (found, errors) = read_all(&root, socket).unwrap();
+        drop(server);
+        assert_eq!(found.len() + errors.len(), FRAMES as usize, "{name}: {errors:?}");
+        assert!(found.iter().all(|(number, bytes)| *bytes == content(*number)), "{name}");
+        assert!(begun.elapsed() < 20 * SILENCE, "{name}: {:?}", begun.elapsed());
+    }
+}
+
+/// Announces an answer of many bytes to each call, and sends them one by one: something always comes.
+fn drip(mut stream: UnixStream) -> std::io::Result<()> {
+    let mut asked = [0; HEADER_BYTES];
+    stream.read_exact(&mut asked)?;
+    let asked = Header::decode(&asked).map_err(std::io::Error::other)?;
+    let answer = Header { kind: Kind::Reply, payload_bytes: 64 << 20, fd_count: 0, bulk_bytes: 0, ..asked };
+    stream.write_all(&answer.encode())?;
+    loop {
+        stream.write_all(&[0])?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_daemon_that_drips_its_answers_is_done_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = dataset(folder.path());
+    let socket = folder.path().join("drip.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // It ends when its client has gone.
+            std::thread::spawn(move || drip(stream));
+        }
+    });
+    let begun = Instant::now();
+    let (found, errors) = read_all(&root, socket).unwrap();
+    assert_eq!((found.len() as u64, errors.len()), (FRAMES, 0), "{errors:?}");
+    assert!(begun.elapsed() < 10 * SILENCE, "{:?}", begun.elapsed());
 }

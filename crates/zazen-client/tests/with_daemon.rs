@@ -4,6 +4,7 @@
 
 mod common;
 
+use clap::Parser;
 use common::{PATTERN, content, name, write_frames};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -23,43 +24,33 @@ use zazend::config::{Args, Config};
 const BYTES: usize = 40_000;
 
 struct Site {
-    folder: tempfile::TempDir,
+    _folder: tempfile::TempDir,
     root: PathBuf,
-    key: PathBuf,
+    places: zazen_testbed::Site,
 }
 
 impl Site {
     fn new(frames: u64) -> Site {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let root = folder.path().join("backing/sim");
+        let places = zazen_testbed::Site::make(folder.path()).unwrap();
+        let root = places.backing.join("sim");
         write_frames(&root, 0..frames, BYTES);
-        let key = folder.path().join("key");
-        std::fs::write(&key, ClusterKey::generate().unwrap()).unwrap();
-        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
-        Site { root, key, folder }
+        Site { root, places, _folder: folder }
     }
 
     fn socket(&self, node: usize) -> PathBuf {
-        self.folder.path().join(format!("s{node}"))
+        self.places.node(node).socket
     }
 
     fn cache(&self, node: usize) -> PathBuf {
-        self.folder.path().join(format!("cache{node}"))
+        self.places.node(node).cache
     }
 
     fn start(&self, node: usize) -> Daemon {
-        let args = Args {
-            cache: Some(self.cache(node)),
-            backing: vec![self.root.parent().unwrap().to_str().unwrap().to_owned()],
-            listen: Some("127.0.0.1:0".into()),
-            socket: Some(self.socket(node)),
-            key: Some(self.key.clone()),
-            budget: Some("256M".into()),
-            free_floor: Some("0".into()),
-            name: Some(format!("n{node}")),
-            ..Args::default()
-        };
+        let mut launch = self.places.node(node).launch();
+        launch.name = Some(format!("n{node}"));
+        launch.budget = Some("256M".into());
+        let args = Args::parse_from(std::iter::once("zazend".into()).chain(launch.flags()));
         Daemon::start(Config::assemble(&args).unwrap()).unwrap()
     }
 
@@ -77,7 +68,7 @@ fn list(daemons: &[Daemon]) -> NodeList {
 }
 
 fn push_all(site: &Site, daemons: &[Daemon], frames: u64) {
-    let mut options = PusherOptions::new(list(daemons), &site.key);
+    let mut options = PusherOptions::new(list(daemons), &site.places.key);
     options.on_slow = OnSlow::Block;
     let pusher = Pusher::new(&site.root, Some(PATTERN), options).unwrap();
     for number in 0..frames {
@@ -142,7 +133,7 @@ fn pushed_frames_are_natives_and_a_damaged_one_is_mended() {
     assert_eq!((stats.native + stats.alien, stats.mended), (60, 0));
 }
 
-/// Descriptors are handed out by the record alone: what is wrong with a file, its reader finds out.
+/// The daemon hands out descriptors by the record alone. The reader detects damage to a file.
 #[test]
 fn what_came_to_lie_in_a_frames_place_never_comes_out_as_the_frame() {
     let site = Site::new(20);
@@ -178,7 +169,7 @@ fn what_came_to_lie_in_a_frames_place_never_comes_out_as_the_frame() {
             came.insert(frame.number);
         }
         assert_eq!(came.len(), 20);
-        // They are out of the way for later ones, or never were.
+        // They no longer block later frames, or never did.
         std::fs::remove_dir(&places[2]).ok();
         places[3..5].iter().for_each(|path| {
             std::fs::remove_file(path).ok();
@@ -208,7 +199,7 @@ fn ranks_on_two_nodes_read_each_frame_once_from_where_it_is() {
     push_all(&site, &daemons, 120);
     let results = zazen_assign::threads::run(4, |rank| {
         let mut dataset = site.open(rank.rank() % 2);
-        // Whether a rank has its disk begin meanwhile is its own affair.
+        // Each rank decides for itself whether its disk begins early.
         let assignment = match rank.rank() < 2 {
             true => dataset.assign_to_read(None, Rules::Full, Protocol::Owner, rank)?,
             false => dataset.assign(None, Rules::Full, Protocol::Owner, rank)?,
@@ -232,7 +223,7 @@ fn ranks_on_two_nodes_read_each_frame_once_from_where_it_is() {
 fn a_dataset_is_loaded_listed_verified_pinned_and_evicted() {
     let site = Site::new(100);
     let daemons = [site.start(0), site.start(1)];
-    let key = ClusterKey::from_file(&site.key).unwrap();
+    let key = ClusterKey::from_file(&site.places.key).unwrap();
     let targets: Vec<_> = list(&daemons).nodes.into_iter().map(|node| Target::Tcp(node.addr)).collect();
     let options = LoadOptions::new(targets.clone(), Some(key.clone()));
     let report = load(&site.root, &options, &mut |_| ()).unwrap();
@@ -278,7 +269,7 @@ fn a_daemon_that_stops_in_mid_scan_costs_no_frame() {
     assert_eq!(rest.len() + first.len(), 400);
     assert!(first.iter().all(|number| !rest.contains(number)));
     assert!(reader.stats().backing_reads > 0, "{:?}", reader.stats());
-    // And the dataset itself finds its way.
+    // The dataset itself also finds the way.
     assert_eq!(dataset.extent().unwrap().len(), 400);
     assert!(!dataset.has_daemon());
 }

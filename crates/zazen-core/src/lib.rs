@@ -1,11 +1,13 @@
-//! The words that every other crate speaks: frame numbers, run sets, requests, dataset paths, frame
+//! The types that all other crates share: frame numbers, run sets, requests, dataset paths, frame
 //! naming, limits and errors.
 //!
 //! Invariant: this crate is pure. No I/O, no clock, no thread, no randomness, no global state.
 
+pub mod byte_size;
 pub mod cred;
 pub mod error;
 pub mod frame;
+pub mod launcher;
 pub mod limits;
 pub mod naming;
 pub mod path;
@@ -13,6 +15,9 @@ pub mod request;
 pub mod runset;
 pub mod series;
 pub mod survey;
+
+/// The TCP port of a daemon where none is written.
+pub const DEFAULT_PORT: u16 = 7345;
 
 pub use cred::Credentials;
 pub use error::{Error, ErrorKind, Result};

@@ -49,6 +49,11 @@ impl ManualClock {
         ManualClock { now_ns: AtomicU64::new(0), wall_offset_ns: wall_ns }
     }
 
+    /// Moves both of its times so that the monotonic one is `now_ns`; a simulation moves a node's clock so.
+    pub fn set_ns(&self, now_ns: u64) {
+        self.now_ns.store(now_ns, Ordering::SeqCst);
+    }
+
     /// Moves it on.
     pub fn advance_ns(&self, nanoseconds: u64) {
         self.now_ns.fetch_add(nanoseconds, Ordering::SeqCst);

@@ -74,16 +74,37 @@ pub trait DiskFile: Send + Sync + 'static {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
     /// Writes all of `bytes`.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+    /// What is known of the file.
+    fn stat(&self) -> Result<Stat>;
     /// Length in bytes.
-    fn len(&self) -> Result<u64>;
+    fn len(&self) -> Result<u64> {
+        Ok(self.stat()?.len)
+    }
     /// Whether it is empty.
     fn is_empty(&self) -> Result<bool> {
         Ok(self.len()? == 0)
     }
     /// Cuts it.
     fn truncate(&self, bytes: u64) -> Result<()>;
-    /// Data and length reach the disk before it returns.
+    /// Data, length, times and mark reach the disk before it returns. After an error nothing is known of what was
+    /// written since the last success: the kernel counts it as written, so that a second call succeeds without it.
     fn sync(&self) -> Result<()>;
+    /// As [`DiskFile::sync`], for data and length alone.
+    fn sync_data(&self) -> Result<()>;
+    /// Gives room to `offset .. offset + bytes`, so that later writes there do not fail for want of it; what had none
+    /// reads as zeros, and a shorter file grows to `offset + bytes`. `NoSpace` leaves the file as it was. `Unsupported`
+    /// where the file system cannot.
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
+    /// Makes `offset .. offset + bytes` read as zeros and gives back the room of whole blocks; the length stays.
+    /// `Unsupported` where the file system cannot.
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
+    /// Sets when the file was read and changed last, in nanoseconds since the epoch.
+    fn set_times(&self, accessed_ns: i64, modified_ns: i64) -> Result<()>;
+    /// Makes the file's bytes those of `source` by sharing its blocks: a change of either leaves the other as it is.
+    /// `Unsupported` where the file system cannot, or where the two lie on different ones.
+    fn reflink_from(&self, source: &Self) -> Result<()>
+    where
+        Self: Sized;
     /// Marks the file as Zazen's ([`MARK_BIT`]). `handed_out`: processes of other users may be given its descriptor, and
     /// may open it again through that, for reading; nobody reaches it by its path, since the root is closed. The file
     /// keeps its owner, the daemon's user: an owner could rewrite it behind the cache's back.
@@ -111,7 +132,7 @@ pub trait DiskFile: Send + Sync + 'static {
 }
 
 /// What lies at a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     /// Whether it is a regular file; false for a link or a device.
     pub is_file: bool,
@@ -121,6 +142,12 @@ pub struct Stat {
     pub len: u64,
     /// Whether it carries [`MARK_BIT`].
     pub marked: bool,
+    /// Bytes that it takes on the disk; fewer than its length where it has holes.
+    pub allocated_bytes: u64,
+    /// When it was read last, in nanoseconds since the epoch, as far as the file system keeps it.
+    pub accessed_ns: i64,
+    /// When its bytes were changed last.
+    pub modified_ns: i64,
 }
 
 /// A path beneath a disk's root. Unlike a [`RelPath`] it may pass through `.zazen`.

@@ -2,6 +2,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::sync::{Mutex, PoisonError};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// A reproducible stream of random numbers: the same seed gives the same numbers on every machine and in
@@ -42,6 +43,40 @@ impl SeededRandom {
     /// Fills `bytes`.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         self.0.fill_bytes(bytes);
+    }
+}
+
+/// Where new identities come from. Shared by threads.
+pub trait Identities: Send + Sync {
+    /// 128 bits that nothing else has. Fails with `Unavailable` where there is no randomness.
+    fn draw(&self) -> Result<u128>;
+}
+
+/// Identities from the kernel's randomness.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelIdentities;
+
+impl Identities for KernelIdentities {
+    fn draw(&self) -> Result<u128> {
+        random_u128()
+    }
+}
+
+/// Identities that follow from a seed, for simulations.
+#[derive(Debug)]
+pub struct SeededIdentities(Mutex<SeededRandom>);
+
+impl SeededIdentities {
+    /// The identities of `seed`.
+    pub fn new(seed: u64) -> SeededIdentities {
+        SeededIdentities(Mutex::new(SeededRandom::new(seed)))
+    }
+}
+
+impl Identities for SeededIdentities {
+    fn draw(&self) -> Result<u128> {
+        let mut random = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(u128::from(random.next_u64()) << 64 | u128::from(random.next_u64()))
     }
 }
 
@@ -87,5 +122,11 @@ mod tests {
     #[test]
     fn identities_differ() {
         assert_ne!(random_u128().unwrap(), random_u128().unwrap());
+        let drawn = |seed| {
+            let identities = SeededIdentities::new(seed);
+            [identities.draw().unwrap(), identities.draw().unwrap()]
+        };
+        assert_eq!(drawn(1), drawn(1));
+        assert!(drawn(1)[0] != drawn(1)[1] && drawn(1) != drawn(2));
     }
 }

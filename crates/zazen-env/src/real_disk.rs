@@ -9,7 +9,10 @@
 
 use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
 use crate::ownership::{self, Trust};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags,
+    Timespec, Timestamps,
+};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +22,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
+
+const SECOND_NS: i64 = 1_000_000_000;
 
 /// A directory tree of the machine. Shared by threads.
 pub struct RealDisk {
@@ -353,15 +358,7 @@ impl Disk for RealDisk {
             rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
         });
         match found {
-            Ok(stat) => {
-                let kind = FileType::from_raw_mode(stat.st_mode);
-                Ok(Some(Stat {
-                    is_file: kind == FileType::RegularFile,
-                    is_dir: kind == FileType::Directory,
-                    len: stat.st_size as u64,
-                    marked: stat.st_mode & MARK_BIT != 0,
-                }))
-            }
+            Ok(stat) => Ok(Some(seen(&stat))),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(errno) => Err(failed(errno, "stat", self.absolute(path).display())),
         }
@@ -421,7 +418,28 @@ impl Disk for RealDisk {
     }
 }
 
+/// What the kernel tells of a file or directory.
+fn seen(stat: &rustix::fs::Stat) -> Stat {
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let time_ns =
+        |seconds: i64, nanoseconds: u64| seconds.saturating_mul(SECOND_NS).saturating_add(nanoseconds as i64);
+    Stat {
+        is_file: kind == FileType::RegularFile,
+        is_dir: kind == FileType::Directory,
+        len: stat.st_size as u64,
+        marked: stat.st_mode & MARK_BIT != 0,
+        // The kernel counts in units of 512 bytes, whatever the file system's blocks are.
+        allocated_bytes: stat.st_blocks as u64 * 512,
+        accessed_ns: time_ns(stat.st_atime, stat.st_atime_nsec),
+        modified_ns: time_ns(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
 impl RealFile {
+    fn told<T>(&self, what: &str, result: std::result::Result<T, Errno>) -> Result<T> {
+        result.map_err(|errno| self.fail(what, errno.into()))
+    }
+
     fn fail(&self, what: &str, cause: std::io::Error) -> Error {
         Error::io(format!("{what} {}", self.path.display()), cause)
     }
@@ -441,8 +459,9 @@ impl DiskFile for RealFile {
         self.file.write_all_at(bytes, offset).map_err(|cause| self.fail("write", cause))
     }
 
-    fn len(&self) -> Result<u64> {
-        Ok(self.file.metadata().map_err(|cause| self.fail("stat", cause))?.len())
+    fn stat(&self) -> Result<Stat> {
+        let stat = self.told("stat", rustix::fs::fstat(&self.file))?;
+        Ok(seen(&stat))
     }
 
     fn truncate(&self, bytes: u64) -> Result<()> {
@@ -453,10 +472,45 @@ impl DiskFile for RealFile {
         self.file.sync_all().map_err(|cause| self.fail("sync", cause))
     }
 
+    fn sync_data(&self) -> Result<()> {
+        self.file.sync_data().map_err(|cause| self.fail("sync", cause))
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.told("allocate", rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, bytes))
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.told("punch a hole into", rustix::fs::fallocate(&self.file, flags, offset, bytes))
+    }
+
+    fn set_times(&self, accessed_ns: i64, modified_ns: i64) -> Result<()> {
+        let time = |ns: i64| Timespec { tv_sec: ns.div_euclid(SECOND_NS), tv_nsec: ns.rem_euclid(SECOND_NS) };
+        let times = Timestamps { last_access: time(accessed_ns), last_modification: time(modified_ns) };
+        self.told("date", rustix::fs::futimens(&self.file, &times))
+    }
+
+    fn reflink_from(&self, source: &RealFile) -> Result<()> {
+        match rustix::fs::ioctl_ficlone(&self.file, &source.file) {
+            // Which of these a file system without reflinks gives differs from one to the next.
+            Err(errno @ (Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS)) => {
+                let text = format!("reflink {}: its file system cannot", self.path.display());
+                Err(Error::new(ErrorKind::Unsupported, text).caused_by(std::io::Error::from(errno)))
+            }
+            other => self.told("reflink", other),
+        }
+    }
+
     fn mark(&self, handed_out: bool) -> Result<()> {
         let mode = MARK_BIT | if handed_out { 0o644 } else { 0o600 };
-        rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
-            .map_err(|errno| self.fail("mark", errno.into()))
+        self.told("mark", rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode)))
     }
 
     fn to_std(&self) -> Result<File> {

@@ -1,13 +1,18 @@
 //! A disk in memory that fails on demand, the same way for the same seed.
 //!
-//! Fault model. *Power failure*: names are a prefix of the changes made since they were last synced; each
-//! file on its own keeps all it was given, falls back to what was synced, or ends as a mixture of new, old and
-//! zeroed sectors of any length in between. *Kill*: all that was written stays. *Crash at step k*: the k-th changing
-//! operation happens or doesn't, and nothing after it does. *Errors*: EIO of the k-th changing operation or read,
-//! ENOSPC after so many bytes (with a short write before it), a read-only root.
+//! Fault model. *Power failure*: names are a prefix of the changes made since they were last synced; each file on its own
+//! keeps all that it was given, falls back to what was synced, or ends as a mixture of new and old sectors of any length
+//! in between. *Kill*: all that was written stays. *Crash at step k*: the k-th changing operation happens or does not,
+//! and nothing after it does. *Errors*: EIO of the k-th changing operation or read, ENOSPC after so many bytes (with a
+//! short write before it), a read-only root. *A failed sync* of files loses data as on Linux: each dirty page may have
+//! missed the platter, all count as clean from then on, and the next sync succeeds without them; programs see the lost
+//! pages until the kernel drops its copies, which may be at once. A failed sync of a folder loses nothing.
 
+use crate::clock::{Clock, ManualClock};
 use crate::disk::{Disk, DiskFile, DiskPath, Stat};
 use crate::random::SeededRandom;
+use crate::sim_inode::{Inode, PAGE};
+use crate::sim_trace::Trace;
 use crate::sim_tree::{Node, Tree};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,19 +23,23 @@ use zazen_core::{Error, ErrorKind, Result};
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
+const EOPNOTSUPP: i32 = 95;
 
 struct Sim {
     tree: Tree,
     random: SeededRandom,
+    clock: Arc<dyn Clock>,
+    trace: Trace,
     steps: u64,
     reads: u64,
     crash_at: Option<u64>,
-    fail_at: Option<(u64, i32)>,
+    fail_at: Option<u64>,
     fail_read_at: Option<u64>,
     capacity: u64,
     /// What `free_bytes` goes by, where it differs.
     told_capacity: u64,
     read_only: bool,
+    has_reflinks: bool,
     dead: bool,
     locked: bool,
 }
@@ -45,7 +54,7 @@ pub struct SimDisk {
 /// An open file of a [`SimDisk`].
 pub struct SimFile {
     sim: Arc<Mutex<Sim>>,
-    inode: usize,
+    inode: u64,
     path: DiskPath,
 }
 
@@ -60,6 +69,7 @@ fn fault(errno: i32, what: &str, path: &DiskPath) -> Error {
 impl Sim {
     /// Counts a changing operation. `Ok(false)`: it must not happen, but nobody is left to be told.
     fn step(&mut self, what: &str, path: &DiskPath) -> Result<bool> {
+        self.trace.note(what, path.as_str());
         if self.dead {
             return Err(fault(EIO, what, path));
         }
@@ -71,10 +81,11 @@ impl Sim {
             self.dead = true;
             return Ok(self.random.percent(50));
         }
-        match self.fail_at {
-            Some((step, errno)) if step == self.steps => Err(fault(errno, what, path)),
-            _ => Ok(true),
-        }
+        if self.fails_now() { Err(fault(EIO, what, path)) } else { Ok(true) }
+    }
+
+    fn fails_now(&self) -> bool {
+        self.fail_at == Some(self.steps)
     }
 
     /// Ends a changing operation: after the crash step the caller sees an error even if the change happened.
@@ -82,7 +93,8 @@ impl Sim {
         if self.dead { Err(fault(EIO, what, path)) } else { Ok(()) }
     }
 
-    fn read_step(&mut self, path: &DiskPath) -> Result<()> {
+    fn read_step(&mut self, what: &str, path: &DiskPath) -> Result<()> {
+        self.trace.note(what, path.as_str());
         self.reads += 1;
         if self.dead || self.fail_read_at == Some(self.reads) {
             return Err(fault(EIO, "read", path));
@@ -91,12 +103,16 @@ impl Sim {
     }
 
     fn used(&self) -> u64 {
-        let files = self.tree.current.values();
-        let bytes = files.map(|node| match node {
-            Node::File(inode) => (self.tree.inodes[*inode].bytes.len() as u64).next_multiple_of(4096),
-            Node::Dir => 0,
-        });
-        bytes.sum()
+        self.tree.pages() * PAGE as u64
+    }
+
+    /// Pages that the disk has room for.
+    fn room(&self) -> u64 {
+        self.capacity.saturating_sub(self.used()) / PAGE as u64
+    }
+
+    fn now_ns(&self) -> i64 {
+        self.clock.wall_ns()
     }
 
     fn make_parents(&mut self, path: &DiskPath) -> Result<()> {
@@ -105,7 +121,7 @@ impl Sim {
             match self.tree.current.get(&text[..at]) {
                 Some(Node::Dir) => {}
                 Some(Node::File(_)) => return Err(in_the_way(path)),
-                None => self.tree.set(&text[..at], Node::Dir),
+                None => self.tree.set_dir(&text[..at]),
             }
         }
         Ok(())
@@ -126,13 +142,22 @@ fn absent(path: &DiskPath) -> Error {
 impl SimDisk {
     /// An empty disk of `capacity` bytes; `seed` decides what its crashes leave.
     pub fn new(seed: u64, capacity: u64) -> SimDisk {
-        SimDisk::of(Tree::default(), SeededRandom::new(seed), capacity)
+        let clock = Arc::new(ManualClock::default());
+        SimDisk::of(Tree::default(), SeededRandom::new(seed), clock, capacity)
     }
 
-    fn of(tree: Tree, random: SeededRandom, capacity: u64) -> SimDisk {
+    /// The same disk, on which files are dated by `clock`. Without it their time stands still at 0.
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> SimDisk {
+        guard(&self.sim).clock = clock;
+        self
+    }
+
+    fn of(tree: Tree, random: SeededRandom, clock: Arc<dyn Clock>, capacity: u64) -> SimDisk {
         let sim = Sim {
             tree,
             random,
+            clock,
+            trace: Trace::default(),
             steps: 0,
             reads: 0,
             crash_at: None,
@@ -141,6 +166,7 @@ impl SimDisk {
             capacity,
             told_capacity: capacity,
             read_only: false,
+            has_reflinks: true,
             dead: false,
             locked: false,
         };
@@ -161,7 +187,17 @@ impl SimDisk {
         guard(&self.sim).reads
     }
 
-    /// Bytes of all files, each rounded up to 4 KiB.
+    /// A digest of all operations so far, in order, with what was written: equal for equal histories.
+    pub fn trace(&self) -> u64 {
+        guard(&self.sim).trace.digest()
+    }
+
+    /// Files that the simulation holds in memory: those with a name, and those that something else still needs.
+    pub fn inode_count(&self) -> usize {
+        guard(&self.sim).tree.inode_count()
+    }
+
+    /// Bytes that all files with a name take, in pages of 4 KiB; holes take none.
     pub fn used_bytes(&self) -> u64 {
         guard(&self.sim).used()
     }
@@ -176,9 +212,19 @@ impl SimDisk {
         guard(&self.sim).dead
     }
 
-    /// Changing operation number `step` fails with EIO, once.
+    /// Changing operation number `step` fails with EIO, once; a sync then loses data, as the fault model says.
     pub fn fail_at(&self, step: u64) {
-        guard(&self.sim).fail_at = Some((step, EIO));
+        guard(&self.sim).fail_at = Some(step);
+    }
+
+    /// The kernel drops its copies of the pages that failed syncs could not write: reads show the platter.
+    pub fn drop_lost_pages(&self) {
+        guard(&self.sim).tree.update_unsettled(Inode::drop_lost);
+    }
+
+    /// Whether files can share their blocks.
+    pub fn set_reflinks(&self, has_reflinks: bool) {
+        guard(&self.sim).has_reflinks = has_reflinks;
     }
 
     /// Read number `read` (from 1) fails with EIO, once.
@@ -201,7 +247,7 @@ impl SimDisk {
     /// A copy of the disk that goes its own way, with a seed of its own.
     pub fn fork(&self, seed: u64) -> SimDisk {
         let sim = guard(&self.sim);
-        SimDisk::of(sim.tree.clone(), SeededRandom::new(seed), sim.capacity)
+        SimDisk::of(sim.tree.after_kill(), SeededRandom::new(seed), sim.clock.clone(), sim.capacity)
     }
 
     /// Whether all changes are refused with EROFS.
@@ -211,25 +257,33 @@ impl SimDisk {
 
     /// The disk as the next boot finds it. The old handles stay with the old disk, which is dead.
     pub fn power_fail(&self) -> SimDisk {
-        let mut sim = guard(&self.sim);
-        sim.dead = true;
-        let mut random = sim.random.clone();
-        let tree = sim.tree.after_power_failure(&mut random);
-        SimDisk::of(tree, random, sim.capacity)
+        self.next("power failure", Tree::after_power_failure)
     }
 
     /// The disk as the next process finds it after the last one was killed.
     pub fn kill(&self) -> SimDisk {
+        self.next("kill", |tree, _| tree.after_kill())
+    }
+
+    fn next(&self, what: &str, survive: impl FnOnce(&Tree, &mut SeededRandom) -> Tree) -> SimDisk {
         let mut sim = guard(&self.sim);
         sim.dead = true;
-        SimDisk::of(sim.tree.after_kill(), sim.random.clone(), sim.capacity)
+        let mut random = sim.random.clone();
+        let tree = survive(&sim.tree, &mut random);
+        let next = SimDisk::of(tree, random, sim.clock.clone(), sim.capacity);
+        {
+            let mut after = guard(&next.sim);
+            (after.trace, after.has_reflinks) = (sim.trace, sim.has_reflinks);
+            after.trace.note(what, "");
+        }
+        next
     }
 
     /// Paths and lengths of all files, sorted: for assertions.
     pub fn files(&self) -> Vec<(String, u64)> {
         let sim = guard(&self.sim);
         let file = |(path, node): (&String, &Node)| match node {
-            Node::File(inode) => Some((path.clone(), sim.tree.inodes[*inode].bytes.len() as u64)),
+            Node::File(inode) => Some((path.clone(), sim.tree.file(*inode).map_or(0, Inode::len))),
             Node::Dir => None,
         };
         sim.tree.current.iter().filter_map(file).collect()
@@ -239,12 +293,16 @@ impl SimDisk {
     pub fn tamper(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut sim = guard(&self.sim);
         let Some(Node::File(inode)) = sim.tree.current.get(path).copied() else { return false };
-        change(&mut sim.tree.inodes[inode].bytes);
-        sim.tree.inodes[inode].sync();
+        let mut bytes = sim.tree.file(inode).map_or_else(Vec::new, Inode::bytes);
+        change(&mut bytes);
+        sim.trace.note("tamper", path);
+        sim.trace.bytes(0, &bytes);
+        sim.tree.update(inode, |file| file.replace(&bytes));
         true
     }
 
-    fn file(&self, inode: usize, path: &DiskPath) -> SimFile {
+    fn file(&self, sim: &mut Sim, inode: u64, path: &DiskPath) -> SimFile {
+        sim.tree.opened(inode);
         SimFile { sim: self.sim.clone(), inode, path: path.clone() }
     }
 
@@ -311,20 +369,23 @@ impl Disk for SimDisk {
         if sim.tree.current.contains_key(path.as_str()) {
             return Err(in_the_way(path));
         }
-        let mut inode = 0;
         if happens {
             sim.make_parents(path)?;
-            inode = sim.tree.new_file(path.as_str());
+            let now_ns = sim.now_ns();
+            sim.tree.new_file(path.as_str(), now_ns);
         }
         sim.finish("create", path)?;
-        Ok(self.file(inode, path))
+        match sim.tree.current.get(path.as_str()).copied() {
+            Some(Node::File(inode)) => Ok(self.file(&mut sim, inode, path)),
+            _ => Err(absent(path)),
+        }
     }
 
     fn open(&self, path: &DiskPath, _write: bool) -> Result<SimFile> {
         let mut sim = guard(&self.sim);
-        sim.read_step(path)?;
-        match sim.tree.current.get(path.as_str()) {
-            Some(Node::File(inode)) => Ok(self.file(*inode, path)),
+        sim.read_step("open", path)?;
+        match sim.tree.current.get(path.as_str()).copied() {
+            Some(Node::File(inode)) => Ok(self.file(&mut sim, inode, path)),
             Some(Node::Dir) => Err(in_the_way(path)),
             None => Err(absent(path)),
         }
@@ -371,19 +432,17 @@ impl Disk for SimDisk {
 
     fn list(&self, path: &DiskPath) -> Result<Vec<(String, bool)>> {
         let mut sim = guard(&self.sim);
-        sim.read_step(path)?;
+        sim.read_step("list", path)?;
         Ok(sim.tree.entries(path.as_str()).map(|(name, node)| (name.to_owned(), node == Node::Dir)).collect())
     }
 
     fn stat(&self, path: &DiskPath) -> Result<Option<Stat>> {
         let mut sim = guard(&self.sim);
-        sim.read_step(path)?;
-        Ok(sim.tree.current.get(path.as_str()).map(|node| match node {
-            Node::Dir => Stat { is_file: false, is_dir: true, len: 0, marked: false },
-            Node::File(inode) => {
-                let inode = &sim.tree.inodes[*inode];
-                Stat { is_file: true, is_dir: false, len: inode.bytes.len() as u64, marked: inode.marked }
-            }
+        sim.read_step("stat", path)?;
+        let node = sim.tree.current.get(path.as_str()).copied();
+        Ok(node.map(|node| match node {
+            Node::Dir => Stat { is_dir: true, ..Stat::default() },
+            Node::File(inode) => sim.tree.file(inode).map(Inode::stat).unwrap_or_default(),
         }))
     }
 
@@ -394,7 +453,7 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self, path: &DiskPath) -> Result<()> {
         let mut sim = guard(&self.sim);
-        if sim.step("sync", path)? {
+        if sim.step("sync folder", path)? {
             sim.tree.sync_dir(path.as_str());
         }
         sim.finish("sync", path)
@@ -403,39 +462,65 @@ impl Disk for SimDisk {
     fn sync_all(&self) -> Result<()> {
         let mut sim = guard(&self.sim);
         let path = DiskPath::own_dir(&zazen_core::RelPath::default());
-        if sim.step("sync", &path)? {
+        let stepped = sim.step("sync", &path);
+        if stepped.is_err() && !sim.dead && !sim.read_only {
+            let Sim { tree, random, .. } = &mut *sim;
+            tree.update_unsettled(|file| file.sync_fails(random));
+        }
+        if stepped? {
             sim.tree.sync_all();
         }
         sim.finish("sync", &path)
     }
 }
 
+impl SimFile {
+    /// A changing operation on the file.
+    fn change(&self, what: &str, change: impl FnOnce(&mut Inode, i64)) -> Result<()> {
+        let mut sim = guard(&self.sim);
+        if sim.step(what, &self.path)? {
+            let now_ns = sim.now_ns();
+            sim.tree.update(self.inode, |file| change(file, now_ns));
+        }
+        sim.finish(what, &self.path)
+    }
+
+    fn sync_with(&self, what: &str, sync: impl FnOnce(&mut Inode)) -> Result<()> {
+        let mut sim = guard(&self.sim);
+        let stepped = sim.step(what, &self.path);
+        if stepped.is_err() && !sim.dead && !sim.read_only {
+            let Sim { tree, random, .. } = &mut *sim;
+            tree.update(self.inode, |file| file.sync_fails(random));
+        }
+        if stepped? {
+            sim.tree.update(self.inode, sync);
+        }
+        sim.finish(what, &self.path)
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        guard(&self.sim).tree.closed(self.inode);
+    }
+}
+
 impl DiskFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let mut sim = guard(&self.sim);
-        sim.read_step(&self.path)?;
-        let bytes = &sim.tree.inodes[self.inode].bytes;
-        let start = bytes.len().min(offset as usize);
-        let count = buffer.len().min(bytes.len() - start);
-        buffer[..count].copy_from_slice(&bytes[start..start + count]);
-        Ok(count)
+        sim.read_step("read", &self.path)?;
+        Ok(sim.tree.file(self.inode).map_or(0, |file| file.read(buffer, offset)))
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let mut sim = guard(&self.sim);
         let happens = sim.step("write", &self.path)?;
-        let end = offset as usize + bytes.len();
-        let have = sim.tree.inodes[self.inode].bytes.len();
-        let grows = (end.next_multiple_of(4096) as u64).saturating_sub(have.next_multiple_of(4096) as u64);
-        let room = sim.capacity.saturating_sub(sim.used());
+        sim.trace.bytes(offset, bytes);
+        let (room, now_ns) = (sim.room(), sim.now_ns());
         // The kernel writes what fits before it says that the disk is full.
-        let fits =
-            if grows > room { bytes.len().saturating_sub((grows - room) as usize) } else { bytes.len() };
-        if happens && fits > 0 {
-            let target = &mut sim.tree.inodes[self.inode].bytes;
-            let (start, end) = (offset as usize, offset as usize + fits);
-            target.resize(target.len().max(end), 0);
-            target[start..end].copy_from_slice(&bytes[..fits]);
+        let fits = sim.tree.file(self.inode).map_or(0, |file| file.fitting(offset, bytes.len(), room));
+        if happens {
+            sim.tree.update(self.inode, |file| file.write(&bytes[..fits], offset, now_ns));
         }
         if fits < bytes.len() {
             return Err(fault(ENOSPC, "write", &self.path));
@@ -443,26 +528,58 @@ impl DiskFile for SimFile {
         sim.finish("write", &self.path)
     }
 
-    fn len(&self) -> Result<u64> {
+    fn stat(&self) -> Result<Stat> {
         let mut sim = guard(&self.sim);
-        sim.read_step(&self.path)?;
-        Ok(sim.tree.inodes[self.inode].bytes.len() as u64)
+        sim.read_step("stat", &self.path)?;
+        Ok(sim.tree.file(self.inode).map(Inode::stat).unwrap_or_default())
     }
 
     fn truncate(&self, bytes: u64) -> Result<()> {
-        let mut sim = guard(&self.sim);
-        if sim.step("truncate", &self.path)? {
-            sim.tree.inodes[self.inode].bytes.resize(bytes as usize, 0);
-        }
-        sim.finish("truncate", &self.path)
+        self.change("truncate", |file, now_ns| file.set_len(bytes, now_ns))
     }
 
     fn sync(&self) -> Result<()> {
+        self.sync_with("sync", Inode::sync)
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.sync_with("sync data", Inode::sync_data)
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        let end = offset.saturating_add(bytes);
         let mut sim = guard(&self.sim);
-        if sim.step("sync", &self.path)? {
-            sim.tree.inodes[self.inode].sync();
+        let happens = sim.step("allocate", &self.path)?;
+        if sim.tree.file(self.inode).map_or(0, |file| file.missing(offset, end)) > sim.room() {
+            return Err(fault(ENOSPC, "allocate", &self.path));
         }
-        sim.finish("sync", &self.path)
+        let now_ns = sim.now_ns();
+        if happens {
+            sim.tree.update(self.inode, |file| file.allocate(offset, end, now_ns));
+        }
+        sim.finish("allocate", &self.path)
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.change("punch hole", |file, _| file.clear(offset, offset.saturating_add(bytes)))
+    }
+
+    fn set_times(&self, accessed_ns: i64, modified_ns: i64) -> Result<()> {
+        self.change("set times", |file, _| file.set_times(accessed_ns, modified_ns))
+    }
+
+    fn reflink_from(&self, source: &SimFile) -> Result<()> {
+        let mut sim = guard(&self.sim);
+        let happens = sim.step("reflink", &self.path)?;
+        if !sim.has_reflinks || !Arc::ptr_eq(&self.sim, &source.sim) {
+            return Err(fault(EOPNOTSUPP, "reflink", &self.path));
+        }
+        let Some(shared) = sim.tree.file(source.inode).cloned() else { return Err(absent(&source.path)) };
+        let now_ns = sim.now_ns();
+        if happens {
+            sim.tree.update(self.inode, |file| file.share(&shared, now_ns));
+        }
+        sim.finish("reflink", &self.path)
     }
 
     fn mark(&self, _handed_out: bool) -> Result<()> {
@@ -479,8 +596,9 @@ impl DiskFile for SimFile {
             .map(File::from)
             .map_err(|errno| fail(errno.into()))?;
         let mut sim = guard(&self.sim);
-        sim.read_step(&self.path)?;
-        copy.write_all_at(&sim.tree.inodes[self.inode].bytes, 0).map_err(fail)?;
+        sim.read_step("copy", &self.path)?;
+        let bytes = sim.tree.file(self.inode).map_or_else(Vec::new, Inode::bytes);
+        copy.write_all_at(&bytes, 0).map_err(fail)?;
         Ok(copy)
     }
 }

@@ -4,10 +4,11 @@
 //! What counts is trouble of the device and its file system (an I/O error, a read-only mount, a structure that needs
 //! cleaning), not that a file is missing, a name is taken or the space is used up.
 
+use crate::clock::{Clock, RealClock};
 use crate::disk::{Disk, DiskFile, DiskPath, Stat};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
 
 const EIO: i32 = 5;
@@ -19,6 +20,7 @@ const QUIET: Duration = Duration::from_secs(5);
 /// What a [`WatchedDisk`] knows; kept by whoever wants to tell it.
 pub struct DiskHealth {
     root: PathBuf,
+    clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
 
@@ -35,8 +37,8 @@ struct Side {
 }
 
 struct Trouble {
-    since: Instant,
-    last: Instant,
+    since_ns: u64,
+    last_ns: u64,
     what: String,
     errno: i32,
 }
@@ -81,11 +83,17 @@ impl DiskHealth {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Time since `then_ns` of this disk's clock.
+    fn since(&self, then_ns: u64) -> Duration {
+        Duration::from_nanos(self.clock.now_ns().saturating_sub(then_ns))
+    }
+
     /// The health now.
     pub fn report(&self) -> DiskReport {
         let state = self.state();
         let told = |side: &Side| {
-            side.trouble.as_ref().map(|it| (format!("{}: {}", it.what, it.cause()), it.since.elapsed()))
+            let told = |it: &Trouble| (format!("{}: {}", it.what, it.cause()), self.since(it.since_ns));
+            side.trouble.as_ref().map(told)
         };
         DiskReport {
             failures: (state.reads.failures, state.changes.failures),
@@ -101,24 +109,24 @@ impl DiskHealth {
         let verb = if is_change { "written to" } else { "read" };
         let Some(error) = error else {
             // An answer like "no such file" came from a healthy disk, too.
-            if side.trouble.as_ref().is_some_and(|trouble| trouble.last.elapsed() > QUIET) {
+            if side.trouble.as_ref().is_some_and(|trouble| self.since(trouble.last_ns) > QUIET) {
                 side.trouble = None;
                 tracing::info!("cache disk {} can be {verb} again", self.root.display());
             }
             return result;
         };
         side.failures += 1;
-        let now = Instant::now();
+        let now_ns = self.clock.now_ns();
         let (what, errno) = (error.context().to_owned(), errno_of(error).unwrap_or(EIO));
         match &mut side.trouble {
-            Some(trouble) => (trouble.last, trouble.what, trouble.errno) = (now, what, errno),
+            Some(trouble) => (trouble.last_ns, trouble.what, trouble.errno) = (now_ns, what, errno),
             none => {
                 tracing::error!(
                     "cache disk {} cannot be {verb}: {error}; what fails is read from the backing store. Look at the \
                      disk and the kernel's log",
                     self.root.display()
                 );
-                *none = Some(Trouble { since: now, last: now, what, errno });
+                *none = Some(Trouble { since_ns: now_ns, last_ns: now_ns, what, errno });
             }
         }
         result
@@ -127,7 +135,7 @@ impl DiskHealth {
     /// Refuses at once while a change has failed a moment ago.
     fn admit_change(&self) -> Result<()> {
         match &self.state().changes.trouble {
-            Some(trouble) if trouble.last.elapsed() < HOLD_OFF => {
+            Some(trouble) if self.since(trouble.last_ns) < HOLD_OFF => {
                 let what = format!("the cache disk is left alone for a while after: {}", trouble.what);
                 Err(Error::io(what, trouble.cause()))
             }
@@ -165,6 +173,7 @@ pub fn is_trouble(error: &Error) -> bool {
         Errno::FBIG,
         Errno::BUSY,
         Errno::NXIO,
+        Errno::OPNOTSUPP,
     ];
     !harmless.iter().any(|known| known.raw_os_error() == errno)
 }
@@ -184,7 +193,12 @@ pub struct WatchedFile<F> {
 impl<D: Disk> WatchedDisk<D> {
     /// Watches `inner`.
     pub fn new(inner: D) -> WatchedDisk<D> {
-        let health = DiskHealth { root: inner.root().to_owned(), state: Mutex::default() };
+        WatchedDisk::with_clock(inner, Arc::new(RealClock::default()))
+    }
+
+    /// Watches `inner`; `clock` tells how long ago something failed.
+    pub fn with_clock(inner: D, clock: Arc<dyn Clock>) -> WatchedDisk<D> {
+        let health = DiskHealth { root: inner.root().to_owned(), clock, state: Mutex::default() };
         WatchedDisk { inner, health: Arc::new(health) }
     }
 
@@ -283,14 +297,29 @@ impl<F: DiskFile> DiskFile for WatchedFile<F> {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.change(self.inner.write_all_at(bytes, offset))
     }
-    fn len(&self) -> Result<u64> {
-        self.read(self.inner.len())
+    fn stat(&self) -> Result<Stat> {
+        self.read(self.inner.stat())
     }
     fn truncate(&self, bytes: u64) -> Result<()> {
         self.change(self.inner.truncate(bytes))
     }
     fn sync(&self) -> Result<()> {
         self.change(self.inner.sync())
+    }
+    fn sync_data(&self) -> Result<()> {
+        self.change(self.inner.sync_data())
+    }
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.change(self.inner.allocate(offset, bytes))
+    }
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.change(self.inner.punch_hole(offset, bytes))
+    }
+    fn set_times(&self, accessed_ns: i64, modified_ns: i64) -> Result<()> {
+        self.change(self.inner.set_times(accessed_ns, modified_ns))
+    }
+    fn reflink_from(&self, source: &Self) -> Result<()> {
+        self.change(self.inner.reflink_from(&source.inner))
     }
     fn mark(&self, handed_out: bool) -> Result<()> {
         self.change(self.inner.mark(handed_out))
@@ -306,7 +335,7 @@ impl<F: DiskFile> DiskFile for WatchedFile<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SimDisk;
+    use crate::{ManualClock, SimDisk};
     use zazen_core::RelPath;
 
     fn at(path: &str) -> DiskPath {
@@ -316,7 +345,8 @@ mod tests {
     #[test]
     fn trouble_is_noted_with_its_cause_and_holds_changes_off() {
         let sim = SimDisk::new(1, 1 << 20);
-        let disk = WatchedDisk::new(sim.clone());
+        let clock = Arc::new(ManualClock::default());
+        let disk = WatchedDisk::with_clock(sim.clone(), clock.clone());
         let health = disk.health();
         disk.create(&at("a")).unwrap().write_all_at(b"abc", 0).unwrap();
         assert!(disk.open(&at("none"), false).is_err() && disk.create(&at("a")).is_err());
@@ -341,14 +371,7 @@ mod tests {
         assert!(refused.to_string().contains("left alone for a while"), "{refused}");
         // Back again, after the time in which nothing failed.
         sim.set_read_only(false);
-        {
-            let mut state = health.state();
-            let State { reads, changes } = &mut *state;
-            for side in [reads, changes] {
-                let trouble = side.trouble.as_mut().unwrap();
-                trouble.last = trouble.last.checked_sub(2 * QUIET).unwrap();
-            }
-        }
+        clock.advance_ns(2 * QUIET.as_nanos() as u64);
         assert!(disk.admit_change().is_ok());
         disk.create(&at("c")).unwrap();
         disk.open(&at("a"), false).unwrap();

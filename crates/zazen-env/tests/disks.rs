@@ -1,10 +1,11 @@
-//! One contract for the real disk (both ways of resolving) and the simulated one; then what each has of its own.
+//! The contract suite on the real disk (both ways of resolving) and the simulated one; then what each has of its own.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests; the configured exceptions see #[test] functions only
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use zazen_core::{ErrorKind, RelPath, Result};
-use zazen_env::{Disk, DiskFile, DiskPath, RealDisk, SimDisk};
+use zazen_env::contract::{self, Abilities};
+use zazen_env::{Disk, DiskFile, DiskPath, RealDisk, SimDisk, WatchedDisk};
 
 fn at(path: &str) -> DiskPath {
     DiskPath::of(&RelPath::new(path).unwrap())
@@ -14,64 +15,17 @@ fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
     result.err().map(|error| error.kind())
 }
 
-fn contract(disk: &impl Disk) {
-    assert_eq!(kind(disk.open(&at("a/b"), false)), Some(ErrorKind::NotFound));
-    assert_eq!(disk.file_len(&at("a/b")).unwrap(), None);
-    assert_eq!(disk.list(&at("a")).unwrap(), []);
-    let file = disk.create(&at("a/b")).unwrap();
-    file.write_all_at(b"world", 6).unwrap();
-    file.write_all_at(b"hello ", 0).unwrap();
-    assert_eq!((file.len().unwrap(), file.is_empty().unwrap()), (11, false));
-    assert_eq!(kind(disk.create(&at("a/b"))), Some(ErrorKind::Conflict));
-    let mut bytes = [0; 20];
-    let file = disk.open(&at("a/b"), false).unwrap();
-    assert_eq!(file.read_full_at(&mut bytes, 6).unwrap(), 5);
-    assert_eq!(&bytes[..5], b"world");
-    assert_eq!(file.read_at(&mut bytes, 11).unwrap(), 0);
-    let mut text = String::new();
-    std::io::Read::read_to_string(&mut file.to_std().unwrap(), &mut text).unwrap();
-    assert_eq!(text, "hello world");
-    let stat = disk.stat(&at("a/b")).unwrap().unwrap();
-    assert!(stat.is_file && !stat.is_dir && !stat.marked && stat.len == 11);
-    let file = disk.open_append(&at("a/b")).unwrap();
-    file.mark(true).unwrap();
-    file.truncate(5).unwrap();
-    file.sync().unwrap();
-    assert!(disk.stat(&at("a/b")).unwrap().unwrap().marked);
-    assert_eq!(disk.file_len(&at("a/b")).unwrap(), Some(5));
-    assert!(disk.stat(&at("a")).unwrap().unwrap().is_dir);
-
-    disk.create(&at("x")).unwrap();
-    assert_eq!(kind(disk.rename_new(&at("x"), &at("a/b"))), Some(ErrorKind::Conflict));
-    assert_eq!(kind(disk.rename(&at("x"), &at("a"))), Some(ErrorKind::Conflict), "over a directory");
-    assert_eq!(kind(disk.rename(&at("x"), &at("a/b/c"))), Some(ErrorKind::Conflict), "beneath a file");
-    assert_eq!(kind(disk.create(&at("a/b/c"))), Some(ErrorKind::Conflict));
-    assert_eq!(kind(disk.rename(&at("absent"), &at("y"))), Some(ErrorKind::NotFound));
-    disk.rename_new(&at("x"), &at("new/er/x")).unwrap();
-    disk.rename(&at("new/er/x"), &at("a/b")).unwrap();
-    assert_eq!(disk.file_len(&at("a/b")).unwrap(), Some(0));
-    disk.sync_dir(&at("a")).unwrap();
-    disk.sync_all().unwrap();
-
-    let mut names = disk.list(&at("")).unwrap();
-    names.sort();
-    assert_eq!(names, [("a".to_owned(), true), ("new".to_owned(), true)]);
-    disk.remove_dir_if_empty(&at("a")).unwrap();
-    assert!(disk.stat(&at("a")).unwrap().is_some(), "it isn't empty");
-    assert_eq!(kind(disk.remove(&at("a/absent"))), Some(ErrorKind::NotFound));
-    disk.remove(&at("a/b")).unwrap();
-    disk.remove_dir_if_empty(&at("a")).unwrap();
-    disk.remove_dir_if_empty(&at("a")).unwrap();
-    assert!(disk.stat(&at("a")).unwrap().is_none());
-    assert!(disk.free_bytes().unwrap() > 0);
-}
-
 #[test]
-fn both_disks_keep_the_contract() {
-    contract(&SimDisk::new(1, 1 << 20));
+fn all_disks_keep_the_contract() {
+    let everything = Abilities { allocates: true, punches_holes: true, shares_blocks: true };
+    assert_eq!(contract::run(&SimDisk::new(1, 1 << 20)), everything);
+    let without = SimDisk::new(1, 1 << 20);
+    without.set_reflinks(false);
+    assert_eq!(contract::run(&without), Abilities { shares_blocks: false, ..everything });
+    assert_eq!(contract::run(&WatchedDisk::new(SimDisk::new(1, 1 << 20))), everything);
     let folder = tempfile::tempdir().unwrap();
-    contract(&RealDisk::new(&folder.path().join("made/root")).unwrap());
-    contract(&RealDisk::without_openat2(&folder.path().join("other")).unwrap());
+    contract::run(&RealDisk::new(&folder.path().join("made/root")).unwrap());
+    contract::run(&RealDisk::without_openat2(&folder.path().join("other")).unwrap());
 }
 
 #[test]
@@ -221,6 +175,73 @@ fn the_simulated_disk_fails_on_demand() {
     assert!(disk.create(&at("h")).is_err() && disk.is_dead());
     assert!(file.read_at(&mut [0], 0).is_err());
     assert_eq!(disk.kill().list(&at("")).unwrap().len().clamp(2, 3), disk.kill().files().len());
+}
+
+#[test]
+fn after_a_failed_sync_a_second_one_succeeds_without_the_data() {
+    let (mut lost, mut seen) = (0, 0);
+    for seed in 0..100 {
+        let disk = SimDisk::new(seed, 1 << 20);
+        let file = disk.create(&at("f")).unwrap();
+        file.write_all_at(&[1; 4096], 0).unwrap();
+        file.sync().unwrap();
+        disk.sync_dir(&at("")).unwrap();
+        file.write_all_at(&[2; 4096], 0).unwrap();
+        disk.fail_at(disk.steps() + 1);
+        assert_eq!(kind(if seed % 2 == 0 { file.sync() } else { disk.sync_all() }), Some(ErrorKind::Io));
+        file.sync().unwrap();
+        disk.sync_all().unwrap();
+        let byte = |disk: &SimDisk| {
+            let mut byte = [0];
+            disk.open(&at("f"), false).unwrap().read_at(&mut byte, 0).unwrap();
+            byte[0]
+        };
+        let before = byte(&disk);
+        let crashed = disk.power_fail();
+        assert!(byte(&crashed) <= before, "what was lost does not come back");
+        lost += u32::from(byte(&crashed) == 1);
+        seen += u32::from(before == 2 && byte(&crashed) == 1);
+    }
+    assert!(lost > 30 && seen > 10 && lost > seen + 10, "{lost} lost, {seen} of them seen until the crash");
+}
+
+#[test]
+fn the_simulated_disk_costs_what_is_touched() {
+    let disk = SimDisk::new(1, 1 << 40);
+    // A log that is synced after each record, and files that come and go: time and memory follow the work.
+    let log = disk.create(&at("log")).unwrap();
+    for record in 0..40_000u64 {
+        log.write_all_at(&[record as u8; 100], record * 100).unwrap();
+        log.sync_data().unwrap();
+        let path = at(&format!("d/{}", record % 7));
+        disk.create(&path).unwrap().write_all_at(&[1; 10], 0).unwrap();
+        disk.remove(&path).unwrap();
+    }
+    assert!(disk.inode_count() < 1_100, "{} files are in memory", disk.inode_count());
+    disk.sync_all().unwrap();
+    assert_eq!(disk.inode_count(), 1);
+    assert_eq!(disk.used_bytes(), 4_000_000u64.next_multiple_of(4096));
+    // A sparse file takes what was written.
+    let sparse = disk.create(&at("sparse")).unwrap();
+    sparse.write_all_at(&[1], 1 << 36).unwrap();
+    assert_eq!(disk.used_bytes(), 4_000_000u64.next_multiple_of(4096) + 4096);
+}
+
+#[test]
+fn equal_histories_have_equal_traces() {
+    let history = |seed: u64, last: &[u8]| {
+        let disk = SimDisk::new(seed, 1 << 20);
+        let file = disk.create(&at("f")).unwrap();
+        file.write_all_at(&[1; 3000], 0).unwrap();
+        let disk = disk.power_fail();
+        let _ = disk.open(&at("f"), false);
+        disk.create(&at("g")).unwrap().write_all_at(last, 5).unwrap();
+        (disk.trace(), disk.files())
+    };
+    for seed in 0..20 {
+        assert_eq!(history(seed, b"x"), history(seed, b"x"), "seed {seed}");
+        assert_ne!(history(seed, b"x").0, history(seed, b"y").0, "seed {seed}");
+    }
 }
 
 fn is_root() -> bool {

@@ -8,6 +8,7 @@ pub const MALFORMED: i32 = 1;
 pub const TOO_LARGE: i32 = 2;
 /// No memory at the far end.
 pub const NO_MEMORY: i32 = 3;
+// 4, NULL for an argument that must not be NULL, is found by the client's own stub.
 /// The caller has no such handle.
 pub const BAD_HANDLE: i32 = 5;
 /// The plug-in broke its header's promise.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 use zazen_core::RelPath;
+use zazen_env::Clock;
 
-/// A scan that hands out nothing for so long keeps its dataset no more.
-const SCAN_REST_MAX: Duration = Duration::from_secs(300);
+/// A scan that hands out nothing for this time no longer keeps its dataset, in nanoseconds.
+const SCAN_REST_MAX_NS: u64 = 300_000_000_000;
 
 /// Scans and puts under way in one dataset.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,24 +14,35 @@ pub(crate) struct Busy {
     pub(crate) scans: u32,
     pub(crate) puts: u32,
     /// When a scan last handed out frames, or began.
-    scanned: Option<Instant>,
+    scanned_ns: Option<u64>,
 }
 
 impl Busy {
-    /// Whether a scan goes on at `now`.
-    pub(crate) fn is_scanned(&self, now: Instant) -> bool {
-        let recent = |then| now.saturating_duration_since(then) < SCAN_REST_MAX;
-        self.scans > 0 && self.scanned.is_some_and(recent)
+    /// Whether a scan goes on at `now_ns`.
+    pub(crate) fn is_scanned(&self, now_ns: u64) -> bool {
+        let recent = |then_ns| now_ns.saturating_sub(then_ns) < SCAN_REST_MAX_NS;
+        self.scans > 0 && self.scanned_ns.is_some_and(recent)
     }
 }
 
 /// Scans and puts under way, by dataset.
-#[derive(Default)]
-pub(crate) struct Activity(Mutex<BTreeMap<String, Busy>>);
+pub(crate) struct Activity {
+    clock: Arc<dyn Clock>,
+    busy: Mutex<BTreeMap<String, Busy>>,
+}
 
 impl Activity {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Activity {
+        Activity { clock, busy: Mutex::default() }
+    }
+
+    /// The time that scans are held against.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
     fn guard(&self) -> MutexGuard<'_, BTreeMap<String, Busy>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     pub(crate) fn of(&self, dataset: &str) -> Busy {
@@ -72,7 +83,8 @@ impl ScanGuard {
 
     /// The scan has handed out frames just now: its dataset stays for some minutes more.
     pub fn goes_on(&self) {
-        self.activity.change(&self.dataset, |busy| busy.scanned = Some(Instant::now()));
+        let now_ns = self.activity.now_ns();
+        self.activity.change(&self.dataset, |busy| busy.scanned_ns = Some(now_ns));
     }
 }
 
@@ -85,17 +97,20 @@ impl Drop for ScanGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zazen_env::ManualClock;
 
     #[test]
     fn a_scan_that_rests_for_minutes_keeps_nothing() {
-        let activity = Arc::new(Activity::default());
+        let clock = Arc::new(ManualClock::default());
+        let activity = Arc::new(Activity::new(clock.clone()));
         let dataset = RelPath::new("d").unwrap();
-        let is_scanned =
-            |later: u64| activity.of("d").is_scanned(Instant::now() + Duration::from_secs(later));
+        let is_scanned = |later: u64| activity.of("d").is_scanned(clock.now_ns() + later * 1_000_000_000);
         let guard = ScanGuard::new(activity.clone(), dataset.clone());
         let other = ScanGuard::new(activity.clone(), dataset);
         assert!(is_scanned(0) && is_scanned(290) && !is_scanned(301));
         drop(other);
+        clock.advance_ns(400_000_000_000);
+        assert!(!is_scanned(0));
         guard.goes_on();
         assert!(is_scanned(0));
         drop(guard);

@@ -5,7 +5,6 @@ use crate::fences::BLOCK_RECORDS;
 use crate::log::plan_reads;
 use crate::segments;
 use crate::types::{EntriesCursor, Entry};
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use zazen_core::{Origin, Result, RunSet, Source};
@@ -92,7 +91,7 @@ impl<D: Disk> Dataset<D> {
                 let (ranges, next) = plan_reads(&side.log.fences, cursor.block, &wanted, blocks_max);
                 (wanted, ranges, next, side.log.view(), side.dead() > 0)
             };
-            let mut page = Page { wanted: &wanted, found: Vec::new(), slots: has_dead.then(HashMap::new) };
+            let mut page = Page { wanted: &wanted, found: Vec::new(), seen: has_dead.then(Vec::new) };
             if let Some(view) = &view {
                 for range in ranges {
                     view.read(range, |index, record| {
@@ -101,6 +100,7 @@ impl<D: Disk> Dataset<D> {
                     })?;
                 }
             }
+            page.keep_last_of_each();
             let mut found = Vec::with_capacity(page.found.len());
             for (index, record) in page.found.into_iter().flatten() {
                 let number = record.meta.number.get();
@@ -171,8 +171,8 @@ struct Segment {
 struct Page<'a> {
     wanted: &'a RunSet,
     found: Vec<Option<(u64, Record)>>,
-    /// Where a number is in `found`, in logs that may have it twice.
-    slots: Option<HashMap<u64, usize>>,
+    /// In logs that may have a number twice: each number and where it is in `found`.
+    seen: Option<Vec<(u64, usize)>>,
 }
 
 impl Page<'_> {
@@ -181,13 +181,21 @@ impl Page<'_> {
         if !self.wanted.contains(number) {
             return;
         }
-        if let Some(slots) = &mut self.slots
-            && let Some(earlier) = slots.insert(number, self.found.len())
-            && let Some(slot) = self.found.get_mut(earlier)
-        {
-            *slot = None;
+        if let Some(seen) = &mut self.seen {
+            seen.push((number, self.found.len()));
         }
         self.found.push((record.op == RecordOp::Put).then_some((index, record)));
+    }
+
+    /// Of several records about one number only the last counts.
+    fn keep_last_of_each(&mut self) {
+        let Some(seen) = &mut self.seen else { return };
+        seen.sort_unstable();
+        for pair in seen.windows(2) {
+            if pair[0].0 == pair[1].0 {
+                self.found[pair[0].1] = None;
+            }
+        }
     }
 }
 

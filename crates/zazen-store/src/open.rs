@@ -1,5 +1,6 @@
 //! Opening a cache root.
 
+use crate::activity::Activity;
 use crate::dataset::Dataset;
 use crate::evict_scan_resistant::{Candidate, Victim, plan};
 use crate::open_files::OpenFiles;
@@ -11,10 +12,9 @@ use crate::types::{RecoveryReport, StoreConfig};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{ErrorKind, RelPath, Result};
-use zazen_env::{Disk, DiskPath, is_trouble};
+use zazen_env::{Disk, DiskPath, Environment, is_trouble};
 
 /// Blocks of the root's own small files: lock, node, mark of a clean stop, two copies of the daemon's own text.
 const ROOT_OVERHEAD: u64 = 5 * 4096;
@@ -22,6 +22,16 @@ const ROOT_OVERHEAD: u64 = 5 * 4096;
 impl<D: Disk> Store<D> {
     /// Opens the cache root of `disk`, recovering whatever state a crash left. `Busy` if another process has it open.
     pub fn open(disk: D, config: StoreConfig) -> Result<(Arc<Store<D>>, RecoveryReport)> {
+        Store::open_in(Environment::real(), disk, config)
+    }
+
+    /// As [`Store::open`], with time and identities from `environment`: the same environment, disk and calls give the
+    /// same operations on the disk, in the same order.
+    pub fn open_in(
+        environment: Environment,
+        disk: D,
+        config: StoreConfig,
+    ) -> Result<(Arc<Store<D>>, RecoveryReport)> {
         let root = disk.root().display().to_string();
         disk.lock().map_err(|error| error.within(format!("open cache root {root}")))?;
         disk.check_folders(&temporary_dir())?;
@@ -29,13 +39,14 @@ impl<D: Disk> Store<D> {
         let mut report = RecoveryReport { clean: registry::is_clean(&*disk)?, ..RecoveryReport::default() };
         let temporaries = Arc::new(AtomicU64::new(0));
         empty_temporaries(&*disk, &mut report)?;
-        let node = registry::node(&*disk, temporaries.fetch_add(1, Ordering::Relaxed), &mut report)?;
+        let serial = temporaries.fetch_add(1, Ordering::Relaxed);
+        let node = registry::node(&*disk, &*environment.identities, serial, &mut report)?;
         let (mut paths, rediscovered) = registry::datasets(&*disk, &mut report)?;
         let listed = paths.len();
         crate::old_layout::drop_datasets(&*disk, &mut paths, &mut report)?;
         let room = Arc::new(Room::new(config.budget_bytes, config.free_floor_bytes));
         room.settle(0, ROOT_OVERHEAD);
-        let files = OpenFiles::new(disk.clone());
+        let files = OpenFiles::new(disk.clone(), environment.identities);
         let mut datasets = DatasetMap::new();
         let mut to_walk = BTreeSet::new();
         let mut left_out = BTreeSet::new();
@@ -76,7 +87,8 @@ impl<D: Disk> Store<D> {
             }
             datasets.insert(path.as_str().to_owned(), Arc::new(dataset));
         }
-        let store = Arc::new(Store::new(disk, files, config, node, room, temporaries, datasets));
+        let activity = Arc::new(Activity::new(environment.clock));
+        let store = Arc::new(Store::new(disk, files, config, node, room, activity, temporaries, datasets));
         store.clean.store(report.clean, Ordering::Release);
         let kept = store.map().len() + left_out.len();
         *store.left_out.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = left_out;
@@ -157,7 +169,7 @@ impl<D: Disk> Store<D> {
         for_alien: bool,
     ) -> Result<bool> {
         let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
-        let now = Instant::now();
+        let now_ns = self.activity().now_ns();
         let candidate = |dataset: &Arc<Dataset<D>>| {
             let busy = self.activity().of(dataset.path.as_str());
             let index = dataset.read_index();
@@ -166,7 +178,7 @@ impl<D: Disk> Store<D> {
                 alien_bytes: index.alien.file_bytes + index.alien.packed_bytes,
                 last_use: dataset.last_use.load(Ordering::Relaxed),
                 pinned: index.state.pinned,
-                scanned: busy.is_scanned(now),
+                scanned: busy.is_scanned(now_ns),
                 written: busy.puts > 0,
                 wanted: wanted == Some(&dataset.path),
             }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_env::{Disk, DiskFile, DiskPath};
+use zazen_env::{Disk, DiskFile, DiskPath, Identities};
 use zazen_wire::record::{FILE_HEADER_BYTES, FileHeader, FileKind};
 
 /// Opens a file of the disk again.
@@ -17,6 +17,8 @@ type Open<F> = Box<dyn Fn(&DiskPath) -> Result<F> + Send + Sync>;
 /// The open files of one store.
 pub(crate) struct OpenFiles<F> {
     open: Open<F>,
+    /// Where new files get the ids in their headers from.
+    identities: Arc<dyn Identities>,
     max: usize,
     /// Every file with a descriptor is here once; some may have gone since.
     ring: Mutex<VecDeque<Weak<KeptFile<F>>>>,
@@ -40,9 +42,15 @@ struct Slot<F> {
 
 impl<F: DiskFile> OpenFiles<F> {
     /// For the files of `disk`.
-    pub(crate) fn new<D: Disk<File = F>>(disk: Arc<D>) -> Arc<OpenFiles<F>> {
+    pub(crate) fn new<D: Disk<File = F>>(disk: Arc<D>, identities: Arc<dyn Identities>) -> Arc<OpenFiles<F>> {
         let max = disk.open_files_max();
-        Arc::new(OpenFiles { open: Box::new(move |path| disk.open(path, true)), max, ring: Mutex::default() })
+        let open = Box::new(move |path: &DiskPath| disk.open(path, true));
+        Arc::new(OpenFiles { open, identities, max, ring: Mutex::default() })
+    }
+
+    /// An id for the header of a new file.
+    pub(crate) fn new_id(&self) -> Result<u128> {
+        self.identities.draw()
     }
 
     /// Takes an open file in. `header`: the kind and the id by which it is known.
@@ -162,7 +170,8 @@ mod tests {
         let disk = SimDisk::new(1, 1 << 20);
         let of = disk.clone();
         let open = Box::new(move |path: &DiskPath| of.open(path, true));
-        let files = Arc::new(OpenFiles { open, max: 4, ring: Mutex::default() });
+        let identities = Arc::new(zazen_env::SeededIdentities::new(1));
+        let files = Arc::new(OpenFiles { open, identities, max: 4, ring: Mutex::default() });
         let make = |number: usize| {
             let file = disk.create(&path(number)).unwrap();
             file.write_all_at(&[number as u8], 0).unwrap();

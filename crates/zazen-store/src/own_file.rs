@@ -3,7 +3,7 @@
 use crate::open_files::{KeptFile, OpenFiles};
 use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
-use zazen_env::{Disk, DiskFile, DiskPath, random_u128};
+use zazen_env::{Disk, DiskFile, DiskPath};
 use zazen_wire::checksum::crc32c;
 use zazen_wire::record::{FILE_HEADER_BYTES, FileHeader, FileKind};
 
@@ -33,7 +33,7 @@ pub(crate) fn create_headed<D: Disk>(
     folder: &DiskPath,
     kind: FileKind,
 ) -> Result<HeadedFile<D::File>> {
-    let header = FileHeader { kind, id: random_u128()? };
+    let header = FileHeader { kind, id: files.new_id()? };
     let file = disk.open_append(path)?;
     file.truncate(0)?;
     file.write_all_at(&header.encode(), 0)?;

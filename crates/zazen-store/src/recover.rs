@@ -13,7 +13,7 @@ use crate::room::Room;
 use crate::segments::{self, SegmentWriter};
 use crate::state::State;
 use crate::types::{EntriesCursor, RecoveryReport};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 use zazen_core::limits::OWN_DIR;
@@ -247,7 +247,7 @@ impl<D: Disk> Dataset<D> {
         for view in views.into_iter().flatten() {
             // One log's tombstones say nothing of the other's frames.
             let mut by_template = vec![RunSet::new(); state.templates.len()];
-            let (mut pieces, mut named) = (RunSet::new(), HashMap::new());
+            let (mut pieces, mut named) = (RunSet::new(), BTreeMap::new());
             view.read_all(|record| {
                 let (number, here) = (record.meta.number.get(), record.op == RecordOp::Put);
                 match (record.storage, record.source) {
@@ -266,7 +266,10 @@ impl<D: Disk> Dataset<D> {
             for (own, of_log) in own.by_template.iter_mut().zip(&by_template) {
                 *own = own.union(of_log);
             }
-            for offset in named.into_values() {
+            // In the order in which they lie in the file, which a window of it serves best.
+            let mut offsets: Vec<u64> = named.into_values().collect();
+            offsets.sort_unstable();
+            for offset in offsets {
                 if let Some(source) = names.read(offset)? {
                     own.by_name.insert(self.plain_path(&source)?.as_str().to_owned());
                 }
@@ -295,7 +298,7 @@ impl<F: zazen_env::DiskFile> Index<F> {
 #[derive(Default)]
 struct OwnPaths {
     by_template: Vec<RunSet>,
-    by_name: HashSet<String>,
+    by_name: BTreeSet<String>,
     pieces: RunSet,
 }
 

@@ -4,7 +4,7 @@ use crate::own_file::{quote, read_text, set_aside, temporary, unquote, write_tex
 use crate::types::RecoveryReport;
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{ErrorKind, RelPath, Result};
-use zazen_env::{Disk, DiskPath, random_u128};
+use zazen_env::{Disk, DiskPath, Identities};
 
 fn own(name: &str) -> DiskPath {
     DiskPath::own(&RelPath::default(), name)
@@ -26,13 +26,18 @@ fn load<D: Disk>(disk: &D, name: &str, report: &mut RecoveryReport) -> Result<(O
 }
 
 /// The identity of the cache, made if there is none.
-pub(crate) fn node<D: Disk>(disk: &D, serial: u64, report: &mut RecoveryReport) -> Result<u128> {
+pub(crate) fn node<D: Disk>(
+    disk: &D,
+    identities: &dyn Identities,
+    serial: u64,
+    report: &mut RecoveryReport,
+) -> Result<u128> {
     let (text, _) = load(disk, "node", report)?;
     let known = text.as_deref().and_then(|text| text.strip_prefix("zazen node 1\n"));
     if let Some(node) = known.and_then(|rest| u128::from_str_radix(rest.trim_end(), 16).ok()) {
         return Ok(node);
     }
-    let node = random_u128()?;
+    let node = identities.draw()?;
     write_text(disk, &own("node"), &folder(), &temporary(serial), &format!("zazen node 1\n{node:032x}\n"))?;
     Ok(node)
 }

@@ -6,7 +6,7 @@
 //! after the store was closed.
 
 use crate::open_files::{KeptFile, OpenFiles};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result};
 use zazen_env::{Disk, DiskFile, DiskPath};
@@ -46,7 +46,7 @@ pub(crate) struct SegmentUse {
 pub(crate) type SegmentTable = BTreeMap<u64, SegmentUse>;
 
 /// Who may read a segment, and what kind of frames it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Class {
     uid: u32,
     gid: u32,
@@ -62,7 +62,7 @@ struct OpenSegment<F> {
 
 /// The segments being written.
 pub(crate) struct SegmentWriter<F> {
-    open: HashMap<Class, OpenSegment<F>>,
+    open: BTreeMap<Class, OpenSegment<F>>,
     next: u64,
     files: Arc<OpenFiles<F>>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct SegmentWriter<F> {
 impl<F: DiskFile> SegmentWriter<F> {
     /// A writer whose first segment is number `next`.
     pub(crate) fn new(next: u64, files: Arc<OpenFiles<F>>) -> SegmentWriter<F> {
-        SegmentWriter { open: HashMap::new(), next, files }
+        SegmentWriter { open: BTreeMap::new(), next, files }
     }
 
     /// Writes a frame behind the others of its class; returns its address and the segment's length then.

@@ -44,6 +44,9 @@ pub struct Store<D: Disk> {
     pub(crate) refusals: Seldom,
     /// Datasets that could not be opened because of the disk's trouble; they stay on the list of datasets.
     pub(crate) left_out: Mutex<BTreeSet<String>>,
+    /// A sync of the disk failed. The kernel counts what it could not write as written, so no later sync of this
+    /// process can promise anything of it.
+    has_lost_writes: AtomicBool,
 }
 
 /// Refusals for want of room are logged once in this time.
@@ -54,12 +57,14 @@ const VERIFY_BYTES: usize = 1 << 20;
 const PAGE_BLOCKS: u64 = 256;
 
 impl<D: Disk> Store<D> {
+    #[allow(clippy::too_many_arguments)] // its parts, each made by the one caller
     pub(crate) fn new(
         disk: Arc<D>,
         files: Arc<OpenFiles<D::File>>,
         config: StoreConfig,
         node: u128,
         room: Arc<Room>,
+        activity: Arc<Activity>,
         temporaries: Arc<AtomicU64>,
         datasets: DatasetMap<D>,
     ) -> Store<D> {
@@ -74,7 +79,7 @@ impl<D: Disk> Store<D> {
             creation: Mutex::default(),
             changes: RwLock::default(),
             clean: AtomicBool::new(false),
-            activity: Arc::default(),
+            activity,
             room,
             evicting: Mutex::default(),
             clock: AtomicU64::new(clock),
@@ -83,6 +88,7 @@ impl<D: Disk> Store<D> {
             counters: Counters::default(),
             refusals: Seldom::every(REFUSALS_EVERY),
             left_out: Mutex::default(),
+            has_lost_writes: AtomicBool::new(false),
         }
     }
 
@@ -619,7 +625,7 @@ impl<D: Disk> Store<D> {
         if prepared.is_empty() {
             return Ok(());
         }
-        self.disk.sync_all()?;
+        self.sync_disk()?;
         for (dataset, state, temporary, bytes) in prepared {
             self.disk.rename(&temporary, &State::path(&dataset.path))?;
             dataset.update(|index| (index.state, index.state_bytes) = (Arc::new(state), bytes));
@@ -627,15 +633,30 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
+    /// Brings everything written to the disk; `Io` if that failed now or before, since the kernel does not try twice.
+    fn sync_disk(&self) -> Result<()> {
+        if self.has_lost_writes.load(Ordering::Relaxed) {
+            let text = format!(
+                "cache root {}: an earlier sync of its disk failed, and what was written before that may be lost; restart \
+                 the daemon, which looks at what is there",
+                self.disk.root().display()
+            );
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+        let synced = self.disk.sync_all();
+        self.has_lost_writes.store(synced.is_err(), Ordering::Relaxed);
+        synced
+    }
+
     /// Writes and syncs what is in memory only; called at a graceful stop. All frames committed before it are
-    /// safe from a power failure after it.
+    /// safe from a power failure after it. Once it has failed, it fails until the store is opened again.
     pub fn sync(&self) -> Result<()> {
         let _alone = self.changes.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if self.clean.load(Ordering::Acquire) {
             return Ok(());
         }
         self.keep_last_uses()?;
-        self.disk.sync_all()?;
+        self.sync_disk()?;
         if self.room.is_leaking() {
             return Ok(());
         }

@@ -104,17 +104,10 @@ impl Settings {
     }
 }
 
-/// What launchers of MPI programs say in the environment.
+/// This process's rank and how many there are, as its launcher says; (-1, -1) outside a launcher.
 fn launched() -> (i32, i32) {
-    const VARIABLES: [(&str, &str); 4] = [
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("PMI_RANK", "PMI_SIZE"),
-        ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-    ];
-    let number = |name: &str| std::env::var(name).ok()?.parse::<i32>().ok().filter(|number| *number >= 0);
-    let found = VARIABLES.iter().find_map(|(rank, ranks)| Some((number(rank)?, number(ranks)?)));
-    found.unwrap_or((-1, -1))
+    let told = zazen_core::launcher::rank_of_ranks(|name| std::env::var(name).ok());
+    told.and_then(|(rank, ranks)| Some((rank.try_into().ok()?, ranks.try_into().ok()?))).unwrap_or((-1, -1))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 
 use crate::admission::disk_kind;
 use crate::backing_roots::{BackingRoots, CacheState};
-use crate::byte_size::show;
 use crate::config::{Args, Config, Validate, check_budget};
 use crate::daemon::{disk_space, space_limits};
 use crate::placement::check_placement;
@@ -16,6 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use zazen_backing::Backing;
 use zazen_call::ClusterKey;
+use zazen_core::byte_size::show;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::RealDisk;
 

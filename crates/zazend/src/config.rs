@@ -2,18 +2,15 @@
 //!
 //! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is silently ignored.
 
-use crate::byte_size;
 use crate::service_plugins::{self, PluginTable};
 use clap::Parser;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zazen_call::CallerLimits;
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::{DEFAULT_PORT, Error, ErrorKind, Result, byte_size};
 use zazen_plugins::PluginConfig;
 
-/// The TCP port where none is written.
-pub const DEFAULT_PORT: u16 = 7345;
 /// Fetches from the backing store at once where nothing else is said.
 pub const DEFAULT_FETCHERS: usize = 8;
 /// Share of the file system's free space that the budget takes where none is given.

@@ -2,7 +2,6 @@
 
 use crate::admission::disk_kind;
 use crate::backing_roots::{BackingRoots, CacheState};
-use crate::byte_size::show;
 use crate::config::{Config, DEFAULT_BUDGET_PERCENT};
 use crate::counters::Counters;
 use crate::fetcher::Fetcher;
@@ -24,6 +23,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zazen_backing::Backing;
 use zazen_call::{ClusterKey, Server, ServerLimits};
+use zazen_core::byte_size::show;
 use zazen_core::limits::{NEXT_TURN_SUFFIX, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, RealDisk, Seldom, WatchedDisk, identity, is_trouble};

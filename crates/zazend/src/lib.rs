@@ -8,7 +8,6 @@
 pub mod admission;
 pub mod backing_roots;
 mod batch;
-pub mod byte_size;
 pub mod check;
 pub mod config;
 pub mod counters;

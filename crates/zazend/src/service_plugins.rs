@@ -1,13 +1,12 @@
 //! Plug-ins as the daemon's settings name them, and their part in status, metrics and `--check`.
 
-use crate::byte_size;
 use crate::config::Config;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::{Error, ErrorKind, Result, byte_size};
 use zazen_plugins::{HostOptions, PluginConfig, PluginReport, Plugins};
 
 /// How long a plug-in may take to load and to initialise.

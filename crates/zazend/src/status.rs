@@ -1,6 +1,5 @@
 //! The daemon's state, as JSON for tools and as text for people.
 
-use crate::byte_size::show;
 use crate::node::Node;
 use crate::service_plugins;
 use serde_json::{Map, Value, json};
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use zazen_backing::{Backing, Rights};
 use zazen_call::Caller;
 use zazen_core::RelPath;
+use zazen_core::byte_size::show;
 use zazen_store::DatasetSummary;
 
 /// The JSON of STATUS for `caller`.

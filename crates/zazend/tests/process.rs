@@ -6,88 +6,47 @@
 mod common;
 
 use common::*;
-use std::io::{BufRead, BufReader, Read};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use zazen_core::RunSet;
+use zazen_testbed::{Daemon as Process, Launch, Ready};
 use zazen_wire::Message;
 use zazen_wire::frames::*;
 
 const LENGTH: usize = 40_000;
 
-fn command(site: &Site) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zazend"));
-    command.env_remove("ZAZEN_KEY").env_remove("ZAZEN_LOG").env_remove("ZAZEN_SOCKET");
-    command.arg("--cache").arg(&site.cache).arg("--backing").arg(&site.backing);
-    command.arg("--socket").arg(&site.socket).args(["--free-floor", "0", "--name", "testnode"]);
-    command
+const PROGRAM: &str = env!("CARGO_BIN_EXE_zazend");
+
+/// A daemon that listens to nothing but its socket.
+fn local(site: &Site) -> Launch {
+    Launch { listen: None, key: None, budget: None, ..site.launch() }
 }
 
-/// A daemon process; killed when dropped.
-struct Process {
-    child: Child,
-    ready: serde_json::Value,
-}
-
-impl Process {
-    fn start(command: &mut Command) -> Process {
-        let dir = tempfile::tempdir().unwrap();
-        let ready = dir.path().join("ready");
-        let mut child = command.arg("--ready-file").arg(&ready).stderr(Stdio::piped()).spawn().unwrap();
-        let text = loop {
-            if let Ok(text) = std::fs::read_to_string(&ready) {
-                break text;
-            }
-            if let Some(status) = child.try_wait().unwrap() {
-                let mut said = String::new();
-                child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-                panic!("zazend ended with {status}: {said}");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        Process { child, ready: serde_json::from_str(&text).unwrap() }
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-
-    /// Waits for its end; what it wrote to its log.
-    fn end(mut self) -> (Option<i32>, String) {
-        let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        (self.child.wait().unwrap().code(), log)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
+fn start(site: &Site, launch: &Launch) -> Process {
+    Process::start(Path::new(PROGRAM), launch, site.dir.path()).unwrap()
 }
 
 #[test]
 fn it_serves_tells_so_and_drains() {
     let site = Site::default();
     let sim = site.dataset("sim", 0..3, LENGTH);
-    let mut command = command(&site);
-    command.args(["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--budget", "10M", "--key"]);
-    let process = Process::start(command.arg(&site.key));
-    assert_eq!(process.ready["socket"], site.socket.to_str().unwrap());
-    assert_eq!(process.ready["pid"], process.child.id());
-    for name in ["listen", "metrics"] {
-        let addr = process.ready[name].as_str().unwrap();
+    let launch = Launch { budget: Some("10M".into()), ..site.launch() };
+    let process = start(&site, &launch.with(["--metrics", "127.0.0.1:0"]));
+    let ready = process.ready().clone();
+    assert_eq!((&ready.socket, ready.pid), (&site.socket, process.pid()));
+    for addr in [&ready.listen, &ready.metrics] {
+        let addr = addr.as_deref().unwrap();
         assert!(addr.starts_with("127.0.0.1:") && !addr.ends_with(":0"), "{addr}");
     }
     let mut client = site.client();
-    assert_eq!(client.status()["node"], process.ready["node"]);
+    assert_eq!(client.status()["node"], ready.node.as_str());
     client.push_valid(&sim, 1).unwrap();
-    process.signal(rustix::process::Signal::USR1);
-    process.signal(rustix::process::Signal::TERM);
-    let (code, log) = process.end();
+    process.signal(Signal::USR1).unwrap();
+    process.signal(Signal::TERM).unwrap();
+    let (code, log) = process.wait().unwrap();
     assert_eq!(code, Some(0), "{log}");
     for line in
         ["zazend 0.1.0 on testnode: cache", "SIGTERM: stopping", "stopped", "state as asked for by SIGUSR1"]
@@ -97,11 +56,11 @@ fn it_serves_tells_so_and_drains() {
     assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
     assert!(!site.socket.exists());
 
-    let process = Process::start(&mut self::command(&site));
+    let process = start(&site, &local(&site));
     let mut client = site.client();
     let handle = client.open(&sim).unwrap().handle;
     assert_eq!(client.query(handle).0, set([1]));
-    assert!(process.ready["listen"].is_null());
+    assert!(process.ready().listen.is_none());
 }
 
 #[test]
@@ -109,13 +68,14 @@ fn it_tells_readiness_to_a_descriptor() {
     use std::os::fd::AsRawFd;
     let site = Site::default();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
-    let child = command(&site).arg("--ready-fd").arg(writer.as_raw_fd().to_string()).spawn().unwrap();
-    let process = Process { child, ready: serde_json::Value::Null };
+    let launch = local(&site).with(["--ready-fd".into(), writer.as_raw_fd().to_string()]);
+    let mut child = launch.command(Path::new(PROGRAM)).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(std::fs::File::from(reader)).read_line(&mut line).unwrap();
-    let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
-    assert_eq!(ready["pid"], process.child.id());
+    assert_eq!(Ready::parse(&line).unwrap().pid, child.id());
     site.client().status();
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
@@ -124,7 +84,7 @@ fn killed_in_mid_push_it_keeps_whole_frames_only() {
     let sim = site.dataset("sim", 0..200, LENGTH);
     let mut kept = RunSet::new();
     for round in 0..4u64 {
-        let mut process = Process::start(&mut command(&site));
+        let mut process = start(&site, &local(&site));
         let mut client = site.client();
         let handle = client.open(&sim).unwrap().handle;
         let held = client.query(handle).0;
@@ -143,8 +103,7 @@ fn killed_in_mid_push_it_keeps_whole_frames_only() {
             });
             // Wherever the writer is then; each round a little later.
             std::thread::sleep(Duration::from_millis(2 + 7 * round));
-            process.child.kill().unwrap();
-            process.child.wait().unwrap();
+            process.kill();
             pusher.join().unwrap()
         });
         for number in killer {
@@ -153,7 +112,7 @@ fn killed_in_mid_push_it_keeps_whole_frames_only() {
         }
         println!("round {round}: {pushed} frames acknowledged before the kill");
     }
-    let process = Process::start(&mut command(&site));
+    let process = start(&site, &local(&site));
     let mut client = site.client();
     let handle = client.open(&sim).unwrap().handle;
     let held = client.query(handle).0;
@@ -171,7 +130,7 @@ fn killed_in_mid_push_it_keeps_whole_frames_only() {
 fn a_second_signal_stops_at_once() {
     let site = Site::default();
     let sim = site.dataset("sim", 0..1, LENGTH);
-    let process = Process::start(&mut command(&site));
+    let mut process = start(&site, &local(&site));
     // A writer that announced a frame and never sends its bytes keeps the daemon draining.
     let bytes = frame_bytes(0, LENGTH);
     let series = zazen_core::Series::of_file(source(0).path.as_str(), meta(0, &bytes, None).number).unwrap();
@@ -197,29 +156,26 @@ fn a_second_signal_stops_at_once() {
     while client.status()["space"]["reserved"] == 0 {
         std::thread::yield_now();
     }
-    process.signal(rustix::process::Signal::TERM);
-    let mut child = process;
-    let mut log = BufReader::new(child.child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("SIGTERM: stopping") {
-        line.clear();
-        assert!(log.read_line(&mut line).unwrap() > 0, "it ended without draining");
+    process.signal(Signal::TERM).unwrap();
+    while !process.log().contains("SIGTERM: stopping") {
+        assert!(process.is_alive(), "it ended without draining");
+        std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(child.child.try_wait().unwrap().is_none(), "it waits for the writer");
-    child.signal(rustix::process::Signal::INT);
+    assert!(process.is_alive(), "it waits for the writer");
+    process.signal(Signal::INT).unwrap();
     let begun = Instant::now();
-    assert_eq!(child.child.wait().unwrap().code(), Some(128 + 2));
+    assert_eq!(process.wait().unwrap().0, Some(128 + 2));
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
 fn sighup_changes_nothing_and_says_so() {
     let site = Site::default();
-    let process = Process::start(&mut command(&site));
-    process.signal(rustix::process::Signal::HUP);
-    assert_eq!(site.client().status()["pid"], process.ready["pid"]);
-    process.signal(rustix::process::Signal::TERM);
-    let (status, log) = process.end();
+    let process = start(&site, &local(&site));
+    process.signal(Signal::HUP).unwrap();
+    assert_eq!(site.client().status()["pid"], process.pid());
+    process.signal(Signal::TERM).unwrap();
+    let (status, log) = process.wait().unwrap();
     assert_eq!(status, Some(0), "{log}");
     assert!(log.contains("SIGHUP: ignored") && log.contains("restart zazend"), "{log}");
 }
@@ -236,7 +192,7 @@ fn a_cache_in_a_backing_store_and_a_tiny_budget_are_refused_by_check_and_start()
         (within, "lies within the backing store"),
         (around, "holds the backing store"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_zazend"));
+        let mut command = Command::new(PROGRAM);
         command.env("ZAZEN_SOCKET", &site.socket).arg("--backing").arg(&site.backing).args(flags);
         if flags[0] != "--cache" {
             command.arg("--cache").arg(&site.cache);
@@ -254,26 +210,22 @@ fn a_cache_in_a_backing_store_and_a_tiny_budget_are_refused_by_check_and_start()
 #[test]
 fn a_second_daemon_on_the_cache_or_the_socket_is_refused() {
     let site = Site::default();
-    let process = Process::start(&mut command(&site));
+    let process = start(&site, &local(&site));
     let other = Site::default();
-    let mut same_cache = Command::new(env!("CARGO_BIN_EXE_zazend"));
-    same_cache.arg("--cache").arg(&site.cache).arg("--backing").arg(&site.backing);
-    same_cache.arg("--socket").arg(&other.socket).args(["--free-floor", "0"]);
-    let mut same_socket = Command::new(env!("CARGO_BIN_EXE_zazend"));
-    same_socket.arg("--cache").arg(&other.cache).arg("--backing").arg(&site.backing);
-    same_socket.arg("--socket").arg(&site.socket).args(["--free-floor", "0"]);
-    for (mut command, named) in [(same_cache, &site.cache), (same_socket, &site.socket)] {
-        let Output { status, stderr, .. } = command.output().unwrap();
+    let same_cache = Launch { socket: other.socket.clone(), ..local(&site) };
+    let same_socket = Launch { cache: other.cache.clone(), ..local(&site) };
+    for (launch, named) in [(same_cache, &site.cache), (same_socket, &site.socket)] {
+        let Output { status, stderr, .. } = launch.command(PROGRAM.as_ref()).output().unwrap();
         let said = String::from_utf8(stderr).unwrap();
         assert_eq!(status.code(), Some(1), "{said}");
         assert!(said.contains("ERROR") && said.contains(named.to_str().unwrap()), "{said}");
     }
-    assert!(site.client().status()["pid"] == process.ready["pid"]);
+    assert_eq!(site.client().status()["pid"], process.pid());
 }
 
 /// `--check` with these flags: whether it is good, and what it says with the site's own paths cut out.
 fn check(site: &Site, flags: &[&str]) -> (bool, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zazend"));
+    let mut command = Command::new(PROGRAM);
     command.env_clear().env("ZAZEN_SOCKET", &site.socket).arg("--check").args(flags);
     let Output { status, stdout, stderr } = command.output().unwrap();
     assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
@@ -378,7 +330,7 @@ fn check_names_what_is_wrong() {
     let (good, said) = check(&site, &["--config", &config]);
     assert!(!good, "{said}");
     assert!(said.contains("error: backing DIR/backing/none: backing directory DIR/backing/none is not there; check its mount"), "{said}");
-    assert!(said.contains("error: cache: the budget of 900.0 PiB is more than the disk's"), "{said}");
+    assert!(said.contains("error: cache: the budget of 900 PiB is more than the disk's"), "{said}");
     assert!(said.ends_with("zazend would not do its work; mend the errors above\n"), "{said}");
     set_mode(&site.key, 0o644);
     let (good, said) = check(&site, &[&base[..], &["--key", &key, "--listen", "127.0.0.1:0"]].concat());

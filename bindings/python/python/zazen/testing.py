@@ -1,5 +1,7 @@
 """Daemons of your own, for tests: each with a cache, a socket and a port, in a folder that the test owns.
 
+`Daemon` is one; `Cluster` is several over one backing store, with one key.
+
     with zazen.testing.Cluster(folder, backing, nodes=2) as cluster:
         with zazen.Writer(backing / "sim1", cluster.nodes, key=cluster.key) as writer:
             ...
@@ -20,13 +22,15 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-__all__ = ["Cluster", "program"]
+__all__ = ["Cluster", "Daemon", "environment", "program"]
 
 START_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 60.0
 
 
 def program(name: str) -> str:
@@ -41,6 +45,11 @@ def program(name: str) -> str:
             f"no program {name}: set ${name.upper()}, or `pip install .` into this environment"
         )
     return found
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without Zazen's settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
 
 
 def _check_owner(path: Path) -> None:
@@ -70,6 +79,137 @@ def _write_new(path: Path, text: str, mode: int = 0o644) -> None:
     fresh.replace(path)
 
 
+class Daemon:
+    """One daemon on this machine, over one backing directory; a context manager. Stopped, it can be started again.
+
+    It lies in ``folder``, which must exist and have a short path (the socket lies in it), unless ``cache``, ``socket``
+    or ``log`` say otherwise. ``arguments`` are more of zazend's flags. ``listen``: "host:port" of its TCP listener,
+    which needs a ``key`` file. ``variables`` go to its environment, which has none of this process's Zazen settings.
+    ``popen`` starts the process, as subprocess.Popen does; give one of your own to start it as another user.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        backing: str | os.PathLike[str],
+        arguments: Sequence[object] = (),
+        *,
+        cache: str | os.PathLike[str] | None = None,
+        socket: str | os.PathLike[str] | None = None,
+        log: str | os.PathLike[str] | None = None,
+        listen: str | None = None,
+        key: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        free_floor: str | None = "0",
+        zazend: str | os.PathLike[str] | None = None,
+        variables: Mapping[str, str] | None = None,
+        popen: Callable[..., subprocess.Popen[Any]] | None = None,
+    ) -> None:
+        folder = Path(folder)
+        # What is changed here counts at the next start.
+        self.backing, self.arguments = Path(backing), list(arguments)
+        self.cache = Path(cache or folder / "cache")
+        self.socket = Path(socket or folder / "s")
+        self.log = Path(log or folder / "log")
+        #: "host:port" of its TCP listener, as asked for; once it serves, as it is.
+        self.address = listen
+        #: The running process; None before `start` and after `stop` or `kill`.
+        self.process: subprocess.Popen[Any] | None = None
+        self._ready = self.log.with_suffix(".ready")
+        self.popen: Callable[..., subprocess.Popen[Any]] | None = popen
+        self._zazend, self._variables = zazend, dict(variables or {})
+        self._settings = {"--key": key, "--name": name, "--free-floor": free_floor}
+
+    @property
+    def command_line(self) -> list[str]:
+        """The command that starts it."""
+        words: list[object] = [self._zazend or program("zazend"), "--cache", self.cache]
+        words += ["--backing", self.backing, "--socket", self.socket, "--ready-file", self._ready]
+        for flag, value in (self._settings | {"--listen": self.address}).items():
+            words += [flag, value] if value is not None else []
+        return [str(word) for word in [*words, *self.arguments]]
+
+    def start(self) -> None:
+        """Starts it, with its former cache and port; returns when it serves. Raises RuntimeError if it ends instead."""
+        self._ready.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        popen = self.popen or subprocess.Popen
+        with open(os.open(self.log, flags, 0o644), "ab") as out:
+            self.process = popen(
+                self.command_line,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment() | self._variables,
+            )
+        try:
+            self.address = self._await_ready(self.process)["listen"]
+        except BaseException:
+            self.kill()
+            raise
+
+    def _await_ready(self, process: subprocess.Popen[Any]) -> dict[str, Any]:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            try:
+                serving: dict[str, Any] = json.loads(self._ready.read_text())
+                return serving
+            except (FileNotFoundError, json.JSONDecodeError):
+                if process.poll() is not None:
+                    break
+                time.sleep(0.01)
+        raise RuntimeError(f"zazend did not start:\n{self.log.read_text(errors='replace')}")
+
+    @property
+    def pid(self) -> int:
+        """Its process id. Raises RuntimeError if it was stopped or killed here."""
+        if self.process is None:
+            raise RuntimeError(f"the daemon at {self.socket} does not run: start() it")
+        return self.process.pid
+
+    def stop(self) -> int:
+        """Stops it in good order (SIGTERM); returns its exit status, 0 if it did not run."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills it (SIGKILL), as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Makes it hang (SIGSTOP)."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it go on after `pause` (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        process.send_signal(how)
+        # One that hangs ends when it goes on.
+        process.send_signal(signal.SIGCONT)
+        try:
+            return process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def __enter__(self) -> Daemon:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None = None,
+        exception: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.stop()
+
+
 class Cluster:
     """Daemons on this machine, one per node, over one backing directory; a context manager.
 
@@ -88,20 +228,31 @@ class Cluster:
         self.backing = Path(backing)
         self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         _check_owner(self.folder.resolve())
-        self._arguments = [str(argument) for argument in arguments]
         key = self.folder / "key"
         _write_new(key, secrets.token_hex(32), 0o600)
         #: The cluster key file.
         self.key = str(key)
+        self._daemons = [self._daemon(node, arguments) for node in range(nodes)]
         #: Each node's socket.
-        self.sockets = [str(self.folder / f"node{node}.sock") for node in range(nodes)]
-        self._addresses: list[str] = ["127.0.0.1:0"] * nodes
-        self._daemons: list[subprocess.Popen[bytes] | None] = [None] * nodes
+        self.sockets = [str(daemon.socket) for daemon in self._daemons]
+
+    def _daemon(self, node: int, arguments: Sequence[object]) -> Daemon:
+        return Daemon(
+            self.folder,
+            self.backing,
+            arguments,
+            cache=self.folder / f"cache{node}",
+            socket=self.folder / f"node{node}.sock",
+            log=self.log(node),
+            listen="127.0.0.1:0",
+            key=self.key,
+            name=f"node{node}",
+        )
 
     @property
     def nodes(self) -> list[str]:
         """Each node's "host:port", for writers."""
-        return list(self._addresses)
+        return [str(daemon.address) for daemon in self._daemons]
 
     @property
     def testbed(self) -> str:
@@ -110,82 +261,27 @@ class Cluster:
 
     def start(self, node: int) -> None:
         """Starts the node's daemon, with its former cache and port; returns when it serves."""
-        ready = self.folder / f"node{node}.ready"
-        ready.unlink(missing_ok=True)
-        command = [program("zazend"), "--cache", str(self.folder / f"cache{node}")]
-        command += ["--backing", str(self.backing)]
-        command += ["--socket", self.sockets[node], "--listen", self._addresses[node], "--key", self.key]
-        command += [
-            "--name",
-            f"node{node}",
-            "--free-floor",
-            "0",
-            "--ready-file",
-            str(ready),
-            *self._arguments,
-        ]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
-        log = self.log(node)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(log, flags, 0o644), "ab") as out:
-            daemon = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
-            )
-        self._daemons[node] = daemon
-        self._addresses[node] = self._await(daemon, ready, log)["listen"]
-
-    @staticmethod
-    def _await(daemon: subprocess.Popen[bytes], ready: Path, log: Path) -> dict[str, str]:
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < deadline:
-            try:
-                serving: dict[str, str] = json.loads(ready.read_text())
-                return serving
-            except (FileNotFoundError, json.JSONDecodeError):
-                if daemon.poll() is not None:
-                    break
-                time.sleep(0.01)
-        daemon.kill()
-        daemon.wait()
-        raise RuntimeError(f"zazend did not start:\n{log.read_text(errors='replace')}")
+        self._daemons[node].start()
 
     def stop(self, node: int) -> int:
         """Stops the node's daemon in good order (SIGTERM); returns its exit status."""
-        return self._end(node, signal.SIGTERM)
+        return self._daemons[node].stop()
 
     def kill(self, node: int) -> None:
         """Kills the node's daemon (SIGKILL), as a crash would."""
-        self._end(node, signal.SIGKILL)
+        self._daemons[node].kill()
 
     def pid(self, node: int) -> int:
         """The process id of the node's daemon. Raises RuntimeError if it was stopped or killed here."""
-        daemon = self._daemons[node]
-        if daemon is None:
-            raise RuntimeError(f"node {node} has no daemon: start({node}) it")
-        return daemon.pid
+        return self._daemons[node].pid
 
     def pause(self, node: int) -> None:
         """Makes the node's daemon hang (SIGSTOP)."""
-        os.kill(self.pid(node), signal.SIGSTOP)
+        self._daemons[node].pause()
 
     def resume(self, node: int) -> None:
         """Lets a daemon that hangs go on (SIGCONT)."""
-        os.kill(self.pid(node), signal.SIGCONT)
-
-    def _end(self, node: int, how: signal.Signals) -> int:
-        daemon = self._daemons[node]
-        self._daemons[node] = None
-        if daemon is None:
-            return 0
-        daemon.send_signal(how)
-        # One that hangs ends when it goes on.
-        daemon.send_signal(signal.SIGCONT)
-        try:
-            return daemon.wait(60)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-            daemon.wait()
-            raise
+        self._daemons[node].resume()
 
     def log(self, node: int) -> Path:
         """The file that the node's daemon logs to."""
@@ -193,15 +289,14 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         try:
-            for node in range(len(self.sockets)):
-                self.start(node)
+            for daemon in self._daemons:
+                daemon.start()
         except BaseException:
             self.__exit__()
             raise
-        names = [f"node{node}" for node in range(len(self.sockets))]
         nodes = [
-            {"name": name, "socket": socket, "addr": address}
-            for name, socket, address in zip(names, self.sockets, self._addresses, strict=True)
+            {"name": f"node{node}", "socket": socket, "addr": address}
+            for node, (socket, address) in enumerate(zip(self.sockets, self.nodes, strict=True))
         ]
         _write_new(self.folder / "testbed.json", json.dumps({"version": 1, "nodes": nodes, "backing": None}))
         return self
@@ -212,5 +307,5 @@ class Cluster:
         exception: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
-        for node in range(len(self.sockets)):
-            self._end(node, signal.SIGTERM)
+        for daemon in self._daemons:
+            daemon.stop()

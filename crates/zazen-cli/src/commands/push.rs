@@ -16,9 +16,6 @@ use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, survey};
 use zazen_push::{Counters, OnSlow};
 
-/// How often the pusher is asked whether all frames have met their fate.
-const SETTLE_LOOK: Duration = Duration::from_millis(10);
-
 #[derive(Clone, Copy, ValueEnum)]
 enum Slow {
     /// Leave out frames that find the window full
@@ -96,9 +93,7 @@ pub(crate) fn run(arguments: &Push) -> Result<()> {
         None => arguments.push_files(&pusher, layout.as_ref(), &stop),
     };
     // The reasons are only complete when every fate is settled.
-    while unsettled(&pusher.counters()) > 0 {
-        std::thread::sleep(SETTLE_LOOK);
-    }
+    pusher.drain();
     let problems = pusher.problems();
     let counters = pusher.finish()?;
     arguments.tell(&dataset, &counters, &problems);
@@ -121,12 +116,6 @@ fn judge(counters: &Counters, nodes: &str) -> Result<()> {
         return Err(Error::new(ErrorKind::Unavailable, what));
     }
     Ok(())
-}
-
-/// Frames handed over whose fate is open.
-fn unsettled(counters: &Counters) -> u64 {
-    let settled = counters.pushed + counters.already_there + skipped(counters) + counters.refused;
-    counters.submitted.saturating_sub(settled)
 }
 
 impl Push {
@@ -319,7 +308,6 @@ mod tests {
     fn a_push_fails_if_frames_are_refused_or_none_arrives() {
         let check = |counters: Counters, good| {
             assert_eq!(judge(&counters, "n1").is_ok(), good, "{counters:?}");
-            assert_eq!(unsettled(&counters), 0, "{counters:?}");
         };
         check(Counters::default(), true);
         check(Counters { submitted: 2, pushed: 1, skipped_slow: 1, ..Counters::default() }, true);

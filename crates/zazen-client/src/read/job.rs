@@ -1,4 +1,5 @@
-//! One frame to be read: where its bytes are, and reading them with the checksum taken while they are in cache.
+//! One frame to read: where its bytes are, and how to read them. The checksum is computed while the
+//! bytes are in the cache.
 
 use super::buffer::{Buffer, Pool};
 use super::turn::Turn;
@@ -13,14 +14,16 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::checksum::FrameDigest;
 use zazen_wire::frames::Delivery;
 
-/// Bytes read before they are summed: they are still in the core's own cache then.
+/// Bytes that are read before they are checksummed. They are then still in the core's own cache.
 const PIECE: usize = 256 << 10;
-/// How far ahead of the read a cold file is asked of the disk: one file alone keeps a flash device busy then.
+/// How far ahead of the read a cold file is requested from the disk. With this, one file keeps a
+/// flash device busy.
 const AHEAD: u64 = 4 << 20;
-/// Bytes asked for in one call: the kernel cuts longer requests short.
+/// Bytes requested in one call. The kernel shortens longer requests.
 const AHEAD_STEP: u64 = 1 << 20;
 
-/// Frames whose length is compared with their file's before there is memory for them: a read tells of smaller ones.
+/// Frames longer than this are compared with their file's length before memory is allocated. For
+/// shorter frames the read itself detects a wrong length.
 const LOOKED_AT: u64 = 1 << 20;
 
 /// Where a frame's bytes are.
@@ -29,24 +32,24 @@ pub(crate) enum Data {
     Descriptor(Arc<OwnedFd>, u64),
     /// In a source that has no descriptor, from this offset on.
     Source(Arc<dyn SourceFile>, u64),
-    /// Here, from this index on; shared with the other frames of the batch.
+    /// In memory, from this index on. The other frames of the batch share the memory.
     Inline(Arc<Vec<u8>>, usize),
 }
 
 /// A frame to be read.
 pub(crate) struct Job {
     pub number: u64,
-    /// How the daemon delivers it; `None`: directly.
+    /// How the daemon delivers it; `None`: read without a daemon.
     pub delivery: Option<Delivery>,
     pub path: PathBuf,
-    /// The file has nothing but this frame.
+    /// The file holds only this frame.
     pub whole: bool,
     pub length: u64,
     pub checksum: Option<u64>,
     pub data: Data,
 }
 
-/// Why a frame's bytes are not to be had.
+/// Why a frame could not be read.
 pub(crate) enum Fault {
     /// The reader is being dropped.
     Stopped,
@@ -54,27 +57,34 @@ pub(crate) enum Fault {
     Bad(Error),
 }
 
+/// How a frame is read.
+pub(crate) struct Reading<'a> {
+    /// Gives the buffer.
+    pub pool: &'a Arc<Pool>,
+    /// Compare the bytes with the frame's checksum, if it has one.
+    pub check: bool,
+    /// Ends the read early once it is set.
+    pub stop: &'a AtomicBool,
+    /// Expect the bytes to be uncached: skip the probe, and do not call `on_cold`.
+    pub from_disk: bool,
+    /// Called at most once, when bytes turn out not to be in memory.
+    pub on_cold: &'a dyn Fn(),
+    /// Takes a turn at the disk for the file and offset, where readers take turns; the turn is held
+    /// until the frame is read.
+    pub turn: &'a dyn Fn(&OwnedFd, u64) -> Option<Turn<'a>>,
+}
+
 impl Job {
-    /// Reads the frame into a buffer of `pool`; compares with the checksum where `check` and there is one. `on_cold`
-    /// is told once if bytes are found not to be in memory yet. A file's bytes are read in a `turn`, if it gives one. A
-    /// frame `from_disk` is one that nobody needs to find cold.
-    pub(crate) fn read<'a>(
-        &self,
-        pool: &Arc<Pool>,
-        check: bool,
-        stop: &AtomicBool,
-        from_disk: bool,
-        on_cold: &dyn Fn(),
-        turn: &dyn Fn(&OwnedFd, u64) -> Option<Turn<'a>>,
-    ) -> std::result::Result<Buffer, Fault> {
+    /// Reads the frame as `how` says.
+    pub(crate) fn read(&self, how: &Reading<'_>) -> std::result::Result<Buffer, Fault> {
         let bad = |error: Error| Fault::Bad(self.named(error));
         let length = self.length_checked().map_err(bad)?;
-        let expected = self.checksum.filter(|_| check);
-        let mut buffer = pool.take(length).map_err(bad)?;
+        let expected = self.checksum.filter(|_| how.check);
+        let mut buffer = how.pool.take(length).map_err(bad)?;
         let mut digest = expected.map(|_| FrameDigest::default());
         let in_windows = self.is_cached() && self.length >= window::WORTH_BYTES;
         let turn_held = match &self.data {
-            Data::Descriptor(file, offset) => turn(file, *offset),
+            Data::Descriptor(file, offset) => (how.turn)(file, *offset),
             Data::Source(..) | Data::Inline(..) => None,
         };
         let mut hand = Hand {
@@ -84,16 +94,17 @@ impl Job {
             cold: false,
             in_windows,
             brought: 0,
-            on_cold,
+            on_cold: how.on_cold,
         };
-        hand.cold = from_disk && in_windows;
+        hand.cold = how.from_disk && in_windows;
         if turn_held.is_some() {
-            // Not all of it is in memory: asking once more would only have the kernel begin with small requests.
+            // Not all of it is in memory. Another probe would only make the kernel begin with small
+            // requests.
             hand.is_cold();
         }
         let mut done = 0;
         while done < length {
-            if stop.load(Ordering::Relaxed) {
+            if how.stop.load(Ordering::Relaxed) {
                 return Err(Fault::Stopped);
             }
             let piece = &mut buffer.bytes_mut()[done..length.min(done + PIECE)];
@@ -121,7 +132,8 @@ impl Job {
         }
     }
 
-    /// The length, once it is known to be no more than a frame may have and than its file has: whoever told it may lie.
+    /// The length, after a check that it is within the limit for frames and within the file. The
+    /// daemon may have sent any value.
     fn length_checked(&self) -> Result<usize> {
         let too_large = |why: String| Error::new(ErrorKind::TooLarge, why);
         if self.length > FRAME_BYTES_MAX {
@@ -150,10 +162,10 @@ impl Job {
         matches!(self.delivery, Some(Delivery::Native | Delivery::Alien | Delivery::Fetched))
     }
 
-    /// Has the disk begin with a frame that will be read soon.
+    /// Asks the disk for a frame that will be read soon.
     pub(crate) fn ask_for(&self) {
         if let (Data::Descriptor(file, offset), true) = (&self.data, self.length < window::WORTH_BYTES) {
-            // Advice only: what it does not do, the read does.
+            // This is only advice. If it fails, the read does the work.
             let length = std::num::NonZeroU64::new(self.length);
             let _ = rustix::fs::fadvise(&**file, *offset, length, rustix::fs::Advice::WillNeed);
         }
@@ -164,22 +176,22 @@ impl Job {
     }
 }
 
-/// Reads pieces of one frame, and learns on the way whether they are in memory.
+/// Reads pieces of one frame and detects whether they are in memory.
 struct Hand<'a> {
     data: &'a Data,
     length: u64,
-    /// Up to where the disk has been asked.
+    /// The offset up to which the disk was asked.
     asked: u64,
     cold: bool,
-    /// What is cold is brought window by window.
+    /// Cold bytes are brought into memory window by window.
     in_windows: bool,
-    /// Up to where in the file it was.
+    /// The offset in the file up to which this was done.
     brought: u64,
     on_cold: &'a dyn Fn(),
 }
 
 impl Hand<'_> {
-    /// Up to `piece.len()` bytes of the frame from its byte `at` on; 0 where there are no more.
+    /// Up to `piece.len()` bytes of the frame from its byte `at` on; 0 at the end.
     fn read(&mut self, piece: &mut [u8], at: u64) -> Result<usize> {
         match self.data {
             Data::Descriptor(file, offset) => self.read_file(file, *offset, piece, at),
@@ -201,7 +213,8 @@ impl Hand<'_> {
         if !self.cold {
             let mut slices = [std::io::IoSliceMut::new(piece)];
             match preadv2(file, &mut slices, offset + at, ReadWriteFlags::NOWAIT) {
-                // 0 bytes without waiting may be the end or a page that isn't there: the plain read tells.
+                // 0 bytes without waiting may mean the end, or a page that is not in memory. The
+                // plain read shows which.
                 Ok(bytes) if bytes > 0 => return Ok(bytes),
                 _ => self.is_cold(),
             }
@@ -226,7 +239,8 @@ impl Hand<'_> {
         }
     }
 
-    /// Brings the window that begins here, if one does; the next one is asked for when half of this one is read.
+    /// Brings in the window that begins here, if one does. The next window is requested when half
+    /// of this one is read.
     fn bring(&mut self, file: &OwnedFd, at: u64, end: u64) {
         if at + window::WINDOW / 2 < self.brought || self.brought >= end {
             return;
@@ -237,21 +251,22 @@ impl Hand<'_> {
         }
     }
 
-    /// Has the disk begin with what comes next: the kernel's own read-ahead starts small in every file.
+    /// Asks the disk for the next bytes, because the kernel's own read-ahead starts small in every
+    /// file.
     fn ask_ahead(&mut self, file: &OwnedFd, offset: u64, at: u64) {
         if self.in_windows {
             return;
         }
         let until = self.length.min(at + AHEAD);
         self.asked = self.asked.max(at);
-        // Half a window at least, not a call for every piece.
+        // Request at least half a window, so that not every piece needs a call.
         if self.asked + AHEAD / 2 > until && self.asked > at && until < self.length {
             return;
         }
         while self.asked < until {
             let bytes = AHEAD_STEP.min(until - self.asked);
             let Some(length) = std::num::NonZeroU64::new(bytes) else { return };
-            // Advice only: what it does not do, the read does.
+            // This is only advice. If it fails, the read does the work.
             let advice = rustix::fs::Advice::WillNeed;
             if rustix::fs::fadvise(file, offset + self.asked, Some(length), advice).is_err() {
                 self.asked = u64::MAX / 2;

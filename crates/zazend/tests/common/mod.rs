@@ -3,8 +3,9 @@
 
 #![allow(dead_code, unreachable_pub, clippy::print_stdout)]
 
+use clap::Parser;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::{
@@ -21,44 +22,31 @@ pub fn settle() {
     std::thread::sleep(Duration::from_nanos(zazen_core::frame::TICK_NS as u64 + 5_000_000));
 }
 
-/// Directories of one node. Open to all users, so that only what a test closes is closed.
+/// One node's places, in a folder that goes with it.
 pub struct Site {
     pub dir: tempfile::TempDir,
-    pub backing: PathBuf,
-    pub cache: PathBuf,
-    pub socket: PathBuf,
-    pub key: PathBuf,
+    places: zazen_testbed::Site,
 }
 
 impl Default for Site {
     fn default() -> Site {
         let dir = tempfile::tempdir().unwrap();
-        set_mode(dir.path(), 0o755);
-        let backing = dir.path().join("backing");
-        std::fs::create_dir(&backing).unwrap();
-        let key = dir.path().join("key");
-        std::fs::write(&key, ClusterKey::generate().unwrap()).unwrap();
-        set_mode(&key, 0o600);
-        let cache = dir.path().join("cache");
-        let socket = dir.path().join("run/s");
-        Site { backing, cache, socket, key, dir }
+        let places = zazen_testbed::Site::make(dir.path()).unwrap();
+        Site { dir, places }
+    }
+}
+
+impl std::ops::Deref for Site {
+    type Target = zazen_testbed::Site;
+    fn deref(&self) -> &zazen_testbed::Site {
+        &self.places
     }
 }
 
 impl Site {
-    /// Flags for a daemon here. The free floor is 0: a test's disk may be nearly full.
+    /// Settings for a daemon here.
     pub fn args(&self) -> Args {
-        Args {
-            cache: Some(self.cache.clone()),
-            backing: vec![self.backing.to_str().unwrap().to_owned()],
-            listen: Some("127.0.0.1:0".into()),
-            socket: Some(self.socket.clone()),
-            key: Some(self.key.clone()),
-            budget: Some("64M".into()),
-            free_floor: Some("0".into()),
-            name: Some("testnode".into()),
-            ..Args::default()
-        }
+        Args::parse_from(std::iter::once("zazend".into()).chain(self.launch().flags()))
     }
 
     pub fn start(&self) -> Daemon {

@@ -1,11 +1,11 @@
 //! `zazen testbed env`: the variables that let every tool and analysis find the testbed.
 
 use crate::output;
-use crate::testbed::{State, place};
 use clap::Args;
 use serde_json::{Map, Value};
 use std::path::Path;
 use zazen_core::Result;
+use zazen_testbed::{State, place};
 
 #[derive(Args)]
 pub(crate) struct Env {

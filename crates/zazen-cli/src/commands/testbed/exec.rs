@@ -1,11 +1,13 @@
 //! `zazen testbed exec`: becomes a command on a host of the testbed. `run` puts it before every rank.
 
-use crate::testbed::{Host, State, place};
 use clap::Args;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use zazen_core::launcher::RANK_VARIABLES;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_testbed::variables::SOCKET;
+use zazen_testbed::{Host, State, place};
 
 #[derive(Args)]
 pub(crate) struct Exec {
@@ -45,7 +47,7 @@ pub(crate) fn replace(state: &State, host: Option<&Host>, command: &[String]) ->
         place::enter(state, host)?;
     }
     let mut process = Command::new(&command[0]);
-    process.args(&command[1..]).env_remove("ZAZEN_SOCKET").envs(place::environment(state, host));
+    process.args(&command[1..]).env_remove(SOCKET).envs(place::environment(state, host));
     become_command(&mut process)
 }
 
@@ -58,8 +60,10 @@ fn launcher_rank() -> Result<usize> {
     zazen_client::testbed_env::launcher_rank().ok_or_else(|| {
         Error::new(
             ErrorKind::Mpi,
-            "rank: no launcher's rank in the environment (PMI_RANK, OMPI_COMM_WORLD_RANK, PMIX_RANK, \
-             SLURM_PROCID); start by `zazen testbed run -n 4 -- CMD`, or name a host with --on n0",
+            format!(
+                "rank: no launcher's rank in the environment ({RANK_VARIABLES}); start by `zazen testbed run -n 4 \
+                 -- CMD`, or name a host with --on n0"
+            ),
         )
     })
 }

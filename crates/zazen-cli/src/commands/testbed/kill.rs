@@ -1,13 +1,12 @@
 //! `zazen testbed kill` and `revive`: a node dies without a word, and comes back on the same cache and address.
 
 use crate::output;
-use crate::testbed::State;
-use crate::testbed::launch;
 use clap::Args;
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_testbed::{Programs, State, start_node};
 
 #[derive(Args)]
 pub(crate) struct Kill {
@@ -57,7 +56,7 @@ impl Revive {
                 format!("node {name}: is up; `zazen testbed kill {name}` first"),
             ));
         }
-        launch::start_node(&mut state, index)?;
+        start_node(&mut state, index, &Programs::of_this_zazen()?)?;
         output::line(format!("node {name}: up"));
         Ok(())
     }

@@ -9,10 +9,10 @@ mod serve_files;
 mod status;
 mod up;
 
-use crate::testbed::state;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use zazen_core::Result;
+use zazen_testbed::directory;
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -57,7 +57,7 @@ enum Action {
 }
 
 pub(crate) fn run(arguments: Testbed) -> Result<()> {
-    let dir = state::directory(arguments.dir.as_deref())?;
+    let dir = directory(arguments.dir.as_deref())?;
     match arguments.action {
         Action::Up(up) => up.run(&dir),
         Action::Down => down::run(&dir),

@@ -1,11 +1,11 @@
 //! `zazen testbed run`: an MPI program with every rank on its node, or one command on one host.
 
-use crate::testbed::{State, launch, place};
 use clap::Args;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use zazen_core::{Error, Result};
+use zazen_testbed::{State, find_program, own_program, place};
 
 /// Makes MPICH's ranks talk over their node's shaped link: it takes the namespaces for one host otherwise, and
 /// would pass the links by through shared memory.
@@ -41,9 +41,9 @@ impl Run {
             return super::exec::replace(&state, Some(state.host(name)?), &self.command);
         }
         let ranks = self.ranks.unwrap_or(1).to_string();
-        let launcher = launch::program("mpiexec", "ZAZEN_MPIEXEC", "pip install mpich")?;
+        let launcher = find_program("mpiexec", "ZAZEN_MPIEXEC", "pip install mpich")?;
         let mut command = Command::new(&launcher);
-        command.args(["-n", &ranks]).arg(launch::own_program()?);
+        command.args(["-n", &ranks]).arg(own_program()?);
         command.args(["testbed", "exec", "--dir"]).arg(&state.dir);
         if self.live {
             command.arg("--live");

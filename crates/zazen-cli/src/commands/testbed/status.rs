@@ -1,12 +1,13 @@
 //! `zazen testbed status`: the processes and what is limited.
 
 use crate::output::{self, Table, human_bytes};
-use crate::testbed::{Disk, State, disk, place};
 use clap::Args;
 use serde_json::json;
 use std::path::Path;
 use zazen_backing::served::ServedBacking;
 use zazen_core::Result;
+use zazen_testbed::state::Disk;
+use zazen_testbed::{State, log_file, place, processor_seconds};
 
 #[derive(Args)]
 pub(crate) struct Status {
@@ -41,8 +42,8 @@ fn as_json(state: &State) -> serde_json::Value {
                 "addr": host.addr,
                 "socket": host.socket,
                 "netns": host.netns,
-                "log": crate::testbed::launch::log_file(host),
-                "cpu_seconds": state.disk.as_ref().and_then(|limited| disk::processor_seconds(limited, &host.name)),
+                "log": log_file(host),
+                "cpu_seconds": state.disk.as_ref().and_then(|limited| processor_seconds(limited, &host.name)),
             })
         })
         .collect();
@@ -80,7 +81,7 @@ fn as_table(state: &State) -> String {
             if alive.is_some() { "up" } else { "dead" }.to_owned(),
             alive.map_or_else(|| "-".to_owned(), |process| process.pid.to_string()),
             host.addr.clone().unwrap_or_else(|| "-".to_owned()),
-            crate::testbed::launch::log_file(host).display().to_string(),
+            log_file(host).display().to_string(),
         ]);
     }
     format!("{}{}\n", table.render(), limits_line(state))

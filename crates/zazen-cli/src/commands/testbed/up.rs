@@ -1,15 +1,11 @@
-//! `zazen testbed up`: plan, record, then build; whatever fails is taken down again.
+//! `zazen testbed up`: makes a testbed and says what it is limited to.
 
-use crate::testbed::state::{KEY_NAME, NODES_MAX, NODES_NAME, SERVER_NAME, VERSION};
-use crate::testbed::{Folder, Host, Limits, Net, Role, State, disk, launch, net};
 use crate::{output, parse};
 use clap::Args;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use zazen_core::{Error, ErrorKind, Result};
-
-/// A unix socket's path has to fit into 108 bytes with its end mark.
-const SOCKET_PATH_MAX: usize = 100;
+use zazen_core::Result;
+use zazen_testbed::state::NODES_MAX;
+use zazen_testbed::{DiskLimits, LinkRates, Plan, Programs};
 
 #[derive(Args)]
 pub(crate) struct Up {
@@ -53,174 +49,30 @@ pub(crate) struct Up {
 
 impl Up {
     pub(crate) fn run(&self, dir: &Path) -> Result<()> {
-        if self.net {
-            net::check_possible()?;
-        }
-        let folder = Folder::make(dir)?;
-        // Daemons and clients must spell the backing store alike: links in the path are resolved once, here.
-        let dir = folder.path();
-        let _held = folder.lock()?;
-        clear_old(dir)?;
-        let state = self.plan(&folder).and_then(|mut state| {
-            state.save()?;
-            match build(&mut state) {
-                Ok(()) => Ok(state),
-                Err(error) => super::down::take_down(&state).and(Err(error)),
-            }
-        });
-        if state.is_err() {
-            folder.remove_lock();
-        }
-        tell(&state?);
+        let remark = &mut |remark| output::note(remark);
+        let state = zazen_testbed::up(dir, &self.plan(), &Programs::of_this_zazen()?, remark)?;
+        let dir = state.dir.display();
+        output::line(format!("testbed {dir}: {} nodes up", state.nodes.len()));
+        output::line(super::status::limits_line(&state));
+        output::line(format!("next: eval \"$(zazen testbed env --dir {dir})\"; zazen status"));
         Ok(())
     }
 
-    fn plan(&self, folder: &Folder) -> Result<State> {
-        let dir = folder.path();
-        let tag = fresh_tag()?;
-        let netns = |name: &str| self.net.then(|| format!("{tag}-{name}"));
-        let host = |name: String, role| Host {
-            dir: dir.join(&name),
-            netns: netns(&name),
-            name,
-            role,
-            socket: None,
-            addr: None,
-            process: None,
-        };
-        let socket_dir = (dir.as_os_str().len() + "/n63/zazend.sock".len() > SOCKET_PATH_MAX)
-            .then(|| socket_dir(&tag))
-            .transpose()?;
-        let nodes = (0..usize::from(self.nodes)).map(|index| {
-            let node = host(format!("n{index}"), Role::Node);
-            let socket = match &socket_dir {
-                Some(short) => short.join(format!("{}.sock", node.name)),
-                None => node.dir.join("zazend.sock"),
-            };
-            Host { socket: Some(socket), ..node }
-        });
-        let nodes = nodes.collect();
-        let backing_root = self.backing_root(folder)?;
-        let how = match (self.net, self.server_rate) {
-            (true, _) => "shaped links",
-            (false, Some(_)) => "token bucket",
-            (false, None) => "none",
-        };
-        let server_bytes_per_s = if self.net { Some(self.server_link / 8) } else { self.server_rate };
-        Ok(State {
-            version: VERSION,
-            dir: dir.to_path_buf(),
-            key: dir.join(KEY_NAME),
-            nodes_file: dir.join(NODES_NAME),
-            backing: format!("{}=", backing_root.display()),
-            backing_root,
-            limits: Limits { how: how.to_owned(), server_bytes_per_s },
-            net: self.net.then(|| Net {
-                switch: format!("{tag}-sw"),
-                link_bits_per_s: self.link,
-                server_link_bits_per_s: self.server_link,
-            }),
-            disk: self.plan_disk(dir, &tag),
-            socket_dir,
+    fn plan(&self) -> Plan {
+        let links = LinkRates { node_bits_per_s: self.link, server_bits_per_s: self.server_link };
+        Plan {
+            nodes: self.nodes.into(),
             budget: self.budget,
+            backing: self.backing.clone(),
+            server_bytes_per_s: self.server_rate,
+            net: self.net.then_some(links),
+            disk: DiskLimits {
+                bytes_per_s: self.disk_bps,
+                iops: self.disk_iops,
+                server_bytes_per_s: self.server_disk_bps,
+            },
             readers: self.readers,
             trust_copies: self.trust_copies,
-            nodes,
-            server: host("fs".to_owned(), Role::Server),
-            sim: host("sim".to_owned(), Role::Simulation),
-            tag,
-        })
-    }
-
-    fn backing_root(&self, folder: &Folder) -> Result<PathBuf> {
-        let Some(root) = &self.backing else {
-            folder.make_folder(SERVER_NAME)?;
-            return Ok(folder.path().join(SERVER_NAME));
-        };
-        let within = |error| Error::io(format!("file server's directory {}", root.display()), error);
-        std::fs::create_dir_all(root).map_err(within)?;
-        root.canonicalize().map_err(within)
-    }
-
-    fn plan_disk(&self, dir: &Path, tag: &str) -> Option<crate::testbed::Disk> {
-        let limits = disk::DiskLimits {
-            bytes_per_s: self.disk_bps,
-            iops: self.disk_iops,
-            server_bytes_per_s: self.server_disk_bps,
-        };
-        limits.bytes_per_s.or(limits.iops).or(limits.server_bytes_per_s)?;
-        match disk::plan(dir, tag, limits) {
-            Ok(disk) => Some(disk),
-            Err(error) => {
-                output::note(error.to_string());
-                None
-            }
         }
     }
-}
-
-/// The path of a folder for sockets that nobody could know before.
-fn socket_dir(tag: &str) -> Result<PathBuf> {
-    Ok(std::env::temp_dir().join(format!("{tag}-{:08x}", zazen_env::random_u128()? as u32)))
-}
-
-/// Makes it; one that is there already is somebody else's.
-fn make_socket_dir(dir: &Path) -> Result<()> {
-    let made = std::fs::DirBuilder::new().mode(0o755).create(dir);
-    made.map_err(|error| Error::io(format!("testbed: folder for sockets {}", dir.display()), error))
-}
-
-/// Takes down what a crash or a reboot has left; a testbed that runs is not touched.
-fn clear_old(dir: &Path) -> Result<()> {
-    let old = match State::load(dir) {
-        Ok(old) => old,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if old.is_alive() {
-        return Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "testbed {}: is up with {} nodes; `zazen testbed down` first",
-                dir.display(),
-                old.nodes.len()
-            ),
-        ));
-    }
-    super::down::take_down(&old)
-}
-
-fn build(state: &mut State) -> Result<()> {
-    if let Some(net) = &state.net {
-        net::set_up(state, net)?;
-    }
-    if let Some(limited) = &state.disk {
-        disk::set_up(state, limited)?;
-    }
-    let folder = state.folder()?;
-    let key = zazen_call::ClusterKey::generate()?;
-    folder.write(KEY_NAME, &format!("{}\n", key.trim_end()), 0o600)?;
-    state.hosts().try_for_each(|host| folder.make_folder(&host.name))?;
-    state.socket_dir.as_deref().map_or(Ok(()), make_socket_dir)?;
-    launch::start_server(state)?;
-    for index in 0..state.nodes.len() {
-        launch::start_node(state, index)?;
-    }
-    launch::write_nodes_file(state)
-}
-
-/// A name for this testbed's namespaces and groups that nothing on this machine has: what bears it later is ours.
-fn fresh_tag() -> Result<String> {
-    loop {
-        let tag = format!("zz{:06x}", zazen_env::random_u128()? & 0xff_ffff);
-        if !net::is_taken(&tag) && !disk::is_taken(&tag) {
-            return Ok(tag);
-        }
-    }
-}
-
-fn tell(state: &State) {
-    output::line(format!("testbed {}: {} nodes up", state.dir.display(), state.nodes.len()));
-    output::line(super::status::limits_line(state));
-    output::line(format!("next: eval \"$(zazen testbed env --dir {})\"; zazen status", state.dir.display()));
 }

@@ -3,71 +3,72 @@
 //! Readers outside this crate (the client library, analyses) may rely on `nodes[].name`, `nodes[].socket`, `key` and
 //! `backing`; new fields are added, none is renamed.
 
-use super::{Folder, Process};
+use crate::variables::TESTBED;
+use crate::{Folder, Process};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// Of the record's format.
-pub(crate) const VERSION: u32 = 2;
+pub const VERSION: u32 = 2;
 /// The cluster key in the testbed's directory.
-pub(crate) const KEY_NAME: &str = "key";
+pub const KEY_NAME: &str = "key";
 /// The nodes' addresses there.
-pub(crate) const NODES_NAME: &str = "nodes.txt";
+pub const NODES_NAME: &str = "nodes.txt";
 /// What plays the backing store there, unless it lies elsewhere.
-pub(crate) const SERVER_NAME: &str = "server";
+pub const SERVER_NAME: &str = "server";
 /// The record there.
-pub(crate) const FILE_NAME: &str = "testbed.json";
+pub const FILE_NAME: &str = "testbed.json";
 /// Nodes at most: one private /24 network holds them all.
-pub(crate) const NODES_MAX: usize = 64;
+pub const NODES_MAX: usize = 64;
 /// Where a testbed lies unless told otherwise.
-pub(crate) const DEFAULT_DIR: &str = ".testbed";
+pub const DEFAULT_DIR: &str = ".testbed";
 
 /// A testbed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct State {
+pub struct State {
     /// Of this file's format.
-    pub(crate) version: u32,
+    pub version: u32,
     /// The testbed's directory.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// Distinguishes this testbed's namespaces and control groups from all others on the machine.
-    pub(crate) tag: String,
+    pub tag: String,
     /// The cluster key's file.
-    pub(crate) key: PathBuf,
+    pub key: PathBuf,
     /// The nodes' addresses, for `--nodes`.
-    pub(crate) nodes_file: PathBuf,
+    pub nodes_file: PathBuf,
     /// The directory that plays the backing store; its files are the truth.
-    pub(crate) backing_root: PathBuf,
+    pub backing_root: PathBuf,
     /// The same as the daemons and direct readers get it: `ROOT=tcp://host:port`.
-    pub(crate) backing: String,
+    pub backing: String,
     /// What is limited, and how.
-    pub(crate) limits: Limits,
+    pub limits: Limits,
     /// The shaped network, if there is one.
-    pub(crate) net: Option<Net>,
+    pub net: Option<Net>,
     /// The limited disks, if they are.
-    pub(crate) disk: Option<Disk>,
+    pub disk: Option<Disk>,
     /// Folder of the sockets, where the testbed's own path is too long for them.
-    pub(crate) socket_dir: Option<PathBuf>,
+    pub socket_dir: Option<PathBuf>,
     /// Byte budget of each node's cache.
-    pub(crate) budget: u64,
+    pub budget: u64,
     /// Readers that each daemon lets at its disk, where not by the kind of disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) readers: Option<u16>,
+    pub readers: Option<u16>,
     /// The daemons do not compare copies with their sources.
     #[serde(default)]
-    pub(crate) trust_copies: bool,
+    pub trust_copies: bool,
     /// The nodes.
-    pub(crate) nodes: Vec<Host>,
+    pub nodes: Vec<Host>,
     /// The file server.
-    pub(crate) server: Host,
+    pub server: Host,
     /// The machine that runs the simulation: no daemon, a place to run commands.
-    pub(crate) sim: Host,
+    pub sim: Host,
 }
 
 /// What a host is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Role {
+pub enum Role {
     /// Holds a cache and runs ranks.
     Node,
     /// Serves the backing store.
@@ -78,80 +79,80 @@ pub(crate) enum Role {
 
 /// One machine of the testbed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Host {
+pub struct Host {
     /// `n0`, `n1`, …, `fs`, `sim`.
-    pub(crate) name: String,
+    pub name: String,
     /// What it is for.
-    pub(crate) role: Role,
+    pub role: Role,
     /// Its folder: cache and log.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// The daemon's unix socket (nodes).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) socket: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
     /// `host:port` of its TCP listener, once known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) addr: Option<String>,
+    pub addr: Option<String>,
     /// Its network namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) netns: Option<String>,
+    pub netns: Option<String>,
     /// Its process, while it is meant to run.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) process: Option<Process>,
+    pub process: Option<Process>,
 }
 
 /// What is limited.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// `shaped links`, `token bucket` or `none`: how the file server is slowed.
-    pub(crate) how: String,
+    pub how: String,
     /// Bytes per second that all readers together get from the file server.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) server_bytes_per_s: Option<u64>,
+    pub server_bytes_per_s: Option<u64>,
 }
 
 /// A private network: one namespace per host, all on a bridge in a namespace of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Net {
+pub struct Net {
     /// Namespace of the bridge.
-    pub(crate) switch: String,
+    pub switch: String,
     /// Bits per second of each node's link, each way.
-    pub(crate) link_bits_per_s: u64,
+    pub link_bits_per_s: u64,
     /// Bits per second of the file server's link, each way.
-    pub(crate) server_link_bits_per_s: u64,
+    pub server_link_bits_per_s: u64,
 }
 
 /// Limited disks: one control group per host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Disk {
+pub struct Disk {
     /// Bytes per second of each node's, each way, if limited.
-    pub(crate) bytes_per_s: Option<u64>,
+    pub bytes_per_s: Option<u64>,
     /// Reads per second of each node's, if limited.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) iops: Option<u64>,
+    pub iops: Option<u64>,
     /// Bytes per second of the file server's, each way, if limited.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) server_bytes_per_s: Option<u64>,
+    pub server_bytes_per_s: Option<u64>,
     /// Folder that holds the hosts' control groups.
-    pub(crate) group: PathBuf,
+    pub group: PathBuf,
     /// The same in the hierarchy that counts processor time, where that is one of its own (version 1).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) processor_group: Option<PathBuf>,
+    pub processor_group: Option<PathBuf>,
     /// The disk, `major:minor`.
-    pub(crate) device: String,
+    pub device: String,
     /// Whether the control groups are of version 2.
-    pub(crate) unified: bool,
+    pub unified: bool,
 }
 
 impl Disk {
     /// The folders that hold one control group per host each.
-    pub(crate) fn roots(&self) -> impl Iterator<Item = &Path> {
+    pub fn roots(&self) -> impl Iterator<Item = &Path> {
         std::iter::once(self.group.as_path()).chain(self.processor_group.as_deref())
     }
 }
 
 impl State {
     /// Reads the testbed at `dir`; `NotFound` tells how to make one, `Config` that others could have written it.
-    pub(crate) fn load(dir: &Path) -> Result<State> {
+    pub fn load(dir: &Path) -> Result<State> {
         let folder = match Folder::open(dir) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(there_is_none(dir)),
             other => other?,
@@ -224,13 +225,13 @@ impl State {
             _ => {}
         }
         match &self.disk {
-            Some(limited) => super::disk::must_be_of(limited, &self.tag),
+            Some(limited) => crate::disk::must_be_of(limited, &self.tag),
             None => Ok(()),
         }
     }
 
     /// Writes the record, whole or not at all.
-    pub(crate) fn save(&self) -> Result<()> {
+    pub fn save(&self) -> Result<()> {
         let text = serde_json::to_string_pretty(self).map_err(|e| {
             Error::new(ErrorKind::InvalidArgument, format!("testbed {}: {e}", self.dir.display()))
         })?;
@@ -238,23 +239,23 @@ impl State {
     }
 
     /// Its folder, looked at anew.
-    pub(crate) fn folder(&self) -> Result<Folder> {
+    pub fn folder(&self) -> Result<Folder> {
         Folder::open(&self.dir)
     }
 
     /// All hosts.
-    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Host> {
+    pub fn hosts(&self) -> impl Iterator<Item = &Host> {
         self.nodes.iter().chain([&self.server, &self.sim])
     }
 
     /// The host called `name`; a bare number is a node's.
-    pub(crate) fn host(&self, name: &str) -> Result<&Host> {
+    pub fn host(&self, name: &str) -> Result<&Host> {
         let numbered = format!("n{name}");
         self.hosts().find(|host| host.name == name || host.name == numbered).ok_or_else(|| self.unknown(name))
     }
 
     /// Index of the node called `name`.
-    pub(crate) fn node_index(&self, name: &str) -> Result<usize> {
+    pub fn node_index(&self, name: &str) -> Result<usize> {
         let host = self.host(name)?;
         self.nodes.iter().position(|node| node.name == host.name).ok_or_else(|| self.unknown(name))
     }
@@ -268,16 +269,16 @@ impl State {
     }
 
     /// Whether any of its processes runs.
-    pub(crate) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         self.hosts().any(|host| host.process.is_some_and(|process| process.is_alive()))
     }
 }
 
 /// The testbed's directory as given, or `$ZAZEN_TESTBED`, or `.testbed`; absolute, not necessarily there.
-pub(crate) fn directory(given: Option<&Path>) -> Result<PathBuf> {
+pub fn directory(given: Option<&Path>) -> Result<PathBuf> {
     let chosen = given
         .map(Path::to_path_buf)
-        .or_else(|| std::env::var_os("ZAZEN_TESTBED").filter(|dir| !dir.is_empty()).map(PathBuf::from))
+        .or_else(|| std::env::var_os(TESTBED).filter(|dir| !dir.is_empty()).map(PathBuf::from))
         .unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
     let absolute = std::path::absolute(&chosen)
         .map_err(|error| Error::io(format!("directory {}", chosen.display()), error))?;

@@ -3,7 +3,8 @@
 //! The kernel counts what reaches the disk: reads that the page cache answers, and (version 1) buffered writes,
 //! are not limited. A limit of requests per second takes each request as one, however large.
 
-use super::{Disk, Host, Role, State};
+use crate::state::Disk;
+use crate::{Host, Role, State};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
@@ -14,13 +15,13 @@ const V2: &str = "/sys/fs/cgroup";
 
 /// What a disk may give; `None` is as much as it can.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DiskLimits {
+pub struct DiskLimits {
     /// Bytes per second of each node's, each way.
-    pub(crate) bytes_per_s: Option<u64>,
+    pub bytes_per_s: Option<u64>,
     /// Reads per second of each node's.
-    pub(crate) iops: Option<u64>,
+    pub iops: Option<u64>,
     /// Bytes per second of the file server's, each way.
-    pub(crate) server_bytes_per_s: Option<u64>,
+    pub server_bytes_per_s: Option<u64>,
 }
 
 /// Plans limited disks for caches in `dir`; `Err` says why they cannot be had here.
@@ -97,12 +98,12 @@ pub(crate) fn set_up(state: &State, disk: &Disk) -> Result<()> {
 }
 
 /// Removes the control groups; what is not there is no error.
-pub(crate) fn tear_down(state: &State, disk: &Disk) {
+pub(crate) fn tear_down(state: &State, disk: &Disk, remark: &mut dyn FnMut(String)) {
     for root in disk.roots() {
         for host in state.hosts() {
-            remove(&root.join(&host.name));
+            remove(&root.join(&host.name), remark);
         }
-        remove(root);
+        remove(root, remark);
     }
 }
 
@@ -115,7 +116,7 @@ pub(crate) fn enter(disk: &Disk, name: &str) -> Result<()> {
 }
 
 /// Seconds of processor time that all processes ever put on host `name` have used; `None` where it is not counted.
-pub(crate) fn processor_seconds(disk: &Disk, name: &str) -> Option<f64> {
+pub fn processor_seconds(disk: &Disk, name: &str) -> Option<f64> {
     let read = |file: PathBuf| std::fs::read_to_string(file).ok();
     if disk.unified {
         let text = read(disk.group.join(name).join("cpu.stat"))?;
@@ -171,7 +172,7 @@ fn make(group: &Path) -> Result<()> {
     }
 }
 
-fn remove(group: &Path) {
+fn remove(group: &Path, remark: &mut dyn FnMut(String)) {
     // The kernel lets go of a killed member a moment after its end.
     for _ in 0..50 {
         match std::fs::remove_dir(group) {
@@ -179,15 +180,12 @@ fn remove(group: &Path) {
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return crate::output::note(format!(
-                    "control group {}: {error}; remove it by rmdir",
-                    group.display()
-                ));
+                return remark(format!("control group {}: {error}; remove it by rmdir", group.display()));
             }
             _ => return,
         }
     }
-    crate::output::note(format!("control group {}: still has members; remove it by rmdir", group.display()));
+    remark(format!("control group {}: still has members; remove it by rmdir", group.display()));
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {

@@ -22,14 +22,14 @@ const LOCK_NAME: &str = ".lock";
 const TEXT_BYTES_MAX: u64 = 16 << 20;
 
 /// An open testbed folder that was found to be its owner's alone.
-pub(crate) struct Folder {
+pub struct Folder {
     path: PathBuf,
     fd: OwnedFd,
 }
 
 impl Folder {
     /// The folder at `path`. `NotFound` if there is none, `Config` if others could change what it holds.
-    pub(crate) fn open(path: &Path) -> Result<Folder> {
+    pub fn open(path: &Path) -> Result<Folder> {
         ownership::check(path, Trust::of_this_process()).map_err(|error| {
             error.within("testbed: its folder is not yours alone, and what it records will not be done")
         })?;
@@ -45,7 +45,7 @@ impl Folder {
     }
 
     /// The same, made if there is none, with the folders above it.
-    pub(crate) fn make(path: &Path) -> Result<Folder> {
+    pub fn make(path: &Path) -> Result<Folder> {
         ownership::check(path, Trust::of_this_process())
             .map_err(|error| error.within("testbed: choose another --dir"))?;
         let failed =
@@ -73,7 +73,7 @@ impl Folder {
     }
 
     /// Where it is, links resolved.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -100,7 +100,7 @@ impl Folder {
     }
 
     /// The text of the file `name`; `None` if there is none.
-    pub(crate) fn read(&self, name: &str) -> Result<Option<String>> {
+    pub fn read(&self, name: &str) -> Result<Option<String>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = match self.reach(name, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
@@ -142,7 +142,7 @@ impl Folder {
     }
 
     /// Puts a new file `name` with `text` in the place of an old one, whole or not at all.
-    pub(crate) fn write(&self, name: &str, text: &str, mode: u32) -> Result<()> {
+    pub fn write(&self, name: &str, text: &str, mode: u32) -> Result<()> {
         let fresh = format!("{name}.new");
         let failed = |errno| self.failed("write", name, errno);
         match unlinkat(&self.fd, &fresh, AtFlags::empty()) {
@@ -158,7 +158,7 @@ impl Folder {
     }
 
     /// The file `name` for appending; made if there is none.
-    pub(crate) fn append(&self, name: &str) -> Result<File> {
+    pub fn append(&self, name: &str) -> Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = self.reach(name, flags, Mode::from_raw_mode(0o644)).map_err(|errno| match errno {
             Errno::LOOP => self.is_a_link(name),
@@ -169,7 +169,7 @@ impl Folder {
     }
 
     /// Makes the folder `name`; one that is there must be a folder of ours.
-    pub(crate) fn make_folder(&self, name: &str) -> Result<()> {
+    pub fn make_folder(&self, name: &str) -> Result<()> {
         match mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST) => {}
@@ -186,7 +186,7 @@ impl Folder {
 
     /// Removes `name` with all it holds; what is not there is no error. Links are removed, not followed; a mount
     /// point stops it.
-    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+    pub fn remove(&self, name: &str) -> Result<()> {
         let failed = |errno| self.failed("remove", name, errno);
         let Some((above, last)) = name.rsplit_once('/') else {
             return remove_beneath(&self.fd, name).map_err(failed);
@@ -198,18 +198,18 @@ impl Folder {
     }
 
     /// Removes all that the folder holds.
-    pub(crate) fn remove_all(&self) -> Result<()> {
+    pub fn remove_all(&self) -> Result<()> {
         empty(&self.fd).map_err(|errno| self.failed("empty", ".", errno))
     }
 
     /// Removes the folder `name` if it is empty.
-    pub(crate) fn remove_if_empty(&self, name: &str) {
+    pub fn remove_if_empty(&self, name: &str) {
         // One that holds something stays, by design.
         let _ = unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
     }
 
     /// Keeps two commands from changing one testbed at once; released when dropped.
-    pub(crate) fn lock(&self) -> Result<OwnedFd> {
+    pub fn lock(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let file =
@@ -228,7 +228,7 @@ impl Folder {
     }
 
     /// Removes the lock's file; whoever holds the lock does so last.
-    pub(crate) fn remove_lock(&self) {
+    pub fn remove_lock(&self) {
         let _ = unlinkat(&self.fd, LOCK_NAME, AtFlags::empty());
     }
 }

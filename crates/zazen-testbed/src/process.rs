@@ -12,20 +12,20 @@ use zazen_core::{Error, Result};
 
 /// A process that the testbed started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Process {
+pub struct Process {
     /// Its number.
-    pub(crate) pid: i32,
+    pub pid: i32,
     /// When it started, in clock ticks since boot (`/proc/PID/stat`, field 22).
-    pub(crate) start_ticks: u64,
+    pub start_ticks: u64,
     /// Whose it is.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// Of the machine's boot (`/proc/sys/kernel/random/boot_id`): ticks begin anew with each.
-    pub(crate) boot: u64,
+    pub boot: u64,
 }
 
 impl Process {
     /// Starts `command` in the background, its output to `log`, out of reach of the terminal's Ctrl-C.
-    pub(crate) fn spawn(command: &mut Command, log: File) -> Result<Process> {
+    pub fn spawn(command: &mut Command, log: File) -> Result<Process> {
         let name = command.get_program().to_string_lossy().into_owned();
         let errors = log.try_clone().map_err(|e| Error::io(format!("log file of {name}"), e))?;
         let child = command
@@ -42,7 +42,7 @@ impl Process {
     }
 
     /// Whether it still runs (a zombie does not).
-    pub(crate) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         let is_recorded = |now: Stat| {
             now.start_ticks == self.start_ticks && now.uid == self.uid && !"ZX".contains(now.state)
         };
@@ -50,7 +50,7 @@ impl Process {
     }
 
     /// Sends `signal` if the process is still the recorded one; false if it is gone.
-    pub(crate) fn signal(&self, signal: Signal) -> bool {
+    pub fn signal(&self, signal: Signal) -> bool {
         // The descriptor is taken before the start time is looked at: from then on the pid cannot change hands.
         let Some(pid) = Pid::from_raw(self.pid) else { return false };
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
@@ -58,7 +58,7 @@ impl Process {
     }
 
     /// Waits until it is gone; false if it is still there after `patience`.
-    pub(crate) fn wait_gone(&self, patience: Duration) -> bool {
+    pub fn wait_gone(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         while self.is_alive() {
             if Instant::now() >= until {
@@ -70,7 +70,7 @@ impl Process {
     }
 
     /// Asks it to end, then makes it.
-    pub(crate) fn stop(&self, patience: Duration) {
+    pub fn stop(&self, patience: Duration) {
         if self.signal(Signal::TERM) && !self.wait_gone(patience) {
             self.signal(Signal::KILL);
             self.wait_gone(Duration::from_secs(5));

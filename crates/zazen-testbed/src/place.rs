@@ -1,19 +1,19 @@
 //! Which host of the testbed a command runs on, and what it finds there: namespace, control group, environment.
 
-use super::{Host, State, disk};
+use crate::variables::{BACKING, KEY, NODE, NODES, SOCKET, TESTBED};
+use crate::{Host, State, disk};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::process::Command;
 use zazen_core::{Error, ErrorKind, Result};
 
 /// Where a process without a given host belongs: the launcher's rank, modulo the number of nodes.
-pub(crate) fn host_of_rank(state: &State, rank: usize) -> &Host {
+pub fn host_of_rank(state: &State, rank: usize) -> &Host {
     &state.nodes[rank % state.nodes.len()]
 }
 
 /// The same where dead nodes get no ranks, as a resource manager would have it; an error if all are dead.
-pub(crate) fn live_host_of_rank(state: &State, rank: usize) -> Result<&Host> {
+pub fn live_host_of_rank(state: &State, rank: usize) -> Result<&Host> {
     let live = |node: &&Host| node.process.is_some_and(|process| process.is_alive());
     let nodes: Vec<&Host> = state.nodes.iter().filter(live).collect();
     if nodes.is_empty() {
@@ -26,7 +26,7 @@ pub(crate) fn live_host_of_rank(state: &State, rank: usize) -> Result<&Host> {
 }
 
 /// Moves this process onto `host`: everything it starts from now on is there too.
-pub(crate) fn enter(state: &State, host: &Host) -> Result<()> {
+pub fn enter(state: &State, host: &Host) -> Result<()> {
     if let Some(limited) = &state.disk {
         disk::enter(limited, &host.name)?;
     }
@@ -41,27 +41,19 @@ pub(crate) fn enter(state: &State, host: &Host) -> Result<()> {
 }
 
 /// The variables that the client library and the tools look at, for a process on `host` (or on none in particular).
-pub(crate) fn environment(state: &State, host: Option<&Host>) -> Vec<(&'static str, String)> {
+pub fn environment(state: &State, host: Option<&Host>) -> Vec<(&'static str, String)> {
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let mut variables = vec![
-        ("ZAZEN_TESTBED", text(&state.dir)),
-        ("ZAZEN_KEY", text(&state.key)),
-        ("ZAZEN_NODES", text(&state.nodes_file)),
-        ("ZAZEN_BACKING", state.backing.clone()),
+        (TESTBED, text(&state.dir)),
+        (KEY, text(&state.key)),
+        (NODES, text(&state.nodes_file)),
+        (BACKING, state.backing.clone()),
     ];
     if let Some(host) = host {
-        variables.push(("ZAZEN_NODE", host.name.clone()));
+        variables.push((NODE, host.name.clone()));
         if let Some(socket) = &host.socket {
-            variables.push(("ZAZEN_SOCKET", text(socket)));
+            variables.push((SOCKET, text(socket)));
         }
     }
     variables
-}
-
-/// Takes every variable of the testbed out of `command`'s environment: a daemon is told all it needs by flags.
-pub(crate) fn without_environment(command: &mut Command) -> &mut Command {
-    for name in ["ZAZEN_TESTBED", "ZAZEN_KEY", "ZAZEN_NODES", "ZAZEN_BACKING", "ZAZEN_NODE", "ZAZEN_SOCKET"] {
-        command.env_remove(name);
-    }
-    command
 }

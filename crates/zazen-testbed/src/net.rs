@@ -1,7 +1,8 @@
 //! The testbed's network: a namespace per host on a bridge in a namespace of its own, links shaped by tbf both ways.
 //! Nothing touches the host's own network. Needs root, `ip` and `tc`.
 
-use super::{Host, Net, Role, State};
+use crate::state::Net;
+use crate::{Host, Role, State};
 use std::process::{Command, Stdio};
 use zazen_core::{Error, ErrorKind, Result};
 
@@ -10,7 +11,7 @@ const PREFIX: &str = "10.77.0";
 const SERVER_NUMBER: usize = 250;
 const SIM_NUMBER: usize = 251;
 /// TCP port of a node's daemon inside its namespace.
-pub(crate) const NODE_PORT: u16 = zazen_client::nodes::DEFAULT_PORT;
+pub(crate) const NODE_PORT: u16 = zazen_core::DEFAULT_PORT;
 /// TCP port of the file server inside its namespace.
 pub(crate) const SERVER_PORT: u16 = 7350;
 
@@ -58,12 +59,12 @@ pub(crate) fn set_up(state: &State, net: &Net) -> Result<()> {
 }
 
 /// Removes the network; what is not there is no error.
-pub(crate) fn tear_down(state: &State, net: &Net) {
+pub(crate) fn tear_down(state: &State, net: &Net, remark: &mut dyn FnMut(String)) {
     let names = state.hosts().filter_map(|host| host.netns.as_deref()).chain([net.switch.as_str()]);
     for name in names {
         let is_there = std::path::Path::new("/run/netns").join(name).exists();
         if is_there && let Err(error) = run(&words(&["ip", "netns", "del", name])) {
-            crate::output::note(error.to_string());
+            remark(error.to_string());
         }
     }
 }
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn addresses_do_not_clash() {
         let mut all: Vec<String> =
-            (0..super::super::state::NODES_MAX).map(|node| ip_address(Role::Node, node)).collect();
+            (0..crate::state::NODES_MAX).map(|node| ip_address(Role::Node, node)).collect();
         all.push(ip_address(Role::Server, 64));
         all.push(ip_address(Role::Simulation, 65));
         let count = all.len();

@@ -1,0 +1,35 @@
+"""What tests share to start programs and to wait for what they do; daemons are started by `zazen.testing`."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zazen.testing
+
+
+def mpiexec() -> str:
+    """The launcher beside this Python; with another MPI's the ranks would come up as singletons."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        pytest.skip("no mpiexec: pip install mpich")
+    return found
+
+
+def mpi_environment() -> dict[str, str]:
+    """`zazen.testing.environment()` for a launcher: Open MPI's refuses root unless told twice."""
+    environment = zazen.testing.environment()
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
+        environment |= {name: "1", f"{name}_CONFIRM": "1"}
+    return environment
+
+
+def wait_for(condition: Callable[[], object], what: str = "a condition", seconds: float = 40) -> None:
+    """Returns once `condition()` is true; fails the test after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.01)
