@@ -1,4 +1,5 @@
 //! The structures and constants in Rust are those of `posix.h`: the C compiler says so.
+#![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use std::fmt::Write;
 use std::mem::{align_of, offset_of, size_of};

@@ -2,6 +2,7 @@
 //!
 //! A plug-in in Rust calls [`Stubs::compile_dispatcher`]; a client of a plug-in calls [`Stubs::write_raw`] and
 //! [`Stubs::client`]. All functions panic if something fails: a build script has no other way to say so.
+#![allow(clippy::print_stdout, reason = "a build script talks to cargo by its standard output")]
 
 use std::path::{Path, PathBuf};
 
