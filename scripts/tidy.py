@@ -28,12 +28,13 @@ EDGES = {
     "zazen-store": "zazen-core zazen-env zazen-wire",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
-    "zazen-call": "zazen-core zazen-wire",
+    "zazen-lane": "zazen-core zazen-wire",
+    "zazen-call": "zazen-core zazen-wire zazen-lane",
     "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi | zazen-stubs",
     "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi",
     "zazen-forward-api": "",
     "zazen-posix": "zazen-forward-api zazen-plugin-sdk | | zazen-stubs-build",
-    "zazen-preload": "zazen-core zazen-forward-api zazen-wire | | zazen-stubs-build",
+    "zazen-preload": "zazen-core zazen-forward-api zazen-lane zazen-wire | | zazen-stubs-build",
     "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
@@ -55,7 +56,10 @@ EDGES = {
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi"]
+PURE = [
+    "zazen-core", "zazen-wire", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs", "zazen-forward-api",
+    "zazen-plugin-abi",
+]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )

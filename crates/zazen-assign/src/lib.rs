@@ -126,7 +126,7 @@ pub struct Assignment {
     pub path: Path,
     /// Payload bytes that this rank sent to others, in all rounds. A block of an all-to-all counts
     /// for its receiver; what goes to everyone (all-reduce, all-gather) counts once, since how
-    /// often it is forwarded is the carrier's own business. 0 with one rank.
+    /// often it is forwarded is a matter of the collectives. 0 with one rank.
     pub bytes_sent: u64,
     /// Collective rounds.
     pub rounds: u32,

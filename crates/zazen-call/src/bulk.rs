@@ -144,7 +144,7 @@ impl Bulk {
                     if chunk.is_empty() {
                         let mut core = lock(core);
                         let span = core.next_input()?;
-                        let start = core.port.region.pointer(span).cast_const();
+                        let start = core.port.view().pointer(span).cast_const();
                         // SAFETY: the span lies in the region, which the lane keeps mapped longer than any call
                         // lasts; the chunk is forgotten with the call.
                         *chunk = unsafe { SharedBytes::new(start, span.bytes as usize) };
@@ -425,7 +425,7 @@ impl Output {
                 }
                 core.output_filled(bytes as u64);
                 *left -= bytes as u64;
-                core.port.region.pointer(span)
+                core.port.view().pointer(span)
             }
             _ => return None,
         };
@@ -454,7 +454,7 @@ impl Output {
                             self.fault = Some(fault);
                             io::Error::new(io::ErrorKind::BrokenPipe, "the caller does not take its answer")
                         })?;
-                        (core.port.region.pointer(span), span.bytes as usize)
+                        (core.port.view().pointer(span), span.bytes as usize)
                     }
                 };
                 // SAFETY: in the region, which the lane keeps mapped (see `OutputSlot::at`, `Region::pointer`).

@@ -233,7 +233,9 @@ impl Connection {
     fn map(&self, reply: &Reply) -> Result<(Offer, Arc<ClientPool>)> {
         let offer = Offer::decode(&reply.payload)?;
         let pool = match &self.pool {
-            Some(pool) if pool.number == offer.region => Arc::clone(pool),
+            Some(pool) if (pool.number, pool.region_bytes) == (offer.region, offer.region_bytes) => {
+                Arc::clone(pool)
+            }
             _ => {
                 let none = || Error::new(ErrorKind::Protocol, "no descriptor came with it");
                 let fd = reply.fds.first().ok_or_else(none)?;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_core::limits::FDS_PER_MESSAGE_MAX;
 use zazen_core::{Error, ErrorKind};
+use zazen_lane::Broken;
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
 
 /// What one receive may bring beyond the header: a small payload comes along in the same system call.
@@ -37,6 +38,12 @@ pub(crate) enum Fault {
     Kernel(Errno),
     /// The peer broke the rules of shared memory, in these words.
     Broken(&'static str),
+}
+
+impl From<Broken> for Fault {
+    fn from(Broken(why): Broken) -> Fault {
+        Fault::Broken(why)
+    }
 }
 
 impl Fault {

@@ -326,6 +326,11 @@ fn abandon(blocks: &Blocks, report: &mut LoadReport, so_far: &mut LoadProgress) 
         report.failed += block.len();
         so_far.frames_done += block.len();
         so_far.failed = report.failed;
-        name_all(&block, ErrorKind::Unavailable, "its node left off and no other was there", report);
+        name_all(
+            &block,
+            ErrorKind::Unavailable,
+            "its node stopped answering, and no other node was left",
+            report,
+        );
     }
 }

@@ -43,7 +43,7 @@ impl Retry {
 /// Warns, once per process and daemon, that the daemon stopped answering while `path` was read.
 pub(crate) fn warn_of_lost_daemon(spec: &DaemonSpec, path: &Path, error: &Error) {
     let text = format!(
-        "the Zazen {} of node {} left off ({error}); {} is read straight from the backing store until it answers \
+        "the Zazen {} of node {} stopped answering ({error}); {} is read from the backing store until it answers \
          again. Results are the same, only slower; restart it with `zazend`",
         spec.target,
         spec.node,

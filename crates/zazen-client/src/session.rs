@@ -153,7 +153,7 @@ impl Dataset {
                 true => Ok(held),
                 false => Err(Error::new(
                     ErrorKind::Protocol,
-                    format!("the daemon tells of frames beyond {begin} to {end}, which it was asked for"),
+                    format!("the daemon reports frames beyond the requested {begin} to {end}"),
                 )),
             }
         })?;
@@ -322,7 +322,7 @@ impl Dataset {
                 self.local = Some(local);
                 self.lost = None;
             }
-            Err(error) => tracing::debug!("{error}; going on without it"),
+            Err(error) => tracing::debug!("{error}; continuing without it"),
         }
     }
 }

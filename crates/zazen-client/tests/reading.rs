@@ -121,7 +121,7 @@ fn a_daemon_that_dies_in_mid_scan_costs_no_frame() {
     }
     // One warning for each daemon (another test of this process may have drained some).
     let warnings = zazen_client::warnings();
-    let lost: Vec<_> = warnings.iter().filter(|text| text.contains("left off")).collect();
+    let lost: Vec<_> = warnings.iter().filter(|text| text.contains("stopped answering")).collect();
     let distinct: BTreeSet<_> = lost.iter().collect();
     assert_eq!(distinct.len(), lost.len(), "{warnings:?}");
     assert!(lost.iter().all(|text| text.contains("node fake") && text.contains("fake.sock")), "{warnings:?}");

@@ -10,7 +10,6 @@ pub mod frames;
 mod frames_codec;
 pub mod handshake;
 pub mod header;
-pub mod patience;
 pub mod plugins;
 pub mod record;
 pub mod runset_codec;

@@ -232,7 +232,7 @@ impl Machine {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "rank {rank} does not exist in a communicator of {size}; give the carrier's own rank and size"
+                    "rank {rank} does not exist in a communicator of {size}; give the rank and size of the collectives"
                 ),
             ));
         }
@@ -274,7 +274,8 @@ impl Machine {
             (stage, Answer::Words(words)) => self.words(stage, words)?,
             (stage, Answer::Blocks(blocks)) => {
                 if blocks.len() != self.size {
-                    let context = format!("a carrier of {} ranks brought {} blocks", self.size, blocks.len());
+                    let context =
+                        format!("collectives of {} ranks returned {} blocks", self.size, blocks.len());
                     return Err(Error::new(ErrorKind::Protocol, context));
                 }
                 self.blocks(stage, blocks)?
@@ -514,7 +515,7 @@ fn expect(words: &[u64], count: u64) -> Result<()> {
     if words.len() as u64 == count {
         return Ok(());
     }
-    let context = format!("a carrier reduced {count} words to {}", words.len());
+    let context = format!("the collectives reduced {count} words to {}", words.len());
     Err(Error::new(ErrorKind::Protocol, context))
 }
 

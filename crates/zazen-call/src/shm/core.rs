@@ -5,13 +5,14 @@
 //! every wait is bounded by the server's stall time.
 
 use crate::shm::memory::{Grant, LaneSeat, Pool};
-use crate::shm::port::{End, Port, Rouse, Taken};
+use crate::shm::region::Kernel;
 use crate::stream::{Fault, Stream};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zazen_lane::{End, Port, Rouse, Source, Taken};
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
 use zazen_wire::shm::{BELL, FDS, Op, Record, Span};
 
@@ -26,7 +27,7 @@ const READY_MAX: usize = 64;
 
 /// See the module.
 pub(crate) struct Core {
-    pub(crate) port: Port,
+    pub(crate) port: Port<Kernel>,
     pub(crate) stream: Stream,
     seat: LaneSeat,
     stall: Duration,
@@ -42,6 +43,17 @@ pub(crate) struct Core {
     lingering: Vec<Grant>,
     /// Descriptors that came before their request was looked at.
     fds: Option<(u64, Vec<OwnedFd>)>,
+}
+
+const NOTHING: Source<'static> = Source::NONE;
+
+/// The next record, its body in `body`.
+fn take(port: &mut Port<Kernel>, body: &mut Vec<u8>) -> Result<Option<Taken>, Fault> {
+    let taken = port.take(move |bytes| {
+        body.resize(bytes, 0);
+        Some(&mut body[..])
+    });
+    Ok(taken?)
 }
 
 #[derive(Default)]
@@ -84,7 +96,8 @@ impl OutputPieces {
 
 impl Core {
     pub(crate) fn new(seat: LaneSeat, stream: Stream, stall: Duration) -> Core {
-        let port = Port::new(Arc::clone(&seat.pool.region), seat.places(), End::Daemon);
+        // SAFETY: the seat, which the core keeps, has the region mapped.
+        let port = unsafe { Port::new(**seat.pool.region, seat.places(), End::Daemon, Kernel) };
         let offer = seat.offer();
         Core {
             port,
@@ -110,7 +123,7 @@ impl Core {
     /// The next request, if one is there; records that end an earlier call are seen to.
     pub(crate) fn take_request(&mut self, body: &mut Vec<u8>) -> Result<Option<Taken>, Fault> {
         loop {
-            let Some(taken) = self.port.take(body)? else { return Ok(None) };
+            let Some(taken) = take(&mut self.port, body)? else { return Ok(None) };
             if taken.record.op == Op::Message {
                 return Ok(Some(taken));
             }
@@ -139,7 +152,7 @@ impl Core {
         self.lingering.clear();
         (self.turn, self.stale) = (turn, 0);
         self.input.reset(streamed);
-        self.output.reset(self.port.places.eager_out());
+        self.output.reset(self.port.places().eager_out());
         // If memory is to be had at once, the client fills it while the service makes ready.
         if streamed > 0
             && let Some(grant) = self.seat.pool.stage(streamed, Duration::ZERO)
@@ -161,19 +174,19 @@ impl Core {
 
     fn grant_input(&mut self, span: Span) -> Result<(), Fault> {
         self.input.granted = Some(span);
-        self.post(Record { span, ..Record::of(Op::Grant, self.turn) }, &[0; HEADER_BYTES], &[])
+        self.post(Record { span, ..Record::of(Op::Grant, self.turn) }, &[0; HEADER_BYTES], NOTHING)
     }
 
     /// The next piece of streamed input; the one before is the client's again.
     pub(crate) fn next_input(&mut self) -> Result<Span, Fault> {
         if self.input.granted.is_none() {
             let grant = self.seat.pool.stage(self.input.left, GRANT_PATIENCE);
-            let span = grant.as_ref().map_or(self.port.places.eager_in(), Grant::span);
+            let span = grant.as_ref().map_or(self.port.places().eager_in(), Grant::span);
             self.input.grant = grant;
             self.grant_input(span)?;
         }
         if std::mem::take(&mut self.input.given) {
-            self.post(Record::of(Op::Credit, self.turn), &[0; HEADER_BYTES], &[])?;
+            self.post(Record::of(Op::Credit, self.turn), &[0; HEADER_BYTES], NOTHING)?;
         }
         loop {
             if let Some(piece) = self.input.ready.pop_front() {
@@ -226,7 +239,7 @@ impl Core {
     fn wait_record(&mut self, body: &mut Vec<u8>) -> Result<Taken, Fault> {
         let deadline = Instant::now() + self.stall;
         loop {
-            if let Some(taken) = self.port.take(body)? {
+            if let Some(taken) = take(&mut self.port, body)? {
                 return Ok(taken);
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -284,7 +297,7 @@ impl Core {
             self.output.in_flight.push_back(piece);
             let span = Span { at: piece.at, bytes: filled };
             let record = Record { span, is_payload, ..Record::of(Op::Chunk, self.turn) };
-            self.post(record, &[0; HEADER_BYTES], &[])?;
+            self.post(record, &[0; HEADER_BYTES], NOTHING)?;
         }
         Ok(())
     }
@@ -320,9 +333,9 @@ impl Core {
         &mut self,
         record: Record,
         header: &[u8; HEADER_BYTES],
-        body: &[&[u8]],
+        body: Source<'_>,
     ) -> Result<(), Fault> {
-        match self.port.post(record, header, body)? {
+        match self.port.post(record, header, std::iter::once(body))? {
             Some(Rouse::Nothing) => Ok(()),
             Some(Rouse::Bell) => self.stream.send_frame(Kind::Reply, BELL, 0, &[]),
             None => Err(Fault::Broken("it does not take what is sent to it")),

@@ -13,7 +13,6 @@ use crate::serve::{check_room, dispatch};
 use crate::server::Shared;
 use crate::shm::core::{Core, NAP};
 use crate::shm::memory::LaneSeat;
-use crate::shm::port::Taken;
 use crate::stream::{Fault, Stream};
 use crate::{Call, Line, Reply};
 use std::io::Write;
@@ -22,10 +21,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_lane::{Broken, Source, Taken};
 use zazen_wire::Message;
 use zazen_wire::codec::Reader;
 use zazen_wire::handshake as wire_handshake;
-use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, Kind};
+use zazen_wire::header::{ErrorReply, Header, Kind};
 use zazen_wire::shm::{ENTRY_BYTES, Entry, Op, POOL_GIVE, POOL_TAKE, Place, Record, Span};
 
 /// Threads that spin for a client's next request, of all servers of this process.
@@ -56,6 +56,12 @@ enum End {
     Closed,
     Lost(Fault),
     Refused { about: (u16, u16, u64), error: Error },
+}
+
+impl From<Broken> for End {
+    fn from(broken: Broken) -> End {
+        End::Lost(broken.into())
+    }
 }
 
 impl From<Fault> for End {
@@ -146,13 +152,13 @@ fn data_at_hand(
             Ok(Some(body[head_bytes..].as_ptr()))
         }
         (Place::Eager, head) => {
-            let eager = core.port.places.eager_in();
+            let eager = core.port.places().eager_in();
             let used = if head == Place::Eager { head_bytes as u64 } else { 0 };
             let span = Span { at: eager.at + used, bytes: data_bytes };
             if !eager.holds(span) {
                 return Err(lied("a request's data are longer than the buffer that they are in"));
             }
-            Ok(Some(core.port.region.pointer(span).cast_const()))
+            Ok(Some(core.port.view().pointer(span).cast_const()))
         }
         _ => Err(lied("a request's data are not where it says")),
     }
@@ -279,12 +285,12 @@ impl Lane {
         let Lane { core, bulk, output, body, charge, place, .. } = self;
         let mut locked = lock(core);
         locked.port.tell_cpu();
-        let eager = locked.port.places.eager_in();
+        let eager = locked.port.places().eager_in();
         match record.head {
             Place::Inline if head_bytes <= body.len() => {}
             Place::Eager if head_bytes as u64 <= eager.bytes => {
                 body.resize(head_bytes, 0);
-                locked.port.region.read(eager.at, body);
+                locked.port.view().read(eager.at, body);
             }
             // The tables say how much is streamed: they can't be streamed themselves.
             Place::Streamed if table_bytes == 0 => {}
@@ -303,7 +309,7 @@ impl Lane {
             bulk.read_vec(body, head_bytes)?;
             locked = lock(core);
         }
-        let region = &locked.port.region;
+        let region = locked.port.view();
         let mut used = 0;
         let piece = |entry: &Entry| match (entry, data) {
             (Entry::Pool(span), _) => InputPiece::at(region.pointer(*span).cast_const(), span.bytes as usize),
@@ -407,7 +413,7 @@ impl Lane {
             let mut left = &reply.payload[..];
             while !left.is_empty() {
                 let room = core.output_room(left.len() as u64, true)?;
-                core.port.region.write(room.at, &left[..room.bytes as usize]);
+                core.port.view().write(room.at, Source::of(&left[..room.bytes as usize]));
                 core.output_filled(room.bytes);
                 left = &left[room.bytes as usize..];
             }
@@ -434,9 +440,8 @@ impl Lane {
             span: tail,
             ..Record::of(Op::Message, asked.call as u32)
         };
-        let body: &[&[u8]] = if inline { &[&reply.payload] } else { &[] };
-        let header: [u8; HEADER_BYTES] = header.encode_unsealed();
-        core.post(record, &header, body)?;
+        let body = if inline { Source::of(&reply.payload) } else { Source::of(&[]) };
+        core.post(record, &header.encode_unsealed(), body)?;
         core.end();
         Ok(())
     }

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::shm::{LANE_HEAD_BYTES, LanePlaces, Offer, REGION_VERSION, SLOT_BYTES, Span};
+use zazen_lane::{Geometry, Source};
+use zazen_wire::shm::{LANE_HEAD_BYTES, LanePlaces, Offer, REGION_VERSION, Span};
 
 /// What is granted is a multiple of so much.
 const UNIT_BYTES: u64 = 64 << 10;
@@ -160,8 +161,7 @@ impl Pool {
         limits: &ShmLimits,
         treasury: &Arc<Treasury>,
     ) -> Result<Arc<Pool>> {
-        let pool_at = pool_at(limits);
-        let (fd, region) = Region::create(pool_at + limits.pool_bytes)?;
+        let (fd, region) = Region::create(geometry(limits).region_bytes())?;
         let units = (limits.pool_bytes / UNIT_BYTES) as usize;
         let state = PoolState {
             lanes: vec![false; limits.lanes_max],
@@ -191,7 +191,7 @@ impl Pool {
 
     /// The pool's place in the region.
     pub(crate) fn span(&self) -> Span {
-        Span { at: pool_at(&self.limits), bytes: self.limits.pool_bytes }
+        geometry(&self.limits).pool()
     }
 
     /// A free lane; `Busy` if there is none. Its counters start at 0, whatever an earlier user left there.
@@ -211,7 +211,7 @@ impl Pool {
         let seat = LaneSeat { pool: Arc::clone(self), lane };
         let working = seat.places().working();
         self.region.populate(working);
-        self.region.write(working.at, &[0; LANE_HEAD_BYTES as usize]);
+        self.region.write(working.at, Source::of(&[0; LANE_HEAD_BYTES as usize]));
         Ok(seat)
     }
 
@@ -292,13 +292,13 @@ impl Drop for Pool {
     }
 }
 
-fn lane_bytes(limits: &ShmLimits) -> u64 {
-    LANE_HEAD_BYTES + 2 * u64::from(SLOTS) * SLOT_BYTES as u64 + 2 * u64::from(limits.eager_bytes)
-}
-
-fn pool_at(limits: &ShmLimits) -> u64 {
-    // On a boundary of the processor's large pages.
-    (limits.lanes_max as u64 * lane_bytes(limits)).next_multiple_of(2 << 20)
+fn geometry(limits: &ShmLimits) -> Geometry {
+    Geometry {
+        lanes: limits.lanes_max as u64,
+        slots: SLOTS,
+        eager_bytes: limits.eager_bytes,
+        pool_bytes: limits.pool_bytes,
+    }
 }
 
 /// A lane taken, given back when dropped.
@@ -309,9 +309,7 @@ pub(crate) struct LaneSeat {
 
 impl LaneSeat {
     pub(crate) fn places(&self) -> LanePlaces {
-        let limits = &self.pool.limits;
-        let at = self.lane as u64 * lane_bytes(limits);
-        LanePlaces { at, slots: SLOTS, eager_bytes: limits.eager_bytes }
+        geometry(&self.pool.limits).lane(self.lane as u64)
     }
 
     /// What the client is told.
@@ -320,7 +318,7 @@ impl LaneSeat {
         Offer {
             version: REGION_VERSION,
             region: pool.number,
-            region_bytes: pool_at(limits) + limits.pool_bytes,
+            region_bytes: geometry(limits).region_bytes(),
             lane_at: self.places().at,
             slots: SLOTS,
             eager_bytes: limits.eager_bytes,

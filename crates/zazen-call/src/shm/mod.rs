@@ -1,9 +1,9 @@
 //! The shared-memory carrier: a region per caller with a pair of rings per lane, beside the unix socket that vouches
 //! for the caller, carries descriptors and bells, and tells of either end's death. `docs/formats/shm.md` is its page.
 //!
-//! - `ring`, `grants`, and `zazen_wire::patience`: what is decided, pure;
-//! - `region`, with `shared.rs`: the only code that touches shared memory;
-//! - `port`: one end of a lane, the same for both;
+//! - `zazen_lane`: both ends' rings, waits and the client's calls;
+//! - `region`: makes and maps shared memory, waits and wakes with the kernel;
+//! - `grants`: who gets how much of it, pure;
 //! - `memory`, `core`, `lane`, `parking`: the daemon's side; `client`: the client's.
 
 pub(crate) mod client;
@@ -13,9 +13,7 @@ mod grants;
 pub(crate) mod lane;
 pub(crate) mod memory;
 pub(crate) mod parking;
-pub(crate) mod port;
 pub(crate) mod region;
-mod ring;
 
 pub use fault::die_at_fault_point;
 pub(crate) use fault::point as fault_point;

@@ -1,29 +1,30 @@
-//! A mapping of memory that two processes share: the only place of this carrier, with `shared.rs`, where it is touched.
+//! Making and mapping a region, and what an end of a lane needs of the kernel.
 //!
 //! Invariants: the mapping has one length for its whole life, and the memory behind it can't shrink (the daemon seals
-//! it), so an access within bounds never faults; no reference to shared bytes is made but to atomic counters; what
-//! is out of bounds is our bug and panics, since every offset that comes from outside is checked before.
+//! it); [`View`] checks every access.
 
+use crate::shm::fault;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_lane::{Broken, System, View, check_mapping};
 use zazen_wire::shm::Span;
 
 /// A shared mapping, unmapped when dropped.
-pub(crate) struct Region {
-    base: NonNull<u8>,
-    bytes: usize,
-}
+pub(crate) struct Region(View);
 
-// SAFETY: it is a range of memory; all access is by copies and atomics, which any thread may do.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
+impl Deref for Region {
+    type Target = View;
+
+    fn deref(&self) -> &View {
+        &self.0
+    }
+}
 
 impl Region {
     /// New zeroed memory that nobody can shrink, grow or unseal.
@@ -50,12 +51,8 @@ impl Region {
             |errno: rustix::io::Errno| Error::io("look at the daemon's shared region", errno.into());
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(context)?;
         let length = rustix::fs::fstat(fd).map_err(context)?.st_size;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || u64::try_from(length) != Ok(bytes) {
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                format!("the daemon's shared region is not sealed, or {length} bytes long and not {bytes}"),
-            ));
-        }
+        check_mapping(seals.bits(), length, bytes)
+            .map_err(|Broken(why)| Error::new(ErrorKind::Protocol, format!("the daemon: {why}")))?;
         Region::map(fd, bytes)
     }
 
@@ -69,10 +66,9 @@ impl Region {
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, fd, 0) }
                 .map_err(|errno| Error::io(format!("map {bytes} bytes of shared memory"), errno.into()))?;
-        let Some(base) = NonNull::new(base.cast::<u8>()) else {
-            return Err(Error::new(ErrorKind::Io, "the kernel maps shared memory at address 0"));
-        };
-        Ok(Region { base, bytes: length })
+        // SAFETY: the mapping is of a memfd that can't shrink, and is unmapped only when the region is dropped; whoever
+        // has a copy of the view holds the region.
+        Ok(Region(unsafe { View::new(base.cast(), length) }))
     }
 
     /// Makes the pages of `span` present, so that no first touch waits for them. Best effort.
@@ -81,66 +77,52 @@ impl Region {
         // SAFETY: the range lies in the mapping (checked by `pointer`); the advice changes no contents.
         let _ = unsafe { rustix::mm::madvise(start.cast(), span.bytes as usize, Advice::LinuxPopulateWrite) };
     }
-
-    /// The beginning of `span`; panics if that is not within.
-    pub(crate) fn pointer(&self, span: Span) -> *mut u8 {
-        let whole = Span { at: 0, bytes: self.bytes as u64 };
-        assert!(whole.holds(span), "{span:?} is within a region of {} bytes", self.bytes);
-        // SAFETY: `at` is at most the mapping's length.
-        unsafe { self.base.as_ptr().add(span.at as usize) }
-    }
-
-    /// Where `bytes` lie in the region, if they do.
-    pub(crate) fn find(&self, start: *const u8, length: usize) -> Option<Span> {
-        let at = (start as usize).checked_sub(self.base.as_ptr() as usize)?;
-        let span = Span { at: at as u64, bytes: length as u64 };
-        (Span { at: 0, bytes: self.bytes as u64 }).holds(span).then_some(span)
-    }
-
-    /// Copies out of the region, once.
-    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
-        let from = self.pointer(Span { at, bytes: into.len() as u64 });
-        // SAFETY: `from` is valid for as many bytes (checked by `pointer`), `into` is private memory. The other
-        // process may write meanwhile: any mix of bytes is a value of u8, and nothing is read twice.
-        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
-    }
-
-    /// Copies into the region.
-    pub(crate) fn write(&self, at: u64, from: &[u8]) {
-        let to = self.pointer(Span { at, bytes: from.len() as u64 });
-        // SAFETY: `to` is valid for as many bytes. A source that is itself in the region (a pool buffer too small or
-        // too many to be passed in place) may be the same bytes only if the caller has a bug: `copy` tolerates it.
-        unsafe { std::ptr::copy(from.as_ptr(), to, from.len()) }
-    }
-
-    /// The counter at `at`.
-    pub(crate) fn counter(&self, at: u64) -> &AtomicU32 {
-        let start = self.pointer(Span { at, bytes: 4 });
-        assert!(at.is_multiple_of(4), "a counter is aligned");
-        // SAFETY: in bounds and aligned (the mapping begins on a page); both processes access it atomically only, or
-        // the other one scribbles, which an atomic read sees as some value.
-        unsafe { AtomicU32::from_ptr(start.cast()) }
-    }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: this is the mapping that `map` made; what points into it holds the region.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+        let _ = unsafe { rustix::mm::munmap(self.base().cast(), self.span().bytes as usize) };
     }
 }
 
-/// Sleeps while `word` is `value`, at most so long; returns early for any reason. False: so long it was.
-pub(crate) fn sleep_on(word: &AtomicU32, value: u32, at_most: Duration) -> bool {
-    let timeout = futex::Timespec {
-        tv_sec: at_most.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: at_most.subsec_nanos().into(),
-    };
-    // Without the private flag: the other end is another process.
-    futex::wait(word, futex::Flags::empty(), value, Some(&timeout)) != Err(rustix::io::Errno::TIMEDOUT)
-}
+/// The kernel, as an end of a lane waits and wakes with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernel;
 
-/// Wakes whoever sleeps on `word`.
-pub(crate) fn wake(word: &AtomicU32) {
-    let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+impl System for Kernel {
+    fn sleep_on(&self, word: &AtomicU32, value: u32, at_most: Duration) -> bool {
+        let timeout = futex::Timespec {
+            tv_sec: at_most.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: at_most.subsec_nanos().into(),
+        };
+        // Without the private flag: the other end is another process.
+        futex::wait(word, futex::Flags::empty(), value, Some(&timeout)) != Err(rustix::io::Errno::TIMEDOUT)
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+    }
+
+    fn give_way(&self) {
+        std::thread::yield_now();
+    }
+
+    #[inline]
+    fn cpu(&self) -> u32 {
+        // SAFETY: takes nothing and only asks; -1 where the kernel can't say is as good a number as any.
+        let cpu = unsafe { libc::sched_getcpu() };
+        cpu.unsigned_abs()
+    }
+
+    #[inline]
+    fn now(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    }
+
+    #[inline(always)]
+    fn fault_point(&self) {
+        fault::point();
+    }
 }

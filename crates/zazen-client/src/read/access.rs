@@ -273,7 +273,7 @@ impl Access {
 fn corrupt(number: u64, first: &Error, second: &Error) -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        format!("frame {number}: bad bytes, and asking again did not mend it: {first}; then: {second}"),
+        format!("frame {number}: bad bytes, and a second copy did not help: {first}; then: {second}"),
     )
 }
 

@@ -104,7 +104,7 @@ impl Pool {
                     Error::new(
                         ErrorKind::TooLarge,
                         format!(
-                            "its {length} bytes find no room in memory; cut it into smaller frames, or read the file in parts"
+                            "there is no memory for its {length} bytes; cut it into smaller frames, or read the file in parts"
                         ),
                     )
                 })?

@@ -146,7 +146,7 @@ fn feed_direct(
                     access.regain_daemon();
                     return Some((rest, Some(scan)));
                 }
-                Err(error) => tracing::debug!("{error}; going on without the daemon"),
+                Err(error) => tracing::debug!("{error}; continuing without the daemon"),
             }
         }
         pipeline.feed(some.into_iter().map(Task::Direct));

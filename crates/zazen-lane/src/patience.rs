@@ -1,28 +1,29 @@
-//! Shared memory's waits: whether to spin for the other end's answer, and for how long. Fed with what waits came to.
+//! How an end waits for the other end's answer: whether to spin, and for how long. Learns from how long waits took.
 //!
-//! A spin pays if the other end runs on another CPU and answers soon; on one CPU it keeps the other end from running. What
-//! an end sees of a wait in which it slept is longer than the answer took: its own wake is part of it, and the other end's
-//! if that slept, too. So two ends that both sleep look slow to each other, though neither would be if both were awake:
-//! waits that two wakes can explain make an end more patient, up to a bound, before it gives up.
+//! A spin pays if the other end runs on another CPU and answers soon. On the same CPU it keeps the other end from running.
 //!
-//! On one CPU an end can give that up to the other ([`Yielding`]) instead of sleeping: no wake is needed then.
+//! An end that slept sees a longer wait than the answer took: its own wake is part of it, and so is the other end's if
+//! that slept, too. Two ends that both sleep therefore look slow to each other, though neither would if both were
+//! awake. So a wait that two wakes can explain makes an end more patient, up to a bound, before it gives up spinning.
+//!
+//! On the same CPU an end can give the CPU to the other end ([`Yielding`]) instead of sleeping: that saves the wake.
 
 use std::time::Duration;
 
-/// The first spins.
+/// How long the first spins are.
 const BUDGET_FIRST: Duration = Duration::from_micros(5);
 /// No spin is longer: a sleep and its wake cost about as much.
 const BUDGET_MAX: Duration = Duration::from_micros(50);
-/// A short call and two wakes of idle CPUs take at most so long.
+/// A short call and two wakes of idle CPUs take at most this long.
 const TWO_WAKES: Duration = Duration::from_micros(120);
-/// What a wake takes, about: a shorter spin for an end that had to be woken is in vain.
+/// About how long a wake takes: a shorter spin for an end that had to be woken is useless.
 const WAKE: Duration = Duration::from_micros(30);
-/// So many spins in vain, one after another, end spinning …
+/// After this many useless spins in a row an end stops spinning,
 const MISSES_MAX: u32 = 8;
-/// … but for one wait in so many, which looks whether times have changed.
+/// and tries again only in every 64th wait.
 const PROBE_EVERY: u32 = 64;
 
-/// One end's policy.
+/// One end's decision to spin.
 #[derive(Clone, Debug)]
 pub struct Spin {
     budget: Duration,
@@ -37,12 +38,13 @@ impl Default for Spin {
 }
 
 impl Spin {
-    /// Of an end that knows nothing of the other yet.
+    /// An end that knows nothing of the other yet.
     pub const fn new() -> Spin {
         Spin { budget: BUDGET_FIRST, misses: 0, waits: 0 }
     }
 
-    /// How long the next wait may spin, for an end that was awake or had to be woken; zero for not at all.
+    /// How long the next wait may spin; zero: not at all. `woken`: the other end had to be woken.
+    #[inline]
     pub fn budget(&mut self, woken: bool) -> Duration {
         self.waits = self.waits.wrapping_add(1);
         let budget = if self.misses < MISSES_MAX {
@@ -56,11 +58,12 @@ impl Spin {
     }
 
     /// The answer came while spinning.
+    #[inline]
     pub fn hit(&mut self) {
         self.misses = 0;
     }
 
-    /// The spin was in vain, or there was none; the answer was seen after `waited` in all.
+    /// The spin was useless, or there was none; the answer came after `waited` in all.
     pub fn missed(&mut self, waited: Duration) {
         if waited <= BUDGET_MAX {
             // The longest spin would have seen it.
@@ -74,16 +77,16 @@ impl Spin {
     }
 }
 
-/// An answer that comes later than this after the CPU was given up was not what the CPU was given up to.
+/// An answer that comes later than this after a yield did not come because of the yield.
 const HANDED_OVER: Duration = Duration::from_micros(50);
-/// So often in vain, one after another, and the CPU is kept for a number of waits, …
+/// After this many useless yields in a row an end rests: it keeps the CPU for a number of waits.
 const VAIN_MAX: u32 = 8;
-/// … this many at first, each time twice as many, at most so many: a try in vain costs two switches, or a time slice where
-/// the CPU has other work.
+/// The first rest, in waits. Each further one is twice as long, up to the maximum: a useless yield costs two switches, or
+/// a time slice where the CPU has other work.
 const REST_FIRST: u32 = 16;
 const REST_MAX: u32 = 1024;
 
-/// Whether to give the CPU up to an end that runs on the same.
+/// One end's decision to give the CPU to the other end, which runs on the same.
 #[derive(Clone, Debug)]
 pub struct Yielding {
     vain: u32,
@@ -98,19 +101,21 @@ impl Default for Yielding {
 }
 
 impl Yielding {
-    /// Tries at once.
+    /// An end that yields in its first wait.
     pub const fn new() -> Yielding {
         Yielding { vain: 0, resting: 0, rest: REST_FIRST }
     }
 
-    /// Whether the next wait may.
+    /// Whether the next wait may yield.
+    #[inline]
     pub fn may(&mut self) -> bool {
         let may = self.resting == 0;
         self.resting = self.resting.saturating_sub(1);
         may
     }
 
-    /// What came of it: the answer, or none, after so long.
+    /// Whether the answer came while the CPU was given up, and how long that took.
+    #[inline]
     pub fn learn(&mut self, answered: bool, took: Duration) {
         if answered && took <= HANDED_OVER {
             (self.vain, self.rest) = (0, REST_FIRST);

@@ -1,15 +1,15 @@
-//! A ring's indices, as pure state machines: what may be published, what may be taken, what is a lie.
+//! The counters of a ring, as pure state machines: what may be published, what may be taken, what is a lie.
 //!
 //! Each end keeps its own counter in private memory and only publishes it; the other's is read from shared memory
 //! and believed only within what can be. Counters count slots ever published or taken and wrap.
 
-/// The other end's counter can't be what an honest end would write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lie;
+use crate::Broken;
+
+const LIE: Broken = Broken("a counter of its ring went where it can't be");
 
 /// The end that publishes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Producer {
+pub struct Producer {
     slots: u32,
     tail: u32,
     /// The other end's counter as last believed.
@@ -18,33 +18,38 @@ pub(crate) struct Producer {
 
 impl Producer {
     /// `slots` is a power of two.
-    pub(crate) fn new(slots: u32) -> Producer {
+    #[inline]
+    pub fn new(slots: u32) -> Producer {
         Producer { slots, tail: 0, head: 0 }
     }
 
-    /// Slots that may be written by what is known already, without a look at the consumer's counter: a line of memory that
-    /// need not travel between the two ends' caches.
-    pub(crate) fn room_known(&self) -> u32 {
+    /// Slots that may be written as far as is known already. It does not look at the consumer's counter, whose cache line
+    /// would have to travel between the two ends' CPUs.
+    #[inline]
+    pub fn room_known(&self) -> u32 {
         self.slots - self.tail.wrapping_sub(self.head)
     }
 
     /// Slots that may be written, given the consumer's counter as it reads now.
-    pub(crate) fn room(&mut self, head_now: u32) -> Result<u32, Lie> {
+    #[inline]
+    pub fn room(&mut self, head_now: u32) -> Result<u32, Broken> {
         // It only moves forward, and never past what was published.
         if head_now.wrapping_sub(self.head) > self.tail.wrapping_sub(self.head) {
-            return Err(Lie);
+            return Err(LIE);
         }
         self.head = head_now;
         Ok(self.slots - self.tail.wrapping_sub(head_now))
     }
 
     /// Where the `nth` slot behind those published is, as an index.
-    pub(crate) fn index(&self, nth: u32) -> u32 {
+    #[inline]
+    pub fn index(&self, nth: u32) -> u32 {
         self.tail.wrapping_add(nth) & (self.slots - 1)
     }
 
     /// `count` more are written; returns the counter to publish.
-    pub(crate) fn publish(&mut self, count: u32) -> u32 {
+    #[inline]
+    pub fn publish(&mut self, count: u32) -> u32 {
         debug_assert!(self.tail.wrapping_add(count).wrapping_sub(self.head) <= self.slots);
         self.tail = self.tail.wrapping_add(count);
         self.tail
@@ -53,7 +58,7 @@ impl Producer {
 
 /// The end that takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Consumer {
+pub struct Consumer {
     slots: u32,
     head: u32,
     /// The other end's counter as last believed.
@@ -62,27 +67,31 @@ pub(crate) struct Consumer {
 
 impl Consumer {
     /// `slots` is a power of two.
-    pub(crate) fn new(slots: u32) -> Consumer {
+    #[inline]
+    pub fn new(slots: u32) -> Consumer {
         Consumer { slots, head: 0, tail: 0 }
     }
 
     /// Slots that may be read, given the producer's counter as it reads now.
-    pub(crate) fn available(&mut self, tail_now: u32) -> Result<u32, Lie> {
+    #[inline]
+    pub fn available(&mut self, tail_now: u32) -> Result<u32, Broken> {
         let (claimed, known) = (tail_now.wrapping_sub(self.head), self.tail.wrapping_sub(self.head));
         if claimed > self.slots || claimed < known {
-            return Err(Lie);
+            return Err(LIE);
         }
         self.tail = tail_now;
         Ok(claimed)
     }
 
     /// Where the `nth` slot of those available is, as an index.
-    pub(crate) fn index(&self, nth: u32) -> u32 {
+    #[inline]
+    pub fn index(&self, nth: u32) -> u32 {
         self.head.wrapping_add(nth) & (self.slots - 1)
     }
 
     /// `count` of those available are read; returns the counter to publish.
-    pub(crate) fn take(&mut self, count: u32) -> u32 {
+    #[inline]
+    pub fn take(&mut self, count: u32) -> u32 {
         debug_assert!(count <= self.tail.wrapping_sub(self.head));
         self.head = self.head.wrapping_add(count);
         self.head
