@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use zazen_client::{Frame, FrameReader, Mine, ReadOptions};
 use zazen_core::Result;
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 /// A frame in memory. Threads may share it; its bytes live until zazen_frame_free.
 pub struct zazen_frame_t {

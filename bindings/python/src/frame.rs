@@ -6,7 +6,7 @@ use pyo3::types::{PyMemoryView, PyString, PyTuple};
 use std::ffi::{c_int, c_void};
 use std::path::Path;
 use zazen_client::Frame;
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 /// A frame in memory; unpacks as `number, data, path`.
 ///

@@ -10,12 +10,13 @@ use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
-use zazen_wire::Message;
-use zazen_wire::frames::{
-    BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, NodeInfo, OpenDataset,
-    Pin, Push, Pushed, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified,
-    Verify, control_fn, frames_fn, service,
+use zazen_frames::messages::{
+    BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, OpenDataset, Pin, Push,
+    Pushed, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify,
+    frames_fn,
 };
+use zazen_wire::control::{NodeInfo, control_fn};
+use zazen_wire::{Message, service};
 
 /// How long a daemon may take to accept a connection and to prove the key.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

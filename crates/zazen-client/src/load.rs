@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zazen_call::ClusterKey;
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
-use zazen_wire::frames::Fetched;
+use zazen_frames::messages::Fetched;
 
 /// How long a node may take for one chunk.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(600);

@@ -23,9 +23,9 @@ use zazen_core::{
     limits,
 };
 use zazen_env::fork::Mine;
+use zazen_frames::messages::Push;
 use zazen_push::{Action, Config, Counters, Event, OnSlow, Writer};
 use zazen_wire::checksum::frame_checksum;
-use zazen_wire::frames::Push;
 
 /// Other nodes tried before a frame is given up.
 const RETRIES: u32 = 3;

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zazen_core::{Error, Layout, Result, RunSet};
 use zazen_env::fork::Mine;
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 /// Files in flight if the kind of disk is not known. A flash device and a network file system are
 /// fastest with several (measured: one reader gets a third of the device's rate, four to eight get

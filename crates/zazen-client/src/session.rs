@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_frames::messages::DatasetInfo;
 use zazen_wire::codec::{Message, Reader, Writer};
-use zazen_wire::frames::{DatasetInfo, NodeInfo};
+use zazen_wire::control::NodeInfo;
 
 /// How long a daemon that answers pings may take for a call (a listing of a large directory, a
 /// query) before it counts as dead.

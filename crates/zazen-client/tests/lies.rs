@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, Reply, Server, ServerLimits, Service};
 use zazen_client::{Dataset, OpenOptions, ReadOptions};
 use zazen_core::{ErrorKind, Layout, NameTemplate, Piece, RelPath, Result, RunSet};
-use zazen_wire::Message;
-use zazen_wire::frames::*;
+use zazen_frames::messages::*;
+use zazen_wire::control::{NodeInfo, control_fn};
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
+use zazen_wire::{Message, service};
 
 const FRAMES: u64 = 6;
 const BYTES: usize = 3000;

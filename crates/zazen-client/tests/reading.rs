@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use zazen_assign::{Protocol, Rules, Solo};
 use zazen_client::{Dataset, FrameReader, OpenOptions, ReadOptions, ReadStats};
 use zazen_core::{Error, ErrorKind, RunSet};
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 const BYTES: usize = 70_000;
 

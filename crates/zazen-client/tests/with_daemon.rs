@@ -16,8 +16,8 @@ use zazen_client::{
     ReadOptions, ReadStats, Remote, Target, load,
 };
 use zazen_core::{ErrorKind, FrameNo, RunSet};
+use zazen_frames::messages::Delivery;
 use zazen_push::OnSlow;
-use zazen_wire::frames::Delivery;
 use zazend::Daemon;
 use zazend::config::{Args, Config};
 

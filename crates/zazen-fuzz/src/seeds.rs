@@ -8,7 +8,7 @@ fn file(path: &str) -> String {
 
 /// All golden bytes of the wire; a byte before each picks the decoder where a target has several.
 pub(crate) fn golden() -> Vec<Vec<u8>> {
-    let golden = file("crates/zazen-wire/tests/golden.txt");
+    let golden = file("crates/zazen-wire/tests/golden.txt") + &file("crates/zazen-frames/tests/golden.txt");
     let lines = golden.lines().filter_map(|line| line.split_once(" = "));
     let bytes_of = |(pick, (_, hex)): (usize, (&str, &str))| {
         let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16);

@@ -10,6 +10,9 @@ pub const HOST_BYTES: usize = 256;
 /// `ZAZEN_PLUGIN_ACTS_AS_CALLER`: the plug-in acts with its caller's identity.
 pub const ACTS_AS_CALLER: u32 = 1;
 
+/// `ZAZEN_HOST_CONFINED`: the kernel lets the process make, remove and rename names beneath the exports only.
+pub const HOST_CONFINED: u32 = 1;
+
 /// `enum zazen_detach_reason`: why a client is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -63,8 +66,8 @@ pub struct Host {
     pub abi: u32,
     /// Clients to expect; -1 if unknown.
     pub process_count: i32,
-    /// 0.
-    pub reserved: u32,
+    /// [`HOST_CONFINED`], or 0.
+    pub flags: u32,
     /// The caller of the function that this thread runs: 0, or -1 outside of a function.
     pub caller: Option<unsafe extern "C" fn(*mut Caller) -> c_int>,
     /// Writes a line to the host's log.

@@ -58,7 +58,7 @@ fn structures_and_constants_are_those_of_the_headers() {
         struct_size,
         abi,
         process_count,
-        reserved,
+        flags,
         caller,
         log,
         allocate,
@@ -181,6 +181,7 @@ fn structures_and_constants_are_those_of_the_headers() {
 const CONSTANTS: &[(&str, u64)] = &[
     ("ZAZEN_PLUGIN_ABI", ABI as u64),
     ("ZAZEN_PLUGIN_ACTS_AS_CALLER", ACTS_AS_CALLER as u64),
+    ("ZAZEN_HOST_CONFINED", HOST_CONFINED as u64),
     ("sizeof(((struct zazen_caller *)0)->host)", HOST_BYTES as u64),
     ("ZAZEN_DETACH_CLOSED", DetachReason::Closed as u64),
     ("ZAZEN_DETACH_DIED", DetachReason::Died as u64),

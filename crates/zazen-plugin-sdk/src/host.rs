@@ -10,7 +10,7 @@ unsafe extern "C" {
     fn zazen_plugin_host() -> *const Host;
 }
 
-/// A field of the host's table; `None` if the host is older than the field, or there is no host yet.
+/// A function of the host's table; `None` if the host is older than it, or there is no host yet.
 macro_rules! host {
     ($field:ident) => {{
         // SAFETY: no arguments. The table is valid from init to the end of fini, when functions run, and has
@@ -78,6 +78,16 @@ pub fn caller() -> Outcome<Caller> {
 pub fn is_cancelled() -> bool {
     // SAFETY: no arguments.
     host!(cancelled).is_some_and(|ask| unsafe { ask() } != 0)
+}
+
+/// Whether the kernel lets this process make, remove and rename names beneath the exports only.
+#[inline]
+pub fn is_confined() -> bool {
+    // SAFETY: as in `host!`; the flags are in every version of the table.
+    unsafe {
+        let host = zazen_plugin_host();
+        !host.is_null() && (*host).flags & plugin::HOST_CONFINED != 0
+    }
 }
 
 /// The folders that the operator lets callers reach, as absolute paths.

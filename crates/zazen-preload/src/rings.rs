@@ -15,9 +15,9 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use zazen_lane::{Broken, Client, Receiver, Request, Source, System, Target, View, check_mapping};
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::header::{Header, Kind};
 use zazen_wire::plugins::{self, ANSWER_HEAD_BYTES, plugins_fn, status};
+use zazen_wire::service;
 use zazen_wire::shm::{self, BELL, FDS, Offer, Span};
 
 /// A call sleeps on the futex for so long, then on the socket, where the daemon's death is heard.

@@ -10,9 +10,9 @@ use crate::transport::{Call, Service};
 use std::ffi::{CStr, c_int, c_void};
 use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
-use zazen_wire::frames::service;
 use zazen_wire::header::{HEADER_BYTES, Header, Kind, OFFERS_SHM};
 use zazen_wire::plugins::{self, ANSWER_HEAD_BYTES, CALL_HEAD_BYTES, plugins_fn};
+use zazen_wire::service;
 
 pub(crate) use zazen_wire::plugins::status;
 

@@ -2,8 +2,8 @@
 
 use super::view::ServedView;
 use super::{
-    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, Stats, Traffic, function,
-    receive, send,
+    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, StatMessage, Stats,
+    Traffic, function, receive, send,
 };
 use crate::{Backing, Rights, SourceFile, SourceStat};
 use std::io::Read;
@@ -81,7 +81,7 @@ impl Backing for ServedBacking {
     }
 
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>> {
-        let stat = SourceStat::decode(&self.link.call(function::OPEN, &OpenFile(path.clone()).encode())?)?;
+        let stat = StatMessage::decode(&self.link.call(function::OPEN, &OpenFile(path.clone()).encode())?)?.0;
         Ok(Box::new(ServedFile { link: self.link.clone(), path: path.clone(), stat }))
     }
 

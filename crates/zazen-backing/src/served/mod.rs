@@ -92,23 +92,26 @@ impl Message for StatMany {
     }
 }
 
-impl Message for SourceStat {
+/// A [`SourceStat`] on the wire.
+struct StatMessage(SourceStat);
+
+impl Message for StatMessage {
     const NAME: &'static str = "SourceStat";
     fn write(&self, writer: &mut Writer) {
-        write_validator(writer, &self.validator);
-        writer.u32(self.uid);
-        writer.u32(self.gid);
-        writer.u32(self.mode);
-        writer.bool(self.is_dir);
+        write_validator(writer, &self.0.validator);
+        writer.u32(self.0.uid);
+        writer.u32(self.0.gid);
+        writer.u32(self.0.mode);
+        writer.bool(self.0.is_dir);
     }
-    fn read(reader: &mut Reader<'_>) -> Result<SourceStat> {
-        Ok(SourceStat {
+    fn read(reader: &mut Reader<'_>) -> Result<StatMessage> {
+        Ok(StatMessage(SourceStat {
             validator: read_validator(reader)?,
             uid: reader.u32()?,
             gid: reader.u32()?,
             mode: reader.u32()?,
             is_dir: reader.bool()?,
-        })
+        }))
     }
 }
 
@@ -122,7 +125,7 @@ impl Message for Stats {
             writer.record(|writer| match stat {
                 Ok(stat) => {
                     writer.u32(0);
-                    stat.write(writer);
+                    StatMessage(*stat).write(writer);
                 }
                 Err(error) => {
                     writer.u32(error.kind() as u32);
@@ -135,7 +138,7 @@ impl Message for Stats {
         let stats = reader.list(8, |reader| {
             reader.record("Stats", |reader| {
                 Ok(match reader.u32()? {
-                    0 => Ok(SourceStat::read(reader)?),
+                    0 => Ok(StatMessage::read(reader)?.0),
                     code => {
                         let kind = ErrorKind::from_code(code).unwrap_or(ErrorKind::Unsupported);
                         Err(Error::new(kind, reader.free_text()?))

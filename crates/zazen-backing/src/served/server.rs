@@ -1,8 +1,8 @@
 //! The server: one thread per connection, and one token bucket for all.
 
 use super::{
-    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, Stats, TokenBucket,
-    Traffic, function, receive, send,
+    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, StatMessage, Stats,
+    TokenBucket, Traffic, function, receive, send,
 };
 use crate::{Backing, DirectoryBacking, SourceFile};
 use std::collections::HashMap;
@@ -209,7 +209,7 @@ fn answer(
             let file = shared.tree.open(&path)?;
             let stat = file.stat();
             *current = Some((path, file));
-            stat.encode()
+            StatMessage(stat).encode()
         }
         function::LIST => {
             let ListDirectory { path, files_only } = ListDirectory::decode(payload)?;

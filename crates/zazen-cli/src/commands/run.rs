@@ -18,8 +18,8 @@ use zazen_forward_api::paths::PREFIXES_MAX;
 use zazen_forward_api::structures::PLUGIN_ID;
 use zazen_forward_api::variables::{self, FORWARD_BYTES_MAX};
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, plugins_fn};
+use zazen_wire::service;
 
 const LIBRARY: &str = "libzazen_preload.so";
 const PATIENCE: Duration = Duration::from_secs(5);

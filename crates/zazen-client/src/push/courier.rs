@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_frames::messages::Pushed;
 use zazen_push::Event;
-use zazen_wire::frames::Pushed;
 
 /// Connections that one courier keeps.
 const CONNECTIONS_MAX: usize = 64;

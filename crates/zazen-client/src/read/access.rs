@@ -17,7 +17,7 @@ use std::time::Duration;
 use zazen_backing::SourceFile;
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 /// How long a daemon may take for one batch of a scan, with its misses, before it counts as dead.
 pub(crate) const SCAN_TIMEOUT: Duration = Duration::from_secs(300);

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_backing::SourceFile;
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_frames::messages::Delivery;
 use zazen_wire::checksum::FrameDigest;
-use zazen_wire::frames::Delivery;
 
 /// Bytes that are read before they are checksummed. They are then still in the core's own cache.
 const PIECE: usize = 256 << 10;

@@ -13,9 +13,10 @@ use std::time::Duration;
 use zazen_call::{Call, Caller, ClusterKey, Reply, Server, ServerLimits, Service};
 use zazen_client::{Dataset, OpenOptions};
 use zazen_core::{Error, ErrorKind, Layout, NameTemplate, RelPath, Request, Result, RunSet};
-use zazen_wire::Message;
+use zazen_frames::messages::*;
 use zazen_wire::checksum::frame_checksum;
-use zazen_wire::frames::*;
+use zazen_wire::control::{NodeInfo, control_fn};
+use zazen_wire::{Message, service};
 
 /// How the fake misbehaves.
 #[derive(Default)]

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use zazen_frames::messages::Delivery;
 use zazen_wire::checksum::frame_checksum;
-use zazen_wire::frames::Delivery;
 
 fn job(number: u64, length: u64) -> Task {
     Task::Read(Job {
