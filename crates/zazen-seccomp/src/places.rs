@@ -1,29 +1,30 @@
-//! Where a path of the program leads, and where its processes are.
+//! Where a path of the program leads, and the working directories of its processes.
 //!
-//! A supervisor can't change the working directory of a process. One that went below a prefix is remembered here;
-//! from then on all its relative paths, and those of its children, are resolved here, until it goes elsewhere.
+//! A supervisor cannot change the working directory of a process. If a process changes to a directory below a prefix, it
+//! is remembered here: from then on its relative paths, and those of its children, are resolved here, until it changes to
+//! a local directory.
 //!
-//! Invariants: what a process inherited is settled before its parent moves on or ends; what is not below a prefix the
-//! kernel finds for the program itself, within its root directory, mounts and Landlock rules, or nobody does.
+//! Invariants: what a child inherited is written down before its parent moves or ends; a path that is not below a prefix
+//! is resolved by the kernel, within the program's root directory, mounts and Landlock rules, or not at all.
 
-use super::paths::{self, Prefix, Route, Text};
-use super::target::{Target, Whereabouts};
+use crate::target::{Target, Whereabouts};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zazen_forward_api::paths::{self, Prefix, Route, Text};
 
 /// Where a path leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// The kernel finds it, as the program gave it.
+pub(crate) enum Place {
+    /// The kernel resolves it, as the program gave it.
     Kernel,
-    /// It is below a prefix: the plug-in finds it, by this absolute path.
+    /// It is below a prefix: the plug-in resolves this absolute path.
     Asked(CString),
 }
 
-/// A working directory that is not the kernel's: who has it open knows its name even after others changed that.
+/// A working directory that the kernel does not know of. It is kept open, so that its name is known even after a rename.
 type Directory = Arc<OwnedFd>;
 
 struct Process {
@@ -32,16 +33,16 @@ struct Process {
     seat: Option<Seat>,
 }
 
-/// Where a process is that the kernel knows to be elsewhere.
+/// The working directory of a process, where the kernel has another one.
 #[derive(Clone)]
 struct Seat {
     directory: Directory,
-    /// The kernel was told to go on and take it there; once it is there, this seat is empty.
+    /// The kernel was told to move the process there. Once it is there, this seat no longer counts.
     leaving_for: Option<Whereabouts>,
 }
 
-pub(super) struct Places {
-    /// `LOCAL=FAR:…`, FAR canonical.
+pub(crate) struct Places {
+    /// `LOCAL=FAR:…`, each FAR canonical.
     settings: Vec<u8>,
     processes: Mutex<HashMap<i32, Process>>,
     /// Whether any process ever went below a prefix.
@@ -49,7 +50,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(settings: Vec<u8>) -> Places {
+    pub(crate) fn new(settings: Vec<u8>) -> Places {
         Places { settings, processes: Mutex::default(), any: false.into() }
     }
 
@@ -57,8 +58,8 @@ impl Places {
         paths::prefixes(&self.settings).collect()
     }
 
-    /// Where `path` leads, seen from descriptor `dir`. An empty one is `dir` itself, if `may_be_empty`.
-    pub(super) fn place(
+    /// Where `path` leads, seen from descriptor `dir`. With `may_be_empty`, an empty path means `dir` itself.
+    pub(crate) fn place(
         &self,
         target: &Target,
         dir: i32,
@@ -88,7 +89,7 @@ impl Places {
         self.seen_from_local(target, dir, path)
     }
 
-    /// From a directory of this machine: by climbing, or from above, a path can get below a prefix.
+    /// From a local directory a path can lead below a prefix by `..`, or if the directory is above a prefix.
     fn seen_from_local(&self, target: &Target, dir: i32, path: &[u8]) -> Result<Place, i32> {
         let prefixes = self.prefixes();
         let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
@@ -110,8 +111,8 @@ impl Places {
         }
     }
 
-    /// From a directory that only we know of. EXDEV where the path leaves the far side: the kernel would begin elsewhere,
-    /// and we do nothing for a program that is not forwarded.
+    /// From a directory that only the supervisor knows of. EXDEV if the path leaves the far side: the kernel would begin
+    /// at another directory, and the supervisor accesses no local files for a program.
     fn below(&self, directory: &[u8], path: &[u8]) -> Result<Place, i32> {
         let prefixes = self.prefixes();
         let (mut name, mut whole, mut out) = (Text::new(), Text::new(), Text::new());
@@ -128,7 +129,7 @@ impl Places {
         }
         let prefix_of = |path: &[u8]| prefixes.iter().position(|p| paths::below(path, p.local).is_some());
         match paths::route(whole.as_bytes(), &prefixes, &mut out) {
-            // The kernel knows better what `..` means behind a link.
+            // The far kernel resolves `..` behind symbolic links.
             Route::Far if far && prefix_of(whole.as_bytes()) == prefix_of(name.as_bytes()) => asked(&joined),
             Route::Far => asked(out.as_bytes()),
             Route::TooLong => Err(libc::ENAMETOOLONG),
@@ -136,8 +137,8 @@ impl Places {
         }
     }
 
-    /// What the kernel finds by `path` from `dir`, as an absolute path, and whether that is below a far side.
-    pub(super) fn absolute(&self, target: &Target, dir: i32, path: &[u8]) -> Option<(CString, bool)> {
+    /// The absolute path of what the kernel finds by `path` from `dir`, and whether it is a far one.
+    pub(crate) fn absolute(&self, target: &Target, dir: i32, path: &[u8]) -> Option<(CString, bool)> {
         if path.first() == Some(&b'/') {
             return Some((CString::new(path).ok()?, false));
         }
@@ -147,8 +148,8 @@ impl Places {
         Some((CString::new([&name, &b"/"[..], path].concat()).ok()?, far))
     }
 
-    /// What a link's target is at the far side: an absolute one below a prefix leads there.
-    pub(super) fn link_target(&self, target: Vec<u8>) -> Vec<u8> {
+    /// The target of a symbolic link as the far side has it: an absolute target below a prefix is translated.
+    pub(crate) fn link_target(&self, target: Vec<u8>) -> Vec<u8> {
         let (prefixes, mut out) = (self.prefixes(), Text::new());
         let below = prefixes.iter().any(|prefix| paths::below(&target, prefix.local).is_some());
         if below && paths::route(&target, &prefixes, &mut out) == Route::Far {
@@ -157,8 +158,8 @@ impl Places {
         target
     }
 
-    /// What a directory of ours, or a link's far target, is called by the program.
-    pub(super) fn name_of(&self, directory: &[u8]) -> Vec<u8> {
+    /// The program's name for a far directory or for a link's far target.
+    pub(crate) fn name_of(&self, directory: &[u8]) -> Vec<u8> {
         let mut name = Text::new();
         paths::local_of(directory, &self.prefixes(), &mut name);
         name.as_bytes().to_vec()
@@ -169,12 +170,12 @@ impl Places {
     }
 
     /// Whether a directory of that name is below a far side.
-    pub(super) fn is_far(&self, name: &[u8]) -> bool {
+    pub(crate) fn is_far(&self, name: &[u8]) -> bool {
         paths::local_of(name, &self.prefixes(), &mut Text::new())
     }
 
-    /// Where the thread's process is, if only we know that: canonical, as the daemon has it.
-    pub(super) fn directory_of(&self, target: &Target) -> Option<Vec<u8>> {
+    /// The working directory of the thread's process, if only the supervisor knows it: the daemon's canonical path.
+    pub(crate) fn directory_of(&self, target: &Target) -> Option<Vec<u8>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -195,12 +196,12 @@ impl Places {
     }
 
     /// The thread's process moves to `directory`.
-    pub(super) fn enter(&self, target: &Target, directory: OwnedFd) -> Result<(), i32> {
+    pub(crate) fn enter(&self, target: &Target, directory: OwnedFd) -> Result<(), i32> {
         self.sit(target, |_| Some(Seat { directory: Arc::new(directory), leaving_for: None }))
     }
 
-    /// The kernel is about to take the thread's process there.
-    pub(super) fn leave(&self, target: &Target, whereto: Whereabouts) -> Result<(), i32> {
+    /// The kernel is about to move the thread's process to a local directory.
+    pub(crate) fn leave(&self, target: &Target, whereto: Whereabouts) -> Result<(), i32> {
         self.sit(target, |seat| seat.map(|seat| Seat { leaving_for: Some(whereto), ..seat }))
     }
 
@@ -211,7 +212,7 @@ impl Places {
         self.any.store(true, Ordering::Release);
         settle(&mut processes, process);
         let seat = change(found(&processes, process));
-        // All that was found out is of the thread whose call waits, if it still does.
+        // What was found out is true of this thread only if its call still waits.
         if !target.still_waits() {
             return Err(libc::ESRCH);
         }
@@ -220,7 +221,7 @@ impl Places {
     }
 
     /// The thread's process ends.
-    pub(super) fn end(&self, target: &Target) {
+    pub(crate) fn end(&self, target: &Target) {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
@@ -241,7 +242,7 @@ fn asked(path: &[u8]) -> Result<Place, i32> {
     CString::new(path).map(Place::Asked).map_err(|_| libc::EINVAL)
 }
 
-/// Its own word, or that of the nearest parent who has one.
+/// The seat of the process, or of its nearest ancestor that is known.
 fn found(processes: &HashMap<i32, Process>, mut process: i32) -> Option<Seat> {
     let own = std::process::id().cast_signed();
     while process > 1 && process != own {
@@ -256,7 +257,7 @@ fn found(processes: &HashMap<i32, Process>, mut process: i32) -> Option<Seat> {
     None
 }
 
-/// Notes where those are who inherited it from `process`.
+/// Writes down the seats of all who inherited theirs from `process`.
 fn settle(processes: &mut HashMap<i32, Process>, process: i32) {
     let seat = found(processes, process);
     let children = |process: i32| Target::by_number(process).map_or_else(|_| Vec::new(), |it| it.children());
@@ -333,7 +334,7 @@ mod tests {
         std::fs::rename(folder.path().join("a"), folder.path().join("b")).unwrap();
         assert_eq!(theirs(), Some(name("b")));
         // The kernel was to take it elsewhere, and failed; then it did.
-        let elsewhere = super::super::target::enterable(&own.root().unwrap(), b"/proc").unwrap();
+        let elsewhere = crate::target::enterable(&own.root().unwrap(), b"/proc").unwrap();
         places.leave(&target, elsewhere).unwrap();
         assert_eq!(theirs(), Some(name("b")));
         places.leave(&target, target.directory("cwd").unwrap()).unwrap();

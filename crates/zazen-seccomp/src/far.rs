@@ -1,81 +1,46 @@
-//! The daemon's posix plug-in, as the supervisor calls it: for whoever the program's thread is.
+//! Calls to the daemon's posix plug-in, made as the user of the program's thread.
 //!
-//! The daemon believes the kernel only: who connects is who calls. So there is a connection for each identity, and a
-//! thread of root's that calls for somebody else is somebody else meanwhile, as far as files and sockets go.
+//! The daemon believes only what the kernel says about a connection. So there is a connection for each identity, and a
+//! thread of root's takes another user's identity, for files and sockets, while it calls for that user.
 //!
-//! Invariants: a call runs as the one for whom it is made; no lock is held while it runs, so that one that waits for
-//! something costs nobody else; a thread that can't become itself again ends the process.
+//! Invariants: a call runs as the user for whom it is made; no lock is held while it runs, so a call that waits holds up
+//! no other; a thread that cannot take its own identity back ends the process.
 
-use super::notify::errno;
-use super::target::Target;
+use crate::notify::errno;
+use crate::target::Target;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use zazen_call::Carrier;
+use zazen_forward_api::paths::PATH_MAX;
+use zazen_forward_api::structures::{HELLO_NEW, Hello, ROOT};
 use zazen_stub::{Address, Link, Settings, ffi};
 
 #[allow(missing_docs, dead_code, unreachable_pub, clippy::all)]
 mod stubs {
     include!(concat!(env!("OUT_DIR"), "/posix_raw.rs"));
 }
-pub(super) use stubs::raw;
+pub(crate) use stubs::raw;
 
-/// "An absolute path".
-pub(super) const ROOT: c_int = -100;
-
-/// `struct px_hello`.
-#[repr(C)]
-struct Hello {
-    key: u64,
-    token: u64,
-    kind: u32,
-    pid: u32,
-    umask: u32,
-    keep_all: u32,
-}
-
-/// `struct px_stat`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(super) struct Stat {
-    pub(super) mask: u32,
-    pub(super) blksize: u32,
-    pub(super) attributes: u64,
-    pub(super) nlink: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) mode: u32,
-    pub(super) ino: u64,
-    pub(super) size: u64,
-    pub(super) blocks: u64,
-    pub(super) attributes_mask: u64,
-    /// Access, birth, change, modification.
-    pub(super) seconds: [i64; 4],
-    pub(super) nanoseconds: [u32; 4],
-    /// rdev's major and minor, dev's.
-    pub(super) devices: [u32; 4],
-    pub(super) mnt_id: u64,
-}
-
-/// As whom a file is looked at.
+/// The user, group and supplementary groups with which a file is accessed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Identity {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) groups: Vec<u32>,
+pub(crate) struct Identity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
 }
 
 /// A stub's result, or its errno.
-pub(super) fn outcome<T: PartialOrd + From<i8>>(value: T) -> Result<T, i32> {
+pub(crate) fn outcome<T: PartialOrd + From<i8>>(value: T) -> Result<T, i32> {
     if value >= T::from(0) {
         return Ok(value);
     }
     let error = errno();
     // SAFETY: this thread's number.
     let lost = unsafe { raw::zazen_stub_error() } != 0;
-    // A far side that is gone is a broken disk to a program.
+    // To a program, a daemon that is gone looks like a broken disk.
     Err(if lost { libc::EIO } else { error })
 }
 
@@ -83,24 +48,24 @@ pub(super) fn outcome<T: PartialOrd + From<i8>>(value: T) -> Result<T, i32> {
 macro_rules! px {
     ($name:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: pointers to strings and objects that live for the call, as posix.h wants them.
-        $crate::commands::run::seccomp::far::outcome(unsafe {
-            $crate::commands::run::seccomp::far::raw::$name($($argument),*)
+        $crate::far::outcome(unsafe {
+            $crate::far::raw::$name($($argument),*)
         })
     };
 }
-pub(super) use px;
+pub(crate) use px;
 
-/// The sessions.
-pub(super) struct Far {
-    /// Only root's can be made as somebody else.
+/// The sessions with the plug-in.
+pub(crate) struct Far {
+    /// Only root can make calls as other users.
     is_root: bool,
     own: Identity,
     socket: PathBuf,
-    /// The connection of each identity; for ever, since threads may be in calls whenever the process ends.
+    /// The connection of each identity. They are never freed, since threads may be in calls when the process ends.
     links: Mutex<HashMap<Identity, &'static Link>>,
 }
 
-/// This thread is somebody else while this lives; its real user stays, so that it can come back.
+/// This thread has another identity while this lives. Its real user stays, so that it can return.
 struct Acting<'a> {
     own: &'a Identity,
 }
@@ -115,11 +80,11 @@ impl Acting<'_> {
 
 impl Drop for Acting<'_> {
     fn drop(&mut self) {
-        // The user first: without it the rest is forbidden.
+        // The user first: only root may change the rest.
         // SAFETY: numbers only; this thread only.
         let back = unsafe { libc::syscall(libc::SYS_setresuid, KEEP, self.own.uid, KEEP) } == 0;
         if !back || become_them(self.own).is_err() {
-            // Nobody may go on as somebody else.
+            // Nothing may go on with another user's identity.
             std::process::abort();
         }
     }
@@ -128,7 +93,7 @@ impl Drop for Acting<'_> {
 /// "As it is", for setresuid and setresgid.
 const KEEP: u32 = u32::MAX;
 
-/// Makes this thread that user as far as others see it: groups, group, user; each checked.
+/// Gives this thread the effective identity: groups, group, user. Checks each.
 fn become_them(identity: &Identity) -> Result<(), i32> {
     let Identity { uid, gid, groups } = identity;
     // SAFETY: as many groups as are said; numbers; this thread only (libc's functions change all threads).
@@ -143,7 +108,7 @@ fn become_them(identity: &Identity) -> Result<(), i32> {
 
 impl Far {
     /// Connects as this process's own user.
-    pub(super) fn connect(socket: &Path) -> Result<Far, i32> {
+    pub(crate) fn connect(socket: &Path) -> Result<Far, i32> {
         // SAFETY: no arguments.
         let is_root = unsafe { libc::geteuid() } == 0;
         let own = Target::own().status()?.identity(false);
@@ -161,13 +126,13 @@ impl Far {
         })
     }
 
-    /// The only one as whom calls can be made, unless this is root's.
-    pub(super) fn only_identity(&self) -> Option<&Identity> {
+    /// The only identity that calls can have, unless this process is root's.
+    pub(crate) fn only_identity(&self) -> Option<&Identity> {
         Some(&self.own).filter(|_| !self.is_root)
     }
 
-    /// Does `work` as `identity`: what it opens here is opened with that one's rights.
-    pub(super) fn as_them<T>(
+    /// Does `work` as `identity`: files that it opens on this machine are opened with that user's rights.
+    pub(crate) fn as_them<T>(
         &self,
         identity: &Identity,
         work: impl FnOnce() -> Result<T, i32>,
@@ -177,8 +142,8 @@ impl Far {
         work()
     }
 
-    /// Makes calls as `identity`. They do not look into the program: its memory and its /proc are not for that one.
-    pub(super) fn acting<T>(
+    /// Makes calls as `identity`. They must not read the program's memory or /proc: that user may not be allowed to.
+    pub(crate) fn acting<T>(
         &self,
         identity: &Identity,
         mut calls: impl FnMut() -> Result<T, i32>,
@@ -186,7 +151,7 @@ impl Far {
         let link = self.link(if self.is_root { identity } else { &self.own });
         self.as_them(identity, || {
             ffi::through(link, || match calls() {
-                // A new connection, or a daemon that was begun anew.
+                // The connection is new, or the daemon was restarted.
                 Err(libc::EBADFD) => {
                     greet()?;
                     calls()
@@ -203,22 +168,22 @@ fn greet() -> Result<(), i32> {
     if unsafe { libc::getrandom((&raw mut key).cast(), 8, 0) } != 8 {
         return Err(libc::EIO);
     }
-    let hello = Hello { key, token: 0, kind: 0, pid: std::process::id(), umask: 0, keep_all: 0 };
+    let hello = Hello { key, token: 0, kind: HELLO_NEW, pid: std::process::id(), umask: 0, keep_all: 0 };
     let none: [u32; 1] = [0];
     px!(px_hello((&raw const hello).cast(), none.as_ptr(), 0)).map(|_| ())
 }
 
 /// A kernel descriptor of the far file.
-pub(super) fn open(path: &CStr, flags: c_int, mode: u32, umask: u32) -> Result<OwnedFd, i32> {
+pub(crate) fn open(path: &CStr, flags: c_int, mode: u32, umask: u32) -> Result<OwnedFd, i32> {
     let mut fd = -1;
     px!(px_open_direct(ROOT, path.as_ptr(), flags, mode, umask, &raw mut fd))?;
     // SAFETY: it came with the answer, for us alone.
     if fd < 0 { Err(libc::EIO) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
 }
 
-/// The canonical name.
-pub(super) fn real_path(path: &CStr) -> Result<Vec<u8>, i32> {
-    let mut name = vec![0_u8; 4096];
+/// The canonical path of a far file.
+pub(crate) fn real_path(path: &CStr) -> Result<Vec<u8>, i32> {
+    let mut name = vec![0_u8; PATH_MAX];
     let mut room = name.len() as u64;
     px!(px_realpath(ROOT, path.as_ptr(), name.as_mut_ptr().cast(), &raw mut room))?;
     name.truncate(room as usize);

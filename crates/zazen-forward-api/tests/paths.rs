@@ -1,11 +1,7 @@
-//! Which paths are forwarded, by table and against a slow reading of the rule.
+//! Which paths are forwarded: by table, and against a slow reading of the rule.
 
-#[path = "../src/paths.rs"]
-#[allow(dead_code)]
-mod paths;
-
-use paths::{Prefix, Route, Text, local_of, normalize, prefixes, route};
 use proptest::prelude::*;
+use zazen_forward_api::paths::{Prefix, Route, Text, local_of, normalize, prefixes, route};
 
 const SETTINGS: &[u8] = b"/data:/far/x=/srv/y:/root=/";
 
@@ -30,10 +26,10 @@ fn paths_lead_where_they_should() {
     check("/far/xy", Route::Local, "");
     check("/root/etc", Route::Far, "/etc");
     check("/root", Route::Far, "/");
-    // What lies below is for the far side to resolve …
+    // The far side resolves what lies below a prefix …
     check("/data//a/./b/", Route::Far, "/data//a/./b/");
     check("/data/link/../b", Route::Far, "/data/link/../b");
-    // … unless it leaves, or comes in from outside.
+    // … unless the path leaves the prefix, or enters it from outside.
     check("/data/../etc/passwd", Route::LocalAs, "/etc/passwd");
     check("/tmp/../far/x/a", Route::Far, "/srv/y/a");
     check("/data/../far/x", Route::Far, "/srv/y");
@@ -55,7 +51,7 @@ fn far_names_have_names_here() {
     }
 }
 
-/// `..` and `.` taken one by one.
+/// Resolves `..` and `.` one by one.
 fn slow(base: &str, path: &str) -> Vec<String> {
     let whole = if path.starts_with('/') { path.to_owned() } else { format!("{base}/{path}") };
     let mut parts: Vec<String> = Vec::new();

@@ -1,23 +1,25 @@
-//! The system calls: what each of them is in the plug-in's words, and how its result gets into the program.
+//! The system calls: one function each. It turns the call into calls of the plug-in, and writes the result into the
+//! program's memory.
 //!
-//! Invariants: all that a call needs of the program is read before, and its results are written after, what is done for
-//! it, so that a thread that acts as another user looks into nobody; nothing is done for a call that does not wait any
-//! more; what is not below a prefix, or is asked for by a program with another root directory or other mounts, the
-//! kernel does with the program's own rights.
+//! Invariants: the program's memory is read before the plug-in is called, and written after: a thread that acts as
+//! another user reads no memory. Nothing is done for a call that no longer waits. The kernel itself does what is not
+//! below a prefix, and all calls of a program with another root directory or other mounts.
 
-use super::far::{self, Far, Identity, ROOT, Stat, px};
-use super::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
-use super::notify::{Listener, Notice, Reply, errno};
-use super::places::{Place, Places};
-use super::target::{Status, Target, View, enterable, may_enter};
-use super::{fifo, records};
+use crate::far::{self, Far, Identity, px};
+use crate::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
+use crate::notify::{Listener, Notice, Reply, errno};
+use crate::places::{Place, Places};
+use crate::target::{Status, Target, View, enterable, may_enter};
+use crate::{fifo, records};
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use zazen_forward_api::paths::PATH_MAX;
+use zazen_forward_api::structures::{ROOT, Stat, StatFs};
 
 /// A reply, or an errno.
-pub(super) type Outcome = Result<Reply, i32>;
+pub(crate) type Outcome = Result<Reply, i32>;
 
 const HERE: i32 = libc::AT_FDCWD;
 const BUFFER_MAX: usize = 65536;
@@ -25,16 +27,16 @@ const BUFFER_MAX: usize = 65536;
 /// Said once.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// Threads that answer calls, at most: so many may wait for something (a lease, a disk) before others wait for them.
+/// The most threads that answer calls: this many may wait (for a lease, a disk) before other calls wait for them.
 const THREADS_MAX: usize = 256;
 
 /// What all calls share.
-pub(super) struct Supervisor {
-    pub(super) listener: Listener,
-    pub(super) far: Far,
-    pub(super) places: Places,
-    /// What the program sees if it did not change that.
-    pub(super) view: View,
+pub(crate) struct Supervisor {
+    pub(crate) listener: Listener,
+    pub(crate) far: Far,
+    pub(crate) places: Places,
+    /// The root directory and mounts of a program that changed neither.
+    pub(crate) view: View,
     threads: AtomicUsize,
     idle: AtomicUsize,
 }
@@ -51,13 +53,13 @@ struct Call<'a> {
 struct At(i32, u64, bool);
 
 impl Supervisor {
-    pub(super) fn new(listener: Listener, far: Far, places: Places, view: View) -> Supervisor {
+    pub(crate) fn new(listener: Listener, far: Far, places: Places, view: View) -> Supervisor {
         let (threads, idle) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Supervisor { listener, far, places, view, threads, idle }
     }
 
-    /// One more thread that serves.
-    pub(super) fn begin_thread(&'static self) -> std::io::Result<()> {
+    /// Starts one more thread that serves.
+    pub(crate) fn begin_thread(&'static self) -> std::io::Result<()> {
         self.threads.fetch_add(1, Ordering::Relaxed);
         self.idle.fetch_add(1, Ordering::AcqRel);
         let begun = std::thread::Builder::new().name("calls".to_owned()).spawn(|| self.serve());
@@ -73,12 +75,12 @@ impl Supervisor {
         while let Some(notice) = self.listener.receive() {
             let was_last = self.idle.fetch_sub(1, Ordering::AcqRel) == 1;
             if was_last && self.threads.load(Ordering::Relaxed) < THREADS_MAX {
-                // Without one more, the next call waits for one of those under way.
+                // If no thread can be started, the next call waits for one that is in progress.
                 let _ = self.begin_thread();
             }
             let target = Target::of_call(&self.listener, notice);
             let call = Call { all: self, notice: &notice, target };
-            // A bug of ours costs one call: a program that gets no answer would wait for ever.
+            // A panic fails one call: a program that gets no answer would wait for ever.
             let done = catch_unwind(AssertUnwindSafe(|| call.done()));
             self.listener.answer(&notice, done.unwrap_or(Err(libc::EIO)));
             self.idle.fetch_add(1, Ordering::AcqRel);
@@ -88,8 +90,9 @@ impl Supervisor {
 
 /// What was found out about a path.
 enum Found {
-    /// Nothing for us.
+    /// The kernel does the call.
     Kernel,
+    /// The plug-in does it, with this path.
     Asked(CString),
 }
 
@@ -168,7 +171,7 @@ impl Call<'_> {
         }
     }
 
-    /// What only this architecture has.
+    /// The calls that only this architecture has.
     #[cfg(target_arch = "x86_64")]
     fn done_here(&self, number: libc::c_long) -> Outcome {
         let (int, word) = (|index| self.int(index), |index| self.word(index));
@@ -216,11 +219,11 @@ impl Call<'_> {
                 "the program's memory may not be read (ptrace is forbidden, or its file is not readable): its paths are this machine's"
             );
         }
-        // Only now is it sure whose memory that was.
+        // Only now it is certain that this was the program's memory.
         if self.target.still_waits() { Ok(text) } else { Err(libc::ESRCH) }
     }
 
-    /// What `read` finds in the program's memory, if that was the program's.
+    /// What `read` finds in the program's memory; ESRCH if its call no longer waits.
     fn reading<T>(&self, read: impl FnOnce(&Target) -> Result<T, i32>) -> Result<T, i32> {
         let found = read(&self.target);
         if self.target.still_waits() { found } else { Err(libc::ESRCH) }
@@ -228,14 +231,14 @@ impl Call<'_> {
 
     fn place(&self, at: At) -> Result<(Place, Vec<u8>), i32> {
         let At(dir, address, may_be_empty) = at;
-        // What can't be read, or is too long, the kernel has a word for.
+        // The kernel knows the error for a path that is unreadable or too long.
         let Some(text) = self.text(address)? else { return Ok((Place::Kernel, Vec::new())) };
         let place = self.all.places.place(&self.target, dir, &text, may_be_empty)?;
-        // Below another root directory, or with other mounts, a path means another file.
+        // With another root directory or other mounts, the path names another file.
         if place != Place::Kernel && self.target.view()? != self.all.view {
             let is_seated = || self.all.places.directory_of(&self.target).is_some();
             return match text.first() != Some(&b'/') && dir == HERE && is_seated() {
-                // The kernel would begin at another directory.
+                // The kernel would resolve it from another directory.
                 true => Err(libc::EXDEV),
                 false => Ok((Place::Kernel, text)),
             };
@@ -250,12 +253,12 @@ impl Call<'_> {
         })
     }
 
-    /// Each thing that is done for the program goes through here: as its user, and only while its call waits.
+    /// All that is done for the program goes through here: as its user, and only while its call waits.
     fn acting<T>(&self, identity: &Identity, mut calls: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
         self.all.far.acting(identity, || if self.target.still_waits() { calls() } else { Err(libc::ESRCH) })
     }
 
-    /// As whom it is done; with `real`, who started the program.
+    /// The identity to act with; with `real`, that of the user who started the program.
     fn identity(&self, real: bool) -> Result<Identity, i32> {
         match self.all.far.only_identity() {
             Some(only) => Ok(only.clone()),
@@ -295,7 +298,7 @@ impl Call<'_> {
         let creates = flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
         let umask = if creates { self.target.status()?.umask() } else { 0 };
         let identity = self.identity(false)?;
-        // The kernel lets nobody hand on what is only a path: then it's open for reading.
+        // The kernel passes no O_PATH descriptors on, so the file is opened for reading instead.
         let wanted = if flags & libc::O_PATH != 0 {
             flags & !(libc::O_PATH | libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) | libc::O_NONBLOCK
         } else {
@@ -305,7 +308,8 @@ impl Call<'_> {
         match opened {
             Ok(fd) => {
                 if flags & libc::O_DIRECT != 0 {
-                    // The plug-in leaves it out, since it can't know the program's buffers; here the kernel does.
+                    // The plug-in leaves O_DIRECT out, since it knows nothing of the program's buffers; here the
+                    // kernel sees them.
                     // SAFETY: a descriptor of ours and numbers.
                     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags & !libc::O_CREAT) };
                 }
@@ -323,7 +327,7 @@ impl Call<'_> {
                 })?;
                 fifo::open_later(self.all, *self.notice, fifo, flags, identity)
             }
-            // A link by itself: programs know that not all systems have a way to that.
+            // A symbolic link itself: programs expect that some systems cannot open it.
             Err(libc::ELOOP) if flags & libc::O_PATH != 0 && flags & libc::O_NOFOLLOW != 0 => {
                 Err(libc::EOPNOTSUPP)
             }
@@ -338,7 +342,7 @@ impl Call<'_> {
             return Err(libc::EINVAL);
         }
         let [flags, mode, resolve] = self.reading(|target| target.words(self.word(2)))?;
-        // What can't be handed on is as if there were no such call: programs have another way then.
+        // Restrictions on resolving cannot be passed on. ENOSYS makes programs use an older call.
         if resolve != 0 { Err(libc::ENOSYS) } else { self.open(at, flags as c_int, mode as u32) }
     }
 
@@ -374,7 +378,7 @@ impl Call<'_> {
     fn readlink(&self, at: At, to: u64, size: c_int) -> Outcome {
         self.giving(at, to, |path| {
             let size = usize::try_from(size).ok().filter(|size| *size > 0).ok_or(libc::EINVAL)?;
-            let mut name = vec![0_u8; 4096];
+            let mut name = vec![0_u8; PATH_MAX];
             let mut room = name.len() as u64;
             px!(px_readlink(ROOT, path.as_ptr(), name.as_mut_ptr().cast(), &raw mut room))?;
             name.truncate(room as usize);
@@ -402,7 +406,7 @@ impl Call<'_> {
         self.one(at, |path| px!(px_unlink(ROOT, path.as_ptr(), flags)).map(i64::from))
     }
 
-    /// A call with two paths, on one side of the border.
+    /// A call with two paths, both forwarded or both local.
     fn two(&self, old: At, new: At, call: impl Fn(&CStr, &CStr) -> Result<i64, i32>) -> Outcome {
         let named = |at: At, (place, text): (Place, Vec<u8>)| match place {
             Place::Asked(path) => Ok((path, true)),
@@ -438,7 +442,7 @@ impl Call<'_> {
         let to = self.all.places.link_target(given.clone());
         let path = match place {
             Place::Asked(path) => path,
-            // Below a far directory that the program has open, the kernel would take the target as it is.
+            // Below a far directory that the program has open, the kernel would not translate the target.
             Place::Kernel if to != given => match self.all.places.absolute(&self.target, at.0, &text) {
                 Some((path, true)) => path,
                 _ => return Ok(Reply::Continue),
@@ -464,7 +468,7 @@ impl Call<'_> {
     }
 
     fn utimens(&self, at: At, times: u64, flags: c_int) -> Outcome {
-        // Without a path it means the descriptor.
+        // Without a path the call means the descriptor.
         if at.1 == 0 {
             return Ok(Reply::Continue);
         }
@@ -497,10 +501,10 @@ impl Call<'_> {
 
     fn statfs(&self) -> Outcome {
         self.giving(At(HERE, self.word(0), false), self.word(1), |path| {
-            let mut found = [0_u64; 11];
-            px!(px_statfs(ROOT, path.as_ptr(), found.as_mut_ptr().cast()))?;
+            let mut found = StatFs::default();
+            px!(px_statfs(ROOT, path.as_ptr(), (&raw mut found).cast()))?;
             // The kernel's structure has the same numbers in the same order, and four spare ones.
-            let words = found.iter().chain(&[0; 4]);
+            let words = found.0.iter().chain(&[0; 4]);
             Ok((0, words.flat_map(|word| word.to_ne_bytes()).collect()))
         })
     }
@@ -571,7 +575,8 @@ impl Call<'_> {
         let (place, text) = self.place(At(HERE, address, false))?;
         let path = match place {
             Place::Asked(path) => path,
-            // Who is not where the kernel thinks leaves: whether the kernel's own change fails, nobody says.
+            // The program leaves a directory that only the supervisor knows. The kernel does not tell whether its own
+            // change fails, so check that first.
             Place::Kernel if self.all.places.directory_of(&self.target).is_some() => {
                 if text.first() != Some(&b'/') {
                     return Err(libc::EFAULT);
@@ -597,7 +602,7 @@ impl Call<'_> {
         if self.all.places.directory_of(&self.target).is_none() {
             return Ok(Reply::Continue);
         }
-        // A bad number the kernel has a word for, and nothing moves.
+        // The kernel knows the error for a bad descriptor.
         let Some(name) = self.target.link(&format!("fd/{fd}")) else { return Ok(Reply::Continue) };
         self.target.directory(&format!("fd/{fd}"))?;
         if self.all.places.is_far(&name) {
@@ -619,7 +624,7 @@ impl Call<'_> {
         Ok(Reply::Value(name.len() as i64))
     }
 
-    /// The kernel takes what to execute from the program's own memory: far files can't be put there.
+    /// The kernel resolves the path of a program to execute by itself, so far programs cannot be executed.
     fn execute(&self, at: At) -> Outcome {
         match self.find(at)? {
             Found::Kernel => Ok(Reply::Continue),

@@ -1,23 +1,24 @@
-//! `zazen run --seccomp`: forwarding for programs that no library can be put into, by the kernel's own means
-//! (`seccomp(2)`, user notifications): this machine only.
+//! `zazen run --seccomp`: forwards statically linked programs, on the same machine only. The kernel stops each system
+//! call that takes a path and asks a supervisor about it (`seccomp(2)`, user notifications).
 //!
-//! Three processes: *front* is the one that was started; it hands signals on and ends as the program does. Its
-//! child, the *supervisor*, answers the program's system calls until nobody is left who makes any. The program is
-//! the supervisor's child, so that it may look into it.
+//! There are three processes. The *front* is the one that the user started; it passes signals on and ends as the program
+//! does. Its child, the *supervisor*, answers system calls until no process is left that makes any. The program is the
+//! supervisor's child, so that the supervisor may read its memory.
 //!
-//! Invariants: what isn't forwarded the kernel does itself, with the program's own rights and within what confines it;
-//! a thread that changes a path while it is being looked at reaches nothing but what its own rights allow: all that is
-//! carried out here is done, and checked, as its user; what is done for a process is done for that one, not for another
-//! that got its number.
+//! - [`run`] starts the three; `filter` says which calls the kernel asks about, `notify` is the kernel's side of it;
+//! - `calls` has one function for each system call; `places` says where its paths lead;
+//! - `target` reads the program's memory and `/proc`; `far` calls the posix plug-in, as the program's user.
+//!
+//! Invariants: the kernel itself does what is not forwarded, with the program's own rights and restrictions. All that
+//! the supervisor does is done and checked as the program's user, so a thread that changes a path after the supervisor
+//! has read it reaches only what its own rights allow. What is done for a process is never done for another one that
+//! got its number.
 
 mod calls;
 mod far;
 mod fifo;
 mod filter;
 mod notify;
-#[path = "../../../../../zazen-preload/src/paths.rs"]
-#[allow(dead_code)]
-mod paths;
 mod places;
 mod records;
 mod target;
@@ -25,7 +26,6 @@ mod target;
 use calls::Supervisor;
 use far::{Far, Identity};
 use notify::{Listener, errno};
-use paths::{Prefix, Text};
 use places::Places;
 use std::ffi::{CString, OsStr, c_int};
 use std::io::{Read, Write};
@@ -36,23 +36,25 @@ use std::path::Path;
 use std::process::Command;
 use target::Target;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_forward_api::paths::{self, Prefix, Text};
 
-/// Threads that answer calls, to begin with: those of one don't wait for another's disk.
+/// How many threads answer calls at first: a call that waits for a disk must not hold up others.
 const THREADS: usize = 8;
 
-/// What the other two tell the front: what, and a number.
+/// What supervisor and program tell the front: one of these, and a number.
 const STARTED: i32 = 1;
 const ENDED: i32 = 2;
 const NOT_EXECUTED: i32 = 3;
 const NOT_FILTERED: i32 = 4;
 const NOT_SUPERVISED: i32 = 5;
 
-/// Signals that the front hands on.
+/// Signals that the front passes on to the program.
 const HANDED_ON: [c_int; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
-/// Runs the program; the result is what to exit with. `forward` as the preload library reads it.
-pub(super) fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i32> {
+/// Runs the program and returns the exit code to end with. `forward` is in the form that the preload library reads;
+/// `socket` is the daemon's. Must be called before this process has other threads.
+pub fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i32> {
     let failed = |what: &str| Error::io(what.to_owned(), std::io::Error::last_os_error());
     let (news, mut told) = std::io::pipe().map_err(|error| Error::io("a pipe".to_owned(), error))?;
     let name = Path::new(command.get_program()).display().to_string();
@@ -75,7 +77,7 @@ pub(super) fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i3
     }
 }
 
-/// Signals wait in a descriptor.
+/// Blocks the signals and opens a descriptor from which they are read.
 fn block_signals() -> std::result::Result<OwnedFd, i32> {
     // SAFETY: a set of our own; the descriptor is new.
     unsafe {
@@ -94,16 +96,16 @@ fn tell(to: &mut impl Write, what: i32, number: i32) {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&what.to_ne_bytes());
     bytes[4..].copy_from_slice(&number.to_ne_bytes());
-    // Who is gone needs no news.
+    // A front that is gone needs no news.
     let _ = to.write_all(&bytes);
 }
 
-/// The front's part.
+/// The front's part: passes signals on until the program has ended.
 fn listen(mut news: std::io::PipeReader, signals: &OwnedFd, name: &str, supervisor: i32) -> Result<i32> {
     let mut program = None;
     loop {
         let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // Signals wait until there is somebody to have them.
+        // Signals wait until there is a program to pass them to.
         let signals_fd = if program.is_some() { signals.as_raw_fd() } else { -1 };
         let mut polls = [entry(news.as_raw_fd()), entry(signals_fd)];
         // SAFETY: two elements.
@@ -142,7 +144,7 @@ fn listen(mut news: std::io::PipeReader, signals: &OwnedFd, name: &str, supervis
     }
 }
 
-/// What the terminal sends, the program gets by itself.
+/// Passes a signal on to the program, unless the terminal sent it: the program gets that one itself.
 fn hand_on(signals: &OwnedFd, program: Option<&OwnedFd>) {
     // SAFETY: all zeros is a valid record; room for one.
     unsafe {
@@ -155,14 +157,14 @@ fn hand_on(signals: &OwnedFd, program: Option<&OwnedFd>) {
     }
 }
 
-/// A descriptor of the program, whose number may be another's as soon as the supervisor has seen its end.
+/// A descriptor of the program. Its number may be another process's as soon as the supervisor has seen its end.
 fn open_program(program: i32, supervisor: i32) -> Option<OwnedFd> {
     // SAFETY: numbers only; the descriptor is new.
     let opened = unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, program, 0);
         if fd < 0 { None } else { Some(OwnedFd::from_raw_fd(fd as RawFd)) }
     };
-    // Whose parent is the supervisor, a child of ours that was not waited for, is of its program.
+    // The supervisor is a child of ours that was not waited for, so a child of that number's is its program.
     let parent = Target::by_number(program).and_then(|target| target.status()).map(|status| status.parent());
     opened.filter(|_| parent == Ok(supervisor))
 }
@@ -177,7 +179,7 @@ fn supervise(
     told: &mut std::io::PipeWriter,
 ) -> std::result::Result<(), Failure> {
     let supervised = |error: i32| (NOT_SUPERVISED, error);
-    // Those whose parent ended stay below this process: else it might not look into them.
+    // Orphans of the program become children of this process, or it might not read their memory.
     // SAFETY: numbers only.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()
@@ -189,7 +191,7 @@ fn supervise(
             drop(ours);
             let failure = become_program(command, &theirs);
             tell(told, failure.0, failure.1);
-            // SAFETY: ends this process without what its parent would do at its end.
+            // SAFETY: ends this process without running its parent's exit handlers.
             unsafe { libc::_exit(127) }
         }
         program => program,
@@ -212,7 +214,7 @@ fn supervise(
     Ok(())
 }
 
-/// Waits for all; says how the program ended.
+/// Waits for all children; tells the front how the program ended.
 fn reap(program: i32, told: &mut std::io::PipeWriter) {
     let mut has_ended = false;
     loop {
@@ -222,7 +224,7 @@ fn reap(program: i32, told: &mut std::io::PipeWriter) {
         if ended < 0 && errno() != libc::EINTR {
             return;
         }
-        // Later its number may be that of another whose parent ended.
+        // Later this number may be that of an orphan.
         if ended == program && !has_ended {
             has_ended = true;
             let signalled = libc::WIFSIGNALED(status);
@@ -233,7 +235,7 @@ fn reap(program: i32, told: &mut std::io::PipeWriter) {
     }
 }
 
-/// Nobody shall wait for the end of what this process inherited, while others of the program live on.
+/// Closes the inherited streams: whoever reads them shall not wait while other processes of the program live on.
 fn leave_streams() {
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
         for stream in 0..3 {
@@ -243,7 +245,7 @@ fn leave_streams() {
     }
 }
 
-/// Only returns if it can't be.
+/// Becomes the program; returns only if that fails.
 fn become_program(mut command: Command, to: &std::os::unix::net::UnixStream) -> Failure {
     match filter::install() {
         Err(error) => (NOT_FILTERED, error.raw_os_error().unwrap_or(libc::EIO)),
@@ -281,7 +283,8 @@ fn receive_descriptor(from: &std::os::unix::net::UnixStream) -> std::result::Res
     fds.next().and_then(|mut fds| fds.next()).ok_or(libc::EPROTO)
 }
 
-/// The prefixes with the far sides as the daemon's kernel calls them, so that what it calls a directory is found again.
+/// The prefixes, each far path made canonical: the daemon's kernel names directories by canonical paths, and the
+/// prefix of such a name must be found again.
 fn canonical(forward: &OsStr, far: &Far) -> Vec<u8> {
     let mut all = Vec::new();
     let own = Target::own().status().map(|status| status.identity(false));
@@ -290,7 +293,7 @@ fn canonical(forward: &OsStr, far: &Far) -> Vec<u8> {
             let path = CString::new(given).ok()?;
             far.acting(own, || far::real_path(&path)).ok()
         });
-        // One that can't be written down so stays as it was given.
+        // A path that has no form in the settings stays as it was given.
         let real = real.filter(|real| !real.contains(&b':') && Text::new().push(real));
         if !all.is_empty() {
             all.push(b':');

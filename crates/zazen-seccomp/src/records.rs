@@ -1,14 +1,14 @@
 //! The plug-in's answers as the kernel's structures.
 
-use super::far::Stat;
+use zazen_forward_api::structures::Stat;
 
 /// A structure of the kernel's as it lies in memory.
-pub(super) fn bytes<T: Copy>(value: &T) -> &[u8] {
+pub(crate) fn bytes<T: Copy>(value: &T) -> &[u8] {
     // SAFETY: used with C structures that were zeroed as a whole, so that all bytes are written.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-pub(super) fn stat(from: &Stat) -> libc::stat {
+pub(crate) fn stat(from: &Stat) -> libc::stat {
     // SAFETY: all zeros is a valid stat.
     let mut to: libc::stat = unsafe { std::mem::zeroed() };
     let [rdev_major, rdev_minor, dev_major, dev_minor] = from.devices;
@@ -27,7 +27,7 @@ pub(super) fn stat(from: &Stat) -> libc::stat {
     to
 }
 
-pub(super) fn statx(from: &Stat) -> libc::statx {
+pub(crate) fn statx(from: &Stat) -> libc::statx {
     // SAFETY: all zeros is a valid statx.
     let mut to: libc::statx = unsafe { std::mem::zeroed() };
     to.stx_mask = from.mask;

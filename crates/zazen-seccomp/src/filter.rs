@@ -1,20 +1,20 @@
-//! The filter: which system calls of the program are put before the supervisor, and how it is installed.
+//! The filter: about which system calls the kernel asks the supervisor, and how it is installed.
 //!
-//! Invariant: each number here is one that `calls.rs` answers, if only by letting the kernel go on.
+//! Invariant: `calls.rs` answers each number here, if only by letting the kernel do the call.
 
 use libc::{c_long, sock_filter};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Not in all versions of libc's bindings; the same number everywhere.
-pub(super) const SYS_FCHMODAT2: c_long = 452;
+pub(crate) const SYS_FCHMODAT2: c_long = 452;
 
 /// Likewise, but one of each architecture.
 #[cfg(target_arch = "x86_64")]
-pub(super) const SYS_RENAMEAT: c_long = libc::SYS_renameat;
+pub(crate) const SYS_RENAMEAT: c_long = libc::SYS_renameat;
 #[cfg(target_arch = "aarch64")]
-pub(super) const SYS_RENAMEAT: c_long = 38;
+pub(crate) const SYS_RENAMEAT: c_long = 38;
 
-/// What takes a path, or changes or says what relative ones mean.
+/// Calls that take a path, and calls that change or tell the working directory.
 #[rustfmt::skip]
 const EVERYWHERE: &[c_long] = &[
     libc::SYS_openat, libc::SYS_openat2, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_faccessat,
@@ -75,8 +75,8 @@ fn program() -> Vec<sock_filter> {
     all
 }
 
-/// Puts this process, and all that it starts, under supervision; its calls wait for who has the listener.
-pub(super) fn install() -> std::io::Result<OwnedFd> {
+/// Puts this process and all that it starts under supervision. Their calls wait for the owner of the listener.
+pub(crate) fn install() -> std::io::Result<OwnedFd> {
     let mut steps = program();
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
     let set = |flags: u64| {

@@ -1,38 +1,38 @@
-//! The program as seen from outside: its memory, who it is, where it is.
+//! The program as seen from outside: its memory, its identity, its directories.
 //!
-//! Invariants: all that is read below /proc is of the one thread whose call waits, though its number may be another's by
-//! now: its folder there is opened once, and believed after the listener said that the call still waits; what is read
-//! of its memory is believed only after the listener was asked again; what is written goes into the memory of that
-//! folder's process, or nowhere.
+//! A thread's number may mean another thread as soon as its call no longer waits. Invariants: a thread's folder in /proc
+//! is opened once, and used only after the listener has said that the call still waits; what is read from its memory is
+//! used only after the listener was asked again; what is written goes to the memory of that folder's process or nowhere.
 
-use super::far::Identity;
-use super::notify::{Listener, Notice, errno};
+use crate::far::Identity;
+use crate::notify::{Listener, Notice, errno};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statat, statx};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use zazen_forward_api::paths::PATH_MAX;
 
 /// One thread of the program, or of this one.
-pub(super) struct Target {
-    pub(super) tid: i32,
-    /// The call by which we know it, and who says whether that still waits.
+pub(crate) struct Target {
+    pub(crate) tid: i32,
+    /// The call that it makes, and the listener, which knows whether the call still waits.
     call: Option<(&'static Listener, Notice)>,
-    /// Its folder below /proc, once it is needed: of this thread for ever, whoever gets its number.
+    /// Its folder in /proc, opened when first needed. It stays this thread's, whoever gets its number.
     folder: OnceLock<OwnedFd>,
 }
 
-/// Where a directory is, whatever its name.
+/// A directory, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Whereabouts {
+pub(crate) struct Whereabouts {
     device: u64,
     inode: u64,
 }
 
-/// The root directory that a program sees, as a directory and as a mount: a mount has another number in each namespace.
+/// A program's root directory and its mount, whose number differs between mount namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct View {
+pub(crate) struct View {
     device: (u32, u32),
     inode: u64,
     mount: u64,
@@ -44,30 +44,28 @@ impl From<&rustix::fs::Stat> for Whereabouts {
     }
 }
 
-/// Bytes of a path with its NUL.
-const PATH_MAX: usize = 4096;
 const PAGE: u64 = 4096;
 
 impl Target {
     /// The thread that makes the call.
-    pub(super) fn of_call(listener: &'static Listener, notice: Notice) -> Target {
+    pub(crate) fn of_call(listener: &'static Listener, notice: Notice) -> Target {
         Target { tid: notice.tid, call: Some((listener, notice)), folder: OnceLock::new() }
     }
 
     /// The process of this number, now; ESRCH if there is none.
-    pub(super) fn by_number(process: i32) -> Result<Target, i32> {
+    pub(crate) fn by_number(process: i32) -> Result<Target, i32> {
         let target = Target { tid: process, call: None, folder: OnceLock::new() };
         target.folder().map(drop)?;
         Ok(target)
     }
 
     /// This process.
-    pub(super) fn own() -> Target {
+    pub(crate) fn own() -> Target {
         Target { tid: std::process::id().cast_signed(), call: None, folder: OnceLock::new() }
     }
 
-    /// False once its call does not wait any more: then nothing is to be done for it.
-    pub(super) fn still_waits(&self) -> bool {
+    /// Whether its call still waits. If not, nothing may be done for it.
+    pub(crate) fn still_waits(&self) -> bool {
         self.call.as_ref().is_none_or(|(listener, notice)| listener.is_waiting(notice))
     }
 
@@ -78,7 +76,7 @@ impl Target {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(format!("/proc/{}", self.tid), flags, Mode::empty());
         let folder = folder.map_err(|_| libc::ESRCH)?;
-        // Only now is it sure whose folder that is.
+        // Only now it is certain that the folder is this thread's.
         if !self.still_waits() {
             return Err(libc::ESRCH);
         }
@@ -89,12 +87,12 @@ impl Target {
         let file = openat(self.folder()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let (mut file, mut text) = (File::from(file.map_err(|_| libc::ESRCH)?), Vec::with_capacity(PATH_MAX));
         file.read_to_end(&mut text).map_err(|_| libc::ESRCH)?;
-        // A program may call itself anything.
+        // A program's name may hold any bytes.
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// False if not all of it could be read.
-    pub(super) fn read(&self, address: u64, to: &mut [u8]) -> bool {
+    pub(crate) fn read(&self, address: u64, to: &mut [u8]) -> bool {
         let here = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
         let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: to.len() };
         // SAFETY: room for as much as is said; the kernel checks the other side.
@@ -103,14 +101,15 @@ impl Target {
     }
 
     /// EFAULT if not all of it could be written.
-    pub(super) fn write(&self, address: u64, from: &[u8]) -> Result<(), i32> {
+    pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), i32> {
         if from.is_empty() {
             return Ok(());
         }
-        // By number (process_vm_writev) it could be another's memory: between asking and writing it may be killed.
+        // By number (process_vm_writev) this could be another process's memory: between asking and writing the program
+        // may be killed.
         let memory = openat(self.folder()?, "mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let memory = File::from(memory.map_err(|_| libc::EFAULT)?);
-        // It may have become another program before the memory was opened: then its call does not wait.
+        // If it executed another program before the memory was opened, its call no longer waits.
         if !self.still_waits() {
             return Err(libc::ESRCH);
         }
@@ -118,7 +117,7 @@ impl Target {
     }
 
     /// Whole numbers of 8 bytes.
-    pub(super) fn words<const COUNT: usize>(&self, address: u64) -> Result<[u64; COUNT], i32> {
+    pub(crate) fn words<const COUNT: usize>(&self, address: u64) -> Result<[u64; COUNT], i32> {
         let mut bytes = vec![0; COUNT * 8];
         if !self.read(address, &mut bytes) {
             return Err(libc::EFAULT);
@@ -130,11 +129,11 @@ impl Target {
     }
 
     /// A string without its NUL; `None` where there is none of a path's size.
-    pub(super) fn string(&self, address: u64) -> Option<Vec<u8>> {
+    pub(crate) fn string(&self, address: u64) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         while text.len() < PATH_MAX {
             let at = address.checked_add(text.len() as u64)?;
-            // What lies on the next page may not be there.
+            // The next page may not be mapped.
             let length = ((PAGE - at % PAGE) as usize).min(PATH_MAX - text.len()).min(256);
             let begin = text.len();
             text.resize(begin + length, 0);
@@ -149,13 +148,13 @@ impl Target {
         None
     }
 
-    /// Where a link of its /proc leads: `cwd`, `fd/3`.
-    pub(super) fn link(&self, what: &str) -> Option<Vec<u8>> {
+    /// The target of a link in its /proc folder, such as `cwd` or `fd/3`.
+    pub(crate) fn link(&self, what: &str) -> Option<Vec<u8>> {
         readlinkat(self.folder().ok()?, what, Vec::new()).ok().map(std::ffi::CString::into_bytes)
     }
 
-    /// Where the directory is to which a link of its /proc leads; ENOTDIR if that is none.
-    pub(super) fn directory(&self, what: &str) -> Result<Whereabouts, i32> {
+    /// The directory that a link in its /proc folder leads to; ENOTDIR if it is no directory.
+    pub(crate) fn directory(&self, what: &str) -> Result<Whereabouts, i32> {
         let stat = statat(self.folder()?, what, AtFlags::empty()).map_err(rustix::io::Errno::raw_os_error)?;
         match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
             rustix::fs::FileType::Directory => Ok(Whereabouts::from(&stat)),
@@ -163,8 +162,8 @@ impl Target {
         }
     }
 
-    /// What it sees; others see other files by the same paths.
-    pub(super) fn view(&self) -> Result<View, i32> {
+    /// Its view: programs with another view see other files by the same paths.
+    pub(crate) fn view(&self) -> Result<View, i32> {
         let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
         let root = statx(self.folder()?, "root", AtFlags::empty(), wanted).map_err(|_| libc::ESRCH)?;
         let device = (root.stx_dev_major, root.stx_dev_minor);
@@ -172,31 +171,31 @@ impl Target {
     }
 
     /// Its root directory.
-    pub(super) fn root(&self) -> Result<OwnedFd, i32> {
+    pub(crate) fn root(&self) -> Result<OwnedFd, i32> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat(self.folder()?, "root", flags, Mode::empty()).map_err(rustix::io::Errno::raw_os_error)
     }
 
-    /// What it has open as `fd`, as a path only.
-    pub(super) fn descriptor(&self, fd: i32) -> Result<OwnedFd, i32> {
+    /// Its descriptor `fd`, as an O_PATH descriptor.
+    pub(crate) fn descriptor(&self, fd: i32) -> Result<OwnedFd, i32> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = openat(self.folder()?, format!("fd/{fd}"), flags, Mode::empty());
         opened.map_err(rustix::io::Errno::raw_os_error)
     }
 
-    pub(super) fn status(&self) -> Result<Status, i32> {
+    pub(crate) fn status(&self) -> Result<Status, i32> {
         Ok(Status { text: self.text_of("status")? })
     }
 
     /// When it started, in ticks since boot: a number that is used again is not the same process.
-    pub(super) fn started(&self) -> Option<u64> {
+    pub(crate) fn started(&self) -> Option<u64> {
         let text = self.text_of("stat").ok()?;
         // The name, in brackets, may have anything in it.
         text.get(text.rfind(')')? + 1..)?.split_whitespace().nth(19)?.parse().ok()
     }
 
-    /// Those whom its process started and who are there.
-    pub(super) fn children(&self) -> Vec<i32> {
+    /// The living children of its process.
+    pub(crate) fn children(&self) -> Vec<i32> {
         let open = |name: &str| {
             openat(self.folder().ok()?, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
         };
@@ -211,7 +210,7 @@ impl Target {
 }
 
 /// The directory at `path` below the root directory `root`, if this thread may enter it.
-pub(super) fn enterable(root: &OwnedFd, path: &[u8]) -> Result<Whereabouts, i32> {
+pub(crate) fn enterable(root: &OwnedFd, path: &[u8]) -> Result<Whereabouts, i32> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = rustix::fs::ResolveFlags::IN_ROOT;
     let directory = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve);
@@ -219,7 +218,7 @@ pub(super) fn enterable(root: &OwnedFd, path: &[u8]) -> Result<Whereabouts, i32>
 }
 
 /// Where `directory` is, if this thread may enter it.
-pub(super) fn may_enter(directory: &OwnedFd) -> Result<Whereabouts, i32> {
+pub(crate) fn may_enter(directory: &OwnedFd) -> Result<Whereabouts, i32> {
     let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
     // SAFETY: a descriptor of ours, an empty string, numbers.
     let may = unsafe {
@@ -233,7 +232,7 @@ pub(super) fn may_enter(directory: &OwnedFd) -> Result<Whereabouts, i32> {
 }
 
 /// /proc/PID/status.
-pub(super) struct Status {
+pub(crate) struct Status {
     text: String,
 }
 
@@ -247,20 +246,20 @@ impl Status {
         self.field(name).split_whitespace().nth(column).and_then(|word| word.parse().ok()).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn umask(&self) -> u32 {
+    pub(crate) fn umask(&self) -> u32 {
         u32::from_str_radix(self.field("Umask"), 8).unwrap_or(0o022)
     }
 
-    pub(super) fn process(&self) -> i32 {
+    pub(crate) fn process(&self) -> i32 {
         self.number("Tgid", 0).cast_signed()
     }
 
-    pub(super) fn parent(&self) -> i32 {
+    pub(crate) fn parent(&self) -> i32 {
         self.number("PPid", 0).cast_signed()
     }
 
-    /// Who it is for files; with `real`, who started it.
-    pub(super) fn identity(&self, real: bool) -> Identity {
+    /// Its identity for files; with `real`, that of the user who started it.
+    pub(crate) fn identity(&self, real: bool) -> Identity {
         let column = if real { 0 } else { 3 };
         let groups = self.field("Groups").split_whitespace().filter_map(|group| group.parse().ok());
         Identity {
@@ -270,8 +269,8 @@ impl Status {
         }
     }
 
-    /// Whether a signal is there that it would handle now.
-    pub(super) fn is_signalled(&self) -> bool {
+    /// Whether a signal is pending that it would handle now.
+    pub(crate) fn is_signalled(&self) -> bool {
         let set = |name| u64::from_str_radix(self.field(name), 16).unwrap_or(0);
         (set("SigPnd") | set("ShdPnd")) & set("SigCgt") & !set("SigBlk") != 0
     }

@@ -1,21 +1,21 @@
-//! Which paths are forwarded: pure.
+//! Path rules: which paths are forwarded, and what they are called at the far side. Pure.
 //!
-//! A prefix is a local path, which need not exist, and the path that it stands for at the far side. The part
-//! below the prefix is for the far side's kernel to resolve; only `..` is looked at here, lexically, for whether a
-//! path leaves its prefix or enters one.
+//! A prefix is a local path, which need not exist, and the path that it stands for at the far side. The far
+//! side's kernel resolves what lies below the prefix. Only `..` is resolved here, without following links, to
+//! see whether a path leaves its prefix or enters one.
 
 use std::mem::MaybeUninit;
 
-/// Bytes of a path with its NUL.
-pub(crate) const PATH_MAX: usize = 4096;
-/// Forwarded prefixes of one program.
-pub(crate) const PREFIXES_MAX: usize = 16;
+/// The longest path, in bytes with its NUL.
+pub const PATH_MAX: usize = 4096;
+/// The most prefixes that one program can forward.
+pub const PREFIXES_MAX: usize = 16;
 
-/// A path under construction; always below [`PATH_MAX`] bytes and followed by a NUL.
+/// A path under construction: fewer than [`PATH_MAX`] bytes, followed by a NUL. On the stack, no heap.
 ///
-/// Invariant: the first `length` bytes, and the one behind them, are written. Nothing else is: clearing all would cost
-/// every hook of a path more than the rest of it.
-pub(crate) struct Text {
+/// Invariant: the first `length` bytes and the NUL behind them are initialized, the rest is not. Clearing the
+/// whole buffer would cost each hook of a path more than all of its other work.
+pub struct Text {
     bytes: [MaybeUninit<u8>; PATH_MAX],
     length: usize,
 }
@@ -28,25 +28,29 @@ impl Default for Text {
 
 impl Text {
     /// Empty.
-    pub(crate) const fn new() -> Text {
+    #[inline]
+    pub const fn new() -> Text {
         let mut bytes = [MaybeUninit::uninit(); PATH_MAX];
         bytes[0] = MaybeUninit::new(0);
         Text { bytes, length: 0 }
     }
 
-    /// Without its NUL.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the first `length` bytes are written.
+    /// The path without its NUL.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the first `length` bytes are initialized.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.length) }
     }
 
-    /// With its NUL.
-    pub(crate) fn as_ptr(&self) -> *const std::ffi::c_char {
+    /// The path as a C string; good until the next change.
+    #[inline]
+    pub fn as_ptr(&self) -> *const std::ffi::c_char {
         self.bytes.as_ptr().cast()
     }
 
-    /// False, and unchanged, if there is no room.
-    pub(crate) fn push(&mut self, more: &[u8]) -> bool {
+    /// Appends `more`. Returns false, and changes nothing, if there is no room.
+    #[inline]
+    pub fn push(&mut self, more: &[u8]) -> bool {
         let end = self.length + more.len();
         if end >= PATH_MAX {
             return false;
@@ -59,14 +63,16 @@ impl Text {
         true
     }
 
-    /// Drops all beyond `length`.
-    pub(crate) fn cut(&mut self, length: usize) {
+    /// Drops what lies beyond `length` bytes.
+    #[inline]
+    pub fn cut(&mut self, length: usize) {
         self.length = self.length.min(length);
         self.bytes[self.length].write(0);
     }
 
-    /// Replaces all; false (and empty) if there is no room.
-    pub(crate) fn set(&mut self, text: &[u8]) -> bool {
+    /// Replaces the path. Returns false, and leaves an empty path, if there is no room.
+    #[inline]
+    pub fn set(&mut self, text: &[u8]) -> bool {
         self.cut(0);
         self.push(text)
     }
@@ -74,15 +80,16 @@ impl Text {
 
 /// One forwarded prefix.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Prefix<'a> {
-    /// Absolute, without `.`, `..`, doubled or trailing slashes.
-    pub(crate) local: &'a [u8],
-    /// The same for the far side.
-    pub(crate) far: &'a [u8],
+pub struct Prefix<'a> {
+    /// The path on this machine: absolute, without `.`, `..`, doubled or trailing slashes.
+    pub local: &'a [u8],
+    /// The path at the far side, of the same form.
+    pub far: &'a [u8],
 }
 
 /// Splits `LOCAL[=FAR]:LOCAL[=FAR]…`.
-pub(crate) fn prefixes(text: &[u8]) -> impl Iterator<Item = Prefix<'_>> {
+#[inline]
+pub fn prefixes(text: &[u8]) -> impl Iterator<Item = Prefix<'_>> {
     text.split(|byte| *byte == b':').filter(|part| !part.is_empty()).map(|part| {
         let mut halves = part.splitn(2, |byte| *byte == b'=');
         let local = halves.next().unwrap_or(part);
@@ -90,29 +97,34 @@ pub(crate) fn prefixes(text: &[u8]) -> impl Iterator<Item = Prefix<'_>> {
     })
 }
 
-/// What of `path` comes after `prefix`, if it is that directory or below it: empty, or beginning with a slash.
-pub(crate) fn below<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
+/// What follows `prefix` in `path`, if `path` is that directory or lies below it. The rest is empty or begins
+/// with a slash.
+#[inline]
+pub fn below<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(prefix)?;
     (rest.is_empty() || rest[0] == b'/' || prefix == b"/").then_some(rest)
 }
 
-/// Whether a path has `.`, `..` or empty components in its middle.
-pub(crate) fn is_plain(path: &[u8]) -> bool {
-    // Without an early end, so that many bytes are looked at together; `.` and `/` differ in the lowest bit.
+/// Whether a path has neither `.`, `..` nor empty components in its middle.
+#[inline]
+pub fn is_plain(path: &[u8]) -> bool {
+    // Without an early return, so that the compiler vectorizes; `.` and `/` differ in the lowest bit.
     let next = path.get(1..).unwrap_or_default();
     let found =
         path.iter().zip(next).fold(false, |found, (a, b)| found | ((a ^ b'/') | ((b | 1) ^ b'/') == 0));
     !found && path.first() != Some(&b'.')
 }
 
-/// Whether some component is `..`.
-pub(crate) fn climbs(path: &[u8]) -> bool {
+/// Whether a component is `..`.
+#[inline]
+pub fn climbs(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(|part| part == b"..")
 }
 
-/// `path` (absolute, or below the absolute `base`) without `.`, `..` and doubled slashes; a trailing slash stays.
-/// False if it is too long.
-pub(crate) fn normalize(base: &[u8], path: &[u8], out: &mut Text) -> bool {
+/// Writes to `out` the path without `.`, `..` and doubled slashes; a trailing slash stays. A relative path begins
+/// at the absolute path `base`. Returns false if the result is too long.
+#[inline]
+pub fn normalize(base: &[u8], path: &[u8], out: &mut Text) -> bool {
     out.cut(0);
     let base = if path.first() == Some(&b'/') { &[][..] } else { base };
     for part in base.split(|byte| *byte == b'/').chain(path.split(|byte| *byte == b'/')) {
@@ -138,19 +150,20 @@ pub(crate) fn normalize(base: &[u8], path: &[u8], out: &mut Text) -> bool {
 
 /// Where a path leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
-    /// Not forwarded, as it is.
+pub enum Route {
+    /// Not forwarded: use the path as it is.
     Local,
-    /// Not forwarded, but only the text in `out` says which local file it is.
+    /// Not forwarded, but the local file is the one that the text in `out` names: the path begins below a prefix.
     LocalAs,
-    /// Forwarded: the text in `out`, absolute at the far side.
+    /// Forwarded: the text in `out` is the absolute path at the far side.
     Far,
-    /// Too long.
+    /// Forwarded, but the path at the far side is too long.
     TooLong,
 }
 
-/// Where an absolute path leads; `out` gets its text where [`Route`] says so.
-pub(crate) fn route(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> Route {
+/// Where an absolute path leads. `out` gets the text that [`Route`] mentions.
+#[inline]
+pub fn route(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> Route {
     let direct = prefixes.iter().find_map(|prefix| below(path, prefix.local).map(|rest| (prefix, rest)));
     if is_plain(path) {
         let Some((prefix, rest)) = direct else { return Route::Local };
@@ -174,13 +187,16 @@ pub(crate) fn route(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> Rou
     }
 }
 
+#[inline]
 fn far(prefix: &Prefix<'_>, rest: &[u8], out: &mut Text) -> Route {
     let root: &[u8] = if prefix.far == b"/" && rest.first() == Some(&b'/') { b"" } else { prefix.far };
     if out.set(root) && out.push(rest) { Route::Far } else { Route::TooLong }
 }
 
-/// The local path of a far one, into `out`; false if it is below no prefix (then `out` has it as it is).
-pub(crate) fn local_of(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> bool {
+/// Writes to `out` the local path of a far one. Returns false if the path is below no prefix; then `out` gets the
+/// path unchanged.
+#[inline]
+pub fn local_of(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> bool {
     for prefix in prefixes {
         if let Some(rest) = below(path, prefix.far) {
             let rest_is_root = prefix.far == b"/" && !rest.starts_with(b"/");

@@ -1,27 +1,27 @@
-//! Opening a FIFO waits for its other end, opening what another has a lease on for the lease's end: on a thread of its own,
-//! until a signal comes for who waits.
+//! Opens that may wait, each on a thread of its own: a FIFO waits for its other end, a file with a lease for the lease's
+//! end. A signal for the waiting program ends the wait.
 //!
-//! Invariant: it is opened with the rights of who waits: what the path led to when rights were looked at may have been
-//! another file.
+//! Invariant: the file is opened with the rights of the waiting program's user, since the path may have led to another
+//! file when its rights were checked.
 
-use super::calls::{Outcome, Supervisor};
-use super::far::Identity;
-use super::notify::{Notice, Reply, errno};
-use super::target::Target;
+use crate::calls::{Outcome, Supervisor};
+use crate::far::Identity;
+use crate::notify::{Notice, Reply, errno};
+use crate::target::Target;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often we look whether somebody still waits.
+/// How often to check that the program still waits.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The kernel's word for a call that a signal ended: again with `SA_RESTART`, else EINTR.
+/// The kernel's ERESTARTSYS: with `SA_RESTART` the call begins again, else it fails with EINTR.
 const RESTART: i32 = 512;
 
 extern "C" fn nothing(_: i32) {}
 
-/// Lets the signal that ends our own waiting do that, and nothing else.
-pub(super) fn prepare() {
+/// Gives the signal that ends our own waits a handler that does nothing else.
+pub(crate) fn prepare() {
     // SAFETY: a handler that does nothing; without SA_RESTART.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -30,8 +30,8 @@ pub(super) fn prepare() {
     }
 }
 
-/// `fifo` is a descriptor of its path only.
-pub(super) fn open_later(
+/// Opens `fifo`, an O_PATH descriptor, on another thread, which also answers the call.
+pub(crate) fn open_later(
     all: &'static Supervisor,
     notice: Notice,
     fifo: OwnedFd,
@@ -80,7 +80,7 @@ fn wait(all: &'static Supervisor, notice: Notice, fifo: OwnedFd, flags: i32, ide
 fn open(fifo: &OwnedFd, flags: i32) -> Result<OwnedFd, i32> {
     let name =
         std::ffi::CString::new(format!("/proc/self/fd/{}", fifo.as_raw_fd())).map_err(|_| libc::EINVAL)?;
-    // It is there, and this is not its path any more.
+    // The file exists, and the name is a link of /proc.
     let made = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
     // SAFETY: a string that lives for the call; the descriptor is new.
     unsafe {

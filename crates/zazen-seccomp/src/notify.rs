@@ -1,26 +1,26 @@
-//! The kernel's side of supervision: notifications, and answers to them.
+//! The kernel's side of supervision: notifications of system calls, and answers to them.
 //!
-//! Invariant: each notification is answered once, or its program is gone.
+//! Invariant: each notification is answered once, unless its program is gone.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// One system call that waits for us.
+/// One system call that waits for an answer.
 #[derive(Clone, Copy)]
-pub(super) struct Notice {
+pub(crate) struct Notice {
     id: u64,
     /// The thread.
-    pub(super) tid: i32,
-    pub(super) number: libc::c_long,
-    pub(super) arguments: [u64; 6],
+    pub(crate) tid: i32,
+    pub(crate) number: libc::c_long,
+    pub(crate) arguments: [u64; 6],
 }
 
 /// What becomes of a call.
-pub(super) enum Reply {
-    /// The kernel goes on with it.
+pub(crate) enum Reply {
+    /// The kernel does the call itself.
     Continue,
-    /// It was done, with this result.
+    /// The call's result.
     Value(i64),
-    /// Its result is this descriptor, with `O_CLOEXEC` or without.
+    /// The call's result is a copy of this descriptor, with `O_CLOEXEC` or without.
     Descriptor(OwnedFd, bool),
     /// Another thread answers.
     Later,
@@ -29,11 +29,11 @@ pub(super) enum Reply {
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
 const SYNC_WAKE_UP: u64 = 1;
 
-pub(super) struct Listener(OwnedFd);
+pub(crate) struct Listener(OwnedFd);
 
 impl Listener {
-    pub(super) fn new(fd: OwnedFd) -> Listener {
-        // Who waits and who answers never work at the same time: the scheduler may know (Linux 6.6).
+    pub(crate) fn new(fd: OwnedFd) -> Listener {
+        // Program and supervisor never run at the same time: this tells the scheduler (Linux 6.6).
         // SAFETY: a number.
         unsafe { libc::ioctl(fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
         Listener(fd)
@@ -45,8 +45,8 @@ impl Listener {
         if got < 0 { Err(errno()) } else { Ok(got) }
     }
 
-    /// The next call; `None` when there is nobody left to make one.
-    pub(super) fn receive(&self) -> Option<Notice> {
+    /// The next call; `None` when no process is left that could make one.
+    pub(crate) fn receive(&self) -> Option<Notice> {
         loop {
             // SAFETY: the kernel wants zeros.
             let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -59,7 +59,7 @@ impl Listener {
                         arguments: got.data.args,
                     });
                 }
-                // ENOENT: its program was killed meanwhile; or it was the last one.
+                // ENOENT: the program was killed meanwhile, or no process is left.
                 Err(libc::EINTR) => {}
                 Err(libc::ENOENT) if !self.is_deserted() => {}
                 Err(_) => return None,
@@ -67,7 +67,7 @@ impl Listener {
         }
     }
 
-    /// Whether nobody is left who is supervised.
+    /// Whether no supervised process is left.
     fn is_deserted(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one element.
@@ -75,14 +75,14 @@ impl Listener {
         poll.revents & libc::POLLHUP != 0
     }
 
-    /// Whether the call still waits: then its thread's number is still that thread's.
-    pub(super) fn is_waiting(&self, notice: &Notice) -> bool {
+    /// Whether the call still waits. Then the thread's number still means that thread.
+    pub(crate) fn is_waiting(&self, notice: &Notice) -> bool {
         let mut id = notice.id;
         self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id).is_ok()
     }
 
-    /// Nobody is told who is not there any more.
-    pub(super) fn answer(&self, notice: &Notice, outcome: Result<Reply, i32>) {
+    /// Answers the call; without effect if the program is gone.
+    pub(crate) fn answer(&self, notice: &Notice, outcome: Result<Reply, i32>) {
         let mut answer = libc::seccomp_notif_resp { id: notice.id, val: 0, error: 0, flags: 0 };
         match outcome {
             Ok(Reply::Continue) => answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
@@ -97,7 +97,7 @@ impl Listener {
         let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut answer);
     }
 
-    /// The program gets the descriptor's like, at its lowest free number, as the call's result.
+    /// Makes a copy of the descriptor in the program, at its lowest free number, the call's result.
     fn inject(&self, notice: &Notice, fd: &OwnedFd, cloexec: bool) -> Result<(), i32> {
         let mut given = libc::seccomp_notif_addfd {
             id: notice.id,
@@ -114,7 +114,7 @@ impl Listener {
     }
 }
 
-/// This thread's.
-pub(super) fn errno() -> i32 {
+/// This thread's errno.
+pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
