@@ -29,7 +29,7 @@ const TOGETHER_MAX: usize = 16;
 /// of its own.
 const PACKED_TOGETHER_MAX: usize = 256;
 /// The feeder fetches more below this number of tasks. Each task may hold a descriptor.
-const TASKS_LOW: usize = 64;
+const TASKS_LOW: usize = 256;
 /// The same for small frames, which share descriptors: as many as readers finish while a batch is
 /// fetched.
 const SMALL_TASKS_LOW: usize = 4096;
