@@ -7,7 +7,7 @@
 use super::Piece;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runset::{Cluster, Run, RunSet, clusters, mesh};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// Comparisons of pieces of unlike steps whose spans overlap.
 const PAIRS_MAX: usize = 1 << 22;
@@ -54,7 +54,7 @@ pub(super) fn extent(pieces: &[Piece]) -> RunSet {
 /// Runs of one step can share one only within a residue class, where comparing each with the one before is enough.
 /// Runs of unlike steps are compared one by one.
 fn check_disjoint(runs: &[(Run, &Piece)]) -> Result<()> {
-    let mut classes: HashMap<(u64, u64), (u64, &Piece)> = HashMap::new();
+    let mut classes: BTreeMap<(u64, u64), (u64, &Piece)> = BTreeMap::new();
     // By step, those that may reach this far.
     let mut near: BTreeMap<u64, Vec<(Run, &Piece)>> = BTreeMap::new();
     let mut compared = 0;
