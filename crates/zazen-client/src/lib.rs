@@ -3,6 +3,7 @@
 //! Blocking, no async in any contract. A daemon that does not answer costs time, never results: reading falls
 //! back to the backing store with one warning.
 
+mod agree;
 pub mod cluster;
 mod direct;
 pub mod load;
