@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The main job from end to end on this machine: simulate, push, analyse under MPI, lose a node, get it back.
+"""The main job from end to end on this machine: simulate, push, analyse under MPI, lose a node,
+get it back.
 
 A testbed of four nodes (daemons with caches of their own) and a slow file server; an OpenMM simulation writes
 one file per frame to the file server while `zazen push --watch` places each frame on a node; then the same
@@ -29,8 +30,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NODES = 4
 VICTIM = "n2"
-# What the file server gives all readers together. Scaled down from a real cluster like the data: some 30 MB
-# take seconds, and the server is slower than the four nodes together.
+# What the file server gives all readers together. Scaled down from a real cluster like the data:
+# some 30 MB take seconds, and the server is slower than the four nodes together.
 SERVER_BYTES_PER_S = 5_000_000
 LINK_BITS_PER_S = 160_000_000
 LOCAL_SHARE_MIN = 0.99
@@ -63,7 +64,7 @@ class Demo:
         binaries = Path(sys.executable).parent
         self.environment = os.environ | {
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            # Four ranks share the cores: libraries that start threads of their own would only fight.
+            # Four ranks share the cores, so libraries must not start threads of their own.
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
@@ -200,7 +201,7 @@ class Demo:
         return row
 
     def server_bytes(self) -> int:
-        """What the file server has sent so far, by its own count."""
+        """The bytes that the file server has sent so far, by its own count."""
         return json.loads(self.testbed("status", "--json"))["server_traffic"]["bytes"]
 
     def perform(self) -> dict:
@@ -234,7 +235,7 @@ class Demo:
 
 
 def faults(report: dict) -> list[str]:
-    """What the report shows that must not be."""
+    """The problems that the report shows."""
     found = []
     runs = {run["name"]: run for run in report["runs"]}
     if len({run["result_sha256"] for run in report["runs"]}) != 1:
@@ -324,7 +325,7 @@ def main() -> int:
     try:
         check_packages()
         demo = Demo(arguments)
-        # What an earlier demo that was killed has left behind.
+        # Remove what an earlier, killed demo left.
         demo.clean_up()
         demo.remove_folder()
         demo.folder.mkdir()

@@ -5,6 +5,7 @@
 - pure crates stay pure: no files, sockets, clocks, threads or randomness in them;
 - what is banned below occurs in the listed files only: integer encoding, and in what must replay from a seed std's
   hash tables, clocks and randomness;
+- files of a crate do not import each other in circles: each can be read after those that it imports;
 - dependencies come under licences that may be shipped with an Apache-2.0 product;
 - no file grows past the limit, no unfinished code lands, every decision page is listed;
 - what the documentation claims, as far as scripts/tidy_docs.py can check it.
@@ -25,34 +26,37 @@ EDGES = {
     "zazen-core": "",
     "zazen-env": "zazen-core",
     "zazen-wire": "zazen-core",
-    "zazen-store": "zazen-core zazen-env zazen-wire",
+    "zazen-frames": "zazen-core zazen-wire",
+    "zazen-store": "zazen-core zazen-env zazen-wire zazen-frames",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
-    "zazen-call": "zazen-core zazen-wire",
+    "zazen-lane": "zazen-core zazen-wire",
+    "zazen-call": "zazen-core zazen-wire zazen-lane",
     "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call | zazen-stubs",
     "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call",
     "zazen-posix": " | | zazen-stubs",
-    "zazen-preload": "zazen-core zazen-wire | | zazen-stubs",
+    "zazen-preload": "zazen-core zazen-wire zazen-lane | | zazen-stubs",
     "zazen-stream": " | | zazen-stubs",
     "zazen-push": "zazen-core",
     "zazen-stubs": "",
-    "zazen-client": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-push"
+    "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
-    "zazend": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-call zazen-plugins"
+    "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
     " | zazen-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
-    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-assign zazen-backing zazen-call zazen-client"
+    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-client"
     " zazen-push zazen-stub-runtime zazen-stubs zazen-mpi zazen-testbed | | zazen-stubs",
     "zazen-mpi": "zazen-core zazen-assign",
-    "zazen-c": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
-    "zazen-python": "zazen-core zazen-wire zazen-assign zazen-client zazen-push zazen-mpi",
-    "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-store zazen-backing zazen-stubs zazend zazen-stream",
+    "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
+    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
+    "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-stubs zazend"
+    " zazen-stream",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-push", "zazen-assign", "zazen-stubs"]
+PURE = ["zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs"]
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )
@@ -73,7 +77,9 @@ BANS = [
         "zazen-wire encodes",
         {
             "crates/zazen-wire/src/": "the encodings",
+            "crates/zazen-store/src/record.rs": "the records of logs (docs/formats/store.md)",
             "crates/zazen-fuzz/src/": "makes inputs for the decoders",
+            "crates/zazen-call/src/contract.rs": "makes bytes to send",
             "crates/zazen-assign/src/fingerprint.rs": "words of a polynomial",
             "crates/zazen-assign/src/plane.rs": "words of a bit plane",
             "crates/zazen-assign/src/scenario.rs": "seeds a generator",
@@ -81,11 +87,10 @@ BANS = [
             "crates/zazen-env/src/random.rs": "random bytes as a number",
             "crates/zazen-env/src/sim_trace.rs": "bytes as words of a digest",
             "crates/zazen-client/src/session.rs": "a random number as the bytes of a seed",
-            "crates/zazen-call/src/server.rs": "the kernel's eventfd",
-            "crates/zazen-call/src/shm/parking.rs": "the kernel's eventfd",
+            "crates/zazen-call/src/server/": "the kernel's eventfd",
             "crates/zazend/src/http.rs": "the kernel's eventfd",
             "plugins/posix/src/session.rs": "the kernel's eventfd",
-            "crates/zazen-call/src/connection.rs": "the eight bytes that ask for memory (docs/formats/shm.md)",
+            "crates/zazen-call/src/client/mod.rs": "the eight bytes that ask for memory (docs/formats/shm.md)",
             "crates/zazen-preload/src/": "the same, and the kernel's socket address; no codec without a heap",
             "crates/zazen-stub-runtime/src/interrupt.rs": "thread numbers through a pipe of one process",
             "crates/zazen-cli/src/commands/run/elf.rs": "the ELF format",
@@ -113,6 +118,21 @@ BANS = [
         "take time and randomness as arguments",
         {},
     ),
+]
+
+# Crates whose files must not import each other in a circle.
+CIRCLE_FREE = [
+    "crates/zazen-assign",
+    "crates/zazen-call",
+    "crates/zazen-env",
+    "crates/zazen-fuzz",
+    "crates/zazen-lane",
+    "crates/zazen-push",
+    "crates/zazen-testbed",
+    "crates/zazen-wire",
+    "bindings/c",
+    "bindings/mpi",
+    "bindings/python",
 ]
 
 LINES_MAX = 800
@@ -196,6 +216,128 @@ def check_bans():
             problem(name, f"is excepted from the ban of {what}, but has none; remove it from scripts/tidy.py")
 
 
+def without_tests_and_text(text):
+    """Rust code without comments, strings and what follows the first test module."""
+    text = re.split(r"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*mod \w+ \{", text)[0]
+    text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text, flags=re.S)
+    # In a module that is written out within a file, `super` is the file itself.
+    for start in [match.end() for match in re.finditer(r"\bmod \w+ \{", text)]:
+        depth, end = 1, start
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        text = text[:start] + text[start:end].replace("super::", "self:: ") + text[end:]
+    return text
+
+
+def use_paths(tree):
+    """The paths of a use tree: `a::{b, c::d}` gives [a, b] and [a, c, d], each with the name that it gets."""
+    tree = tree.strip()
+    if "{" not in tree:
+        path, _, name = tree.partition(" as ")
+        segments = [segment.strip() for segment in path.split("::") if segment.strip()]
+        if segments and segments[-1] == "self":
+            segments.pop()
+        return [(segments, name.strip() or (segments[-1] if segments else ""))]
+    head, _, rest = tree.partition("{")
+    prefix = [segment.strip() for segment in head.split("::") if segment.strip()]
+    found, depth, part = [], 0, ""
+    for letter in rest[: rest.rindex("}")] + ",":
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            if part.strip():
+                # `a::{self}` is `a` itself.
+                found += [(prefix + path, name or prefix[-1]) for path, name in use_paths(part)]
+            part = ""
+        else:
+            part += letter
+    return found
+
+
+def imports(crate):
+    """Which files of a crate import which; a re-export leads to where the thing is defined."""
+    files, code, names, uses = {}, {}, {}, {}
+    for path in tracked(f"{crate}/src/*.rs", f"{crate}/src/**/*.rs"):
+        module = tuple(pathlib.Path(path).relative_to(f"{crate}/src").with_suffix("").parts)
+        if module in (("lib",), ("main",)) or module[-1] == "mod":
+            module = module[:-1]
+        files[module] = path
+    for module, path in files.items():
+        text = without_tests_and_text((ROOT / path).read_text())
+        names[module], uses[module] = {}, []
+        for public, tree in re.findall(r"\b(pub(?:\([^)]*\))? )?use ([^;]+);", text):
+            for segments, name in use_paths(tree):
+                (names[module].__setitem__(name, segments) if public else uses[module].append(segments))
+        code[module] = re.sub(r"\buse [^;]+;", "", text)
+        children = [found[-1] for found in files if found[:-1] == module and found]
+        starts = "|".join(["crate", "super", *children])
+        for found in re.findall(rf"(?<![\w:])(?:{starts})(?:::\w+)+", code[module]):
+            uses[module].append(found.split("::"))
+
+    def target(module, segments, seen=()):
+        if not segments:
+            return None
+        at = {"crate": (), "self": module, "super": module[:-1]}.get(segments[0])
+        rest = segments[1:]
+        if at is None:
+            if (*module, segments[0]) not in files:
+                return None
+            at, rest = module, segments
+        while rest and rest[0] == "super":
+            at, rest = at[:-1], rest[1:]
+        while rest and (*at, rest[0]) in files:
+            at, rest = (*at, rest[0]), rest[1:]
+        if rest and rest[0] in names.get(at, {}) and (at, rest[0]) not in seen:
+            return target(at, names[at][rest[0]], (*seen, (at, rest[0]))) or at
+        return at
+
+    edges = {module: set() for module in files}
+    for module in files:
+        for segments in uses[module]:
+            edges[module].add(target(module, segments))
+        for segments in names[module].values():
+            found = target(module, segments)
+            # A module's face shows what lies beneath it: that is no import.
+            if found is not None and found[: len(module)] != module:
+                edges[module].add(found)
+        edges[module] -= {None, module}
+    return {
+        files[module]: sorted(files[found] for found in edges[module] if found in files) for module in files
+    }
+
+
+def circles(graph):
+    """The groups of files that reach each other (Tarjan's strongly connected components)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(file):
+        index[file] = low[file] = len(index)
+        stack.append(file)
+        for other in graph[file]:
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[file] = min(low[file], low[other])
+        if low[file] == index[file]:
+            group = stack[stack.index(file) :]
+            del stack[-len(group) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for file in sorted(graph):
+        if file not in index:
+            visit(file)
+    return found
+
+
+def check_circles():
+    for crate in CIRCLE_FREE:
+        for group in circles(imports(crate)):
+            short = ", ".join(file.removeprefix(f"{crate}/src/") for file in group)
+            problem(crate, f"{len(group)} files import each other in a circle: {short}")
+
+
 def check_files():
     for path in tracked("*.rs", "*.py", "*.c", "*.h", "*.sh"):
         text = (ROOT / path).read_text()
@@ -214,6 +356,7 @@ def main():
     check_dependencies()
     check_purity()
     check_bans()
+    check_circles()
     check_files()
     tidy_docs.check_docs(ROOT, tracked, problem)
     for line in problems:

@@ -47,6 +47,20 @@ def attempt(what, call, *arguments, **more):
 
 
 @pytest.fixture
+def own_mount():
+    """Mounts a file system in memory at a folder, until the test ends."""
+    mounted = []
+
+    def mount(folder):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", folder], check=True)
+        mounted.append(folder)
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture
 def forwarding(start_node, programs, ground):
     """Starts root's daemon with the posix plug-in and more arguments; `ground`/far is exported and everybody's."""
     far = ground / "far"
@@ -172,6 +186,64 @@ def test_nothing_outside_the_exports_is_there(b, forwarding):
     assert said and {line.split()[-1] for line in said} == {"EACCES"}, [
         line for line in said if "EACCES" not in line
     ]
+
+
+MAKING = """
+import os
+def through(name):
+    return '/zf/out/' + name
+attempt('create', open, through('new'), 'w')
+attempt('write', open, through('file'), 'a')
+attempt('mkdir', os.mkdir, through('folder'))
+attempt('mkfifo', os.mkfifo, through('fifo'))
+attempt('symlink', os.symlink, '/etc/passwd', through('link'))
+attempt('unlink', os.unlink, through('file'))
+attempt('unlink of nothing', os.unlink, through('nothing'))
+attempt('rmdir', os.rmdir, through('empty'))
+attempt('rename', os.rename, through('file'), through('other'))
+attempt('rename out', os.rename, '/zf/mine', through('mine'))
+attempt('rename in', os.rename, through('file'), '/zf/file')
+attempt('link out', os.link, '/zf/mine', through('mine'))
+attempt('link in', os.link, through('file'), '/zf/file')
+attempt('truncate', os.truncate, through('file'), 0)
+attempt('stat', os.stat, through('file'))
+attempt('stat of nothing', os.stat, through('nothing'))
+attempt('chmod', os.chmod, through('file'), 0)
+attempt('utime', os.utime, through('file'))
+attempt('stat of mine', os.stat, '/zf/mine')
+attempt('rename of mine', os.rename, '/zf/mine', '/zf/in/mine')
+attempt('rename again', os.rename, '/zf/there/mine', '/zf/in/again')
+attempt('mkdir by a link', os.mkdir, '/zf/there/folder')
+attempt('the export', os.rmdir, '/zf')
+"""
+MAKING_DONE = ["stat of mine", "rename of mine", "rename again", "mkdir by a link"]
+
+
+@pytest.mark.parametrize("whole_mount", [False, True], ids=["folder", "mount"])
+def test_a_link_out_makes_and_removes_nothing(b, forwarding, ground, own_mount, whole_mount):
+    """What B itself may do on this machine it may not do by forwarding, where it leads out of the exports."""
+    outside = ground / "outside"
+    (outside / "empty").mkdir(parents=True)
+    (outside / "file").write_text("of B")
+    for path in (outside, outside / "empty", outside / "file"):
+        os.chown(path, b.uid, b.gid)
+    if whole_mount:
+        own_mount(ground / "far")
+    node = forwarding()
+    (node.far / "out").symlink_to(outside)
+    (node.far / "there").symlink_to(node.far / "in")
+    (node.far / "in").mkdir()
+    (node.far / "mine").write_text("mine")
+    for path in (node.far / "in", node.far / "mine"):
+        os.chown(path, b.uid, b.gid)
+    before = sorted((path.name, path.stat().st_mode) for path in outside.iterdir())
+    said = dict(line.rsplit(" ", 1) for line in forwarded(b, node, MAKING))
+    assert said.pop("the export") in ("EBUSY", "EACCES")
+    expected = {name: "done" if name in MAKING_DONE else "EACCES" for name in said}
+    assert said == expected
+    assert sorted((path.name, path.stat().st_mode) for path in outside.iterdir()) == before
+    assert (outside / "file").read_text() == "of B"
+    assert sorted(path.name for path in (node.far / "in").iterdir()) == ["again", "folder"]
 
 
 def test_links_lead_only_to_where_the_exports_are(b, forwarding, ground):

@@ -1,6 +1,6 @@
-"""The way into a paper's evaluation: measures figures, stores each, draws it, makes the page.
+"""Runs a paper's evaluation: measures figures, stores and draws each, and makes the page.
 
-A figure is a module with TITLE, PAPER and `run(Context) -> Figure`; an `Evaluation` says which there are.
+A figure is a module with TITLE, PAPER and `run(Context) -> Figure`; an `Evaluation` lists them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from process import BenchError, say
 class Context:
     """What a figure may use."""
 
-    # Smaller inputs and fewer repeats: to see that everything works.
+    # Use smaller inputs and fewer repeats, to test that everything works.
     quick: bool
-    # Where it may write; on the disk that is measured. Emptied afterwards.
+    # The folder in which it may write, on the disk that is measured. Emptied afterwards.
     scratch: Path
     repeats: int
     # Use only the peers that are installed; else they are installed first.
@@ -37,14 +37,14 @@ class Context:
 
 @dataclass
 class Evaluation:
-    """A paper's figures, and what its page says of them."""
+    """A paper's figures, and what its page says about them."""
 
     description: str
     # Module of each figure, in the order of the page.
     figures: dict[str, str]
     heading: page.Heading
     out: Path
-    # What the largest figure leaves room beside.
+    # The free space that the largest figure needs.
     needed_bytes: int
     # Why nothing can be measured without being root; "" if much can.
     needs_root: str = ""
@@ -124,7 +124,7 @@ def main(evaluation: Evaluation) -> int:
             say("interrupted; everything is taken down")
             return 130
         except Exception as error:
-            # One figure that cannot be had must not cost the others.
+            # If one figure fails, the others still run.
             if not isinstance(error, BenchError):
                 traceback.print_exc()
             say(f"{key} FAILED: {error}")

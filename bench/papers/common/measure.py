@@ -1,4 +1,4 @@
-"""Honest measuring: cold caches, systems in turns, machine load beside each figure."""
+"""Measures fairly: cold caches, systems in turns, the machine's load beside each figure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-# Above this share of all cores a run measures the processor, whatever it set out to measure.
+# Above this share of all cores, a run measures the processor.
 CPU_BOUND_SHARE = 0.85
 
 Name = TypeVar("Name")
@@ -37,7 +37,7 @@ def _busy_seconds() -> float:
 
 @dataclass
 class Load:
-    """What the whole machine did meanwhile: there should be nothing else running."""
+    """What the whole machine did during a measurement. Nothing else should run."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -49,7 +49,7 @@ class Load:
 
     @property
     def cpu_bound(self) -> bool:
-        """The figure says more about the processor than about links and disks."""
+        """Whether the processor limits the figure more than links and disks do."""
         return self.cpu_share > CPU_BOUND_SHARE
 
 
@@ -73,7 +73,7 @@ def in_turns(
     run: Callable[[Name], Sample],
     before: Callable[[], None] = lambda: None,
 ) -> dict[Name, list[Sample]]:
-    """Run each name `repeats` times in the order ABC CBA …: a drift of the machine then meets all alike.
+    """Run each name `repeats` times in the order ABC CBA …: a drift of the machine then affects all alike.
 
     `before` runs ahead of each (to drop caches, say).
     """

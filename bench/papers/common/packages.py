@@ -24,12 +24,12 @@ def lacking(packages: Sequence[str]) -> list[str]:
 
 
 def command(packages: Sequence[str]) -> str:
-    """What to type to have `packages`."""
+    """The command that installs `packages`."""
     return f"apt-get install --no-install-recommends {' '.join(packages)}"
 
 
 def install(packages: Sequence[str]) -> None:
-    """Install what is lacking of `packages`; `BenchError` says what to do instead."""
+    """Install the missing ones of `packages`; `BenchError` says what to do if that fails."""
     wanted = lacking(packages)
     if not wanted:
         return
@@ -41,7 +41,7 @@ def install(packages: Sequence[str]) -> None:
     say(f"installing Debian packages, no service is started: {' '.join(wanted)}")
     with services_stay_down():
         if not _apt("install", "-y", "--no-install-recommends", *wanted):
-            # An index that is missing or too old: once more with a fresh one.
+            # The index is missing or too old: try once more with a new one.
             _apt("update")
             if not _apt("install", "-y", "--no-install-recommends", *wanted):
                 raise BenchError(f"installing failed; see what {how} says")

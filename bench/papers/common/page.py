@@ -1,4 +1,4 @@
-"""The report page: every figure measured so far, its tables, pictures, goals, and what limits it here."""
+"""The report page: every figure measured so far, its tables, plots, goals, and its limits on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a bench: what they are called with, how they are ended, what is said meanwhile."""
+"""Processes of a bench: their environment, how they end, and progress messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
     """Without settings of the caller's shell, with the virtual environment's programs first."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    # Ranks share the cores: libraries that start threads of their own would only fight.
+    # Ranks share the cores, so libraries must not start threads of their own.
     return kept | {
         "PATH": path,
         "OMP_NUM_THREADS": "1",

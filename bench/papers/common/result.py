@@ -1,6 +1,7 @@
-"""What a figure brings: tables, plots, goals, notes; stored as JSON, drawn by `plot.py`, shown by `page.py`.
+"""What a figure returns: tables, plots, goals and notes. They are stored as JSON, drawn by `plot.py` and
+shown by `page.py`.
 
-A figure is measured once and kept as `OUT/<key>.json`: the page can be made again without measuring.
+A figure is measured once and kept as `OUT/<key>.json`: so the page can be made again without measuring.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Plot:
 
 @dataclass
 class Goal:
-    """What was to be reached and what was measured; `holds` None: not to be judged here, `why` says why."""
+    """A goal and what was measured. `holds` is None if this machine cannot judge it; `why` says why."""
 
     what: str
     goal: str
@@ -93,7 +94,7 @@ class Summary:
 
 @dataclass
 class Figure:
-    """Everything that is said about one figure."""
+    """All results of one figure."""
 
     key: str
     title: str
@@ -104,9 +105,9 @@ class Figure:
     plots: list[Plot] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     summaries: list[Summary] = field(default_factory=list)
-    # Where a limit of this machine changes the experiment, and how.
+    # How limits of this machine change the experiment.
     limits: list[str] = field(default_factory=list)
-    # What could not be run, and what to install or to be for it.
+    # What could not be run, and what it needs (packages, root).
     skipped: list[str] = field(default_factory=list)
     seconds: float = 0.0
     quick: bool = False

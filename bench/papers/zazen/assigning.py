@@ -23,7 +23,7 @@ LIMITS = [
 
 @dataclass
 class Run:
-    """What one `zazen bench assign` said."""
+    """The output of one `zazen bench assign`."""
 
     report: dict
 
@@ -38,7 +38,7 @@ class Run:
         return self._side(protocol)["local_s"]["median"]
 
     def local_cpu_s(self, protocol: str) -> float:
-        """Its processor time: what it would take on a core of its own."""
+        """The processor time of that work: what it would take on a core of its own."""
         return self._side(protocol)["local_cpu_s"]["median"]
 
     def sent(self, protocol: str) -> int:

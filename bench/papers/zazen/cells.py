@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Several measurements in one MPI job: starting interpreters anew for each would cost more than measuring.
+"""Several measurements in one MPI job: starting new interpreters for each would cost more than
+measuring.
 
 Reads a list of cells from a JSON file and prints, on rank 0, a list with what each gave. A cell runs on the
 first `ranks` ranks; the others sleep. Its seconds lie between two barriers around everything: opening,
@@ -40,7 +41,7 @@ TAU_MAX = 20
 
 
 class Fuse:
-    """Kills a process of this machine when its rank has got so many frames."""
+    """Kills a process of this machine after its rank has received a number of frames."""
 
     def __init__(self, cell: dict, rank: int) -> None:
         kill = cell.get("kill")
@@ -80,7 +81,7 @@ def frames_of(cell: dict, comm: MPI.Comm, use) -> dict:
 
 
 def read(cell: dict, comm: MPI.Comm) -> dict:
-    """Read and let go."""
+    """Read each frame and drop it."""
     return frames_of(cell, comm, lambda frame: None)
 
 
@@ -137,7 +138,7 @@ def files(cell: dict, comm: MPI.Comm) -> dict:
 
 
 def load_code() -> None:
-    """Have programs and libraries in memory again: they would come from the very disk that is measured."""
+    """Read programs and libraries into memory again; otherwise they come from the measured disk."""
     import zazen
 
     for file in (Path(zazen._zazen.__file__), Path(sys.executable).parent / "zazend"):

@@ -1,7 +1,7 @@
-"""The cluster in a box that the figures run on: `zazen testbed` with shaped links and throttled disks.
+"""The cluster on one machine on which the figures run: `zazen testbed` with shaped links and throttled disks.
 
 Every process of a node, a peer's servers included, runs through `Cluster.popen` or `Cluster.run`: in the
-node's network namespace and I/O control group, so that all systems live under the same limits.
+node's network namespace and I/O control group, so all systems have the same limits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["DISK_BYTES_PER_S", "HERE", "LINK", "LINK_BYTES_PER_S", "ROOT", "Benc
 __all__ += ["binary", "call", "environment", "say", "stop"]
 
 HERE = Path(__file__).resolve().parent
-# Links and disks small enough that two cores can fill them: the figures are to show links and disks.
+# Links and disks are small enough that two cores can fill them, because the figures measure links
+# and disks.
 LINK = "160mbit"
 LINK_BYTES_PER_S = 20_000_000
 DISK_BYTES_PER_S = 40_000_000
@@ -84,7 +85,7 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
-        # What an earlier run that was killed has left behind.
+        # Remove what an earlier, killed run left.
         if self.dir.exists():
             self.testbed("down")
         for spindle in self.spindles:

@@ -1,4 +1,4 @@
-"""Figure 4: how long the ranks take to agree, against the number of nodes, for a billion frames."""
+"""Figure 4: the time of an assignment by number of nodes, for a billion frames."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(context: Context) -> Figure:
     figure.plots.append(_plot(frames, times))
     figure.goals += _goals(frames, most, runs, eight_each)
     say("fig4: 100 nodes, modelled")
-    # A hundred ranks in one process: once is dear enough, and what counts there is processor time and bytes.
+    # A hundred ranks in one process are run only once. Processor time and bytes count there.
     figure.tables.append(_model(frames, 1))
     ratio = runs["random", most].ratio()
     figure.summaries.append(

@@ -1,4 +1,4 @@
-"""Figure 5: how long the ranks take to agree, against the number of frames."""
+"""Figure 5: the time of an assignment by number of frames."""
 
 from __future__ import annotations
 

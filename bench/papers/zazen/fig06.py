@@ -1,4 +1,4 @@
-"""Figure 6: what one node's cache gives to several readers, each for itself or one at a time."""
+"""Figure 6: the rate of one node's cache for several readers, at the same time or one at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PAPER = (
 READERS = [1, 2, 4, 8]
 SEEK_S = 0.008
 BYTES_PER_S = 100_000_000
-# Frame size and count: large stands for the paper's 64 MB to 1 GB, which cost one seek in some hundred
-# requests too.
+# Frame size and count: large stands for the paper's 64 MB to 1 GB, which cost one seek in some
+# hundred requests too.
 DATASETS = {"8 MB": (8_000_000, 12), "2 MB": (2_000_000, 40), "430 KB": (432_000, 96)}
 LARGE = "8 MB"
 PLAIN = "plain reads, each for itself"

@@ -35,15 +35,16 @@ ZAZEN, LOCAL, NFS = "Zazen", "local disk", Nfs.name
 # A row that reaches this share of what links and disks allow is as good as can be told.
 GOAL_SHARE = 0.95
 DISKS = NODES * DISK_BYTES_PER_S
-# All files of one server come through its link. Of data spread evenly over the nodes, each reads all but its
-# own share through links.
+# All files of one server come through its link. Of data spread evenly over the nodes, each reads
+# all but its own share through links.
 CEILINGS = {NFS: LINK_BYTES_PER_S, ZAZEN: DISKS, LOCAL: DISKS, Hdfs.name: DISKS}
 STRIPED_CEILING = NODES * LINK_BYTES_PER_S / (1 - 1 / NODES)
 # NFS reads a part of each dataset, as in the paper: its rate does not depend on how long it reads.
 NFS_PART = 4
 THREADS = (1, 2, 4, 8)
 PROBE_FILES = 48
-# More threads are not tried once they read only this share of the best; fewer are kept for this share of it.
+# More threads are not tried once they read only this share of the best; fewer are kept for this
+# share of it.
 HOPELESS, AS_GOOD = 0.8, 0.97
 IDLE_SECONDS = 3.0
 # Of a failure's message.
@@ -65,7 +66,8 @@ class Sizes:
         return frames.human(self.frame_bytes)
 
 
-# Long enough for the throttles' first burst to matter little, short enough for the figure to take minutes.
+# Long enough for the throttles' first burst to matter little, short enough for the figure to take
+# minutes.
 DATASETS = (Sizes(128_000_000, 4), Sizes(64_000_000, 8), Sizes(2_000_000, 120), Sizes(430_000, 560))
 QUICK_DATASETS = (Sizes(64_000_000, 4), Sizes(2_000_000, 48), Sizes(430_000, 160))
 
@@ -422,7 +424,8 @@ def goals_of(bench: Run, size: Sizes) -> list[Goal]:
     peers = [system for system in bench.systems if system.kind == "peer" and rates[system.name]]
     bound = [system.name for system in peers if system.cpu_bound(size)]
     ratios = {peer.name: zazen.median / rates[peer.name].median for peer in peers}
-    # Who is bound by the processor could be faster: to be ahead of it shows nothing, to be behind it does.
+    # Who is bound by the processor could be faster: to be ahead of it shows nothing, to be behind
+    # it does.
     ahead = None if len(bound) == len(peers) else True
     if any(ratio <= 1 for ratio in ratios.values()):
         ahead = False

@@ -1,4 +1,4 @@
-"""Taking a cluster's limits off while datasets are stored: what is to be measured is reading."""
+"""Lifts a cluster's limits while datasets are stored, because only reading is measured."""
 
 from __future__ import annotations
 

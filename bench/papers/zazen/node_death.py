@@ -16,9 +16,9 @@ SERVER_BYTES_PER_S = 20_000_000
 UNDISTURBED, DEATH = "undisturbed", "one daemon killed"
 # Of its frames, after which the victim's rank kills its daemon.
 KILLED_AFTER = 0.25
-# Little read-ahead, or all frames would be in memory by then.
+# Little read-ahead; otherwise all frames would be in memory by then.
 MEMORY_BYTES = 2 << 20
-# What is allowed to find out that a daemon is gone and to turn to the file server.
+# The time that is allowed for detecting that a daemon is gone and using the file server.
 PATIENCE_S = 1.0
 
 

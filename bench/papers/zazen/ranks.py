@@ -1,5 +1,5 @@
-"""Waiting in MPI programs without spinning: a rank that polls at full speed takes the cores that others need,
-and would count as load."""
+"""Waits in MPI programs without spinning. A rank that polls at full speed takes the cores that others need,
+and it would count as load."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ COPY_BYTES = 8 << 20
 
 
 class ZazenReader:
-    """All frames of the dataset through Zazen: who reads which is settled by the ranks."""
+    """All frames of the dataset through Zazen: the ranks agree on who reads which."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         import zazen
@@ -142,7 +142,7 @@ def peer_client(through: str) -> type:
 
 
 def load_code(*files: str) -> None:
-    """Have libraries in memory: their pages would come from the throttled disk while the clock runs."""
+    """Read libraries into memory; otherwise they come from the throttled disk while the clock runs."""
     for file in files:
         with open(file, "rb") as library:
             while library.read(COPY_BYTES):

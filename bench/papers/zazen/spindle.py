@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A disk with a head: a block device that takes a seek for whatever does not follow what came before.
+"""A model of a disk with a head: a block device in which a request costs a seek unless it follows the last one.
 
 The machine's own disks cost the same whatever the order of the requests, and a limit of requests per second
 charges one reader as much as eight. Here every request for the device, reads as well as written-back pages,
@@ -32,7 +32,8 @@ from pathlib import Path
 NAME = "disk"
 ROOT_NODE, DISK_NODE = 1, 2
 REQUEST_BYTES = 1 << 20
-# A request this little ahead is reached by waiting for it to come round: as fast as reading up to it.
+# A request this little ahead is reached by waiting for it to come round: as fast as reading up to
+# it.
 NEAR_BYTES = 256 << 10
 # What the disk holds of what it read on.
 BUFFER_BYTES = 8 << 20
@@ -75,7 +76,7 @@ class Arm:
         """The time at which the request is done."""
         gap = offset - self.at
         if 0 <= gap <= NEAR_BYTES:
-            # The disk read on into its own buffer while nobody asked.
+            # The disk has read ahead into its own buffer meanwhile.
             began = max(self.came, now - BUFFER_BYTES / self.bytes_per_s)
             began += min(self.seek_s, gap / self.bytes_per_s)
         else:

@@ -1,4 +1,4 @@
-"""What a call costs by each carrier, beside what this machine itself takes for the same."""
+"""The cost of a call by each carrier, beside the machine's own cost for the same bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = {64: "64 B", 4 << 10: "4 KiB", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 4 <
 US = 1e-3
 # A way to move bytes: its name, what it is, and the command for a number of bytes and of seconds.
 Way = tuple[str, Kind, Callable[[int, float], list[object]]]
-# Waits between calls: what they find the daemon doing.
+# Waits between calls, and what the daemon does after them.
 PAUSES = {
     "polling (the next call follows at once)": 0,
     "asleep (2 ms later)": 2_000_000,

@@ -1,4 +1,4 @@
-"""Figure 4: the base throughput of forwarding, to and from what needs no work at the far end."""
+"""Figure 4: the base throughput of forwarding, without work at the far side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 5: files of a network file system that only the daemon's node needs to mount."""
+"""Figure 5: files on a network file system that only the daemon's node mounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 6: files of a file system that takes many clients at once."""
+"""Figure 6: files on a file system that serves many clients at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 7: TCP sockets whose other end is beyond the daemon's node."""
+"""Figure 7: TCP sockets from the daemon's node to another machine."""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ class Race:
         return measured([*command, *tail, *timed, *bound], variables)
 
 
-# What a command has in these places: the operation, its bytes, and how many, where it can't fill a time.
+# What a command has in these places: the operation, its bytes, and how many, where it can't fill a
+# time.
 OPERATION, SIZE, COUNT = "OPERATION", "SIZE", "COUNT"
 
 

@@ -43,7 +43,7 @@ def program(name: str) -> Path:
 
 @dataclass
 class Programs:
-    """What was compiled, and what it talks to."""
+    """The compiled programs, and the libraries that they use."""
 
     folder: Path
     zazen: Path
@@ -189,12 +189,12 @@ class Daemon:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def report(self, plugin: str) -> dict:
-        """What `zazen plugin stats` says of a plug-in."""
+        """The output of `zazen plugin stats` for a plug-in."""
         said = call([self.programs.zazen, "plugin", "stats", plugin, "--socket", self.socket, "--json"])
         return json.loads(said)[0]
 
     def variables_for(self, *words: object) -> dict[str, str]:
-        """The environment that `zazen run WORDS` gives a program: what it is without starting `zazen` each time."""
+        """The environment that `zazen run WORDS` gives a program, so that `zazen` need not be started each time."""
         command = [
             self.programs.zazen,
             "run",
@@ -229,7 +229,7 @@ def start(
 
 
 def collect(children: list[subprocess.Popen], timeout: float = 120) -> list[dict]:
-    """Waits for all, and gives what each printed; if one fails, all are ended."""
+    """Waits for all and returns what each printed. If one fails, all are ended."""
     until, said = time.monotonic() + timeout, []
     try:
         for child in children:

@@ -1,4 +1,4 @@
-"""A thousand clients that are killed wherever they just are: what the daemon has left of them afterwards."""
+"""Kills a thousand clients at any point, and checks what the daemon still holds for them afterwards."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ PAPER = (
 )
 PREFIX = "/zazen-forwarded"
 AT_ONCE = 20
-# When a client is killed, at most: it has connected after some milliseconds, and then calls all the time.
+# The latest time at which a client is killed. It connects within some milliseconds and then calls
+# all the time.
 LIVES_S = 0.15
 SETTLES_S = 20
 SEED = 20080220
 
 
 def kill_some(commands: list[tuple[list[object], dict[str, str]]], chance: random.Random) -> Counter:
-    """Starts them together and kills each at a time of its own; what had become of them by then."""
+    """Starts them together and kills each at its own time. Returns how far each had come."""
     began = time.monotonic()
     children = [
         (began + chance.uniform(0, LIVES_S), start(command, variables)) for command, variables in commands
@@ -71,7 +72,7 @@ def of_plugins(daemon: Daemon, names: list[str]) -> dict[str, int]:
 
 
 def lasting(daemon: Daemon, names: list[str], before: dict[str, int]) -> dict[str, int]:
-    """What is held when nothing changes any more, or time is up."""
+    """What is held once nothing changes any more, or time is up."""
     until = time.monotonic() + SETTLES_S
     while True:
         now = holdings(daemon) | of_plugins(daemon, names)
@@ -94,7 +95,7 @@ def locked_files(folder: Path) -> int:
 
 
 def clients(programs: Programs, daemon: Daemon, folder: Path, count: int, chance: random.Random) -> list:
-    """A fifth forwards files, if that can be had; the others call a plug-in."""
+    """A fifth forwards files, if forwarding is available; the others call a plug-in."""
     forwarding = (
         daemon.variables_for("--forward", f"{PREFIX}={folder}")
         if programs.posix and programs.preload
@@ -121,7 +122,7 @@ def run(context: Context) -> Figure:
         if len(names) == 1:
             figure.skipped.append("clients that forward files: libzazen_posix.so is not there")
         with Daemon(programs, plugins) as daemon:
-            # What is made once, with the first clients, is no leak.
+            # Things that are made once, with the first clients, are not leaks.
             kill_some(clients(programs, daemon, folder, 2 * AT_ONCE, chance), chance)
             time.sleep(2)
             before = holdings(daemon) | of_plugins(daemon, names)

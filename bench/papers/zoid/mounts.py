@@ -1,4 +1,4 @@
-"""File systems to compare forwarding with: each a folder in which the same file is, while the `with` block lasts."""
+"""File systems to compare forwarding with. Each is a folder with the same file, inside the `with` block."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Subsystem sftp internal-sftp
 
 
 def why_no_fuse() -> str | None:
-    """What is lacking for mounting a FUSE file system."""
+    """What is missing for mounting a FUSE file system."""
     if os.geteuid() != 0:
         return "mounting needs root: `sudo make bench-calls`"
     if not Path("/dev/fuse").exists():
@@ -124,7 +124,7 @@ def unmount(mountpoint: Path) -> None:
 
 
 def sshfs_or_why(install: bool) -> str | None:
-    """Makes sshfs available, or says what is lacking."""
+    """Makes sshfs available, or says what is missing."""
     if why := why_no_fuse():
         return why
     if packages.lacking(SSH_PACKAGES) and not (shutil.which("sshfs") and Path("/usr/sbin/sshd").exists()):

@@ -1,4 +1,4 @@
-"""What the preload library costs a program for what is not forwarded: calls, and starting."""
+"""The cost of the preload library for calls that are not forwarded, and for a program's start."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def start_seconds(variables: dict[str, str], times: int) -> float:
 
 def run(context: Context) -> Figure:
     figure = Figure("preload", TITLE, PAPER, "run.py preload")
-    # Differences of nanoseconds need many runs: what is compared is the best of them.
+    # Differences of nanoseconds need many runs. The best runs are compared.
     repeats = 2 * context.repeats + 1
     rows, extras = [], {}
     with workplace() as programs, in_memory() as folder:

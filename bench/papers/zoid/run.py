@@ -8,7 +8,8 @@ beyond it: carriers, forwarded files against FUSE, the preload library's cost, f
     .venv/bin/python bench/papers/zoid/run.py --page  # the page again, without measuring
 
 Each figure prints its table and writes OUT/<figure>.json, .svg and .png; OUT/index.html shows all that have
-been measured. Most need no privilege; FUSE's and sshfs's rows need root and are left out, with a word, without it.
+been measured. Most need no privilege. The rows of FUSE and sshfs need root; without it they are left out, and
+the page says so.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ and fed by datagrams.
     python bench/papers/zoid/stream_tables.py --out bench/results/zoid
 
 A subband is what it was in the paper: 160 Mbit/s in from 16 stations, 9.5 Mbit/s of results out. Ranks only
-read what comes: what is measured is the way there and back. Sender, ranks, daemon and storage share this
+read what arrives, because only the transfer is measured. Sender, ranks, daemon and storage share this
 machine.
 """
 
@@ -63,7 +63,7 @@ STEPS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128]
 
 @dataclass
 class Programs:
-    """What is run."""
+    """The options of a run."""
 
     blast: Path
     rank: Path
@@ -152,7 +152,7 @@ def start(*command, **options):
 
 
 def end(process, timeout):
-    """What it said, as JSON; kills it if it says nothing in time."""
+    """Its output as JSON. Kills it if there is none in time."""
     try:
         said = process.communicate(timeout=timeout)[0]
     except subprocess.TimeoutExpired:
@@ -304,7 +304,7 @@ def table_one(programs, daemon, modes, quick, ranks, say):
         for mode in [mode for mode in modes if mode not in failed]:
             outcomes = [run(programs, daemon, mode, subbands, seconds, ranks)]
             if not outcomes[0].is_sustained:
-                # Once is chance.
+                # One success may be chance.
                 outcomes.append(run(programs, daemon, mode, subbands, seconds, ranks))
             if outcomes[-1].is_sustained:
                 best[mode] = subbands

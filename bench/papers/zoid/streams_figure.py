@@ -15,7 +15,7 @@ TITLE = stream_tables.TITLE
 PAPER = stream_tables.PAPER
 
 
-# Coarser than by itself: all of the evaluation is to take twenty minutes.
+# Coarser steps than in stream_tables.py, so that the whole evaluation takes twenty minutes.
 STEPS = [1, 4, 8, 16, 24, 32, 40, 48, 64, 96, 128]
 
 

@@ -22,7 +22,7 @@ QUICK_SIZES = [4 * KIB, 1024 * KIB]
 
 @dataclass
 class Contender:
-    """A way to do it: the command of client number n for a direction and a size."""
+    """A contender: the command of client number n for a direction and a size."""
 
     name: str
     kind: Kind
@@ -32,11 +32,11 @@ class Contender:
 
 @dataclass
 class Grid:
-    """What is measured: all of each with all."""
+    """The measurements: all combinations of these."""
 
     figure: Figure
     contenders: list[Contender]
-    # As the clients' programs call them, and as tables do.
+    # Names in the clients' programs, and names in tables.
     directions: dict[str, str]
     clients: list[int]
     seconds: float

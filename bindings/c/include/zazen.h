@@ -1,11 +1,13 @@
-// zazen.h: frames of scientific datasets, read from and pushed to the disks of the nodes that compute on them.
+// zazen.h: read frames of scientific datasets from the disks of the nodes that compute on them, and
+// push frames to these disks.
 //
-// Calls that can fail return ZAZEN_OK or a negative status; zazen_last_error() then names the object, the limit and the
-// next step. A call that fails changes nothing: neither its out parameters nor what it works on, save where it says so.
-// Structs begin with struct_size, their sizeof; zero in a field means the default, so `= {.struct_size = sizeof x}` is
-// enough. What a call hands out belongs to the caller, who frees it with the function that its comment names; strings
-// belong to the object that they come from. Every object may be used by several threads unless its comment says
-// otherwise, but must not be freed while another thread uses it.
+// A call that can fail returns ZAZEN_OK or a negative status. zazen_last_error() then names the
+// object, the limit and the next step. A call that fails changes nothing, neither its out
+// parameters nor its object, unless its comment says otherwise. Structs begin with struct_size,
+// their sizeof. Zero in a field means the default, so `= {.struct_size = sizeof x}` is enough. The
+// caller owns what a call returns, and frees it with the function that its comment names. A string
+// belongs to the object that it comes from. Several threads may use an object unless its comment
+// says otherwise. Do not free an object while another thread uses it.
 
 #ifndef ZAZEN_H
 #define ZAZEN_H
@@ -15,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// How a frame came.
+// Where a frame came from.
 enum zazen_source_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
@@ -38,8 +40,8 @@ typedef int32_t zazen_source_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What a call came to: ZAZEN_OK or a negative status. New ones may be added: treat an unknown negative value as an
-// error.
+// The result of a call: ZAZEN_OK or a negative status. New ones may be added: treat an unknown
+// negative value as an error.
 enum zazen_status_t
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
@@ -79,7 +81,7 @@ enum zazen_status_t
   ZAZEN_SHUTTING_DOWN = -15,
   // The device or the kernel reported a failure.
   ZAZEN_IO = -16,
-  // MPI or the caller's own collectives failed, or the ranks came up as singletons.
+  // MPI or the caller's own collectives failed, or each rank is an MPI world of its own.
   ZAZEN_MPI = -17,
   // The configuration is wrong: fix the file or option that the message names.
   ZAZEN_CONFIG = -18,
@@ -92,14 +94,15 @@ typedef int32_t zazen_status_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// An opened dataset. Threads may share it; they take turns. A forked child goes on with it over connections of its own.
+// An opened dataset. Threads may share it; calls run one after the other. A forked child may use
+// it, over connections of its own.
 typedef struct zazen_dataset_t zazen_dataset_t;
 
 // A frame in memory. Threads may share it; its bytes live until zazen_frame_free.
 typedef struct zazen_frame_t zazen_frame_t;
 
-// An iteration over frames with read-ahead. Threads may share it; they take turns. A forked child begins one of its own:
-// there this one fails.
+// An iteration over frames with read-ahead. Threads may share it; calls run one after the other.
+// In a forked child it fails; begin another iteration there.
 typedef struct zazen_frames_t zazen_frames_t;
 
 // An iteration over the runs of a set. One thread at a time.
@@ -127,10 +130,11 @@ typedef struct zazen_open_options_t {
   size_t struct_size;
   // The daemon's socket; NULL: $ZAZEN_SOCKET or the default.
   const char *socket;
-  // File names, such as "frame-{n:07}.dcd"; NULL: the manifest, or what the names tell.
+  // The pattern of file names, such as "frame-{n:07}.dcd"; NULL: from the manifest or the file
+  // names.
   const char *pattern;
-  // "tcp://host:port" of a served backing store to read when no daemon answers; NULL: $ZAZEN_BACKING, or the
-  // dataset's directory itself.
+  // "tcp://host:port" of a served backing store to read when no daemon answers; NULL:
+  // $ZAZEN_BACKING, or the dataset's directory itself.
   const char *backing;
   // Not 0: ask no daemon at all.
   uint64_t direct;
@@ -152,18 +156,18 @@ typedef struct zazen_assign_options_t {
   size_t struct_size;
   // 0: the full rules. 1: exactly the paper's (Zazen, FAST'10, section 4).
   uint64_t paper_rules;
-  // 0: the owner-resolved protocol. 1: two all-reduces over bitmaps, as the paper has it.
+  // 0: the owner-resolved protocol. 1: two all-reduces over bitmaps, as in the paper.
   uint64_t bitmap_protocol;
-  // Not 0: this process alone is meant, though a launcher has started several ranks.
+  // Not 0: assign all frames to this process, although a launcher has started several ranks.
   uint64_t alone;
 } zazen_assign_options_t;
 
-// Collective operations of the caller's ranks. zazen_mpi.h fills it from an MPI_Comm; programs without MPI fill it
-// themselves.
+// Collective operations of the caller's ranks. zazen_mpi.h fills it from an MPI_Comm; programs
+// without MPI fill it themselves.
 //
-// All functions are called on the thread that called zazen_assign, by all ranks in the same order; they block. Each
-// returns 0, or a code of its own that the error message repeats; after one failed the ranks are out of step and the
-// job should end. No function may call back into Zazen.
+// All functions are called on the thread that called zazen_assign, by all ranks in the same order.
+// They block. Each returns 0, or a code of its own, which the error message repeats. After a
+// failure the ranks are out of step, and the job should end. No function may call back into Zazen.
 typedef struct zazen_collectives_t {
   // sizeof(zazen_collectives_t).
   size_t struct_size;
@@ -177,11 +181,12 @@ typedef struct zazen_collectives_t {
   int32_t (*allreduce_sum)(void *context, uint64_t *words, uint64_t count);
   // Replaces `words` by their bitwise or over all ranks; counts are equal.
   int32_t (*allreduce_or)(void *context, uint64_t *words, uint64_t count);
-  // Sends word j of `send` to rank j; `receive[j]` is what rank j sent here. One word per rank each.
+  // Sends word j of `send` to rank j; `receive[j]` is what rank j sent here. One word per rank
+  // each.
   int32_t (*alltoall)(void *context, const uint64_t *send, uint64_t *receive);
-  // Sends `send_bytes[j]` bytes at `send[j]` to rank j and receives `receive_bytes[j]` from it at `receive[j]`. Both
-  // sides know the lengths, which may be 0 (then the pointer may be NULL) and may exceed 2^31. What a rank sends to
-  // itself has length 0.
+  // Sends `send_bytes[j]` bytes at `send[j]` to rank j and receives `receive_bytes[j]` from it
+  // at `receive[j]`. Both sides know the lengths, which may be 0 (then the pointer may be NULL)
+  // and may exceed 2^31. What a rank sends to itself has length 0.
   int32_t (*alltoallv)(void *context,
                        const void *const *send,
                        const uint64_t *send_bytes,
@@ -189,8 +194,9 @@ typedef struct zazen_collectives_t {
                        const uint64_t *receive_bytes);
   // Copies rank 0's `bytes` bytes at `buffer` to all ranks.
   int32_t (*broadcast)(void *context, void *buffer, uint64_t bytes);
-  // Replaces `words` by their bitwise exclusive or over all ranks; counts are equal. NULL, or missing in a table that
-  // was compiled before there was one: done with alltoall and alltoallv. NULL on all ranks or on none.
+  // Replaces `words` by their bitwise exclusive or over all ranks; counts are equal. May be
+  // NULL, on all ranks or on none. If it is NULL, or missing in a table of an older program,
+  // alltoall and alltoallv do its work.
   int32_t (*allreduce_xor)(void *context, uint64_t *words, uint64_t count);
 } zazen_collectives_t;
 
@@ -222,9 +228,9 @@ typedef struct zazen_assignment_t {
 typedef struct zazen_read_options_t {
   // sizeof(zazen_read_options_t).
   size_t struct_size;
-  // Bytes read ahead at most (a larger single frame still comes); 0: 256 MiB.
+  // The most bytes that are read ahead (a single larger frame is still read); 0: 256 MiB.
   uint64_t memory_max;
-  // Files in flight; 0: as suits the node's disk.
+  // Files in flight; 0: chosen for the node's disk.
   uint64_t readers;
   // Not 0: do not compare checksums.
   uint64_t unchecked;
@@ -242,7 +248,7 @@ typedef struct zazen_read_stats_t {
   uint64_t backing_reads;
   // Bytes of all frames.
   uint64_t bytes;
-  // Bad checksums met and mended.
+  // Bad checksums that were found and repaired.
   uint64_t mended;
 } zazen_read_stats_t;
 
@@ -250,24 +256,24 @@ typedef struct zazen_read_stats_t {
 typedef struct zazen_writer_options_t {
   // sizeof(zazen_writer_options_t).
   size_t struct_size;
-  // "host[:port],host[:port]…" or the path of a file with one a line. Needed.
+  // "host[:port],host[:port]…", or the path of a file with one node a line. Required.
   const char *nodes;
   // The cluster key file; NULL: $ZAZEN_KEY.
   const char *key;
-  // Names frames that come without a name, such as "frame-{n:07}.dcd".
+  // The pattern for frames without a name, such as "frame-{n:07}.dcd".
   const char *pattern;
   // When the window is full: 0: skip the frame (the backing store has it). 1: wait.
   uint64_t block;
-  // Frames in flight at most; 0: 64.
+  // The most frames in flight; 0: 64.
   uint64_t window_frames;
-  // Bytes in flight at most; 0: 256 MiB.
+  // The most bytes in flight; 0: 256 MiB.
   uint64_t window_bytes;
   // Milliseconds that a node may take for a frame before it counts as dead; 0: 10 000.
   uint64_t timeout_ms;
 } zazen_writer_options_t;
 
-// How many frames met each fate. After zazen_writer_close every submitted frame is in exactly one of pushed,
-// already_there, skipped_slow, skipped_no_node and refused.
+// The number of frames with each fate. After zazen_writer_close, every submitted frame counts in
+// exactly one of pushed, already_there, skipped_slow, skipped_no_node and refused.
 typedef struct zazen_counters_t {
   // sizeof(zazen_counters_t), set by the caller.
   size_t struct_size;
@@ -275,9 +281,9 @@ typedef struct zazen_counters_t {
   uint64_t submitted;
   // Stored by some node.
   uint64_t pushed;
-  // Some node had the very same frame.
+  // Some node already had exactly this frame.
   uint64_t already_there;
-  // The window was full and the writer was not to wait.
+  // The window was full, and the writer does not wait.
   uint64_t skipped_slow;
   // Every node was dead or full.
   uint64_t skipped_no_node;
@@ -295,17 +301,17 @@ typedef struct zazen_counters_t {
 extern "C" {
 #endif // __cplusplus
 
-// Says in a few words what `status` means. The string is static.
+// Describes `status` in a few words. The string is static.
 const char *zazen_strerror(int32_t status);
 
-// The message of the last call that failed on this thread: object, limit and next step. Empty if none did. Valid until
-// the next call fails on this thread.
+// The message of the last call that failed on this thread: object, limit and next step. Empty if
+// no call failed. Valid until the next call fails on this thread.
 const char *zazen_last_error(void);
 
 // The library's version, such as "0.1.0". The string is static.
 const char *zazen_version(void);
 
-// Makes the union of `count` runs, in any order, overlapping or not. `*set` is the caller's to free.
+// Makes the union of `count` runs, in any order, overlapping or not. The caller frees `*set`.
 //
 // The caller sees to it that:
 // `runs` points to `count` runs (or `count` is 0); `set` is writable.
@@ -323,8 +329,8 @@ uint64_t zazen_runset_len(const struct zazen_runset_t *set);
 // `set` is NULL or live.
 int32_t zazen_runset_contains(const struct zazen_runset_t *set, uint64_t number);
 
-// Writes the numbers from the `rank`-th smallest on (0 is the smallest) to `numbers`, at most `capacity`; returns how
-// many. Fewer than `capacity` means that the set ends there.
+// Writes the numbers from the `rank`-th smallest on (0 is the smallest) to `numbers`, at most
+// `capacity` of them. Returns how many; fewer than `capacity` means that the set ends there.
 //
 // The caller sees to it that:
 // `set` is NULL or live; `numbers` has room for `capacity`.
@@ -333,8 +339,8 @@ size_t zazen_runset_numbers(const struct zazen_runset_t *set,
                             uint64_t *numbers,
                             size_t capacity);
 
-// Begins an iteration over the disjoint runs of `set`, ascending by first number; NULL for NULL. The iteration is the
-// caller's to free and outlives `set`.
+// Begins an iteration over the disjoint runs of `set`, ascending by first number; NULL for NULL.
+// The caller frees the iteration, which stays valid after `set` is freed.
 //
 // The caller sees to it that:
 // `set` is NULL or live.
@@ -358,15 +364,16 @@ void zazen_runs_free(struct zazen_runs_t *runs);
 // `set` is NULL or live, and not used afterwards.
 void zazen_runset_free(struct zazen_runset_t *set);
 
-// Checks that MPI's world is as large as the launcher made it: `world_size` is that of MPI_COMM_WORLD. ZAZEN_MPI if the
-// launcher started several ranks and they came up as worlds of one, in which case each would read every frame. The
-// adapter zazen_mpi.h calls it.
+// Checks that MPI's world has the size that the launcher made. `world_size` is the size of
+// MPI_COMM_WORLD. ZAZEN_MPI if the launcher started several ranks and each is a world of one; then
+// each would read every frame. zazen_mpi.h calls this.
 int32_t zazen_check_launcher(uint64_t world_size);
 
-// Opens the dataset whose directory is `path`. `options` may be NULL. `*dataset` is the caller's to close.
+// Opens the dataset whose directory is `path`. `options` may be NULL. The caller closes
+// `*dataset`.
 //
-// Where no daemon answers, frames come from the backing store: see zazen_has_daemon. ZAZEN_NOT_FOUND if there is no
-// such directory.
+// If no daemon answers, frames come from the backing store; see zazen_has_daemon. ZAZEN_NOT_FOUND
+// if there is no such directory.
 //
 // The caller sees to it that:
 // Strings are NUL-terminated; `options` is NULL or as large as it says; `dataset` is writable.
@@ -374,7 +381,7 @@ int32_t zazen_open(const char *path,
                    const struct zazen_open_options_t *options,
                    struct zazen_dataset_t **dataset);
 
-// Closes a dataset; frames and readers obtained from it live on. NULL is ignored.
+// Closes a dataset. Frames and iterations obtained from it stay valid. NULL is ignored.
 //
 // The caller sees to it that:
 // `dataset` is NULL or live, and not used afterwards.
@@ -392,16 +399,15 @@ int32_t zazen_has_daemon(const struct zazen_dataset_t *dataset);
 // `dataset` is NULL or live.
 const char *zazen_path(const struct zazen_dataset_t *dataset);
 
-// The frame numbers that exist on the backing store, or in the node's cache if that does not answer. `*set` is the
-// caller's to free.
+// The frame numbers that exist on the backing store or, if the backing store does not answer, in
+// the node's cache. The caller frees `*set`.
 //
 // The caller sees to it that:
 // `dataset` is NULL or live; `set` is writable.
-int32_t zazen_extent(struct zazen_dataset_t *dataset,
-                     struct zazen_runset_t **set);
+int32_t zazen_extent(struct zazen_dataset_t *dataset, struct zazen_runset_t **set);
 
-// What this node's cache holds of `range` as natives and aliens (paper section 4: query). Both sets are the caller's to
-// free.
+// What this node's cache holds of `range` as natives and aliens (paper section 4: query). The
+// caller frees both sets.
 //
 // The caller sees to it that:
 // `dataset` is NULL or live; `range` is readable; `native` and `alien` are writable.
@@ -410,12 +416,13 @@ int32_t zazen_query(struct zazen_dataset_t *dataset,
                     struct zazen_runset_t **native,
                     struct zazen_runset_t **alien);
 
-// Agrees with the other ranks on who reads what (paper section 4: zazen). Collective: every rank calls it with an equal
-// range and options.
+// Agrees with the other ranks on which rank reads which frame (paper section 4: zazen).
+// Collective: every rank calls it with equal range and options.
 //
-// `range`: NULL for all frames that exist, as rank 0 sees them. `options`: NULL for the defaults. `collectives`: NULL for
-// this process alone; where a launcher has started several ranks, options.alone must then be set. `assignment`: filled if not NULL. `*set`: the frame numbers that this rank reads, the caller's to
-// free; every requested frame is in exactly one rank's set.
+// `range`: NULL for all frames that exist, as rank 0 sees them. `options`: NULL for the defaults.
+// `collectives`: NULL assigns all frames to this process; if a launcher has started several ranks,
+// options.alone must then be set. `assignment`: filled if not NULL. `*set`: the frame numbers that
+// this rank reads. Every requested frame is in exactly one rank's set. The caller frees `*set`.
 //
 // The caller sees to it that:
 // `dataset` is NULL or live; structs are NULL or as large as they say; `set` is writable.
@@ -426,29 +433,29 @@ int32_t zazen_assign(struct zazen_dataset_t *dataset,
                      struct zazen_assignment_t *assignment,
                      struct zazen_runset_t **set);
 
-// Reads frame `number`, checked against its checksum. `*frame` is the caller's to free.
+// Reads frame `number`, checked against its checksum. The caller frees `*frame`.
 //
 // The caller sees to it that:
 // `dataset` is NULL or live; `frame` is writable.
 int32_t zazen_read(struct zazen_dataset_t *dataset, uint64_t number, struct zazen_frame_t **frame);
 
-// Begins reading the frames of `set` in storage order. `options` may be NULL. `*frames` is the caller's to close; it
-// outlives `set` and `dataset`.
+// Begins to read the frames of `set` in storage order. `options` may be NULL. The caller closes
+// `*frames`, which stays valid after `set` and `dataset` are freed.
 //
 // The caller sees to it that:
-// `dataset` and `set` are NULL or live; `options` is NULL or as large as it says; `frames` is writable.
+// `dataset` and `set` are NULL or live; `options` is NULL or as large as it says; `frames` is
+// writable.
 int32_t zazen_frames(struct zazen_dataset_t *dataset,
                      const struct zazen_runset_t *set,
                      const struct zazen_read_options_t *options,
                      struct zazen_frames_t **frames);
 
-// The next frame, which is the caller's to free; `*frame` is NULL at the end. A failure concerns one frame: the iteration
-// can go on.
+// The next frame, which the caller frees; `*frame` is NULL at the end. A failure concerns one
+// frame; the iteration can continue.
 //
 // The caller sees to it that:
 // `frames` is NULL or live; `frame` is writable.
-int32_t zazen_next(struct zazen_frames_t *frames,
-                   struct zazen_frame_t **frame);
+int32_t zazen_next(struct zazen_frames_t *frames, struct zazen_frame_t **frame);
 
 // Frames not yet taken; 0 for NULL.
 //
@@ -462,7 +469,7 @@ uint64_t zazen_frames_remaining(const struct zazen_frames_t *frames);
 // `frames` is NULL or live; `stats` is as large as it says.
 int32_t zazen_frames_stats(const struct zazen_frames_t *frames, struct zazen_read_stats_t *stats);
 
-// Ends an iteration and its read-ahead; frames taken from it live on. NULL is ignored.
+// Ends an iteration and its read-ahead. Frames taken from it stay valid. NULL is ignored.
 //
 // The caller sees to it that:
 // `frames` is NULL or live, and not used afterwards.
@@ -486,23 +493,24 @@ const void *zazen_frame_data(const struct zazen_frame_t *frame);
 // `frame` is NULL or live.
 uint64_t zazen_frame_bytes(const struct zazen_frame_t *frame);
 
-// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. NULL only if
-// there is none and none can be made. A frame that is a part of a larger file (see zazen_frame_container), or whose file
-// the daemon keeps from this user, gets a file at the first call. Path and file live as long as the frame.
+// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the
+// backing store. NULL only if there is none and none can be made. A frame that is a part of a
+// larger file (see zazen_frame_container), or whose file this user may not open, gets a file at
+// the first call. Path and file live as long as the frame.
 //
 // The caller sees to it that:
 // `frame` is NULL or live.
 const char *zazen_frame_path(const struct zazen_frame_t *frame);
 
-// Absolute path of the larger file that the frame is a part of; where it begins there goes to `*offset`, which may be NULL.
-// NULL if it has a file of its own, or lies in no file that this process may open. Lives as long as the frame.
+// Absolute path of the larger file that the frame is a part of. The frame's offset in it goes to
+// `*offset`; `offset` may be NULL. Returns NULL if the frame has a file of its own, or is in no
+// file that this process may open. Lives as long as the frame.
 //
 // The caller sees to it that:
 // `frame` is NULL or live; `offset` is NULL or writable.
-const char *zazen_frame_container(const struct zazen_frame_t *frame,
-                                  uint64_t *offset);
+const char *zazen_frame_container(const struct zazen_frame_t *frame, uint64_t *offset);
 
-// How the frame came.
+// Where the frame came from.
 //
 // The caller sees to it that:
 // `frame` is NULL or live.
@@ -514,8 +522,8 @@ zazen_source_t zazen_frame_source(const struct zazen_frame_t *frame);
 // `frame` is NULL or live, and not used afterwards.
 void zazen_frame_free(struct zazen_frame_t *frame);
 
-// Opens a writer for the dataset at `dataset`, its absolute path as the readers spell it. It connects when there is
-// something to send. `*writer` is the caller's to close.
+// Opens a writer for the dataset at `dataset`, its absolute path as the readers write it. The
+// writer connects when there is something to send. The caller closes `*writer`.
 //
 // The caller sees to it that:
 // Strings are NUL-terminated; `options` is as large as it says; `writer` is writable.
@@ -523,10 +531,11 @@ int32_t zazen_writer_open(const char *dataset,
                           const struct zazen_writer_options_t *options,
                           struct zazen_writer_t **writer);
 
-// Hands over frame `number`; its bytes are copied before the call returns. `name`: the file beneath the dataset that
-// holds the frame; NULL: as the pattern says.
+// Hands over frame `number`; its bytes are copied before the call returns. `name`: the file
+// beneath the dataset that holds the frame; NULL: the name by the pattern.
 //
-// Returns at once unless the window is full and the writer is to wait. What becomes of the frame shows in the counters.
+// Returns at once, unless the window is full and the writer is set to wait. The counters show what
+// happened to the frame.
 //
 // The caller sees to it that:
 // `writer` is NULL or live; `data` has `bytes` readable bytes; `name` is NULL or NUL-terminated.
@@ -542,14 +551,13 @@ int32_t zazen_write(struct zazen_writer_t *writer,
 // `writer` is NULL or live; `counters` is as large as it says.
 int32_t zazen_writer_counters(const struct zazen_writer_t *writer, struct zazen_counters_t *counters);
 
-// Waits until every frame's fate is settled, fills `counters` if not NULL, and frees the writer, which must not be used
-// afterwards. A wrong `counters->struct_size` or a NULL writer is refused, and nothing is freed; any other failure frees
-// the writer too.
+// Waits until every frame has its fate, fills `counters` if not NULL, and frees the writer. The
+// writer must not be used afterwards. If `counters->struct_size` is wrong or the writer is NULL,
+// the call fails and frees nothing. Any other failure frees the writer too.
 //
 // The caller sees to it that:
 // `writer` is NULL or live; `counters` is NULL or as large as it says.
-int32_t zazen_writer_close(struct zazen_writer_t *writer,
-                           struct zazen_counters_t *counters);
+int32_t zazen_writer_close(struct zazen_writer_t *writer, struct zazen_counters_t *counters);
 
 // Drops a writer without waiting: frames in flight may or may not arrive. NULL is ignored.
 //

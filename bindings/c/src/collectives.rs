@@ -1,16 +1,16 @@
-//! `zazen_collectives_t`: the caller's own collectives as a carrier.
+//! `zazen_collectives_t`: the caller's own collectives.
 
 use crate::status::{guard, invalid};
 use std::ffi::c_void;
 use zazen_assign::Collectives;
 use zazen_core::{Error, ErrorKind, Result};
 
-/// Collective operations of the caller's ranks. zazen_mpi.h fills it from an MPI_Comm; programs without MPI fill it
-/// themselves.
+/// Collective operations of the caller's ranks. zazen_mpi.h fills it from an MPI_Comm; programs
+/// without MPI fill it themselves.
 ///
-/// All functions are called on the thread that called zazen_assign, by all ranks in the same order; they block. Each
-/// returns 0, or a code of its own that the error message repeats; after one failed the ranks are out of step and the
-/// job should end. No function may call back into Zazen.
+/// All functions are called on the thread that called zazen_assign, by all ranks in the same order.
+/// They block. Each returns 0, or a code of its own, which the error message repeats. After a
+/// failure the ranks are out of step, and the job should end. No function may call back into Zazen.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct zazen_collectives_t {
@@ -26,12 +26,13 @@ pub struct zazen_collectives_t {
     pub allreduce_sum: Option<unsafe extern "C" fn(context: *mut c_void, words: *mut u64, count: u64) -> i32>,
     /// Replaces `words` by their bitwise or over all ranks; counts are equal.
     pub allreduce_or: Option<unsafe extern "C" fn(context: *mut c_void, words: *mut u64, count: u64) -> i32>,
-    /// Sends word j of `send` to rank j; `receive[j]` is what rank j sent here. One word per rank each.
+    /// Sends word j of `send` to rank j; `receive[j]` is what rank j sent here. One word per rank
+    /// each.
     pub alltoall:
         Option<unsafe extern "C" fn(context: *mut c_void, send: *const u64, receive: *mut u64) -> i32>,
-    /// Sends `send_bytes[j]` bytes at `send[j]` to rank j and receives `receive_bytes[j]` from it at `receive[j]`. Both
-    /// sides know the lengths, which may be 0 (then the pointer may be NULL) and may exceed 2^31. What a rank sends to
-    /// itself has length 0.
+    /// Sends `send_bytes[j]` bytes at `send[j]` to rank j and receives `receive_bytes[j]` from it
+    /// at `receive[j]`. Both sides know the lengths, which may be 0 (then the pointer may be NULL)
+    /// and may exceed 2^31. What a rank sends to itself has length 0.
     pub alltoallv: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -43,8 +44,9 @@ pub struct zazen_collectives_t {
     >,
     /// Copies rank 0's `bytes` bytes at `buffer` to all ranks.
     pub broadcast: Option<unsafe extern "C" fn(context: *mut c_void, buffer: *mut c_void, bytes: u64) -> i32>,
-    /// Replaces `words` by their bitwise exclusive or over all ranks; counts are equal. NULL, or missing in a table that
-    /// was compiled before there was one: done with alltoall and alltoallv. NULL on all ranks or on none.
+    /// Replaces `words` by their bitwise exclusive or over all ranks; counts are equal. May be
+    /// NULL, on all ranks or on none. If it is NULL, or missing in a table of an older program,
+    /// alltoall and alltoallv do its work.
     pub allreduce_xor: Option<unsafe extern "C" fn(context: *mut c_void, words: *mut u64, count: u64) -> i32>,
 }
 
@@ -85,7 +87,8 @@ impl Table {
         Ok(receive)
     }
 
-    /// Sends `block(j)` to each other rank j; returns what each other rank sent, and nothing for this one.
+    /// Sends `block(j)` to each other rank j; returns what each other rank sent, and nothing for
+    /// this one.
     fn exchange<'a>(&self, block: impl Fn(usize) -> &'a [u8]) -> Result<Vec<Vec<u8>>> {
         let others = |rank: usize| if rank == self.rank() { &[][..] } else { block(rank) };
         let blocks: Vec<&[u8]> = (0..self.size()).map(others).collect();
@@ -128,9 +131,9 @@ fn room(bytes: u64, from: usize) -> Result<Vec<u8>> {
     Ok(room)
 }
 
-/// Checks that MPI's world is as large as the launcher made it: `world_size` is that of MPI_COMM_WORLD. ZAZEN_MPI if the
-/// launcher started several ranks and they came up as worlds of one, in which case each would read every frame. The
-/// adapter zazen_mpi.h calls it.
+/// Checks that MPI's world has the size that the launcher made. `world_size` is the size of
+/// MPI_COMM_WORLD. ZAZEN_MPI if the launcher started several ranks and each is a world of one; then
+/// each would read every frame. zazen_mpi.h calls this.
 #[unsafe(no_mangle)]
 pub extern "C" fn zazen_check_launcher(world_size: u64) -> i32 {
     guard(|| zazen_mpi::check_launcher(usize::try_from(world_size).unwrap_or(usize::MAX)))

@@ -1,4 +1,4 @@
-//! Opening a dataset, and asking what is where.
+//! Opens datasets, and queries and assigns their frames.
 
 use crate::collectives::{Table, zazen_collectives_t};
 use crate::runset::zazen_runset_t;
@@ -10,7 +10,8 @@ use zazen_assign::{Collectives, Path as Found, Protocol, Rules, Solo};
 use zazen_client::{Dataset, OpenOptions, SharedDataset};
 use zazen_core::Result;
 
-/// An opened dataset. Threads may share it; they take turns. A forked child goes on with it over connections of its own.
+/// An opened dataset. Threads may share it; calls run one after the other. A forked child may use
+/// it, over connections of its own.
 pub struct zazen_dataset_t {
     pub(crate) inner: SharedDataset,
     path: CString,
@@ -24,10 +25,11 @@ pub struct zazen_open_options_t {
     pub struct_size: usize,
     /// The daemon's socket; NULL: $ZAZEN_SOCKET or the default.
     pub socket: *const c_char,
-    /// File names, such as "frame-{n:07}.dcd"; NULL: the manifest, or what the names tell.
+    /// The pattern of file names, such as "frame-{n:07}.dcd"; NULL: from the manifest or the file
+    /// names.
     pub pattern: *const c_char,
-    /// "tcp://host:port" of a served backing store to read when no daemon answers; NULL: $ZAZEN_BACKING, or the
-    /// dataset's directory itself.
+    /// "tcp://host:port" of a served backing store to read when no daemon answers; NULL:
+    /// $ZAZEN_BACKING, or the dataset's directory itself.
     pub backing: *const c_char,
     /// Not 0: ask no daemon at all.
     pub direct: u64,
@@ -58,9 +60,9 @@ pub struct zazen_assign_options_t {
     pub struct_size: usize,
     /// 0: the full rules. 1: exactly the paper's (Zazen, FAST'10, section 4).
     pub paper_rules: u64,
-    /// 0: the owner-resolved protocol. 1: two all-reduces over bitmaps, as the paper has it.
+    /// 0: the owner-resolved protocol. 1: two all-reduces over bitmaps, as in the paper.
     pub bitmap_protocol: u64,
-    /// Not 0: this process alone is meant, though a launcher has started several ranks.
+    /// Not 0: assign all frames to this process, although a launcher has started several ranks.
     pub alone: u64,
 }
 
@@ -100,10 +102,11 @@ unsafe impl Sized0 for zazen_assignment_t {
     const NAME: &'static str = "zazen_assignment_t";
 }
 
-/// Opens the dataset whose directory is `path`. `options` may be NULL. `*dataset` is the caller's to close.
+/// Opens the dataset whose directory is `path`. `options` may be NULL. The caller closes
+/// `*dataset`.
 ///
-/// Where no daemon answers, frames come from the backing store: see zazen_has_daemon. ZAZEN_NOT_FOUND if there is no
-/// such directory.
+/// If no daemon answers, frames come from the backing store; see zazen_has_daemon. ZAZEN_NOT_FOUND
+/// if there is no such directory.
 ///
 /// # Safety
 /// Strings are NUL-terminated; `options` is NULL or as large as it says; `dataset` is writable.
@@ -144,7 +147,7 @@ unsafe fn open_options(given: *const zazen_open_options_t) -> Result<OpenOptions
     }
 }
 
-/// Closes a dataset; frames and readers obtained from it live on. NULL is ignored.
+/// Closes a dataset. Frames and iterations obtained from it stay valid. NULL is ignored.
 ///
 /// # Safety
 /// `dataset` is NULL or live, and not used afterwards.
@@ -174,8 +177,8 @@ pub unsafe extern "C" fn zazen_path(dataset: *const zazen_dataset_t) -> *const c
     ask(std::ptr::null(), || Some(unsafe { dataset.as_ref() }?.path.as_ptr()))
 }
 
-/// The frame numbers that exist on the backing store, or in the node's cache if that does not answer. `*set` is the
-/// caller's to free.
+/// The frame numbers that exist on the backing store or, if the backing store does not answer, in
+/// the node's cache. The caller frees `*set`.
 ///
 /// # Safety
 /// `dataset` is NULL or live; `set` is writable.
@@ -194,8 +197,8 @@ pub unsafe extern "C" fn zazen_extent(dataset: *mut zazen_dataset_t, set: *mut *
     })
 }
 
-/// What this node's cache holds of `range` as natives and aliens (paper section 4: query). Both sets are the caller's to
-/// free.
+/// What this node's cache holds of `range` as natives and aliens (paper section 4: query). The
+/// caller frees both sets.
 ///
 /// # Safety
 /// `dataset` is NULL or live; `range` is readable; `native` and `alien` are writable.
@@ -222,12 +225,13 @@ pub unsafe extern "C" fn zazen_query(
     })
 }
 
-/// Agrees with the other ranks on who reads what (paper section 4: zazen). Collective: every rank calls it with an equal
-/// range and options.
+/// Agrees with the other ranks on which rank reads which frame (paper section 4: zazen).
+/// Collective: every rank calls it with equal range and options.
 ///
-/// `range`: NULL for all frames that exist, as rank 0 sees them. `options`: NULL for the defaults. `collectives`: NULL for
-/// this process alone; where a launcher has started several ranks, options.alone must then be set. `assignment`: filled if not NULL. `*set`: the frame numbers that this rank reads, the caller's to
-/// free; every requested frame is in exactly one rank's set.
+/// `range`: NULL for all frames that exist, as rank 0 sees them. `options`: NULL for the defaults.
+/// `collectives`: NULL assigns all frames to this process; if a launcher has started several ranks,
+/// options.alone must then be set. `assignment`: filled if not NULL. `*set`: the frame numbers that
+/// this rank reads. Every requested frame is in exactly one rank's set. The caller frees `*set`.
 ///
 /// # Safety
 /// `dataset` is NULL or live; structs are NULL or as large as they say; `set` is writable.

@@ -1,4 +1,4 @@
-//! Reading frames.
+//! Reads frames.
 
 use crate::dataset::{live, zazen_dataset_t};
 use crate::runset::zazen_runset_t;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use zazen_client::{Frame, FrameReader, Mine, ReadOptions};
 use zazen_core::Result;
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 /// A frame in memory. Threads may share it; its bytes live until zazen_frame_free.
 pub struct zazen_frame_t {
@@ -19,10 +19,10 @@ pub struct zazen_frame_t {
     container: Option<(CString, u64)>,
 }
 
-/// An iteration over frames with read-ahead. Threads may share it; they take turns. A forked child begins one of its own:
-/// there this one fails.
+/// An iteration over frames with read-ahead. Threads may share it; calls run one after the other.
+/// In a forked child it fails; begin another iteration there.
 pub struct zazen_frames_t {
-    /// In a forked child a thread that is not there may hold the lock.
+    /// In a forked child, a thread that does not exist there may hold the lock.
     mine: Mine,
     reader: Mutex<FrameReader>,
 }
@@ -40,9 +40,9 @@ impl zazen_frames_t {
 pub struct zazen_read_options_t {
     /// sizeof(zazen_read_options_t).
     pub struct_size: usize,
-    /// Bytes read ahead at most (a larger single frame still comes); 0: 256 MiB.
+    /// The most bytes that are read ahead (a single larger frame is still read); 0: 256 MiB.
     pub memory_max: u64,
-    /// Files in flight; 0: as suits the node's disk.
+    /// Files in flight; 0: chosen for the node's disk.
     pub readers: u64,
     /// Not 0: do not compare checksums.
     pub unchecked: u64,
@@ -67,7 +67,7 @@ pub struct zazen_read_stats_t {
     pub backing_reads: u64,
     /// Bytes of all frames.
     pub bytes: u64,
-    /// Bad checksums met and mended.
+    /// Bad checksums that were found and repaired.
     pub mended: u64,
 }
 
@@ -76,7 +76,7 @@ unsafe impl Sized0 for zazen_read_stats_t {
     const NAME: &'static str = "zazen_read_stats_t";
 }
 
-/// How a frame came.
+/// Where a frame came from.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum zazen_source_t {
@@ -99,7 +99,7 @@ fn boxed(frame: Frame) -> *mut zazen_frame_t {
     Box::into_raw(Box::new(zazen_frame_t { frame, path: OnceLock::new(), container }))
 }
 
-/// Reads frame `number`, checked against its checksum. `*frame` is the caller's to free.
+/// Reads frame `number`, checked against its checksum. The caller frees `*frame`.
 ///
 /// # Safety
 /// `dataset` is NULL or live; `frame` is writable.
@@ -122,11 +122,12 @@ pub unsafe extern "C" fn zazen_read(
     })
 }
 
-/// Begins reading the frames of `set` in storage order. `options` may be NULL. `*frames` is the caller's to close; it
-/// outlives `set` and `dataset`.
+/// Begins to read the frames of `set` in storage order. `options` may be NULL. The caller closes
+/// `*frames`, which stays valid after `set` and `dataset` are freed.
 ///
 /// # Safety
-/// `dataset` and `set` are NULL or live; `options` is NULL or as large as it says; `frames` is writable.
+/// `dataset` and `set` are NULL or live; `options` is NULL or as large as it says; `frames` is
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zazen_frames(
     dataset: *mut zazen_dataset_t,
@@ -159,8 +160,8 @@ pub unsafe extern "C" fn zazen_frames(
     })
 }
 
-/// The next frame, which is the caller's to free; `*frame` is NULL at the end. A failure concerns one frame: the iteration
-/// can go on.
+/// The next frame, which the caller frees; `*frame` is NULL at the end. A failure concerns one
+/// frame; the iteration can continue.
 ///
 /// # Safety
 /// `frames` is NULL or live; `frame` is writable.
@@ -221,7 +222,7 @@ pub unsafe extern "C" fn zazen_frames_stats(
     })
 }
 
-/// Ends an iteration and its read-ahead; frames taken from it live on. NULL is ignored.
+/// Ends an iteration and its read-ahead. Frames taken from it stay valid. NULL is ignored.
 ///
 /// # Safety
 /// `frames` is NULL or live, and not used afterwards.
@@ -261,9 +262,10 @@ pub unsafe extern "C" fn zazen_frame_bytes(frame: *const zazen_frame_t) -> u64 {
     ask(0, || Some(unsafe { frame.as_ref() }?.frame.bytes().len() as u64))
 }
 
-/// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. NULL only if
-/// there is none and none can be made. A frame that is a part of a larger file (see zazen_frame_container), or whose file
-/// the daemon keeps from this user, gets a file at the first call. Path and file live as long as the frame.
+/// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the
+/// backing store. NULL only if there is none and none can be made. A frame that is a part of a
+/// larger file (see zazen_frame_container), or whose file this user may not open, gets a file at
+/// the first call. Path and file live as long as the frame.
 ///
 /// # Safety
 /// `frame` is NULL or live.
@@ -277,8 +279,9 @@ pub unsafe extern "C" fn zazen_frame_path(frame: *const zazen_frame_t) -> *const
     })
 }
 
-/// Absolute path of the larger file that the frame is a part of; where it begins there goes to `*offset`, which may be NULL.
-/// NULL if it has a file of its own, or lies in no file that this process may open. Lives as long as the frame.
+/// Absolute path of the larger file that the frame is a part of. The frame's offset in it goes to
+/// `*offset`; `offset` may be NULL. Returns NULL if the frame has a file of its own, or is in no
+/// file that this process may open. Lives as long as the frame.
 ///
 /// # Safety
 /// `frame` is NULL or live; `offset` is NULL or writable.
@@ -298,7 +301,7 @@ pub unsafe extern "C" fn zazen_frame_container(
     })
 }
 
-/// How the frame came.
+/// Where the frame came from.
 ///
 /// # Safety
 /// `frame` is NULL or live.

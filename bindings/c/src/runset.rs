@@ -28,7 +28,7 @@ impl zazen_runset_t {
     }
 }
 
-/// Makes the union of `count` runs, in any order, overlapping or not. `*set` is the caller's to free.
+/// Makes the union of `count` runs, in any order, overlapping or not. The caller frees `*set`.
 ///
 /// # Safety
 /// `runs` points to `count` runs (or `count` is 0); `set` is writable.
@@ -72,8 +72,8 @@ pub unsafe extern "C" fn zazen_runset_contains(set: *const zazen_runset_t, numbe
     ask(0, || Some(i32::from(unsafe { set.as_ref() }?.0.contains(number))))
 }
 
-/// Writes the numbers from the `rank`-th smallest on (0 is the smallest) to `numbers`, at most `capacity`; returns how
-/// many. Fewer than `capacity` means that the set ends there.
+/// Writes the numbers from the `rank`-th smallest on (0 is the smallest) to `numbers`, at most
+/// `capacity` of them. Returns how many; fewer than `capacity` means that the set ends there.
 ///
 /// # Safety
 /// `set` is NULL or live; `numbers` has room for `capacity`.
@@ -101,8 +101,8 @@ pub unsafe extern "C" fn zazen_runset_numbers(
     })
 }
 
-/// Begins an iteration over the disjoint runs of `set`, ascending by first number; NULL for NULL. The iteration is the
-/// caller's to free and outlives `set`.
+/// Begins an iteration over the disjoint runs of `set`, ascending by first number; NULL for NULL.
+/// The caller frees the iteration, which stays valid after `set` is freed.
 ///
 /// # Safety
 /// `set` is NULL or live.

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use zazen_core::error::ERROR_TABLE;
 use zazen_core::{Error, ErrorKind, Result};
 
-/// What a call came to: ZAZEN_OK or a negative status. New ones may be added: treat an unknown negative value as an
-/// error.
+/// The result of a call: ZAZEN_OK or a negative status. New ones may be added: treat an unknown
+/// negative value as an error.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code)]
@@ -46,7 +46,7 @@ pub enum zazen_status_t {
     ZAZEN_SHUTTING_DOWN = -15,
     /// The device or the kernel reported a failure.
     ZAZEN_IO = -16,
-    /// MPI or the caller's own collectives failed, or the ranks came up as singletons.
+    /// MPI or the caller's own collectives failed, or each rank is an MPI world of its own.
     ZAZEN_MPI = -17,
     /// The configuration is wrong: fix the file or option that the message names.
     ZAZEN_CONFIG = -18,
@@ -56,8 +56,8 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Runs `body`; returns its status and keeps its message. A panic is our bug: it is reported as ZAZEN_IO, and the
-/// object it happened in must be closed.
+/// Runs `body`; returns its status and keeps its message. A panic is a bug in Zazen. It is reported
+/// as ZAZEN_IO, and the object in which it happened must be closed.
 pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> i32 {
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
@@ -71,7 +71,7 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> i32 {
     -(error.kind() as i32)
 }
 
-/// What the object that is asked says, or `otherwise` for NULL or after a panic.
+/// The answer of an object, or `otherwise` for NULL or after a panic.
 pub(crate) fn ask<T>(otherwise: T, body: impl FnOnce() -> Option<T>) -> T {
     catch_unwind(AssertUnwindSafe(body)).ok().flatten().unwrap_or(otherwise)
 }
@@ -102,7 +102,7 @@ pub(crate) unsafe fn needed_text<'a>(text: *const c_char, name: &str) -> Result<
     unsafe { optional_text(text, name) }?.ok_or_else(|| invalid(format!("{name} is NULL; give a string")))
 }
 
-/// Says in a few words what `status` means. The string is static.
+/// Describes `status` in a few words. The string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn zazen_strerror(status: i32) -> *const c_char {
     const TEXTS: [&CStr; 20] = [
@@ -133,8 +133,8 @@ pub extern "C" fn zazen_strerror(status: i32) -> *const c_char {
     TEXTS[at.min(unknown)].as_ptr()
 }
 
-/// The message of the last call that failed on this thread: object, limit and next step. Empty if none did. Valid until
-/// the next call fails on this thread.
+/// The message of the last call that failed on this thread: object, limit and next step. Empty if
+/// no call failed. Valid until the next call fails on this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zazen_last_error() -> *const c_char {
     LAST_ERROR.with(|last| last.borrow().as_ptr())

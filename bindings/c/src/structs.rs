@@ -1,4 +1,4 @@
-//! Structs that C allocates: each begins with its own size as the caller was compiled.
+//! Structs that C allocates. Each begins with its size as of the caller's compilation.
 
 use crate::status::invalid;
 use zazen_core::Result;
@@ -6,13 +6,14 @@ use zazen_core::Result;
 /// A C struct whose first field is `struct_size: usize`, all of whose fields may be zero.
 ///
 /// # Safety
-/// The implementor is `repr(C)`, begins with a `usize`, is valid for all-zero bytes, and has no padding whose value
-/// could matter.
+/// The implementor is `repr(C)`, begins with a `usize`, is valid for all-zero bytes, and has no
+/// padding whose value could matter.
 pub(crate) unsafe trait Sized0: Copy {
     /// Its C name.
     const NAME: &'static str;
 
-    /// What the caller passed: missing fields are zero, which means the default. NULL: all zero.
+    /// The struct that the caller passed. Missing fields are zero, which means the default. NULL:
+    /// all zero.
     ///
     /// # Safety
     /// `given` is NULL or points to `struct_size` readable bytes.
@@ -39,7 +40,8 @@ pub(crate) unsafe trait Sized0: Copy {
         Ok(taken)
     }
 
-    /// Fills the caller's struct as far as it reaches; NULL is skipped. Fails without effect on a bad size.
+    /// Fills the caller's struct up to its size; NULL is skipped. Fails without effect if the size
+    /// is wrong.
     ///
     /// # Safety
     /// `into` is NULL or points to `struct_size` writable bytes.
@@ -60,7 +62,7 @@ pub(crate) unsafe trait Sized0: Copy {
         Ok(())
     }
 
-    /// Whether [`Sized0::give`] will take `into`: asked before anything has an effect.
+    /// Whether [`Sized0::give`] will accept `into`. Call this before anything has an effect.
     ///
     /// # Safety
     /// As for `give`.

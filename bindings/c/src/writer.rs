@@ -1,4 +1,4 @@
-//! Pushing frames to the nodes' caches.
+//! Pushes frames to the nodes' caches.
 
 use crate::status::{ask, guard, invalid, needed_text, optional_text};
 use crate::structs::Sized0;
@@ -22,17 +22,17 @@ const TIMEOUT_MS: u64 = 10_000;
 pub struct zazen_writer_options_t {
     /// sizeof(zazen_writer_options_t).
     pub struct_size: usize,
-    /// "host[:port],host[:port]…" or the path of a file with one a line. Needed.
+    /// "host[:port],host[:port]…", or the path of a file with one node a line. Required.
     pub nodes: *const c_char,
     /// The cluster key file; NULL: $ZAZEN_KEY.
     pub key: *const c_char,
-    /// Names frames that come without a name, such as "frame-{n:07}.dcd".
+    /// The pattern for frames without a name, such as "frame-{n:07}.dcd".
     pub pattern: *const c_char,
     /// When the window is full: 0: skip the frame (the backing store has it). 1: wait.
     pub block: u64,
-    /// Frames in flight at most; 0: 64.
+    /// The most frames in flight; 0: 64.
     pub window_frames: u64,
-    /// Bytes in flight at most; 0: 256 MiB.
+    /// The most bytes in flight; 0: 256 MiB.
     pub window_bytes: u64,
     /// Milliseconds that a node may take for a frame before it counts as dead; 0: 10 000.
     pub timeout_ms: u64,
@@ -43,8 +43,8 @@ unsafe impl Sized0 for zazen_writer_options_t {
     const NAME: &'static str = "zazen_writer_options_t";
 }
 
-/// How many frames met each fate. After zazen_writer_close every submitted frame is in exactly one of pushed,
-/// already_there, skipped_slow, skipped_no_node and refused.
+/// The number of frames with each fate. After zazen_writer_close, every submitted frame counts in
+/// exactly one of pushed, already_there, skipped_slow, skipped_no_node and refused.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct zazen_counters_t {
@@ -54,9 +54,9 @@ pub struct zazen_counters_t {
     pub submitted: u64,
     /// Stored by some node.
     pub pushed: u64,
-    /// Some node had the very same frame.
+    /// Some node already had exactly this frame.
     pub already_there: u64,
-    /// The window was full and the writer was not to wait.
+    /// The window was full, and the writer does not wait.
     pub skipped_slow: u64,
     /// Every node was dead or full.
     pub skipped_no_node: u64,
@@ -92,8 +92,8 @@ impl From<Counters> for zazen_counters_t {
     }
 }
 
-/// Opens a writer for the dataset at `dataset`, its absolute path as the readers spell it. It connects when there is
-/// something to send. `*writer` is the caller's to close.
+/// Opens a writer for the dataset at `dataset`, its absolute path as the readers write it. The
+/// writer connects when there is something to send. The caller closes `*writer`.
 ///
 /// # Safety
 /// Strings are NUL-terminated; `options` is as large as it says; `writer` is writable.
@@ -142,10 +142,11 @@ unsafe fn pusher_options(given: &zazen_writer_options_t) -> Result<PusherOptions
     })
 }
 
-/// Hands over frame `number`; its bytes are copied before the call returns. `name`: the file beneath the dataset that
-/// holds the frame; NULL: as the pattern says.
+/// Hands over frame `number`; its bytes are copied before the call returns. `name`: the file
+/// beneath the dataset that holds the frame; NULL: the name by the pattern.
 ///
-/// Returns at once unless the window is full and the writer is to wait. What becomes of the frame shows in the counters.
+/// Returns at once, unless the window is full and the writer is set to wait. The counters show what
+/// happened to the frame.
 ///
 /// # Safety
 /// `writer` is NULL or live; `data` has `bytes` readable bytes; `name` is NULL or NUL-terminated.
@@ -196,9 +197,9 @@ pub unsafe extern "C" fn zazen_writer_counters(
     })
 }
 
-/// Waits until every frame's fate is settled, fills `counters` if not NULL, and frees the writer, which must not be used
-/// afterwards. A wrong `counters->struct_size` or a NULL writer is refused, and nothing is freed; any other failure frees
-/// the writer too.
+/// Waits until every frame has its fate, fills `counters` if not NULL, and frees the writer. The
+/// writer must not be used afterwards. If `counters->struct_size` is wrong or the writer is NULL,
+/// the call fails and frees nothing. Any other failure frees the writer too.
 ///
 /// # Safety
 /// `writer` is NULL or live; `counters` is NULL or as large as it says.

@@ -1,4 +1,4 @@
-//! From a Python communicator to [`Collectives`].
+//! Turns a Python communicator into [`Collectives`].
 
 use crate::errors::{lift, raise};
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use zazen_assign::{Collectives, Solo};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_mpi::{MpiCollectives, two_bit_by_exchange, xor_by_exchange};
 
-/// What carries an assignment's messages.
+/// The implementation of an assignment's collectives.
 pub(crate) enum Carrier {
     /// One process.
     Solo,
@@ -42,7 +42,8 @@ impl<'py> FromPyObject<'_, 'py> for Comm {
 }
 
 impl Comm {
-    /// What carries its collectives. A communicator that was forgotten is an error: every rank would read everything.
+    /// The implementation of its collectives. A forgotten communicator is an error, because every
+    /// rank would read everything.
     pub(crate) fn carrier(&self, py: Python<'_>, choice: &str) -> PyResult<Carrier> {
         match self {
             Comm::Of(comm) => Carrier::resolve(py, Some(comm.bind(py)), choice),
@@ -62,7 +63,8 @@ impl Comm {
 }
 
 impl Carrier {
-    /// `comm` as the user gave it; `choice` is "auto", "mpi" or "mpi4py". Collective over an mpi4py communicator.
+    /// `comm` as the user gave it; `choice` is "auto", "mpi" or "mpi4py". Collective over an mpi4py
+    /// communicator.
     pub(crate) fn resolve(
         py: Python<'_>,
         comm: Option<&Bound<'_, PyAny>>,
@@ -84,7 +86,8 @@ impl Carrier {
         }
     }
 
-    /// Runs `body` with the interpreter's lock released. An exception raised by a Python carrier comes out as it was.
+    /// Runs `body` with the interpreter's lock released. An exception from Python's collectives is
+    /// raised unchanged.
     pub(crate) fn run<T: Send>(
         &self,
         py: Python<'_>,
@@ -92,8 +95,9 @@ impl Carrier {
     ) -> PyResult<T> {
         let result = py.detach(|| match self {
             Carrier::Solo => body(&Solo),
-            // SAFETY: `zazen._mpi4py.resolve` took the handle from a live mpi4py communicator whose library it has
-            // compared with the bound one; the caller holds that communicator during the call.
+            // SAFETY: `zazen._mpi4py.resolve` took the handle from a live mpi4py communicator whose
+            // library it has compared with the bound one; the caller holds that communicator during
+            // the call.
             Carrier::Mpi(handle) => body(&unsafe { MpiCollectives::from_handle(*handle) }?),
             Carrier::Python(carrier) => body(carrier),
         });
@@ -133,7 +137,8 @@ impl PythonCarrier {
         self.raised.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
 
-    /// Calls into Python; an exception is kept for [`Carrier::run`] and told to the protocol as `Mpi`.
+    /// Calls into Python. An exception is kept for [`Carrier::run`]; the protocol gets an error of
+    /// kind `Mpi`.
     fn call<T>(&self, name: &str, body: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T> {
         Python::attach(|py| body(self.object.bind(py))).map_err(|raised| {
             let error = Error::new(ErrorKind::Mpi, format!("the communicator's {name} raised {raised}"));
@@ -229,17 +234,18 @@ pub(crate) fn check_world(py: Python<'_>, world: usize) -> PyResult<()> {
     lift(py, zazen_mpi::check_world(world))
 }
 
-/// (file, ABI) of the MPI library of this process; raises MpiError if there is none or it is not initialised.
+/// (file, ABI) of the MPI library of this process; raises MpiError if there is none or it is not
+/// initialised.
 #[pyfunction]
 pub(crate) fn mpi_library(py: Python<'_>) -> PyResult<(String, String)> {
     lift(py, zazen_mpi::loaded_library()).map(|(file, abi)| (file, format!("{abi:?}")))
 }
 
-/// One carrier's collectives, for the carriers' contract tests. Not public.
+/// One implementation of the collectives, for their contract tests. Not public.
 #[pyclass(module = "zazen._zazen", frozen)]
 pub(crate) struct CarrierProbe {
     carrier: Carrier,
-    /// The longest message of a bound MPI, in bytes; none: as it comes.
+    /// The longest message of a bound MPI, in bytes; `None`: the default.
     chunk_bytes: Option<usize>,
     /// Keeps the communicator alive.
     _comm: Option<Py<PyAny>>,

@@ -17,13 +17,14 @@ use zazen_core::{Error, ErrorKind, Layout, Result};
 
 /// Opens the dataset whose directory is `path`.
 ///
-/// `socket`: the daemon's socket; None: $ZAZEN_SOCKET or the default. `pattern`: file names, such as
-/// "frame-{n:07}.dcd"; None: the manifest, or what the names tell. `backing`: "tcp://host:port" of a served backing
-/// store to read when no daemon answers ($ZAZEN_BACKING). `direct`: ask no daemon at all. `timeout`: seconds after which
-/// a daemon that answers nothing at all is done without; None: $ZAZEN_TIMEOUT, or 10.
+/// `socket`: the daemon's socket; None: $ZAZEN_SOCKET or the default. `pattern`: the pattern of
+/// file names, such as "frame-{n:07}.dcd"; None: from the manifest or the file names. `backing`:
+/// "tcp://host:port" of a served backing store to read when no daemon answers ($ZAZEN_BACKING).
+/// `direct`: ask no daemon at all. `timeout`: seconds that a daemon may be silent before Zazen
+/// tests whether it still works; None: $ZAZEN_TIMEOUT, or 10.
 ///
-/// Without a daemon it warns once (ZazenWarning) and reads from the backing store. Raises NotFoundError if there is no
-/// such directory.
+/// Without a daemon it warns once (ZazenWarning) and reads from the backing store. Raises
+/// NotFoundError if there is no such directory.
 #[pyfunction]
 #[pyo3(signature = (path, *, socket = None, pattern = None, backing = None, direct = false, timeout = None))]
 pub(crate) fn open(
@@ -49,15 +50,16 @@ fn seconds_of(seconds: f64) -> Result<Duration> {
     })
 }
 
-/// An opened dataset, and a context manager that closes it. Threads take turns.
+/// An opened dataset, and a context manager that closes it. Threads may share it; calls run one
+/// after the other.
 ///
-/// A forked child goes on with it over connections of its own. Pickled, it is opened anew by the same arguments where
-/// it arrives; a closed one can't be pickled.
+/// A forked child may use it, over connections of its own. Unpickling opens the dataset again with
+/// the same arguments. A closed dataset cannot be pickled.
 #[pyclass(name = "Dataset", module = "zazen", frozen)]
 pub(crate) struct PyDataset(SharedDataset);
 
 impl PyDataset {
-    /// Runs `body` on the dataset with the interpreter's lock released, then gives the warnings that came up.
+    /// Runs `body` on the dataset with the interpreter's lock released, then issues its warnings.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -155,7 +157,8 @@ impl PyDataset {
         Ok((partial, (path.to_path_buf(),)))
     }
 
-    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", or None if unknown.
+    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", or
+    /// None if unknown.
     #[getter]
     fn layout(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with(py, |dataset| {
@@ -167,15 +170,17 @@ impl PyDataset {
         })
     }
 
-    /// The frame numbers that exist on the backing store (or, if that does not answer, in this node's cache). Listed on
-    /// the first call, then remembered.
+    /// The frame numbers that exist on the backing store (or, if that does not answer, in this
+    /// node's cache). Listed on the first call, then remembered.
     fn extent(&self, py: Python<'_>) -> PyResult<PyRunSet> {
         self.with(py, |dataset| dataset.extent()).map(PyRunSet::from)
     }
 
-    /// What this node's cache holds of `begin ..= end` at `stride`, as (natives, aliens). Empty without a daemon.
+    /// What this node's cache holds of `begin ..= end` at `stride`, as (natives, aliens). Empty
+    /// without a daemon.
     ///
-    /// Raises InvalidArgumentError if begin > end or stride is 0, TooLargeError beyond frame number 2**40.
+    /// Raises InvalidArgumentError if begin > end or stride is 0, TooLargeError beyond frame number
+    /// 2**40.
     #[pyo3(signature = (begin, end, stride = FrameNumber(1)), text_signature = "($self, begin, end, stride=1)")]
     fn query(
         &self,
@@ -194,14 +199,16 @@ impl PyDataset {
         PyFrame::new(py, frame)
     }
 
-    /// Agrees with the other ranks on who reads what of `begin ..= end` at `stride`; a bound left out is the
-    /// dataset's own. Collective: all ranks of `comm` call it with equal arguments.
+    /// Agrees with the other ranks on which rank reads which frames of `begin ..= end` at `stride`.
+    /// A bound that is left out is the dataset's own. Collective: all ranks of `comm` call it with
+    /// equal arguments.
     ///
-    /// `comm`: an mpi4py communicator, or an object with the methods of `zazen.Collectives`; None or "self": this process
-    /// alone, whatever else a launcher started. It may be left out where a launcher has not started several ranks.
-    /// `rules`: "full", or "paper" (Zazen paper, section 4). `protocol`: "owner", or "bitmaps" (the paper's).
-    /// `carrier`: "auto"; "mpi" (MPI bound at run time) or "mpi4py" insist on one way of talking to MPI.
-    /// Raises MpiError if the ranks came up as singletons.
+    /// `comm`: an mpi4py communicator, or an object with the methods of `zazen.Collectives`; None
+    /// or "self": this process alone, whatever a launcher started. It may be left out if a launcher
+    /// has not started several ranks. `rules`: "full", or "paper" (Zazen paper, section 4).
+    /// `protocol`: "owner", or "bitmaps" (the paper's). `carrier`: "auto", or one way of using MPI:
+    /// "mpi" (MPI bound at run time) or "mpi4py". Raises MpiError if each rank is an MPI world of
+    /// its own.
     #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
         protocol = "owner", carrier = "auto"), text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., \
         rules='full', protocol='owner', carrier='auto')")]
@@ -221,11 +228,13 @@ impl PyDataset {
         self.assign_with(py, &wish, &comm.carrier(py, carrier)?, false)
     }
 
-    /// Iterates over this rank's frames of `begin ..= end` at `stride` in storage order, as `Frame`s.
+    /// Iterates over this rank's frames of `begin ..= end` at `stride` in storage order, as
+    /// `Frame`s.
     ///
-    /// Arguments are those of `assign`, and `memory`: bytes read ahead at most (a larger single frame still comes);
-    /// `readers`: files in flight, None: as suits the disk; `check`: compare checksums. Without `comm` this process
-    /// reads all; where a launcher has started several ranks that must be said. The assignment is collective, the iteration is not.
+    /// Arguments are those of `assign`, and: `memory`: the most bytes that are read ahead (a single
+    /// larger frame is still read); `readers`: files in flight, None: chosen for the disk; `check`:
+    /// compare checksums. Without `comm` this process reads all frames; if a launcher has started
+    /// several ranks, say so with `comm=None`. The assignment is collective, the iteration is not.
     #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
         protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto"),
         text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., rules='full', protocol='owner', \
@@ -260,7 +269,7 @@ impl PyDataset {
         })
     }
 
-    /// Closes the dataset; iterators over its frames go on. Closing twice is fine.
+    /// Closes the dataset. Iterators over its frames continue. It may be closed twice.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
     }
@@ -280,16 +289,17 @@ impl PyDataset {
     }
 }
 
-/// An iterator over frames; `len` counts those it began with. Dropping it stops the read-ahead.
+/// An iterator over frames. `len` is the number of frames at its start. Dropping it stops the
+/// read-ahead.
 ///
-/// A frame that cannot be had raises; the iteration can go on after it.
+/// A frame that cannot be read raises an exception. The iteration can continue after it.
 #[pyclass(name = "Frames", module = "zazen", frozen)]
 pub(crate) struct PyFrames {
     total: u64,
     /// How the frames were assigned to this rank.
     #[pyo3(get)]
     assignment: Py<PyAssignment>,
-    /// In a forked child a thread that is not there may hold the lock.
+    /// In a forked child, a thread that does not exist there may hold the lock.
     mine: Mine,
     reader: Mutex<Reading>,
 }
@@ -301,8 +311,8 @@ struct Reading {
 }
 
 impl PyFrames {
-    /// A frame that is there already. The interpreter's lock is kept: to get it back from a busy thread takes
-    /// milliseconds, and here is nothing to wait for.
+    /// A frame that is ready. The interpreter's lock is kept, because getting it back from a busy
+    /// thread takes milliseconds and there is nothing to wait for.
     fn next_ready(&self) -> Option<Result<Frame>> {
         self.reader.try_lock().ok()?.reader.as_mut()?.next_ready()
     }
@@ -361,9 +371,9 @@ impl PyFrames {
         })))
     }
 
-    /// Stops the read-ahead and frees its buffers; the iteration ends. Closing twice is fine.
+    /// Stops the read-ahead, frees its buffers and ends the iteration. It may be closed twice.
     fn close(&self, py: Python<'_>) {
-        // A parent's is closed where its threads are.
+        // The parent closes its own iterator, because its threads are there.
         if !self.mine.is_mine() {
             return;
         }
@@ -403,7 +413,7 @@ impl PyReadStats {
     fn bytes(&self) -> u64 {
         self.0.bytes
     }
-    /// Bad checksums met and mended.
+    /// Bad checksums that were found and repaired.
     #[getter]
     fn mended(&self) -> u64 {
         self.0.mended
@@ -427,7 +437,7 @@ impl PyReadStats {
     }
 }
 
-/// What this rank is to read, and how that was found.
+/// The frames that this rank reads, and how they were assigned.
 #[pyclass(name = "Assignment", module = "zazen", frozen, get_all)]
 pub(crate) struct PyAssignment {
     /// The frame numbers that this rank reads.
@@ -444,13 +454,13 @@ pub(crate) struct PyAssignment {
     total_aliens: u64,
     /// Residue over all ranks.
     total_residue: u64,
-    /// "fingerprint" (a perfect hit was seen at once) or "exchange".
+    /// "fingerprint" (a perfect hit) or "exchange".
     path: &'static str,
     /// Payload bytes that this rank sent.
     bytes_sent: u64,
     /// Collective rounds.
     rounds: u32,
-    /// What carried the messages: "solo", "mpi" (bound at run time) or "python".
+    /// The implementation of the collectives: "solo", "mpi" (bound at run time) or "python".
     carrier: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! The exception tree, made from the error table: `zazen.Error`, and per kind a subclass that is also the builtin
-//! which Python programs catch for such a fault.
+//! The exception tree, made from the error table: `zazen.Error`, and for each kind a subclass that
+//! is also the builtin exception for such an error.
 
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;

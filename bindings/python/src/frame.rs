@@ -6,22 +6,23 @@ use pyo3::types::{PyMemoryView, PyString, PyTuple};
 use std::ffi::{c_int, c_void};
 use std::path::Path;
 use zazen_client::Frame;
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 /// A frame in memory; unpacks as `number, data, path`.
 ///
-/// `data` is a read-only memoryview of the reader's own buffer, which lives as long as any view of it does. Keeping
-/// many frames keeps their memory, beyond the iterator's bound.
+/// `data` is a read-only memoryview of the reader's own buffer, which lives as long as any view of
+/// it does. Keeping many frames keeps their memory, beyond the iterator's bound.
 #[pyclass(name = "Frame", module = "zazen", frozen)]
 pub(crate) struct PyFrame {
     /// The frame's number.
     #[pyo3(get)]
     number: u64,
-    /// Its bytes: a read-only memoryview, which numpy.frombuffer takes as it is.
+    /// Its bytes: a read-only memoryview, which numpy.frombuffer accepts.
     #[pyo3(get)]
     data: Py<PyMemoryView>,
     buffer: Py<FrameBuffer>,
-    /// How it came: "native", "alien", "backing" (fetched or read through by the daemon) or "direct" (no daemon).
+    /// Where it came from: "native", "alien", "backing" (fetched or read through by the daemon) or
+    /// "direct" (no daemon).
     #[pyo3(get)]
     source: &'static str,
 }
@@ -41,7 +42,7 @@ impl PyFrame {
     }
 
     fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        // A program that does not use the path shall not pay for its file.
+        // Make the file only when the path is used, because it has a cost.
         let path = match self.buffer.get().0.path_is_to_be_made() {
             true => Bound::new(py, FramePath(self.buffer.clone_ref(py)))?.into_any(),
             false => self.path(py)?.into_pyobject(py)?,
@@ -52,25 +53,25 @@ impl PyFrame {
 
 #[pymethods]
 impl PyFrame {
-    /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. None only
-    /// if there is none and none can be made.
+    /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the
+    /// backing store. None only if there is none and none can be made.
     ///
-    /// A frame that is a part of a larger file (see container), or whose file the daemon keeps from this user, gets a
-    /// file when its path is asked for; the file lives as long as the frame.
+    /// A frame that is a part of a larger file (see container), or whose file this user may not
+    /// open, gets a file when its path is used. The file lives as long as the frame.
     #[getter]
     fn path<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         let frame = &self.buffer.get().0;
         py.detach(|| frame.path()).map(|path| text(py, path)).transpose()
     }
 
-    /// Absolute path of the larger file that the frame is a part of, at `offset`; None if it has a file of its own, or
-    /// lies in no file that this process may open.
+    /// Absolute path of the larger file that the frame is a part of, at `offset`. None if the frame
+    /// has a file of its own, or is in no file that this process may open.
     #[getter]
     fn container<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         self.buffer.get().0.container().map(|(path, _)| text(py, path)).transpose()
     }
 
-    /// Where the frame begins in its container, in bytes; None without one.
+    /// The frame's offset in its container, in bytes; None without a container.
     #[getter]
     fn offset(&self) -> Option<u64> {
         self.buffer.get().0.container().map(|(_, offset)| offset)
@@ -157,8 +158,8 @@ impl FrameBuffer {
         let bytes = this.get().0.bytes();
         let (start, length) = (bytes.as_ptr() as *mut c_void, bytes.len() as ffi::Py_ssize_t);
         let read_only = 1;
-        // SAFETY: `view` is the interpreter's; the bytes neither move nor change while the frame lives, and the
-        // view holds a reference to this object, which owns the frame.
+        // SAFETY: `view` is the interpreter's; the bytes neither move nor change while the frame
+        // lives, and the view holds a reference to this object, which owns the frame.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, this.as_ptr(), start, length, read_only, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(this.py())) }
     }

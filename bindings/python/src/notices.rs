@@ -1,6 +1,8 @@
-//! What the client library warns of becomes a Python warning (`zazen.ZazenWarning`), each once per process.
+//! Turns each warning of the client library into a Python warning (`zazen.ZazenWarning`), once per
+//! process.
 //!
-//! Warnings come up on any thread but must be given on the interpreter's: they wait until the next call returns.
+//! Warnings arise on any thread but must be issued on the interpreter's thread. So they wait until
+//! the next call returns.
 
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
@@ -27,7 +29,7 @@ pub(crate) fn install(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ZazenWarning", class)
 }
 
-/// Gives the warnings that wait. Fails where the user turned warnings into errors.
+/// Issues the waiting warnings. Fails if the user turned warnings into errors.
 pub(crate) fn show(py: Python<'_>) -> PyResult<()> {
     let Some(class) = CLASS.get(py) else { return Ok(()) };
     for text in zazen_client::warnings() {

@@ -1,4 +1,5 @@
-//! Numbers as arguments: a bad one is told in our words, not in those of a conversion between integer types.
+//! Numbers as arguments. The error for a bad number names the argument, not a conversion between
+//! integer types.
 
 use crate::errors::raise_kind;
 use pyo3::exceptions::PyOverflowError;
@@ -66,7 +67,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Count {
 }
 
 impl Count {
-    /// For what is held in memory: more than there can be means no bound.
+    /// For limits on memory: a value that is larger than any memory means no limit.
     pub(crate) fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }

@@ -1,4 +1,4 @@
-//! `zazen.RunSet`: a set of frame numbers that describes instead of listing.
+//! `zazen.RunSet`: a set of frame numbers, described by runs and blocks.
 
 use crate::errors::lift;
 use pyo3::exceptions::PyOverflowError;
@@ -16,8 +16,8 @@ const REPR_RUNS: usize = 4;
 
 /// An immutable set of frame numbers, held as runs: a billion regular numbers cost a few bytes.
 ///
-/// `RunSet(numbers)` takes any iterable of non-negative integers. Supports `len`, `in`, lazy iteration in ascending
-/// order, `|`, `&`, `-`, `<=` (subset) and `==`. Threads may share it.
+/// `RunSet(numbers)` takes any iterable of non-negative integers. Supports `len`, `in`, lazy
+/// iteration in ascending order, `|`, `&`, `-`, `<=` (subset) and `==`. Threads may share it.
 #[pyclass(name = "RunSet", module = "zazen", frozen)]
 #[derive(Clone)]
 pub(crate) struct PyRunSet(pub(crate) Arc<RunSet>);
@@ -53,8 +53,8 @@ impl PyRunSet {
 
     /// The union of runs `(first, count, step)`, in any order, overlapping or not.
     ///
-    /// Raises InvalidArgumentError for a count or step of 0, TooLargeError beyond 64 bits and where runs of unlike steps
-    /// interleave over more than 2**32 numbers.
+    /// Raises InvalidArgumentError for a count or step of 0, TooLargeError beyond 64 bits, and if
+    /// runs with different steps interleave over more than 2**32 numbers.
     #[classmethod]
     fn from_runs(class: &Bound<'_, PyType>, runs: &Bound<'_, PyAny>) -> PyResult<PyRunSet> {
         let mut checked = Vec::new();

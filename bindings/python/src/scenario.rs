@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use zazen_assign::scenario::{Scenario, run_scenario};
 use zazen_core::ErrorKind;
 
-/// The scenario's JSON in, the outcome's JSON out.
+/// Takes the scenario as JSON and returns the outcome as JSON.
 #[pyfunction]
 pub(crate) fn scenario_json(py: Python<'_>, scenario: &str) -> PyResult<String> {
     let outcome = lift(py, py.detach(|| run_scenario(&Scenario::from_json(scenario)?)))?;

@@ -1,4 +1,4 @@
-//! `zazen.Writer`: pushing frames to the nodes' caches.
+//! `zazen.Writer`: pushes frames to the nodes' caches.
 
 use crate::errors::{lift, raise, raise_kind};
 use crate::notices;
@@ -13,8 +13,8 @@ use zazen_client::{FrameSource, Mine, NodeList, Pusher, PusherOptions};
 use zazen_core::{Error, ErrorKind, FrameNo};
 use zazen_push::{Counters, OnSlow};
 
-/// How many frames met each fate; after `finish` every submitted frame is in exactly one of pushed, already_there,
-/// skipped_slow, skipped_no_node and refused.
+/// The number of frames with each fate. After `finish`, every submitted frame counts in exactly one
+/// of pushed, already_there, skipped_slow, skipped_no_node and refused.
 #[pyclass(name = "Counters", module = "zazen", frozen, get_all, eq)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PyCounters {
@@ -22,7 +22,7 @@ pub(crate) struct PyCounters {
     submitted: u64,
     /// Stored by some node.
     pushed: u64,
-    /// Some node had the very same frame.
+    /// Some node already had exactly this frame.
     already_there: u64,
     /// The window was full and on_slow="skip".
     skipped_slow: u64,
@@ -86,15 +86,16 @@ impl PyCounters {
 
 /// Pushes frames into the caches of many nodes while they are written; use it as a context manager.
 ///
-/// `dataset`: absolute path of the dataset as its readers spell it. `nodes`: a list of "host[:port]", the same joined
-/// by commas, or the path of a file with one a line. `key`: the cluster key file; None: $ZAZEN_KEY. `pattern`: names
-/// frames that come without a name, such as "frame-{n:07}.dcd". `on_slow`: "skip" (never wait) or "block" when the
-/// window (`window_frames`, `window_bytes`) is full. `timeout`: seconds that a node may take for a frame.
+/// `dataset`: absolute path of the dataset as its readers write it. `nodes`: a list of
+/// "host[:port]", the same joined by commas, or the path of a file with one node a line. `key`: the
+/// cluster key file; None: $ZAZEN_KEY. `pattern`: the pattern for frames without a name, such as
+/// "frame-{n:07}.dcd". `on_slow`: "skip" (never wait) or "block" when the window (`window_frames`,
+/// `window_bytes`) is full. `timeout`: seconds that a node may take for a frame.
 ///
 /// Raises ConfigError for bad nodes or a missing key. Threads may share it.
 #[pyclass(name = "Writer", module = "zazen", frozen)]
 pub(crate) struct PyWriter {
-    /// In a forked child a thread that is not there may hold the lock.
+    /// In a forked child, a thread that does not exist there may hold the lock.
     mine: Mine,
     state: RwLock<State>,
 }
@@ -161,11 +162,12 @@ impl PyWriter {
         })
     }
 
-    /// Hands over frame `number`; its bytes (any bytes-like object) are copied. `name`: the file beneath the dataset
-    /// that holds the frame; None: as the pattern says.
+    /// Hands over frame `number`; its bytes (any bytes-like object) are copied. `name`: the file
+    /// beneath the dataset that holds the frame; None: the name by the pattern.
     ///
-    /// Returns at once unless the window is full and on_slow is "block". Raises InvalidArgumentError or
-    /// TooLargeError for a bad number or name; what becomes of the frame shows in `counters`.
+    /// Returns at once unless the window is full and on_slow is "block". Raises
+    /// InvalidArgumentError or TooLargeError for a bad number or name; `counters` shows what
+    /// happened to the frame.
     #[pyo3(signature = (number, data, name = None))]
     fn push(
         &self,
@@ -210,8 +212,8 @@ impl PyWriter {
         }))
     }
 
-    /// Waits until every frame's fate is settled and closes the connections; returns the counters. Calling it again
-    /// returns the same.
+    /// Waits until every frame has its fate, closes the connections, and returns the counters. A
+    /// second call returns the same.
     fn finish(&self, py: Python<'_>) -> PyResult<PyCounters> {
         lift(py, self.check())?;
         let finished = py.detach(|| {
@@ -239,7 +241,7 @@ impl PyWriter {
         Ok(counters.into())
     }
 
-    /// A writer's frames in flight can't move to another process.
+    /// A writer cannot be pickled, because its frames in flight cannot move to another process.
     fn __reduce__(&self) -> PyResult<()> {
         Err(PyTypeError::new_err("a Writer can't be pickled; make one in each process that pushes"))
     }
@@ -259,7 +261,8 @@ impl PyWriter {
         self.mine.check("this Writer", "make one in each process that pushes")
     }
 
-    /// Reads the state; the interpreter's lock is released, since a `finish` may hold the state for long.
+    /// Reads the state; the interpreter's lock is released, since a `finish` may hold the state for
+    /// long.
     fn look<T: Send>(&self, py: Python<'_>, body: impl FnOnce(&State) -> T + Send) -> T {
         py.detach(|| body(&self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner())))
     }
@@ -281,7 +284,7 @@ impl PyWriter {
     }
 }
 
-/// The pusher once no `push` holds it any more; the caller's lock keeps new ones out.
+/// The pusher, once no `push` uses it. The caller's lock prevents new ones.
 fn sole(mut pusher: Arc<Pusher>) -> Pusher {
     loop {
         match Arc::try_unwrap(pusher) {
@@ -292,7 +295,7 @@ fn sole(mut pusher: Arc<Pusher>) -> Pusher {
     }
 }
 
-/// The bytes of any C-contiguous buffer, whatever its items.
+/// The bytes of any C-contiguous buffer, whatever the type of its items.
 fn contiguous_bytes(data: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     match PyBuffer::<u8>::get(data) {
         Ok(buffer) => buffer.to_vec(data.py()),

@@ -1,9 +1,9 @@
 //! One-off timings of the protocols over in-process ranks:
-//! `cargo run --release -p zazen-assign --example measure [FRAMES] [RANKS…] [WORD…]` (default 10⁹ frames, 1 and 8
-//! ranks; only rows that contain all of the words).
+//! `cargo run --release -p zazen-assign --example measure [FRAMES] [RANKS…] [WORD…]` (default 10⁹
+//! frames, 1 and 8 ranks; only rows that contain all of the words).
 //!
-//! Prints seconds by phase as rank 0 sees them, and CPU seconds of the whole process. `bitmaps` takes about three
-//! bits per frame and rank in memory.
+//! Prints seconds by phase as rank 0 sees them, and CPU seconds of the whole process. `bitmaps`
+//! takes about three bits per frame and rank in memory.
 
 #![allow(clippy::print_stdout)]
 

@@ -1,6 +1,7 @@
 //! The paper's protocol (§4, steps 1–7): the local work between its two all-reduces over bitmaps.
 //!
-//! Memory is one bit and two bits per requested frame on every rank, whatever is held; this is the baseline.
+//! Every rank uses one bit and two bits of memory per requested frame, whatever the nodes hold.
+//! This protocol is the baseline.
 
 use crate::Rules;
 use crate::plane::{Builder, Plane, Reader, WINDOW, WORDS, fill_range, new_plane, population};
@@ -23,7 +24,8 @@ pub(crate) fn bitmap(set: &RunSet, count: u64) -> Vec<u64> {
     words
 }
 
-/// Step 4: the set without `natives` as two-bit entries, the low bit set where it holds.
+/// Step 4: the set without `natives` as two-bit entries. The low bit of an entry is set if the set
+/// holds the index.
 pub(crate) fn entries(set: &RunSet, natives: Option<&[u64]>, count: u64) -> Vec<u64> {
     let held = bitmap(set, count);
     let mut entries = vec![0; count.div_ceil(32) as usize];
@@ -61,21 +63,25 @@ fn gather(word: u64) -> u64 {
 pub(crate) struct Global {
     /// Frames that are native somewhere, one bit each.
     pub(crate) native: Vec<u64>,
-    /// Two-bit entries of natives; none where no frame is native twice.
+    /// Two-bit entries of natives; `None` if no frame is native twice.
     pub(crate) native_entries: Option<Vec<u64>>,
-    /// Two-bit entries of aliens that are native nowhere; none where every frame is native somewhere.
+    /// Two-bit entries of aliens that are native nowhere; `None` if every frame is native
+    /// somewhere.
     pub(crate) alien_entries: Option<Vec<u64>>,
 }
 
 /// Steps 6 and 7 on one rank.
 pub(crate) struct Survey {
-    /// This node's natives that other nodes have too, and (full rules) such aliens.
+    /// This node's natives that other nodes hold too; under the full rules, also this node's aliens
+    /// that other nodes hold too.
     pub(crate) claims: RunSet,
-    /// This node's aliens that it may read: sole ones, and (full rules) claims.
+    /// The aliens that this node may read: those that no other node holds, and under the full rules
+    /// those that it claims.
     pub(crate) alien: RunSet,
-    /// Frames nobody reads from its cache, over the whole request.
+    /// Frames that no node reads from its cache, over the whole request.
     pub(crate) residue: RunSet,
-    /// Within this rank's slice: frames read as natives, as aliens, and of both those contested.
+    /// Within this rank's slice: the numbers of frames read as natives, of frames read as aliens,
+    /// and of contested frames among both.
     pub(crate) counts: [u64; 3],
     /// Whether any frame of the request is contested.
     pub(crate) contested: bool,
@@ -119,8 +125,8 @@ impl Window {
     }
 }
 
-/// Surveys the request of `count` indices for a rank whose slice is `slice` and whose node holds `native` and
-/// `alien` (empty unless it leads its node).
+/// Surveys the request of `count` indices for a rank whose slice is `slice` and whose node holds
+/// `native` and `alien` (empty unless it leads its node).
 pub(crate) fn survey(
     rules: Rules,
     global: &Global,

@@ -1,14 +1,15 @@
-//! What the ranks send each other in all-to-alls: pairs of index sets.
+//! The blocks that ranks send each other in all-to-alls: pairs of index sets.
 //!
-//! A peer's block is the world: it is decoded with bounds and checked against what its sender may say.
+//! A peer's block is input from outside. It is decoded with limits and checked against what its
+//! sender may send.
 
 use crate::chunks::offer_bytes;
 use crate::owner::{Held, Offer};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 use zazen_wire::runset_codec::{self, View};
 
-/// Two index sets; an empty block is two empty sets. Their meaning depends on the round: (native, alien) of
-/// an offer or of a leader's deal, (lost, residue) of an answer.
+/// Two index sets; an empty block is two empty sets. Their meaning depends on the round: (native,
+/// alien) of an offer or of a leader's deal, (lost, residue) of an answer.
 pub(crate) type Pair = (RunSet, RunSet);
 
 pub(crate) fn encode_pair(first: &RunSet, second: &RunSet) -> Vec<u8> {
@@ -37,7 +38,7 @@ pub(crate) fn decode_pair(
     Ok((a, decode_last(name, from, &block[used..], first, end)?))
 }
 
-/// An offer in `block`, as [`decode_pair`] has it, but that natives alone stay where they are.
+/// An offer in `block`, as from [`decode_pair`], but a block with natives only is used in place.
 pub(crate) fn decode_offer(from: usize, block: &[u8], first: u64, end: u64) -> Result<Offer<'_>> {
     const NAME: &str = "offer";
     let (native, used) = View::prefix(block).map_err(|error| broken(NAME, from, error))?;

@@ -1,21 +1,22 @@
-//! The index space in equal chunks, which can be settled one by one.
+//! The index space in equal chunks. Each chunk can be settled separately.
 //!
-//! A chunk in which every index of the target is native exactly once (its counts and fingerprints say so) is
-//! *settled*: everyone reads its own natives there, and it takes no part in the exchange of holdings.
+//! A chunk is *settled* if counts and fingerprints show that every index of its target is native
+//! exactly once. In a settled chunk each node reads its own natives, and the chunk takes no part in
+//! the exchange of holdings.
 //!
-//! Invariant: chunks are cut at multiples of 64, so that no word of a bitmap is in two.
+//! Invariant: chunks are cut at multiples of 64, so no word of a bitmap is in two chunks.
 
 use zazen_core::{Run, RunSet, runset::Segment};
 
 /// The most chunks: their counts and fingerprints take 96 KiB.
 const COUNT_MAX: u64 = 4096;
 
-/// When the chunks are looked at. The same on all ranks; only tests choose another than the default.
+/// When chunks are compared. All ranks must use the same limits. Only tests change the default.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// Words of 64 indices in a chunk at least; a power of two.
+    /// The least number of words (64 indices each) in a chunk; a power of two.
     pub chunk_words_min: u64,
-    /// Bytes that a rank would offer on average, per chunk, from which on looking at chunks pays.
+    /// Chunks are compared if a rank would offer at least this many bytes per chunk on average.
     pub offer_bytes_per_chunk: u64,
 }
 
@@ -73,7 +74,7 @@ impl Chunks {
         (0..self.count()).map(count).collect()
     }
 
-    /// The indices of those chunks that `settled` does not name.
+    /// The indices of the chunks that are not in `settled`.
     pub(crate) fn others(&self, settled: &[bool]) -> RunSet {
         let open = settled.iter().enumerate().filter(|(_, settled)| !**settled);
         open.fold(RunSet::new(), |mut set, (chunk, _)| {

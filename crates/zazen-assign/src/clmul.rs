@@ -1,7 +1,9 @@
-//! Products in GF(2)\[t\] and GF(2¹²⁸), by the processor's carry-less multiplication where it has one.
+//! Products in GF(2)\[t\] and GF(2¹²⁸), by the processor's carry-less multiplication where it has
+//! one.
 //!
-//! An element is a polynomial in t modulo t¹²⁸ + t⁷ + t² + t + 1, bit i the coefficient of tⁱ. All kernels give equal
-//! results; which one runs is found out at run time. Invariant: everything `unsafe` of this crate is in this file.
+//! An element is a polynomial in t modulo t¹²⁸ + t⁷ + t² + t + 1, bit i the coefficient of tⁱ. All
+//! kernels give equal results. The kernel is chosen at run time. Invariant: all `unsafe` code of
+//! this crate is in this file.
 
 /// Which instructions multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ impl Unreduced {
     /// The field's element.
     pub(crate) fn reduce(self) -> u128 {
         let high = self.high;
-        // t¹²⁸ = t⁷ + t² + t + 1; what the shifts push out once more is below t⁷.
+        // t¹²⁸ = t⁷ + t² + t + 1. The part that the shifts push out again is below t⁷.
         let over = (high >> 127) ^ (high >> 126) ^ (high >> 121);
         let folded = high ^ (high << 1) ^ (high << 2) ^ (high << 7);
         self.low ^ folded ^ over ^ (over << 1) ^ (over << 2) ^ (over << 7)
@@ -80,7 +82,7 @@ impl Kernel {
         product.reduce()
     }
 
-    /// Σ `words[i]`·`powers[i]` in the field; as many powers as words at least.
+    /// Σ `words[i]`·`powers[i]` in the field. There are at least as many powers as words.
     pub(crate) fn inner(self, words: &[u64], powers: &[u128]) -> u128 {
         let powers = &powers[..words.len()];
         let sum = match self {
@@ -97,7 +99,7 @@ impl Kernel {
 /// A word times a 128-bit polynomial, four bits of the word at a time.
 fn portable_times_word(word: u64, value: u128) -> Unreduced {
     let (value_low, value_high) = (value, 0u128);
-    // The multiples of `value` by the polynomials below t⁴, which reach up to t¹³⁰.
+    // The multiples of `value` by all polynomials below t⁴. They reach up to t¹³⁰.
     let mut multiples = [(0u128, 0u128); 16];
     for at in 1..16usize {
         let (low, high) = multiples[at / 2];
@@ -213,7 +215,8 @@ mod x86 {
     fn inner(words: &[u64], powers: &[u128]) -> Unreduced {
         let (mut low, mut middle) = (_mm_setzero_si128(), _mm_setzero_si128());
         for (word, power) in words.iter().zip(powers) {
-            // SAFETY: a power is 16 readable bytes; on this little-endian machine its low half comes first.
+            // SAFETY: a power is 16 readable bytes; on this little-endian machine its low half
+            // comes first.
             let power = unsafe { _mm_loadu_si128(std::ptr::from_ref(power).cast()) };
             let word = _mm_set1_epi64x(*word as i64);
             low = _mm_xor_si128(low, _mm_clmulepi64_si128::<0x00>(word, power));
@@ -238,7 +241,8 @@ mod x86 {
                     _mm256_loadu_si256(powers.add(1)),
                 )
             };
-            // Words 0 and 1 to the low halves of the lanes of one register, 2 and 3 to those of another.
+            // Words 0 and 1 to the low halves of the lanes of one register, 2 and 3 to those of
+            // another.
             let one = _mm256_permute4x64_epi64::<0b01_01_00_00>(words);
             let two = _mm256_permute4x64_epi64::<0b11_11_10_10>(words);
             low = _mm256_xor_si256(low, _mm256_clmulepi64_epi128::<0x00>(one, first));

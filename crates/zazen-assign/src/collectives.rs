@@ -1,13 +1,13 @@
-//! The collectives that the protocols need, and the carriers that need no peer.
+//! The collectives that the protocols need, and the implementations that need no other rank.
 //!
-//! A carrier moves words and bytes and knows nothing of frames.
+//! An implementation moves words and bytes and knows nothing about frames.
 
 use std::cell::Cell;
 use zazen_core::{Error, ErrorKind, Result};
 
-/// The collectives that the protocols need; all are collective over the same ranks in the same order, and
-/// blocking. Implementations: MPI bound at run time, a C table, mpi4py, threads, one rank alone.
-/// After an error the communicator is in an unknown state and the job should end.
+/// The collectives that the protocols need; all are collective over the same ranks in the same
+/// order, and blocking. Implementations: MPI bound at run time, a C table, mpi4py, threads, one
+/// rank alone. After an error the communicator is in an unknown state and the job should end.
 pub trait Collectives {
     /// This rank, 0 .. size.
     fn rank(&self) -> usize;
@@ -24,14 +24,14 @@ pub trait Collectives {
     fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()>;
     /// Sends `send[j]` to rank j; returns what each rank sent here. Blocks may exceed 2³¹ bytes.
     fn alltoallv(&self, send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>>;
-    /// Everyone's `mine`, by rank.
+    /// The `mine` of each rank, by rank.
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
     /// Root 0's bytes on every rank.
     fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>>;
 }
 
-/// The paper's commutative operator (§4 step 5) on 32 two-bit entries at once: 00 no holder, 01 one, 10 several;
-/// an entry is never 11.
+/// The paper's commutative operator (§4 step 5) on 32 two-bit entries at once: 00 no holder, 01
+/// one, 10 several; an entry is never 11.
 #[inline]
 pub fn two_bit(a: u64, b: u64) -> u64 {
     const LOW: u64 = 0x5555_5555_5555_5555;
@@ -83,7 +83,7 @@ impl Collectives for Solo {
     }
 }
 
-/// A carrier that counts what passes through it, by the same measure as `Assignment::bytes_sent`.
+/// Collectives that count calls and bytes, by the same measure as `Assignment::bytes_sent`.
 pub struct Counting<'a> {
     inner: &'a dyn Collectives,
     bytes: Cell<u64>,

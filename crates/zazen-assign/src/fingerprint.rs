@@ -1,23 +1,26 @@
-//! The fingerprint of a set of indices: one element of GF(2¹²⁸) = GF(2)\[t\] / (t¹²⁸ + t⁷ + t² + t + 1).
+//! The fingerprint of a set of indices: one element of GF(2¹²⁸) = GF(2)\[t\] / (t¹²⁸ + t⁷ + t² + t
+//! + 1).
 //!
-//! Index f weighs t^(f mod 64) · r^⌊f / 64⌋, where r is drawn at random for each assignment, after the sets are
-//! fixed. A word of a bitmap is thus itself an element, a polynomial in t, and a set's fingerprint is Σ word(w) · rʷ
-//! over the words of its bitmap. Fingerprints of multisets add up, and adding is exclusive or: the sum over all
+//! Index f weighs t^(f mod 64) · r^⌊f / 64⌋, where r is drawn at random for each assignment, after
+//! the sets are fixed. A word of a bitmap is thus itself an element, a polynomial in t, and a set's
+//! fingerprint is Σ word(w) · rʷ over the words of its bitmap. The fingerprint of a union of
+//! multisets is the sum of their fingerprints, and the sum is an exclusive or. So the sum over all
 //! holders is the fingerprint of the indices that are held an odd number of times.
 //!
-//! *What a match shows.* Let D be the symmetric difference of those indices and the target, N the indices of the
-//! request. If D is not empty, the difference of the two fingerprints is a polynomial in r of degree below N/64,
-//! whose coefficients are the words of D's bitmap: each is a polynomial in t of degree below 64, hence 0 in the field
-//! only if the word is 0. A polynomial that is not 0 has no more roots than its degree, and r is one of 2¹²⁸ − 2
-//! elements (0 and 1 are left out, where a word's place would not show). So fingerprints of different sets are equal
-//! with a probability below (N/64) / (2¹²⁸ − 2): 2⁻¹⁰⁴ for a billion indices, 2⁻⁹⁴ for 2⁴⁰. If they are equal, every
-//! index of the target is held an odd number of times, hence at least once; if moreover the counts of all holders
-//! add up (exactly, in integers) to the target's, none is held more than once and no other index is held at all.
-//! Where the index space is compared in up to 4096 chunks as well, the probability that any comparison is wrong is
-//! at most 4097 times that.
+//! *What a match shows.* Let D be the symmetric difference of those indices and the target, N the
+//! indices of the request. If D is not empty, the difference of the two fingerprints is a
+//! polynomial in r of degree below N/64, whose coefficients are the words of D's bitmap: each is a
+//! polynomial in t of degree below 64, hence 0 in the field only if the word is 0. A polynomial
+//! that is not 0 has no more roots than its degree, and r is one of 2¹²⁸ − 2 elements (0 and 1 are
+//! left out, where a word's place would not show). So fingerprints of different sets are equal with
+//! a probability below (N/64) / (2¹²⁸ − 2): 2⁻¹⁰⁴ for a billion indices, 2⁻⁹⁴ for 2⁴⁰. If they are
+//! equal, every index of the target is held an odd number of times, hence at least once; if
+//! moreover the counts of all holders add up (exactly, in integers) to the target's, none is held
+//! more than once and no other index is held at all. Where the index space is compared in up to
+//! 4096 chunks as well, the probability that any comparison is wrong is at most 4097 times that.
 //!
-//! A run costs O(64 + log count) multiplications, a bitmap two carry-less ones per word, a sparse block an exclusive
-//! or per number: nothing here walks the frames of a long run.
+//! A run costs O(64 + log count) multiplications, a bitmap two carry-less multiplications per word,
+//! a sparse block one exclusive or per number. No function here walks the frames of a long run.
 
 use crate::chunks::Chunks;
 use crate::clmul::{Kernel, Unreduced};
@@ -27,7 +30,7 @@ use zazen_core::{Run, RunSet, runset::Segment};
 const TABLED: usize = 1024;
 /// Three digits of that base: the exponents that tables cover.
 const TABLED_BITS: u32 = 30;
-/// A sparse block of fewer numbers is not worth the 64 sums by bit.
+/// For a sparse block with fewer numbers, the 64 sums by bit cost more than they save.
 const BY_BIT_MIN: usize = 128;
 
 /// The powers of one run's r.
@@ -78,7 +81,7 @@ impl Elements {
     }
 }
 
-/// An element as the words that a carrier moves.
+/// An element as the words that a collective moves.
 pub(crate) fn words_of(element: u128) -> [u64; 2] {
     [element as u64, (element >> 64) as u64]
 }
@@ -89,7 +92,8 @@ impl Fingerprinter {
         Fingerprinter::with(Kernel::detect(), point)
     }
 
-    /// A point that is the same in every run, to compare sets that nobody chose with it in mind.
+    /// A point that is the same in every run. Use it only for sets that were not chosen to collide
+    /// at this point.
     pub(crate) fn fixed() -> Fingerprinter {
         Fingerprinter::new(u128::from_le_bytes(*b"zazen assignment"))
     }
@@ -124,7 +128,8 @@ impl Fingerprinter {
         })
     }
 
-    /// The fingerprints of `set`'s parts in each of `chunks`, in one pass; their sum is that of the set.
+    /// The fingerprints of `set`'s parts in each of `chunks`, in one pass; their sum is that of the
+    /// set.
     pub(crate) fn by_chunk(&self, set: &RunSet, chunks: &Chunks) -> Vec<u128> {
         let mut sums = vec![0; chunks.count()];
         for segment in set.segments() {
@@ -140,7 +145,8 @@ impl Fingerprinter {
                     let chunk = |offset: &u16| chunks.holding(base + u64::from(*offset));
                     while let (Some(at), Some(last)) = (offsets.first().map(chunk), offsets.last().map(chunk))
                     {
-                        // By bisection: a division per number would cost more than all the rest.
+                        // Find the chunk by bisection. A division for each number would cost more
+                        // than everything else here.
                         let whole = at == last;
                         let end = if whole {
                             offsets.len()
@@ -201,7 +207,7 @@ impl Fingerprinter {
         if run.step == 1 {
             return self.range(run.first, run.last());
         }
-        // Numbers that are `period` apart in the run fall on the same bit, a whole number of words on.
+        // Numbers that are `period` apart in the run use the same bit of a later word.
         let period = 64 >> run.step.trailing_zeros().min(6);
         let ratio = self.power(run.step / (64 / period));
         let (rounds, extra) = (run.count / period, run.count % period);
@@ -241,7 +247,8 @@ impl Fingerprinter {
                 sum.add_shifted(powers[usize::from(offset / 64)], u32::from(offset % 64));
             }
         } else {
-            // Numbers on the same bit share one shift. Halves, not elements: they go to a vector register together.
+            // Numbers on the same bit share one shift. Two halves fit a vector register together,
+            // two elements do not.
             let mut by_bit = [[0; 2]; 64];
             for offset in offsets {
                 let [low, high] = words_of(powers[usize::from(offset / 64)]);
@@ -361,7 +368,8 @@ mod tests {
             }
         }
 
-        /// Whatever form a block is stored in: counts around where the forms and the ways of summing change.
+        /// The result must not depend on the stored form of a block. The counts are near the points
+        /// where the form or the way of summing changes.
         #[test]
         fn a_block_of_any_count_and_form_agrees_with_the_sum_by_hand(
             seed in any::<u8>(),

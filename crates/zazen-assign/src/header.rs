@@ -1,7 +1,8 @@
-//! Round 0: who is on which node, whether all want the same, and what any rank has against going on.
+//! Round 0: which rank is on which node, whether all ranks ask for the same, and whether a rank
+//! cannot take part.
 //!
-//! All ranks judge the same headers in the same order, so all come to the same error or to none: nobody is
-//! left waiting in a later round.
+//! All ranks check the same headers in the same order. So all of them get the same error, or none,
+//! and no rank waits in a later round.
 
 use crate::blocks::violation;
 use crate::fingerprint::{Draws, Fingerprinter, words_of};
@@ -9,20 +10,20 @@ use crate::{Input, Protocol, Rules};
 use zazen_core::{Error, ErrorKind, Request, Result, RunSet};
 use zazen_wire::codec::{Reader, Writer};
 
-/// Raised with every change of the rounds or of a block's bytes.
+/// Increase this with every change of the rounds or of a block's bytes.
 const VERSION: u8 = 2;
-/// The longest reason for not taking part that is told to the others, in bytes.
+/// The longest reason for not taking part that is sent to the others, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
 
 /// One rank's header.
 pub(crate) enum Header {
-    /// Takes part.
+    /// The rank takes part.
     Ready(Ready),
-    /// Does not, for this reason.
+    /// The rank does not take part, for this reason.
     Declined(ErrorKind, String),
 }
 
-/// What a rank that takes part says of itself.
+/// The data of a rank that takes part.
 pub(crate) struct Ready {
     pub(crate) node: u128,
     mode: u8,
@@ -35,7 +36,7 @@ pub(crate) struct Ready {
     pub(crate) seed: [u8; 16],
 }
 
-/// What round 0 settles.
+/// The result of round 0.
 pub(crate) struct Opening {
     /// Node ids by rank.
     pub(crate) nodes: Vec<u128>,
@@ -54,7 +55,7 @@ impl Ready {
     }
 }
 
-/// `rank`'s header; only rank 0's seed matters, hence only it is sent.
+/// The header of `rank`. Only rank 0's seed is used, so only rank 0 sends one.
 pub(crate) fn encode(header: &Header, rank: usize) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.u8(VERSION);
@@ -100,7 +101,7 @@ fn decode(bytes: &[u8], rank: usize) -> Result<Header> {
     Ok(Header::Ready(Ready { node, mode, request, target, native, offer_bytes, seed }))
 }
 
-/// Judges everyone's headers; the same error on every rank that gets the same headers.
+/// Checks the headers of all ranks. Every rank that gets the same headers gets the same error.
 pub(crate) fn judge(headers: &[Vec<u8>]) -> Result<Opening> {
     let mut all = Vec::with_capacity(headers.len());
     for (rank, bytes) in headers.iter().enumerate() {
@@ -147,8 +148,9 @@ fn request_digest(request: &Request) -> u64 {
         .fold(0, |digest, value| Draws::from_word(digest ^ value).next())
 }
 
-/// 0 without a target; its size and its fingerprint at a fixed point otherwise. Ranks of one job do not forge
-/// targets, so that a chance of 2⁻⁶⁴ that two differing ones look equal is enough.
+/// 0 without a target; otherwise a value from the target's size and its fingerprint at a fixed
+/// point. Ranks of one job do not forge targets, so a chance of 2⁻⁶⁴ that two different targets
+/// look equal is small enough.
 fn target_digest(target: Option<&RunSet>) -> u64 {
     target.map_or(0, |target| {
         let [low, high] = words_of(Fingerprinter::fixed().of(target));

@@ -1,30 +1,34 @@
-//! Assignment: which rank reads which frame (Zazen paper §4, completed).
+//! Assignment: decides which rank reads which frame (Zazen paper §4, with rules for the cases that
+//! the paper excludes).
 //!
-//! The protocols are pure state machines over a small table of collectives: this crate knows no MPI, no
-//! socket, no clock and draws no random number of its own. [`assign`] drives a [`Machine`] over a
-//! [`Collectives`]; the simulator drives the same machine in virtual time.
+//! The protocols are pure state machines over a small table of collectives. This crate knows no
+//! MPI, no socket and no clock, and draws no random number of its own. [`assign`] drives a
+//! [`Machine`] over a [`Collectives`].
 //!
 //! Invariant: whatever the holders, every frame of the target is assigned to exactly one rank.
 //!
 //! # The algorithm
 //!
 //! *Index space*: frame `begin + i·stride` is index i of 0 .. N. *Slice j* is the indices
-//! `⌊N·j/p⌋ .. ⌊N·(j+1)/p⌋`; rank j decides it. Ranks with equal node id form a node; its lowest rank, the
-//! *leader*, brings the node's sets, and the node's share is dealt to its ranks at the end.
+//! `⌊N·j/p⌋ .. ⌊N·(j+1)/p⌋`; rank j decides it. Ranks with equal node id form a node; its lowest
+//! rank, the *leader*, brings the node's sets, and the node's share is dealt to its ranks at the
+//! end.
 //!
-//! 1. A frame with one native holder is that node's; without natives, a frame with one alien holder is that
-//!    node's. A node's *base load* is the number of these frames over the whole request.
-//! 2. The other frames with holders are *contested* (under [`Rules::Paper`] only those with several natives:
-//!    the lowest node, counted by leader's rank, reads them; several aliens make a residue). Contested frames
-//!    are decided one after the other in ascending order: each goes to the holder with the least load per rank
-//!    of its node, ties to the lowest leader, and adds one to that load. Up to [`DECIDED_TOGETHER_MAX`]
-//!    contested frames are decided in one place. Beyond that each owner decides its slice alone, against the
-//!    part of the base loads that its part of the contested frames is of all: this levels well where the
-//!    slices are alike, but two slices do not see each other's decisions, so it is not the least maximum.
-//! 3. A node's frames so far are dealt to its m ranks in rank order as contiguous ascending blocks of equal
-//!    size (the first get one more where m does not divide).
-//! 4. The residue, ascending, is cut into contiguous blocks in rank order: of the sizes that raise the least
-//!    loaded ranks to a common level, or ([`Rules::Paper`]) of equal sizes, the first ranks getting one more.
+//! 1. A frame with one native holder is that node's; without natives, a frame with one alien holder
+//!    is that node's. A node's *base load* is the number of these frames over the whole request.
+//! 2. The other frames with holders are *contested* (under [`Rules::Paper`] only those with several
+//!    natives: the lowest node, counted by leader's rank, reads them; several aliens make a
+//!    residue). Contested frames are decided one after the other in ascending order: each goes to
+//!    the holder with the least load per rank of its node, ties to the lowest leader, and adds one
+//!    to that load. Up to [`DECIDED_TOGETHER_MAX`] contested frames are decided in one place.
+//!    Beyond that each owner decides its slice alone, against the part of the base loads that its
+//!    part of the contested frames is of all: this levels well where the slices are alike, but two
+//!    slices do not see each other's decisions, so it is not the least maximum.
+//! 3. A node's frames so far are dealt to its m ranks in rank order as contiguous ascending blocks
+//!    of equal size (the first get one more where m does not divide).
+//! 4. The residue, ascending, is cut into contiguous blocks in rank order: of the sizes that raise
+//!    the least loaded ranks to a common level, or ([`Rules::Paper`]) of equal sizes, the first
+//!    ranks getting one more.
 //!
 //! Both protocols give the same assignment, frame for frame.
 
@@ -53,19 +57,20 @@ use zazen_core::{Request, RunSet};
 /// Which rules decide (see the module's algorithm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
-    /// Duplicated natives and multiple aliens go to their least loaded holder; residue blocks level the load.
+    /// Frames with several native holders, or several alien holders, go to the least loaded holder.
+    /// Residue blocks level the load.
     Full,
-    /// The paper's rules 1–3: multiple aliens are residue; equal residue blocks by rank. Duplicated natives,
-    /// which the paper excludes, go to their lowest holder.
+    /// The paper's rules 1–3: multiple aliens are residue; equal residue blocks by rank. Duplicated
+    /// natives, which the paper excludes, go to their lowest holder.
     Paper,
 }
 
-/// How the ranks come to agree.
+/// How the ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Fingerprint first, then each rank resolves one slice of the index space.
     Owner,
-    /// Two all-reduces over bitmaps, as published: the baseline and second oracle.
+    /// Two all-reduces over bitmaps, as published. This is the baseline and a second oracle.
     Bitmaps,
 }
 
@@ -78,15 +83,16 @@ pub enum Path {
     Exchange,
 }
 
-/// What one rank brings. `request`, `target`, `rules`, `protocol` and `verify_exact` must be the same on all
-/// ranks; this is checked in the first round and a difference is an `InvalidArgument` on every rank.
+/// What one rank brings. `request`, `target`, `rules`, `protocol` and `verify_exact` must be the
+/// same on all ranks; this is checked in the first round and a difference is an `InvalidArgument`
+/// on every rank.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// Identity of the node whose daemon answered this rank; ranks with equal ids share one cache. A rank
-    /// without a daemon brings an id of its own (random) and empty sets.
+    /// Identity of the node whose daemon answered this rank; ranks with equal ids share one cache.
+    /// A rank without a daemon brings an id of its own (random) and empty sets.
     pub node: u128,
-    /// Frame numbers that the node holds as natives. Where the ranks of a node differ (a query raced with a
-    /// push), the leader's count.
+    /// Frame numbers that the node holds as natives. Where the ranks of a node differ (a query
+    /// raced with a push), the leader's count.
     pub native: RunSet,
     /// Frame numbers that the node holds as aliens.
     pub alien: RunSet,
@@ -109,7 +115,8 @@ pub struct Input {
 pub struct Assignment {
     /// The frame numbers that this rank reads.
     pub set: RunSet,
-    /// The same by the rule that assigned them: what is read from the node's cache, and what is fetched.
+    /// The same by the rule that assigned them: what is read from the node's cache, and what is
+    /// fetched.
     pub parts: Parts,
     /// Frames of this rank read as natives, aliens and residue.
     pub mine: Counts,
@@ -117,9 +124,9 @@ pub struct Assignment {
     pub total: Counts,
     /// How it was found.
     pub path: Path,
-    /// Payload bytes that this rank sent to others, in all rounds. A block of an all-to-all counts for its
-    /// receiver; what goes to everyone (all-reduce, all-gather) counts once, since how often it is forwarded
-    /// is the carrier's own business. 0 with one rank.
+    /// Payload bytes that this rank sent to others, in all rounds. A block of an all-to-all counts
+    /// for its receiver; what goes to everyone (all-reduce, all-gather) counts once, since how
+    /// often it is forwarded is a matter of the collectives. 0 with one rank.
     pub bytes_sent: u64,
     /// Collective rounds.
     pub rounds: u32,

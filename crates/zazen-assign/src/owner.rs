@@ -1,7 +1,8 @@
-//! The owner's work: from what all nodes offer of one slice to who is known to read what.
+//! The owner's work: takes the offers of all nodes for one slice and decides which node reads each
+//! frame that is not contested.
 //!
-//! Holdings are compared in windows of words; a frame is looked at singly only when it is contested. Where
-//! runs alone describe a stretch of windows, nothing is laid out at all.
+//! Holdings are compared in windows of words. Only contested frames are handled one by one. If runs
+//! alone describe a stretch of windows, no window is expanded.
 
 use crate::Rules;
 use crate::plane::{Builder, Overlay, Plane, Reader, WINDOW, fill_range, new_plane, population};
@@ -15,7 +16,7 @@ pub(crate) struct Offer<'a> {
     pub(crate) alien: RunSet,
 }
 
-/// Natives as they came, or built where they had to be compared with aliens.
+/// Natives as received, or built if they had to be compared with aliens.
 pub(crate) enum Held<'a> {
     Received(View<'a>),
     Built(RunSet),
@@ -36,16 +37,16 @@ impl Held<'_> {
     }
 }
 
-/// A slice, resolved but for its contested frames.
+/// A slice in which all frames are resolved except the contested ones.
 pub(crate) struct Resolved {
-    /// By node: frames that are its own without contest.
+    /// By node: frames that the node reads without contest.
     pub(crate) loads: Vec<u64>,
     /// By node: contested frames that it holds; no entries at all if none are contested.
     pub(crate) claims: Vec<RunSet>,
-    /// By node: aliens that are not to be read there, since the frame is native elsewhere or (paper's rules)
-    /// several nodes have it as an alien. No entries at all if there are none.
+    /// By node: aliens that the node must not read, because the frame is native elsewhere or, under
+    /// the paper's rules, several nodes hold it as an alien. Empty if there are none.
     pub(crate) knocked: Vec<RunSet>,
-    /// Frames that nobody reads from its cache.
+    /// Frames that no node reads from its cache.
     pub(crate) residue: RunSet,
     /// Frames read as natives, contested ones included.
     pub(crate) native: u64,
@@ -54,7 +55,8 @@ pub(crate) struct Resolved {
     pub(crate) contested: u64,
 }
 
-/// Resolves the indices `first .. end`, of which only those in `target` exist (all, if there is none).
+/// Resolves the indices `first .. end`, of which only those in `target` exist (all, if there is
+/// none).
 pub(crate) fn resolve(
     rules: Rules,
     first: u64,
@@ -63,7 +65,7 @@ pub(crate) fn resolve(
     offers: &[Offer<'_>],
 ) -> Resolved {
     let builders = || offers.iter().map(|_| Builder::default()).collect();
-    // Windows reach beyond the slice on both sides: the target must not.
+    // Windows may reach beyond the slice on both sides. The target must not.
     let target = target.filter(|_| first < end).map(|target| target.slice(first, end - 1));
     let mut resolver = Resolver {
         rules,
@@ -108,7 +110,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// With thousands of nodes even empty sets take room on every rank.
+/// With thousands of nodes, even empty sets take memory on every rank.
 fn sparse(by_node: Vec<RunSet>) -> Vec<RunSet> {
     if by_node.iter().all(RunSet::is_empty) { Vec::new() } else { by_node }
 }
@@ -126,18 +128,19 @@ struct Resolver<'a> {
     knocked: Vec<Builder>,
     residue: Builder,
     loads: Vec<u64>,
-    /// Frames read as natives, as aliens, and those of both that are contested.
+    /// The numbers of frames read as natives, of frames read as aliens, and of contested frames
+    /// among both.
     counts: [u64; 3],
-    /// Up to here no stretch was found to be regular: not worth looking again.
+    /// No regular stretch was found up to here, so do not search again.
     irregular_before: u64,
 }
 
-/// The holders of one kind, with planes that are used again for every window.
+/// The holders of one kind (native or alien). Their planes are reused for every window.
 struct Side<'a> {
     readers: Vec<Reader<'a>>,
     /// Of each node that has anything in the window: which node, and how much.
     nodes: Vec<(usize, u64)>,
-    /// What each of them has; laid out only where it matters who has what.
+    /// The indices of each of these nodes; expanded only if it matters which node has which index.
     planes: Vec<Box<Plane>>,
     all: Overlay,
     /// Whether there is anything that several nodes have.
@@ -170,7 +173,7 @@ impl<'a> Side<'a> {
         self.crowded = self.nodes.len() > 1 && self.all.several.iter().any(|word| *word != 0);
     }
 
-    /// Lays out who has what in the window at `base`; after [`Side::load`] of it.
+    /// Expands the indices of each node in the window at `base`, after [`Side::load`] of it.
     fn lay_out(&mut self, base: u64) {
         while self.planes.len() < self.nodes.len() {
             self.planes.push(new_plane());
@@ -193,7 +196,7 @@ fn compose(into: &mut Plane, combine: impl Fn(usize) -> u64) -> u64 {
 }
 
 impl Resolver<'_> {
-    /// Where nothing from the window at `base` on is asked for: the window where something is again.
+    /// If nothing is requested in the window at `base`: the next window with a requested index.
     fn unwanted(&mut self, base: u64) -> Option<u64> {
         let target = self.target.as_mut()?;
         target.advance(base);
@@ -247,7 +250,7 @@ impl Resolver<'_> {
         self.residue_of_window(base);
     }
 
-    /// What exists in the window and nobody reads from its cache.
+    /// The existing indices of the window that no node reads from its cache.
     fn residue_of_window(&mut self, base: u64) {
         let output = &mut *self.output;
         output.fill(0);
@@ -266,8 +269,8 @@ impl Resolver<'_> {
         self.residue.push_plane(base, output);
     }
 
-    /// Resolves a stretch of windows from `base` that runs of natives alone describe, and returns where it
-    /// ends; none, if there is no such stretch or it is not worth it.
+    /// Resolves a stretch of windows from `base` on that runs of natives alone describe, and
+    /// returns its end. `None` if there is no such stretch, or if it is too short to be worth it.
     fn stretch(&mut self, base: u64) -> Option<u64> {
         if base < self.first || base < self.irregular_before {
             return None;
@@ -320,8 +323,9 @@ fn members(run: &Run, first: u64, end: u64) -> Option<Run> {
     Some(Run { first: from, count, step: if count == 1 { 1 } else { run.step } })
 }
 
-/// What runs that are continued without end leave free: nothing (`Some(None)`) or one strided run. `None` if
-/// they overlap, if what is left is not one run, or if their common period is long.
+/// The indices that the runs, continued without end, leave free: nothing (`Some(None)`) or one
+/// strided run. `None` if the runs overlap, if the free indices are not one run, or if the common
+/// period is long.
 fn free_class(active: &[(usize, Run)]) -> Option<Option<Run>> {
     let mut period = 1;
     for (_, run) in active {

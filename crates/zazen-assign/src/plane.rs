@@ -1,7 +1,7 @@
 //! Planes: 65 536 indices as 1024 words, the unit in which holdings are compared.
 //!
-//! A [`Reader`] lays a set out window by window in ascending order; a [`Builder`] turns planes and runs back
-//! into a set and finds the strided runs again, so that regular placements stay described.
+//! A [`Reader`] expands a set window by window in ascending order. A [`Builder`] turns planes and
+//! runs back into a set. It finds strided runs again, so regular placements stay small.
 
 use zazen_core::{Run, RunSet, runset::Segment};
 use zazen_wire::runset_codec::{Part, View};
@@ -103,14 +103,15 @@ impl<'a> Reader<'a> {
         Reader { pieces: view.parts().iter().map(piece).collect(), at: 0 }
     }
 
-    /// Passes the pieces that end before `base`; windows are visited in ascending order.
+    /// Skips the pieces that end before `base`. Windows are visited in ascending order.
     pub(crate) fn advance(&mut self, base: u64) {
         while self.pieces.get(self.at).is_some_and(|piece| piece.span().1 < base) {
             self.at += 1;
         }
     }
 
-    /// The piece that holds `base` or follows it, if it is a run, and its span; after [`Reader::advance`] to `base`.
+    /// The piece that holds `base` or follows it, if it is a run, and its span; after
+    /// [`Reader::advance`] to `base`.
     pub(crate) fn next(&self) -> Option<(Option<Run>, u64, u64)> {
         self.pieces.get(self.at).map(|piece| {
             let (first, last) = piece.span();
@@ -168,11 +169,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What several holders have of a window.
+/// The indices of a window that several holders have.
 pub(crate) struct Overlay {
-    /// Somebody has it.
+    /// At least one holder has it.
     pub(crate) any: Box<Plane>,
-    /// More than one have it.
+    /// More than one holder has it.
     pub(crate) several: Box<Plane>,
     scratch: Box<Plane>,
 }
@@ -187,13 +188,13 @@ impl Overlay {
         self.several.fill(0);
     }
 
-    /// Lays one more holder's words over those from word `first` on; returns how many numbers they hold.
+    /// Adds one more holder's words, from word `first` on. Returns how many numbers they hold.
     pub(crate) fn add(&mut self, first: usize, words: impl Iterator<Item = u64>) -> u64 {
         overlay(&mut self.any[first..], &mut self.several[first..], words)
     }
 
-    /// Lays what `reader` has of the window at `base` over the rest; returns how many numbers that is. A bitmap is
-    /// taken where it lies, in one pass.
+    /// Adds what `reader` has in the window at `base`. Returns how many numbers that is. A bitmap
+    /// is read in place, in one pass.
     pub(crate) fn add_window(&mut self, reader: &mut Reader<'_>, base: u64) -> u64 {
         match reader.only_piece(base) {
             Some(Piece::Words { words, .. }) => self.add(0, words.iter().copied()),
@@ -227,8 +228,8 @@ fn overlay(any: &mut [u64], several: &mut [u64], words: impl Iterator<Item = u64
     count
 }
 
-/// `bytes`, which begin at byte `skipped` of a plane, as what is left of the plane's word there, whole words, and
-/// the rest.
+/// Splits `bytes`, which begin at byte `skipped` of a plane, into the rest of the plane's first
+/// word, whole words, and the remaining bytes.
 fn aligned(skipped: usize, bytes: &[u8]) -> (&[u8], &[[u8; 8]], &[u8]) {
     let (head, rest) = bytes.split_at((8 - skipped % 8).min(bytes.len()) % 8);
     let (words, tail) = rest.as_chunks::<8>();
@@ -275,7 +276,7 @@ impl Builder {
     /// Adds the window at `base`, which lies after all that was added before.
     pub(crate) fn push_plane(&mut self, base: u64, plane: &Plane) {
         let Some(high) = plane.iter().rposition(|word| *word != 0) else { return };
-        // Regular windows are found by comparing words, which spares walking their bits.
+        // Comparing words finds regular windows without walking their bits.
         match self.as_run(plane, high) {
             Some(run) => self.push_run(Run { first: base + run.first, ..run }),
             None => {

@@ -1,16 +1,18 @@
-//! The arithmetic of the rules: who gets a contested frame, and how residue and shares are cut into blocks.
+//! The arithmetic of the rules: which node gets a contested frame, and how residue and shares are
+//! cut into blocks.
 //!
-//! Everything here is integer arithmetic in a fixed order, so that all ranks come to the same result.
+//! All arithmetic is on integers and in a fixed order, so all ranks get the same result.
 
 use crate::Rules;
 use crate::plane::{Builder, Plane, Reader, WINDOW, WORDS, new_plane};
 use zazen_core::RunSet;
 
-/// Contested frames up to this number (2²⁴) are decided in one place, in order; more are decided slice by
-/// slice, each against its share of the base loads: level where the slices are alike, which is not promised.
+/// Up to this many contested frames (2²⁴) are decided in one place, in order. More are decided
+/// slice by slice, each slice against its share of the base loads. The loads are then level if the
+/// slices are alike, but this is not promised.
 pub const DECIDED_TOGETHER_MAX: u64 = 1 << 24;
 
-/// What became of contested frames.
+/// The decisions about contested frames.
 pub(crate) struct Decision {
     /// By node: the claims that went to others.
     pub(crate) lost: Vec<RunSet>,
@@ -24,12 +26,14 @@ pub(crate) struct Scale<'a> {
     pub(crate) loads: &'a [u64],
     /// Ranks by node.
     pub(crate) ranks: &'a [u64],
-    /// The contested frames that are decided here, of `whole`: the share of the base loads to hold them against.
+    /// The contested frames that are decided here. They are decided against `part`/`whole` of the
+    /// base loads.
     pub(crate) part: u64,
     pub(crate) whole: u64,
 }
 
-/// Decides every claimed frame, ascending. `claims` are by node; each frame goes to one that claims it.
+/// Decides every claimed frame, ascending. `claims` are by node; each frame goes to one that claims
+/// it.
 pub(crate) fn decide(rules: Rules, claims: &[RunSet], scale: &Scale<'_>) -> Decision {
     let mut picker = Picker::new(rules, scale);
     let mut lost: Vec<Builder> = claims.iter().map(|_| Builder::default()).collect();
@@ -88,7 +92,8 @@ impl<'a> Picker<'a> {
         }
     }
 
-    /// `planes` are claims of the `active` nodes (ascending); each loses its won bits, which leaves the lost.
+    /// `planes` are the claims of the `active` nodes (ascending). Won bits are cleared in each, so
+    /// the lost bits remain.
     fn pick(&mut self, active: &[usize], planes: &mut [Box<Plane>]) {
         let mut holders = Vec::with_capacity(active.len());
         for at in 0..WORDS {
@@ -129,11 +134,11 @@ pub(crate) fn even(parts: usize, total: u64) -> Vec<u64> {
     (0..parts as u64).map(|part| each + u64::from(part < more)).collect()
 }
 
-/// Sizes of blocks of `total` that raise the least of `loads` to a common level; what does not divide goes
-/// to the lowest of those at the level, one each.
+/// Sizes of blocks of `total` that raise the lowest `loads` to a common level. The remainder goes
+/// to the lowest ranks at that level, one frame each.
 pub(crate) fn level(loads: &[u64], total: u64) -> Vec<u64> {
     let missing = |level: u64| loads.iter().map(|load| u128::from(level.saturating_sub(*load))).sum::<u128>();
-    // The highest level that `total` pays for: missing(low) <= total < missing(high).
+    // The highest level that `total` can reach: missing(low) <= total < missing(high).
     let mut low = loads.iter().copied().min().unwrap_or(0);
     let mut high = low.saturating_add(total).saturating_add(1);
     while high - low > 1 {

@@ -1,7 +1,8 @@
-//! A whole assignment described in one document: who holds what in, who reads what out.
+//! A whole assignment in one document: who holds what goes in, who reads what comes out.
 //!
-//! The real protocol runs over in-process ranks; this is how `zazen assign --scenario` and other people's
-//! oracles check it. Frames are never listed: a billion are as cheap to describe as ten.
+//! The real protocol runs over in-process ranks. `zazen assign --scenario` and external oracles
+//! check the protocol this way. Frames are never listed, so a billion frames are as cheap to
+//! describe as ten.
 
 use crate::{Assignment, Input, Parts, Path, Protocol, Rules, assign, threads};
 use serde::{Deserialize, Serialize};
@@ -9,15 +10,23 @@ use serde_json::{Map, Value};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Error, ErrorKind, Request, Result, Run, RunSet};
 
-/// The most ranks a scenario may have: each is a thread, and an all-to-all among them is a million blocks.
+/// The most ranks a scenario may have: each is a thread, and an all-to-all among them is a million
+/// blocks.
 pub const RANKS_MAX: usize = 1024;
 
 /// What is assigned among whom. In JSON:
-/// `{"nodes_of_ranks":[0,0,1,1],"begin":0,"end":999,"stride":1,"native":[[[first,count,step],…] per node],
-/// "alien":[…per node],"rules":"full|paper","protocol":"owner|bitmaps","verify":"exact","seed":1}`,
-/// where `stride`, `alien`, `rules` (full), `protocol` (owner), `verify` (fingerprint) and `seed` may be left out.
 ///
-/// Reading one fails with an error that names the field; so does [`run_scenario`] for what only shows there.
+/// ```json
+/// {"nodes_of_ranks": [0, 0, 1, 1], "begin": 0, "end": 999, "stride": 1,
+///  "native": [[[first, count, step], …] per node], "alien": […per node],
+///  "rules": "full|paper", "protocol": "owner|bitmaps", "verify": "exact", "seed": 1}
+/// ```
+///
+/// `stride`, `alien`, `rules` (full), `protocol` (owner), `verify` (fingerprint) and `seed` may be
+/// left out.
+///
+/// Reading a scenario fails with an error that names the field. [`run_scenario`] fails in the same
+/// way for errors that only show there.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct Scenario {
@@ -31,7 +40,7 @@ pub struct Scenario {
     pub stride: u64,
     /// By node: runs of frame numbers held as natives, as (first, count, step); they may overlap.
     pub native: Vec<Vec<[u64; 3]>>,
-    /// By node: the same of aliens; empty if there are none at all.
+    /// By node: the same for aliens; empty if there are none.
     pub alien: Vec<Vec<[u64; 3]>>,
     /// The rules.
     pub rules: Rules,
@@ -39,15 +48,15 @@ pub struct Scenario {
     pub protocol: Protocol,
     /// Whether the fingerprint is skipped.
     pub verify_exact: bool,
-    /// What the fingerprint's points are drawn from.
+    /// The seed from which the fingerprint's points are drawn.
     pub seed: u64,
 }
 
-/// What came of a scenario.
+/// The result of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// By rank: the frame numbers it reads, as disjoint runs (first, count, step); those of natives first, then
-    /// of aliens and of residue, each ascending.
+    /// By rank: the frame numbers it reads, as disjoint runs (first, count, step); those of natives
+    /// first, then of aliens and of residue, each ascending.
     pub assigned: Vec<Vec<[u64; 3]>>,
     /// Frames read as natives.
     pub native: u64,
@@ -65,7 +74,7 @@ pub struct Outcome {
 
 /// Runs `scenario` over in-process ranks.
 ///
-/// Fails with `InvalidArgument` or `TooLarge` and the field's name where the scenario cannot be.
+/// Fails with `InvalidArgument` or `TooLarge` and the field's name if the scenario is not possible.
 pub fn run_scenario(scenario: &Scenario) -> Result<Outcome> {
     let inputs = scenario.inputs()?;
     let ranks = scenario.nodes_of_ranks.len();
@@ -73,7 +82,7 @@ pub fn run_scenario(scenario: &Scenario) -> Result<Outcome> {
         use crate::Collectives;
         assign(inputs[collectives.rank()].clone(), collectives)
     });
-    // A rank that only waited for another says less than the one that failed.
+    // Report the error of the rank that failed, not of a rank that only waited for it.
     let cause = |error: &Error| error.kind() != ErrorKind::Unavailable;
     let (shares, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     let first = errors.iter().position(|result| result.as_ref().is_err_and(cause)).unwrap_or(0);
@@ -97,7 +106,8 @@ pub fn run_scenario(scenario: &Scenario) -> Result<Outcome> {
     })
 }
 
-/// Part by part, since natives and residue that interleave are few runs each and many together.
+/// Describe natives and residue separately: if they interleave, each is few runs, but together they
+/// are many.
 fn triples(parts: &Parts) -> Vec<[u64; 3]> {
     let runs = [&parts.native, &parts.alien, &parts.residue].into_iter().flat_map(RunSet::runs);
     runs.map(|run| [run.first, run.count, run.step]).collect()
@@ -111,7 +121,7 @@ impl Scenario {
         Scenario::try_from(value)
     }
 
-    /// What each rank brings, by rank; checks everything that [`Scenario::from_json`] cannot have seen.
+    /// What each rank brings, by rank. Checks everything that [`Scenario::from_json`] cannot see.
     pub fn inputs(&self) -> Result<Vec<Input>> {
         if self.nodes_of_ranks.is_empty() || self.nodes_of_ranks.len() > RANKS_MAX {
             let ranks = self.nodes_of_ranks.len();
@@ -154,7 +164,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Refuses what would take the memory of a machine, before it does.
+    /// Refuses a scenario that would need too much memory, before it allocates any.
     fn check_room(&self, request: &Request) -> Result<()> {
         let too_large = |what: String| Err(Error::new(ErrorKind::TooLarge, what));
         let ranks = self.nodes_of_ranks.len() as u64;
@@ -168,7 +178,7 @@ impl Scenario {
         }
         let runs = self.native.iter().chain(&self.alien).flatten();
         let valid = runs.filter_map(|[first, count, step]| Run::new(*first, *count, *step).ok());
-        // What is outside of the request is cut away first.
+        // Cut away what is outside the request first.
         let within = valid.filter_map(|run| {
             let skipped = request.begin().saturating_sub(run.first).div_ceil(run.step.max(1));
             let first = run.first.checked_add(skipped.checked_mul(run.step)?)?;

@@ -1,10 +1,11 @@
-//! Ranks as threads of one process: the carrier of tests, scenarios and benches.
+//! Ranks as threads of one process: the collectives of tests, scenarios and benches.
 //!
-//! A rank that returns an error, panics or leaves early never hangs the others: whoever waits for it gets an
-//! error that names it. So does everyone when two ranks call different collectives.
+//! A rank that returns an error, panics or leaves early never hangs the others: each rank that
+//! waits for it gets an error that names it. If two ranks call different collectives, every rank
+//! gets an error.
 //!
-//! No more ranks compute at a time than there are cores, so that thousands of them need the working memory of
-//! a few; a rank that waits in a collective lets another one on.
+//! At most as many ranks compute at a time as there are cores, so thousands of ranks need only the
+//! working memory of a few. A rank that waits in a collective lets another rank run.
 
 use crate::collectives::{Collectives, two_bit};
 use std::cell::Cell;
@@ -14,8 +15,8 @@ use zazen_core::{Error, ErrorKind, Result};
 /// Stack of a rank's thread in bytes; nothing here recurses or keeps planes on the stack.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Runs `body` once per rank, each on a thread of its own, and returns what each came to, by rank. A panic of
-/// a rank is returned as `Unavailable`.
+/// Runs `body` once per rank, each on a thread of its own, and returns the results by rank. A panic
+/// of a rank is returned as `Unavailable`.
 pub fn run<T: Send>(size: usize, body: impl Fn(&ThreadRank) -> Result<T> + Sync) -> Vec<Result<T>> {
     let hub = Arc::new(Hub::new(size));
     let body = &body;
@@ -31,7 +32,8 @@ pub fn run<T: Send>(size: usize, body: impl Fn(&ThreadRank) -> Result<T> + Sync)
                         member.begin();
                         body(&member)
                     });
-                // The closure is gone with its rank where no thread could be had, so that the others are told.
+                // If no thread could be started, the closure is dropped with its rank, so the other
+                // ranks learn of it.
                 spawned
                     .map_err(|source| Error::io(format!("start a thread for rank {rank} of {size}"), source))
             })
@@ -79,8 +81,8 @@ struct State {
     slots: Vec<Option<Arc<Deposit>>>,
     arrived: usize,
     computing: usize,
-    /// The last complete round. It may be overwritten only after all have seen it: a round is complete when
-    /// every rank has come to it, hence has left the one before.
+    /// The last complete round. It may be overwritten only after all ranks have read it. A round is
+    /// complete when every rank has entered it, so every rank has left the round before.
     complete: (u64, Arc<Vec<Arc<Deposit>>>),
     departed: Option<usize>,
 }
@@ -130,7 +132,7 @@ impl ThreadRank {
         }
     }
 
-    /// Everyone's deposit in the next round, by rank.
+    /// The contributions of all ranks to the next round, by rank.
     fn exchange(
         &self,
         call: &'static str,

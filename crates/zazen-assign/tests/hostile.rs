@@ -1,5 +1,5 @@
-//! Peers that break the protocol, ranks that differ, fail or leave: errors for everyone, never a panic or a
-//! wait without end.
+//! Peers that break the protocol, and ranks that differ, fail or leave: every rank gets an error,
+//! and none panics or waits for ever.
 
 // A test may unwrap; clippy knows that of test functions only.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Every protocol, rule set and carrier against the rules as written, frame by frame.
+//! Every protocol, rule set and implementation of collectives against the rules as written, frame
+//! by frame.
 
 // A test may unwrap; clippy knows that of test functions only.
 #![allow(clippy::unwrap_used)]
@@ -29,7 +30,7 @@ fn by_lockstep(inputs: &[Input]) -> Vec<Assignment> {
     lockstep(machines, |_, _, _| ()).into_iter().map(Result::unwrap).collect()
 }
 
-/// The chunks are looked at however little there is to gain, and are as small as they can be.
+/// Chunks are always compared, even if little is gained, and are as small as possible.
 const FINE: Tuning = Tuning { chunk_words_min: 1, offer_bytes_per_chunk: 0 };
 
 fn by_chunks(inputs: &[Input]) -> Vec<Assignment> {
@@ -107,8 +108,8 @@ proptest! {
     }
 }
 
-/// Holdings made of long runs with a few odd frames, over many windows: the owners take stretches in closed
-/// form here, the bitmap protocol never does.
+/// Holdings made of long runs with a few odd frames, over many windows: the owners take stretches
+/// in closed form here, the bitmap protocol never does.
 fn long_runs(seed: u64, protocol: Protocol) -> Vec<Input> {
     let mut draw = Draw::new(seed);
     let frames = 1_000_000 + draw.below(3_000_000);
@@ -229,8 +230,8 @@ fn a_perfect_hit_costs_tens_of_bytes_and_two_rounds() {
     }
 }
 
-/// More contested frames than are decided in one place: still one reader each, the same in both protocols, and
-/// level within each slice.
+/// More contested frames than are decided in one place: still one reader each, the same in both
+/// protocols, and level within each slice.
 #[test]
 fn many_duplicates_are_read_once_and_level_by_slice() {
     let frames = zazen_assign::DECIDED_TOGETHER_MAX + 200_000;
@@ -256,7 +257,8 @@ fn many_duplicates_are_read_once_and_level_by_slice() {
     assert!(RunSet::union_all(shares.iter().map(|share| share.set.clone())) == RunSet::range(0, frames - 1));
     for (share, (first, last)) in shares.iter().zip(&held) {
         assert!(share.set.is_subset(&RunSet::range(*first, *last)));
-        // Its share of the loads tells each of the three owners to spare node 2; they are off by one frame each.
+        // Each of the three owners gives node 2 less, because of its share of the loads. Each is
+        // off by one frame.
         assert!(share.set.len().abs_diff(frames / 3) <= 3, "{} of {frames}", share.set.len());
     }
     let bitmaps = by_lockstep(&inputs(Protocol::Bitmaps));

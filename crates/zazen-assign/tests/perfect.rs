@@ -1,4 +1,4 @@
-//! Perfect hits and what is almost one: fingerprints over the whole request and by chunk.
+//! Perfect and almost perfect hits: fingerprints over the whole request and by chunk.
 
 // A test may unwrap; clippy knows that of test functions only.
 #![allow(clippy::unwrap_used)]
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use zazen_assign::{Answer, Assignment, Input, Machine, Path, Protocol, Rules, Tuning};
 use zazen_core::{Request, Run, RunSet};
 
-/// Chunks of `words` words are looked at however little there is to gain.
+/// Chunks of `words` words are always compared, even if little is gained.
 fn fine(words: u64) -> Tuning {
     Tuning { chunk_words_min: words, offer_bytes_per_chunk: 0 }
 }
@@ -97,8 +97,8 @@ fn one_missing_doubled_or_swapped_frame_is_always_caught() {
     }
 }
 
-/// Random holdings with a few defects here and there: most chunks are settled, and the shares are those of the
-/// bitmap protocol, frame by frame.
+/// Random holdings with a few defects here and there: most chunks are settled, and the shares are
+/// those of the bitmap protocol, frame by frame.
 fn few_defects(seed: u64) -> Vec<Input> {
     let mut draw = Draw::new(seed);
     let nodes = 1 + draw.below(6) as usize;

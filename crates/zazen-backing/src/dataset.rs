@@ -1,7 +1,8 @@
-//! A dataset on a backing store: its layout and extent, from a manifest (`zazen.toml`), a given pattern, or the
-//! names in its directory.
+//! A dataset on a backing store: its layout and extent, from a manifest (`zazen.toml`), a given
+//! pattern, or the names in its directory.
 //!
-//! A manifest holds either a pattern, for one file per frame (the number may stand in a folder's name):
+//! A manifest holds either a pattern, for one file per frame (the number may stand in a folder's
+//! name):
 //!
 //! ```toml
 //! pattern = "step{n}/data.vtu"
@@ -19,13 +20,14 @@
 //! frame_bytes = 65592   # bytes of each
 //! ```
 //!
-//! or a list, for files whose names number nothing: frame i is file i.
+//! or a list, for files whose names hold no frame number: frame i is file i.
 //!
 //! ```toml
 //! files = ["cat.jpg", "dog.jpg"]
 //! ```
 //!
-//! A given pattern goes before the manifest. What the names tell, and when that is an error: [`zazen_core::survey`].
+//! A given pattern overrides the manifest. [`zazen_core::survey`] says how frames are found by
+//! their names, and when that is an error.
 
 use crate::Backing;
 use serde::Deserialize;
@@ -44,8 +46,8 @@ pub struct DatasetDescription {
     pub extent: RunSet,
 }
 
-/// Describes the dataset in `directory` of `backing`: by `pattern` if given, else by its manifest if it has one, else
-/// by what the file names tell. `NotFound` if there is no such directory.
+/// Describes the dataset in `directory` of `backing`: by `pattern` if given, else by its manifest
+/// if it has one, else by the file names. `NotFound` if there is no such directory.
 pub fn describe(
     backing: &dyn Backing,
     directory: &RelPath,
@@ -75,7 +77,8 @@ pub fn describe(
     Ok(described)
 }
 
-/// The layout alone: no listing where a manifest or the pattern tells.
+/// The layout alone. It lists the directory only if neither a pattern nor a manifest gives the
+/// layout.
 pub fn layout(backing: &dyn Backing, directory: &RelPath, pattern: Option<&str>) -> Result<Option<Layout>> {
     match told_layout(backing, directory, pattern)? {
         Some(layout) => Ok(Some(layout)),
@@ -83,7 +86,7 @@ pub fn layout(backing: &dyn Backing, directory: &RelPath, pattern: Option<&str>)
     }
 }
 
-/// The layout that the names in `directory` tell.
+/// The layout, from the names in `directory`.
 pub fn layout_by_names(backing: &dyn Backing, directory: &RelPath) -> Result<Option<Layout>> {
     let names = backing.list_files(directory)?;
     Ok(choose(backing, directory, &names)?.map(Layout::Files))
@@ -94,8 +97,8 @@ fn choose(backing: &dyn Backing, directory: &RelPath, names: &[String]) -> Resul
         .map_err(|error| error.within(format!("directory {directory} of {}", backing.describe())))
 }
 
-/// Whether `name` is one that programs use for files that are not finished or not meant to be seen: hidden ones,
-/// `x.tmp`, `x.part`, `x~`.
+/// Whether programs use names like `name` for unfinished or hidden files: `.x`, `x.tmp`, `x.part`,
+/// `x~`.
 pub fn is_temporary_name(name: &str) -> bool {
     let last = name.rsplit('/').next().unwrap_or(name);
     last.starts_with('.') || last.ends_with('~') || last.ends_with(".tmp") || last.ends_with(".part")
@@ -126,10 +129,11 @@ pub fn parse_manifest(text: &str, named: &str) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Bytes of a manifest that are parsed at a time: the parser takes some thirty times as many.
+/// Bytes of a manifest that are parsed at a time. The parser needs about thirty times as much
+/// memory.
 const GROUP_BYTES: usize = 256 << 10;
 
-/// The manifest in `text`, read in groups of whole [[pieces]] where it is long.
+/// The manifest in `text`. A long one is read in groups of whole [[pieces]].
 fn read_toml(text: &str) -> std::result::Result<Manifest, String> {
     let parse = |part: &str| -> std::result::Result<Manifest, String> {
         toml::from_str(part).map_err(|error| error.to_string().trim_end().to_owned())
@@ -146,7 +150,7 @@ fn read_toml(text: &str) -> std::result::Result<Manifest, String> {
         })?;
         match &mut whole {
             None => whole = Some(manifest),
-            // Behind a [[pieces]] nothing but pieces can stand.
+            // After the first [[pieces]], only pieces can follow.
             Some(whole) => {
                 whole.pieces.get_or_insert_default().extend(manifest.pieces.unwrap_or_default());
             }
@@ -192,9 +196,10 @@ impl ManifestPiece {
     }
 }
 
-/// What the pattern or the manifest says; `None` if there is neither. `NotFound` if there is no such directory.
+/// The layout by the pattern or the manifest; `None` if there is neither. `NotFound` if there is no
+/// such directory.
 ///
-/// A pattern goes first: who gives one has said which files are meant, and must not get others.
+/// A pattern overrides the manifest: a user who gives one has said which files are meant.
 pub fn told_layout(
     backing: &dyn Backing,
     directory: &RelPath,
@@ -210,7 +215,7 @@ pub fn told_layout(
     parse_manifest(&text, &named).map(Some)
 }
 
-/// The layout that a user's pattern means.
+/// The layout of a user's pattern.
 pub fn layout_of_pattern(pattern: &str) -> Result<Layout> {
     if pattern == "*" {
         return Err(Error::new(
@@ -267,8 +272,8 @@ fn frame_names(names: &[String]) -> impl Iterator<Item = &str> {
     names.iter().map(String::as_str).filter(|name| !is_temporary_name(name) && *name != MANIFEST_NAME)
 }
 
-/// The numbers whose files exist. Where the number stands in a folder's name, the folders are listed and each is
-/// asked for its file.
+/// The numbers whose files exist. If the number is in a folder's name, the folders are listed, and
+/// the file is looked up in each.
 fn files_extent(backing: &dyn Backing, directory: &RelPath, template: &NameTemplate) -> Result<RunSet> {
     let text = template.to_string();
     let place = text.find("{n").unwrap_or(0);
@@ -281,7 +286,8 @@ fn files_extent(backing: &dyn Backing, directory: &RelPath, template: &NameTempl
         None => backing.list_files(&listed),
     };
     let names = match names {
-        // The dataset is there (its manifest was looked for); the frames' own folder may come later.
+        // The dataset exists, because its manifest was looked up. The frames' own folder may be
+        // created later.
         Err(error) if error.kind() == ErrorKind::NotFound && !folder.is_empty() => return Ok(RunSet::new()),
         names => names?,
     };

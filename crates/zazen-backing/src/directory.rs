@@ -1,8 +1,8 @@
 //! A mounted directory as backing store.
 //!
-//! Invariants: no call outlasts the deadline; a view's calls run on threads that have assumed its user's identity, and
-//! on no other thread; what one view's calls meet (a hung mount, a vanished root) costs no other view a thread or
-//! a lock.
+//! Invariants: no call takes longer than the deadline. A view's calls run only on threads that have
+//! assumed its user's identity. If a view's calls meet a hung mount or a vanished root, no other
+//! view loses a thread or waits for a lock.
 
 use crate::look::{now_ns, source_stat};
 use crate::tree::{Look, Tree};
@@ -24,11 +24,11 @@ pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(20);
 const READ_BYTES_MAX: usize = 4 << 20;
 /// Deadlines that a listing may take.
 const LIST_DEADLINES: u32 = 6;
-/// Read buffers kept for reuse: fresh ones cost a page fault every 4 KiB.
+/// Read buffers that are kept for reuse. A new buffer costs a page fault every 4 KiB.
 const SPARE_BUFFERS: usize = 16;
-/// Stats in flight where they are slow.
+/// Parallel stats, if they are slow.
 pub(crate) const STATS_AT_ONCE: usize = 8;
-/// Fast ones that pay for another processor's thread.
+/// This many fast stats are worth one more thread.
 const STATS_A_THREAD: usize = 64;
 
 /// A directory of this machine, typically a network file system's mount point. Shared by threads.
@@ -38,14 +38,15 @@ pub struct DirectoryBacking {
 }
 
 impl DirectoryBacking {
-    /// The directory `root`, with the default deadline of [`DEFAULT_DEADLINE`] per call. The directory need not
-    /// be there yet: a call that finds none is `Unavailable`. `Config` if `root` is not absolute.
+    /// The directory `root`, with the default deadline of [`DEFAULT_DEADLINE`] per call. The
+    /// directory need not exist yet; while it does not, calls are `Unavailable`. `Config` if `root`
+    /// is not absolute.
     pub fn new(root: impl Into<PathBuf>) -> Result<DirectoryBacking> {
         DirectoryBacking::with_deadline(root, Some(DEFAULT_DEADLINE))
     }
 
-    /// As [`DirectoryBacking::new`] with a deadline per call of one's own. `None` runs each call on the caller's
-    /// thread, without a bound and without the cost of a thread switch.
+    /// As [`DirectoryBacking::new`] with another deadline per call. `None` runs each call on the
+    /// caller's thread, without a deadline and without the cost of a thread switch.
     pub fn with_deadline(root: impl Into<PathBuf>, deadline: Option<Duration>) -> Result<DirectoryBacking> {
         let root = root.into();
         if !root.is_absolute() {
@@ -75,14 +76,15 @@ impl DirectoryBacking {
 }
 
 impl DirectoryBacking {
-    /// A directory of a million names is many round trips: it gets several deadlines' time.
+    /// Listing a directory of a million names takes many round trips, so it gets several deadlines'
+    /// time.
     fn list_entries(&self, path: &RelPath, files_only: bool) -> Result<Vec<String>> {
         let (tree, owned) = (self.tree.clone(), path.clone());
         let what = || format!("list {}", self.tree.root.join(path.as_str()).display());
         self.watchdog.run_long(LIST_DEADLINES, what, move || tree.list(&owned, files_only))
     }
 
-    /// Looks at many files; in parallel where each takes long.
+    /// Stats many files, in parallel if each takes long.
     fn look_beneath(
         &self,
         how: Look,
@@ -155,7 +157,8 @@ impl Backing for DirectoryBacking {
     fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>> {
         let deadline = self.watchdog.deadline().unwrap_or(DEFAULT_DEADLINE);
         let watchdog = Arc::new(Watchdog::of(Identity::of(who)?, deadline));
-        // A tree of its own: its state depends on what this user can see.
+        // The view has a tree of its own, because the tree's state depends on what this user can
+        // see.
         Ok(Arc::new(DirectoryBacking {
             tree: Arc::new(Tree::new(self.tree.root.clone(), self.tree.traffic.clone())),
             watchdog,
@@ -192,7 +195,8 @@ impl SourceFile for DirectoryFile {
         let wanted = buffer.len().min(READ_BYTES_MAX);
         let what = || format!("read {} at byte {offset}", self.name.display());
         let (file, tree) = (self.file.clone(), self.tree.clone());
-        // The bytes go through a buffer of the call's own: a call that hangs must not hold the caller's.
+        // The bytes go through a buffer of the call's own, because a call that hangs must not hold
+        // the caller's buffer.
         let read = self.watchdog.run(what, move || {
             let mut bytes = tree.spare_buffers().pop().unwrap_or_default();
             if bytes.len() < wanted {
@@ -294,7 +298,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("sim")).unwrap();
         std::fs::write(dir.path().join("sim/a"), "1").unwrap();
         assert!(backing.stat(&path("sim/a")).is_ok());
-        // Folders only: there is nothing among the files, but the root is far from empty.
+        // Only folders: no file is found, but the root is not empty.
         assert!(backing.list_files(&path("")).unwrap().is_empty());
         assert_eq!(backing.stat(&path("none")).unwrap_err().kind(), ErrorKind::NotFound);
 

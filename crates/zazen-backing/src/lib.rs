@@ -1,10 +1,10 @@
-//! The backing store behind one trait: where all frames live for good. Today a mounted directory
-//! ([`directory::DirectoryBacking`]) and a directory served over TCP at a bounded rate
-//! ([`served`], the testbed's stand-in for a slow file server); object stores fit the same seam.
+//! The backing store, the permanent home of all frames, behind one trait. There are two kinds: a
+//! mounted directory ([`directory::DirectoryBacking`]) and a directory served over TCP at a bounded
+//! rate ([`served`], the testbed's model of a slow file server). Object stores fit the same trait.
 //!
-//! Invariants: nothing here ever writes to the backing store; what a caller may do there is the store's own word: a
-//! directory is asked by threads that have assumed the caller's identity ([`Backing::seen_by`]), so that the kernel
-//! decides.
+//! Invariants: this crate never writes to the backing store. The store decides what a caller may do
+//! there: threads that have assumed the caller's identity use the directory ([`Backing::seen_by`]),
+//! so the kernel decides.
 
 pub mod dataset;
 pub mod directory;
@@ -15,48 +15,11 @@ mod watchdog;
 
 pub use directory::DirectoryBacking;
 pub use served::ServedBacking;
+pub use zazen_core::{Rights, SourceStat};
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use zazen_core::{Credentials, RelPath, Result, Validator};
-
-/// What one may do with a file or a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rights(u8);
-
-impl Rights {
-    /// Read the file, or list the directory.
-    pub const READ: Rights = Rights(4);
-    /// Write the file, or change names in the directory.
-    pub const WRITE: Rights = Rights(2);
-    /// Reach what is in the directory.
-    pub const SEARCH: Rights = Rights(1);
-
-    /// Both.
-    pub const fn and(self, other: Rights) -> Rights {
-        Rights(self.0 | other.0)
-    }
-
-    /// Whether all of `other` are among these.
-    pub const fn contains(self, other: Rights) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-/// What a source file looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceStat {
-    /// Size, times and inode, and whether the source was too young to tell.
-    pub validator: Validator,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Permission bits (0o7777).
-    pub mode: u32,
-    /// True for a directory.
-    pub is_dir: bool,
-}
+use zazen_core::{Credentials, RelPath, Result};
 
 /// An open source file. Reads may come from several threads, each with its own offset.
 pub trait SourceFile: Send + Sync {
@@ -64,19 +27,19 @@ pub trait SourceFile: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
     /// What the file looked like when it was opened.
     fn stat(&self) -> SourceStat;
-    /// What this very file looks like now, whatever its name leads to by now.
+    /// What this open file looks like now, even if its name leads to another file by now.
     fn stat_now(&self) -> Result<SourceStat>;
-    /// A descriptor that another process can read the file through, if this backing has such and this process has room
-    /// for one more.
+    /// A descriptor by which another process can read the file, if this kind of backing store has
+    /// descriptors and this process can open one more.
     fn descriptor(&self) -> Option<OwnedFd>;
-    /// Whether this backing has descriptors at all.
+    /// Whether this kind of backing store has descriptors.
     fn has_descriptor(&self) -> bool {
         false
     }
 }
 
-/// A backing store. Shared by threads. A store that has vanished answers `Unavailable`, one that hangs
-/// `TimedOut`; both may come back.
+/// A backing store. Threads share it. If the store has vanished, calls fail with `Unavailable`; if
+/// it hangs, with `TimedOut`. Either may work again later.
 pub trait Backing: Send + Sync {
     /// For messages: "directory /lustre", "file server 10.0.0.1:9100".
     fn describe(&self) -> String;
@@ -86,19 +49,21 @@ pub trait Backing: Send + Sync {
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>>;
     /// The names in a directory, unordered.
     fn list(&self, path: &RelPath) -> Result<Vec<String>>;
-    /// Whether whoever sees the store so may use `path` as `rights` say. `false` also if the way there is closed.
+    /// Whether the user of this view may use `path` with `rights`. `false` also if a directory on
+    /// the way is closed to the user.
     fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool>;
-    /// The store as `who` sees it: each call of the view succeeds exactly if a program of `who` could do the same.
-    /// `PermissionDenied` if nobody can be `who`; a view of a user that this process cannot act for fails at each call.
+    /// The store as `who` sees it: each call of the view succeeds exactly if a program of `who`
+    /// could do the same. `PermissionDenied` if `who` is not a valid user. If this process cannot
+    /// act for `who`, each call of the view fails.
     fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>>;
 
-    /// [`Backing::allows`] of many paths in one go, answers in the same order.
+    /// [`Backing::allows`] for many paths at once; the answers are in the same order.
     fn allows_many(&self, paths: &[RelPath], rights: Rights) -> Result<Vec<Result<bool>>> {
         Ok(paths.iter().map(|path| self.allows(path, rights)).collect())
     }
 
-    /// [`Backing::stat`] of many paths in one go, answers in the same order. An error of the store as a whole
-    /// (`Unavailable`, `TimedOut`) is the outer one.
+    /// [`Backing::stat`] for many paths at once; the answers are in the same order. An error of the
+    /// whole store (`Unavailable`, `TimedOut`) is the outer error.
     fn stat_many(&self, paths: &[RelPath]) -> Result<Vec<Result<SourceStat>>> {
         Ok(paths.iter().map(|path| self.stat(path)).collect())
     }
@@ -109,14 +74,15 @@ pub trait Backing: Send + Sync {
         self.stat_many(&paths)
     }
 
-    /// As [`Backing::stat_beneath`], of the files themselves, opened for reading: the answer is an error where
-    /// they may not be read now.
+    /// As [`Backing::stat_beneath`], but each file is opened for reading. The answer is an error if
+    /// the file may not be read now.
     fn probe_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
         let open = |path: &RelPath| self.open(&folder.join(path.as_str())?).map(|file| file.stat());
         Ok(paths.iter().map(open).collect())
     }
 
-    /// The names in a directory that are not themselves directories, as far as the store can tell cheaply.
+    /// The names in a directory that are not themselves directories, as far as the store can tell
+    /// cheaply.
     fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
         self.list(path)
     }

@@ -1,6 +1,7 @@
-//! What the kernel says of a source, as a [`SourceStat`].
+//! Turns the kernel's answer about a source into a [`SourceStat`].
 //!
-//! Inode numbers count only where they last: a FUSE server may give a file another number whenever it likes.
+//! Inode numbers count only on file systems that keep them. A FUSE server may change a file's
+//! number at any time.
 
 use crate::SourceStat;
 use std::collections::HashMap;
@@ -9,16 +10,17 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use zazen_core::{Error, Result, Validator};
 
-/// File systems remembered; beyond, all are forgotten.
+/// The most file systems that are remembered. Beyond this, all are forgotten.
 const DEVICES_MAX: usize = 1024;
 
-/// This machine's clock. To be read before a source is looked at: how young the source is counts from there.
+/// This machine's clock. Read it before the source is looked at; the source's age counts from
+/// there.
 pub(crate) fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// What `stat` says, where the clock stood at `now_ns` before it was asked for.
+/// The meaning of `stat`, if the clock was `now_ns` before the call.
 pub(crate) fn source_stat(stat: &rustix::fs::Stat, now_ns: i64) -> SourceStat {
     let time =
         |seconds: i64, nanoseconds: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds);
@@ -34,7 +36,8 @@ pub(crate) fn source_stat(stat: &rustix::fs::Stat, now_ns: i64) -> SourceStat {
     }
 }
 
-/// What a local path looks like, as a backing store would say it: for writers that record a source's validator.
+/// What a local path looks like, in the form that a backing store gives. For writers that record a
+/// source's validator.
 pub fn stat_local(path: &Path) -> Result<SourceStat> {
     let now = now_ns();
     rustix::fs::stat(path)
@@ -56,7 +59,7 @@ fn has_lasting_inodes(device: u64) -> bool {
         return *lasting;
     }
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // A device that is mounted nowhere is a subvolume of something that is; FUSE has none.
+    // A device that is not mounted is a subvolume of a mounted one. FUSE has no subvolumes.
     let lasting = !is_fuse(&mounts, device);
     let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
     if known.len() >= DEVICES_MAX {
@@ -66,8 +69,8 @@ fn has_lasting_inodes(device: u64) -> bool {
     lasting
 }
 
-/// Whether `mountinfo` says that `device` is a FUSE file system. A line is `36 35 0:41 / /mnt rw - fuse.x x rw`, with
-/// optional fields before the dash.
+/// Whether `mountinfo` says that `device` is a FUSE file system. A line is
+/// `36 35 0:41 / /mnt rw - fuse.x x rw`, with optional fields before the dash.
 fn is_fuse(mountinfo: &str, device: u64) -> bool {
     let numbers = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     mountinfo.lines().any(|line| {

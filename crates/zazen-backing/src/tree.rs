@@ -1,9 +1,10 @@
-//! The blocking half of a directory as backing store: what runs on the watchdog's threads, as whoever they are.
+//! The blocking part of a directory as backing store. It runs on the watchdog's threads, with their
+//! identity.
 //!
-//! Invariants: every path is resolved beneath a descriptor of the root, so that no spelling and no symbolic
-//! link leaves it; the root is looked up at each call, so that a mount that vanished or was replaced is
-//! noticed, and noticed as `Unavailable`, never as files that don't exist; what is opened is a regular file on a file
-//! system that holds data, and opening it never waits for another process.
+//! Invariants: every path is resolved beneath a descriptor of the root, so no spelling and no
+//! symbolic link leaves it. The root is looked up at each call, so a mount that vanished or was
+//! replaced is `Unavailable`, never a set of missing files. Only regular files on file systems that
+//! hold data are opened, and opening never waits for another process.
 
 use crate::directory::STATS_AT_ONCE;
 use crate::look::{now_ns, source_stat};
@@ -17,13 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 
-/// Stats slower than this (a network's round trip) are worth asking for in parallel.
+/// Stats slower than this (a network's round trip) are done in parallel.
 const SLOW_STAT: Duration = Duration::from_micros(60);
-/// Stats after which that is decided.
+/// The number of stats after which this is decided.
 const STATS_PROBED: usize = 4;
-/// File systems that show the kernel's own state, not data, by the numbers in `linux/magic.h` (proc, sysfs, debugfs,
-/// tracefs, securityfs, cgroup, cgroup2, bpf, devpts, configfs). On the first a daemon that acts for a user would open
-/// its own memory.
+/// File systems that show the kernel's own state and hold no data, by the numbers in
+/// `linux/magic.h` (proc, sysfs, debugfs, tracefs, securityfs, cgroup, cgroup2, bpf, devpts,
+/// configfs). On proc, a daemon that acts for a user could open the daemon's own memory.
 const KERNELS_OWN: [u64; 10] = [
     0x9fa0,
     0x6265_6572,
@@ -46,8 +47,8 @@ pub(crate) enum Look {
     Open,
 }
 
-/// How a file is opened for reading. Without O_NONBLOCK the opening of a FIFO, or of a file under another process's
-/// lease, would wait for that process.
+/// Flags for opening a file to read. Without O_NONBLOCK, opening a FIFO, or a file on which another
+/// process holds a lease, would wait for that process.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOCTTY).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Which directory the root path led to when it was opened.
@@ -61,15 +62,16 @@ struct HeldRoot {
 pub(crate) struct Tree {
     pub(crate) root: PathBuf,
     held: Mutex<Option<HeldRoot>>,
-    /// The directory, by device and inode, in which something was found last. If the root path leads to
-    /// another directory later and that one is empty, a mount has gone; a directory that was emptied is not gone.
+    /// The directory, by device and inode, in which something was found last. If the root path
+    /// later leads to another directory and that one is empty, a mount has vanished. A directory
+    /// that was emptied has not.
     populated: Mutex<Option<(u64, u64)>>,
     /// The kernel (or a sandbox around us) has no openat2.
     pub(crate) no_openat2: AtomicBool,
     spare_buffers: Mutex<Vec<Vec<u8>>>,
     /// The device of the file opened last, found to hold data.
     good_device: AtomicU64,
-    /// Threads that are of use to calls that wait for nothing.
+    /// The number of threads that help calls which do not wait.
     pub(crate) processors: usize,
     pub(crate) traffic: Arc<Traffic>,
 }
@@ -152,7 +154,8 @@ impl Tree {
                 // A rename elsewhere in the tree disturbed the walk.
                 Err(Errno::AGAIN) if tries_left > 0 => tries_left -= 1,
                 Err(Errno::NOSYS) => self.no_openat2.store(true, Ordering::Relaxed),
-                // A sandbox's answer to the call, or the file system's to this path: the root itself tells.
+                // Either a sandbox forbids the call or the file system forbids the path. A test on
+                // the root shows which.
                 Err(Errno::PERM) => {
                     match rustix::fs::openat2(root, ".", OFlags::PATH, Mode::empty(), resolve) {
                         Ok(_) => return Err(Errno::PERM),
@@ -180,12 +183,13 @@ impl Tree {
                 ErrorKind::PermissionDenied,
                 format!("{full} is or passes through a symbolic link that cannot be followed here"),
             ),
-            // Opened without waiting: a lease (F_SETLEASE) that its owner has not given back yet.
+            // The file was opened without waiting. Its lease (F_SETLEASE) is still held.
             Errno::AGAIN => Error::new(
                 ErrorKind::Busy,
                 format!("{full} is leased by another process, which was told to let go; try again"),
             ),
-            // One stale handle, or a mount of somebody's beneath the root, says nothing of the root itself.
+            // A stale handle, or another mount beneath the root, does not mean that the root has
+            // vanished.
             Errno::STALE | Errno::NOTCONN | Errno::HOSTDOWN if rustix::fs::stat(&self.root).is_err() => {
                 self.gone("does not answer")
             }
@@ -234,8 +238,9 @@ impl Tree {
         Ok(source_stat(&stat, now))
     }
 
-    /// Looks at `paths` beneath `folder`: one walk from the root for each folder in a row, then one or two calls a name.
-    /// Unless `all` are wanted it leaves off early where each takes long, for the rest to be asked for in parallel.
+    /// Stats `paths` beneath `folder`: one walk from the root for consecutive paths in one folder,
+    /// then one or two calls for each name. Unless `all` are wanted, it stops early if each stat
+    /// takes long, so the caller can do the rest in parallel.
     pub(crate) fn look_beneath(
         &self,
         how: Look,
@@ -279,7 +284,8 @@ impl Tree {
             Look::Open => self.open_file(&whole()?).map(|(_, stat)| stat),
         };
         let Some((_, fd)) = held.as_ref().filter(|_| !path.is_root()) else { return by_walk() };
-        // Only the kernel's own walk may follow a link, so that it stays beneath the root.
+        // Only the kernel's own walk may follow a link, because only that walk stays beneath the
+        // root.
         match how {
             Look::Stat => {
                 let now = now_ns();
@@ -303,7 +309,7 @@ impl Tree {
         Ok((fd, stat))
     }
 
-    /// What the opened `path` looks like; an error if it is no file that frames can be in.
+    /// What the opened `path` looks like; an error if frames cannot be in such a file.
     fn regular(&self, path: &RelPath, fd: &OwnedFd) -> Result<SourceStat> {
         let now = now_ns();
         let stat = rustix::fs::fstat(fd).map_err(|errno| self.path_error(path, errno))?;
@@ -330,7 +336,7 @@ impl Tree {
         Ok(KERNELS_OWN.contains(&(of.f_type as u64 & 0xffff_ffff)))
     }
 
-    /// Whether the kernel lets this thread use `path` so.
+    /// Whether the kernel lets this thread use `path` with these rights.
     pub(crate) fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool> {
         let fd = match self.open_beneath(path, OFlags::PATH) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(false),
@@ -341,8 +347,9 @@ impl Tree {
             .filter(|(right, _)| rights.contains(*right))
             .fold(0, |mode, (_, bit)| mode | bit);
         let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
-        // SAFETY: a descriptor that is open during the call, an empty string that ends with a zero, and numbers. libc's
-        // own function would ask for the real user where the kernel lacks the call; this fails instead.
+        // SAFETY: a descriptor that is open during the call, an empty string that ends with a zero,
+        // and numbers. libc's own function would ask for the real user where the kernel lacks the
+        // call; this fails instead.
         let got = unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) };
         if got == 0 {
             return Ok(true);
@@ -390,7 +397,8 @@ impl Tree {
     }
 }
 
-/// For kernels without openat2: the same walk, one component at a time, refusing every symbolic link.
+/// For kernels without openat2: the same walk, one component at a time, refusing every symbolic
+/// link.
 fn open_without_links(root: &OwnedFd, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let mut at: Option<OwnedFd> = None;
     let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));

@@ -1,9 +1,10 @@
-//! Deadlines for file-system calls that have none: on a hung NFS mount a thread sleeps in the kernel and cannot
-//! be woken, so calls run on a pool's threads and the caller stops waiting at the deadline.
+//! Deadlines for file-system calls, which have none of their own. On a hung NFS mount, a thread
+//! sleeps in the kernel and cannot be woken. So calls run on threads of a pool, and the caller
+//! stops waiting at the deadline.
 //!
-//! Invariant: at most [`Bounds::stuck_max`] threads are ever lost to calls that hang; while that many hang, new calls
-//! fail at once. A call that returns late frees its thread again. The threads of a pool with an identity assume it
-//! before they run anything, and run nothing if they cannot.
+//! Invariant: at most [`Bounds::stuck_max`] threads hang in calls. While that many hang, new calls
+//! fail at once. A call that returns late frees its thread. The threads of a pool with an identity
+//! assume the identity before they run a call, and run none if they cannot.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,9 +16,9 @@ use zazen_env::Identity;
 /// How many threads a pool has.
 #[derive(Clone, Copy)]
 struct Bounds {
-    /// Calls that may hang at once before further ones are refused.
+    /// The number of hanging calls at which further calls are refused.
     stuck_max: usize,
-    /// Threads at most; more callers queue.
+    /// The most threads; more callers queue.
     threads_max: usize,
 }
 
@@ -25,10 +26,10 @@ struct Bounds {
 const OWN: Bounds = Bounds { stuck_max: 16, threads_max: 48 };
 /// The pool of one other identity.
 const OTHER: Bounds = Bounds { stuck_max: 8, threads_max: 16 };
-/// A thread without work for so long ends.
+/// A thread without work ends after this time.
 const IDLE_EXIT: Duration = Duration::from_secs(20);
 
-/// Told whether its thread is who it should be; if not, it passes the error on and does nothing else.
+/// A job learns whether its thread has the right identity. If not, it only passes the error on.
 type Job = Box<dyn FnOnce(Result<()>) + Send>;
 
 #[derive(Default)]
@@ -91,7 +92,7 @@ impl Watchdog {
         self.run_long(1, what, call)
     }
 
-    /// As [`Watchdog::run`] with `times` the deadline: for calls that are many round trips.
+    /// As [`Watchdog::run`] with `times` the deadline, for calls that take many round trips.
     pub(crate) fn run_long<T: Send + 'static>(
         &self,
         times: u32,
@@ -147,7 +148,8 @@ impl Watchdog {
                 identity.as_ref().map_or("backing".into(), |identity| format!("as {}", identity.uid()));
             let spawned =
                 std::thread::Builder::new().name(name).spawn(move || serve(&shared, identity.as_deref()));
-            // Without a new thread the present ones come to it, or the deadline does.
+            // If no new thread can be started, an existing thread takes the job, or the deadline
+            // passes.
             state.threads += usize::from(spawned.is_ok());
         }
         drop(state);
@@ -174,7 +176,7 @@ impl Watchdog {
         if let Ok(result) = started.receiver.recv_timeout(deadline) {
             return result;
         }
-        // Counted before the fate is told, so that the job cannot take the count down first.
+        // Count before the outcome is published, so that the job cannot decrement the count first.
         self.shared.state().stuck += 1;
         if started.fate.swap(ABANDONED, Ordering::AcqRel) == DONE {
             self.shared.state().stuck -= 1;
@@ -214,7 +216,7 @@ fn serve(shared: &Shared, identity: Option<&Identity>) {
                 return;
             }
             if refused.is_some() {
-                // Not to be used for anything; a later call tries with a fresh thread.
+                // This thread must not be used. A later call tries a new thread.
                 state.threads -= 1;
                 return;
             }
@@ -271,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_pool_that_cannot_become_its_user_runs_nothing() {
-        // Nobody can become the process's own user: it is that already, with more rights.
+        // A thread cannot become the process's own user: it is that user already, with more rights.
         let own = zazen_core::Credentials { uid: zazen_env::identity::own_uid(), gid: 0, groups: vec![] };
         let dog = Watchdog::of(Identity::of(&own).unwrap(), Duration::from_secs(60));
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! What every backing store promises, run on each kind; and datasets as found through each.
+//! The promises of every backing store, tested on each kind, and datasets found through each kind.
 
 // The exemption for tests does not reach their helpers.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -156,7 +156,8 @@ fn names_are_listed() {
 
 const OTHER: u32 = 4_054_321;
 
-/// The store as a user sees who is nobody here; `None` (with a reason) where this process may not act for others.
+/// The store as another user sees it; `None` (with a reason) if this process may not act for
+/// others.
 fn as_other(backing: &dyn Backing, groups: &[u32]) -> Option<std::sync::Arc<dyn Backing>> {
     if !zazen_env::Identity::can_be_assumed() {
         println!("skipped: acting for another user needs CAP_SETUID and CAP_SETGID");
@@ -295,7 +296,8 @@ fn a_served_file_that_is_replaced_while_it_is_read_is_stale() {
     let Stand { backing, root, .. } = &stand("served");
     std::fs::write(root.join("a"), "old").unwrap();
     let file = backing.open(&path("a")).unwrap();
-    // Another file is read on the same connection, so the server no longer holds the first one open.
+    // Another file is read on the same connection, so the server no longer holds the first one
+    // open.
     std::fs::write(root.join("b"), "b").unwrap();
     backing.open(&path("b")).unwrap().read_at(&mut [0; 8], 0).unwrap();
     std::fs::write(root.join("new"), "newer").unwrap();
@@ -371,7 +373,7 @@ fn datasets_are_described_by_names_pattern_or_manifest() {
                 assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
             }
         }
-        // What nobody can know is asked for.
+        // If the names are ambiguous, the call fails and asks for a pattern.
         std::fs::remove_file(sim.join("zazen.toml")).unwrap();
         std::fs::write(sim.join("g001.x"), "x").unwrap();
         std::fs::write(sim.join("g002.x"), "x").unwrap();

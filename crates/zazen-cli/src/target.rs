@@ -9,8 +9,8 @@ use zazen_call::ClusterKey;
 use zazen_client::cluster::{Remote, Target};
 use zazen_client::{NodeList, NodeState};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_frames::messages::DatasetInfo;
 use zazen_testbed::State;
-use zazen_wire::frames::DatasetInfo;
 
 /// How long a node may take to accept a connection before it counts as dead.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);

@@ -1,7 +1,8 @@
-//! Typed calls to one daemon, on this machine or another: what sessions, pushers and the operator's tool share.
+//! Typed calls to one daemon, on this machine or another. Sessions, pushers and the operator's tool
+//! use them.
 //!
-//! One [`Remote`] is one connection: one call at a time, not shared between threads. Dataset handles are valid on
-//! the connection that opened them only.
+//! One [`Remote`] is one connection: one call at a time, not for several threads. A dataset handle
+//! is valid only on the connection that opened it.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -9,20 +10,21 @@ use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
-use zazen_wire::Message;
-use zazen_wire::frames::{
-    BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, NodeInfo, OpenDataset,
-    Pin, Push, Pushed, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified,
-    Verify, control_fn, frames_fn, service,
+use zazen_frames::messages::{
+    BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, OpenDataset, Pin, Push,
+    Pushed, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify,
+    frames_fn,
 };
+use zazen_wire::control::{NodeInfo, control_fn};
+use zazen_wire::{Message, service};
 
-/// How long a daemon may take to accept a connection and to prove who it is.
+/// How long a daemon may take to accept a connection and to prove the key.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where a daemon listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// This machine's, by its socket.
+    /// This machine's daemon, at its socket.
     Local(PathBuf),
     /// `host:port`; needs the cluster key.
     Tcp(String),
@@ -37,7 +39,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// How this process presents itself to daemons on other machines.
+/// The identity that this process states to daemons on other machines.
 pub fn own_identity() -> Identity {
     let groups = rustix::process::getgroups().unwrap_or_default();
     Identity {
@@ -51,7 +53,8 @@ pub fn own_identity() -> Identity {
     }
 }
 
-/// A batch of a scan: entries, the descriptors they index, and the inline bytes one after the other.
+/// A batch of a scan: entries, the descriptors they index, and the inline bytes one after the
+/// other.
 #[derive(Debug)]
 pub struct Batch {
     /// The frames; empty at the scan's end.
@@ -69,13 +72,13 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Connects; `key` is needed for [`Target::Tcp`]. `Unavailable` if nothing listens, `Authentication` if the keys
-    /// differ.
+    /// Connects; `key` is needed for [`Target::Tcp`]. `Unavailable` if nothing listens,
+    /// `Authentication` if the keys differ.
     pub fn connect(target: &Target, key: Option<&ClusterKey>) -> Result<Remote> {
         Remote::connect_within(target, key, CONNECT_TIMEOUT)
     }
 
-    /// As [`Remote::connect`] with a time limit of one's own.
+    /// As [`Remote::connect`] with another time limit.
     pub fn connect_within(target: &Target, key: Option<&ClusterKey>, timeout: Duration) -> Result<Remote> {
         let connection = match target {
             Target::Local(path) => Connection::unix(path, timeout)?,
@@ -92,12 +95,12 @@ impl Remote {
         Ok(Remote { connection, target: target.clone() })
     }
 
-    /// Where it is connected to.
+    /// The daemon that it is connected to.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// False once a call failed in the middle: connect anew.
+    /// False once a call failed in the middle. Then make a new connection.
     pub fn is_alive(&self) -> bool {
         self.connection.is_alive()
     }
@@ -107,9 +110,10 @@ impl Remote {
         self.connection.set_timeout(timeout);
     }
 
-    /// From now on a call that a local daemon leaves unanswered for `silence` is followed by a ping on another
-    /// connection; unless that is answered within the same time (at most [`CONNECT_TIMEOUT`]), the call is `TimedOut`
-    /// and the connection dead. A daemon that is only busy answers pings.
+    /// From now on, if a local daemon does not answer a call within `silence`, it is pinged on
+    /// another connection. If it does not answer the ping within the same time (at most
+    /// [`CONNECT_TIMEOUT`]), the call is `TimedOut` and the connection is dead. A busy daemon
+    /// answers pings.
     pub fn give_up_after(&mut self, silence: Duration) {
         let target = self.target.clone();
         if matches!(target, Target::Local(_)) {
@@ -130,7 +134,7 @@ impl Remote {
         self.understood(&reply)
     }
 
-    /// Refuses to be asked for the same again and again.
+    /// Fails if the daemon asks for the same page again and again.
     fn goes_on(&self, from: u64, next: Option<u64>) -> Result<()> {
         match next {
             Some(next) if next <= from => Err(Error::new(
@@ -141,7 +145,7 @@ impl Remote {
         }
     }
 
-    /// What an answer says. One that can't be read, whatever is wrong with it, breaks the protocol.
+    /// Decodes an answer. If it cannot be decoded, for whatever reason, the error is `Protocol`.
     fn understood<R: Message>(&self, reply: &Reply) -> Result<R> {
         R::decode(&reply.payload).map_err(|error| {
             Error::new(ErrorKind::Protocol, format!("{}: its answer can't be read: {error}", self.target))
@@ -190,8 +194,8 @@ impl Remote {
         self.ask(frames_fn::OPEN, &OpenDataset { path, want_extent, pattern, only_cached: false })
     }
 
-    /// What the cache has of a directory: the series of `pattern`, or the only one there is; the answer lists all of
-    /// them. The backing store is not asked for a layout.
+    /// Opens what the cache has of a directory: the series of `pattern`, or the only series. The
+    /// answer lists all series. The backing store is not asked for a layout.
     pub fn open_cached(&mut self, path: &Path, pattern: Option<&str>) -> Result<DatasetInfo> {
         let path = utf8(path)?.to_owned();
         let pattern = pattern.map(str::to_owned);
@@ -208,7 +212,7 @@ impl Remote {
         self.query(handle, 0, FRAME_NO_MAX, 1)
     }
 
-    /// Begins a scan. Local daemons only, as are the next two.
+    /// Begins a scan. This and the next two work with local daemons only.
     pub fn scan_open(&mut self, handle: u32, set: RunSet) -> Result<ScanOpened> {
         self.ask(frames_fn::SCAN_OPEN, &ScanOpen { handle, set })
     }
@@ -220,7 +224,7 @@ impl Remote {
         Ok(Batch { entries: batch.entries, fds: reply.fds, bulk: reply.bulk })
     }
 
-    /// Ends a scan before it is through.
+    /// Ends a scan before it has handed out everything.
     pub fn scan_close(&mut self, scan: u32) -> Result<()> {
         self.frames(frames_fn::SCAN_CLOSE, &ScanClose { scan }, &[]).map(drop)
     }
@@ -231,7 +235,7 @@ impl Remote {
         self.understood(&reply)
     }
 
-    /// Complains of a frame whose bytes don't match its checksum.
+    /// Reports a frame whose bytes do not match its checksum.
     pub fn report_bad(&mut self, handle: u32, number: u64) -> Result<()> {
         self.frames(frames_fn::REPORT_BAD, &ReportBad { handle, number }, &[]).map(drop)
     }
@@ -266,23 +270,24 @@ impl Remote {
     }
 }
 
-/// Whether the daemon at `target` answers a new caller within `timeout` to each of its questions.
+/// Whether the daemon at `target` answers each request of a new caller within `timeout`.
 pub(crate) fn answers(target: &Target, timeout: Duration) -> bool {
     let pinged = Remote::connect_within(target, None, timeout).and_then(|mut remote| {
         remote.set_timeout(Some(timeout));
         remote.ping()
     });
-    // One with too many connections is there all the same.
+    // A daemon with too many connections is alive.
     !pinged.is_err_and(|error| error.kind() != ErrorKind::Busy)
 }
 
-/// Whether an error says that the daemon, not the request, is at fault: another way may still succeed.
+/// Whether an error says that the daemon, not the request, is at fault. Then another way may still
+/// succeed.
 pub(crate) fn daemon_is_gone(error: &Error) -> bool {
     use ErrorKind::{Authentication, Busy, Io, Protocol, ShuttingDown, TimedOut, Unavailable};
     matches!(error.kind(), Unavailable | TimedOut | Protocol | ShuttingDown | Busy | Io | Authentication)
 }
 
-/// The path as text, which is how it travels.
+/// The path as text, as it is sent.
 pub(crate) fn utf8(path: &Path) -> Result<&str> {
     path.to_str().ok_or_else(|| {
         Error::new(ErrorKind::InvalidArgument, format!("path {}: is not UTF-8; rename it", path.display()))

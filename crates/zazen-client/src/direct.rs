@@ -1,4 +1,4 @@
-//! Reading a dataset straight from its backing store, without a daemon.
+//! Reads a dataset directly from its backing store, without a daemon.
 
 use crate::read::job::{Data, Job};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use zazen_backing::{Backing, DirectoryBacking, ServedBacking, SourceFile, datase
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, RunSet, Source};
 
-/// All it takes to open a dataset directly; kept by readers in case their daemon dies.
+/// Everything that is needed to open a dataset directly. Readers keep it in case their daemon dies.
 #[derive(Clone, Debug)]
 pub(crate) struct DirectSpec {
     /// Absolute path of the dataset.
@@ -29,7 +29,7 @@ pub(crate) struct Direct {
     path: PathBuf,
     pattern: Option<String>,
     layout: Option<Layout>,
-    /// Known where finding the layout took a listing.
+    /// Known if the layout was found by a listing.
     extent: Option<RunSet>,
 }
 
@@ -56,8 +56,8 @@ impl DirectSpec {
         })
     }
 
-    /// Two views of one store, for listing and for reading, and where the dataset is in it. Listing has a
-    /// deadline; reading doesn't need the thread switch that costs.
+    /// Two views of one store, for listing and for reading, and the dataset's path in it. Listing
+    /// has a deadline. Reading has none, which saves a thread switch.
     fn backing(&self) -> Result<Views> {
         if let Some(spec) = &self.backing {
             let (root, store) = parse_backing(spec)?;
@@ -89,8 +89,8 @@ impl DirectSpec {
     }
 }
 
-/// Splits `ROOT=tcp://host:port`, `tcp://host:port/ROOT` or `ROOT` into the root as users spell it and the server's
-/// address; `None` for a mounted directory.
+/// Splits `ROOT=tcp://host:port`, `tcp://host:port/ROOT` or `ROOT` into the root as users write it
+/// and the server's address (`None` for a mounted directory).
 fn parse_backing(spec: &str) -> Result<(PathBuf, Option<String>)> {
     let refuse = || {
         Error::new(
@@ -133,8 +133,8 @@ impl Direct {
         Ok(described.map_err(|error| error.within(format!("dataset {}", self.path.display())))?.extent)
     }
 
-    /// Opens the file of frame `number`, ready to be read. `last` is the caller's file opened before: pieces of
-    /// one trajectory share it.
+    /// Opens the file of frame `number`. `last` is the file that the caller opened before; pieces
+    /// of one trajectory share it.
     pub(crate) fn open(&self, number: u64, last: &mut Option<(RelPath, Arc<dyn SourceFile>)>) -> Result<Job> {
         let named = |error: Error| error.within(format!("frame {number}"));
         let source = self.source(number)?;
@@ -189,7 +189,7 @@ impl Direct {
     }
 }
 
-/// The absolute form of a path that a user typed, `.` and `..` resolved by spelling.
+/// The absolute form of a path that a user typed. `.` and `..` are resolved as text.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     let spelled = std::path::absolute(path)
         .map_err(|error| Error::io(format!("dataset path {:?}: has no absolute form", path), error))?;

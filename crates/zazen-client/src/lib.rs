@@ -1,7 +1,8 @@
-//! The client library: open a dataset, find out what is where, read frames at the disk's speed, push frames.
+//! The client library: open a dataset, find out what is where, read frames at the disk's speed,
+//! push frames.
 //!
-//! Blocking, no async in any contract. A daemon that does not answer costs time, never results: reading falls
-//! back to the backing store with one warning.
+//! All calls block; no contract is async. A daemon that does not answer costs time, never results:
+//! readers then use the backing store, with one warning.
 
 mod agree;
 pub mod cluster;

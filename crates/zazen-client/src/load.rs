@@ -1,6 +1,8 @@
-//! Filling the nodes' caches from the backing store: each missing frame on one node, in contiguous blocks.
+//! Fills the nodes' caches from the backing store. Each missing frame goes to one node, in
+//! contiguous blocks.
 //!
-//! Each live node fetches its block chunk by chunk; a node that dies leaves the rest of its block to the others.
+//! Each live node fetches its block chunk by chunk. If a node dies, the others fetch the rest of
+//! its block.
 
 use crate::cluster::{Remote, Target, daemon_is_gone};
 use std::collections::VecDeque;
@@ -10,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zazen_call::ClusterKey;
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
-use zazen_wire::frames::Fetched;
+use zazen_frames::messages::Fetched;
 
 /// How long a node may take for one chunk.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(600);
@@ -20,7 +22,7 @@ const NAMED_MAX: usize = 1000;
 /// How to load.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// The daemons of the nodes that shall hold the dataset.
+    /// The daemons of the nodes that will hold the dataset.
     pub targets: Vec<Target>,
     /// The cluster key; needed for daemons on other machines.
     pub key: Option<ClusterKey>,
@@ -28,7 +30,7 @@ pub struct LoadOptions {
     pub pattern: Option<String>,
     /// Only these frame numbers; `None`: all that exist.
     pub set: Option<RunSet>,
-    /// Frames asked for in one call; progress moves by as many. At least 1.
+    /// Frames requested in one call, which is also the step of the progress. At least 1.
     pub chunk_frames: u64,
 }
 
@@ -39,22 +41,22 @@ impl LoadOptions {
     }
 }
 
-/// How far a load is.
+/// The progress of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadProgress {
     /// Frames to fetch.
     pub frames_total: u64,
-    /// Frames dealt with.
+    /// Frames fetched or failed.
     pub frames_done: u64,
     /// Bytes read from the backing store.
     pub bytes: u64,
-    /// Frames that could not be had.
+    /// Frames that could not be fetched.
     pub failed: u64,
     /// Nodes at work.
     pub nodes: usize,
 }
 
-/// What a load did.
+/// The result of a load.
 #[derive(Debug, Default)]
 pub struct LoadReport {
     /// Frames asked for that exist.
@@ -65,11 +67,11 @@ pub struct LoadReport {
     pub loaded: u64,
     /// Bytes read from the backing store.
     pub bytes: u64,
-    /// Frames that could not be had, in all.
+    /// The number of frames that could not be fetched.
     pub failed: u64,
     /// The first thousand of them: number and reason.
     pub failures: Vec<(u64, Error)>,
-    /// Nodes that did not answer, or left off, and why.
+    /// Nodes that did not answer, or stopped answering, and why.
     pub dead: Vec<(Target, Error)>,
 }
 
@@ -97,10 +99,11 @@ struct Waiting {
     at_work: usize,
 }
 
-/// Loads the dataset at `dataset` (absolute path as users spell it) into the caches of the nodes. `progress` is
-/// called on the caller's thread after every chunk.
+/// Loads the dataset at `dataset` (absolute path as users spell it) into the caches of the nodes.
+/// `progress` is called on the caller's thread after every chunk.
 ///
-/// Fails if no node answers or none can list the dataset; frames and nodes that fail in mid-load are reported.
+/// Fails if no node answers, or if none can list the dataset. Frames and nodes that fail during the
+/// load are in the report.
 pub fn load(
     dataset: &Path,
     options: &LoadOptions,
@@ -185,7 +188,7 @@ fn muster(
             format!("load {}: no node can take part: {}", dataset.display(), why.join("; ")),
         ));
     }
-    // Any node can list the backing store; one is enough, and the next is asked where it does not answer.
+    // Any node can list the backing store. Ask one; if it does not answer, ask the next.
     let (mut extent, mut why) = (None, String::new());
     for member in &mut members {
         match member.remote.open(dataset, options.pattern.as_deref(), true).map(|info| info.extent) {
@@ -255,7 +258,7 @@ impl Blocks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block that somebody left; `None` when nobody is at work who could leave one.
+    /// A block that another node left; `None` if no other node is at work that could leave one.
     fn next(&self) -> Option<RunSet> {
         let mut waiting = self.lock();
         waiting.at_work -= 1;
@@ -316,13 +319,18 @@ fn name_all(set: &RunSet, kind: ErrorKind, why: &str, report: &mut LoadReport) {
     report.failures.extend(set.iter().take(room).map(|number| (number, Error::new(kind, why))));
 }
 
-/// What the last node left behind nobody fetches.
+/// Nobody fetches what the last node left.
 fn abandon(blocks: &Blocks, report: &mut LoadReport, so_far: &mut LoadProgress) {
     let orphans = std::mem::take(&mut blocks.lock().orphans);
     for block in orphans {
         report.failed += block.len();
         so_far.frames_done += block.len();
         so_far.failed = report.failed;
-        name_all(&block, ErrorKind::Unavailable, "its node left off and no other was there", report);
+        name_all(
+            &block,
+            ErrorKind::Unavailable,
+            "its node stopped answering, and no other node was left",
+            report,
+        );
     }
 }

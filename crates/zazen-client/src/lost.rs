@@ -1,4 +1,4 @@
-//! A daemon that left off: told once, and tried again after a growing pause.
+//! A daemon that stopped answering: warns once, and tries the daemon again after a growing pause.
 
 use crate::cluster::answers;
 use crate::read::DaemonSpec;
@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use zazen_core::Error;
 
-/// A try may take this share of the time at most: a daemon that hangs costs its silence each time.
+/// Tries may take at most this share (1 in 20) of the time, because each try of a daemon that hangs
+/// costs its silence.
 const PAUSES_PER_TRY: u32 = 20;
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
@@ -20,13 +21,13 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// For a daemon that was lost just now and is allowed so much `silence`.
+    /// For a daemon that was lost just now and may be silent for `silence`.
     pub(crate) fn new(silence: Duration) -> Retry {
         Retry { at: Instant::now() + silence, pause: silence }
     }
 
-    /// Whether the daemon is worth a try now and answers. Takes as long as it may be silent, at most; a failed try
-    /// doubles the pause until the next.
+    /// Whether it is time for a try and the daemon answers. Takes at most the allowed silence. A
+    /// failed try doubles the pause before the next.
     pub(crate) fn finds(&mut self, spec: &DaemonSpec) -> bool {
         let begin = Instant::now();
         if begin < self.at {
@@ -39,10 +40,10 @@ impl Retry {
     }
 }
 
-/// Warns, once per process and daemon, that it left off while `path` was read.
+/// Warns, once per process and daemon, that the daemon stopped answering while `path` was read.
 pub(crate) fn warn_of_lost_daemon(spec: &DaemonSpec, path: &Path, error: &Error) {
     let text = format!(
-        "the Zazen {} of node {} left off ({error}); {} is read straight from the backing store until it answers \
+        "the Zazen {} of node {} stopped answering ({error}); {} is read from the backing store until it answers \
          again. Results are the same, only slower; restart it with `zazend`",
         spec.target,
         spec.node,

@@ -1,4 +1,4 @@
-//! How a node is that could not be asked: one word for each thing that a person would do about it.
+//! The state of a node that did not do what it was asked. There is one word for each remedy.
 
 use crate::cluster::Target;
 use crate::nodes::Node;
@@ -6,7 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind};
 
-/// How long a second look may take.
+/// How long a second check may take.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Why a node's daemon did not do what it was asked.
@@ -14,28 +14,29 @@ const LOOK: Duration = Duration::from_secs(1);
 pub enum NodeState {
     /// Nobody listens there.
     Dead,
-    /// It accepts connections and does not answer.
+    /// The daemon accepts connections and does not answer.
     Hangs,
     /// Its machine does not answer at all.
     Unreachable,
     /// The host's name is not known.
     UnknownName,
-    /// The cluster key is missing or another one.
+    /// The cluster key is missing or differs.
     WrongKey,
-    /// This machine's is another user's.
+    /// This machine's daemon belongs to another user.
     Untrusted,
-    /// It is at the limit of its connections.
+    /// The daemon is at the limit of its connections.
     Busy,
-    /// It takes no new work.
+    /// The daemon takes no new work.
     Draining,
-    /// It speaks another version, or it is no daemon.
+    /// The daemon speaks another version, or the listener is not a daemon.
     Incompatible,
-    /// It answered with an error of its own.
+    /// The daemon answered with an error of its own.
     Failed,
 }
 
 impl NodeState {
-    /// What `error`, got from the daemon at `target`, says of it. Looks once more where the error leaves it open.
+    /// The state that `error` from the daemon at `target` shows. Checks once more if the error is
+    /// ambiguous.
     pub fn of(target: &Target, error: &Error) -> NodeState {
         match error.kind() {
             ErrorKind::Authentication if matches!(target, Target::Local(_)) => NodeState::Untrusted,
@@ -52,7 +53,7 @@ impl NodeState {
                 Target::Tcp(addr) if (Node { addr: addr.clone() }).is_unknown().is_some() => {
                     NodeState::UnknownName
                 }
-                // The kernel knows no way to it (EHOSTUNREACH, ENETUNREACH).
+                // The kernel has no route to the host (EHOSTUNREACH, ENETUNREACH).
                 Target::Tcp(_) if error.to_string().contains("nreachable") => NodeState::Unreachable,
                 _ => NodeState::Dead,
             },
@@ -124,7 +125,7 @@ mod tests {
             let error = Remote::connect_within(&target, key, Duration::from_millis(200)).err().unwrap();
             assert_eq!(NodeState::of(&target, &error), expected, "{error}");
         };
-        // Accepts in the kernel's backlog, and nobody ever answers.
+        // The kernel's backlog accepts connections, and nobody answers.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = silent.local_addr().unwrap().to_string();
         check(Target::Tcp(address.clone()), Some(&key), NodeState::Hangs);

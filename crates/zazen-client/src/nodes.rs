@@ -1,6 +1,7 @@
-//! The list of nodes: a file with one `host:port` a line, `#` comments, or the same joined by commas.
+//! The list of nodes: a file with one `host:port` a line, `#` comments, or the same joined by
+//! commas.
 //!
-//! Invariant: a file that is missing never becomes a host of its name without a word.
+//! Invariant: a missing file is never silently taken for a host with its name.
 
 use std::collections::BTreeSet;
 use std::net::ToSocketAddrs;
@@ -23,23 +24,24 @@ pub struct NodeList {
     pub nodes: Vec<Node>,
 }
 
-/// The largest node file, in bytes: a wrong path shall not be read to its end.
+/// The largest node file, in bytes, so that a wrong path is not read to its end.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Endings that a file has and no host.
+/// Name endings of files that no host name has.
 const FILE_ENDINGS: [&str; 9] =
     [".txt", ".list", ".lst", ".nodes", ".hosts", ".conf", ".cfg", ".toml", ".json"];
-/// Host names looked up at once, and unknown ones that an error names.
+/// The most host names that are looked up at once; the most unknown names that an error lists.
 const LOOKUPS_MAX: usize = 32;
 const NAMED_MAX: usize = 5;
-/// What the C library says of a name service that does not answer: the name may be right.
+/// The C library's message if the name service does not answer. Then the name may be right.
 const TEMPORARY: &str = "Temporary failure";
 
 impl NodeList {
-    /// Reads `spec`: a path of a node file, or `host[:port],host[:port]…`. Fails with `Config` naming file and
-    /// line. Duplicates are an error.
+    /// Reads `spec`: a path of a node file, or `host[:port],host[:port]…`. Fails with `Config`
+    /// naming file and line. Duplicates are an error.
     ///
-    /// An existing file wins over a host of that name; what looks like a path must be a file. IPv6 addresses are
-    /// written `[::1]:7345`. Hosts are not looked up: [`NodeList::look_up`].
+    /// An existing file wins over a host of that name. Text that looks like a path must be a file.
+    /// IPv6 addresses are written `[::1]:7345`. Hosts are not looked up here; see
+    /// [`NodeList::look_up`].
     pub fn read(spec: &str) -> Result<NodeList> {
         let path = Path::new(spec);
         if path.exists() || looks_like_a_path(spec) {
@@ -53,8 +55,8 @@ impl NodeList {
         collect(named, &format!("node list {spec:?} (and no file of that name is there)"))
     }
 
-    /// Checks that every host name is known, many at once: `Config` names those that are not. While the name service
-    /// does not answer, names are believed, unless none at all is known.
+    /// Checks in parallel that every host name is known. The error `Config` lists unknown names. If
+    /// the name service does not answer, names count as known, unless no name at all is known.
     pub fn look_up(&self) -> Result<()> {
         let next = AtomicUsize::new(0);
         let unknown = Mutex::new(Vec::new());
@@ -96,7 +98,7 @@ impl NodeList {
 }
 
 impl Node {
-    /// Why its host name leads nowhere; `None` if it leads somewhere.
+    /// Why the host name is unknown; `None` if it is known.
     pub fn is_unknown(&self) -> Option<String> {
         match self.addr.to_socket_addrs() {
             Ok(mut found) => found.next().is_none().then(|| "it has no address".to_owned()),
@@ -109,7 +111,7 @@ fn host_of(addr: &str) -> &str {
     addr.rsplit_once(':').map_or(addr, |(host, _)| host)
 }
 
-/// Whether only a file can be meant.
+/// Whether this text can only mean a file.
 fn looks_like_a_path(spec: &str) -> bool {
     let one = !spec.contains(',');
     let lower = spec.to_ascii_lowercase();

@@ -1,8 +1,9 @@
-//! Pushing frames to the nodes' caches while a simulation writes them: threads and sockets around
+//! Pushes frames to the nodes' caches while a simulation writes them: threads and sockets around
 //! [`zazen_push::Writer`].
 //!
-//! Invariants: each `Send` of the writer gets exactly one outcome; a frame's bytes are held once, however often
-//! it is sent; a thread that pushes waits for nothing but the lock and, under `OnSlow::Block`, for room.
+//! Invariants: each `Send` of the writer gets exactly one outcome. A frame's bytes are in memory
+//! once, however often the frame is sent. A thread that pushes waits only for the lock and, under
+//! `OnSlow::Block`, for room in the window.
 
 mod courier;
 mod holders;
@@ -22,9 +23,9 @@ use zazen_core::{
     limits,
 };
 use zazen_env::fork::Mine;
+use zazen_frames::messages::Push;
 use zazen_push::{Action, Config, Counters, Event, OnSlow, Writer};
 use zazen_wire::checksum::frame_checksum;
-use zazen_wire::frames::Push;
 
 /// Other nodes tried before a frame is given up.
 const RETRIES: u32 = 3;
@@ -32,7 +33,7 @@ const RETRIES: u32 = 3;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// Failures kept as text.
 const PROBLEMS_MAX: usize = 32;
-/// Senders at once, whatever the window.
+/// The most couriers at once, whatever the window.
 const COURIERS_MAX: usize = 32;
 
 /// How to push.
@@ -55,7 +56,8 @@ pub struct PusherOptions {
 }
 
 impl PusherOptions {
-    /// The defaults: 64 frames or 256 MiB in flight, frames skipped when the nodes can't keep up, 10 s a frame.
+    /// The defaults: 64 frames or 256 MiB in flight, frames skipped when the nodes can't keep up,
+    /// 10 s a frame.
     pub fn new(nodes: NodeList, key: impl Into<PathBuf>) -> PusherOptions {
         PusherOptions {
             nodes,
@@ -69,16 +71,16 @@ impl PusherOptions {
     }
 }
 
-/// Where a pushed frame's bytes live on the backing store.
+/// Where a pushed frame is on the backing store.
 #[derive(Clone, Debug, Default)]
 pub struct FrameSource {
-    /// File beneath the dataset; `None`: as the dataset's pattern says.
+    /// File beneath the dataset; `None`: the name that the dataset's pattern gives.
     pub name: Option<String>,
     /// Byte offset in that file (0 for a file per frame).
     pub offset: u64,
     /// Whether the frame is only a piece of that file.
     pub piece: bool,
-    /// What the source looks like; `None`: the writer looks at it now if it exists.
+    /// What the source looks like. `None`: the writer looks at it now, if it exists.
     pub validator: Option<Validator>,
     /// Owner and mode to record; `None`: this process's, 0o644 less umask.
     pub owner: Option<(Credentials, u32)>,
@@ -86,9 +88,9 @@ pub struct FrameSource {
 
 /// A writer into the caches of many nodes. Threads may share it.
 ///
-/// Dropped without [`Pusher::finish`], frames in flight are given up.
+/// If it is dropped without [`Pusher::finish`], frames in flight are given up.
 pub struct Pusher {
-    /// Its threads and connections are this process's: a forked child has none of them.
+    /// Its threads and connections belong to this process. A forked child has none of them.
     mine: Mine,
     shared: Arc<Shared>,
     dataset: PathBuf,
@@ -96,19 +98,20 @@ pub struct Pusher {
     owner: (Credentials, u32),
 }
 
-/// A frame on its way.
+/// A frame in flight.
 struct Payload {
     dataset: String,
     source: Source,
     series: Series,
-    /// Without the checksum.
+    /// The frame's metadata without the checksum.
     meta: FrameMeta,
     bytes: Vec<u8>,
     checksum: OnceLock<u64>,
 }
 
 impl Payload {
-    /// The call's arguments; the first caller computes the checksum, off the application's thread.
+    /// The arguments of the call. The first courier computes the checksum, so the application's
+    /// thread does not.
     fn message(&self) -> Push {
         let mut meta = self.meta.clone();
         meta.checksum = *self.checksum.get_or_init(|| frame_checksum(&self.bytes));
@@ -119,18 +122,19 @@ impl Payload {
 
 struct Entry {
     payload: Arc<Payload>,
-    /// The window has taken it, or it was given up.
+    /// The window has accepted the frame, or it was given up.
     accepted: bool,
-    /// A newer version of the same frame, to go when this one is settled.
+    /// A newer version of the same frame. It is submitted when this one has its fate.
     newer: Option<Arc<Payload>>,
 }
 
-/// A sending to be done.
+/// A frame to send to a node.
 #[derive(Clone, Copy)]
 struct Sending {
     frame: FrameNo,
     node: usize,
-    /// The node's deaths when this was queued: behind a node that died meanwhile nobody waits again.
+    /// How often the node had died when this was queued. If it has died since, no courier waits for
+    /// it again.
     deaths: u64,
 }
 
@@ -148,9 +152,9 @@ struct State {
 
 struct Shared {
     state: Mutex<State>,
-    /// Couriers wait for sendings.
+    /// Couriers wait here for frames to send.
     work: Condvar,
-    /// Pushers wait for room, finishers for the end.
+    /// Callers of push wait here for room, callers of finish for the end.
     settled: Condvar,
     begun: Instant,
     nodes: Vec<String>,
@@ -163,10 +167,11 @@ struct Shared {
 }
 
 impl Pusher {
-    /// A pusher for the dataset at `dataset` (absolute path as the readers spell it). `pattern` names frames that come
-    /// without a name. Connects lazily; fails with `Config` for a bad key file or a node whose host name is unknown.
+    /// A pusher for the dataset at `dataset` (absolute path as the readers spell it). `pattern`
+    /// names frames that come without a name. Connects lazily; fails with `Config` for a bad key
+    /// file or a node whose host name is unknown.
     ///
-    /// Without `pattern` the dataset's manifest names them, or the files that are there.
+    /// Without `pattern`, the dataset's manifest or the existing files give the names.
     pub fn new(dataset: &Path, pattern: Option<&str>, options: PusherOptions) -> Result<Pusher> {
         if !dataset.is_absolute() {
             return Err(Error::new(
@@ -229,12 +234,13 @@ impl Pusher {
         &self.dataset
     }
 
-    /// Hands over a frame; the bytes are taken. Returns at once unless the window is full and `OnSlow::Block` is set.
-    /// An error is the caller's (bad number or name); the fate of accepted frames shows in [`Pusher::counters`].
+    /// Hands over a frame and its bytes. Returns at once unless the window is full and
+    /// `OnSlow::Block` is set. An error is a mistake of the caller (bad number or name).
+    /// [`Pusher::counters`] shows the fates of accepted frames.
     ///
-    /// A frame that is still in flight under the same number is followed by this newer one.
+    /// If a frame with the same number is still in flight, the newer frame follows it.
     ///
-    /// In a forked child it is `InvalidArgument`; so is [`Pusher::finish`].
+    /// In a forked child this call and [`Pusher::finish`] fail with `InvalidArgument`.
     pub fn push(&self, number: FrameNo, bytes: Vec<u8>, source: FrameSource) -> Result<()> {
         self.check()?;
         let payload = Arc::new(self.payload(number, bytes, source)?);
@@ -259,7 +265,7 @@ impl Pusher {
         Ok(())
     }
 
-    /// Fails in a forked child: the pusher is its parent's.
+    /// Fails in a forked child, because the pusher belongs to the parent.
     pub fn check(&self) -> Result<()> {
         self.mine.check("this writer", "make one of this process's own")
     }
@@ -272,7 +278,7 @@ impl Pusher {
         self.shared.lock().writer.counters()
     }
 
-    /// Frames handed over whose fate is open.
+    /// Submitted frames that have no fate yet.
     pub fn in_flight(&self) -> usize {
         if !self.mine.is_mine() {
             return 0;
@@ -297,7 +303,7 @@ impl Pusher {
         self.shared.lock().problems.iter().cloned().collect()
     }
 
-    /// Waits until every frame's fate is settled; returns the counters.
+    /// Waits until every frame has its fate, and returns the counters.
     pub fn finish(self) -> Result<Counters> {
         self.check()?;
         self.drain();
@@ -360,8 +366,8 @@ impl Pusher {
         }
     }
 
-    /// The series that a reader will look for the frame in: that of the layout if the frame is in it, else what the
-    /// file's name tells.
+    /// The series in which a reader will look for the frame: the layout's series if the frame is in
+    /// the layout, else the series of the file's name.
     fn series_of(&self, number: FrameNo, source: &Source) -> Result<Series> {
         let is_part = source.offset != 0 || source.length.is_some();
         let known = self.layout.as_ref().map(Series::of);
@@ -371,7 +377,8 @@ impl Pusher {
         if is_part { Ok(Series::Pieces) } else { Series::of_file(source.path.as_str(), number) }
     }
 
-    /// What the source looks like now; `None` where it is not there, or is not yet what is pushed.
+    /// What the source looks like now; `None` if it does not exist, or does not yet hold what is
+    /// pushed.
     fn look_at(&self, source: &Source, length: u64) -> Option<Validator> {
         let path = self.dataset.join(source.path.as_str());
         let found = zazen_backing::directory::stat_local(&path).ok().filter(|found| !found.is_dir)?;
@@ -410,7 +417,8 @@ impl Shared {
         self.step(state, Event::Submit { frame, bytes });
     }
 
-    /// Gives up a frame that waits behind an older one of its number; the writer counts it as skipped.
+    /// Gives up a frame that waits behind an older frame with its number. The writer counts it as
+    /// skipped.
     fn drop_newer(self: &Arc<Shared>, state: &mut State, frame: FrameNo, take: bool) {
         if take && let Some(entry) = state.entries.get_mut(&frame) {
             let dropped = entry.newer.take();
@@ -419,7 +427,7 @@ impl Shared {
         self.step(state, Event::Submit { frame, bytes: 0 });
     }
 
-    /// One event through the writer, and what follows from it.
+    /// Gives one event to the writer and carries out the resulting actions.
     fn step(self: &Arc<Shared>, state: &mut State, event: Event) {
         let mut actions = Vec::new();
         let mut resubmit = Vec::new();
@@ -442,7 +450,8 @@ impl Shared {
                     resubmit.extend(newer.map(|newer| (frame, newer)));
                     self.settled.notify_all();
                 }
-                // Pauses are compared with the time of each event; the end is when no entry is left.
+                // Ticks are not needed: each event compares pauses with its own time. The end is
+                // reached when no entry is left.
                 Action::WakeAt { .. } | Action::Finished => {}
             }
         }
@@ -452,7 +461,7 @@ impl Shared {
         }
     }
 
-    /// Sees to it that somebody takes what has been queued.
+    /// Makes sure that a courier takes what was queued.
     fn call_courier(self: &Arc<Shared>, state: &mut State) {
         if state.idle >= state.queue.len() || state.couriers >= self.couriers_max {
             self.work.notify_one();
@@ -466,7 +475,7 @@ impl Shared {
             Ok(_) => state.couriers += 1,
             Err(error) if state.couriers == 0 => {
                 note(state, format!("no thread to push with: {error}"));
-                // Nobody will ever send it: it fails here and now.
+                // No courier will ever send it, so it fails now.
                 if let Some(Sending { frame, node, .. }) = state.queue.pop_back() {
                     self.step(state, Event::Failed { frame, node });
                 }
@@ -489,7 +498,8 @@ fn layout_of(dataset: &Path, pattern: Option<&str>) -> Result<Option<Layout>> {
     let backing = DirectoryBacking::new(dataset)?;
     match dataset::layout(&backing, &RelPath::default(), pattern) {
         Ok(layout) => Ok(layout),
-        // The simulation may make its directory later: names are then the pattern's or the caller's affair.
+        // The simulation may create its directory later. Then the pattern or the caller gives the
+        // names.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable) => match pattern {
             Some(pattern) => dataset::layout_of_pattern(pattern).map(Some),
             None => Ok(None),
@@ -498,7 +508,7 @@ fn layout_of(dataset: &Path, pattern: Option<&str>) -> Result<Option<Layout>> {
     }
 }
 
-/// This process's file mode mask, without changing it (setting it would race with other threads).
+/// This process's umask, read without changing it (a change would race with other threads).
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));

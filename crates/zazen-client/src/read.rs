@@ -1,7 +1,8 @@
-//! Reading frames: storage order, read-ahead within a memory bound, several files in flight, checksums checked.
+//! Reads frames in storage order, with read-ahead within a memory limit and several files in
+//! flight, and checks each frame's checksum.
 //!
-//! A feeder thread fetches descriptors ahead of use, reader threads read them into pooled buffers, and the consumer
-//! takes frames as they come, or reads some itself when none is ready.
+//! A feeder thread fetches descriptors ahead of use. Reader threads read the files into pooled
+//! buffers. The consumer takes frames as they become ready, and reads some itself if none is ready.
 
 mod access;
 mod buffer;
@@ -31,10 +32,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zazen_core::{Error, Layout, Result, RunSet};
 use zazen_env::fork::Mine;
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
-/// Files in flight where nobody knows the disk: a flash device and a network file system do best with some
-/// (measured: one reader gets a third of the device, four to eight all of it).
+/// Files in flight if the kind of disk is not known. A flash device and a network file system are
+/// fastest with several (measured: one reader gets a third of the device's rate, four to eight get
+/// all of it).
 const READERS_UNKNOWN: usize = 4;
 /// More never helped.
 const READERS_MAX: usize = 64;
@@ -42,7 +44,8 @@ const READERS_MAX: usize = 64;
 /// How to read.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
-    /// Bytes of frames read ahead and not yet taken, at most (a single larger frame still comes, alone). Default 256 MiB.
+    /// The most bytes of frames that are read ahead and not yet taken. A single larger frame is
+    /// still read, alone. Default 256 MiB.
     pub memory_max: u64,
     /// Files in flight; `None`: as the daemon advises for its disk.
     pub readers: Option<usize>,
@@ -56,8 +59,9 @@ impl Default for ReadOptions {
     }
 }
 
-/// A frame in memory. Its buffer goes back to the reader's pool when the last clone is dropped. Frames of up to 16 KiB
-/// share one of up to 256 KiB with those read together with them: whoever keeps few of them for long copies them.
+/// A frame in memory. Its buffer goes back to the reader's pool when the last clone is dropped.
+/// Frames of up to 16 KiB share a buffer of up to 256 KiB with frames that were read together with
+/// them. A caller that keeps a few of them for long should copy them.
 #[derive(Clone)]
 pub struct Frame {
     /// Its number.
@@ -65,9 +69,9 @@ pub struct Frame {
     /// How it came; `None`: straight from the backing store, without a daemon.
     pub delivery: Option<Delivery>,
     place: Place,
-    /// For a frame that has no file of its own.
+    /// The file that [`Frame::path`] makes, if the frame has none of its own.
     own_file: OwnFile,
-    /// What names such a file.
+    /// The source of that file's name.
     layout: Option<Arc<Layout>>,
     buffer: Slice,
 }
@@ -78,11 +82,12 @@ impl Frame {
         Frame { number, delivery, place, own_file: OwnFile::default(), layout, buffer }
     }
 
-    /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the backing store. `None`
-    /// only if there is none and none can be made.
+    /// Absolute path of a file with exactly the frame's bytes: in the cache if cached, else on the
+    /// backing store. `None` only if there is none and none can be made.
     ///
-    /// A frame that is a part of a larger file ([`Frame::container`]), or whose file the daemon keeps from this user, has
-    /// none until the first call: then one is made, a link to a copy in memory, which lives as long as the frame.
+    /// A frame that is a part of a larger file ([`Frame::container`]), or whose file this user may
+    /// not open, has no file until the first call. Then a file is made: a link to a copy in memory.
+    /// It lives as long as the frame.
     pub fn path(&self) -> Option<&Path> {
         match self.place.is_own() {
             true => Some(&self.place.path),
@@ -95,8 +100,8 @@ impl Frame {
         !self.place.is_own()
     }
 
-    /// The larger file that the frame is a part of, and where it begins there, in bytes; `None` if it has a file of its
-    /// own, or lies in no file that this process may open.
+    /// The larger file that the frame is a part of, and the frame's offset in bytes; `None` if the
+    /// frame has a file of its own, or is in no file that this process may open.
     pub fn container(&self) -> Option<(&Path, u64)> {
         let is_part = !self.place.whole && !self.place.path.as_os_str().is_empty();
         is_part.then_some((self.place.path.as_path(), self.place.offset))
@@ -130,21 +135,21 @@ pub struct ReadStats {
     pub backing_reads: u64,
     /// Bytes of all frames.
     pub bytes: u64,
-    /// Bad checksums met and mended.
+    /// Bad checksums that were found and repaired.
     pub mended: u64,
 }
 
 /// An iterator over frames; dropping it stops the read-ahead.
 ///
-/// An `Err` item names its frame; the iteration can go on after it.
+/// An `Err` item names its frame. The iteration can continue after it.
 ///
-/// May move to another thread; one thread uses it at a time. Frames outlive it. In a forked child its next item is an
-/// error, and its last.
+/// It may move to another thread, but only one thread may use it at a time. Frames outlive it. In a
+/// forked child, its next item is an error and the last item.
 pub struct FrameReader {
-    /// Its threads are this process's: a forked child has none of them.
+    /// Its threads belong to this process. A forked child has none of them.
     mine: Mine,
     shared: Arc<Shared>,
-    /// Outcomes that this side has, still counted as read ahead.
+    /// Outcomes that the consumer has received. They still count as read ahead.
     local: VecDeque<Outcome>,
     last: LastFile,
     stats: ReadStats,
@@ -169,7 +174,7 @@ fn spawn(shared: &Arc<Shared>, name: &str, body: impl FnOnce(&Shared) + Send + '
 }
 
 impl FrameReader {
-    /// Starts reading `set`: from `scan` where there is one, else from the backing store.
+    /// Starts to read `set`: from `scan` if there is one, else from the backing store.
     pub(crate) fn start(
         access: Access,
         scan: Option<Scan>,
@@ -188,7 +193,7 @@ impl FrameReader {
             stats: ReadStats::default(),
             remaining,
         };
-        // The consumer reads too: as many threads as frames, less one, are enough.
+        // The consumer reads too, so one thread less than there are frames is enough.
         let most = readers.min(usize::try_from(remaining.saturating_sub(1)).unwrap_or(readers));
         let first = most.min(reader.shared.pipeline.readers_at_first());
         for _ in 0..first {
@@ -242,7 +247,7 @@ impl Iterator for FrameReader {
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Err(error) = self.check() {
-            // Told once; then it is at its end.
+            // The error is reported once; then the iteration has ended.
             return (std::mem::take(&mut self.remaining) > 0).then_some(Err(error));
         }
         if self.local.is_empty()
@@ -255,8 +260,8 @@ impl Iterator for FrameReader {
 }
 
 impl FrameReader {
-    /// The next frame if this side has it in hand: waits for nothing and reads nothing. `None` does not tell whether
-    /// more will come.
+    /// The next frame, if it is ready. Does not wait and does not read. `None` does not mean that
+    /// no frame will come.
     pub fn next_ready(&mut self) -> Option<std::result::Result<Frame, Error>> {
         if !self.mine.is_mine() {
             return None;
@@ -280,7 +285,7 @@ impl FrameReader {
 impl Drop for FrameReader {
     fn drop(&mut self) {
         if !self.mine.is_mine() {
-            // Threads that are not here may hold its locks.
+            // Threads that do not exist in this process may hold its locks.
             self.local.drain(..).for_each(std::mem::forget);
             return;
         }

@@ -1,4 +1,5 @@
-//! A dataset opened through the node's daemon, or straight from the backing store when none answers.
+//! A dataset that is opened through the node's daemon, or directly from the backing store if no
+//! daemon answers.
 
 use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
@@ -12,12 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
-use zazen_wire::frames::{DatasetInfo, NodeInfo};
+use zazen_frames::messages::DatasetInfo;
+use zazen_wire::control::NodeInfo;
 
-/// How long a daemon that answers pings may take to list a large directory or to answer a query, before it counts
-/// as dead.
+/// How long a daemon that answers pings may take for a call (a listing of a large directory, a
+/// query) before it counts as dead.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a daemon may answer nothing at all, before it counts as dead, where the user does not say.
+/// How long a daemon may be silent before it is pinged, by default.
 const SILENCE: Duration = Duration::from_secs(10);
 /// The longest silence that a user may ask for: a day.
 const SILENCE_MAX_S: f64 = 86_400.0;
@@ -25,17 +27,19 @@ const SILENCE_MAX_S: f64 = 86_400.0;
 /// How to open.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Socket of the daemon; `None`: `$ZAZEN_SOCKET`, the testbed's node of this rank, or the default path.
+    /// Socket of the daemon; `None`: `$ZAZEN_SOCKET`, the testbed's node of this rank, or the
+    /// default path.
     pub socket: Option<PathBuf>,
     /// File-name template; `None`: the manifest, or what the names tell.
     pub pattern: Option<String>,
-    /// A served backing store to use when no daemon answers, as `/ROOT=tcp://host:port` or `tcp://host:port/ROOT`
-    /// (`$ZAZEN_BACKING`); `None`: the dataset's path itself.
+    /// A served backing store to use when no daemon answers, as `/ROOT=tcp://host:port` or
+    /// `tcp://host:port/ROOT` (`$ZAZEN_BACKING`); `None`: the dataset's path itself.
     pub backing: Option<String>,
     /// Don't ask a daemon at all.
     pub direct: bool,
-    /// How long a daemon may leave a call unanswered before it is pinged; one that does not answer the ping within
-    /// the same time again (at most 5 s) hangs and is done without. `None`: `$ZAZEN_TIMEOUT` in seconds, or 10 s.
+    /// How long a daemon may leave a call unanswered before it is pinged. If it does not answer the
+    /// ping within the same time (at most 5 s), it counts as hung and is no longer used. `None`:
+    /// `$ZAZEN_TIMEOUT` in seconds, or 10 s.
     pub silence: Option<Duration>,
 }
 
@@ -47,11 +51,12 @@ struct Local {
     spec: DaemonSpec,
 }
 
-/// An opened dataset. Not shared between threads, and not to be used in a forked child: [`crate::SharedDataset`] is.
+/// An opened dataset. Not for several threads and not for a forked child; use
+/// [`crate::SharedDataset`] there.
 pub struct Dataset {
     path: PathBuf,
     local: Option<Local>,
-    /// The daemon that left off, and when to look for it again.
+    /// The daemon that stopped answering, and when to look for it again.
     lost: Option<(DaemonSpec, Retry)>,
     node: u128,
     direct_spec: DirectSpec,
@@ -62,7 +67,8 @@ pub struct Dataset {
 impl Dataset {
     /// Opens the dataset whose directory is `path` (absolute or relative, as the user types it).
     ///
-    /// With no daemon: a warning once per process, then the backing store. `NotFound` if there is no such directory.
+    /// With no daemon: a warning once per process, then the backing store. `NotFound` if there is
+    /// no such directory.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Dataset> {
         let path = absolute(path)?;
         let backing = options.backing.clone().or_else(|| variable("ZAZEN_BACKING")).or_else(testbed_backing);
@@ -90,12 +96,13 @@ impl Dataset {
         &self.path
     }
 
-    /// Whether a daemon answered, and has not left off since.
+    /// Whether a daemon answered and has not stopped answering since.
     pub fn has_daemon(&self) -> bool {
         self.local.is_some()
     }
 
-    /// Identity of the node whose daemon answered; a random one (fixed for this Dataset) without a daemon.
+    /// Identity of the node whose daemon answered. Without a daemon: a random one, fixed for this
+    /// Dataset.
     pub fn node(&self) -> u128 {
         self.node
     }
@@ -109,8 +116,8 @@ impl Dataset {
         }
     }
 
-    /// The frame numbers that exist on the backing store (or, if that doesn't answer, in this node's cache). Listed
-    /// on the first call, then remembered.
+    /// The frame numbers that exist on the backing store (or, if that doesn't answer, in this
+    /// node's cache). Listed on the first call, then remembered.
     pub fn extent(&mut self) -> Result<RunSet> {
         if let Some(extent) = &self.extent {
             return Ok(extent.clone());
@@ -135,8 +142,8 @@ impl Dataset {
         Ok(extent)
     }
 
-    /// What this node holds of begin..=end at stride, as frame numbers: (natives, aliens). Paper: `query`.
-    /// Without a daemon both are empty.
+    /// What this node holds of begin..=end at stride, as frame numbers: (natives, aliens). Paper:
+    /// `query`. Without a daemon both are empty.
     pub fn query(&mut self, begin: u64, end: u64, stride: u64) -> Result<(RunSet, RunSet)> {
         Request::new(begin, end, stride)?;
         let held = self.with_daemon(|local| {
@@ -147,7 +154,7 @@ impl Dataset {
                 true => Ok(held),
                 false => Err(Error::new(
                     ErrorKind::Protocol,
-                    format!("the daemon tells of frames beyond {begin} to {end}, which it was asked for"),
+                    format!("the daemon reports frames beyond the requested {begin} to {end}"),
                 )),
             }
         })?;
@@ -155,11 +162,12 @@ impl Dataset {
         Ok((held.native, held.alien))
     }
 
-    /// Runs the assignment protocol with the other ranks (collective) for begin..=end at stride, or for the whole
-    /// dataset where `range` is `None` (rank 0's extent counts for all and is broadcast). Paper: `zazen`.
+    /// Runs the assignment protocol with the other ranks (collective) for begin..=end at stride, or
+    /// for the whole dataset where `range` is `None` (rank 0's extent counts for all and is
+    /// broadcast). Paper: `zazen`.
     ///
-    /// An error of one rank ends the call on every rank. Ranks that came up as singletons are the carriers' to
-    /// notice: only they know the whole world's size.
+    /// An error of one rank ends the call on every rank. The implementation of the collectives must
+    /// detect ranks that started as singletons, because only it knows the size of the world.
     pub fn assign(
         &mut self,
         range: Option<(u64, u64, u64)>,
@@ -179,13 +187,13 @@ impl Dataset {
         });
         match input {
             Ok(input) => zazen_assign::assign(input, collectives),
-            // The others wait in the protocol's first round: they are told there.
+            // The other ranks wait in the protocol's first round and learn of the error there.
             Err(error) => Err(zazen_assign::decline(error, collectives)),
         }
     }
 
-    /// As [`Dataset::assign`] where the frames are to be read next: the disk begins with the first of what this node
-    /// holds while the ranks agree.
+    /// As [`Dataset::assign`], if the frames are read next: while the ranks agree, the disk begins
+    /// to read the first frames that this node holds.
     pub fn assign_to_read(
         &mut self,
         range: Option<(u64, u64, u64)>,
@@ -225,8 +233,8 @@ impl Dataset {
         })
     }
 
-    /// The whole dataset as a request and, where the request has gaps, the frames in it; or rank 0's error on
-    /// every rank.
+    /// The whole dataset as a request and, if the request has gaps, the frames in it; or rank 0's
+    /// error on every rank.
     fn agree_on_extent(&mut self, collectives: &dyn Collectives) -> Result<(Request, Option<RunSet>)> {
         let extent = told_by_rank_0(collectives, || self.extent())?;
         self.extent = Some(extent.clone());
@@ -286,8 +294,9 @@ impl Dataset {
         Ok(direct)
     }
 
-    /// Asks the daemon, a second time on a new connection if the first is lost; `None` if there is none, or none any
-    /// more (with a warning). One that left off before is looked for now and then.
+    /// Asks the daemon. If the connection is lost, asks again on a new connection. `None` if there
+    /// is no daemon, or if it stopped answering (with a warning). A daemon that stopped answering
+    /// earlier is looked for now and then.
     fn with_daemon<T>(&mut self, mut ask: impl FnMut(&mut Local) -> Result<T>) -> Result<Option<T>> {
         self.look_again();
         let Some(local) = &mut self.local else { return Ok(None) };
@@ -296,7 +305,7 @@ impl Dataset {
             answer => return answer.map(Some),
         };
         let last = match first.kind() {
-            // It hangs: asked again it would hang again.
+            // The daemon hangs, so do not ask again.
             ErrorKind::TimedOut => first,
             _ => {
                 tracing::debug!("{first}; connecting again");
@@ -319,7 +328,7 @@ impl Dataset {
         Ok(None)
     }
 
-    /// Takes a daemon that left off back if it answers again.
+    /// Uses a lost daemon again if it answers.
     fn look_again(&mut self) {
         let Some((spec, retry)) = &mut self.lost else { return };
         if !retry.finds(spec) {
@@ -331,7 +340,7 @@ impl Dataset {
                 self.local = Some(local);
                 self.lost = None;
             }
-            Err(error) => tracing::debug!("{error}; going on without it"),
+            Err(error) => tracing::debug!("{error}; continuing without it"),
         }
     }
 }
@@ -340,11 +349,11 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Whether `error` means that the daemon is lost. One that says no over a living connection speaks of the dataset
-/// or of the backing store. The error may come from a connection of its own, as a scan's does: then the daemon is
-/// asked.
+/// Whether `error` means that the daemon is lost. An error over a working connection is about the
+/// dataset or the backing store. If the error comes from another connection, such as a scan's, the
+/// daemon is asked.
 fn lost(local: &mut Local, error: &Error) -> bool {
-    // One that breaks the protocol is not asked again: who knows what else it says.
+    // A daemon that breaks the protocol is not asked again, because its answers cannot be trusted.
     if matches!(error.kind(), ErrorKind::ShuttingDown | ErrorKind::Protocol) || !local.remote.is_alive() {
         return true;
     }
@@ -369,7 +378,7 @@ fn open_again(spec: &DaemonSpec) -> Result<Local> {
     open_on(remote, node, spec.clone())
 }
 
-/// How long a daemon may be silent: as the user says, or the default.
+/// How long a daemon may be silent: the user's setting, or the default.
 fn silence(options: &OpenOptions) -> Result<Duration> {
     if let Some(silence) = options.silence {
         return Ok(silence);
@@ -395,7 +404,7 @@ fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec) -> Result<L
     Ok(Local { remote, node, info, spec })
 }
 
-/// The daemon's side, or `None` with a warning where no daemon can help with this path.
+/// The daemon's side, or `None` with a warning if no daemon can serve this path.
 fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
     let explicit = options.socket.clone().or_else(|| variable("ZAZEN_SOCKET").map(PathBuf::from));
     let socket = explicit.or_else(testbed_socket).unwrap_or_else(zazen_env::socket_path::find_socket_path);
@@ -445,7 +454,8 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
     }
 }
 
-/// The path as the daemon knows it: as typed or, where that is beneath no root, with symbolic links resolved.
+/// The path as the daemon knows it: as typed or, if that is beneath no root, with symbolic links
+/// resolved.
 fn beneath_roots(path: &Path, roots: &[String]) -> Option<PathBuf> {
     let beneath = |path: &Path| roots.iter().any(|root| path.starts_with(root));
     if beneath(path) {

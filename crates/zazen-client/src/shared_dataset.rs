@@ -1,8 +1,8 @@
-//! A dataset that threads share and that forked children go on with: what front ends hold.
+//! A dataset that threads share and that forked children can use. The language bindings hold it.
 //!
-//! Invariants: nothing that a parent connected is used in a child, and no lock of the parent's is waited for there:
-//! the child opens the dataset anew, by the arguments of the first time, when it first needs it. The parent goes on
-//! undisturbed.
+//! Invariants: a forked child uses no connection of its parent and waits for no lock of its parent.
+//! When the child first needs the dataset, it opens it again with the same arguments. The parent is
+//! not affected.
 
 use crate::session::{Dataset, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl SharedDataset {
         self.has_daemon
     }
 
-    /// Runs `body` on the dataset, in turn with other threads. `InvalidArgument` once it is closed.
+    /// Runs `body` on the dataset, one thread at a time. `InvalidArgument` once it is closed.
     pub fn with<T>(&self, body: impl FnOnce(&mut Dataset) -> Result<T>) -> Result<T> {
         let mut opened = self.lock();
         if self.is_closed() {
@@ -67,7 +67,8 @@ impl SharedDataset {
         body(dataset)
     }
 
-    /// Closes it, in this process; iterations over its frames go on. Closing twice is fine.
+    /// Closes the dataset in this process. Iterations over its frames continue. It may be closed
+    /// twice.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let dataset = self.lock().take();
@@ -81,8 +82,9 @@ impl SharedDataset {
 
     fn lock(&self) -> MutexGuard<'_, Option<Dataset>> {
         let opened = self.opened.get_or(|parents| {
-            // If no thread of the parent was at it, what it has open is closed here: the daemon shall not take this
-            // child for it. Else it stays as it is, and unused.
+            // If no thread of the parent was using the dataset at the fork, close its descriptors
+            // here, so that the daemon does not mistake this child for the parent. Otherwise leave
+            // it as it is, unused.
             if let Some(mut parents) = parents.and_then(|parents| parents.try_lock().ok()) {
                 parents.take().into_iter().for_each(Dataset::disown);
             }

@@ -1,9 +1,9 @@
-//! On a testbed several nodes share one machine: which node's daemon is this process's?
+//! Finds this process's node on a testbed, where several nodes share one machine.
 //!
 //! `$ZAZEN_SOCKET` wins. Else `$ZAZEN_TESTBED` names the testbed's directory, and the rank that the
 //! launcher tells ([`zazen_core::launcher`]), modulo the number of nodes, picks the node.
 //!
-//! What a testbed is made of stands in its `testbed.json`.
+//! `testbed.json` describes the testbed.
 
 use serde::Deserialize;
 use std::io::Read;
@@ -22,7 +22,7 @@ struct TestbedNode {
     socket: Option<PathBuf>,
 }
 
-/// The longest description: thousands of nodes have room in it.
+/// The longest description; enough for thousands of nodes.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// The socket of this process's testbed node, if it runs on a testbed.
@@ -31,7 +31,7 @@ pub fn testbed_socket() -> Option<PathBuf> {
     socket_of_rank(&testbed_folder()?, rank)
 }
 
-/// How this process's testbed spells its backing store, if it runs on a testbed.
+/// The backing store of this process's testbed, if it runs on a testbed.
 pub fn testbed_backing() -> Option<String> {
     read(&testbed_folder()?)?.backing
 }

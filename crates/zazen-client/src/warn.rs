@@ -1,7 +1,7 @@
-//! Warnings for the user: each told once per process, to the log and to whoever shows them.
+//! Warnings for the user. Each goes once per process to the log and to the front end.
 //!
-//! Libraries don't print. A front end drains [`warnings`] after opening and after reading and shows what it finds
-//! in its own way.
+//! Libraries do not print. A front end calls [`warnings`] after opening and after reading, and
+//! shows the warnings in its own way.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -18,11 +18,11 @@ struct Warnings {
     kept: VecDeque<String>,
 }
 
-/// A forked child begins with none, and without its parent's lock.
+/// A forked child begins with no warnings and does not use its parent's lock.
 static WARNINGS: PerProcess<Mutex<Warnings>> = PerProcess::new();
 
-/// Takes the warnings that came up in this process since the last call, oldest first (the last 100 of them).
-/// They have been logged by `tracing` as well. Any thread.
+/// Takes the warnings of this process since the last call, oldest first (the last 100). `tracing`
+/// has logged them too. Any thread may call this.
 pub fn warnings() -> Vec<String> {
     let mut warnings = WARNINGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     warnings.kept.drain(..).collect()

@@ -1,8 +1,10 @@
-//! Pushing the files of a simulation code that cannot be changed: inotify on a directory, files that were
-//! closed after writing or renamed into place, and those that were there before.
+//! Pushes the files of a simulation whose code cannot be changed. It watches a directory with
+//! inotify and takes files that were closed after writing or renamed into place, and files that
+//! existed before.
 //!
-//! The watch begins before the directory is listed, so that no file falls between; what both see is pushed once.
-//! A file that is hard-linked into place without being written there shows at the next listing only.
+//! The watch begins before the directory is listed, so no file is missed. A file that both find is
+//! pushed once. A file that is hard-linked into the directory without being written there is found
+//! only at the next listing.
 
 mod inbox;
 
@@ -18,13 +20,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zazen_backing::{DirectoryBacking, dataset};
 use zazen_core::{Credentials, Error, ErrorKind, FrameNo, Layout, NameTemplate, RelPath, Result, Validator};
 
-/// How often `stop` is looked at.
+/// How often `stop` is checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// First pause before a file that was changing is looked at again; it doubles.
+/// First pause before a file that was changing is checked again; it doubles.
 const RETRY: Duration = Duration::from_millis(100);
-/// A listed file younger than this may still be open for writing: it is left that long for its close to be told.
+/// A listed file younger than this may still be open for writing. It is left for this time, so that
+/// the event of its close can arrive.
 const FRESH: Duration = Duration::from_secs(1);
-/// Looks at a changing file before it is given up until its next close.
+/// How often a changing file is checked before it is left until its next close.
 const RETRIES: u32 = 8;
 
 /// How to watch.
@@ -34,9 +37,9 @@ pub struct WatchOptions {
     pub pattern: Option<String>,
     /// Also push files that are there at the start.
     pub existing: bool,
-    /// Leave off when no file came for so long; `None`: never.
+    /// Stop if no file came for this time; `None`: never.
     pub idle_exit: Option<Duration>,
-    /// Leave off when a file of this name appears in the directory.
+    /// Stop when a file with this name appears in the directory.
     pub until: Option<String>,
 }
 
@@ -47,7 +50,7 @@ impl Default for WatchOptions {
     }
 }
 
-/// What [`watch`] tells as it goes.
+/// What [`watch`] reports.
 #[derive(Clone, Debug)]
 pub enum WatchEvent {
     /// A file was handed to the pusher.
@@ -59,7 +62,7 @@ pub enum WatchEvent {
         /// Its size.
         bytes: u64,
     },
-    /// A file's name gives no frame number; told once per name.
+    /// A file's name gives no frame number. Reported once per name.
     NotAFrame(String),
     /// A file could not be read.
     Failed {
@@ -72,10 +75,11 @@ pub enum WatchEvent {
     CaughtUp,
 }
 
-/// Watches `directory` and pushes until `stop` is set or the options say so. Runs on the caller's thread.
+/// Watches `directory` and pushes until `stop` is set or the options end it. Runs on the caller's
+/// thread.
 ///
-/// `NotFound` if there is no such directory. A file that cannot be read or pushed is told and passed over; the
-/// watch goes on.
+/// `NotFound` if there is no such directory. A file that cannot be read or pushed is reported and
+/// skipped; the watch continues.
 pub fn watch(
     directory: &Path,
     pusher: &Pusher,
@@ -130,11 +134,11 @@ pub fn watch(
     }
 }
 
-/// A file to be looked at.
+/// A file to check.
 struct Due {
     at: Instant,
     looks: u32,
-    /// Found in a listing, not told of by an event.
+    /// Found in a listing, not by an event.
     listed: bool,
 }
 
@@ -143,9 +147,9 @@ struct Watch {
     layout: Option<Layout>,
     until: Option<String>,
     until_seen: bool,
-    /// Names to look at, in the order of names: of padded numbers the order of frames.
+    /// Names to check, in alphabetical order. For padded numbers this is the order of frames.
     due: BTreeMap<String, Due>,
-    /// What was pushed last under a number, so that a file that is seen twice is pushed once.
+    /// What was pushed last under each number, so that a file that is found twice is pushed once.
     pushed: HashMap<u64, Validator>,
     strangers: BTreeSet<String>,
 }
@@ -183,7 +187,7 @@ impl Watch {
         })
     }
 
-    /// Whether frames lie in folders of the directory.
+    /// Whether frames are in folders of the directory.
     fn deep(&self) -> bool {
         match &self.layout {
             Some(Layout::Files(template)) => template.to_string().contains('/'),
@@ -193,14 +197,15 @@ impl Watch {
         }
     }
 
-    /// Looks through the directory: every file is noted where `all`, else remembered as one that is not to be pushed.
+    /// Lists the directory. If `all`, every file is noted; otherwise every file is remembered as
+    /// one that is not pushed.
     fn list(&mut self, all: bool) -> Result<()> {
         let mut folders = vec![(self.directory.clone(), String::new())];
         let deep = self.deep();
         while let Some((folder, prefix)) = folders.pop() {
             let named = |error| Error::io(format!("list {}", folder.display()), error);
             let entries = match std::fs::read_dir(&folder) {
-                // A folder that is gone again holds no frames.
+                // The folder is gone again, so it holds no frames.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound && !prefix.is_empty() => continue,
                 entries => entries.map_err(named)?,
             };
@@ -215,7 +220,7 @@ impl Watch {
                 } else if self.until.as_deref() == Some(&name) {
                     self.until_seen = true;
                 } else if all {
-                    // An event that came first knows more: the file was closed.
+                    // An earlier event is better: it says that the file was closed.
                     self.due.entry(name).or_insert(Due { at: Instant::now(), looks: 0, listed: true });
                 } else {
                     self.remember(&name);
@@ -225,7 +230,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The file as it is now is not to be pushed.
+    /// The file in its present state is not pushed.
     fn remember(&mut self, name: &str) {
         if let Ok(found) = File::open(self.directory.join(name)).and_then(|file| look_of(&file)) {
             let parts = frames_in(self.layout.as_ref(), name).into_iter();
@@ -250,7 +255,7 @@ impl Watch {
         self.due.is_empty()
     }
 
-    /// Looks at every file whose time has come; returns how many frames were submitted.
+    /// Checks every file that is due. Returns how many frames were submitted.
     fn work_off(
         &mut self,
         stop: &AtomicBool,
@@ -324,14 +329,14 @@ impl Watch {
         Ok(submitted)
     }
 
-    /// The frame's bytes and what its file looked like, if that has not been pushed already. Owner and validator
-    /// are those of the open file: the name may lead to another one by now.
+    /// The frame's bytes and what its file looked like, unless it was pushed already. Owner and
+    /// validator are those of the open file, because the name may lead to another file by now.
     fn read(&self, name: &str, part: &Part, patient: bool) -> std::result::Result<Option<Found>, Trouble> {
         let path = self.directory.join(name);
         let failed = |error| Trouble::Failed(Error::io(path.display().to_string(), error));
         let mut file = match File::open(&path) {
             Ok(file) => file,
-            // Renamed on or removed: its new name, if any, is told by an event of its own.
+            // The file was renamed or removed. If it has a new name, another event reports it.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
@@ -348,7 +353,7 @@ impl Watch {
                 bytes.reserve_exact(before.0.size as usize);
                 file.read_to_end(&mut bytes).map_err(failed)?;
             }
-            // The file is not complete yet: what is missing comes with its next close.
+            // The file is not complete yet. The rest comes with its next close.
             Some(length) if part.offset + length > before.0.size => return Ok(None),
             Some(length) => {
                 bytes.resize(length as usize, 0);
@@ -382,7 +387,7 @@ struct Part {
     bytes: Option<u64>,
 }
 
-/// Whether a file was written to a moment ago, by its server's clock or ahead of ours.
+/// Whether a file was written a moment ago, or has a time ahead of this machine's clock.
 fn is_fresh(found: &Validator) -> bool {
     let modified = UNIX_EPOCH + Duration::from_nanos(u64::try_from(found.mtime_ns).unwrap_or(0));
     SystemTime::now().duration_since(modified).map_or(true, |age| age < FRESH)

@@ -1,4 +1,5 @@
-//! A daemon that lies: whatever it says, a reader comes to an end, with the right bytes or an error for each frame.
+//! A daemon that sends false answers. Whatever it sends, a reader ends, with the right bytes or an
+//! error for each frame.
 
 // The exemption for tests does not reach their helpers.
 #![allow(clippy::unwrap_used)]
@@ -13,9 +14,10 @@ use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, Reply, Server, ServerLimits, Service};
 use zazen_client::{Dataset, OpenOptions, ReadOptions};
 use zazen_core::{ErrorKind, Layout, NameTemplate, Piece, RelPath, Result, RunSet};
-use zazen_wire::Message;
-use zazen_wire::frames::*;
+use zazen_frames::messages::*;
+use zazen_wire::control::{NodeInfo, control_fn};
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
+use zazen_wire::{Message, service};
 
 const FRAMES: u64 = 6;
 const BYTES: usize = 3000;
@@ -28,10 +30,10 @@ fn name(number: u64) -> String {
     format!("f-{number}.bin")
 }
 
-/// What the daemon makes of its honest answers.
+/// How the daemon falsifies its answers.
 type Lie = fn(&mut Answer);
 
-/// One honest answer; whatever is `None` was not asked for.
+/// One true answer; a `None` field was not requested.
 #[derive(Default)]
 struct Answer {
     hello: Option<NodeInfo>,
@@ -180,7 +182,7 @@ fn read_all(root: &Path, socket: PathBuf) -> Result<Got> {
     Ok((found, errors))
 }
 
-/// What is left of the truth.
+/// What must still be true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     /// All frames, from the backing store.

@@ -1,4 +1,5 @@
-//! Pushing over real sockets to daemons that may misbehave, watching a directory, loading a dataset.
+//! Pushing over real sockets to daemons that may misbehave, watching a directory, loading a
+//! dataset.
 
 #![allow(clippy::unwrap_used)]
 

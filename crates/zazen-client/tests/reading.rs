@@ -1,4 +1,5 @@
-//! Reading through a daemon that may misbehave, and without one: every frame exactly once, never a wrong byte.
+//! Reading through a daemon that may misbehave, and without a daemon: every frame exactly once,
+//! never a wrong byte.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use zazen_assign::{Protocol, Rules, Solo};
 use zazen_client::{Dataset, FrameReader, OpenOptions, ReadOptions, ReadStats};
 use zazen_core::{Error, ErrorKind, RunSet};
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
 const BYTES: usize = 70_000;
 
@@ -120,7 +121,7 @@ fn a_daemon_that_dies_in_mid_scan_costs_no_frame() {
     }
     // One warning for each daemon (another test of this process may have drained some).
     let warnings = zazen_client::warnings();
-    let lost: Vec<_> = warnings.iter().filter(|text| text.contains("left off")).collect();
+    let lost: Vec<_> = warnings.iter().filter(|text| text.contains("stopped answering")).collect();
     let distinct: BTreeSet<_> = lost.iter().collect();
     assert_eq!(distinct.len(), lost.len(), "{warnings:?}");
     assert!(lost.iter().all(|text| text.contains("node fake") && text.contains("fake.sock")), "{warnings:?}");
@@ -224,7 +225,7 @@ fn a_path_outside_of_the_daemons_roots_is_read_straight() {
     assert!(!dataset.has_daemon());
     let warnings = zazen_client::warnings();
     let root = inside.root.parent().unwrap().to_str().unwrap();
-    // Another test of this process may have drained it: then it was seen there.
+    // Another test of this process may have taken the warning. Then that test saw it.
     if let Some(text) = warnings.iter().find(|text| text.contains("not beneath")) {
         assert!(text.contains(root), "{text}");
     }
@@ -263,7 +264,8 @@ fn an_error_of_one_rank_reaches_all() {
             let mut dataset = Dataset::open(path, &direct).unwrap();
             dataset.assign(None, Rules::Full, Protocol::Owner, rank)
         });
-        // Rank 0's extent counts for all: an empty one is everybody's error, another rank's is nobody's.
+        // Rank 0's extent counts for all ranks. If it is empty, all ranks fail. An empty extent of
+        // another rank has no effect.
         assert!(results.iter().all(|result| result.is_err() == (whose == 0)), "rank {whose}: {results:?}");
         if whose == 0 {
             assert!(

@@ -1,4 +1,5 @@
-//! A reader's threads end with it. Alone in its process, so that no other test's threads are counted.
+//! A reader's threads end with it. Alone in its process, so that no other test's threads are
+//! counted.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +23,8 @@ fn frames_outlive_their_reader_and_dropping_it_ends_its_threads() {
     write_frames(&root, 0..200, 70_000);
     let running = Running::start(&root, Script::default());
     let mut dataset = running.open();
-    // Room for a few frames only: when it is dropped, its threads are waiting for room, for work, for tasks to run low.
+    // There is room for only a few frames. So when the reader is dropped, its threads wait for
+    // room, for work, or for tasks to run low.
     let options = ReadOptions { memory_max: 300_000, ..ReadOptions::default() };
     let mut reader = dataset.frames(RunSet::range(0, 199), &options).unwrap();
     let kept: Vec<_> = reader.by_ref().take(10).map(|item| item.unwrap()).collect();

@@ -16,8 +16,8 @@ use zazen_client::{
     ReadOptions, ReadStats, Remote, Target, load,
 };
 use zazen_core::{ErrorKind, FrameNo, RunSet};
+use zazen_frames::messages::Delivery;
 use zazen_push::OnSlow;
-use zazen_wire::frames::Delivery;
 use zazend::Daemon;
 use zazend::config::{Args, Config};
 
@@ -133,7 +133,7 @@ fn pushed_frames_are_natives_and_a_damaged_one_is_mended() {
     assert_eq!((stats.native + stats.alien, stats.mended), (60, 0));
 }
 
-/// Descriptors are handed out by the record alone: what is wrong with a file, its reader finds out.
+/// The daemon hands out descriptors by the record alone. The reader detects damage to a file.
 #[test]
 fn what_came_to_lie_in_a_frames_place_never_comes_out_as_the_frame() {
     let site = Site::new(20);
@@ -169,7 +169,7 @@ fn what_came_to_lie_in_a_frames_place_never_comes_out_as_the_frame() {
             came.insert(frame.number);
         }
         assert_eq!(came.len(), 20);
-        // They are out of the way for later ones, or never were.
+        // They no longer block later frames, or never did.
         std::fs::remove_dir(&places[2]).ok();
         places[3..5].iter().for_each(|path| {
             std::fs::remove_file(path).ok();
@@ -199,7 +199,7 @@ fn ranks_on_two_nodes_read_each_frame_once_from_where_it_is() {
     push_all(&site, &daemons, 120);
     let results = zazen_assign::threads::run(4, |rank| {
         let mut dataset = site.open(rank.rank() % 2);
-        // Whether a rank has its disk begin meanwhile is its own affair.
+        // Each rank decides for itself whether its disk begins early.
         let assignment = match rank.rank() < 2 {
             true => dataset.assign_to_read(None, Rules::Full, Protocol::Owner, rank)?,
             false => dataset.assign(None, Rules::Full, Protocol::Owner, rank)?,
@@ -269,7 +269,7 @@ fn a_daemon_that_stops_in_mid_scan_costs_no_frame() {
     assert_eq!(rest.len() + first.len(), 400);
     assert!(first.iter().all(|number| !rest.contains(number)));
     assert!(reader.stats().backing_reads > 0, "{:?}", reader.stats());
-    // And the dataset itself finds its way.
+    // The dataset itself also finds the way.
     assert_eq!(dataset.extent().unwrap().len(), 400);
     assert!(!dataset.has_daemon());
 }

@@ -1,4 +1,5 @@
-//! Who is asking: the kernel's word for local callers, the key holder's word for remote ones.
+//! Who calls: as the kernel states it for local callers, as the key holder states it for remote
+//! ones.
 
 /// The identity a permission check is made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,8 +13,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whether a file with this owner and mode may be read: the kernel's own rule (owner, else group, else
-    /// others; uid 0 always).
+    /// Whether a file with this owner and mode may be read: the kernel's own rule (owner, else
+    /// group, else others; uid 0 always).
     pub fn may_read(&self, uid: u32, gid: u32, mode: u32) -> bool {
         self.allowed(uid, gid, mode, 0o4)
     }

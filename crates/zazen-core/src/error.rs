@@ -1,12 +1,12 @@
 //! One error type for the whole product.
 //!
-//! A kind is named by what the reader of the error can do about it; there is no catch-all. The table in
-//! [`ErrorKind::row`] is the only place that maps a kind to the C status, the errno and the Python
-//! exception, so that all front ends say the same.
+//! The name of a kind says what its reader can do about it. There is no catch-all. Only
+//! [`ERROR_TABLE`] maps a kind to the C status, the errno and the Python exception, so all front
+//! ends agree.
 
 use std::fmt;
 
-/// The result of anything in Zazen that can fail because of the world.
+/// The result of an operation that can fail for a reason outside Zazen.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What went wrong, by remedy. Numeric values are wire and C ABI: never renumber, append only.
@@ -51,7 +51,8 @@ pub enum ErrorKind {
     Config = 18,
 }
 
-/// One row of the error table: (kind, name, errno, Python exception, Python builtin that it also is).
+/// One row of the error table: (kind, name, errno, Python exception, Python builtin that it also
+/// is).
 pub type ErrorRow = (ErrorKind, &'static str, i32, &'static str, &'static str);
 
 /// The error table. C status codes are the negated numeric values of the kinds.
@@ -80,7 +81,7 @@ impl ErrorKind {
     /// The row of [`ERROR_TABLE`] for this kind.
     pub fn row(self) -> &'static ErrorRow {
         let found = ERROR_TABLE.iter().find(|row| row.0 == self);
-        // Every variant has a row; `table_is_complete` holds this.
+        // Every variant has a row; the test `table_is_complete` checks this.
         found.unwrap_or(&ERROR_TABLE[0])
     }
 
@@ -114,7 +115,8 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// An error: its kind, a message that names the object, the limit and the next step, and what caused it.
+/// An error: its kind, a message that names the object, the limit and the next step, and what
+/// caused it.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -146,7 +148,7 @@ impl Error {
         Error { kind, context: context.into(), source: Some(Box::new(source)) }
     }
 
-    /// The same error with `outer` said before its message.
+    /// The same error with `outer` before its message.
     pub fn within(mut self, outer: impl fmt::Display) -> Error {
         self.context = format!("{outer}: {}", self.context);
         self

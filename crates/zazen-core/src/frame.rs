@@ -1,4 +1,4 @@
-//! A frame's number and what is known of it.
+//! A frame's number, and what a node knows about a frame.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::FRAME_NO_MAX;
@@ -41,32 +41,34 @@ pub enum Origin {
     Alien,
 }
 
-/// What a source looked like when it was copied; a differing one makes the copy stale.
+/// What a source looked like when it was copied. If the source looks different now, the copy is
+/// stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validator {
-    /// Size of the source file in bytes (of the whole file, also where the frame is a piece of it).
+    /// Size of the source file in bytes. If the frame is a piece, this is the size of the whole
+    /// file.
     pub size: u64,
     /// Modification time of the source in nanoseconds since the epoch.
     pub mtime_ns: i64,
-    /// Time of the source's last change of any kind, in nanoseconds since the epoch; 0: not known. Programs can set
-    /// the modification time back, but not this one.
+    /// Time of the source's last change of any kind (ctime), in nanoseconds since the epoch; 0: not
+    /// known. Programs can set the modification time, but not this time.
     pub ctime_ns: i64,
     /// The source's inode; 0: not known (a file system without lasting inode numbers).
     pub inode: u64,
-    /// The source was younger than its file system's clock can tell when it was looked at: it may have changed since
-    /// without looking any different. Nothing agrees with such a copy.
+    /// When the source was looked at, it was younger than one tick of its file system's clock. It
+    /// may have changed since then without looking different, so no source agrees with such a copy.
     pub unsettled: bool,
 }
 
-/// Two changes within this may leave the same time on a file system that keeps nanoseconds: the kernel stamps files
-/// with the time of its last tick.
+/// On a file system that stores nanoseconds, two changes within this time may leave the same time:
+/// the kernel stamps files with the time of its last tick.
 pub const TICK_NS: i64 = 20_000_000;
-/// The same where the file system keeps whole seconds, or pairs of them.
+/// The same for a file system that stores whole seconds, or pairs of seconds.
 pub const COARSE_TICK_NS: i64 = 2_000_000_000;
 
 impl Validator {
-    /// The validator of a source that has these times at `now_ns` of this machine's clock, read before the source was
-    /// looked at.
+    /// The validator of a source with these times. `now_ns` is this machine's clock, read before
+    /// the source was looked at.
     pub fn seen(size: u64, mtime_ns: i64, ctime_ns: i64, inode: u64, now_ns: i64) -> Validator {
         let whole = |time: i64| time.rem_euclid(1_000_000_000) == 0;
         let tick_ns = if whole(mtime_ns) && whole(ctime_ns) { COARSE_TICK_NS } else { TICK_NS };
@@ -74,8 +76,8 @@ impl Validator {
         Validator { size, mtime_ns, ctime_ns, inode, unsettled }
     }
 
-    /// Whether a copy with this validator is a copy of the source that looks like `now`. What only one of them knows is
-    /// not compared.
+    /// Whether a copy with this validator is a copy of the source that looks like `now`. A field
+    /// that only one of them knows is not compared.
     pub fn agrees_with(&self, now: &Validator) -> bool {
         let alike = |one: u64, other: u64| one == other || one == 0 || other == 0;
         !self.unsettled
@@ -84,18 +86,18 @@ impl Validator {
             && alike(self.inode, now.inode)
     }
 
-    /// As [`Validator::agrees_with`], for two looks at one source: that it is young matters to neither.
+    /// As [`Validator::agrees_with`], for two looks at one source. Here `unsettled` does not count.
     pub fn looks_like(&self, other: &Validator) -> bool {
         Validator { unsettled: false, ..*self }.agrees_with(other)
     }
 
-    /// Without the doubt: for a writer's word that the file is whole.
+    /// The same validator as settled: the writer says that the file is complete.
     pub fn settled(self) -> Validator {
         Validator { unsettled: false, ..self }
     }
 }
 
-/// What a node knows of a frame that it holds, or is about to hold.
+/// What a node knows about a frame that it holds or is about to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameMeta {
     /// The frame's number.
@@ -104,8 +106,8 @@ pub struct FrameMeta {
     pub length: u64,
     /// CRC-64/NVME of its bytes.
     pub checksum: u64,
-    /// What its source looked like; `None` if the writer gave none (then a node takes over what its source looks like
-    /// when the frame is first read).
+    /// What its source looked like. `None` if the writer gave no validator; then the node records
+    /// what the source looks like when the frame is first read.
     pub validator: Option<Validator>,
     /// Owner of the source.
     pub uid: u32,
@@ -149,7 +151,8 @@ mod tests {
         check(5 * second, 5 * second, TICK_NS, true);
         check(5 * second, 5 * second, COARSE_TICK_NS, false);
         check(5 * second, 5 * second, COARSE_TICK_NS - 1, true);
-        // Kept by `cp -p`, or set by hand: the other time tells how fine the clock is, and how young the file.
+        // `cp -p` or a user set the modification time. The change time still shows how fine the
+        // clock is and how young the file is.
         check(5 * second, 9 * second + 1, TICK_NS, false);
         check(second, 9 * second + 1, TICK_NS - 1, true);
         check(5 * second + 1, 5 * second + 1, -second, true);

@@ -1,4 +1,4 @@
-//! The words that every other crate speaks: frame numbers, run sets, requests, dataset paths, frame
+//! The types that all other crates share: frame numbers, run sets, requests, dataset paths, frame
 //! naming, limits and errors.
 //!
 //! Invariant: this crate is pure. No I/O, no clock, no thread, no randomness, no global state.
@@ -14,6 +14,7 @@ pub mod path;
 pub mod request;
 pub mod runset;
 pub mod series;
+pub mod source_stat;
 pub mod survey;
 
 /// The TCP port of a daemon where none is written.
@@ -27,3 +28,4 @@ pub use path::RelPath;
 pub use request::Request;
 pub use runset::{Run, RunSet};
 pub use series::Series;
+pub use source_stat::{Rights, SourceStat};

@@ -1,4 +1,4 @@
-//! Every bound that a peer, a file or a user can run into, in one place.
+//! Every limit that a peer, a file or a user can meet.
 
 /// The largest frame number: 2⁴⁰.
 pub const FRAME_NO_MAX: u64 = 1 << 40;
@@ -8,18 +8,21 @@ pub const FRAME_BYTES_MAX: u64 = 1 << 40;
 pub const PATH_BYTES_MAX: usize = 4096;
 /// The longest path component, in bytes (the kernel's NAME_MAX).
 pub const NAME_BYTES_MAX: usize = 255;
-/// The largest message payload that a peer may announce, in bytes. Bulk data are streamed and not counted.
+/// The largest message payload that a peer may announce, in bytes. Bulk data are streamed and not
+/// counted.
 pub const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 /// Descriptors in one message; the kernel's own bound is 253.
 pub const FDS_PER_MESSAGE_MAX: usize = 64;
 /// Frames in one batch of a scan; packed ones share descriptors.
 pub const BATCH_FRAMES_MAX: usize = 1024;
-/// The directory inside a dataset's cache folder that holds Zazen's own files; no frame path may use it.
+/// The directory inside a dataset's cache folder that holds Zazen's own files; no frame path may
+/// use it.
 pub const OWN_DIR: &str = ".zazen";
-/// What the name of a daemon's socket gets for the lock file by which readers of its spinning disk take turns; there is
-/// none where the disk takes several.
+/// Suffix of the daemon's socket name for the lock file of turns at its spinning disk. The file
+/// exists only if the daemon advises a single reader.
 pub const TURN_SUFFIX: &str = ".turn";
-/// The same for the lock of the reader that gets the next turn.
+/// Suffix of the lock file for the reader that gets the next turn.
 pub const NEXT_TURN_SUFFIX: &str = ".turn.next";
-/// The file in a dataset's backing directory that describes its frames where names alone do not.
+/// The manifest: the file in a dataset's backing directory that describes its frames if names alone
+/// do not.
 pub const MANIFEST_NAME: &str = "zazen.toml";

@@ -1,4 +1,4 @@
-//! Which bytes of which file a frame is: file-name templates and pieces of trajectory files.
+//! Maps frame numbers to sources: file-name templates, pieces of trajectory files, lists of files.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameNo;
@@ -21,22 +21,24 @@ pub struct Source {
     pub length: Option<u64>,
 }
 
-/// Digits that a template may ask for at most: those of the largest u64.
+/// The most digits that a template may ask for: those of the largest u64.
 pub(crate) const WIDTH_MAX: usize = 20;
 
 /// A file-name template with one place for the number: `frame-{n:07}.dcd`, `step{n}/data.vtu`.
 ///
-/// Invariant: every name that it makes is a [`RelPath`] in normal form, and no two frames share a name.
+/// Invariant: every name that the template makes is a [`RelPath`] in normal form, and no two frames
+/// have the same name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameTemplate {
     prefix: String,
     suffix: String,
-    /// Digits at least, zero padded; 0: not padded. Never 1.
+    /// The least number of digits, padded with zeros; 0: not padded. Never 1.
     width: usize,
 }
 
 impl NameTemplate {
-    /// Parses `prefix{n}suffix` or `prefix{n:0W}suffix`; fails with `InvalidArgument` naming what is wrong.
+    /// Parses `prefix{n}suffix` or `prefix{n:0W}suffix`; fails with `InvalidArgument` naming what
+    /// is wrong.
     pub fn parse(text: &str) -> Result<NameTemplate> {
         let refuse = |why: &str| {
             let shown: String = text.chars().take(120).collect();
@@ -60,9 +62,11 @@ impl NameTemplate {
         NameTemplate::new(prefix, width, suffix).map_err(|error| refuse(error.context()))
     }
 
-    /// The template of `prefix`, a number of at least `width` digits (0 or 1: not padded), and `suffix`.
+    /// The template of `prefix`, a number of at least `width` digits (0 or 1: not padded), and
+    /// `suffix`.
     ///
-    /// Fails with `InvalidArgument` where a name would hold a brace or be no relative path in normal form.
+    /// Fails with `InvalidArgument` where a name would hold a brace or be no relative path in
+    /// normal form.
     pub fn new(prefix: &str, width: usize, suffix: &str) -> Result<NameTemplate> {
         let refuse = |why: String| Error::new(ErrorKind::InvalidArgument, why);
         if [prefix, suffix].iter().any(|part| part.contains(['{', '}'])) {
@@ -93,13 +97,13 @@ impl NameTemplate {
         &self.suffix
     }
 
-    /// Digits at least, zero padded; 0: not padded.
+    /// The least number of digits, padded with zeros; 0: not padded.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// The folder that holds every frame, relative to the dataset; `None` where the number is part of a
-    /// folder's name, so that each frame has its own.
+    /// The folder that holds every frame, relative to the dataset; `None` where the number is part
+    /// of a folder's name, so that each frame has its own.
     pub fn folder(&self) -> Option<RelPath> {
         if self.suffix.contains('/') {
             return None;
@@ -120,10 +124,11 @@ impl NameTemplate {
         digits.is_some_and(|digits| spelled(digits) == Some(number))
     }
 
-    /// The template of a file that a writer calls frame `number`: by the digits that [`NameTemplate::detect`] would take
-    /// if they spell the number, else by the only digits that do.
+    /// The template of a file that a writer calls frame `number`. The frame number is the group of
+    /// digits that [`NameTemplate::detect`] would take, if these digits spell `number`; otherwise
+    /// it is the only group of digits that spells `number`.
     ///
-    /// Fails with `InvalidArgument` where no digits do, or several.
+    /// Fails with `InvalidArgument` if no group of digits spells `number`, or several do.
     pub fn of_file(name: &str, number: FrameNo) -> Result<NameTemplate> {
         let refuse = |why: &str| {
             let context = format!(
@@ -156,7 +161,8 @@ impl NameTemplate {
         format!("{}{number:0width$}{}", self.prefix, self.suffix, width = self.width)
     }
 
-    /// The number that `name` spells, if `name` is exactly what [`NameTemplate::name`] would print for it.
+    /// The number that `name` spells, if `name` is exactly what [`NameTemplate::name`] would print
+    /// for it.
     pub fn number(&self, name: &str) -> Option<FrameNo> {
         let digits = name.strip_prefix(self.prefix.as_str())?.strip_suffix(self.suffix.as_str())?;
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -169,12 +175,13 @@ impl NameTemplate {
         FrameNo::new(digits.parse().ok()?).ok()
     }
 
-    /// The template that most of `names` follow, by the last run of digits of each; `None` if no name has one.
-    /// Ties go to the template met first in sorted order, so that every node agrees.
+    /// The template that most of `names` follow, by the last run of digits of each; `None` if no
+    /// name has one. Ties go to the template met first in sorted order, so that every node agrees.
     ///
-    /// Digits in the extension (`.h5`, `.mp4`) count only where a name has no others: a frame number that is
-    /// itself the extension (`frame.0007`) is no such thing, since an extension begins with a letter. Padding
-    /// is told by names with leading zeros: of the widths seen, the one that most names agree with.
+    /// Digits in the extension (`.h5`, `.mp4`) count only if a name has no other digits. An
+    /// extension begins with a letter, so in `frame.0007` the digits are not an extension. Names
+    /// with leading zeros show the padding: the template gets the width with which most names
+    /// agree.
     pub fn detect<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<NameTemplate> {
         let mut names: Vec<&str> = names.into_iter().collect();
         names.sort_unstable();
@@ -211,9 +218,10 @@ impl fmt::Display for NameTemplate {
     }
 }
 
-/// How many names of one prefix and suffix have how many digits, with and without a leading zero.
+/// For the names of one prefix and suffix: counts by number of digits, with and without a leading
+/// zero.
 pub(crate) struct Widths {
-    /// The place of the first of them among all names, sorted.
+    /// The position of the first of these names among all names, sorted.
     met_at: usize,
     plain: [u64; WIDTH_MAX + 1],
     padded: [u64; WIDTH_MAX + 1],
@@ -249,7 +257,7 @@ fn spelled(digits: &str) -> Option<FrameNo> {
     FrameNo::new(digits.parse().ok()?).ok()
 }
 
-/// Every run of digits in `name`: what stands before, in and behind it.
+/// Every group of digits in `name`: the text before it, the digits, the text after it.
 fn digit_runs(name: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -260,7 +268,8 @@ fn digit_runs(name: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     })
 }
 
-/// What stands before, in and behind the digits of `name` that may be a frame number.
+/// The digits of `name` that may be a frame number: the text before them, the digits, the text
+/// after them.
 pub(crate) fn last_digits(name: &str) -> Option<(&str, &str, &str)> {
     let component = name.rfind('/').map_or(0, |slash| slash + 1);
     let extension = name[component..]
@@ -275,7 +284,8 @@ pub(crate) fn last_digits(name: &str) -> Option<(&str, &str, &str)> {
     Some((&name[..first], &name[first..=last], &name[last + 1..]))
 }
 
-/// A run of frames inside one file: frame `first + i·step` is at `offset + i·frame_bytes`, i < `count`.
+/// A run of frames inside one file: frame `first + i·step` is at `offset + i·frame_bytes`, i <
+/// `count`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The file, relative to the dataset.
@@ -360,7 +370,8 @@ impl Layout {
             }
             Layout::Pieces(pieces) => {
                 let number = number.get();
-                // Pieces mostly come in order; where they don't, the search below finds the right one.
+                // Pieces are usually in order. If they are not, the search below finds the right
+                // one.
                 let likely = pieces.partition_point(|piece| piece.first <= number).checked_sub(1);
                 let likely = likely.map(|at| &pieces[at]);
                 let (piece, offset) = likely
@@ -376,8 +387,9 @@ impl Layout {
         }
     }
 
-    /// For pieces and lists, the set of all frame numbers; `None` for files named alike, whose numbers only a listing
-    /// tells. Pieces that [`Layout::validate`] would refuse are left out.
+    /// For pieces and lists, the set of all frame numbers. `None` for a template: only a directory
+    /// listing shows which of its numbers exist. Pieces that [`Layout::validate`] would refuse are
+    /// left out.
     pub fn declared_extent(&self) -> Option<RunSet> {
         match self {
             Layout::Files(_) => None,
@@ -405,7 +417,7 @@ impl Layout {
         }
     }
 
-    /// Whether `source` is what this layout says of frame `number`.
+    /// Whether `source` is the source that this layout names for frame `number`.
     pub fn gives(&self, number: FrameNo, source: &Source) -> bool {
         match self {
             Layout::Files(template) => {
@@ -416,8 +428,9 @@ impl Layout {
         }
     }
 
-    /// Checks that no frame number or listed file is given twice and that all bounds hold. Takes time and room in
-    /// proportion to the number of pieces or files, within bounds; what would take more is `TooLarge`.
+    /// Checks that no frame number or listed file appears twice and that all limits hold. Time and
+    /// memory grow with the number of pieces or files, within limits; a layout that needs more is
+    /// `TooLarge`.
     pub fn validate(&self) -> Result<()> {
         match self {
             Layout::Files(_) => Ok(()),

@@ -1,5 +1,5 @@
-//! Relative paths that cannot leave their root by spelling; symbolic links are the opener's affair
-//! (`openat2` with `RESOLVE_BENEATH`).
+//! Relative paths whose spelling cannot leave their root. Whoever opens a path must handle symbolic
+//! links (`openat2` with `RESOLVE_BENEATH`).
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{NAME_BYTES_MAX, OWN_DIR, PATH_BYTES_MAX};
@@ -7,8 +7,8 @@ use crate::series::SERIES_MARK;
 use std::fmt;
 
 /// A relative path in normal form: components joined by single slashes, no `.`, `..`, NUL or empty
-/// component, none called `.zazen`; none that begins with `.zazen@` but the last one of a series' path
-/// ([`RelPath::series`]). The empty path is the root itself.
+/// component, none called `.zazen`; none that begins with `.zazen@` but the last one of a series'
+/// path ([`RelPath::series`]). The empty path is the root itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelPath(String);
 
@@ -70,7 +70,7 @@ impl RelPath {
         self.0.is_empty()
     }
 
-    /// `text`, which is known to be in normal form.
+    /// A path from `text`; the caller knows that `text` is in normal form.
     pub(crate) fn normal(text: String) -> RelPath {
         RelPath(text)
     }

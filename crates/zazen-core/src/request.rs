@@ -1,10 +1,11 @@
-//! A request for frames: begin, end and stride over frame numbers, `end` inclusive as in the paper (§4).
+//! A request for frames: begin, end and stride over frame numbers, `end` inclusive as in the paper
+//! (§4).
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameNo;
 
-/// Frames `begin, begin + stride, … ≤ end`. The *index space* of a request is 0 .. [`Request::count`]:
-/// index i stands for frame `begin + i·stride`.
+/// Frames `begin, begin + stride, … ≤ end`. The *index space* of a request is 0 ..
+/// [`Request::count`]: index i stands for frame `begin + i·stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     begin: u64,
@@ -13,8 +14,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request; fails with [`ErrorKind::InvalidArgument`] if `begin > end` or `stride` is 0 and with
-    /// [`ErrorKind::TooLarge`] beyond the limit of frame numbers.
+    /// A request; fails with [`ErrorKind::InvalidArgument`] if `begin > end` or `stride` is 0 and
+    /// with [`ErrorKind::TooLarge`] beyond the limit of frame numbers.
     pub fn new(begin: u64, end: u64, stride: u64) -> Result<Request> {
         FrameNo::new(end)?;
         if begin > end {
@@ -36,7 +37,8 @@ impl Request {
         self.begin
     }
 
-    /// The bound, inclusive; it is itself requested only if a multiple of the stride away from `begin`.
+    /// The bound, inclusive. It is requested itself only if its distance from `begin` is a multiple
+    /// of the stride.
     pub fn end(&self) -> u64 {
         self.end
     }
@@ -51,7 +53,7 @@ impl Request {
         (self.end - self.begin) / self.stride + 1
     }
 
-    /// The frame number at `index` of the index space; `index < count()` is the caller's duty.
+    /// The frame number at `index` of the index space. The caller guarantees `index < count()`.
     pub fn frame_at(&self, index: u64) -> u64 {
         self.begin + index * self.stride
     }

@@ -1,20 +1,21 @@
-//! Sets of frame numbers (or of indices) that describe instead of listing.
+//! Sets of frame numbers (or of indices), described by runs and blocks instead of listed.
 //!
-//! A [`RunSet`] is an ordered sequence of segments with disjoint spans. A segment is a strided run, a sparse
-//! block (16-bit offsets within 65 536 numbers) or a bitmap block; each block takes whichever is smallest.
-//! A billion numbers with regular placement are one segment; nothing here ever expands a run into a list.
+//! A [`RunSet`] is an ordered sequence of segments with disjoint spans. A segment is a strided run,
+//! a sparse block (16-bit offsets within 65 536 numbers) or a bitmap block; each block takes
+//! whichever is smallest. A billion regularly spaced numbers are one segment. No function here
+//! expands a run into a list.
 //!
 //! Invariant: segments are in ascending order, their spans do not overlap, and no segment is empty.
 //!
-//! Costs: with s segments, `contains`, `rank`, `select`, `insert` and `remove` search O(log s) (the first
-//! `rank` or `select` after a change counts once through the segments, and an insertion of a segment moves
-//! those behind it); `slice`, `block`, `cut` and the set operations are O(s), plus the 64 Ki windows where
-//! differing segments overlap and no closed form fits. A union or difference of long, interleaved runs of
-//! unlike steps therefore takes room in proportion to the span in which they overlap (1 bit per number): cut
-//! sets that come from strangers to the request first.
+//! Costs: with s segments, `contains`, `rank`, `select`, `insert` and `remove` search O(log s) (the
+//! first `rank` or `select` after a change counts all segments once, and an insertion of a segment
+//! moves those behind it). `slice`, `block`, `cut` and the set operations are O(s), plus the 64 Ki
+//! windows where different segments overlap and no closed form fits. A union or difference of long,
+//! interleaved runs with different steps therefore takes memory in proportion to the span in which
+//! they overlap (1 bit per number). So first cut a set from another process to the request.
 //!
-//! Blocks are shared between a set and its copies and slices until one of them is changed: copying a set, cutting
-//! it at window borders and moving it by whole windows copy no block.
+//! A set shares its blocks with its copies and slices until one of them changes. Copying a set,
+//! cutting it at window borders and moving it by whole windows copy no block.
 //!
 //! No number is larger than [`NUMBER_MAX`].
 
@@ -44,14 +45,16 @@ use std::sync::OnceLock;
 /// See [`RunSet::checked_from_runs`]: half a GiB of bits.
 pub const INTERLEAVED_MAX: u64 = 1 << 32;
 
-/// A set of u64 numbers up to [`NUMBER_MAX`]; see the module. Equality is set equality, whatever the segments.
+/// A set of u64 numbers up to [`NUMBER_MAX`]; see the module. Equality is set equality, whatever
+/// the segments.
 #[derive(Clone, Default)]
 pub struct RunSet {
     segs: Vec<Seg>,
     len: u64,
-    /// The last segment is a block that is not in its smallest form yet.
+    /// The last segment is an open block: it is not in its smallest form yet.
     open: bool,
-    /// How many numbers lie before each segment; made when first asked for, dropped by every change.
+    /// How many numbers are before each segment. Computed when first needed, dropped by every
+    /// change.
     ranks: OnceLock<Box<[u64]>>,
 }
 
@@ -70,7 +73,7 @@ impl RunSet {
         RunSet::from_run(Run { first, count: last - first + 1, step: 1 })
     }
 
-    /// One run. Panics if it is not valid (see [`Run`]); [`Run::new`] checks what comes from outside.
+    /// One run. Panics if it is not valid (see [`Run`]). Use [`Run::new`] for values from outside.
     pub fn from_run(run: Run) -> RunSet {
         assert!(run.is_valid(), "{run:?} is no valid run");
         let run = Run::normal(run.first, run.count, run.step);
@@ -106,8 +109,8 @@ impl RunSet {
         RunSet::union_all(layers)
     }
 
-    /// [`RunSet::from_runs`] for runs that strangers name: `TooLarge` where they interleave over more than
-    /// [`INTERLEAVED_MAX`] numbers, each of which takes a bit.
+    /// [`RunSet::from_runs`] for runs from another process. `TooLarge` if they interleave over more
+    /// than [`INTERLEAVED_MAX`] numbers, because each of these takes a bit.
     pub fn checked_from_runs(runs: Vec<Run>) -> Result<RunSet> {
         match RunSet::interleaved(&runs) {
             ..=INTERLEAVED_MAX => Ok(RunSet::from_runs(runs)),
@@ -121,12 +124,13 @@ impl RunSet {
         }
     }
 
-    /// Over how many numbers `runs` interleave so that no run describes them: a set of them takes a bit for each.
+    /// The number of numbers over which `runs` interleave so that no run describes them. A set of
+    /// these runs takes a bit for each.
     pub fn interleaved(runs: &[Run]) -> u64 {
         let mut normal: Vec<Run> =
             runs.iter().map(|run| Run::normal(run.first, run.count, run.step)).collect();
         normal.sort_unstable_by_key(|run| (run.step, run.first % run.step, run.first));
-        // Overlapping runs of one residue class are one run.
+        // Overlapping runs in one residue class are one run.
         normal.dedup_by(|next, run| {
             let same = run.step == next.step && run.first % run.step == next.first % run.step;
             let joined = same && next.first <= run.last();
@@ -166,9 +170,9 @@ impl RunSet {
         set
     }
 
-    /// The numbers of a bitmap of any length: number `first + 64·w + b` is in the set where bit `b` of `words[w]`
-    /// is set. Takes one pass over the words; `first` is a multiple of 65 536 and no number is beyond
-    /// [`NUMBER_MAX`], or it panics.
+    /// The numbers of a bitmap of any length: number `first + 64·w + b` is in the set where bit `b`
+    /// of `words[w]` is set. Takes one pass over the words; `first` is a multiple of 65 536 and no
+    /// number is beyond [`NUMBER_MAX`], or it panics.
     pub fn from_words(first: u64, words: &[u64]) -> RunSet {
         assert!(
             first.is_multiple_of(segment::WINDOW),
@@ -215,8 +219,9 @@ impl RunSet {
         self.segs[at].contains(number).then_some(at)
     }
 
-    /// Adds a number; false if it was there. Ascending arrivals (a daemon's log) cost O(1) amortised and
-    /// compress as they come; any order costs at most one 64 Ki block. Panics beyond [`NUMBER_MAX`].
+    /// Adds a number; false if it was there. Ascending arrivals (a daemon's log) cost O(1)
+    /// amortised and compress as they come; any order costs at most one 64 Ki block. Panics beyond
+    /// [`NUMBER_MAX`].
     pub fn insert(&mut self, number: u64) -> bool {
         match self.last() {
             Some(last) if number < last => {
@@ -244,8 +249,9 @@ impl RunSet {
         }
     }
 
-    /// Adds the numbers of a bitmap as in [`Segment::Bits`], all of them behind the last number; false, and
-    /// nothing is added, if they are not, or if `base` or `words` are not of that form. For decoders.
+    /// Adds the numbers of a bitmap as in [`Segment::Bits`], all of them behind the last number;
+    /// false, and nothing is added, if they are not, or if `base` or `words` are not of that form.
+    /// For decoders.
     pub fn extend_bits<'a>(&mut self, base: u64, words: impl Into<Cow<'a, [u64]>>) -> bool {
         let words = words.into();
         let formed = base.is_multiple_of(segment::WINDOW) && words.len() <= segment::WORDS;
@@ -262,9 +268,9 @@ impl RunSet {
         true
     }
 
-    /// Adds the numbers `base + offsets[i]`, ascending as in [`Segment::Sparse`] (but of any length), all of
-    /// them behind the last number; false, and nothing is added, if they are not, or if `base` or `offsets`
-    /// are not of that form. For decoders.
+    /// Adds the numbers `base + offsets[i]`, ascending as in [`Segment::Sparse`] (but of any
+    /// length), all of them behind the last number; false, and nothing is added, if they are not,
+    /// or if `base` or `offsets` are not of that form. For decoders.
     pub fn extend_sparse(&mut self, base: u64, offsets: &[u16]) -> bool {
         let formed = base.is_multiple_of(segment::WINDOW) && offsets.is_sorted_by(|a, b| a < b);
         let (Some(first), Some(last), true) = (offsets.first(), offsets.last(), formed) else {
@@ -340,13 +346,14 @@ impl RunSet {
         }
     }
 
-    /// The numbers that `request` names, as indices of its index space. A run stays a run (closed form).
+    /// The numbers that `request` names, as indices of its index space. A run stays a run (closed
+    /// form).
     pub fn cut(&self, request: &Request) -> RunSet {
         cut::cut(self, request)
     }
 
-    /// Indices of `request` back to frame numbers; inverse of [`RunSet::cut`] within the request. Indices
-    /// beyond the request are dropped.
+    /// Indices of `request` back to frame numbers; inverse of [`RunSet::cut`] within the request.
+    /// Indices beyond the request are dropped.
     pub fn uncut(&self, request: &Request) -> RunSet {
         cut::uncut(self, request)
     }
@@ -403,13 +410,14 @@ impl RunSet {
         iter::Numbers::new(self.segs.iter().cloned(), self.len)
     }
 
-    /// The set as disjoint strided runs ascending by first number, greedy from the left; lazy. The sequence
-    /// depends on the set alone, so equal sets print alike.
+    /// The set as disjoint strided runs ascending by first number, greedy from the left; lazy. The
+    /// sequence depends on the set alone, so equal sets print alike.
     pub fn runs(&self) -> impl Iterator<Item = Run> + Clone + '_ {
         iter::Runs::new(self.segs.iter().cloned())
     }
 
-    /// As [`RunSet::runs`], for those who cannot borrow the set. Of a copy: copies share their blocks.
+    /// As [`RunSet::runs`], without a borrow of the set. It walks a copy, which shares the set's
+    /// blocks.
     pub fn into_runs(self) -> impl Iterator<Item = Run> + Clone + Send + Sync + 'static {
         iter::Runs::new(self.segs.into_iter())
     }
@@ -419,7 +427,7 @@ impl RunSet {
         self.segs.iter().map(Seg::view)
     }
 
-    /// Heap bytes held; blocks that a set shares with its copies count in each.
+    /// Heap bytes that the set holds. A block that it shares with a copy counts in both.
     pub fn heap_bytes(&self) -> usize {
         let segments = self.segs.capacity() * segment::SEGMENT_BYTES;
         let blocks = self.segs.iter().map(Seg::heap_bytes).sum::<usize>();

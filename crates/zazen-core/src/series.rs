@@ -1,12 +1,13 @@
-//! A series: the frames of one directory in one layout. The cache keeps each series by itself, so that `pos-{n}` and
-//! `vel-{n}` of one directory never meet, although they share their numbers.
+//! A series: the frames of one directory in one layout. The cache keeps each series separately, so
+//! `pos-{n}` and `vel-{n}` of one directory do not collide, although they have the same numbers.
 //!
-//! In the cache a series is a folder inside the folder of its directory: `sim1/.zazen@pos-{n}.bin`. The name tells an
-//! administrator what is in it. Names of users never begin like this ([`RelPath::new`] refuses them).
+//! In the cache a series is a folder inside the folder of its directory: `sim1/.zazen@pos-{n}.bin`.
+//! The name shows an administrator what is in the folder. No name of a user begins like this
+//! ([`RelPath::new`] refuses it).
 //!
-//! Invariant: two layouts share a series only if they differ in the width of the number alone, or both have pieces, or
-//! both have a list of files. So a series says where to look for a copy; whether the copy is the right one, its own
-//! source says ([`crate::Source`]).
+//! Invariant: two layouts share a series only if they differ only in the width of the number, or
+//! both have pieces, or both have a list of files. So a series says where to look for a copy. The
+//! copy's own source says whether it is the right one ([`crate::Source`]).
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameNo;
@@ -15,19 +16,19 @@ use crate::naming::{Layout, NameTemplate};
 use crate::path::RelPath;
 use std::fmt;
 
-/// What the name of every series' folder begins with.
+/// The name of every series' folder begins with this.
 pub const SERIES_MARK: &str = ".zazen@";
-/// A longer name is cut, and gets a hash of the whole.
+/// A longer name is cut and gets a hash of the whole name.
 const NAME_BYTES_WHOLE: usize = 180;
-/// Bytes that are left of a longer name.
+/// The bytes that remain of a longer name.
 const NAME_BYTES_LEFT: usize = 120;
-/// What stands between a cut name and its hash; the percent sign of a name is never followed by it.
+/// The separator of a cut name and its hash. In a name, `~` never follows a percent sign.
 const CUT_MARK: &str = "%~";
 
-/// The part of a layout that tells one series from another.
+/// The part of a layout that identifies its series.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Series {
-    /// One file per frame, named alike; the template's number is not padded.
+    /// One file per frame, by a template whose number is not padded.
     Files(NameTemplate),
     /// Pieces of larger files.
     Pieces,
@@ -45,17 +46,18 @@ impl Series {
         }
     }
 
-    /// The series that a writer means who says only that frame `number` is the file `name`. A reader that finds the
-    /// template by the names of the files comes to the same series.
+    /// The series of a writer that says only that frame `number` is the file `name`. A reader that
+    /// derives the template from the file names gets the same series.
     ///
-    /// Fails with `InvalidArgument` where the name does not spell the number, or spells it in several places and the
-    /// last digits are something else.
+    /// Fails with `InvalidArgument` if the name does not spell the number, or if it spells the
+    /// number in several places and its last digits do not.
     pub fn of_file(name: &str, number: FrameNo) -> Result<Series> {
         let template = NameTemplate::of_file(name, number)?;
         Ok(Series::Files(template.unpadded()))
     }
 
-    /// Whether a frame with this number and file may belong to the series, whatever the number's width.
+    /// Whether a frame with this number and file may belong to the series, whatever the number's
+    /// width.
     pub fn may_hold(&self, path: &str, number: FrameNo, is_part: bool) -> bool {
         match self {
             Series::Files(template) => !is_part && template.spells(path, number),
@@ -93,12 +95,14 @@ impl fmt::Display for Series {
 }
 
 impl RelPath {
-    /// The folder of `series` of the dataset directory `self`; fails only where the path gets too long.
+    /// The folder of `series` of the dataset directory `self`; fails only where the path gets too
+    /// long.
     pub fn series(&self, series: &Series) -> Result<RelPath> {
         RelPath::with_series(self, &series.folder_name())
     }
 
-    /// As [`RelPath::new`], but the last component may name a series: for paths that a daemon wrote or sent.
+    /// As [`RelPath::new`], but the last component may name a series: for paths that a daemon wrote
+    /// or sent.
     pub fn stored(text: &str) -> Result<RelPath> {
         let (directory, last) = text.rsplit_once('/').unwrap_or(("", text));
         match last.strip_prefix(SERIES_MARK) {
@@ -113,8 +117,8 @@ impl RelPath {
         }
     }
 
-    /// The directory of a series' path and the series as people are shown it (`pos-{n}.bin`); `None` for the path of
-    /// no series.
+    /// The directory of a series' path, and the series as people see it (`pos-{n}.bin`); `None` if
+    /// this is not the path of a series.
     pub fn series_parts(&self) -> Option<(RelPath, String)> {
         let (directory, name) = self.split()?;
         let shown = decode(name.strip_prefix(SERIES_MARK)?)?;
@@ -144,7 +148,8 @@ fn is_plain(character: char) -> bool {
     !matches!(character, '/' | '%') && !character.is_control()
 }
 
-/// `text` without slashes, percent signs and control characters: each of their bytes is written as `%xx`.
+/// `text` without slashes, percent signs and control characters: each of their bytes is written as
+/// `%xx`.
 fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for character in text.chars() {
@@ -160,12 +165,13 @@ fn encode(text: &str) -> String {
     encoded
 }
 
-/// What [`encode`] was given, for people: a cut name ends with an ellipsis. `None` for what no series is called.
+/// The text that [`encode`] was given, for people. A cut name ends with an ellipsis. `None` if no
+/// series has this name.
 fn decode(name: &str) -> Option<String> {
     let (whole, cut) = match name.split_once(CUT_MARK) {
         None => (name, false),
         Some((left, hash)) if hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
-            // A cut may go through an escape; the rest of it says nothing.
+            // The cut may be inside an escape. Then the rest of the escape is dropped.
             let whole = left.rfind('%').filter(|at| left.len() - at < 3).map_or(left, |at| &left[..at]);
             (whole, true)
         }
@@ -196,8 +202,8 @@ fn decode(name: &str) -> Option<String> {
     (is_known && encode(&text) == name).then_some(text)
 }
 
-/// FNV-1a with 128 bits. Nobody's data depend on its strength: the frames of two series that share a folder still
-/// differ in their sources.
+/// FNV-1a with 128 bits. A collision loses no data: the frames of two series that share a folder
+/// still differ in their sources.
 fn fnv1a_128(bytes: &[u8]) -> u128 {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
     const START: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;

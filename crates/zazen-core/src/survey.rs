@@ -1,16 +1,17 @@
-//! Which files of a directory are its frames, where nobody said so.
+//! Finds the frames among the files of a directory that has no pattern and no manifest.
 //!
-//! The rule: files whose names differ only in their last digits are a numbered series. A directory with one such series
-//! of two files or more has found its frames; single files beside it (a topology, a README) are left alone. With a
-//! second series nobody can know which one is meant, and a reader that got half of the files would not notice: that
-//! is an error, which lists what was found.
+//! The rule: files whose names differ only in their last digits are a numbered series. If a
+//! directory has one series of two files or more, these are its frames, and single files beside it
+//! (a topology, a README) are ignored. If it has a second such series, it is not known which one is
+//! meant, and a reader would not notice that it got half of the files. This is an error, which
+//! lists what was found.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::FRAME_NO_MAX;
 use crate::naming::{NameTemplate, WIDTH_MAX, Widths, last_digits};
 use std::collections::BTreeMap;
 
-/// Extensions of files that mostly hold many frames.
+/// Extensions of files that usually hold many frames.
 const CONTAINERS: [&str; 15] = [
     "xtc",
     "trr",
@@ -31,7 +32,7 @@ const CONTAINERS: [&str; 15] = [
 /// Patterns that an error lists.
 const LISTED_MAX: usize = 12;
 
-/// Files that share what stands around their numbers, and the number's width.
+/// Files with the same prefix, suffix and width of the number.
 struct Group {
     pattern: String,
     template: Option<NameTemplate>,
@@ -39,9 +40,10 @@ struct Group {
     example: String,
 }
 
-/// The template of the frames among `names`; `None` where nothing is numbered.
+/// The template of the frames among `names`; `None` if no name has a number.
 ///
-/// Fails with `InvalidArgument` where several templates would do, or where the only file is one that holds many frames.
+/// Fails with `InvalidArgument` if several templates fit, or if the only file usually holds many
+/// frames.
 pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<NameTemplate>> {
     let mut names: Vec<&str> = names.into_iter().collect();
     names.sort_unstable();
@@ -72,7 +74,7 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
     }
 }
 
-/// Whether files with this name mostly hold many frames.
+/// Whether files with this name usually hold many frames.
 pub fn is_container(name: &str) -> bool {
     let extension =
         name.rsplit('/').next().and_then(|last| last.rsplit_once('.')).map(|(_, extension)| extension);
@@ -122,7 +124,8 @@ fn split_by_width(prefix: &str, suffix: &str, widths: &Widths, all: &[&str], int
         let Some(example) = ours.first() else { return };
         let (files, example) = (ours.len() as u64, (*example).to_owned());
         into.push(Group { pattern: template.to_string(), template: Some(template), files, example });
-        // The next template has the width of the first name that is left, so it holds that one at least.
+        // The next template has the width of the first remaining name, so it matches at least that
+        // name.
         let digits = others.first().map_or("", |name| &name[prefix.len()..name.len() - suffix.len()]);
         width = if digits.starts_with('0') { digits.len() } else { 0 };
         left = others;

@@ -1,6 +1,9 @@
 //! Inputs to begin with: golden bytes of the wire, and texts like those that people write.
 
-const GOLDEN: &str = include_str!("../../zazen-wire/tests/golden.txt");
+const GOLDEN: &str = concat!(
+    include_str!("../../zazen-wire/tests/golden.txt"),
+    include_str!("../../zazen-frames/tests/golden.txt")
+);
 
 /// All golden bytes of the wire; a byte before each picks the decoder where a target has several.
 pub(crate) fn golden() -> Vec<Vec<u8>> {

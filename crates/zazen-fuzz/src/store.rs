@@ -6,9 +6,9 @@
 use std::sync::{Arc, OnceLock};
 use zazen_core::{FrameMeta, FrameNo, Layout, NameTemplate, Origin, RelPath, Series, Source};
 use zazen_env::SimDisk;
+use zazen_store::record::{FILE_HEADER_BYTES, RECORD_BYTES};
 use zazen_store::{Store, StoreConfig};
 use zazen_wire::checksum::{crc32c, frame_checksum};
-use zazen_wire::record::{FILE_HEADER_BYTES, RECORD_BYTES};
 
 const CONFIG: StoreConfig = StoreConfig { budget_bytes: 1 << 30, free_floor_bytes: 0 };
 const FRAMES: u64 = 6;

@@ -1,15 +1,16 @@
 //! The decoders. Each target takes the first bytes of its input for choices of its own.
 
 use zazen_core::limits;
+use zazen_frames::messages::*;
+use zazen_store::record::{FileHeader, FileKind, NameEntry, RECORD_BYTES, Record};
 use zazen_stream::packet;
 use zazen_stream::ring::{Arrival, Deal, Pressure, Ring, Shape, Take};
 use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
-use zazen_wire::frames::*;
+use zazen_wire::control::NodeInfo;
 use zazen_wire::handshake::{ClientHello, Proof, ServerHello};
 use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, MAGIC};
 use zazen_wire::plugins::*;
-use zazen_wire::record::{FileHeader, FileKind, NameEntry, RECORD_BYTES, Record};
 use zazen_wire::runset_codec;
 use zazen_wire::shm::{self, SLOT_BYTES, Span};
 

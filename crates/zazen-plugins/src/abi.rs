@@ -45,13 +45,17 @@ pub(crate) struct Caller {
 /// Told once when the host needs a registered buffer no more.
 pub(crate) type Completion = unsafe extern "C" fn(status: i32, argument: *mut c_void);
 
+/// Flag of a host: the kernel lets the process make, remove and rename names beneath the exports only.
+pub(crate) const HOST_CONFINED: u32 = 1;
+
 /// What a host offers a plug-in at any time.
 #[repr(C)]
 pub(crate) struct Host {
     pub(crate) struct_size: u32,
     pub(crate) abi: u32,
     pub(crate) process_count: i32,
-    pub(crate) reserved: u32,
+    /// [`HOST_CONFINED`].
+    pub(crate) flags: u32,
     pub(crate) caller: unsafe extern "C" fn(*mut Caller) -> c_int,
     pub(crate) log: unsafe extern "C" fn(c_int, *const c_char),
     pub(crate) allocate: unsafe extern "C" fn(u64) -> *mut c_void,

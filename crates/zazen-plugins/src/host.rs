@@ -44,13 +44,14 @@ unsafe extern "C" fn host_exported(index: u32) -> *const c_char {
     folders.get(index as usize).map_or(null(), |folder| folder.as_ptr())
 }
 
-/// The table for a plug-in that may expect `process_count` clients (-1: unknown).
-pub(crate) fn table(process_count: i32) -> Host {
+/// The table for a plug-in that may expect `process_count` clients (-1: unknown), in a process that the kernel keeps within
+/// the exports if it `is_confined`.
+pub(crate) fn table(process_count: i32, is_confined: bool) -> Host {
     Host {
         struct_size: size_of::<Host>() as u32,
         abi: abi::ABI,
         process_count,
-        reserved: 0,
+        flags: if is_confined { abi::HOST_CONFINED } else { 0 },
         caller: host_caller,
         log: host_log,
         allocate: host_allocate,

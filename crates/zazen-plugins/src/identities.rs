@@ -21,8 +21,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zazen_call::{Carrier, Connection};
 use zazen_core::{Credentials, Error, ErrorKind, Result};
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{Fate, FateKind, plugins_fn};
+use zazen_wire::service;
 
 /// Processes for one user: its groups make several identities of it.
 const PER_USER_MAX: usize = 8;

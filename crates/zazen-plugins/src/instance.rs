@@ -106,23 +106,23 @@ fn has_ended(pid: u32) -> bool {
 impl Instance {
     /// Loads the object and runs its init. Fails with `Config`, naming what is wrong.
     pub fn start(path: &Path, options: InstanceOptions) -> Result<Instance> {
-        Instance::start_opened(path, None, options, || Ok(()))
+        Instance::start_opened(path, None, options, || Ok(false))
     }
 
-    /// The same with the object's file as it was opened before, `path` being its name in messages; `before_init` runs
-    /// once it is loaded.
+    /// The same with the object's file as it was opened before, `path` being its name in messages. `confine` runs once the
+    /// object is loaded, and tells whether the kernel keeps the process within the exports from then on.
     pub(crate) fn start_opened(
         path: &Path,
         opened: Option<&OwnedFd>,
         options: InstanceOptions,
-        before_init: impl FnOnce() -> Result<()>,
+        confine: impl FnOnce() -> Result<bool>,
     ) -> Result<Instance> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let object = Object::load(path, opened)?;
         host::export(&options.exports)?;
-        before_init()?;
+        let is_confined = confine()?;
         // For ever: the plug-in has a pointer to it.
-        let host: &'static abi::Host = Box::leak(Box::new(host::table(options.process_count)));
+        let host: &'static abi::Host = Box::leak(Box::new(host::table(options.process_count, is_confined)));
         if let Some(init) = object.plugin().init {
             // SAFETY: the plug-in's init, once, with a table that outlives it.
             let refused = unsafe { init(host) };

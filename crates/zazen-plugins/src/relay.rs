@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, Connection, Lanes, Reply};
 use zazen_core::{ErrorKind, Result};
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, AnswerHead, FateKind, Open, OpenFor, Opened, plugins_fn, status};
+use zazen_wire::service;
 
 /// An answer that says only why there is none.
 pub(crate) fn refusal(status: i32) -> Reply {

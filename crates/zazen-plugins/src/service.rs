@@ -23,8 +23,8 @@ use std::time::Duration;
 use zazen_call::{Call, Caller, Connection, Reply, Service};
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, CallHead, Cancel, Fate, FateKind, Open, Opened, Pong, plugins_fn, status};
+use zazen_wire::service;
 
 /// How long a plug-in's process may take to answer a ping.
 const PING_WAIT: Duration = Duration::from_secs(5);

@@ -16,8 +16,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zazen_call::{Carrier, Connection};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{Fate, FateKind, plugins_fn};
+use zazen_wire::service;
 
 /// The first rest before a process is begun again, doubled each time …
 const REST_MIN: Duration = Duration::from_millis(50);

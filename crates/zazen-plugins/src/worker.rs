@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, CallerLimits, Reply, Server, ServerLimits, Service};
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{Cancel, Open, OpenFor, Pong, plugins_fn};
+use zazen_wire::service;
 
 /// The argument that makes a worker of the daemon's program.
 pub const WORKER_FLAG: &str = "--plugin-worker";
@@ -147,7 +147,7 @@ fn serve(given: Given) -> Result<ExitCode> {
         Some(_) => (Some(&object), true),
         None => (None, false),
     };
-    let confine = || if confined { confine(&start.exports).map(|_| ()) } else { Ok(()) };
+    let confine = || if confined { confine(&start.exports) } else { Ok(false) };
     let instance = match Instance::start_opened(&start.path, opened, options, confine) {
         Ok(instance) => Arc::new(instance),
         Err(error) => return refuse(error),

@@ -13,8 +13,8 @@ use std::time::Duration;
 use zazen_call::{Carrier, Connection, Server, ServerLimits};
 use zazen_plugins::{HostOptions, PluginConfig, Plugins};
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, AnswerHead, CallHead, Open, Opened, plugins_fn, status};
+use zazen_wire::service;
 
 const HEADER: &str = "\
 #include <stdint.h>

@@ -1,200 +1,169 @@
-//! A lane in shared memory: the client's end of `docs/formats/shm.md`, without a heap and past every hook.
+//! Calls over a lane in shared memory: `zazen_lane`'s client, driven without a heap and past every hook.
 //!
-//! Calls go through a pair of rings in a region that the daemon gave; the lane's socket brings bells and
-//! descriptors and tells of the daemon's end. What a program reads or writes is copied once between its memory and
-//! the region, or not at all where it lies in the region's pool.
+//! Calls go through a pair of rings in a region that the daemon gave. The lane's socket brings bells and descriptors, and
+//! tells of the daemon's end. What a program reads or writes is copied once between its memory and the region, or not
+//! at all where it lies in the region's pool.
 //!
-//! Invariants: what the daemon wrote is copied out before it is looked at, and every place it names is checked
-//! against the region; a record is published whole; a call that waits for something of its own (`tag`) sleeps on the
-//! socket, so that a signal is noticed there as in the call that it stands for.
+//! Invariant: a call that waits for something of its own (`tag`) sleeps on the socket, so that a signal is noticed there as
+//! in the call that it stands for.
 
 use crate::real::system_call;
-use crate::wire::{self, Buffers};
+use crate::transport::{Call, Segment, Service};
+use crate::wire::{self, Buffers, SEGMENTS, SMALL_BYTES, Waits};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+use zazen_lane::{Broken, Client, Receiver, Request, Source, System, Target, View, check_mapping};
 use zazen_wire::Message;
-use zazen_wire::header::{HEADER_BYTES, Header, Kind};
-use zazen_wire::patience::{Spin, Yielding};
-use zazen_wire::plugins::status;
-use zazen_wire::shm::{
-    BELL, ENTRY_BYTES, Entry, FDS, LanePlaces, Offer, Op, Place, Record, SLOT_BYTES, Span,
-};
+use zazen_wire::header::{Header, Kind};
+use zazen_wire::plugins::{self, ANSWER_HEAD_BYTES, plugins_fn, status};
+use zazen_wire::service;
+use zazen_wire::shm::{self, BELL, FDS, Offer, Span};
 
-const AWAKE: u32 = 0;
-const ON_FUTEX: u32 = 1;
-const ON_SOCKET: u32 = 2;
-/// So long on the futex, then on the socket, where the daemon's death is heard.
+/// A call sleeps on the futex for so long, then on the socket, where the daemon's death is heard.
 const NAP: Duration = Duration::from_millis(20);
-/// Bytes in the pool that are fewer are copied.
-const IN_PLACE_MIN: usize = 512;
-/// Times that the CPU is given up before a sleep.
-const YIELDS: u32 = 2;
-const LOOKS_PER_CLOCK: u32 = 32;
-/// Pieces of granted memory: a grant is at most four chunks, each in two halves.
-const PIECES_MAX: usize = 64;
-const SLOT: u64 = SLOT_BYTES as u64;
 
-/// One lane's rings; without memory until [`Rings::map`].
+/// The kernel, past every hook.
+#[derive(Clone, Copy)]
+struct Kernel;
+
+impl System for Kernel {
+    fn sleep_on(&self, word: &AtomicU32, value: u32, at_most: Duration) -> bool {
+        let pause =
+            libc::timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+        let word = std::ptr::from_ref(word) as usize;
+        let arguments = [word, libc::FUTEX_WAIT as usize, value as usize, (&raw const pause) as usize, 0, 0];
+        system_call(libc::SYS_futex, arguments) != Err(libc::ETIMEDOUT)
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        let word = std::ptr::from_ref(word) as usize;
+        let all = (u32::MAX >> 1) as usize;
+        let _ = system_call(libc::SYS_futex, [word, libc::FUTEX_WAKE as usize, all, 0, 0, 0]);
+    }
+
+    fn give_way(&self) {
+        let _ = system_call(libc::SYS_sched_yield, [0; 6]);
+    }
+
+    #[inline]
+    fn cpu(&self) -> u32 {
+        // SAFETY: only asks.
+        unsafe { libc::sched_getcpu() }.unsigned_abs()
+    }
+
+    #[inline]
+    fn now(&self) -> Duration {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes one timespec.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    }
+}
+
+/// One lane's rings; without memory until [`Rings::move_to_memory`].
 pub(crate) struct Rings {
-    base: *mut u8,
-    bytes: usize,
-    places: LanePlaces,
-    pool: Span,
-    inline_bytes: usize,
-    eager_bytes: usize,
-    chunk_bytes: u64,
-    tail: u32,
-    /// The daemon's counter as last believed.
-    head: u32,
-    taken: u32,
-    turn: u64,
-    spin: Spin,
-    yielding: Yielding,
-    /// The last post had to wake the daemon: a spin would be too short.
-    woke: bool,
+    lane: Option<Client<Kernel>>,
+    calls: u64,
     /// Pool memory that the lane keeps, through which larger data go.
-    pub(crate) stage: Option<Span>,
+    stage: Option<Span>,
     /// Calls for which the pool is not asked again, since it had none to give.
-    pub(crate) unstaged: u32,
+    unstaged: u32,
 }
 
 /// A call over the rings.
-pub(crate) struct Ask<'a> {
-    pub(crate) service: u16,
-    pub(crate) function: u16,
-    pub(crate) payload: &'a [u8],
-    pub(crate) input: (*const u8, usize),
-    pub(crate) output: (*mut u8, usize),
-    /// Whether bulk bytes may be answered at all.
-    pub(crate) has_output: bool,
+struct Ask<'a> {
+    service: u16,
+    function: u16,
+    payload: Source<'a>,
+    input: Source<'a>,
+    /// `None`: bulk bytes may not be answered at all.
+    output: Option<Target<'a>>,
     /// How many of the bulk bytes count, by what the answer says: of a small output the daemon passes on all the room.
-    pub(crate) counts: fn(&[u8]) -> usize,
+    counts: fn(&[u8]) -> usize,
     /// Bytes of payload that an answer may have.
-    pub(crate) reply_max: usize,
+    reply_max: usize,
     /// Of a call that may wait.
-    pub(crate) tag: Option<u32>,
+    tag: Option<u32>,
 }
 
 /// What came of it.
-pub(crate) struct Reply {
+struct Reply {
     /// The daemon's refusal, or 0.
-    pub(crate) status: u32,
-    pub(crate) payload: *const u8,
-    pub(crate) payload_bytes: usize,
-    pub(crate) bulk_bytes: u64,
+    status: u32,
+    payload: *const u8,
+    payload_bytes: usize,
+    bulk_bytes: u64,
 }
 
 /// The lane is no good any more.
-pub(crate) struct Lost(pub(crate) i32);
+struct Lost(i32);
 
-const BROKEN: Lost = Lost(status::MALFORMED);
 const GONE: Lost = Lost(status::DISCONNECTED);
 
-/// A queue of places, without a heap.
-struct Pieces {
-    all: [Span; PIECES_MAX],
-    first: usize,
-    count: usize,
+impl From<Broken> for Lost {
+    fn from(_: Broken) -> Lost {
+        Lost(status::MALFORMED)
+    }
 }
 
-impl Pieces {
-    fn new() -> Pieces {
-        Pieces { all: [Span { at: 0, bytes: 0 }; PIECES_MAX], first: 0, count: 0 }
+/// The socket, and the memory that the answer goes to.
+struct Answer<'b> {
+    fd: c_int,
+    buffers: &'b mut Buffers,
+    reply_max: usize,
+    streamed: usize,
+}
+
+impl Receiver for Answer<'_> {
+    type Error = Lost;
+
+    fn ring(&mut self) -> Result<(), Lost> {
+        if wire::send_frame(self.fd, BELL) { Ok(()) } else { Err(GONE) }
     }
 
-    fn push(&mut self, piece: Span) -> Result<(), Lost> {
-        if self.count == PIECES_MAX {
-            return Err(BROKEN);
+    #[inline]
+    fn body(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        self.buffers.small_answer(bytes)
+    }
+
+    fn payload(&mut self, bytes: usize) -> Result<Target<'_>, Lost> {
+        if bytes > self.reply_max - self.streamed {
+            return Err(Lost(status::TOO_LARGE));
         }
-        self.all[(self.first + self.count) % PIECES_MAX] = piece;
-        self.count += 1;
-        Ok(())
-    }
-
-    fn pop(&mut self) -> Option<Span> {
-        if self.count == 0 {
-            return None;
+        let memory = self.buffers.large_answer(self.reply_max);
+        if memory.is_null() {
+            return Err(Lost(status::NO_MEMORY));
         }
-        let piece = self.all[self.first];
-        self.first = (self.first + 1) % PIECES_MAX;
-        self.count -= 1;
-        Some(piece)
+        let start = memory.wrapping_add(self.streamed);
+        self.streamed += bytes;
+        // SAFETY: the memory has room for `reply_max` bytes, and stays until the call is over.
+        Ok(unsafe { Target::from_raw(start, bytes) })
     }
-}
 
-/// Memory in flight of a call that streams.
-struct Streaming {
-    free: Pieces,
-    in_flight: Pieces,
-}
-
-/// A call in progress.
-struct Progress<'a> {
-    ask: &'a Ask<'a>,
-    turn: u32,
-    /// What is streamed to the daemon, how much of it has gone.
-    parts: [(*const u8, usize); 2],
-    sent: usize,
-    streaming: Option<Streaming>,
-    /// The output lies in the pool: the daemon fills it.
-    in_place: bool,
-    filled: usize,
-    payload_bytes: usize,
-    used_memory: bool,
-}
-
-fn futex(word: &AtomicU32, operation: c_int, value: u32, time: Option<Duration>) {
-    let pause = time.map(|time| libc::timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: i64::from(time.subsec_nanos()),
-    });
-    let pause = pause.as_ref().map_or(0, |pause| std::ptr::from_ref(pause) as usize);
-    let word = std::ptr::from_ref(word) as usize;
-    let _ = system_call(libc::SYS_futex, [word, operation as usize, value as usize, pause, 0, 0]);
-}
-
-fn this_cpu() -> u32 {
-    // SAFETY: only asks.
-    unsafe { libc::sched_getcpu() }.unsigned_abs()
+    fn bulk(&mut self, _: usize) -> Result<Target<'_>, Lost> {
+        Err(Lost(status::MALFORMED))
+    }
 }
 
 impl Rings {
     pub(crate) const fn new() -> Rings {
-        Rings {
-            base: std::ptr::null_mut(),
-            bytes: 0,
-            places: LanePlaces { at: 0, slots: 0, eager_bytes: 0 },
-            pool: Span { at: 0, bytes: 0 },
-            inline_bytes: 0,
-            eager_bytes: 0,
-            chunk_bytes: 0,
-            tail: 0,
-            head: 0,
-            taken: 0,
-            turn: 0,
-            spin: Spin::new(),
-            yielding: Yielding::new(),
-            woke: false,
-            stage: None,
-            unstaged: 0,
-        }
+        Rings { lane: None, calls: 0, stage: None, unstaged: 0 }
     }
 
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
-        !self.base.is_null()
+        self.lane.is_some()
     }
 
     /// Maps what the daemon offers; false if it is of no use here.
-    pub(crate) fn map(&mut self, offer: &Offer, fd: c_int) -> bool {
+    fn map(&mut self, offer: &Offer, fd: c_int) -> bool {
         let seals = system_call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]);
-        let wanted = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) as usize;
         // SAFETY: all zeros is a valid stat.
         let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
         let looked = system_call(libc::SYS_fstat, [fd as usize, (&raw mut stat) as usize, 0, 0, 0, 0]);
-        let sealed = seals.is_ok_and(|seals| seals & wanted == wanted);
-        if !sealed || looked.is_err() || u64::try_from(stat.st_size) != Ok(offer.region_bytes) {
+        let (Ok(seals), Ok(_)) = (seals, looked) else { return false };
+        if check_mapping(seals as u32, stat.st_size, offer.region_bytes).is_err() {
             return false;
         }
         let bytes = offer.region_bytes as usize;
@@ -203,24 +172,20 @@ impl Rings {
         let Ok(base) = system_call(libc::SYS_mmap, arguments) else { return false };
         // A child has no part in it: what it inherits would be its parent's lane.
         let _ = system_call(libc::SYS_madvise, [base, bytes, libc::MADV_DONTFORK as usize, 0, 0, 0]);
-        *self = Rings {
-            base: base as *mut u8,
-            bytes,
-            places: offer.lane(),
-            pool: offer.pool,
-            inline_bytes: offer.inline_bytes as usize,
-            eager_bytes: offer.eager_bytes as usize,
-            chunk_bytes: u64::from(offer.chunk_bytes),
-            ..Rings::new()
-        };
+        // SAFETY: the mapping is of a memfd that can't shrink; it is unmapped after the lane is gone, or never. The offer's
+        // decoder has checked the offer.
+        let lane = unsafe { Client::new(offer, View::new(base as *mut u8, bytes), Kernel) };
+        *self = Rings { lane: Some(lane), ..Rings::new() };
         true
     }
 
     /// Lets the region go.
     pub(crate) fn unmap(&mut self) {
-        if self.is_mapped() {
-            let _ = system_call(libc::SYS_munmap, [self.base as usize, self.bytes, 0, 0, 0, 0]);
+        if let Some(lane) = self.lane.take() {
+            let view = lane.pool().view;
             *self = Rings::new();
+            let arguments = [view.base() as usize, view.span().bytes as usize, 0, 0, 0, 0];
+            let _ = system_call(libc::SYS_munmap, arguments);
         }
     }
 
@@ -229,527 +194,310 @@ impl Rings {
         *self = Rings::new();
     }
 
-    fn holds(&self, span: Span) -> bool {
-        (Span { at: 0, bytes: self.bytes as u64 }).holds(span)
-    }
-
-    fn at(&self, span: Span) -> Result<*mut u8, Lost> {
-        if self.holds(span) { Ok(self.base.wrapping_add(span.at as usize)) } else { Err(BROKEN) }
-    }
-
-    fn counter(&self, at: u64) -> &AtomicU32 {
-        // SAFETY: an offset of a lane that the offer's check found within the region, aligned; both ends access it
-        // atomically only.
-        unsafe { AtomicU32::from_ptr(self.base.wrapping_add(at as usize).cast()) }
-    }
-
-    /// Where memory of the program's lies in the pool, if it does and is worth naming.
-    fn in_pool(&self, start: *const u8, length: usize) -> Option<Span> {
-        if length < IN_PLACE_MIN {
-            return None;
-        }
-        let at = (start as usize).checked_sub(self.base as usize)? as u64;
-        let span = Span { at, bytes: length as u64 };
-        self.pool.holds(span).then_some(span)
-    }
-
-    /// Whether so many bytes at that place would have to be streamed: they are better staged in the pool.
-    pub(crate) fn would_stream(&self, start: *const u8, length: usize) -> bool {
-        length > self.eager_bytes && self.in_pool(start, length).is_none()
-    }
-
     /// The address of a span of the pool.
     pub(crate) fn pool_address(&self, span: Span) -> Option<*mut c_void> {
-        self.pool.holds(span).then(|| self.base.wrapping_add(span.at as usize).cast())
+        let pool = self.lane.as_ref()?.pool();
+        pool.span.holds(span).then(|| pool.view.pointer(span).cast())
     }
 
     /// Where the pool is in this process.
     pub(crate) fn pool_range(&self) -> std::ops::Range<usize> {
-        let start = self.base as usize + self.pool.at as usize;
-        start..start + self.pool.bytes as usize
+        let Some(lane) = &self.lane else { return 0..0 };
+        let pool = lane.pool();
+        let start = pool.view.pointer(pool.span) as usize;
+        start..start + pool.span.bytes as usize
     }
 
     /// Whether an address lies in this lane's pool; where.
     pub(crate) fn pool_offset(&self, address: *const c_void) -> Option<u64> {
-        let at = (address as usize).checked_sub(self.base as usize)? as u64;
-        (self.is_mapped() && self.pool.holds(Span { at, bytes: 0 })).then_some(at)
-    }
-
-    /// Posts a record with its body; the ring has room for one call's records.
-    fn post(
-        &mut self,
-        mut record: Record,
-        header: &[u8; HEADER_BYTES],
-        body: &[(*const u8, usize)],
-    ) -> Result<bool, Lost> {
-        let bytes: usize = body.iter().map(|part| part.1).sum();
-        let slots = 1 + bytes.div_ceil(SLOT_BYTES) as u32;
-        if slots > self.places.slots - self.tail.wrapping_sub(self.head) {
-            let now = self.counter(self.places.requests_head()).load(Ordering::Acquire);
-            if now.wrapping_sub(self.head) > self.tail.wrapping_sub(self.head) {
-                return Err(BROKEN);
-            }
-            self.head = now;
-            if slots > self.places.slots - self.tail.wrapping_sub(now) {
-                return Err(BROKEN);
-            }
-        }
-        record.slots = slots as u16;
-        let mask = self.places.slots - 1;
-        let ring = self.base.wrapping_add(self.places.requests() as usize);
-        let slot = |nth: u32| (u64::from(self.tail.wrapping_add(nth) & mask) * SLOT) as usize;
-        let first = record.encode(header);
-        // SAFETY: slots of the ring, which lies in the region; the program's memory as it says.
-        unsafe {
-            std::ptr::copy_nonoverlapping(first.as_ptr(), ring.add(slot(0)), SLOT_BYTES);
-            let end = self.places.slots as usize * SLOT_BYTES;
-            let mut at = slot(1);
-            for (from, length) in body {
-                let before_end = (end - at).min(*length);
-                std::ptr::copy_nonoverlapping(*from, ring.add(at), before_end);
-                at += before_end;
-                if at == end {
-                    at = 0;
-                }
-                let rest = length - before_end;
-                std::ptr::copy_nonoverlapping(from.wrapping_add(before_end), ring.add(at), rest);
-                at += rest;
-            }
-        }
-        self.tail = self.tail.wrapping_add(slots);
-        self.counter(self.places.requests_tail()).store(self.tail, Ordering::Release);
-        fence(Ordering::SeqCst);
-        let word = self.counter(self.places.daemon_line());
-        let mut slept = word.load(Ordering::Relaxed);
-        if slept != AWAKE {
-            slept = word.swap(AWAKE, Ordering::AcqRel);
-            if slept == ON_FUTEX {
-                futex(word, libc::FUTEX_WAKE, u32::MAX >> 1, None);
-            }
-        }
-        self.woke = slept != AWAKE;
-        Ok(slept == ON_SOCKET)
-    }
-
-    /// Posts, and rings the daemon if it sleeps on the socket.
-    fn tell(
-        &mut self,
-        fd: c_int,
-        record: Record,
-        header: &[u8; HEADER_BYTES],
-        body: &[(*const u8, usize)],
-    ) -> Result<(), Lost> {
-        if self.post(record, header, body)? && !wire::send_frame(fd, BELL) {
-            return Err(GONE);
-        }
-        Ok(())
-    }
-
-    fn is_ready(&self) -> bool {
-        self.counter(self.places.replies_tail()).load(Ordering::Acquire) != self.taken
-    }
-
-    /// The next record; its inline body goes into `answer`.
-    fn take(&mut self, answer: &mut [u8]) -> Result<Option<(Record, [u8; HEADER_BYTES], usize)>, Lost> {
-        let tail = self.counter(self.places.replies_tail()).load(Ordering::Acquire);
-        let available = tail.wrapping_sub(self.taken);
-        if available == 0 {
-            return Ok(None);
-        }
-        let mask = self.places.slots - 1;
-        let ring = self.base.wrapping_add(self.places.replies() as usize);
-        let place = |nth: u32| (self.taken.wrapping_add(nth) & mask) as usize * SLOT_BYTES;
-        let mut slot = [0; SLOT_BYTES];
-        // SAFETY: a slot of the ring.
-        unsafe { std::ptr::copy_nonoverlapping(ring.add(place(0)), slot.as_mut_ptr(), SLOT_BYTES) };
-        let (record, header) = Record::decode(&slot, self.places.slots).map_err(|_| BROKEN)?;
-        let slots = u32::from(record.slots);
-        let bytes = (slots as usize - 1) * SLOT_BYTES;
-        if available > self.places.slots || slots > available || bytes > answer.len() {
-            return Err(BROKEN);
-        }
-        let before_end = (self.places.slots as usize * SLOT_BYTES - place(1)).min(bytes);
-        // SAFETY: slots of the ring; `answer` has room, as just looked.
-        unsafe {
-            std::ptr::copy_nonoverlapping(ring.add(place(1)), answer.as_mut_ptr(), before_end);
-            std::ptr::copy_nonoverlapping(ring, answer.as_mut_ptr().add(before_end), bytes - before_end);
-        }
-        self.taken = self.taken.wrapping_add(slots);
-        self.counter(self.places.replies_head()).store(self.taken, Ordering::Release);
-        Ok(Some((record, header, bytes)))
-    }
-
-    fn tell_cpu(&self) {
-        let told = self.counter(self.places.client_line() + 4);
-        let now = this_cpu();
-        if told.load(Ordering::Relaxed) != now {
-            told.store(now, Ordering::Relaxed);
-        }
-    }
-
-    /// Spins, or gives the CPU up to a daemon on the same one, as long as that pays: whether something came, and, if that
-    /// is to be learned from, when the wait began.
-    fn stay_awake(&mut self) -> (bool, Option<Instant>) {
-        let theirs = self.counter(self.places.daemon_line() + 4).load(Ordering::Relaxed);
-        if theirs == this_cpu() {
-            return (self.yielding.may() && self.give_way(), None);
-        }
-        let start = Instant::now();
-        let budget = self.spin.budget(self.woke);
-        if budget.is_zero() {
-            return (false, Some(start));
-        }
-        loop {
-            for _ in 0..LOOKS_PER_CLOCK {
-                if self.is_ready() {
-                    self.spin.hit();
-                    return (true, None);
-                }
-                std::hint::spin_loop();
-            }
-            if start.elapsed() >= budget {
-                return (false, Some(start));
-            }
-        }
-    }
-
-    fn give_way(&mut self) -> bool {
-        let start = Instant::now();
-        let mut ready = false;
-        for _ in 0..YIELDS {
-            let _ = system_call(libc::SYS_sched_yield, [0; 6]);
-            ready = self.is_ready();
-            if ready {
-                break;
-            }
-        }
-        self.yielding.learn(ready, start.elapsed());
-        ready
-    }
-
-    fn is_closed(&self) -> bool {
-        self.counter(self.places.daemon_line() + 8).load(Ordering::Acquire) != 0
-    }
-
-    /// Waits until something came.
-    fn wait(&mut self, fd: c_int, buffers: &mut Buffers, tag: Option<u32>) -> Result<(), Lost> {
-        if self.is_ready() {
-            return Ok(());
-        }
-        if tag.is_some() {
-            return self.wait_on_socket(fd, buffers, tag);
-        }
-        let (came, spun) = self.stay_awake();
-        if came {
-            return Ok(());
-        }
-        // The clock is looked at where it matters: a wake that comes at once is the usual end.
-        let mut since = spun;
-        let mut left = NAP;
-        loop {
-            let word = self.counter(self.places.client_line());
-            word.store(ON_FUTEX, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if !self.is_ready() {
-                futex(word, libc::FUTEX_WAIT, ON_FUTEX, Some(left));
-            }
-            word.store(AWAKE, Ordering::Relaxed);
-            let ready = self.is_ready();
-            if ready && spun.is_none() {
-                return Ok(());
-            }
-            let start = *since.get_or_insert_with(Instant::now);
-            left = NAP.saturating_sub(start.elapsed());
-            let given_up = left.is_zero() || self.is_closed();
-            if spun.is_some() && (ready || given_up) {
-                self.spin.missed(start.elapsed());
-            }
-            if ready {
-                return Ok(());
-            }
-            if given_up {
-                return self.wait_on_socket(fd, buffers, None);
-            }
-        }
-    }
-
-    fn wait_on_socket(&mut self, fd: c_int, buffers: &mut Buffers, tag: Option<u32>) -> Result<(), Lost> {
-        let mut interrupted = false;
-        loop {
-            self.counter(self.places.client_line()).store(ON_SOCKET, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if self.is_ready() {
-                self.counter(self.places.client_line()).store(AWAKE, Ordering::Relaxed);
-                return Ok(());
-            }
-            // The wish may have come before the call began to wait, so it is repeated.
-            if interrupted && !wire::wish_once(fd, tag.unwrap_or(0)) {
-                continue;
-            }
-            let heard = wire::hear_frame(fd, buffers);
-            self.counter(self.places.client_line()).store(AWAKE, Ordering::Relaxed);
-            match heard {
-                wire::Heard::Frame(BELL | FDS) => {}
-                wire::Heard::Interrupted => interrupted = tag.is_some(),
-                wire::Heard::Frame(_) | wire::Heard::Nothing => return Err(GONE),
-            }
-        }
+        let pool = self.lane.as_ref()?.pool();
+        let found = pool.view.find(address.cast(), 0)?;
+        pool.span.holds(found).then_some(found.at)
     }
 
     /// One call.
-    pub(crate) fn transact(
-        &mut self,
-        fd: c_int,
-        buffers: &mut Buffers,
-        ask: &Ask<'_>,
-    ) -> Result<Reply, Lost> {
-        let mut progress = self.send(fd, ask)?;
-        loop {
-            let answer = buffers.small_answer();
-            // SAFETY: this call's own buffer.
-            let answer = unsafe { std::slice::from_raw_parts_mut(answer.0, answer.1) };
-            let Some((record, header, bytes)) = self.take(answer)? else {
-                self.wait(fd, buffers, ask.tag)?;
-                continue;
-            };
-            if record.turn != progress.turn {
-                return Err(BROKEN);
-            }
-            match record.op {
-                Op::Message => {
-                    let header = Header::decode_unsealed(&header).map_err(|_| BROKEN)?;
-                    return self.finish(fd, buffers, &record, &header, bytes, progress);
-                }
-                Op::Grant => {
-                    let half = (record.span.bytes / 2).next_multiple_of(4096).max(4096);
-                    let piece = self.chunk_bytes.min(half);
-                    let streaming = progress
-                        .streaming
-                        .get_or_insert_with(|| Streaming { free: Pieces::new(), in_flight: Pieces::new() });
-                    let mut rest = record.span;
-                    while rest.bytes > 0 {
-                        let bytes = rest.bytes.min(piece);
-                        streaming.free.push(Span { at: rest.at, bytes })?;
-                        rest = Span { at: rest.at + bytes, bytes: rest.bytes - bytes };
-                    }
-                    progress.used_memory = true;
-                    self.fill(fd, &mut progress)?;
-                }
-                Op::Credit => {
-                    let streaming = progress.streaming.as_mut().ok_or(BROKEN)?;
-                    let piece = streaming.in_flight.pop().ok_or(BROKEN)?;
-                    streaming.free.push(piece)?;
-                    self.fill(fd, &mut progress)?;
-                }
-                Op::Chunk => {
-                    progress.used_memory = true;
-                    if record.is_payload {
-                        self.take_payload(buffers, record.span, &mut progress)?;
-                    } else {
-                        self.take_output(record.span, &mut progress)?;
-                    }
-                    self.tell(fd, Record::of(Op::Credit, progress.turn), &[0; HEADER_BYTES], &[])?;
-                }
-                Op::Done => return Err(BROKEN),
-            }
-        }
-    }
-
-    /// Posts the request; what does not fit goes as the daemon grants memory for it.
-    fn send<'a>(&mut self, fd: c_int, ask: &'a Ask<'a>) -> Result<Progress<'a>, Lost> {
-        self.turn += 1;
-        let turn = self.turn as u32;
-        let may_name = ask.payload.len() + 2 * ENTRY_BYTES <= self.eager_bytes;
-        let input = self.in_pool(ask.input.0, ask.input.1).filter(|_| may_name);
-        let output = self.in_pool(ask.output.0, ask.output.1).filter(|_| may_name && ask.has_output);
-        let mut tables = [0; 2 * ENTRY_BYTES];
-        let mut table_bytes = 0;
-        for span in [input, output].into_iter().flatten() {
-            tables[table_bytes..table_bytes + ENTRY_BYTES].copy_from_slice(&Entry::Pool(span).encode());
-            table_bytes += ENTRY_BYTES;
-        }
-        let carried = if input.is_some() { 0 } else { ask.input.1 };
-        let head_bytes = table_bytes + ask.payload.len();
-        let mut record = Record {
-            inputs: input.is_some().into(),
-            outputs: output.is_some().into(),
-            ..Record::of(Op::Message, turn)
-        };
-        record.head = self.place_of(head_bytes);
-        let eager_used = if record.head == Place::Eager { head_bytes } else { 0 };
-        record.data = if record.head == Place::Inline && head_bytes + carried <= self.inline_bytes {
-            Place::Inline
-        } else if record.head != Place::Streamed && eager_used + carried <= self.eager_bytes {
-            Place::Eager
-        } else {
-            Place::Streamed
-        };
-        let nothing = (std::ptr::null(), 0);
-        let (tables, payload) = ((tables.as_ptr(), table_bytes), (ask.payload.as_ptr(), ask.payload.len()));
-        let data = (ask.input.0, carried);
-        let mut body = [nothing; 3];
-        let mut parts = [nothing; 2];
-        let eager = self.at(self.places.eager_in())?;
-        // SAFETY: what goes there is no more than the buffer holds, by the choice of places above.
-        unsafe {
-            match record.head {
-                Place::Inline => (body[0], body[1]) = (tables, payload),
-                Place::Eager => {
-                    std::ptr::copy_nonoverlapping(tables.0, eager, tables.1);
-                    std::ptr::copy_nonoverlapping(payload.0, eager.add(tables.1), payload.1);
-                }
-                Place::Streamed => parts[0] = payload,
-            }
-            match record.data {
-                Place::Inline => body[2] = data,
-                Place::Eager => std::ptr::copy_nonoverlapping(data.0, eager.add(eager_used), data.1),
-                Place::Streamed => parts[1] = data,
-            }
-        }
+    fn transact(&mut self, fd: c_int, buffers: &mut Buffers, ask: &Ask<'_>) -> Result<Reply, Lost> {
+        let lane = self.lane.as_mut().ok_or(GONE)?;
+        self.calls += 1;
         let header = Header {
             kind: Kind::Request,
             service: ask.service,
             function: ask.function,
             status: 0,
-            call: self.turn,
+            call: self.calls,
             payload_bytes: ask.payload.len() as u32,
             fd_count: 0,
-            bulk_bytes: ask.input.1 as u64,
+            bulk_bytes: ask.input.len() as u64,
             payload_crc: 0,
             flags: 0,
-            room: ask.has_output.then_some(ask.output.1 as u64),
+            room: ask.output.map(|output| output.len() as u64),
         };
-        self.tell_cpu();
-        self.tell(fd, record, &header.encode_unsealed(), &body)?;
-        Ok(Progress {
-            ask,
-            turn,
-            parts,
-            sent: 0,
-            streaming: None,
-            in_place: output.is_some(),
-            filled: 0,
-            payload_bytes: 0,
-            used_memory: false,
-        })
-    }
-
-    fn place_of(&self, bytes: usize) -> Place {
-        if bytes <= self.inline_bytes {
-            Place::Inline
-        } else if bytes <= self.eager_bytes {
-            Place::Eager
-        } else {
-            Place::Streamed
-        }
-    }
-
-    /// Fills free pieces while there are bytes to send.
-    fn fill(&mut self, fd: c_int, progress: &mut Progress<'_>) -> Result<(), Lost> {
-        let total = progress.parts[0].1 + progress.parts[1].1;
-        while progress.sent < total {
-            let Some(streaming) = progress.streaming.as_mut() else { return Ok(()) };
-            let Some(piece) = streaming.free.pop() else { return Ok(()) };
-            let to = self.at(piece)?;
-            let bytes = (piece.bytes as usize).min(total - progress.sent);
-            let mut done = 0;
-            let mut before = 0;
-            for (from, length) in progress.parts {
-                let skip = (progress.sent + done).saturating_sub(before).min(length);
-                let now = (length - skip).min(bytes - done);
-                // SAFETY: the program's memory; the piece has room for `bytes`.
-                unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(skip), to.add(done), now) };
-                done += now;
-                before += length;
+        let output = ask.output.as_ref().map(std::slice::from_ref);
+        let input = std::slice::from_ref(&ask.input);
+        let request = Request { header, payload: ask.payload, input, output };
+        let mut answer = Answer { fd, buffers, reply_max: ask.reply_max, streamed: 0 };
+        let mut call = lane.begin(&request, &mut answer)?;
+        let reply = loop {
+            if let Some(reply) = lane.advance(&mut call, &mut answer)? {
+                break reply;
             }
-            progress.sent += bytes;
-            streaming.in_flight.push(piece)?;
-            let span = Span { at: piece.at, bytes: bytes as u64 };
-            self.tell(fd, Record { span, ..Record::of(Op::Chunk, progress.turn) }, &[0; HEADER_BYTES], &[])?;
-        }
-        Ok(())
-    }
-
-    fn take_output(&self, span: Span, progress: &mut Progress<'_>) -> Result<(), Lost> {
-        let from = self.at(span)?;
-        let bytes = span.bytes as usize;
-        let (to, room) = progress.ask.output;
-        if progress.in_place || !progress.ask.has_output || bytes > room - progress.filled {
-            return Err(BROKEN);
-        }
-        // SAFETY: the program's memory has room, the region these bytes.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.add(progress.filled), bytes) };
-        progress.filled += bytes;
-        Ok(())
-    }
-
-    fn take_payload(
-        &self,
-        buffers: &mut Buffers,
-        span: Span,
-        progress: &mut Progress<'_>,
-    ) -> Result<(), Lost> {
-        let from = self.at(span)?;
-        let bytes = span.bytes as usize;
-        if bytes > progress.ask.reply_max - progress.payload_bytes.min(progress.ask.reply_max) {
-            return Err(Lost(status::TOO_LARGE));
-        }
-        let memory = buffers.large_answer(progress.ask.reply_max);
-        if memory.is_null() {
+            wait(lane, fd, answer.buffers, ask.tag)?;
+        };
+        let Header { status, fd_count, bulk_bytes, .. } = reply.header;
+        let payload_bytes = reply.header.payload_bytes as usize;
+        let payload: *const u8 = match reply.streamed {
+            true => answer.buffers.large_answer(ask.reply_max),
+            false => answer.buffers.small_answer(SMALL_BYTES).map_or(std::ptr::null(), |all| all.as_ptr()),
+        };
+        if payload.is_null() {
             return Err(Lost(status::NO_MEMORY));
         }
-        // SAFETY: room for `reply_max` bytes, as just looked.
-        unsafe { std::ptr::copy_nonoverlapping(from, memory.add(progress.payload_bytes), bytes) };
-        progress.payload_bytes += bytes;
-        Ok(())
-    }
-
-    /// The reply has come: its last bytes, its descriptors, its payload.
-    fn finish(
-        &mut self,
-        fd: c_int,
-        buffers: &mut Buffers,
-        record: &Record,
-        header: &Header,
-        body_bytes: usize,
-        mut progress: Progress<'_>,
-    ) -> Result<Reply, Lost> {
-        if header.kind != Kind::Reply {
-            return Err(BROKEN);
-        }
-        let payload_bytes = header.payload_bytes as usize;
-        let payload: *const u8 = match record.head {
-            Place::Inline if payload_bytes <= body_bytes => buffers.small_answer().0,
-            Place::Streamed if payload_bytes == progress.payload_bytes => {
-                buffers.large_answer(progress.ask.reply_max)
-            }
-            _ => return Err(BROKEN),
+        let counts = if status == 0 && reply.tail_bytes() > 0 {
+            // SAFETY: the answer's bytes: the lane has checked that so many came.
+            (ask.counts)(unsafe { std::slice::from_raw_parts(payload, payload_bytes) }) as u64
+        } else {
+            0
         };
-        if record.span.bytes > 0 {
-            // SAFETY: the answer's bytes, as just looked.
-            let said = unsafe { std::slice::from_raw_parts(payload, payload_bytes) };
-            let counts = if header.status == 0 { (progress.ask.counts)(said) } else { 0 };
-            let left = counts.saturating_sub(progress.filled) as u64;
-            let tail = Span { at: record.span.at, bytes: record.span.bytes.min(left) };
-            self.take_output(tail, &mut progress)?;
-        }
-        if progress.used_memory {
-            self.tell(fd, Record::of(Op::Done, progress.turn), &[0; HEADER_BYTES], &[])?;
-        }
-        while buffers.fd_count() < usize::from(header.fd_count) {
-            match wire::hear_frame(fd, buffers) {
+        lane.finish(&mut call, &reply, counts, &mut answer)?;
+        while answer.buffers.fds().len() < usize::from(fd_count) {
+            match wire::hear_frame(fd, answer.buffers) {
                 wire::Heard::Frame(BELL | FDS) | wire::Heard::Interrupted => {}
                 _ => return Err(GONE),
             }
         }
-        if header.bulk_bytes > progress.ask.output.1 as u64 {
-            return Err(BROKEN);
-        }
-        Ok(Reply { status: header.status, payload, payload_bytes, bulk_bytes: header.bulk_bytes })
+        Ok(Reply { status, payload, payload_bytes, bulk_bytes })
     }
 
-    /// Takes an offer's bytes apart.
-    pub(crate) fn offer(payload: &[u8]) -> Option<Offer> {
-        Offer::decode(payload).ok()
+    /// Whether so many bytes at that place would have to be streamed: they are better staged in the pool.
+    fn would_stream(&self, start: *const u8, bytes: usize) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.would_stream(start, bytes))
     }
+}
+
+/// Waits until something came.
+fn wait(lane: &mut Client<Kernel>, fd: c_int, buffers: &mut Buffers, tag: Option<u32>) -> Result<(), Lost> {
+    let port = lane.port();
+    if tag.is_none() && port.wait(true, NAP)? {
+        return Ok(());
+    }
+    let mut interrupted = false;
+    while port.sleep_on_socket()? {
+        // The wish may have come before the call began to wait, so it is repeated.
+        if interrupted && !wire::wish_once(fd, tag.unwrap_or(0)) {
+            continue;
+        }
+        let heard = wire::hear_frame(fd, buffers);
+        port.wake_up();
+        match heard {
+            wire::Heard::Frame(BELL | FDS) => {}
+            wire::Heard::Interrupted => interrupted = tag.is_some(),
+            wire::Heard::Frame(_) | wire::Heard::Nothing => return Err(GONE),
+        }
+    }
+    Ok(())
+}
+
+/// Moves a lane to shared memory, if the far side has some to give and this process room for it. False: the
+/// connection is no good any more.
+pub(crate) fn move_to_memory(fd: c_int, rings: &mut Rings, buffers: &mut Buffers) -> bool {
+    let Ok((header, payload)) = wire::ask(fd, (0, shm::ASK), &[], buffers) else { return false };
+    let offer = Offer::decode(&payload).ok().filter(|_| header.status == 0);
+    let mapped = match (offer, buffers.fds()) {
+        (Some(offer), [region]) => rings.map(&offer, *region),
+        _ => false,
+    };
+    buffers.clear();
+    if !mapped {
+        return true;
+    }
+    match wire::ask(fd, (0, shm::MOVE), &[], buffers) {
+        Ok((header, _)) if header.status == 0 => true,
+        _ => {
+            rings.unmap();
+            false
+        }
+    }
+}
+
+/// Pool memory of the lane's region: a span taken (`bytes`), or one given back.
+pub(crate) fn pool_call(
+    fd: c_int,
+    rings: &mut Rings,
+    buffers: &mut Buffers,
+    words: &[u8],
+) -> Result<Span, bool> {
+    let function = if words.len() == 8 { shm::POOL_TAKE } else { shm::POOL_GIVE };
+    let ask = Ask {
+        service: 0,
+        function,
+        payload: Source::of(words),
+        input: Source::NONE,
+        output: None,
+        counts: |_| 0,
+        reply_max: SMALL_BYTES,
+        tag: None,
+    };
+    let reply = rings.transact(fd, buffers, &ask).map_err(|_| false)?;
+    if reply.status != 0 {
+        return Err(true);
+    }
+    // SAFETY: the reply's bytes, in this lane's buffers.
+    let payload = unsafe { std::slice::from_raw_parts(reply.payload, reply.payload_bytes) };
+    if payload.is_empty() { Ok(Span { at: 0, bytes: 0 }) } else { Span::decode(payload).map_err(|_| false) }
+}
+
+/// Performs a call over the rings; see [`wire::exchange`].
+///
+/// # Safety
+///
+/// `call` is a stub's.
+pub(crate) unsafe fn exchange_in_memory(
+    fd: c_int,
+    rings: &mut Rings,
+    buffers: &mut Buffers,
+    service: &Service,
+    call: &mut Call,
+    waits: &Waits,
+) -> (i32, bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if call.in_count > 1 || call.out_count > 1 {
+            return (status::TOO_LARGE, true);
+        }
+        let Some(payload) = wire::request(buffers, service, call) else { return (status::NO_MEMORY, true) };
+        let nothing = Segment { pointer: std::ptr::null_mut(), bytes: 0 };
+        let input = if call.in_count == 1 { *call.inputs } else { nothing };
+        let output = if call.out_count == 1 { *call.outputs } else { nothing };
+        let (in_start, in_bytes): (*const u8, usize) =
+            (input.pointer.cast_const().cast(), input.bytes as usize);
+        let (out_start, out_bytes): (*mut u8, usize) = (output.pointer.cast(), output.bytes as usize);
+        let mut ask = Ask {
+            service: service::PLUGINS,
+            function: plugins_fn::CALL,
+            payload: Source::from_raw(payload.0, payload.1),
+            input: Source::from_raw(in_start, in_bytes),
+            output: Some(Target::from_raw(out_start, out_bytes)),
+            counts: bytes_told,
+            reply_max: ANSWER_HEAD_BYTES + 8 * SEGMENTS + call.reply_bytes_max as usize,
+            tag: waits.tag,
+        };
+        let streams = rings.would_stream(in_start, in_bytes) || rings.would_stream(out_start, out_bytes);
+        let stage = if streams && in_bytes.min(out_bytes) == 0 {
+            Stage::take(fd, rings, buffers, in_bytes.max(out_bytes))
+        } else {
+            None
+        };
+        if let Some(stage) = &stage {
+            if out_bytes > 0 {
+                ask.output = Some(Target::from_raw(stage.address, out_bytes));
+            } else {
+                std::ptr::copy_nonoverlapping(in_start, stage.address, in_bytes);
+                ask.input = Source::from_raw(stage.address, in_bytes);
+            }
+        }
+        let (status, whole) = match rings.transact(fd, buffers, &ask) {
+            Err(Lost(status)) => return (status, false),
+            Ok(reply) if reply.status != 0 => (wire::refused(reply.status), true),
+            Ok(reply) => {
+                let payload = std::slice::from_raw_parts(reply.payload, reply.payload_bytes);
+                match take_in_memory(buffers, call, payload, reply.bulk_bytes) {
+                    Ok(status) => (status, true),
+                    Err(status) => (status, false),
+                }
+            }
+        };
+        if let Some(stage) = stage {
+            if status == status::OK && out_bytes > 0 {
+                let come = (*call.outputs).bytes as usize;
+                std::ptr::copy_nonoverlapping(stage.address, out_start, come);
+            }
+            if whole && !stage.give_back(fd, rings, buffers) {
+                return (status::DISCONNECTED, false);
+            }
+        }
+        (status, whole)
+    }
+}
+
+/// Bytes of output that an answer tells of.
+fn bytes_told(payload: &[u8]) -> usize {
+    match plugins::AnswerHead::take(payload) {
+        Ok((head, sizes, _)) if head.status.cast_signed() == status::OK => {
+            plugins::sizes(sizes).fold(0_u64, u64::saturating_add) as usize
+        }
+        _ => 0,
+    }
+}
+
+/// Pool memory through which a call's data go: copied once here, used in place at the other end.
+struct Stage {
+    span: Span,
+    address: *mut u8,
+}
+
+/// What a lane keeps of the pool; more is given back after the call.
+const STAGE_KEPT: usize = 256 << 10;
+/// A pool that has none to give is asked again after so many calls.
+const STAGE_AGAIN: u32 = 64;
+
+impl Stage {
+    fn take(fd: c_int, rings: &mut Rings, buffers: &mut Buffers, bytes: usize) -> Option<Stage> {
+        let kept = rings.stage.filter(|span| bytes as u64 <= span.bytes);
+        if let Some(span) = kept {
+            return rings.pool_address(span).map(|address| Stage { span, address: address.cast() });
+        }
+        if rings.unstaged > 0 {
+            rings.unstaged -= 1;
+            return None;
+        }
+        // The call's request stays where it is: only an answer is written to.
+        let wanted = bytes.max(STAGE_KEPT) as u64;
+        let Ok(span) = pool_call(fd, rings, buffers, &wanted.to_le_bytes()) else {
+            rings.unstaged = STAGE_AGAIN;
+            return None;
+        };
+        if span.bytes == STAGE_KEPT as u64 {
+            rings.stage = Some(span);
+        }
+        rings.pool_address(span).map(|address| Stage { span, address: address.cast() })
+    }
+
+    /// False: the lane is no good any more. The call's answer stays as it is: this one is empty.
+    fn give_back(self, fd: c_int, rings: &mut Rings, buffers: &mut Buffers) -> bool {
+        if rings.stage == Some(self.span) {
+            return true;
+        }
+        let words = [self.span.at.to_le_bytes(), self.span.bytes.to_le_bytes()];
+        let words = words.as_flattened();
+        pool_call(fd, rings, buffers, words).is_ok()
+    }
+}
+
+unsafe fn take_in_memory(
+    buffers: &mut Buffers,
+    call: &mut Call,
+    payload: &[u8],
+    bulk: u64,
+) -> Result<i32, i32> {
+    let Ok((head, sizes, at)) = plugins::AnswerHead::take(payload) else { return Err(status::MALFORMED) };
+    let told = head.status.cast_signed();
+    if told != status::OK {
+        return Ok(told);
+    }
+    if head.out_count != call.out_count {
+        return Err(status::MALFORMED);
+    }
+    for size in plugins::sizes(sizes) {
+        // SAFETY: one output, as was looked before.
+        let segment = unsafe { &mut *call.outputs };
+        if size > segment.bytes || size > bulk {
+            return Err(status::MALFORMED);
+        }
+        segment.bytes = size;
+    }
+    call.reply = payload[at..].as_ptr().cast_mut().cast();
+    call.reply_bytes = (payload.len() - at) as u64;
+    let fds = buffers.fds();
+    (call.reply_fds, call.reply_fd_count) = (fds.as_mut_ptr(), fds.len() as u32);
+    Ok(status::OK)
 }

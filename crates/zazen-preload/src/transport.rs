@@ -11,7 +11,7 @@
 use crate::far;
 use crate::paths::Text;
 use crate::real::{errno, system_call};
-use crate::rings::Rings;
+use crate::rings::{self, Rings};
 use crate::wire::{self, Buffers, Waits};
 use crate::{state, table};
 use std::cell::{Cell, UnsafeCell};
@@ -450,13 +450,13 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
         // A descriptor goes over the socket.
         if call.fd_count == 0
             && may_move(lane, buffers)
-            && !wire::move_to_memory(lane.fd.load(Ordering::Relaxed), rings, buffers)
+            && !rings::move_to_memory(lane.fd.load(Ordering::Relaxed), rings, buffers)
         {
             (status::DISCONNECTED, false)
         } else {
             let fd = lane.fd.load(Ordering::Relaxed);
             if rings.is_mapped() {
-                wire::exchange_in_memory(fd, rings, buffers, service, call, &waits)
+                rings::exchange_in_memory(fd, rings, buffers, service, call, &waits)
             } else {
                 wire::exchange(fd, buffers, service, call, &waits)
             }
@@ -485,7 +485,7 @@ fn acquire_in_memory() -> Option<&'static Lane> {
     let (buffers, rings) = unsafe { (&mut *lane.buffers.get(), &mut *lane.rings.get()) };
     if !rings.is_mapped() {
         lane.calls.store(CALLS_BEFORE_MEMORY + 1, Ordering::Relaxed);
-        if !wire::move_to_memory(lane.fd.load(Ordering::Relaxed), rings, buffers) {
+        if !rings::move_to_memory(lane.fd.load(Ordering::Relaxed), rings, buffers) {
             drop_lane(lane);
         }
     }
@@ -511,7 +511,7 @@ pub(crate) extern "C" fn zazen_forward_allocate(bytes: usize) -> *mut c_void {
     // SAFETY: the lane is this thread's.
     let (buffers, rings) = unsafe { (&mut *lane.buffers.get(), &mut *lane.rings.get()) };
     let words = (bytes as u64).to_le_bytes();
-    let taken = wire::pool_call(lane.fd.load(Ordering::Relaxed), rings, buffers, &words);
+    let taken = rings::pool_call(lane.fd.load(Ordering::Relaxed), rings, buffers, &words);
     let address = taken.as_ref().ok().and_then(|span| rings.pool_address(*span));
     buffers.clear();
     if matches!(taken, Err(false)) {
@@ -541,7 +541,7 @@ pub(crate) extern "C" fn zazen_forward_free(address: *mut c_void, bytes: usize) 
         let bytes = (bytes as u64).next_multiple_of(64 << 10);
         let words = [at.to_le_bytes(), bytes.to_le_bytes()];
         let fd = lane.fd.load(Ordering::Relaxed);
-        let given = wire::pool_call(fd, rings, buffers, words.as_flattened());
+        let given = rings::pool_call(fd, rings, buffers, words.as_flattened());
         buffers.clear();
         if matches!(given, Err(false)) {
             drop_lane(lane);

@@ -5,23 +5,21 @@
 
 use crate::far;
 use crate::real::system_call;
-use crate::rings::{Ask, Lost, Rings};
 use crate::table;
-use crate::transport::{Call, Segment, Service};
+use crate::transport::{Call, Service};
 use std::ffi::{CStr, c_int, c_void};
 use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
-use zazen_wire::frames::service;
 use zazen_wire::header::{HEADER_BYTES, Header, Kind, OFFERS_SHM};
 use zazen_wire::plugins::{self, ANSWER_HEAD_BYTES, CALL_HEAD_BYTES, plugins_fn};
-use zazen_wire::shm::{self, Span};
+use zazen_wire::service;
 
 pub(crate) use zazen_wire::plugins::status;
 
 /// Messages up to this need no memory of their own.
-const SMALL_BYTES: usize = 8192;
+pub(crate) const SMALL_BYTES: usize = 8192;
 /// Segments of one direction: posix.h has one at most.
-const SEGMENTS: usize = 4;
+pub(crate) const SEGMENTS: usize = 4;
 const FDS: usize = 4;
 
 /// Memory of one call in progress; kept with its lane.
@@ -79,9 +77,11 @@ impl Buffers {
 }
 
 impl Buffers {
-    /// Where an answer lies that is small.
-    pub(crate) fn small_answer(&mut self) -> (*mut u8, usize) {
-        (self.answer.as_mut_ptr().cast(), SMALL_BYTES)
+    /// Memory for an answer that is small, exactly so long; `None` if it is not.
+    pub(crate) fn small_answer(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        // SAFETY: the array's own bytes; any bytes are a value of u64.
+        let all = unsafe { std::slice::from_raw_parts_mut(self.answer.as_mut_ptr().cast(), SMALL_BYTES) };
+        all.get_mut(..bytes)
     }
 
     /// Where an answer of up to `bytes` lies; NULL if there is no memory. The same one until [`Buffers::clear`].
@@ -93,9 +93,9 @@ impl Buffers {
         self.large[1].cast()
     }
 
-    /// Descriptors that came.
-    pub(crate) fn fd_count(&self) -> usize {
-        self.fd_count
+    /// Descriptors that came; they are closed by [`Buffers::clear`] unless somebody took them.
+    pub(crate) fn fds(&mut self) -> &mut [c_int] {
+        &mut self.fds[..self.fd_count]
     }
 }
 
@@ -312,7 +312,12 @@ fn part(pointer: *const c_void, bytes: usize) -> libc::iovec {
 }
 
 /// One call of few words over the socket, without bulk bytes; descriptors that come with the answer are kept.
-fn ask(fd: c_int, to: (u16, u16), words: &[u8], buffers: &mut Buffers) -> Result<(Header, Vec<u8>), i32> {
+pub(crate) fn ask(
+    fd: c_int,
+    to: (u16, u16),
+    words: &[u8],
+    buffers: &mut Buffers,
+) -> Result<(Header, Vec<u8>), i32> {
     let mut head = header(to.1, words, 0, 0, false);
     if to.0 != service::PLUGINS {
         let plain = Header::decode(&head).map_err(|_| status::MALFORMED)?;
@@ -360,210 +365,6 @@ pub(crate) fn open(fd: c_int, service: &Service) -> Result<Opened, i32> {
     }
 }
 
-/// Moves a lane to shared memory, if the far side has some to give and this process room for it. False: the
-/// connection is no good any more.
-pub(crate) fn move_to_memory(fd: c_int, rings: &mut Rings, buffers: &mut Buffers) -> bool {
-    let Ok((header, payload)) = ask(fd, (0, shm::ASK), &[], buffers) else { return false };
-    let offer = Rings::offer(&payload).filter(|_| header.status == 0 && buffers.fd_count == 1);
-    let mapped = offer.is_some_and(|offer| rings.map(&offer, buffers.fds[0]));
-    buffers.clear();
-    if !mapped {
-        return true;
-    }
-    match ask(fd, (0, shm::MOVE), &[], buffers) {
-        Ok((header, _)) if header.status == 0 => true,
-        _ => {
-            rings.unmap();
-            false
-        }
-    }
-}
-
-/// Pool memory of the lane's region: a span taken (`bytes`), or one given back.
-pub(crate) fn pool_call(
-    fd: c_int,
-    rings: &mut Rings,
-    buffers: &mut Buffers,
-    words: &[u8],
-) -> Result<Span, bool> {
-    let function = if words.len() == 8 { shm::POOL_TAKE } else { shm::POOL_GIVE };
-    let nothing = (std::ptr::null_mut(), 0);
-    let ask = Ask {
-        service: 0,
-        function,
-        payload: words,
-        input: (std::ptr::null(), 0),
-        output: nothing,
-        has_output: false,
-        counts: |_| 0,
-        reply_max: SMALL_BYTES,
-        tag: None,
-    };
-    let reply = rings.transact(fd, buffers, &ask).map_err(|_| false)?;
-    if reply.status != 0 {
-        return Err(true);
-    }
-    // SAFETY: the reply's bytes, in this lane's buffers.
-    let payload = unsafe { std::slice::from_raw_parts(reply.payload, reply.payload_bytes) };
-    if payload.is_empty() { Ok(Span { at: 0, bytes: 0 }) } else { Span::decode(payload).map_err(|_| false) }
-}
-
-/// Performs a call over the rings; see [`exchange`].
-///
-/// # Safety
-///
-/// `call` is a stub's.
-pub(crate) unsafe fn exchange_in_memory(
-    fd: c_int,
-    rings: &mut Rings,
-    buffers: &mut Buffers,
-    service: &Service,
-    call: &mut Call,
-    waits: &Waits,
-) -> (i32, bool) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if call.in_count > 1 || call.out_count > 1 {
-            return (status::TOO_LARGE, true);
-        }
-        let Some(payload) = request(buffers, service, call) else { return (status::NO_MEMORY, true) };
-        let nothing = Segment { pointer: std::ptr::null_mut(), bytes: 0 };
-        let input = if call.in_count == 1 { *call.inputs } else { nothing };
-        let output = if call.out_count == 1 { *call.outputs } else { nothing };
-        let mut ask = Ask {
-            service: service::PLUGINS,
-            function: plugins_fn::CALL,
-            payload: std::slice::from_raw_parts(payload.0, payload.1),
-            input: (input.pointer.cast_const().cast(), input.bytes as usize),
-            output: (output.pointer.cast(), output.bytes as usize),
-            has_output: true,
-            counts: bytes_told,
-            reply_max: ANSWER_HEAD_BYTES + 8 * SEGMENTS + call.reply_bytes_max as usize,
-            tag: waits.tag,
-        };
-        let larger = ask.input.1.max(ask.output.1);
-        let staged =
-            rings.would_stream(ask.input.0, ask.input.1) || rings.would_stream(ask.output.0, ask.output.1);
-        let stage = if staged && ask.input.1.min(ask.output.1) == 0 {
-            Stage::take(fd, rings, buffers, larger)
-        } else {
-            None
-        };
-        if let Some(stage) = &stage {
-            if ask.output.1 > 0 {
-                ask.output.0 = stage.address;
-            } else {
-                std::ptr::copy_nonoverlapping(ask.input.0, stage.address, ask.input.1);
-                ask.input.0 = stage.address;
-            }
-        }
-        let (status, whole) = match rings.transact(fd, buffers, &ask) {
-            Err(Lost(status)) => return (status, false),
-            Ok(reply) if reply.status != 0 => (refused(reply.status), true),
-            Ok(reply) => {
-                let payload = std::slice::from_raw_parts(reply.payload, reply.payload_bytes);
-                match take_in_memory(buffers, call, payload, reply.bulk_bytes) {
-                    Ok(status) => (status, true),
-                    Err(status) => (status, false),
-                }
-            }
-        };
-        if let Some(stage) = stage {
-            if status == status::OK && output.bytes > 0 {
-                let come = (*call.outputs).bytes as usize;
-                std::ptr::copy_nonoverlapping(stage.address, output.pointer.cast(), come);
-            }
-            if whole && !stage.give_back(fd, rings, buffers) {
-                return (status::DISCONNECTED, false);
-            }
-        }
-        (status, whole)
-    }
-}
-
-/// Bytes of output that an answer tells of.
-fn bytes_told(payload: &[u8]) -> usize {
-    match plugins::AnswerHead::take(payload) {
-        Ok((head, sizes, _)) if head.status.cast_signed() == status::OK => {
-            plugins::sizes(sizes).fold(0_u64, u64::saturating_add) as usize
-        }
-        _ => 0,
-    }
-}
-
-/// Pool memory through which a call's data go: copied once here, used in place at the other end.
-struct Stage {
-    span: Span,
-    address: *mut u8,
-}
-
-/// What a lane keeps of the pool; more is given back after the call.
-const STAGE_KEPT: usize = 256 << 10;
-/// A pool that has none to give is asked again after so many calls.
-const STAGE_AGAIN: u32 = 64;
-
-impl Stage {
-    fn take(fd: c_int, rings: &mut Rings, buffers: &mut Buffers, bytes: usize) -> Option<Stage> {
-        let kept = rings.stage.filter(|span| bytes as u64 <= span.bytes);
-        if let Some(span) = kept {
-            return rings.pool_address(span).map(|address| Stage { span, address: address.cast() });
-        }
-        if rings.unstaged > 0 {
-            rings.unstaged -= 1;
-            return None;
-        }
-        // The call's request stays where it is: only an answer is written to.
-        let wanted = bytes.max(STAGE_KEPT) as u64;
-        let Ok(span) = pool_call(fd, rings, buffers, &wanted.to_le_bytes()) else {
-            rings.unstaged = STAGE_AGAIN;
-            return None;
-        };
-        if span.bytes == STAGE_KEPT as u64 {
-            rings.stage = Some(span);
-        }
-        rings.pool_address(span).map(|address| Stage { span, address: address.cast() })
-    }
-
-    /// False: the lane is no good any more. The call's answer stays as it is: this one is empty.
-    fn give_back(self, fd: c_int, rings: &mut Rings, buffers: &mut Buffers) -> bool {
-        if rings.stage == Some(self.span) {
-            return true;
-        }
-        let words = [self.span.at.to_le_bytes(), self.span.bytes.to_le_bytes()];
-        let words = words.as_flattened();
-        pool_call(fd, rings, buffers, words).is_ok()
-    }
-}
-
-unsafe fn take_in_memory(
-    buffers: &mut Buffers,
-    call: &mut Call,
-    payload: &[u8],
-    bulk: u64,
-) -> Result<i32, i32> {
-    let Ok((head, sizes, at)) = plugins::AnswerHead::take(payload) else { return Err(status::MALFORMED) };
-    let told = head.status.cast_signed();
-    if told != status::OK {
-        return Ok(told);
-    }
-    if head.out_count != call.out_count {
-        return Err(status::MALFORMED);
-    }
-    for size in plugins::sizes(sizes) {
-        // SAFETY: one output, as was looked before.
-        let segment = unsafe { &mut *call.outputs };
-        if size > segment.bytes || size > bulk {
-            return Err(status::MALFORMED);
-        }
-        segment.bytes = size;
-    }
-    call.reply = payload[at..].as_ptr().cast_mut().cast();
-    call.reply_bytes = (payload.len() - at) as u64;
-    call.reply_fds = buffers.fds.as_mut_ptr();
-    call.reply_fd_count = buffers.fd_count as u32;
-    Ok(status::OK)
-}
-
 /// Performs a call; its transport status, and whether the connection is still good.
 ///
 /// # Safety
@@ -608,7 +409,15 @@ pub(crate) unsafe fn exchange(
 }
 
 /// The call's payload: its head, its segments' sizes, its message.
-unsafe fn request(buffers: &mut Buffers, service: &Service, call: &Call) -> Option<(*const u8, usize)> {
+///
+/// # Safety
+///
+/// `call` is a stub's.
+pub(crate) unsafe fn request(
+    buffers: &mut Buffers,
+    service: &Service,
+    call: &Call,
+) -> Option<(*const u8, usize)> {
     let sizes = (call.in_count + call.out_count) as usize;
     let bytes = CALL_HEAD_BYTES + sizes * 8 + call.request_bytes as usize;
     let memory = buffers.memory(0, bytes);
@@ -697,7 +506,7 @@ unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut Call, waits: &Wait
 }
 
 /// A daemon's error in place of an answer.
-fn refused(kind: u32) -> i32 {
+pub(crate) fn refused(kind: u32) -> i32 {
     match zazen_core::ErrorKind::from_code(kind) {
         Some(zazen_core::ErrorKind::TooLarge) => status::TOO_LARGE,
         Some(zazen_core::ErrorKind::Unsupported) => status::UNSUPPORTED,

@@ -1,7 +1,8 @@
-//! The writer's state machine: where each frame goes, what waits, what is given up (Zazen paper §3.1).
+//! The writer's state machine: it decides which node gets each frame, which frames wait, and which
+//! are given up (Zazen paper §3.1).
 //!
-//! Pure: events in, actions out; time is an argument, randomness a seed. The client library drives it with
-//! threads and sockets, the fault tests with virtual time, the simulator at scale.
+//! Pure: events go in, actions come out. Time is an argument, and randomness comes from a seed. The
+//! client library drives it with threads and sockets; the fault tests drive it with virtual time.
 
 mod rest;
 mod writer;
@@ -13,7 +14,7 @@ use zazen_core::FrameNo;
 /// What to do when the window is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnSlow {
-    /// The frame is not cached; the writer goes on at once. The backing store has the frame.
+    /// The frame is not cached, and the writer continues at once. The backing store has the frame.
     Skip,
     /// The writer waits for room.
     Block,
@@ -24,15 +25,16 @@ pub enum OnSlow {
 pub struct Config {
     /// Nodes, in the order of the user's list.
     pub nodes: usize,
-    /// Frames in flight at most.
+    /// The most frames in flight.
     pub window_frames: usize,
-    /// Bytes in flight at most; a larger single frame still goes, alone.
+    /// The most bytes in flight. A single larger frame is still sent, alone.
     pub window_bytes: u64,
     /// What to do when the window is full.
     pub on_slow: OnSlow,
-    /// Other nodes tried after a failure before a frame is given up.
+    /// How many other nodes are tried after a failure before a frame is given up.
     pub retries: u32,
-    /// First pause before a dead node is tried again, in nanoseconds; doubles up to `backoff_max_ns`.
+    /// First pause before a dead node is tried again, in nanoseconds; doubles up to
+    /// `backoff_max_ns`.
     pub backoff_min_ns: u64,
     /// Longest such pause, in nanoseconds.
     pub backoff_max_ns: u64,
@@ -54,24 +56,26 @@ pub enum Event {
         frame: FrameNo,
         /// The node.
         node: usize,
-        /// It was there before.
+        /// Whether the node had it before.
         already: bool,
     },
-    /// A node refused this frame for good (conflict, too large, no permission): no other node would take it.
+    /// A node refused this frame for good (conflict, too large, no permission): no other node would
+    /// take it.
     Refused {
         /// The frame.
         frame: FrameNo,
         /// The node.
         node: usize,
     },
-    /// A node has no room: the frame goes elsewhere, the node is passed over for a while.
+    /// A node has no room. The frame goes to another node, and this node rests for a while.
     Full {
         /// The frame.
         frame: FrameNo,
         /// The node.
         node: usize,
     },
-    /// A node is gone or silent: it counts as dead, the frame goes elsewhere. It may yet have stored the frame.
+    /// A node is gone or silent. It counts as dead, and the frame goes to another node. The node
+    /// may still have stored the frame.
     Failed {
         /// The frame.
         frame: FrameNo,
@@ -94,12 +98,12 @@ pub enum Action {
         /// The node.
         node: usize,
     },
-    /// Let the application go on: its `Submit` has been dealt with (accepted or given up).
+    /// Let the application continue: its `Submit` was accepted or given up.
     Accept {
         /// The frame.
         frame: FrameNo,
     },
-    /// This frame's fate is settled; its buffer may be freed.
+    /// The frame has its fate. Its buffer may be freed.
     Done {
         /// The frame.
         frame: FrameNo,
@@ -111,7 +115,7 @@ pub enum Action {
         /// Monotonic nanoseconds.
         at_ns: u64,
     },
-    /// All is settled after a `Finish`.
+    /// After a `Finish`: every frame has its fate.
     Finished,
 }
 
@@ -130,7 +134,8 @@ pub enum Fate {
     Refused,
 }
 
-/// How many frames met each fate; every submitted frame is in exactly one when the writer has finished.
+/// The number of frames with each fate. When the writer has finished, every submitted frame has
+/// exactly one fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames handed over.

@@ -1,7 +1,8 @@
 //! What the writer believes of one node: usable, resting after a failure, or being tried again.
 //!
-//! Invariant: a resting node gets no frame before its pause is over, and then one frame only until that frame's
-//! outcome is known. Outcomes of frames sent before the last change are too old to say anything of the node.
+//! Invariant: a resting node gets no frame before its pause is over. Then it gets one frame, and no
+//! other until the outcome of that frame is known. Outcomes of frames that were sent before the
+//! node's last change of state are ignored.
 
 /// SplitMix64: small, seedable, equal on every machine.
 pub(crate) struct Random(u64);
@@ -28,12 +29,12 @@ impl Random {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Usable,
-    /// Passed over until then.
+    /// Gets no frame until then.
     Resting {
         until_ns: u64,
         dead: bool,
     },
-    /// The pause is over and one frame is on its way to find out.
+    /// The pause is over, and one frame is in flight to test the node.
     Trying {
         dead: bool,
     },
@@ -45,7 +46,7 @@ pub(crate) struct Node {
     state: State,
     /// The pause after the next failure; 0: the shortest.
     pause_ns: u64,
-    /// Counts changes of state, so that old outcomes are known as such.
+    /// Counts changes of state, to recognise old outcomes.
     pub(crate) era: u64,
 }
 
@@ -66,7 +67,8 @@ impl Node {
         matches!(self.state, State::Resting { dead: true, .. } | State::Trying { dead: true })
     }
 
-    /// A frame goes to this node; [`Node::usable`] is the caller's duty. Returns the era of the sending.
+    /// A frame goes to this node. The caller has checked [`Node::usable`]. Returns the era of the
+    /// sending.
     pub(crate) fn sending(&mut self) -> u64 {
         if let State::Resting { dead, .. } = self.state {
             self.state = State::Trying { dead };
@@ -86,8 +88,8 @@ impl Node {
         }
     }
 
-    /// An outcome of a frame sent in `era` shows that the node is dead or full: it rests. Returns until when, or
-    /// `None` if that was known before.
+    /// An outcome of a frame sent in `era` shows that the node is dead or full, so the node rests.
+    /// Returns until when, or `None` if the node rests already.
     pub(crate) fn fails(
         &mut self,
         era: u64,
@@ -102,7 +104,8 @@ impl Node {
         let max_ns = max_ns.max(min_ns);
         let pause = self.pause_ns.clamp(min_ns, max_ns);
         self.pause_ns = pause.saturating_mul(2).min(max_ns);
-        // Up to a quarter longer, so that many writers don't come back to a revived node at the same moment.
+        // Add up to a quarter, so that many writers do not return to a revived node at the same
+        // moment.
         let pause = pause.saturating_add(random.below(pause / 4 + 1)).min(max_ns);
         let until_ns = now_ns.saturating_add(pause);
         self.state = State::Resting { until_ns, dead };

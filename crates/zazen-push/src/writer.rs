@@ -1,33 +1,35 @@
 //! The writer itself: window, round-robin, retries, fates.
 //!
-//! Invariants: every submitted frame meets exactly one fate; frames sent and not settled never exceed the
-//! window; a frame goes to each node at most once, so that it settles after finitely many outcomes.
+//! Invariants: every submitted frame gets exactly one fate. Frames in flight never exceed the
+//! window. A frame is sent to each node at most once, so it gets its fate after finitely many
+//! outcomes.
 
 use crate::rest::{Node, Random};
 use crate::{Action, Config, Counters, Event, Fate, OnSlow};
 use std::collections::{BTreeMap, VecDeque};
 use zazen_core::FrameNo;
 
-/// A frame on its way.
+/// A frame in flight.
 struct Flight {
     bytes: u64,
-    /// Nodes it was sent to; the last is the one whose outcome is awaited.
+    /// The nodes that it was sent to. The writer waits for the outcome of the last one.
     tried: Vec<usize>,
-    /// The last node's era at the sending.
+    /// The last node's era when the frame was sent.
     era: u64,
-    /// Failures so far (full nodes are none).
+    /// Failures so far. A full node is not a failure.
     failures: u32,
 }
 
-/// The state machine. Not shared between threads; the driver serialises.
+/// The state machine. Not for several threads: the driver must serialise its calls.
 ///
-/// What the driver owes: one outcome event for each `Send`, within its own time limit, and no second `Submit` of a
-/// number that is in flight (such a one counts as [`Fate::SkippedSlow`] and is accepted without a `Done`, which
-/// belongs to the first). Outcomes that nobody waits for are ignored.
+/// The driver must give one outcome event for each `Send`, within its own time limit. It must not
+/// submit a number that is in flight. Such a second frame counts as [`Fate::SkippedSlow`] and is
+/// accepted without a `Done`, because the `Done` belongs to the first frame. Outcomes that the
+/// writer does not wait for are ignored.
 pub struct Writer {
     config: Config,
     nodes: Vec<Node>,
-    /// Where the round-robin goes on.
+    /// The node at which the round-robin continues.
     next: usize,
     flights: BTreeMap<FrameNo, Flight>,
     flight_bytes: u64,
@@ -40,7 +42,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer whose first node follows from `seed`. `config.nodes` ≥ 1 is the caller's duty.
+    /// A writer whose first node follows from `seed`. The caller guarantees `config.nodes` ≥ 1.
     pub fn new(config: Config, seed: u64) -> Writer {
         let mut random = Random::new(seed);
         let next = random.below(config.nodes as u64) as usize;
@@ -58,7 +60,7 @@ impl Writer {
         }
     }
 
-    /// Takes one event at `now_ns`, appends what to do to `actions`.
+    /// Takes one event at `now_ns` and appends the resulting actions to `actions`.
     pub fn step(&mut self, now_ns: u64, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Submit { frame, bytes } => self.submit(now_ns, frame, bytes, actions),
@@ -83,7 +85,7 @@ impl Writer {
             }
             Event::Full { frame, node } => self.elsewhere(now_ns, frame, node, false, actions),
             Event::Failed { frame, node } => self.elsewhere(now_ns, frame, node, true, actions),
-            // Rest periods are compared with the time of each event: nothing waits for a tick alone.
+            // Every event compares rest periods with its own time, so nothing depends on ticks.
             Event::Tick => {}
             Event::Finish => self.finishing = true,
         }
@@ -104,7 +106,8 @@ impl Writer {
         self.flights.len() + self.waiting.len()
     }
 
-    /// Which nodes count as dead at `now_ns`: they failed last, whether or not it is time to try them again.
+    /// Which nodes count as dead at `now_ns`: they failed last, whether or not it is time to try
+    /// them again.
     pub fn dead(&self, now_ns: u64) -> Vec<usize> {
         let _ = now_ns;
         (0..self.nodes.len()).filter(|node| self.nodes[*node].dead()).collect()
@@ -152,7 +155,7 @@ impl Writer {
         self.send(now_ns, frame, actions);
     }
 
-    /// Sends an admitted frame to the next usable node that has not had it, or gives it up.
+    /// Sends an admitted frame to the next usable node that did not get it before, or gives it up.
     fn send(&mut self, now_ns: u64, frame: FrameNo, actions: &mut Vec<Action>) {
         let Some(flight) = self.flights.get_mut(&frame) else { return };
         let count = self.nodes.len();
@@ -175,7 +178,7 @@ impl Writer {
         }
     }
 
-    /// The flight of `frame` if it is `node`'s outcome that it waits for.
+    /// The flight of `frame`, if it waits for the outcome of `node`.
     fn awaited(&mut self, frame: FrameNo, node: usize) -> Option<&mut Flight> {
         self.flights.get_mut(&frame).filter(|flight| flight.tried.last() == Some(&node))
     }

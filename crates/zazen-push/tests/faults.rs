@@ -1,5 +1,5 @@
-//! The writer under seeded faults in virtual time: nodes that die, come back, fall silent, are full, or whose
-//! acknowledgements get lost. A failure prints its seed.
+//! The writer under seeded faults in virtual time: nodes that die, come back, fall silent, are
+//! full, or whose acknowledgements get lost. A failure prints its seed.
 
 #![allow(clippy::unwrap_used)]
 

@@ -9,6 +9,7 @@ use crate::log::{Log, LogView};
 use crate::names::{Names, NamesReader};
 use crate::open_files::OpenFiles;
 use crate::own_file::temporary;
+use crate::record::{FileKind, Record, RecordOp, SourceRef, Storage};
 use crate::room::{Room, on_disk};
 use crate::segments::{self, SegmentTable, SegmentWriter};
 use crate::state::State;
@@ -17,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use zazen_core::{ErrorKind, FrameNo, Origin, RelPath, Result, RunSet, Source};
 use zazen_env::{Disk, DiskPath};
-use zazen_wire::record::{FileKind, Record, RecordOp, SourceRef, Storage};
 
 /// The frames of one origin.
 pub(crate) struct Side<F> {

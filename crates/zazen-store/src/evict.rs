@@ -3,42 +3,27 @@
 use crate::counters::count;
 use crate::dataset::{Dataset, Index, Writer, ignore_absent};
 use crate::own_file::temporary;
+use crate::record::{Record, Storage};
 use crate::room::Room;
 use crate::segments::{self, SegmentWriter};
 use crate::state::State;
 use crate::store::Store;
 use crate::types::EntriesCursor;
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use zazen_core::{Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_env::{Disk, DiskPath};
-use zazen_wire::record::{Record, Storage};
+use zazen_frames::evict_scan_resistant::{Candidate, Victim};
+use zazen_frames::make_room::{Action, Event, MakeRoom};
 
 /// Blocks of records that are evicted at a time.
 const BATCH_BLOCKS: u64 = 64;
-/// Plans that are carried out for one put before it is refused.
-const ATTEMPTS: usize = 8;
 
 impl<D: Disk> Store<D> {
     /// Reserves `bytes` for a put into `dataset`, evicting if it must.
     pub(crate) fn make_room(&self, dataset: &RelPath, bytes: u64, origin: Origin) -> Result<u64> {
-        let reserve = || -> Result<std::result::Result<(), u64>> {
-            Ok(self.room().reserve(bytes, self.disk().free_bytes()?))
-        };
-        if reserve()?.is_ok() {
-            return Ok(bytes);
-        }
-        let _evicting = self.evicting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for _ in 0..ATTEMPTS {
-            let Err(short) = reserve()? else { return Ok(bytes) };
-            if bytes > self.room().budget()
-                || !self.evict_for(short, Some(dataset), origin == Origin::Alien)?
-            {
-                break;
-            }
-        }
-        if reserve()?.is_ok() {
+        if self.carry_out(MakeRoom::new(bytes, self.room().budget(), origin), bytes, Some(dataset))? {
             return Ok(bytes);
         }
         count(&self.tally().refused_no_space, 1);
@@ -60,6 +45,94 @@ impl<D: Disk> Store<D> {
             tracing::warn!("{refused} (and {others} more such refusals since this was last said)");
         }
         Err(refused)
+    }
+
+    /// Does what `making` asks for, until it ends: whether it has made room for `wanted`, the dataset of a put of `bytes`.
+    pub(crate) fn carry_out(
+        &self,
+        mut making: MakeRoom,
+        bytes: u64,
+        wanted: Option<&RelPath>,
+    ) -> Result<bool> {
+        let mut turn = None;
+        let mut surveyed = Vec::new();
+        let mut event = Event::Begin;
+        let mut actions = Vec::with_capacity(1);
+        loop {
+            making.step(event, &mut actions);
+            event = match actions.pop() {
+                Some(Action::Reserve) => {
+                    Event::Reserved(self.room().reserve(bytes, self.disk().free_bytes()?))
+                }
+                Some(Action::TakeTurn) => {
+                    turn = Some(self.evicting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+                    Event::Turn
+                }
+                Some(Action::Survey) => {
+                    let candidates;
+                    (surveyed, candidates) = self.survey(wanted);
+                    Event::Surveyed(candidates)
+                }
+                Some(Action::Evict(victim)) => Event::Evicted(self.evict_victim(&surveyed, victim, wanted)),
+                Some(Action::Done(result)) => {
+                    drop(turn);
+                    return result;
+                }
+                None => unreachable!("making room asks for something or ends"),
+            };
+        }
+    }
+
+    fn survey(&self, wanted: Option<&RelPath>) -> (Vec<Arc<Dataset<D>>>, Vec<Candidate>) {
+        let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
+        let now_ns = self.activity().now_ns();
+        let candidate = |dataset: &Arc<Dataset<D>>| {
+            let busy = self.activity().of(dataset.path.as_str());
+            let index = dataset.read_index();
+            Candidate {
+                bytes: index.footprint(),
+                alien_bytes: index.alien.file_bytes + index.alien.packed_bytes,
+                last_use: dataset.last_use.load(Ordering::Relaxed),
+                pinned: index.state.pinned,
+                scanned: busy.is_scanned(now_ns),
+                written: busy.puts > 0,
+                wanted: wanted == Some(&dataset.path),
+            }
+        };
+        let candidates = all.iter().map(candidate).collect();
+        (all, candidates)
+    }
+
+    fn evict_victim(
+        &self,
+        surveyed: &[Arc<Dataset<D>>],
+        victim: Victim,
+        wanted: Option<&RelPath>,
+    ) -> Result<()> {
+        let why = match wanted {
+            Some(dataset) => format!("to make room for dataset {dataset}"),
+            None => "because more is in use than the budget allows".to_owned(),
+        };
+        match victim {
+            Victim::Dataset(at) => {
+                let path = &surveyed[at].path;
+                let evicted = self.evict_whole(&surveyed[at]);
+                let (frames, bytes) =
+                    evicted.inspect_err(|error| tracing::warn!("evict dataset {path}: {error}"))?;
+                count(&self.tally().evicted_datasets, 1);
+                tracing::info!(
+                    "evicted dataset {path} ({frames} frames, {bytes} bytes), the longest not used, {why}"
+                );
+            }
+            Victim::Aliens(at, bytes) => {
+                let (frames, bytes) = self.evict_aliens(&surveyed[at], bytes)?;
+                tracing::info!(
+                    "evicted the {frames} oldest aliens of dataset {} ({bytes} bytes) {why}",
+                    surveyed[at].path
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Drops `set` (`None`: all) of a dataset: (frames, bytes). `Busy` if it is pinned. Scans under way do not hinder it: what a reader

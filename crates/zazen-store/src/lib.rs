@@ -8,13 +8,11 @@
 //! Bytes on disk, failure cases and what is assumed of fsync: `docs/formats/store.md`.
 
 mod activity;
-mod admit;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod counters;
 mod dataset;
 mod evict;
-pub mod evict_scan_resistant;
 mod fences;
 mod log;
 mod lookup;
@@ -24,6 +22,7 @@ mod open;
 mod open_files;
 mod own_file;
 mod put;
+pub mod record;
 mod recover;
 mod registry;
 mod rewrite;

@@ -7,11 +7,11 @@
 use crate::fences::{BLOCK_RECORDS, Fences};
 use crate::open_files::{KeptFile, OpenFiles};
 use crate::own_file::{HeadedFile, create_headed, open_headed};
+use crate::record::{FILE_HEADER_BYTES, FileKind, RECORD_BYTES, Record, RecordOp};
 use std::ops::Range;
 use std::sync::Arc;
 use zazen_core::{Result, RunSet};
 use zazen_env::{Disk, DiskFile, DiskPath};
-use zazen_wire::record::{FILE_HEADER_BYTES, FileKind, RECORD_BYTES, Record, RecordOp};
 
 const HEADER: u64 = FILE_HEADER_BYTES as u64;
 const WIDTH: u64 = RECORD_BYTES as u64;

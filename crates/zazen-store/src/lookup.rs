@@ -3,13 +3,13 @@
 use crate::dataset::{Dataset, Found, Lookup};
 use crate::fences::BLOCK_RECORDS;
 use crate::log::plan_reads;
+use crate::record::{Record, RecordOp, Storage};
 use crate::segments;
 use crate::types::{EntriesCursor, Entry};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use zazen_core::{Origin, Result, RunSet, Source};
 use zazen_env::{Disk, DiskPath};
-use zazen_wire::record::{Record, RecordOp, Storage};
 
 /// Behind every packed frame: files of their own, in log order.
 pub(crate) const POSITION_FILES: u64 = 1 << 62;

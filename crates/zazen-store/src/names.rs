@@ -2,10 +2,10 @@
 
 use crate::open_files::{KeptFile, OpenFiles};
 use crate::own_file::{HeadedFile, create_headed, open_headed};
+use crate::record::{FileKind, NameEntry};
 use std::sync::Arc;
 use zazen_core::{RelPath, Result, Source};
 use zazen_env::{Disk, DiskFile, DiskPath};
-use zazen_wire::record::{FileKind, NameEntry};
 
 /// Bytes read at once: some hundred entries, which mostly are wanted in a row.
 const WINDOW_BYTES: usize = 64 << 10;

@@ -2,7 +2,6 @@
 
 use crate::activity::Activity;
 use crate::dataset::Dataset;
-use crate::evict_scan_resistant::{Candidate, Victim, plan};
 use crate::open_files::OpenFiles;
 use crate::own_file::temporary_dir;
 use crate::registry;
@@ -15,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{ErrorKind, RelPath, Result};
 use zazen_env::{Disk, DiskPath, Environment, is_trouble};
+use zazen_frames::make_room::MakeRoom;
 
 /// Blocks of the root's own small files: lock, node, mark of a clean stop, two copies of the daemon's own text.
 const ROOT_OVERHEAD: u64 = 5 * 4096;
@@ -147,8 +147,8 @@ impl<D: Disk> Store<D> {
     /// A budget smaller than what is there: evicts at once.
     fn shrink_to_budget(&self, report: &mut RecoveryReport) -> Result<()> {
         let account = self.room().account();
-        let over = account.used.saturating_sub(self.room().budget());
-        if over > 0 && !self.evict_for(over, None, false)? {
+        let over = account.used.saturating_sub(account.budget);
+        if over > 0 && !self.carry_out(MakeRoom::shrink(over, account.budget), 0, None)? {
             let text = format!(
                 "cache root {}: {} bytes are in use, {over} more than the budget, and all of it is pinned; unpin a \
                  dataset or raise the budget",
@@ -159,64 +159,6 @@ impl<D: Disk> Store<D> {
             report.problems.push(text);
         }
         Ok(())
-    }
-
-    /// Evicts so that `shortfall` bytes become free; false if that can't be had. The caller holds `evicting`, or is alone.
-    pub(crate) fn evict_for(
-        &self,
-        shortfall: u64,
-        wanted: Option<&RelPath>,
-        for_alien: bool,
-    ) -> Result<bool> {
-        let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
-        let now_ns = self.activity().now_ns();
-        let candidate = |dataset: &Arc<Dataset<D>>| {
-            let busy = self.activity().of(dataset.path.as_str());
-            let index = dataset.read_index();
-            Candidate {
-                bytes: index.footprint(),
-                alien_bytes: index.alien.file_bytes + index.alien.packed_bytes,
-                last_use: dataset.last_use.load(Ordering::Relaxed),
-                pinned: index.state.pinned,
-                scanned: busy.is_scanned(now_ns),
-                written: busy.puts > 0,
-                wanted: wanted == Some(&dataset.path),
-            }
-        };
-        let candidates: Vec<Candidate> = all.iter().map(candidate).collect();
-        let slack = self.room().budget() / 64;
-        let Some(victims) = plan(&candidates, shortfall, for_alien, slack) else { return Ok(false) };
-        let why = match wanted {
-            Some(dataset) => format!("to make room for dataset {dataset}"),
-            None => "because more is in use than the budget allows".to_owned(),
-        };
-        for victim in victims {
-            match victim {
-                Victim::Dataset(at) => {
-                    let (frames, bytes) = match self.evict_whole(&all[at]) {
-                        Ok(evicted) => evicted,
-                        // The others are none the worse for it; whether there is room now, the caller asks.
-                        Err(error) => {
-                            tracing::warn!("evict dataset {}: {error}", all[at].path);
-                            continue;
-                        }
-                    };
-                    crate::counters::count(&self.tally().evicted_datasets, 1);
-                    tracing::info!(
-                        "evicted dataset {} ({frames} frames, {bytes} bytes), the longest not used, {why}",
-                        all[at].path
-                    );
-                }
-                Victim::Aliens(at, bytes) => {
-                    let (frames, bytes) = self.evict_aliens(&all[at], bytes)?;
-                    tracing::info!(
-                        "evicted the {frames} oldest aliens of dataset {} ({bytes} bytes) {why}",
-                        all[at].path
-                    );
-                }
-            }
-        }
-        Ok(true)
     }
 }
 

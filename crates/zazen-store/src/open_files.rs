@@ -4,12 +4,12 @@
 //! Invariant: a file that is reopened is the file that was closed. One with a header is known by its id; a file that
 //! is about to lose its name is pinned first, so that whoever still reads it never looks for it by that name.
 
+use crate::record::{FILE_HEADER_BYTES, FileHeader, FileKind};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::{Disk, DiskFile, DiskPath, Identities};
-use zazen_wire::record::{FILE_HEADER_BYTES, FileHeader, FileKind};
 
 /// Opens a file of the disk again.
 type Open<F> = Box<dyn Fn(&DiskPath) -> Result<F> + Send + Sync>;

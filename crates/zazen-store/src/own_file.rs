@@ -1,11 +1,11 @@
 //! Files that Zazen keeps beside the frames: binary ones with a header, and small texts that are replaced whole.
 
 use crate::open_files::{KeptFile, OpenFiles};
+use crate::record::{FILE_HEADER_BYTES, FileHeader, FileKind};
 use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, DiskFile, DiskPath};
 use zazen_wire::checksum::crc32c;
-use zazen_wire::record::{FILE_HEADER_BYTES, FileHeader, FileKind};
 
 /// The store's folder of unfinished files; emptied at every open.
 pub(crate) fn temporary_dir() -> DiskPath {

@@ -3,10 +3,9 @@
 //!
 //! Invariant: whatever fails, and wherever the process dies, nothing that counts is left of an unfinished put.
 
-use crate::admit::{Admission, admit};
 use crate::counters::count;
 use crate::dataset::{Dataset, Found, Lookup, Writer};
-use crate::room::{PUT_OVERHEAD, on_disk};
+use crate::record::{Record, RecordOp, Storage};
 use crate::segments::{self, PACKED_BYTES_MAX};
 use crate::store::Store;
 use crate::types::{EntriesCursor, Stored};
@@ -14,11 +13,9 @@ use std::sync::Arc;
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, RunSet, Source};
 use zazen_env::{Disk, DiskFile, DiskPath};
+use zazen_frames::admit::{Admission, admit};
+use zazen_frames::room::{first_step, next_step};
 use zazen_wire::checksum::FrameDigest;
-use zazen_wire::record::{Record, RecordOp, Storage};
-
-/// Room that a frame whose bytes come from elsewhere gets at a time, once bytes for it are there.
-const STEP_BYTES: u64 = 4 << 20;
 
 /// A frame being written. Dropping it without `commit` leaves nothing behind.
 pub struct Put<D: Disk> {
@@ -112,10 +109,9 @@ impl<D: Disk> Store<D> {
             }
         }
         self.disk().admit_change()?;
-        let whole = on_disk(meta.length) + PUT_OVERHEAD;
-        // What can never have room is refused at once.
-        if !gradually || meta.length <= STEP_BYTES || whole > self.room().budget() {
-            put.reserved = self.make_room(dataset, whole, origin)?;
+        let first = first_step(meta.length, gradually, self.room().budget());
+        if first > 0 {
+            put.reserved = self.make_room(dataset, first, origin)?;
         }
         put.target = if meta.length <= PACKED_BYTES_MAX {
             Target::Memory(Vec::with_capacity(meta.length as usize))
@@ -188,10 +184,8 @@ impl<D: Disk> Put<D> {
 
     /// Makes room for the next `bytes`, where that has not been done.
     fn reserve(&mut self, bytes: u64) -> Result<()> {
-        let whole = on_disk(self.meta.length) + PUT_OVERHEAD;
-        let needed = on_disk(self.written + bytes) + PUT_OVERHEAD;
-        if needed > self.reserved && matches!(self.target, Target::File { .. }) {
-            let step = needed.max(self.reserved + STEP_BYTES).min(whole) - self.reserved;
+        let step = next_step(self.meta.length, self.written + bytes, self.reserved);
+        if step > 0 && matches!(self.target, Target::File { .. }) {
             self.reserved += self.store.make_room(&self.dataset, step, self.origin)?;
         }
         Ok(())

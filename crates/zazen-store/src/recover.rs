@@ -9,6 +9,7 @@ use crate::log::Log;
 use crate::names::Names;
 use crate::open_files::OpenFiles;
 use crate::own_file::set_aside;
+use crate::record::{FileKind, Record, RecordOp, SourceRef, Storage};
 use crate::room::Room;
 use crate::segments::{self, SegmentWriter};
 use crate::state::State;
@@ -19,7 +20,6 @@ use std::sync::{Arc, Mutex, RwLock};
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_env::{Disk, DiskPath};
-use zazen_wire::record::{FileKind, Record, RecordOp, SourceRef, Storage};
 
 /// Blocks read at once where a whole log is walked.
 const WALK_BLOCKS: u64 = 1024;

@@ -6,11 +6,11 @@
 
 use crate::dataset::{Dataset, Writer};
 use crate::log::{Log, LogView, plan_reads};
+use crate::record::{FileKind, RECORD_BYTES, Record, RecordOp};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zazen_core::{Origin, Result, RunSet};
 use zazen_env::{Disk, DiskFile};
-use zazen_wire::record::{FileKind, RECORD_BYTES, Record, RecordOp};
 
 /// Records of a share: some 50 MiB of memory for the time of the rewriting.
 const SHARE_RECORDS: u64 = 1 << 18;

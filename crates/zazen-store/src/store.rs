@@ -5,6 +5,7 @@ use crate::counters::{Counters, count};
 use crate::dataset::{Dataset, Found, Lookup, Writer};
 use crate::open_files::OpenFiles;
 use crate::own_file::temporary;
+use crate::record::{Record, RecordOp, Storage};
 use crate::registry;
 use crate::room::{Room, on_disk};
 use crate::state::State;
@@ -17,7 +18,6 @@ use zazen_core::series::SERIES_MARK;
 use zazen_core::{Error, ErrorKind, Layout, Origin, RelPath, Result, RunSet, Validator};
 use zazen_env::{Disk, DiskFile, DiskPath, Seldom, is_trouble};
 use zazen_wire::checksum::FrameDigest;
-use zazen_wire::record::{Record, RecordOp, Storage};
 
 pub(crate) type DatasetMap<D> = BTreeMap<String, Arc<Dataset<D>>>;
 

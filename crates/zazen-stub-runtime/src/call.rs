@@ -13,8 +13,8 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 use zazen_call::Exchanged;
 use zazen_core::{Error, ErrorKind};
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{AnswerHead, CallHead, SEGMENTS_MAX, plugins_fn, sizes, status};
+use zazen_wire::service;
 
 /// A payload buffer larger than this is not kept for the lane's next call.
 const KEPT_PAYLOAD_BYTES: usize = 1 << 20;

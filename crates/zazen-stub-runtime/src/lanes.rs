@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use zazen_call::{Connection, Lanes};
 use zazen_core::Result;
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, plugins_fn};
+use zazen_wire::service;
 
 /// Idle lanes that are kept.
 const KEPT: usize = 32;

@@ -16,8 +16,8 @@ use zazen_call::Connection;
 use zazen_core::{Error, ErrorKind};
 use zazen_env::fork::PerProcess;
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, Fate, FateKind, Open, Opened, plugins_fn, status};
+use zazen_wire::service;
 
 /// Times that a plug-in's process may vanish while a client is opening it.
 const OPEN_TRIES: usize = 4;

@@ -1,4 +1,4 @@
-//! Bytes on the wire and on disk. Nothing else in the workspace encodes integers.
+//! Bytes on the wire: codec, call header, handshake, run sets, checksums, and the numbers of the services.
 //!
 //! Everything is little endian and versioned; fields are added at the end of a message only. A decoder meets
 //! the world: it never panics, never allocates more than the input can justify, and says what is wrong.
@@ -6,14 +6,12 @@
 
 pub mod checksum;
 pub mod codec;
-pub mod frames;
-mod frames_codec;
+pub mod control;
 pub mod handshake;
 pub mod header;
-pub mod patience;
 pub mod plugins;
-pub mod record;
 pub mod runset_codec;
+pub mod service;
 pub mod shm;
 
 pub use codec::Message;

@@ -2,13 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use std::fmt::Debug;
-use zazen_core::{
-    Credentials, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet, Series, Source,
-    Validator,
-};
+use zazen_core::Credentials;
 use zazen_wire::Message;
 use zazen_wire::checksum::{FrameDigest, crc32c, frame_checksum};
-use zazen_wire::frames::*;
+use zazen_wire::control::NodeInfo;
 use zazen_wire::handshake::{ClientHello, Proof, ServerHello, Side, proof_input};
 use zazen_wire::header::{ErrorReply, Header, Kind};
 
@@ -38,33 +35,8 @@ fn check<M: Message + PartialEq + Debug>(name: &str, message: M) {
     }
 }
 
-fn path(text: &str) -> RelPath {
-    RelPath::new(text).unwrap()
-}
-
-fn meta(validator: Option<Validator>) -> FrameMeta {
-    FrameMeta {
-        number: FrameNo::new(7).unwrap(),
-        length: 430_000,
-        checksum: 0x0123_4567_89ab_cdef,
-        validator,
-        uid: 1000,
-        gid: 100,
-        mode: 0o640,
-    }
-}
-
-fn dataset_info(layout: Layout, extent: Option<RunSet>, backing_ok: bool) -> DatasetInfo {
-    let template = Series::of(&Layout::Files(NameTemplate::parse("f{n}").unwrap()));
-    let dataset = path("sim1").series(&template).unwrap();
-    let series = vec!["pos-{n}".to_owned()];
-    DatasetInfo { handle: 3, dataset, layout: Some(layout), extent, backing_ok, series }
-}
-
 #[test]
-fn datasets_and_holdings() {
-    let ten = || RunSet::range(10, 19);
-    let template = NameTemplate::parse("frame-{n:07}.dcd").unwrap();
+fn control() {
     check(
         "NodeInfo",
         NodeInfo {
@@ -76,71 +48,6 @@ fn datasets_and_holdings() {
             readers: 8,
         },
     );
-    let pattern = Some("frame-{n:07}.dcd".into());
-    let ask = OpenDataset { path: "/lustre/sim1".into(), want_extent: true, pattern, only_cached: true };
-    check("OpenDataset", ask);
-    check("DatasetInfo", dataset_info(Layout::Files(template), Some(ten()), true));
-    let piece =
-        Piece { path: path("traj.dcd"), first: 5, count: 100, step: 2, offset: 276, frame_bytes: 1000 };
-    check("DatasetInfo pieces", dataset_info(Layout::Pieces(vec![piece]), None, false));
-    let list = Layout::List(vec![path("cat.jpg"), path("dog.jpg")]);
-    check("DatasetInfo list", dataset_info(list, None, true));
-    check("Query", Query { handle: 3, begin: 1, end: 1 << 40, stride: 5 });
-    check("Holdings", Holdings { native: ten(), alien: RunSet::new() });
-    check("Fetch", Fetch { handle: 3, set: ten(), origin: Origin::Alien });
-    let failed = vec![(9, 6, "server is down".into())];
-    check("Fetched", Fetched { fetched: 1, present: 2, bytes: 3, failed });
-    check("Evict", Evict { handle: 3, set: Some(ten()) });
-    check("Evict all", Evict { handle: 3, set: None });
-    check("Evicted", Evicted { frames: 5, bytes: 6 });
-    check("Pin", Pin { handle: 3, pinned: true });
-    check("Verify", Verify { handle: 3, from: 100, frames_max: 1000 });
-    check("Verified", Verified { checked: 1000, bytes: 1 << 33, bad: vec![17, 19], next: Some(1100) });
-    check("List", List { handle: 3, from: 100, rows_max: 50 });
-    let source = Source { path: path("a"), offset: 0, length: None };
-    let row = ListRow { meta: meta(None), origin: Origin::Native, source, path: "/c/a".into() };
-    check("Listing", Listing { rows: vec![row], next: None });
-}
-
-#[test]
-fn scans_and_pushes() {
-    check("ScanOpen", ScanOpen { handle: 3, set: RunSet::range(10, 19) });
-    check("ScanOpened", ScanOpened { scan: 4, cached: 99 });
-    check("ScanNext", ScanNext { scan: 4, frames_max: 64, bytes_max: 1 << 26 });
-    let cached = BatchEntry {
-        number: 7,
-        delivery: Delivery::Native,
-        fd: Some(2),
-        offset: 16,
-        length: 430_000,
-        checksum: Some(0xfedc_ba98_7654_3210),
-        path: "/ssd/zazen/sim1/f7".into(),
-        error: None,
-        whole: true,
-    };
-    let failed = BatchEntry {
-        number: 8,
-        delivery: Delivery::Failed,
-        fd: None,
-        offset: 0,
-        length: 0,
-        checksum: None,
-        path: String::new(),
-        error: Some((2, "gone".into())),
-        whole: false,
-    };
-    check("ScanBatch", ScanBatch { entries: vec![cached, failed] });
-    check("ScanClose", ScanClose { scan: 4 });
-    check("ReportBad", ReportBad { handle: 3, number: 7 });
-    let source = Source { path: path("run/frame-0000007.dcd"), offset: 16, length: Some(430_000) };
-    let validator = Some(Validator { size: 430_000, mtime_ns: -5, ctime_ns: 6, inode: 77, unsettled: true });
-    let push = |series| {
-        let (source, meta) = (source.clone(), meta(validator));
-        Push { dataset: "/lustre/sim1".into(), source, meta, series }
-    };
-    check("Push", push(Series::Pieces));
-    check("Push of a file", push(Series::Files(NameTemplate::parse("run/frame-{n}.dcd").unwrap())));
-    check("Pushed", Pushed::AlreadyHere);
 }
 
 #[test]

@@ -12,10 +12,10 @@ use std::path::Path;
 use zazen_backing::SourceFile;
 use zazen_call::Reply;
 use zazen_core::{Error, ErrorKind, FrameMeta, Result, Source};
+use zazen_frames::messages::{BatchEntry, Delivery, ScanBatch};
 use zazen_store::{Entry, OpenFrame};
 use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
-use zazen_wire::frames::{BatchEntry, Delivery, ScanBatch};
 
 /// A reply in the making.
 pub(crate) struct Batch {

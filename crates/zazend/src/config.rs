@@ -11,6 +11,8 @@ use zazen_call::CallerLimits;
 use zazen_core::{DEFAULT_PORT, Error, ErrorKind, Result, byte_size};
 use zazen_plugins::PluginConfig;
 
+pub use zazen_frames::stale::Validate;
+
 /// Fetches from the backing store at once where nothing else is said.
 pub const DEFAULT_FETCHERS: usize = 8;
 /// Share of the file system's free space that the budget takes where none is given.
@@ -150,15 +152,6 @@ pub struct BackingSpec {
     pub directory: String,
     /// `tcp://host:port` of the file server that is read in its place.
     pub server: Option<String>,
-}
-
-/// How sources are compared with their copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Validate {
-    /// Before each hand-out.
-    Always,
-    /// Never: the user promises that sources don't change.
-    Never,
 }
 
 /// A daemon's settings, complete and checked for form.

@@ -1,95 +1,85 @@
-//! Brings misses from the backing store: one fetch a frame, however many ask; a bound on fetches at once for each user.
+//! Brings misses from the backing store. `zazen_frames` decides: who copies when several ask (`flight`), and what one copy
+//! does step by step (`copy`). Threads of this file wait, read and write.
 //!
-//! Invariants: a fetched frame is what its source was at one moment (the source looks the same before and after the
-//! copy, both the opened file and what its name leads to); everybody who asks comes with the source opened by its own
-//! user's rights; a failed fetch fails those who wait for it only if they are the same user, the others try for
-//! themselves; no user's fetches take the slots of another's.
+//! Invariant: everybody who asks comes with the source opened by its own user's rights.
 
-use crate::config::Validate;
-use crate::look;
-use crate::node::{Node, NodeStore, Opened};
+use crate::clock::{left_until, now_ns};
+use crate::node::{Node, Opened};
 use crate::viewer::Viewer;
-use std::collections::{HashMap, hash_map};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use zazen_backing::SourceFile;
-use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, RelPath, Result, Source, Validator};
-use zazen_store::Entry;
+use zazen_core::{Error, ErrorKind, FrameNo, Origin, RelPath, Result, Source, SourceStat, Validator};
+use zazen_env::{RealDisk, WatchedDisk};
+use zazen_frames::copy::{self, Ask, Copying, Failure};
+use zazen_frames::flight::{self, Flights, Shared, Ticket};
+use zazen_frames::stale::Held;
+use zazen_store::{Entry, Put};
 
-/// Bytes copied at a time.
-const CHUNK_BYTES: u64 = 4 << 20;
-/// How long one user waits for a copy that another makes; then it reads the source itself.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Copies begun anew because the source changed under them.
-const TRIES: usize = 3;
-
-/// What a fetch came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The frame is in the cache now; so many bytes were read for it.
-    Stored(u64),
-    /// The frame was in the cache when its turn came.
-    Present,
-    /// The cache has no room for it.
-    NoRoom,
-    /// The cache cannot take it, for another reason: its disk's trouble, or something in the frame's place.
-    CacheFailed,
-    /// Another user is copying the same frame, and takes long over it.
-    Contended,
-}
+pub use zazen_frames::flight::Outcome;
 
 /// One for the daemon.
 pub struct Fetcher {
-    flights: Mutex<HashMap<(RelPath, u64), Arc<Flight>>>,
-    at_once: usize,
-    slots: Mutex<HashMap<Viewer, Arc<Slots>>>,
+    board: Mutex<Board>,
 }
 
-type Shared = std::result::Result<Outcome, (ErrorKind, String)>;
-
-struct Flight {
-    leader: Viewer,
-    landed: Mutex<Option<Shared>>,
-    landing: Condvar,
+struct Board {
+    flights: Flights<(RelPath, u64), Viewer>,
+    asking: BTreeMap<Ticket, Arc<Mailbox>>,
+    tickets: u64,
 }
 
-impl Flight {
-    fn land(&self, result: Shared) {
-        *self.landed.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        self.landing.notify_all();
+/// Where the flights' actions for one ticket arrive.
+#[derive(Default)]
+struct Mailbox {
+    letters: Mutex<VecDeque<flight::Action>>,
+    arrived: Condvar,
+}
+
+impl Mailbox {
+    fn post(&self, letter: flight::Action) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back(letter);
+        self.arrived.notify_one();
     }
 
-    /// Its result; for another user than its leader `None` after [`PATIENCE`].
-    fn wait(&self, viewer: &Viewer) -> Option<Shared> {
-        let landed = self.landed.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.leader == *viewer {
-            let landed = self.landing.wait_while(landed, |landed| landed.is_none());
-            return landed.unwrap_or_else(PoisonError::into_inner).clone();
-        }
-        let landed = self.landing.wait_timeout_while(landed, PATIENCE, |landed| landed.is_none());
-        landed.unwrap_or_else(PoisonError::into_inner).0.clone()
+    /// The next letter; `None` at `until_ns`.
+    fn wait(&self, until_ns: Option<u64>) -> Option<flight::Action> {
+        let letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_empty = |letters: &mut VecDeque<flight::Action>| letters.is_empty();
+        let mut letters = match until_ns {
+            None => self.arrived.wait_while(letters, is_empty).unwrap_or_else(PoisonError::into_inner),
+            Some(until_ns) => {
+                let waited = self.arrived.wait_timeout_while(letters, left_until(until_ns), is_empty);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        letters.pop_front()
     }
 }
 
 impl Fetcher {
     /// A fetcher that reads at most `at_once` frames at the same time for each user.
     pub fn new(at_once: usize) -> Fetcher {
-        Fetcher { flights: Mutex::default(), at_once, slots: Mutex::default() }
+        let board = Board { flights: Flights::new(at_once), asking: BTreeMap::new(), tickets: 0 };
+        Fetcher { board: Mutex::new(board) }
     }
 
     /// Fetches under way.
     pub fn under_way(&self) -> usize {
-        self.flights().len()
+        self.board().flights.under_way()
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<(RelPath, u64), Arc<Flight>>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slots_of(&self, viewer: &Viewer) -> Arc<Slots> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain(|of, slots| of == viewer || Arc::strong_count(slots) > 1);
-        slots.entry(viewer.clone()).or_insert_with(|| Arc::new(Slots::new(self.at_once))).clone()
+    fn ask(&self, key: (RelPath, u64), who: Viewer) -> (Ticket, Arc<Mailbox>) {
+        let mut board = self.board();
+        board.tickets += 1;
+        let (ticket, mailbox) = (Ticket(board.tickets), Arc::<Mailbox>::default());
+        board.asking.insert(ticket, mailbox.clone());
+        board.step(flight::Event::Want { ticket, key, who });
+        (ticket, mailbox)
     }
 
     /// Brings frame `number` of `opened`, whose source is `source`, into the cache; joins a fetch of the same frame
@@ -105,34 +95,25 @@ impl Fetcher {
         file: &mut Box<dyn SourceFile>,
     ) -> Result<Outcome> {
         let counters = &node.counters;
-        let key = (opened.series(), number);
-        let slots = self.slots_of(&opened.viewer);
-        let (flight, _slot) = loop {
-            // First the turn, then the flight: who is listed copies, and keeps nobody waiting for a turn of its own.
-            let slot = slots.take();
-            let under_way = match self.flights().entry(key.clone()) {
-                hash_map::Entry::Occupied(under_way) => under_way.get().clone(),
-                hash_map::Entry::Vacant(free) => {
-                    let (leader, landed) = (opened.viewer.clone(), Mutex::default());
-                    let flight = Flight { leader, landed, landing: Condvar::new() };
-                    break (free.insert(Arc::new(flight)).clone(), slot);
+        let (ticket, mailbox) = self.ask((opened.series(), number), opened.viewer.clone());
+        let mut until_ns = None;
+        loop {
+            match mailbox.wait(until_ns) {
+                Some(flight::Action::Lead { .. }) => break,
+                Some(flight::Action::Joined { until_ns: patience, .. }) => {
+                    counters.fetches_shared.add(1);
+                    until_ns = patience;
                 }
-            };
-            drop(slot);
-            counters.fetches_shared.add(1);
-            match under_way.wait(&opened.viewer) {
-                None => return Ok(Outcome::Contended),
-                Some(Ok(Outcome::Stored(_))) => return Ok(Outcome::Present),
-                Some(Ok(outcome)) => return Ok(outcome),
-                Some(Err((kind, message))) if under_way.leader == opened.viewer => {
-                    return Err(Error::new(kind, message));
+                Some(flight::Action::Share { result, .. }) => {
+                    return result.map_err(|(kind, message)| Error::new(kind, message));
                 }
-                // What another user may not do, or cannot, says nothing about this one.
-                Some(Err(_)) => {}
+                None => {
+                    self.board().step(flight::Event::Impatient { ticket });
+                    until_ns = None;
+                }
             }
-        };
-        // Lands also if the copy panics: a bug of ours must not leave others waiting for ever.
-        let landing = Landing { fetcher: self, flight: &flight, key: &key };
+        }
+        let mut landing = Landing { fetcher: self, ticket, result: None };
         let result = copy_frame(node, opened, source, number, origin, file);
         match &result {
             Ok(Outcome::Stored(bytes)) => {
@@ -142,45 +123,56 @@ impl Fetcher {
             Ok(_) => {}
             Err(_) => counters.fetch_failures.add(1),
         }
-        let shared =
-            result.as_ref().map(|outcome| *outcome).map_err(|error| (error.kind(), error.to_string()));
-        // Off the list first: who waited and tries for itself must not find it again.
-        drop(landing);
-        flight.land(shared);
+        let shared = result.as_ref().map(|outcome| *outcome);
+        landing.result = Some(shared.map_err(|error| (error.kind(), error.to_string())));
         result
     }
 }
 
+impl Board {
+    fn step(&mut self, event: flight::Event<(RelPath, u64), Viewer>) {
+        let mut actions = Vec::new();
+        self.flights.step(now_ns(), event, &mut actions);
+        for action in actions {
+            let (ticket, ends) = match &action {
+                flight::Action::Lead { ticket } | flight::Action::Share { ticket, .. } => (*ticket, true),
+                flight::Action::Joined { ticket, .. } => (*ticket, false),
+            };
+            // A leader gets no more letters either.
+            let mailbox = match ends {
+                true => self.asking.remove(&ticket),
+                false => self.asking.get(&ticket).cloned(),
+            };
+            if let Some(mailbox) = mailbox {
+                mailbox.post(action);
+            }
+        }
+    }
+}
+
+/// Reports the end of a leader's copy, also if the copy panics: a bug of ours must not leave others waiting for ever.
 struct Landing<'a> {
     fetcher: &'a Fetcher,
-    flight: &'a Flight,
-    key: &'a (RelPath, u64),
+    ticket: Ticket,
+    result: Option<Shared>,
 }
 
 impl Drop for Landing<'_> {
     fn drop(&mut self) {
-        self.fetcher.flights().remove(self.key);
-        if std::thread::panicking() {
-            self.flight.land(Err((ErrorKind::Io, "the fetch failed inside zazend; see its log".into())));
-        }
+        let lost = || Err((ErrorKind::Io, "the fetch failed inside zazend; see its log".to_owned()));
+        let result = self.result.take().unwrap_or_else(lost);
+        self.fetcher.board().step(flight::Event::Landed { ticket: self.ticket, result });
     }
 }
 
 /// Where the frame is in its opened source file: (offset, length).
 pub fn extent_in(file: &dyn SourceFile, source: &Source, number: u64, spelled: &str) -> Result<(u64, u64)> {
-    let size = file.stat().validator.size;
-    let length = source.length.unwrap_or(size.saturating_sub(source.offset));
-    match source.offset.checked_add(length) {
-        Some(end) if end <= size => Ok((source.offset, length)),
-        _ => Err(Error::new(
-            ErrorKind::NotFound,
-            format!(
-                "frame {number} of {spelled}: its file {} has {size} bytes, the frame should be {length} bytes at \
-                 {}; it is not written yet, or zazen.toml is wrong",
-                source.path, source.offset
-            ),
-        )),
-    }
+    copy::extent_in(file.stat().validator.size, source, number, spelled)
+}
+
+/// What the state machines of `zazen_frames` are told of a cached frame.
+pub fn held(entry: Entry) -> Held {
+    Held { meta: entry.meta, origin: entry.origin, source: entry.source }
 }
 
 fn copy_frame(
@@ -191,105 +183,96 @@ fn copy_frame(
     origin: Origin,
     file: &mut Box<dyn SourceFile>,
 ) -> Result<Outcome> {
-    let (store, dataset) = (&node.store, &opened.series());
-    let describe = || format!("frame {number} of {}", opened.spelled());
-    for attempt in 0..TRIES {
-        if attempt > 0 {
-            *file = opened.open_source(source, number)?;
-        }
-        let is_current = |entry: &Entry| {
-            entry.source == *source
-                && match node.config.validate {
-                    Validate::Always => look::stands_for(entry, &file.stat()),
-                    Validate::Never => {
-                        opened.viewer.is_own() || look::is_same_file(&entry.meta, &file.stat())
-                    }
-                }
-        };
-        // A cache that cannot be asked has nothing.
-        if let Ok(Some(entry)) = store.entry(dataset, number)
-            && (entry.origin == Origin::Native || origin == Origin::Alien)
-            && is_current(&entry)
-        {
-            return Ok(Outcome::Present);
-        }
-        let (offset, length) = extent_in(&**file, source, number, &opened.spelled())?;
-        let stat = file.stat();
-        let meta = FrameMeta {
-            number: FrameNo::new(number)?,
-            length,
-            checksum: 0,
-            validator: Some(stat.validator),
-            uid: stat.uid,
-            gid: stat.gid,
-            mode: stat.mode,
-        };
-        let copied = copy_bytes(store, opened, source, &meta, origin, &**file, offset);
-        let error = match copied {
-            Ok(()) => return Ok(Outcome::Stored(length)),
-            Err(Failure::Source(error)) if error.kind() == ErrorKind::Stale => continue,
-            Err(Failure::Source(error)) => return Err(error.within(describe())),
-            Err(Failure::Cache(error)) => error,
-        };
-        return match error.kind() {
-            ErrorKind::NoSpace => Ok(Outcome::NoRoom),
-            // Pushed here while it was being fetched.
-            ErrorKind::Conflict if matches!(store.entry(dataset, number), Ok(Some(_))) => {
-                Ok(Outcome::Present)
-            }
-            // Whatever is the matter with the cache, the source can be read.
-            _ => {
-                node.cache_failed(&error.within(describe()));
-                Ok(Outcome::CacheFailed)
-            }
-        };
-    }
-    Err(Error::new(
-        ErrorKind::Stale,
-        format!("{}: its source kept changing while it was copied; read it when it is written", describe()),
-    ))
-}
-
-/// Whose fault it is that a frame was not copied.
-enum Failure {
-    Source(Error),
-    Cache(Error),
-}
-
-fn copy_bytes(
-    store: &Arc<NodeStore>,
-    opened: &Opened,
-    source: &Source,
-    meta: &FrameMeta,
-    origin: Origin,
-    file: &dyn SourceFile,
-    offset: u64,
-) -> std::result::Result<(), Failure> {
-    let mut put = store.put(&opened.series(), source, meta, origin).map_err(Failure::Cache)?;
-    let mut buffer = vec![0; meta.length.clamp(1, CHUNK_BYTES) as usize];
-    let mut done = 0;
-    while done < meta.length {
-        let wanted = (meta.length - done).min(buffer.len() as u64) as usize;
-        match file.read_at(&mut buffer[..wanted], offset + done).map_err(Failure::Source)? {
-            0 => {
-                let error = Error::new(ErrorKind::Stale, "the source became shorter");
-                return Err(Failure::Source(error));
-            }
-            read => {
-                put.write(&buffer[..read]).map_err(Failure::Cache)?;
-                done += read as u64;
-            }
-        }
-    }
-    let now = || {
-        let path = opened.at.beneath.join(source.path.as_str())?;
-        Ok([file.stat_now()?.validator, opened.backing().stat(&path)?.validator])
+    let ask = Ask {
+        number: FrameNo::new(number)?,
+        source: source.clone(),
+        origin,
+        validate: node.config.validate,
+        own: opened.viewer.is_own(),
+        spelled: opened.spelled(),
     };
-    let is_same = |now: &Validator| meta.validator.is_some_and(|then| then.looks_like(now));
-    if !now().map_err(Failure::Source)?.iter().all(is_same) {
-        return Err(Failure::Source(Error::new(ErrorKind::Stale, "the source changed")));
+    let mut copying = Copying::new(ask, file.stat());
+    let series = opened.series();
+    let mut hands = Hands { node, opened, series, source, number, origin, file, put: None, buffer: vec![] };
+    let mut event = copy::Event::Begin;
+    let mut actions = Vec::new();
+    loop {
+        copying.step(event, &mut actions);
+        let mut answer = None;
+        for action in actions.drain(..) {
+            match action {
+                copy::Action::Done(result) => return result,
+                asked => answer = hands.perform(asked).or(answer),
+            }
+        }
+        event = answer.unwrap_or_else(|| unreachable!("a copy asks something or ends"));
     }
-    put.commit_computed().map_err(Failure::Cache).map(|_| ())
+}
+
+/// Does what a copy asks for, on the real disk and the real backing store.
+struct Hands<'a> {
+    node: &'a Node,
+    opened: &'a Opened,
+    series: RelPath,
+    source: &'a Source,
+    number: u64,
+    origin: Origin,
+    file: &'a mut Box<dyn SourceFile>,
+    put: Option<Put<WatchedDisk<RealDisk>>>,
+    buffer: Vec<u8>,
+}
+
+impl Hands<'_> {
+    /// The answer, where one is awaited.
+    fn perform(&mut self, action: copy::Action) -> Option<copy::Event> {
+        let store = &self.node.store;
+        Some(match action {
+            copy::Action::LookUp => {
+                copy::Event::Held(store.entry(&self.series, self.number).ok().flatten().map(held))
+            }
+            copy::Action::Reopen => copy::Event::Reopened(self.reopen()),
+            copy::Action::BeginPut { meta } => {
+                let begun = store.put(&self.series, self.source, &meta, self.origin);
+                copy::Event::Begun(begun.map(|put| self.put = Some(put)))
+            }
+            copy::Action::Copy { offset, bytes } => copy::Event::Copied(self.copy(offset, bytes)),
+            copy::Action::LookAgain => copy::Event::Looked(self.look_again()),
+            copy::Action::Commit => {
+                copy::Event::Committed(self.put.take().map_or(Ok(()), |put| put.commit_computed().map(drop)))
+            }
+            copy::Action::Abandon => {
+                self.put = None;
+                return None;
+            }
+            copy::Action::CacheFailed(error) => {
+                self.node.cache_failed(&error);
+                return None;
+            }
+            copy::Action::Done(_) => return None,
+        })
+    }
+
+    fn reopen(&mut self) -> Result<SourceStat> {
+        *self.file = self.opened.open_source(self.source, self.number)?;
+        Ok(self.file.stat())
+    }
+
+    fn copy(&mut self, offset: u64, bytes: u64) -> std::result::Result<u64, Failure> {
+        let bytes = bytes as usize;
+        if self.buffer.len() < bytes {
+            self.buffer = vec![0; bytes];
+        }
+        let read = self.file.read_at(&mut self.buffer[..bytes], offset).map_err(Failure::Source)?;
+        if let Some(put) = &mut self.put {
+            put.write(&self.buffer[..read]).map_err(Failure::Cache)?;
+        }
+        Ok(read as u64)
+    }
+
+    fn look_again(&self) -> Result<[Validator; 2]> {
+        let path = self.opened.at.beneath.join(self.source.path.as_str())?;
+        Ok([self.file.stat_now()?.validator, self.opened.backing().stat(&path)?.validator])
+    }
 }
 
 /// Reads a whole frame from its opened source, for want of room in the cache.
@@ -309,32 +292,4 @@ pub fn read_inline(opened: &Opened, source: &Source, number: u64, file: &dyn Sou
         }
     }
     Ok(bytes)
-}
-
-/// A counting semaphore, first come first served as far as the condition variable is.
-struct Slots {
-    free: Mutex<usize>,
-    freed: Condvar,
-}
-
-impl Slots {
-    fn new(slots: usize) -> Slots {
-        Slots { free: Mutex::new(slots.max(1)), freed: Condvar::new() }
-    }
-
-    fn take(&self) -> Slot<'_> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = self.freed.wait_while(free, |free| *free == 0);
-        *free.unwrap_or_else(PoisonError::into_inner) -= 1;
-        Slot(self)
-    }
-}
-
-struct Slot<'a>(&'a Slots);
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.0.freed.notify_one();
-    }
 }

@@ -1,78 +1,68 @@
-//! A backing store with a memory of its health: one that hangs costs one timeout, not one per frame, and its
-//! going and coming are each logged once.
+//! A backing store with a memory of its health: `zazen_frames::outage` decides when it is asked, this file asks.
 //!
-//! Invariants: the store as a whole counts as ill only if its root does not answer either. A part of it that hangs (a
-//! user's own mount beneath the root, a dead server of one folder) is ill by itself, and costs only its readers. Each
-//! view has a memory of its own: what one user's calls meet keeps nobody else from asking.
+//! Invariant: each view has a memory of its own. What one user's calls meet keeps nobody else from asking.
 
-use std::collections::HashMap;
+use crate::clock::now_ns;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
 use zazen_backing::{Backing, Rights, SourceFile, SourceStat};
-use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
+use zazen_core::{Credentials, Error, RelPath, Result};
+use zazen_frames::outage::{Action, Event, Health, News};
 
-/// A store that refused at once is asked again after this: asking costs little.
-const AWAY_HOLD_OFF: Duration = Duration::from_millis(200);
-/// A store that let a call time out is left alone for so long.
-const HUNG_HOLD_OFF: Duration = Duration::from_secs(5);
-/// Folders whose ailments are remembered.
-const AILING_FOLDERS_MAX: usize = 256;
+pub use zazen_frames::outage::is_outage;
 
 /// A backing store that isn't asked while it is known not to answer.
 pub struct GuardedBacking {
     inner: Arc<dyn Backing>,
-    health: Arc<Health>,
+    memory: Arc<Memory>,
     /// Whose view it is, for messages; empty for the daemon's own.
     of: String,
 }
 
+/// What one view knows of the store's health.
 #[derive(Default)]
-struct Health {
-    ailments: Mutex<Ailments>,
+struct Memory {
+    health: Mutex<Health>,
     /// A user's view: that user can bring its calls to time out at will, so what they meet is no news.
     is_view: bool,
-}
-
-#[derive(Default)]
-struct Ailments {
-    /// Of the store as a whole.
-    whole: Option<Ailment>,
-    /// Of folders, with what is beneath them.
-    folders: HashMap<RelPath, Ailment>,
-}
-
-struct Ailment {
-    kind: ErrorKind,
-    message: String,
-    ask_again: Instant,
 }
 
 impl GuardedBacking {
     /// Guards `inner`.
     pub fn new(inner: Arc<dyn Backing>) -> GuardedBacking {
-        GuardedBacking { inner, health: Arc::default(), of: String::new() }
+        GuardedBacking { inner, memory: Arc::default(), of: String::new() }
     }
 
     /// Guards the view that `who` has of the same store.
     pub fn view(&self, who: &Credentials) -> Result<GuardedBacking> {
         let inner = self.inner.seen_by(who)?;
-        let health = Arc::new(Health { is_view: true, ..Health::default() });
-        Ok(GuardedBacking { inner, health, of: format!(" (asked for user {})", who.uid) })
+        let memory = Arc::new(Memory { is_view: true, ..Memory::default() });
+        Ok(GuardedBacking { inner, memory, of: format!(" (asked for user {})", who.uid) })
     }
 
     /// Whether the store as a whole answered the last call.
     pub fn is_ok(&self) -> bool {
-        self.health.ailments().whole.is_none()
+        self.memory.health.lock().unwrap_or_else(PoisonError::into_inner).is_ok()
     }
 
     fn guarded<T>(&self, path: &RelPath, call: impl FnOnce(&dyn Backing) -> Result<T>) -> Result<T> {
-        self.health.admit(path)?;
+        let describe = || self.describe();
+        for action in self.memory.step(Event::Ask { path }, describe) {
+            if let Action::Refuse { kind, message } = action {
+                return Err(Error::new(kind, message));
+            }
+        }
         let result = call(&*self.inner);
-        let outage = result.as_ref().err().filter(|error| is_outage(error));
-        // What fails beneath the root may be one folder's trouble: the root itself tells.
-        let part = outage.is_some() && self.root_answers();
-        self.health.note(&self.describe(), path, outage, part);
+        match result.as_ref().err().filter(|error| is_outage(error)) {
+            None => drop(self.memory.step(Event::Answered { path }, describe)),
+            Some(error) => {
+                let actions = self.memory.step(Event::Failed { path, error }, describe);
+                if actions.contains(&Action::AskRoot) {
+                    let answers = self.root_answers();
+                    self.memory.step(Event::Root { path, error, answers }, describe);
+                }
+            }
+        }
         result
     }
 
@@ -81,70 +71,33 @@ impl GuardedBacking {
     }
 }
 
-/// Whether `error` says that the store as a whole doesn't answer, as against something about one file.
-pub fn is_outage(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut)
-}
-
-impl Health {
-    fn ailments(&self) -> MutexGuard<'_, Ailments> {
-        self.ailments.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn admit(&self, path: &RelPath) -> Result<()> {
-        let ailments = self.ailments();
-        let of_folders = || {
-            let above =
-                std::iter::successors(Some(path.clone()), |path| path.split().map(|(above, _)| above));
-            (!ailments.folders.is_empty()).then(|| above.filter_map(|path| ailments.folders.get(&path)))
-        };
-        let now = Instant::now();
-        let known = ailments.whole.iter().chain(of_folders().into_iter().flatten());
-        match known.into_iter().find(|ailment| now < ailment.ask_again) {
-            Some(ailment) => Err(Error::new(ailment.kind, ailment.message.clone())),
-            None => Ok(()),
+impl Memory {
+    /// Steps the state machine, logs its news, returns what else there is to do.
+    fn step(&self, event: Event<'_>, describe: impl Fn() -> String) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).step(now_ns(), event, &mut actions);
+        for action in &actions {
+            if let Action::News(news) = action {
+                self.tell(&describe(), news);
+            }
         }
+        actions
     }
 
-    fn tell(&self, news: std::fmt::Arguments<'_>) {
+    fn tell(&self, store: &str, news: &News) {
+        let text = match news {
+            News::StoreAway(error) => {
+                format!("backing store {store} does not answer, serving from the cache alone: {error}")
+            }
+            News::StoreBack => format!("backing store {store} answers again"),
+            News::FolderAway(path, error) => {
+                format!("{path} of backing store {store} does not answer: {error}")
+            }
+            News::FolderBack(path) => format!("{path} of backing store {store} answers again"),
+        };
         match self.is_view {
-            true => tracing::debug!("{news}"),
-            false => tracing::warn!("{news}"),
-        }
-    }
-
-    /// Notes what a call for `path` told. `part`: an outage is that of `path` and what is beneath it alone.
-    fn note(&self, describe: &str, path: &RelPath, outage: Option<&Error>, part: bool) {
-        let mut ailments = self.ailments();
-        let Some(error) = outage else {
-            if ailments.whole.take().is_some() {
-                self.tell(format_args!("backing store {describe} answers again"));
-            }
-            if !ailments.folders.is_empty() && ailments.folders.remove(path).is_some() {
-                self.tell(format_args!("{path} of backing store {describe} answers again"));
-            }
-            return;
-        };
-        let hung = error.kind() == ErrorKind::TimedOut;
-        let hold_off = if hung { HUNG_HOLD_OFF } else { AWAY_HOLD_OFF };
-        let ailment =
-            Ailment { kind: error.kind(), message: error.to_string(), ask_again: Instant::now() + hold_off };
-        if !part {
-            if ailments.whole.is_none() {
-                self.tell(format_args!(
-                    "backing store {describe} does not answer, serving from the cache alone: {error}"
-                ));
-            }
-            ailments.whole = Some(ailment);
-            return;
-        }
-        if ailments.folders.len() >= AILING_FOLDERS_MAX {
-            let now = Instant::now();
-            ailments.folders.retain(|_, ailment| now < ailment.ask_again);
-        }
-        let room = ailments.folders.len() < AILING_FOLDERS_MAX;
-        if room && ailments.folders.insert(path.clone(), ailment).is_none() {
-            self.tell(format_args!("{path} of backing store {describe} does not answer: {error}"));
+            true => tracing::debug!("{text}"),
+            false => tracing::warn!("{text}"),
         }
     }
 }
@@ -164,8 +117,8 @@ impl Backing for GuardedBacking {
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>> {
         let folder = folder_of(path);
         let file = self.guarded(&folder, |inner| inner.open(path))?;
-        let (health, describe) = (self.health.clone(), self.describe());
-        Ok(Box::new(GuardedFile { file, health, describe, folder }))
+        let (memory, describe) = (self.memory.clone(), self.describe());
+        Ok(Box::new(GuardedFile { file, memory, describe, folder }))
     }
     fn list(&self, path: &RelPath) -> Result<Vec<String>> {
         self.guarded(path, |inner| inner.list(path))
@@ -198,33 +151,33 @@ impl Backing for GuardedBacking {
 
 struct GuardedFile {
     file: Box<dyn SourceFile>,
-    health: Arc<Health>,
+    memory: Arc<Memory>,
     describe: String,
     folder: RelPath,
 }
 
-impl SourceFile for GuardedFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let result = self.file.read_at(buffer, offset);
+impl GuardedFile {
+    /// Remembers an outage of the server of this file; it says nothing of the root.
+    fn note<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && is_outage(error)
         {
-            // What serves one file says nothing of the root; the next call for the root finds out.
-            self.health.note(&self.describe, &self.folder, Some(error), true);
+            let event = Event::FileFailed { folder: &self.folder, error };
+            self.memory.step(event, || self.describe.clone());
         }
         result
+    }
+}
+
+impl SourceFile for GuardedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.note(self.file.read_at(buffer, offset))
     }
     fn stat(&self) -> SourceStat {
         self.file.stat()
     }
     fn stat_now(&self) -> Result<SourceStat> {
-        let result = self.file.stat_now();
-        if let Err(error) = &result
-            && is_outage(error)
-        {
-            self.health.note(&self.describe, &self.folder, Some(error), true);
-        }
-        result
+        self.note(self.file.stat_now())
     }
     fn descriptor(&self) -> Option<OwnedFd> {
         self.file.descriptor()
@@ -239,7 +192,7 @@ impl SourceFile for GuardedFile {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
-    use zazen_core::Validator;
+    use zazen_core::{ErrorKind, Validator};
 
     /// Of which all hangs, or all but the root.
     struct Hung(Arc<AtomicU64>, bool);

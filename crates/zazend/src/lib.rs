@@ -9,6 +9,7 @@ pub mod admission;
 pub mod backing_roots;
 mod batch;
 pub mod check;
+pub mod clock;
 pub mod config;
 pub mod counters;
 pub mod daemon;

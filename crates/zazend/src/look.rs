@@ -16,7 +16,8 @@ use std::cell::LazyCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use zazen_backing::SourceStat;
-use zazen_core::{Credentials, Error, ErrorKind, FrameMeta, RelPath, Result, Source, Validator};
+use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result, Source, Validator};
+use zazen_frames::stale::{is_same_file, stands_for};
 use zazen_store::Entry;
 
 /// What comparing a copy with its source says.
@@ -157,37 +158,13 @@ fn copy_of(error: &Error) -> Error {
 type Adopted<'a> = Vec<(&'a Entry, Validator)>;
 
 fn compare<'a>(entry: &'a Entry, stat: &SourceStat, adopted: &mut Adopted<'a>) -> Look {
-    if !stands_for(entry, stat) {
+    if !stands_for(&entry.meta, &entry.source, stat) {
         return Look::Stale;
     }
     if entry.meta.validator.is_none() && !stat.validator.unsettled {
         adopted.push((entry, stat.validator));
     }
     Look::Fresh
-}
-
-/// Whether a copy was made from the very file that `stat` is of, as far as owner and inode tell. `validate = "never"`
-/// takes sources not to change; whose bytes somebody gets must not rest on that.
-pub fn is_same_file(meta: &FrameMeta, stat: &SourceStat) -> bool {
-    let alike = |one: u64, other: u64| one == other || one == 0 || other == 0;
-    let same_inode = meta.validator.is_none_or(|validator| alike(validator.inode, stat.validator.inode));
-    meta.uid == stat.uid && same_inode && !stat.is_dir
-}
-
-/// Whether the copy is one of the source that looks like `stat`.
-pub fn stands_for(entry: &Entry, stat: &SourceStat) -> bool {
-    let (meta, source, size) = (&entry.meta, &entry.source, stat.validator.size);
-    let fits = match source.offset.checked_add(meta.length) {
-        Some(end) if source.length.is_none() => end == size,
-        Some(end) => end <= size,
-        None => false,
-    };
-    // Who may not write the source may not have pushed the copy either.
-    let same_owner = meta.uid == stat.uid;
-    let same_look = meta.validator.is_none_or(|validator| validator.agrees_with(&stat.validator));
-    // The recorded mode decides while the store is away: it must not allow more than the source does.
-    let narrowed = meta.mode & !stat.mode & 0o444 != 0;
-    fits && same_owner && same_look && !narrowed && !stat.is_dir
 }
 
 fn deleted(opened: &Opened, entry: &Entry) -> Error {

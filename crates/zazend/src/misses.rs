@@ -1,35 +1,28 @@
-//! The misses of one scan: fetched in the background, a bounded number ahead of the reader.
+//! The misses of one scan, fetched in the background: `zazen_frames::misses` decides what is begun when, threads of this
+//! file do it.
 //!
-//! Invariants: every frame added comes out exactly once, as brought or as failed; at most [`AHEAD_FRAMES`] frames and
-//! about [`INLINE_AHEAD_BYTES`] bytes of frames sent inline are ahead of the reader; the threads end with the scan.
-//! Each source is opened once, with its user's rights, and that descriptor serves for all that follows: what was
-//! checked is what is copied or handed out.
+//! Invariants: the threads end with the scan. Each source is opened once, with its user's rights, and that descriptor
+//! serves for all that follows: what was checked is what is copied or handed out.
 
+use crate::clock::{left_until, now_ns};
 use crate::config::Validate;
 use crate::fetcher::{Outcome, read_inline};
-use crate::look::is_same_file;
 use crate::node::{Node, Opened};
 use crate::shares::Share;
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use zazen_backing::{SourceFile, SourceStat};
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source};
-
-/// Frames fetched and not yet taken.
-pub const AHEAD_FRAMES: usize = 64;
-/// Bytes held in memory for frames that the cache has no room for.
-pub const INLINE_AHEAD_BYTES: u64 = 64 << 20;
-/// How often a scan that may not go ahead looks whether it may.
-const LOOK: Duration = Duration::from_millis(100);
-/// The largest frame sent inline.
-pub const INLINE_BYTES_MAX: u64 = 1 << 30;
+use zazen_frames::copy::check_inline;
+use zazen_frames::misses::{self, Action, Event, Take, Wanted};
+use zazen_frames::stale::is_same_file;
 
 /// A miss that was dealt with.
-pub struct Brought {
-    /// The frame.
-    pub number: u64,
+pub type Brought = misses::Brought<Arrived>;
+
+/// How a miss came.
+pub struct Arrived {
     /// How it came, or why not.
     pub result: Result<Way>,
     /// What it costs its user to be held until the reader comes.
@@ -65,40 +58,6 @@ impl Proof {
     }
 }
 
-#[derive(Default)]
-struct State {
-    todo: RunSet,
-    at: u64,
-    /// Frames that were thought to be in the cache; true: and that the cache cannot give.
-    extra: VecDeque<(u64, bool)>,
-    /// Those of `extra` that are to be natives.
-    natives: RunSet,
-    ready: VecDeque<Brought>,
-    inline_bytes: u64,
-    under_way: usize,
-    workers: usize,
-    closed: bool,
-}
-
-impl State {
-    fn waiting(&self) -> u64 {
-        self.todo.len() - self.at + self.extra.len() as u64
-    }
-
-    fn window_open(&self) -> bool {
-        self.ready.len() + self.under_way < AHEAD_FRAMES && self.inline_bytes < INLINE_AHEAD_BYTES
-    }
-
-    fn next(&mut self) -> Option<(u64, bool)> {
-        if let Some(extra) = self.extra.pop_front() {
-            return Some(extra);
-        }
-        let number = self.todo.select(self.at)?;
-        self.at += 1;
-        Some((number, false))
-    }
-}
-
 /// The misses of one scan.
 pub struct Misses {
     shared: Arc<Shared>,
@@ -108,215 +67,212 @@ struct Shared {
     node: Weak<Node>,
     opened: Arc<Opened>,
     caller: Caller,
-    state: Mutex<State>,
+    state: Mutex<misses::Misses<Arrived>>,
     changed: Condvar,
 }
 
-impl Shared {
-    fn share(&self) -> Option<Share> {
-        self.node.upgrade()?.shares.fetchers.take(&self.caller).ok()
-    }
-
-    fn ahead(&self) -> Option<Share> {
-        self.node.upgrade()?.shares.ahead.take(&self.caller).ok()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+type State<'a> = MutexGuard<'a, misses::Misses<Arrived>>;
 
 impl Misses {
     /// Begins to bring `todo` with the rights of the user who opened the dataset.
     pub fn new(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, todo: RunSet) -> Misses {
-        let state = Mutex::new(State { todo, ..State::default() });
-        let shared = Shared {
+        let state = Mutex::new(misses::Misses::new(todo, node.config.fetchers));
+        let shared = Arc::new(Shared {
             node: Arc::downgrade(node),
             opened: opened.clone(),
             caller: caller.clone(),
             state,
             changed: Condvar::new(),
-        };
-        let misses = Misses { shared: Arc::new(shared) };
-        misses.start_workers(node.config.fetchers);
-        misses
+        });
+        shared.step(&mut shared.state(), Event::Begin);
+        Misses { shared }
     }
 
     /// Adds a frame that was thought to be in the cache; it becomes what `origin` says.
-    pub fn add(&self, fetchers: usize, number: u64, origin: Origin) {
-        self.add_one(fetchers, number, origin, false);
+    pub fn add(&self, number: u64, origin: Origin) {
+        self.add_wanted(Wanted { number, origin, around: false });
     }
 
     /// Adds a frame that the cache has and cannot give: it is handed out from its source.
-    pub fn add_around(&self, fetchers: usize, number: u64) {
-        self.add_one(fetchers, number, Origin::Alien, true);
+    pub fn add_around(&self, number: u64) {
+        self.add_wanted(Wanted { number, origin: Origin::Alien, around: true });
     }
 
-    fn add_one(&self, fetchers: usize, number: u64, origin: Origin, around: bool) {
-        let mut state = self.shared.state();
-        state.extra.push_back((number, around));
-        if origin == Origin::Native {
-            state.natives.insert(number);
-        }
-        drop(state);
-        self.start_workers(fetchers);
-        self.shared.changed.notify_all();
+    fn add_wanted(&self, wanted: Wanted) {
+        self.shared.step(&mut self.shared.state(), Event::Add(wanted));
     }
 
     /// The next frames dealt with, at most `frames_max`; waits for the first. Empty when all have come out.
     pub fn take(&self, frames_max: usize) -> Vec<Brought> {
-        let state = self.shared.state();
-        let pending =
-            |state: &mut State| state.ready.is_empty() && state.waiting() + state.under_way as u64 > 0;
-        let waited = self.shared.changed.wait_while(state, pending);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-        let taken: Vec<Brought> = {
-            let count = frames_max.min(state.ready.len());
-            state.ready.drain(..count).collect()
-        };
-        for brought in &taken {
-            if let Ok(Way::Inline(_, bytes)) = &brought.result {
-                state.inline_bytes -= bytes.len() as u64;
+        let mut state = self.shared.state();
+        loop {
+            match state.take(frames_max) {
+                Take::Frames(frames) => {
+                    self.shared.changed.notify_all();
+                    return frames;
+                }
+                Take::End => return Vec::new(),
+                Take::Wait => {
+                    state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
             }
         }
-        self.shared.changed.notify_all();
-        taken
     }
 
     /// Gives back frames that did not fit into a reply; they come out first next time.
     pub fn give_back(&self, frames: Vec<Brought>) {
-        let mut state = self.shared.state();
-        for brought in frames.into_iter().rev() {
-            if let Ok(Way::Inline(_, bytes)) = &brought.result {
-                state.inline_bytes += bytes.len() as u64;
-            }
-            state.ready.push_front(brought);
-        }
-    }
-
-    fn start_workers(&self, fetchers: usize) {
-        let mut state = self.shared.state();
-        let wanted = (fetchers as u64).min(state.waiting()) as usize;
-        while state.workers < wanted {
-            // Each scan has a thread of its own; further ones are its user's to share.
-            let share = match state.workers {
-                0 => None,
-                _ => match self.shared.share() {
-                    Some(share) => Some(share),
-                    None => return,
-                },
-            };
-            let shared = self.shared.clone();
-            let spawned = std::thread::Builder::new().name("fetch".into()).spawn(move || {
-                work(&shared);
-                drop(share);
-            });
-            match spawned {
-                Ok(_) => state.workers += 1,
-                Err(error) if state.workers == 0 => {
-                    // Nobody would ever deal with them: they fail now, with the reason.
-                    fail_all(&mut state, &error);
-                    self.shared.changed.notify_all();
-                    return;
-                }
-                Err(_) => return,
-            }
-        }
+        self.shared.state().give_back(frames);
     }
 }
 
 impl Drop for Misses {
     fn drop(&mut self) {
-        self.shared.state().closed = true;
-        self.shared.changed.notify_all();
+        self.shared.step(&mut self.shared.state(), Event::Close);
     }
 }
 
-fn fail_all(state: &mut State, cause: &std::io::Error) {
-    while let Some((number, _)) = state.next() {
-        let what = format!("frame {number}: no thread to fetch it with ({cause}); try again");
-        let result = Err(Error::new(ErrorKind::Busy, what));
-        state.ready.push_back(Brought { number, result, _ahead: None });
+impl Shared {
+    fn state(&self) -> State<'_> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-fn work(shared: &Shared) {
-    loop {
-        let mut state = shared.state();
-        let ((number, around), ahead) = loop {
-            if state.closed {
-                return leave(state, shared);
+    /// Steps the state machine and does what it asks for, but for the answer to an idle worker, which it returns.
+    fn step(self: &Arc<Shared>, state: &mut State<'_>, event: Event<Arrived>) -> Option<Action> {
+        let mut actions = Vec::new();
+        state.step(now_ns(), event, &mut actions);
+        let mut answer = None;
+        for action in actions {
+            match action {
+                Action::Hire { first } => self.hire(state, first),
+                Action::Wake => self.changed.notify_all(),
+                Action::Bring { .. } | Action::Rest { .. } | Action::Leave => answer = Some(action),
+                // Handled where the worker could not be had: the reason is known there.
+                Action::Abandon => {}
             }
-            let mut wait = Duration::MAX;
-            if state.window_open() {
-                // One frame is each scan's own; what lies ready beyond it holds files that are its user's to share.
-                let is_ahead = state.under_way + state.ready.len() > 0;
-                let share = if is_ahead { shared.ahead() } else { None };
-                if is_ahead && share.is_none() {
-                    wait = LOOK;
-                } else {
-                    match state.next() {
-                        Some(next) => break (next, share),
-                        None => return leave(state, shared),
-                    }
+        }
+        answer
+    }
+
+    /// Each scan has a thread of its own; further ones are its user's to share.
+    fn hire(self: &Arc<Shared>, state: &mut State<'_>, first: bool) {
+        let share = match first {
+            true => None,
+            false => match self.share_of(|node| node.shares.fetchers.take(&self.caller).ok()) {
+                None => {
+                    self.step(state, Event::NotHired);
+                    return;
+                }
+                share => share,
+            },
+        };
+        let shared = self.clone();
+        let spawned = std::thread::Builder::new().name("fetch".into()).spawn(move || {
+            work(&shared);
+            drop(share);
+        });
+        match spawned {
+            Ok(_) => {
+                self.step(state, Event::Hired);
+            }
+            Err(error) => {
+                self.step(state, Event::NotHired);
+                if first {
+                    self.fail_all(state, &error);
                 }
             }
-            let waited = shared.changed.wait_timeout(state, wait);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        };
-        state.under_way += 1;
-        drop(state);
-        let landing = Landing { shared, number, brought: None, ahead };
-        landing.with(|| bring(shared, number, around));
+        }
+    }
+
+    /// Nobody would ever deal with what is wanted: it fails now, with the reason.
+    fn fail_all(self: &Arc<Shared>, state: &mut State<'_>, cause: &std::io::Error) {
+        while let Some(number) = state.abandon() {
+            let what = format!("frame {number}: no thread to fetch it with ({cause}); try again");
+            let what = Arrived { result: Err(Error::new(ErrorKind::Busy, what)), _ahead: None };
+            self.step(state, Event::Brought(Brought { number, inline_bytes: 0, what }));
+        }
+    }
+
+    fn share_of(&self, take: impl FnOnce(&Node) -> Option<Share>) -> Option<Share> {
+        take(&*self.node.upgrade()?)
     }
 }
 
-fn leave(mut state: MutexGuard<'_, State>, shared: &Shared) {
-    state.workers -= 1;
-    drop(state);
-    shared.changed.notify_all();
+fn work(shared: &Arc<Shared>) {
+    let mut state = shared.state();
+    loop {
+        match shared.step(&mut state, Event::Idle) {
+            Some(Action::Bring { wanted, ahead }) => {
+                // One frame is each scan's own; what lies ready beyond it holds files that are its user's to share.
+                let share = match ahead {
+                    true => shared.share_of(|node| node.shares.ahead.take(&shared.caller).ok()),
+                    false => None,
+                };
+                if ahead && share.is_none() {
+                    let rest = shared.step(&mut state, Event::Denied(wanted));
+                    state = sleep(shared, state, rest);
+                    continue;
+                }
+                drop(state);
+                let landing = Landing { shared, number: wanted.number, result: None, ahead: share };
+                landing.with(|| bring(shared, wanted));
+                state = shared.state();
+            }
+            Some(rest @ Action::Rest { .. }) => state = sleep(shared, state, Some(rest)),
+            _ => return,
+        }
+    }
+}
+
+/// Waits for a change, or for the time that a rest names.
+fn sleep<'a>(shared: &'a Shared, state: State<'a>, rest: Option<Action>) -> State<'a> {
+    match rest {
+        Some(Action::Rest { until_ns: Some(until_ns) }) => {
+            let waited = shared.changed.wait_timeout(state, left_until(until_ns));
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        }
+        _ => shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+    }
 }
 
 /// Puts a result in its place also if bringing it panics.
 struct Landing<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     number: u64,
-    brought: Option<Result<Way>>,
+    result: Option<Result<Way>>,
     ahead: Option<Share>,
 }
 
 impl Landing<'_> {
     fn with(mut self, bring: impl FnOnce() -> Result<Way>) {
-        self.brought = Some(bring());
+        self.result = Some(bring());
     }
 }
 
 impl Drop for Landing<'_> {
     fn drop(&mut self) {
         let lost = || Err(Error::new(ErrorKind::Io, "the fetch failed inside zazend; see its log"));
-        let result = self.brought.take().unwrap_or_else(lost);
+        let result = self.result.take().unwrap_or_else(lost);
+        let inline_bytes = match &result {
+            Ok(Way::Inline(_, bytes)) => bytes.len() as u64,
+            _ => 0,
+        };
+        let is_held = matches!(result, Ok(Way::ReadThrough(..) | Way::Inline(..)));
+        let what = Arrived { result, _ahead: self.ahead.take().filter(|_| is_held) };
         let mut state = self.shared.state();
-        if let Ok(Way::Inline(_, bytes)) = &result {
-            state.inline_bytes += bytes.len() as u64;
-        }
-        state.under_way -= 1;
+        let brought = Brought { number: self.number, inline_bytes, what };
+        self.shared.step(&mut state, Event::Brought(brought));
         if std::thread::panicking() {
-            state.workers -= 1;
+            self.shared.step(&mut state, Event::Lost);
         }
-        let held = matches!(result, Ok(Way::ReadThrough(..) | Way::Inline(..)));
-        let ahead = self.ahead.take().filter(|_| held);
-        state.ready.push_back(Brought { number: self.number, result, _ahead: ahead });
-        drop(state);
-        self.shared.changed.notify_all();
     }
 }
 
-fn bring(shared: &Shared, number: u64, around: bool) -> Result<Way> {
+fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
+    let Wanted { number, origin, around } = wanted;
     let gone = || Error::new(ErrorKind::ShuttingDown, "zazend is stopping");
     let node = shared.node.upgrade().ok_or_else(gone)?;
     let opened = &shared.opened;
     let source = opened.source(number)?;
-    let origin = if shared.state().natives.contains(number) { Origin::Native } else { Origin::Alien };
     let mut file = opened.open_source(&source, number)?;
     let at = Instant::now();
     if around {
@@ -336,16 +292,7 @@ pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn 
         return Ok(Way::ReadThrough(source, file));
     }
     let (_, length) = crate::fetcher::extent_in(&*file, &source, number, &opened.spelled())?;
-    if length > INLINE_BYTES_MAX {
-        return Err(Error::new(
-            ErrorKind::NoSpace,
-            format!(
-                "frame {number} of {}: {length} bytes find no room in the cache and are beyond the limit of \
-                 {INLINE_BYTES_MAX} for passing through; raise --budget or evict a dataset",
-                opened.spelled()
-            ),
-        ));
-    }
+    check_inline(length, number, &opened.spelled())?;
     let bytes = read_inline(opened, &source, number, &*file)?;
     Ok(Way::Inline(source, bytes))
 }

@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Reply, may_say};
 use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
 use zazen_core::{Credentials, Error, Origin, RelPath, Result, RunSet};
+use zazen_frames::messages::{Delivery, ScanNext};
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
-use zazen_wire::frames::{Delivery, ScanNext};
 
 /// A scan under way, of one connection.
 pub struct Scan {
@@ -126,12 +126,12 @@ impl Scan {
             Ok(None) => {
                 // Held when the scan began, and gone since.
                 let gone = std::mem::take(&mut cursor.left);
-                gone.iter().for_each(|number| self.misses.add(node.config.fetchers, number, Origin::Alien));
+                gone.iter().for_each(|number| self.misses.add(number, Origin::Alien));
             }
             Err(error) => {
                 node.cache_failed(&error.within(format!("look up frames of {}", self.opened.spelled())));
                 let lost = std::mem::take(&mut cursor.left);
-                lost.iter().for_each(|number| self.misses.add_around(node.config.fetchers, number));
+                lost.iter().for_each(|number| self.misses.add_around(number));
             }
         }
     }
@@ -163,7 +163,7 @@ impl Scan {
         // What was loaded while its source was young is loaded again.
         let young = entry.meta.validator.is_some_and(|validator| validator.unsettled);
         let origin = if young { entry.origin } else { Origin::Alien };
-        self.misses.add(node.config.fetchers, number, origin);
+        self.misses.add(number, origin);
     }
 
     fn hand_out_entry(&self, node: &Node, entry: &Entry, batch: &mut Batch) {
@@ -185,7 +185,7 @@ impl Scan {
                     self.check_copy(node, number);
                 }
             }
-            Ok(None) => self.misses.add(node.config.fetchers, number, Origin::Alien),
+            Ok(None) => self.misses.add(number, Origin::Alien),
             Err(error) => self.go_around(node, number, error),
         }
     }
@@ -193,7 +193,7 @@ impl Scan {
     /// The cache has the frame and cannot give it: its source can.
     fn go_around(&self, node: &Node, number: u64, error: Error) {
         node.cache_failed(&error.within(format!("frame {number} of {}", self.opened.spelled())));
-        self.misses.add_around(node.config.fetchers, number);
+        self.misses.add_around(number);
     }
 
     /// A copy's bytes were wrong when they were read: it goes if they still are, and the frame is brought again.
@@ -211,10 +211,10 @@ impl Scan {
             }
             Ok(None) => {}
             // Good now, or not to be had: it is not tried again in this scan.
-            Ok(Some(true)) => return self.misses.add_around(node.config.fetchers, number),
+            Ok(Some(true)) => return self.misses.add_around(number),
             Err(error) => return self.go_around(node, number, error),
         }
-        self.misses.add(node.config.fetchers, number, Origin::Alien);
+        self.misses.add(number, Origin::Alien);
     }
 
     fn hand_out_brought(&self, node: &Node, brought: Vec<Brought>, bytes_max: u64, batch: &mut Batch) {
@@ -225,7 +225,7 @@ impl Scan {
                 return;
             }
             let number = next.number;
-            let handed = next.result.and_then(|way| self.hand_out_way(node, number, way, batch));
+            let handed = next.what.result.and_then(|way| self.hand_out_way(node, number, way, batch));
             if let Err(error) = handed {
                 batch.fail(node, number, &error);
             }
@@ -255,7 +255,7 @@ impl Scan {
                     Some(_) => {
                         match node.store.entry(&self.series, number)? {
                             Some(entry) if !proof.covers(node, &entry.meta) => self.drop_stale(node, &entry),
-                            _ => self.misses.add(node.config.fetchers, number, Origin::Alien),
+                            _ => self.misses.add(number, Origin::Alien),
                         }
                         Ok(())
                     }

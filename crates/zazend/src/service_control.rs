@@ -4,8 +4,8 @@ use crate::node::Node;
 use std::sync::Arc;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::Message;
-use zazen_wire::frames::{NodeInfo, control_fn, service};
+use zazen_wire::control::{NodeInfo, control_fn};
+use zazen_wire::{Message, service};
 
 /// The control service of a node.
 pub struct ControlService {

@@ -9,7 +9,7 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::{Identity, identity};
 
 /// Who looks at the backing stores.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Viewer {
     /// The daemon itself: for its own user, and for root.
     Own,

@@ -8,9 +8,10 @@ mod common;
 use common::*;
 use std::net::TcpListener;
 use zazen_core::{ErrorKind, Origin, RunSet, Validator};
-use zazen_wire::Message;
+use zazen_frames::messages::*;
 use zazen_wire::checksum::frame_checksum;
-use zazen_wire::frames::*;
+use zazen_wire::control::{NodeInfo, control_fn};
+use zazen_wire::{Message, service};
 
 const LENGTH: usize = 40_000;
 /// A user who is nobody here.

@@ -9,8 +9,8 @@ use common::*;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::Path;
 use zazen_core::{ErrorKind, Origin};
-use zazen_wire::Message;
-use zazen_wire::frames::*;
+use zazen_frames::messages::*;
+use zazen_wire::{Message, service};
 
 /// A user who is nobody here.
 const OTHER: u32 = 4_054_321;

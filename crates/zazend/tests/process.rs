@@ -12,9 +12,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use zazen_core::RunSet;
+use zazen_frames::messages::*;
 use zazen_testbed::{Daemon as Process, Launch, Ready};
-use zazen_wire::Message;
-use zazen_wire::frames::*;
+use zazen_wire::{Message, service};
 
 const LENGTH: usize = 40_000;
 

@@ -27,7 +27,7 @@ struct Host {
     struct_size: u32,
     abi: u32,
     process_count: i32,
-    reserved: u32,
+    flags: u32,
     caller: Option<unsafe extern "C" fn(*mut Caller) -> c_int>,
     log: Option<unsafe extern "C" fn(c_int, *const c_char)>,
     allocate: Option<unsafe extern "C" fn(u64) -> *mut c_void>,
@@ -98,6 +98,14 @@ pub(crate) fn exported() -> Vec<std::ffi::CString> {
             ask(index).as_ref().map(|text| std::ffi::CStr::from_ptr(text).to_owned())
         })
         .collect()
+}
+
+/// `ZAZEN_HOST_CONFINED`.
+const CONFINED: u32 = 1;
+
+/// Whether the kernel lets this process make, remove and rename names beneath the exports only.
+pub(crate) fn is_confined() -> bool {
+    host(std::mem::offset_of!(Host, caller)).is_some_and(|host| host.flags & CONFINED != 0)
 }
 
 thread_local! {

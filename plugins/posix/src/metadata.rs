@@ -2,7 +2,7 @@
 
 use crate::entry::{answer, checked, errno, text};
 use crate::files::Base;
-use crate::reach::{Object, by_number, path_of};
+use crate::reach::{Object, by_number, path_of, stat_at_once};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 
@@ -57,9 +57,12 @@ pub(crate) unsafe extern "C" fn px_stat(
         // SAFETY: all zeros is a valid statx; a path that lives for the call; the dispatcher's memory.
         unsafe {
             let mut x: libc::statx = std::mem::zeroed();
-            let object = Object::new(&base, path, follows(flags))?;
-            let flags = flags & libc::AT_STATX_SYNC_TYPE | libc::AT_EMPTY_PATH;
-            checked(libc::statx(object.fd(), c"".as_ptr(), flags, mask, &raw mut x))?;
+            let how = flags & (libc::AT_STATX_SYNC_TYPE | libc::AT_SYMLINK_NOFOLLOW);
+            if !stat_at_once(&base, path, how, mask, &mut x) {
+                let object = Object::new(&base, path, follows(flags))?;
+                let flags = flags & libc::AT_STATX_SYNC_TYPE | libc::AT_EMPTY_PATH;
+                checked(libc::statx(object.fd(), c"".as_ptr(), flags, mask, &raw mut x))?;
+            }
             *stat = Stat {
                 mask: x.stx_mask,
                 blksize: x.stx_blksize,

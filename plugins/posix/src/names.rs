@@ -1,10 +1,20 @@
 //! Names: rename, link, unlink, mkdir and their kin.
 
-use crate::entry::{answer, checked, errno, text};
+use crate::entry::{Outcome, answer, checked, errno, text};
 use crate::files::Base;
-use crate::reach::{Object, Place, by_number};
+use crate::reach::{Direct, Object, Place, by_number};
 use crate::umask::with_umask;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// Has `make` make the name `path`, which is 0 if it did: by its path where the kernel confines this process, else in its
+/// folder.
+fn to_make(base: &Base, path: &CStr, make: impl Fn(c_int, *const c_char) -> c_int) -> Outcome<c_int> {
+    if Direct::new(base, path).is_some_and(|direct| make(direct.fd(), direct.name()) == 0) {
+        return Ok(0);
+    }
+    let place = Place::to_make(base, path)?;
+    checked(make(place.fd(), place.name()))
+}
 
 /// See posix.h.
 ///
@@ -23,7 +33,14 @@ pub(crate) unsafe extern "C" fn px_rename(
         let (from, to) = (Base::new(session, from)?, Base::new(session, to)?);
         // SAFETY: the dispatcher's strings.
         let outcome = unsafe {
-            let (from, to) = (Place::new(&from, text(old_path))?, Place::new(&to, text(new_path))?);
+            let (old_path, new_path) = (text(old_path), text(new_path));
+            if let (Some(from), Some(to)) = (Direct::new(&from, old_path), Direct::new(&to, new_path)) {
+                let (old, new) = (from.name(), to.name());
+                if libc::syscall(libc::SYS_renameat2, from.fd(), old, to.fd(), new, flags) == 0 {
+                    return Ok(0);
+                }
+            }
+            let (from, to) = (Place::new(&from, old_path)?, Place::new(&to, new_path)?);
             libc::syscall(libc::SYS_renameat2, from.fd(), from.name(), to.fd(), to.name(), flags)
         };
         if outcome < 0 { Err(errno()) } else { Ok(0) }
@@ -84,9 +101,7 @@ pub(crate) unsafe extern "C" fn px_symlink(target: *const c_char, dir: c_int, pa
     answer(|session| {
         let base = Base::new(session, dir)?;
         // SAFETY: the dispatcher's strings.
-        let place = Place::to_make(&base, unsafe { text(path) })?;
-        // SAFETY: as above.
-        checked(unsafe { libc::symlinkat(target, place.fd(), place.name()) })
+        to_make(&base, unsafe { text(path) }, |folder, name| unsafe { libc::symlinkat(target, folder, name) })
     })
 }
 
@@ -100,9 +115,14 @@ pub(crate) unsafe extern "C" fn px_unlink(dir: c_int, path: *const c_char, flags
     answer(|session| {
         let base = Base::new(session, dir)?;
         // SAFETY: the dispatcher's strings.
-        let place = Place::new(&base, unsafe { text(path) })?;
+        let path = unsafe { text(path) };
         // SAFETY: as above.
-        checked(unsafe { libc::unlinkat(place.fd(), place.name(), flags) })
+        let unlink = |folder, name| unsafe { libc::unlinkat(folder, name, flags) };
+        if Direct::new(&base, path).is_some_and(|direct| unlink(direct.fd(), direct.name()) == 0) {
+            return Ok(0);
+        }
+        let place = Place::new(&base, path)?;
+        checked(unlink(place.fd(), place.name()))
     })
 }
 
@@ -117,9 +137,7 @@ pub(crate) unsafe extern "C" fn px_mkdir(dir: c_int, path: *const c_char, mode: 
         let base = Base::new(session, dir)?;
         let _umask = with_umask(mask)?;
         // SAFETY: the dispatcher's strings.
-        let place = Place::to_make(&base, unsafe { text(path) })?;
-        // SAFETY: as above.
-        checked(unsafe { libc::mkdirat(place.fd(), place.name(), mode) })
+        to_make(&base, unsafe { text(path) }, |folder, name| unsafe { libc::mkdirat(folder, name, mode) })
     })
 }
 
@@ -140,9 +158,9 @@ pub(crate) unsafe extern "C" fn px_mknod(
         let base = Base::new(session, dir)?;
         let _umask = with_umask(mask)?;
         // SAFETY: the dispatcher's strings.
-        let place = Place::to_make(&base, unsafe { text(path) })?;
-        // SAFETY: as above.
-        checked(unsafe { libc::mknodat(place.fd(), place.name(), mode, dev) })
+        to_make(&base, unsafe { text(path) }, |folder, name| unsafe {
+            libc::mknodat(folder, name, mode, dev)
+        })
     })
 }
 

@@ -5,10 +5,13 @@
 //! path is expanded link by link, and goes on if it comes to lie beneath an export again: an absolute link from one place of
 //! an export to another is followed.
 //!
+//! Where Landlock confines the process (`entry::is_confined`), the kernel itself refuses to make, remove and rename
+//! names outside the exports. Such calls then go straight to the path. If one fails, the walk decides on the error.
+//!
 //! Invariants: every descriptor that comes from here is of a file beneath an export, as of the moment of its walk; what
 //! lies outside is `EACCES`, whether it exists or not.
 
-use crate::entry::{Outcome, checked, errno};
+use crate::entry::{Outcome, checked, errno, is_confined};
 use crate::files::Base;
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_int};
@@ -40,12 +43,14 @@ const FLAGS_KNOWN: c_int = libc::O_ACCMODE
 const FLAGS_OF_PATH: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
 
 /// One exported folder.
-struct Export {
+pub(crate) struct Export {
     /// As the operator spells it, without a slash at the end: empty for the whole tree.
     spelled: Vec<u8>,
     /// Without links.
     canonical: Vec<u8>,
     fd: OwnedFd,
+    /// The mount's id, if the export is all of a mount: whatever lies on that mount lies beneath the export.
+    mount: Option<u64>,
 }
 
 static EXPORTS: RwLock<Vec<Arc<Export>>> = RwLock::new(Vec::new());
@@ -69,11 +74,13 @@ impl Export {
         let spelled = trimmed(folder.to_bytes());
         let canonical = fd.as_ref().and_then(|fd| path_of(fd.as_raw_fd()).ok());
         let canonical = canonical.map_or_else(|| spelled.clone(), |path| trimmed(&path));
-        Export { spelled, canonical, fd: fd.unwrap_or_else(nothing) }
+        let fd = fd.unwrap_or_else(nothing);
+        let mount = mount_of(fd.as_raw_fd());
+        Export { spelled, canonical, fd, mount }
     }
 
     /// What of `path` lies behind the export's own.
-    fn rest<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
+    fn rest<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         [&self.spelled, &self.canonical].into_iter().find_map(|own| {
             let rest = path.strip_prefix(own.as_slice())?;
             (rest.is_empty() || rest[0] == b'/').then_some(rest)
@@ -117,15 +124,31 @@ fn trimmed(path: &[u8]) -> Vec<u8> {
     path[..end].to_vec()
 }
 
+/// The id of the mount that the folder is the root of; `None` if it is not a root, or the kernel does not tell.
+fn mount_of(folder: RawFd) -> Option<u64> {
+    // SAFETY: all zeros is a valid statx; a descriptor of ours.
+    unsafe {
+        let mut x: libc::statx = std::mem::zeroed();
+        let asked = libc::statx(folder, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_MNT_ID, &raw mut x);
+        let is_root = x.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0;
+        (asked == 0 && is_root && x.stx_mask & libc::STATX_MNT_ID != 0).then_some(x.stx_mnt_id)
+    }
+}
+
 /// The export that `path` lies in, and the rest behind it. The longest one wins.
-fn export_of(path: &[u8]) -> Option<(Arc<Export>, Vec<u8>)> {
-    let found = |exports: &[Arc<Export>]| {
-        exports
-            .iter()
-            .filter_map(|export| Some((export.clone(), export.rest(path)?.to_vec())))
-            .min_by_key(|(_, rest)| rest.len())
-    };
-    found(&EXPORTS.read().unwrap_or_else(PoisonError::into_inner))
+fn export_of(path: &[u8]) -> Option<(Arc<Export>, &[u8])> {
+    let exports = EXPORTS.read().unwrap_or_else(PoisonError::into_inner);
+    let found = exports.iter().filter_map(|export| Some((export, export.rest(path)?)));
+    found.min_by_key(|(_, rest)| rest.len()).map(|(export, rest)| (export.clone(), rest))
+}
+
+/// The same of a C string, with the rest relative to the export; `None` for an export itself.
+fn beneath_export(path: &CStr) -> Option<(Arc<Export>, &CStr)> {
+    let (export, rest) = export_of(path.to_bytes())?;
+    let first = rest.iter().position(|byte| *byte != b'/')?;
+    let begin = path.to_bytes().len() - rest.len() + first;
+    let relative = CStr::from_bytes_with_nul(&path.to_bytes_with_nul()[begin..]).ok()?;
+    Some((export, relative))
 }
 
 fn is_above_an_export(path: &[u8]) -> bool {
@@ -194,12 +217,12 @@ pub(crate) fn open(base: &Base, path: &CStr, flags: c_int, mode: u32) -> Outcome
         Some(_) if bytes.is_empty() => Err(libc::ENOENT),
         Some(fd) => how.walk(fd, bytes, libc::RESOLVE_BENEATH),
         None if bytes.first() == Some(&b'/') => match export_of(bytes) {
-            Some((export, rest)) => match from_export(how, &export, &rest) {
+            Some((export, rest)) => match from_export(how, &export, rest) {
                 // Looked at on failure only: it would cost each call.
                 Err(libc::ENOENT | libc::ENOTDIR) if export.is_gone() => {
                     begin();
                     let (export, rest) = export_of(bytes).ok_or(libc::EACCES)?;
-                    from_export(how, &export, &rest)
+                    from_export(how, &export, rest)
                 }
                 other => other,
             },
@@ -247,7 +270,7 @@ fn expand(path: &[u8], follow: bool) -> Outcome<(Arc<Export>, Vec<u8>)> {
             }
             _ => {}
         }
-        let here = export_of(&at);
+        let here = export_of(&at).map(|(export, rest)| (export, rest.to_vec()));
         at.push(b'/');
         at.extend_from_slice(&name);
         let Some((export, mut rest)) = here else {
@@ -284,7 +307,8 @@ fn expand(path: &[u8], follow: bool) -> Outcome<(Arc<Export>, Vec<u8>)> {
             None => {}
         }
     }
-    let (export, mut rest) = export_of(&at).ok_or(libc::EACCES)?;
+    let (export, rest) = export_of(&at).ok_or(libc::EACCES)?;
+    let mut rest = rest.to_vec();
     if slash {
         rest.push(b'/');
     }
@@ -352,6 +376,60 @@ impl Object {
         match self {
             Object::Held(fd) => *fd,
             Object::Named(fd) => fd.as_raw_fd(),
+        }
+    }
+}
+
+/// Looks at `path` without a walk of its own, where the answer's mount shows that the file lies beneath the export:
+/// one system call. False: a walk has to tell.
+pub(crate) fn stat_at_once(
+    base: &Base,
+    path: &CStr,
+    flags: c_int,
+    mask: u32,
+    found: &mut libc::statx,
+) -> bool {
+    let is_free = matches!(base, Base::Root) || path.to_bytes().first() == Some(&b'/');
+    let Some((export, rest)) = is_free.then(|| beneath_export(path)).flatten() else { return false };
+    let Some(mount) = export.mount else { return false };
+    // SAFETY: a path that lives for the call, and the caller's memory.
+    let asked = unsafe {
+        libc::statx(export.fd.as_raw_fd(), rest.as_ptr(), flags, mask | libc::STATX_MNT_ID, &raw mut *found)
+    };
+    asked == 0 && found.stx_mask & libc::STATX_MNT_ID != 0 && found.stx_mnt_id == mount
+}
+
+/// A name by its path, for the kernel to walk where Landlock confines this process.
+pub(crate) enum Direct<'a> {
+    Held(RawFd, &'a CStr),
+    Exported(Arc<Export>, &'a CStr),
+}
+
+impl<'a> Direct<'a> {
+    /// `None`: only a walk may find it.
+    pub(crate) fn new(base: &Base, path: &'a CStr) -> Option<Direct<'a>> {
+        if !is_confined() {
+            return None;
+        }
+        match base {
+            _ if path.to_bytes().first() == Some(&b'/') => {
+                beneath_export(path).map(|(export, rest)| Direct::Exported(export, rest))
+            }
+            Base::Held(description) if !path.is_empty() => Some(Direct::Held(description.fd(), path)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        match self {
+            Direct::Held(fd, _) => *fd,
+            Direct::Exported(export, _) => export.fd.as_raw_fd(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> *const std::ffi::c_char {
+        match self {
+            Direct::Held(_, name) | Direct::Exported(_, name) => name.as_ptr(),
         }
     }
 }

@@ -52,12 +52,17 @@ enum zazen_log_level { ZAZEN_LOG_ERROR = 1, ZAZEN_LOG_WARNING = 2, ZAZEN_LOG_INF
  * because the client is gone or the call was refused. From any thread. */
 typedef void zazen_completion(int32_t status, void *argument);
 
+enum zazen_host_flag {
+    /* The kernel lets this process open, make, remove and rename names beneath the exported folders only. */
+    ZAZEN_HOST_CONFINED = 1
+};
+
 /* What a host offers. Valid from init to the end of fini. */
 struct zazen_host {
     uint32_t struct_size;
     uint32_t abi;
     int32_t process_count; /* clients to expect, for INIT's nproc; -1 if unknown */
-    uint32_t reserved;
+    uint32_t flags;        /* of enum zazen_host_flag; a host of before this field sets none */
     /* The caller of the function that this thread is running; 0, or -1 outside of one. */
     int (*caller)(struct zazen_caller *caller);
     /* One line for the host's log; no newline needed; copied. */

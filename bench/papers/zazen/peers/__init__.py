@@ -58,7 +58,7 @@ class Peer(ABC):
         self._mounts: list[Path] = []
 
     def missing(self) -> str | None:
-        """What has to be typed to have it; None if it is there."""
+        """The command that installs it; None if it is installed."""
         lacking = packages.lacking(self.packages)
         return f"`{packages.command(lacking)}`" if lacking else None
 
@@ -79,15 +79,16 @@ class Peer(ABC):
         """How to read what `store` took."""
 
     def stop(self) -> None:
-        """End all of it; more than once does no harm."""
+        """End all of it. It may be called more than once."""
         for mount in reversed(self._mounts):
-            # A client that hangs is dealt with below.
+            # A client that hangs is ended below.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(["umount", mount], capture_output=True, timeout=UNMOUNT_S)
         for child in reversed(self._children):
             # Nothing that it holds is needed any more; the mounts are gone already.
             kill(child)
-        # A client that did not end in time leaves a dead mount, which must be gone when folders are removed.
+        # A client that did not end in time leaves a dead mount, which must be gone when folders are
+        # removed.
         for mount in reversed(self._mounts):
             if is_mounted(mount):
                 subprocess.run(["umount", "-l", mount], capture_output=True)

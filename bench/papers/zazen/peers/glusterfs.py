@@ -25,7 +25,8 @@ OPTIONS = {
     # What the client keeps in its own memory would outlive the dropping of the kernel's caches.
     "performance.io-cache": "off",
     "performance.quick-read": "off",
-    # By default a brick with a tenth of its disk free gets no files: one disk stands for all of them.
+    # By default a brick with a tenth of its disk free gets no files: one disk stands for all of
+    # them.
     "cluster.min-free-disk": "64MB",
 }
 

@@ -1,6 +1,6 @@
-"""NFS: nfs-ganesha on the file server exports the very folder of the datasets; clients by libnfs.
+"""NFS: nfs-ganesha on the file server exports the datasets' own folder; clients by libnfs.
 
-Kernels without NFS are common where namespaces are; libnfs needs nothing of the kernel.
+Containers often have kernels without NFS. libnfs needs no support from the kernel.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ class Client:
         size, head = 0, b""
         try:
             while True:
-                # libnfs splits this into requests as large as the server takes, all in flight at once.
+                # libnfs splits this into requests as large as the server takes, all in flight at
+                # once.
                 got = self._nfs.nfs_pread(self._context, handle, size, len(buffer), target)
                 self._check(got)
                 head = head or bytes(buffer[: min(8, got)])

@@ -10,14 +10,14 @@ Read a dataset, on a laptop or on every rank of a job::
             ...  # data is a read-only memoryview of the frame's bytes
 
 Every frame is read by exactly one rank, mostly from the disk of the node it runs on. Without ``comm`` one
-process reads all (an error where a launcher started several ranks: say ``comm=None`` to mean it); without a
-daemon the backing store is read directly, with the same result.
+process reads all frames. (If a launcher started several ranks this is an error; give ``comm=None`` to do it on
+purpose.) Without a daemon the backing store is read directly, with the same result.
 
-``path`` is a file with exactly the frame's bytes, a str or an ``os.PathLike`` whose file is made when it is
-used. ``Frame.container`` and ``Frame.offset`` tell where a packed frame or a piece really lies.
+``path`` is the path of a file with exactly the frame's bytes: a str, or an ``os.PathLike`` whose file is made
+when it is used. ``Frame.container`` and ``Frame.offset`` say where a packed frame or a piece is stored.
 
-Errors are ``zazen.Error`` and its subclasses, each of which is also the builtin that fits
-(``NotFoundError`` is a ``FileNotFoundError``). Warnings are ``ZazenWarning``.
+Errors are ``zazen.Error`` and its subclasses. Each subclass is also a builtin exception (``NotFoundError`` is a
+``FileNotFoundError``). Warnings are ``ZazenWarning``.
 """
 
 from __future__ import annotations

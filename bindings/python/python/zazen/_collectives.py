@@ -1,4 +1,4 @@
-"""What an object must offer to serve as ``comm``: the collectives of the assignment protocol."""
+"""The methods that an object needs to serve as ``comm``: the collectives of the assignment protocol."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Collectives(Protocol):
 
     All methods are collective over the same ranks in the same order, and blocking. Words are unsigned, 64
     bits, in the machine's byte order; sums wrap. An exception ends the call on this rank and is raised
-    where Zazen was called; the other ranks are out of step then, so end the job.
+    where Zazen was called. The other ranks are then out of step, so end the job.
 
-    One more method may be there, on all ranks or on none: ``allreduce_xor(words)``, which replaces the words
+    One more method is optional, on all ranks or on none: ``allreduce_xor(words)``, which replaces the words
     by their bitwise exclusive or over all ranks, in place. Without it ``alltoallv`` and ``allgatherv`` do
     its work, in two messages more.
     """
@@ -42,7 +42,7 @@ class Collectives(Protocol):
         ...
 
     def allgatherv(self, mine: bytes) -> Sequence[bytes]:
-        """Return everyone's ``mine``, by rank."""
+        """Return the ``mine`` of each rank, by rank."""
         ...
 
     def broadcast(self, mine: bytes) -> bytes:

@@ -1,6 +1,6 @@
-"""From an mpi4py communicator to a carrier of the assignment protocol.
+"""Turns an mpi4py communicator into collectives for the assignment protocol.
 
-MPI is bound at run time, by the handle of the communicator, wherever the library can be told; else the
+If the MPI library can be identified, MPI is bound at run time by the communicator's handle. Otherwise the
 messages go through mpi4py itself.
 """
 
@@ -59,7 +59,7 @@ def resolve(comm: Any, carrier: str) -> Any:
 
 def _handle(mpi: Any, comm: Any) -> int:
     handle: int = comm.handle if hasattr(comm, "handle") else mpi._handleof(comm)
-    # An int handle may come as a negative number: the core takes it zero-extended.
+    # An int handle may be negative. The core needs it zero-extended.
     return handle & (sys.maxsize * 2 + 1) if handle >= 0 else handle & 0xFFFFFFFF
 
 

@@ -36,7 +36,7 @@ STOP_SECONDS_MAX = 60.0
 def program(name: str) -> str:
     """The path of `zazen` or `zazend`: named by $ZAZEN or $ZAZEND, beside the running Python, or on the PATH.
 
-    Raises FileNotFoundError if it is nowhere.
+    Raises FileNotFoundError if it is not found.
     """
     beside = Path(sys.executable).parent / name
     found = os.environ.get(name.upper()) or (str(beside) if beside.exists() else shutil.which(name))
@@ -61,7 +61,8 @@ def _check_owner(path: Path) -> None:
         others = found.st_mode & stat.S_IWOTH or (
             found.st_mode & stat.S_IWGRP and found.st_gid != trusted_gid
         )
-        # In a sticky folder others can add names, not replace ours; what we put files into is no such folder.
+        # In a sticky folder others can add names, not replace ours; what we put files into is no
+        # such folder.
         if found.st_uid not in (0, uid) or (others and (at == path or not found.st_mode & stat.S_ISVTX)):
             raise PermissionError(
                 f"folder {path}: {at} belongs to user {found.st_uid} and has mode {found.st_mode & 0o7777:04o}, so "
@@ -82,10 +83,11 @@ def _write_new(path: Path, text: str, mode: int = 0o644) -> None:
 class Daemon:
     """One daemon on this machine, over one backing directory; a context manager. Stopped, it can be started again.
 
-    It lies in ``folder``, which must exist and have a short path (the socket lies in it), unless ``cache``, ``socket``
-    or ``log`` say otherwise. ``arguments`` are more of zazend's flags. ``listen``: "host:port" of its TCP listener,
-    which needs a ``key`` file. ``variables`` go to its environment, which has none of this process's Zazen settings.
-    ``popen`` starts the process, as subprocess.Popen does; give one of your own to start it as another user.
+    Its files are in ``folder``, unless ``cache``, ``socket`` or ``log`` say otherwise. The folder must exist and have
+    a short path, because the socket is in it. ``arguments`` are more flags of zazend. ``listen``: "host:port" of its
+    TCP listener, which needs a ``key`` file. ``variables`` are added to its environment, which has none of this
+    process's Zazen settings. ``popen`` starts the process, as subprocess.Popen does. Give your own to start the
+    daemon as another user.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Daemon:
         self.cache = Path(cache or folder / "cache")
         self.socket = Path(socket or folder / "s")
         self.log = Path(log or folder / "log")
-        #: "host:port" of its TCP listener, as asked for; once it serves, as it is.
+        #: "host:port" of its TCP listener: the requested one; once it serves, the actual one.
         self.address = listen
         #: The running process; None before `start` and after `stop` or `kill`.
         self.process: subprocess.Popen[Any] | None = None
@@ -180,7 +182,7 @@ class Daemon:
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on after `pause` (SIGCONT)."""
+        """Lets it continue after `pause` (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, how: signal.Signals) -> int:
@@ -188,7 +190,7 @@ class Daemon:
         if process is None:
             return 0
         process.send_signal(how)
-        # One that hangs ends when it goes on.
+        # A paused daemon ends only when it continues.
         process.send_signal(signal.SIGCONT)
         try:
             return process.wait(STOP_SECONDS_MAX)
@@ -280,7 +282,7 @@ class Cluster:
         self._daemons[node].pause()
 
     def resume(self, node: int) -> None:
-        """Lets a daemon that hangs go on (SIGCONT)."""
+        """Lets a paused daemon continue (SIGCONT)."""
         self._daemons[node].resume()
 
     def log(self, node: int) -> Path:

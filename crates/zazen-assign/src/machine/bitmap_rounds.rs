@@ -1,9 +1,10 @@
-//! The rounds of the published protocol (Zazen paper §4, steps 1–7), which the exchange of holdings takes
-//! under `protocol=bitmaps`.
+//! The rounds of the published protocol (Zazen paper §4, steps 1–7), which the exchange of holdings
+//! takes under `protocol=bitmaps`.
 //!
-//! The paper takes for granted that no frame is native twice. That is checked with a sum of one word; only if
-//! it is not so, a two-bit all-reduce over the natives shows which frames, and those go through the same
-//! owners' decision as under `protocol=owner`. So do multiple aliens under the full rules.
+//! The paper assumes that no frame is native twice. A sum of one word checks this. If a frame is
+//! native twice, a two-bit all-reduce over the natives shows which frames these are, and the owners
+//! decide them as under `protocol=owner`. Under the full rules the owners also decide frames with
+//! several aliens.
 
 use super::{Machine, Slice, Stage, Step, expect};
 use crate::bitmaps::{Global, bitmap, entries, survey};
@@ -30,7 +31,7 @@ impl Machine {
         self.after_natives(native, Some(native_entries))
     }
 
-    /// Step 3: where every frame is native somewhere, aliens do not matter.
+    /// Step 3: if every frame is native somewhere, aliens do not matter.
     fn after_natives(&mut self, native: Vec<u64>, native_entries: Option<Vec<u64>>) -> Result<Step> {
         if ones(&native) == self.plan.target_len {
             return self.survey(Global { native, native_entries, alien_entries: None });
@@ -40,7 +41,7 @@ impl Machine {
         Ok(Step::TwoBit(mine))
     }
 
-    /// Steps 6 and 7, but that the residue is cut into blocks when the loads are known.
+    /// Steps 6 and 7, except that the residue is cut into blocks later, when the loads are known.
     pub(super) fn survey(&mut self, global: Global) -> Result<Step> {
         let (rules, slice) = (self.input()?.rules, self.slice(self.rank));
         let plan = &mut self.plan;

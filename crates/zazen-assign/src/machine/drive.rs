@@ -1,15 +1,16 @@
-//! Driving a machine over a carrier, told or not to an observer.
+//! Drives a machine over collectives, with or without an observer.
 
 use super::{Answer, Machine, Step};
 use crate::collectives::Collectives;
 use crate::{Assignment, Input};
 use zazen_core::{Error, Result};
 
-/// Told what [`assign_observed`] does, in order; measures time and bytes outside of the pure crate.
+/// Learns what [`assign_observed`] does, in order. It measures time and bytes, which this pure
+/// crate cannot do.
 pub trait Observer {
-    /// The machine has worked out its next step: the collective of round `round` is about to start, to which
-    /// this rank contributes `bytes` (of an all-to-all what goes to others). At the end once more, with "done"
-    /// and 0.
+    /// The machine has computed its next step. The collective of round `round` is about to start.
+    /// This rank contributes `bytes` to it (for an all-to-all, the bytes that go to others). At the
+    /// end this is called once more, with "done" and 0.
     fn local_done(&mut self, round: &'static str, bytes: u64);
     /// That collective has ended.
     fn collective_done(&mut self, round: &'static str);
@@ -22,16 +23,18 @@ impl Observer for Unobserved {
     fn collective_done(&mut self, _round: &'static str) {}
 }
 
-/// Runs the protocol over `collectives` and returns this rank's share. Collective: every rank calls it.
+/// Runs the protocol over `collectives` and returns this rank's share. Collective: every rank calls
+/// it.
 ///
-/// Fails with `InvalidArgument` on every rank if the ranks do not ask for the same, with the reason of a rank
-/// that [`decline`]d, with `TooLarge` beyond [`BITMAP_FRAMES_MAX`](super::BITMAP_FRAMES_MAX), with `Protocol` if
-/// a peer's message is malformed, and with whatever the carrier reports.
+/// Fails with `InvalidArgument` on every rank if the ranks do not ask for the same; with the reason
+/// of a rank that [`decline`]d; with `TooLarge` beyond
+/// [`BITMAP_FRAMES_MAX`](super::BITMAP_FRAMES_MAX); with `Protocol` if a peer's message is
+/// malformed; and with the errors of the collectives.
 pub fn assign(input: Input, collectives: &dyn Collectives) -> Result<Assignment> {
     assign_observed(input, collectives, &mut Unobserved)
 }
 
-/// As [`assign`]; `observer` is told of every step on the calling thread.
+/// As [`assign`]. `observer` is called at every step, on the calling thread.
 pub fn assign_observed(
     input: Input,
     collectives: &dyn Collectives,
@@ -40,8 +43,9 @@ pub fn assign_observed(
     drive(Machine::new(input, collectives.rank(), collectives.size())?, collectives, observer)
 }
 
-/// Takes the place of [`assign`] on a rank that cannot take part (its daemon gave no holdings, say): all ranks
-/// end with `reason` instead of waiting for this one. Returns that error. Collective like `assign`.
+/// A rank that cannot take part calls this in place of [`assign`], for example because its daemon
+/// gave no holdings. All ranks then end with `reason` and do not wait for this rank. Returns that
+/// error. Collective, like `assign`.
 pub fn decline(reason: Error, collectives: &dyn Collectives) -> Error {
     let machine = Machine::declining(&reason, collectives.rank(), collectives.size());
     match machine.and_then(|machine| drive(machine, collectives, &mut Unobserved)) {

@@ -1,6 +1,8 @@
-//! The protocol as a state machine: the answer of one collective in, the next collective out.
+//! The protocol as a state machine: the answer of one collective goes in, the next collective comes
+//! out.
 //!
-//! Rounds, of which those that have nothing to say are left out (all ranks know which):
+//! The rounds. A round that has nothing to exchange is left out; all ranks know which rounds these
+//! are.
 //!
 //! | round | collective | what |
 //! |---|---|---|
@@ -18,8 +20,8 @@
 //! | answer | all-to-all | what a leader does not read of its offer; residue blocks |
 //! | deal | all-to-all | leaders' shares, to the other ranks of their node |
 //!
-//! Invariants: every rank asks for the same collective in the same round; whatever the peers send, a rank
-//! ends with an error or with a share whose size fits the agreed tally, and never panics.
+//! Invariants: every rank asks for the same collective in the same round. Whatever the peers send,
+//! a rank ends with an error or with a share whose size fits the agreed tally, and never panics.
 
 mod bitmap_rounds;
 mod drive;
@@ -38,7 +40,8 @@ use crate::rules::even;
 use crate::{Assignment, Counts, Input, Path, Protocol};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
-/// The most frames that the bitmap protocol takes on: 2³³, a bitmap of 1 GiB and entries of 2 GiB per rank.
+/// The most frames for the bitmap protocol: 2³³, which takes a bitmap of 1 GiB and entries of 2 GiB
+/// on each rank.
 pub const BITMAP_FRAMES_MAX: u64 = 1 << 33;
 
 /// What the machine wants done next.
@@ -56,14 +59,14 @@ pub enum Step {
     Alltoallv(Vec<Vec<u8>>),
     /// [`Collectives::allgatherv`]; answer with [`Answer::Blocks`].
     Allgatherv(Vec<u8>),
-    /// Nothing more: this rank's share.
+    /// The end: this rank's share.
     Done(Box<Assignment>),
 }
 
-/// What came of the last [`Step`].
+/// The result of the last [`Step`].
 #[derive(Debug)]
 pub enum Answer {
-    /// There was none yet.
+    /// There was no step yet.
     Start,
     /// The reduced words, as many as were given.
     Words(Vec<u64>),
@@ -92,7 +95,7 @@ enum Stage {
     Over,
 }
 
-/// Who runs where. Nodes are counted by their leaders' ranks.
+/// Which ranks run on which node. Nodes are numbered in the order of their leaders' ranks.
 struct Nodes {
     of_rank: Vec<usize>,
     /// Ranks by node, ascending; the first leads.
@@ -101,28 +104,29 @@ struct Nodes {
 
 /// What this rank knows of its own slice before the tally.
 struct Slice {
-    /// By node; offers without contest, as far as this rank counts them.
+    /// By node: offered frames without contest, in the slice that this rank counts.
     loads: Vec<u64>,
     /// By node; no entries at all if there are none.
     claims: Vec<RunSet>,
-    /// By node, what is lost whoever wins; no entries at all if there is nothing.
+    /// By node: what the node does not read, whoever wins the contested frames. Empty if there is
+    /// nothing.
     knocked: Vec<RunSet>,
     residue: RunSet,
     /// Natives, aliens, contested.
     counts: [u64; 3],
 }
 
-/// What chunk-wise comparing needs, where it pays.
+/// The state for comparing chunks, if this is done.
 struct Survey {
     chunks: Chunks,
     fingerprinter: Fingerprinter,
-    /// By chunk, of this node's natives; made when first needed.
+    /// Fingerprints of this node's natives by chunk; computed when first needed.
     held: Option<Vec<u128>>,
 }
 
-/// What all ranks know of all slices.
+/// What all ranks know about all slices.
 struct Tally {
-    /// By node: frames that are its own; contested ones come in with the wins.
+    /// By node: frames that the node reads. Contested frames are added with the wins.
     loads: Vec<u64>,
     contested: Vec<u64>,
     residue: Vec<u64>,
@@ -131,8 +135,8 @@ struct Tally {
     knocked: u64,
 }
 
-/// One rank's part in an assignment; see the module. Pure: it is driven by [`assign`], by tests and by the
-/// simulator. Ask it for the first step with [`Answer::Start`].
+/// One rank's part in an assignment; see the module. Pure: [`assign`] and the tests drive it.
+/// [`Answer::Start`] asks for the first step.
 pub struct Machine {
     rank: usize,
     size: usize,
@@ -145,17 +149,17 @@ pub struct Machine {
     rounds: u32,
 }
 
-/// What a rank has settled so far, in indices.
+/// What a rank has decided so far, in indices.
 struct Plan {
     nodes: Nodes,
     /// Indices of the request.
     count: u64,
-    /// Indices that exist; none: all of them.
+    /// Indices that exist; `None`: all of them.
     target: Option<RunSet>,
     target_len: u64,
-    /// The indices of chunks that are not settled; none: all are open.
+    /// The indices of chunks that are not settled; `None`: all are open.
     open: Option<RunSet>,
-    /// This node's natives; later those of them that this rank reads.
+    /// This node's natives; later, those natives that this rank reads.
     native: RunSet,
     /// This node's aliens, likewise.
     alien: RunSet,
@@ -192,7 +196,7 @@ impl Nodes {
         self.members.len() < self.of_rank.len()
     }
 
-    /// Loads by rank where each node's load is dealt to its ranks.
+    /// Loads by rank, when each node's load is dealt to its ranks.
     fn by_rank(&self, loads: &[u64]) -> Vec<u64> {
         let mut by_rank = vec![0; self.of_rank.len()];
         for (members, load) in self.members.iter().zip(loads) {
@@ -211,13 +215,13 @@ impl Machine {
         Machine::with(header, Some(input), rank, size)
     }
 
-    /// The machine of a rank that cannot take part, say because its daemon gave no answer: it tells the others
-    /// why, so that all end with that error instead of waiting.
+    /// The machine of a rank that cannot take part, for example because its daemon gave no answer.
+    /// It sends the reason to the others, so all ranks end with that error and none waits.
     pub fn declining(reason: &Error, rank: usize, size: usize) -> Result<Machine> {
         Machine::with(Header::Declined(reason.kind(), reason.to_string()), None, rank, size)
     }
 
-    /// With other limits for looking at chunks than the default; the same on all ranks.
+    /// With other limits for comparing chunks than the default. All ranks must use the same limits.
     #[doc(hidden)]
     pub fn tuned(self, tuning: Tuning) -> Machine {
         Machine { tuning, ..self }
@@ -228,7 +232,7 @@ impl Machine {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "rank {rank} does not exist in a communicator of {size}; give the carrier's own rank and size"
+                    "rank {rank} does not exist in a communicator of {size}; give the rank and size of the collectives"
                 ),
             ));
         }
@@ -257,8 +261,8 @@ impl Machine {
         })
     }
 
-    /// Takes the answer to the last step and gives the next one. After an error or `Done` the machine is
-    /// over and every further call is an `InvalidArgument`.
+    /// Takes the answer to the last step and returns the next step. After an error or `Done` the
+    /// machine has ended, and every further call is an `InvalidArgument`.
     pub fn step(&mut self, answer: Answer) -> Result<Step> {
         let stage = std::mem::replace(&mut self.stage, Stage::Over);
         let step = match (stage, answer) {
@@ -270,7 +274,8 @@ impl Machine {
             (stage, Answer::Words(words)) => self.words(stage, words)?,
             (stage, Answer::Blocks(blocks)) => {
                 if blocks.len() != self.size {
-                    let context = format!("a carrier of {} ranks brought {} blocks", self.size, blocks.len());
+                    let context =
+                        format!("collectives of {} ranks returned {} blocks", self.size, blocks.len());
                     return Err(Error::new(ErrorKind::Protocol, context));
                 }
                 self.blocks(stage, blocks)?
@@ -281,7 +286,8 @@ impl Machine {
         Ok(step)
     }
 
-    /// The round whose collective the machine waits for, as in the table above; "done" once it is over.
+    /// The round whose collective the machine waits for, as in the table above; "done" once it is
+    /// over.
     pub fn round(&self) -> &'static str {
         match self.stage {
             Stage::Start => "start",
@@ -304,7 +310,8 @@ impl Machine {
         }
     }
 
-    /// What this rank contributes to the collective of `step`, in bytes: of an all-to-all what goes to others.
+    /// The bytes that this rank contributes to the collective of `step`; for an all-to-all, the
+    /// bytes that go to others.
     pub fn contribution(&self, step: &Step) -> u64 {
         let bytes = match step {
             Step::Sum(words) | Step::Xor(words) | Step::Or(words) | Step::TwoBit(words) => {
@@ -376,7 +383,7 @@ impl Machine {
         self.plan.nodes.of_rank[self.rank]
     }
 
-    /// Cuts this rank's natives to what is asked for and says in the header how many they are.
+    /// Cuts this rank's natives to the request and puts their number into the header.
     fn prepare(&mut self) {
         let Some(input) = &self.input else { return };
         let (request, count) = (input.request, input.request.count());
@@ -412,7 +419,7 @@ impl Machine {
         if self.plan.nodes.leader(self.rank) {
             let input = self.input()?;
             let alien = self.within_target(input.alien.cut(&input.request));
-            // Where all is native, aliens are not read.
+            // If every frame is native, no alien is read.
             let alien =
                 self.plan.open.as_ref().map_or_else(|| alien.clone(), |open| alien.intersection(open));
             self.plan.alien = alien.difference(&self.plan.native);
@@ -459,7 +466,7 @@ impl Machine {
         let both = both.map(|(target, open)| target.intersection(open));
         let wanted = both.as_ref().or(plan.open.as_ref()).or(plan.target.as_ref());
         let mut resolved = resolve(rules, first, end, wanted, &offers);
-        // What this node holds of settled chunks is its own and known to nobody else.
+        // In settled chunks this node reads what it holds; no other node needs to know it.
         let settled = match &plan.open {
             Some(open) => plan.native.len() - plan.native.intersection(open).len(),
             None => 0,
@@ -508,7 +515,7 @@ fn expect(words: &[u64], count: u64) -> Result<()> {
     if words.len() as u64 == count {
         return Ok(());
     }
-    let context = format!("a carrier reduced {count} words to {}", words.len());
+    let context = format!("the collectives reduced {count} words to {}", words.len());
     Err(Error::new(ErrorKind::Protocol, context))
 }
 

@@ -9,7 +9,8 @@ use crate::{Counts, Path};
 use zazen_core::{Result, RunSet};
 
 impl Machine {
-    /// Begins with the cheapest comparison that can tell something. All ranks know the same headers.
+    /// Begins with the cheapest useful comparison. All ranks choose the same one, because they have
+    /// the same headers.
     pub(super) fn compare(&mut self, opening: &Opening) -> Result<Step> {
         let nodes = &self.plan.nodes;
         let leaders = || opening.held.iter().enumerate().filter(|(rank, _)| nodes.leader(*rank));
@@ -28,8 +29,9 @@ impl Machine {
         if all { self.fingerprint(survey, large, elements) } else { self.chunk_counts(survey) }
     }
 
-    /// Leaders add their natives, every rank its slice of the target: a perfect hit sums to zero. With shared nodes
-    /// a further sum is zero where all ranks of each node hold the leader's natives.
+    /// Leaders add their natives, and every rank adds its slice of the target. On a perfect hit the
+    /// sum is zero. If nodes are shared, a further sum is zero if all ranks of each node hold the
+    /// leader's natives.
     fn fingerprint(&mut self, mut survey: Survey, large: bool, mut elements: Elements) -> Result<Step> {
         let (first, end) = self.slice(self.rank);
         let expected = survey.fingerprinter.of(&self.expected(first, end));
@@ -54,7 +56,7 @@ impl Machine {
         Ok(Step::Xor(words))
     }
 
-    /// What exists of the indices `first .. end`.
+    /// The existing indices within `first .. end`.
     fn expected(&self, first: u64, end: u64) -> RunSet {
         match &self.plan.target {
             _ if first == end => RunSet::new(),
@@ -88,7 +90,8 @@ impl Machine {
         self.done()
     }
 
-    /// The chunks that this rank counts and weighs of the target, and their indices.
+    /// The chunks of the target whose counts and fingerprints this rank computes, and their
+    /// indices.
     fn own_chunks(&self, chunks: &Chunks) -> (usize, usize, RunSet) {
         let bound = |rank: usize| (chunks.count() as u128 * rank as u128 / self.size as u128) as usize;
         let (first, end) = (bound(self.rank), bound(self.rank + 1));
@@ -98,7 +101,8 @@ impl Machine {
         (first, end, self.expected(chunks.bounds(first).0, chunks.bounds(end - 1).1))
     }
 
-    /// Leaders add how many natives they have in each chunk, every rank takes its chunks of the target away.
+    /// Leaders add how many natives they have in each chunk. Every rank subtracts its chunks of the
+    /// target.
     fn chunk_counts(&mut self, survey: Survey) -> Result<Step> {
         let chunks = &survey.chunks;
         let mut words = if self.plan.nodes.leader(self.rank) {

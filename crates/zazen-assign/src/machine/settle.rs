@@ -1,4 +1,5 @@
-//! From resolved slices to shares: tally, contested frames, residue, answers and the deal within a node.
+//! From resolved slices to shares: tally, contested frames, residue, answers and the deal within a
+//! node.
 
 use super::{Machine, Slice, Stage, Step, Tally, expect, out_of_turn};
 use crate::blocks::{decode_pair, encode_pair, violation};
@@ -37,8 +38,8 @@ impl Machine {
         self.wins(slice, tally, decision)
     }
 
-    /// The tally, if it adds up: every frame of the target is native, alien or residue, and every one that is
-    /// not residue is somebody's or contested.
+    /// The tally, if it adds up: every frame of the target is native, alien or residue, and every
+    /// frame that is not residue belongs to a node or is contested.
     fn read_tally(&self, words: &[u64]) -> Result<Tally> {
         let (nodes, size) = (self.plan.nodes.members.len(), self.size);
         expect(words, (nodes + 2 * size + 3) as u64)?;
@@ -68,7 +69,8 @@ impl Machine {
         })
     }
 
-    /// The rank that decides contested frames of all slices: the one that has most of them, the lowest of those.
+    /// The rank that decides the contested frames of all slices: the lowest of the ranks that have
+    /// most of them.
     fn decider(tally: &Tally) -> usize {
         let most = tally.contested.iter().copied().max().unwrap_or(0);
         tally.contested.iter().position(|count| *count == most).unwrap_or(0)
@@ -143,7 +145,7 @@ impl Machine {
         self.settle(slice, tally, lost)
     }
 
-    /// Loads are final: cuts the residue into blocks and tells each rank what it does not know.
+    /// The loads are final. Cuts the residue into blocks and sends each rank what it does not know.
     fn settle(&mut self, slice: Slice, tally: Tally, lost: &[RunSet]) -> Result<Step> {
         let input = self.input()?;
         let owner = input.protocol == Protocol::Owner;
@@ -236,7 +238,7 @@ impl Machine {
         let plan = &mut self.plan;
         if plan.nodes.leader(self.rank) {
             let members = &plan.nodes.members[plan.nodes.of_rank[self.rank]];
-            // Under the fingerprint the aliens were never cut, and are not read.
+            // After a perfect hit the aliens were not cut to the request, and they are not read.
             let share = plan.native.union(&plan.alien);
             let mut start = 0;
             let mut own = (RunSet::new(), RunSet::new());

@@ -1,4 +1,5 @@
-//! What the integration tests share: a lockstep driver, drawn cases, and the rules once more, frame by frame.
+//! What the integration tests share: a lockstep driver, random cases, and a second implementation
+//! of the rules, frame by frame.
 
 // Each test file uses a part of it.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
@@ -35,7 +36,8 @@ pub fn lockstep(
                 }
             }
         }
-        // Whoever wants something else than the others, or waits for one that is gone, would hang: it is cut off.
+        // A rank that asks for another collective than the others, or waits for a rank that is
+        // gone, would hang. It is ended.
         let steps: Option<Vec<Step>> = steps.into_iter().collect();
         match steps.and_then(exchange) {
             Some(next) => answers = next,
@@ -96,7 +98,7 @@ fn exchange(steps: Vec<Step>) -> Option<Vec<Answer>> {
     }
 }
 
-/// A small deterministic generator, so that a case is its seed.
+/// A small deterministic generator, so a seed determines a case.
 pub struct Draw(u64);
 
 impl Draw {
@@ -134,7 +136,7 @@ impl Case {
         let stride = [1, 1, 1 + draw.below(9)][draw.below(3) as usize];
         let span = 1 + draw.below(frames_max * stride);
         let request = Request::new(begin, begin + span - 1, stride).unwrap();
-        // Frames beyond the request on both sides and between its strides are held as well.
+        // Frames outside the request, on both sides and between its strides, are held too.
         let low = begin.saturating_sub(20);
         let held = low..begin + span + 20;
         let mut native = vec![BTreeSet::new(); nodes];
@@ -166,7 +168,7 @@ impl Case {
     pub fn inputs(&self, rules: Rules, protocol: Protocol, verify_exact: bool) -> Vec<Input> {
         let set = |frames: &BTreeSet<u64>| RunSet::from_ascending(frames.iter().copied());
         let input = |node: &usize| Input {
-            // Ids in no order of the ranks.
+            // The ids are not in the order of the ranks.
             node: (*node as u128 + 3).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835),
             native: set(&self.native[*node]),
             alien: set(&self.alien[*node]),

@@ -1,9 +1,9 @@
-//! The reading end: a [`Backing`] over a few pooled connections.
+//! The client: a [`Backing`] over a few pooled connections.
 
 use super::view::ServedView;
 use super::{
-    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, Stats, Traffic, function,
-    receive, send,
+    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, StatMessage, Stats,
+    Traffic, function, receive, send,
 };
 use crate::{Backing, Rights, SourceFile, SourceStat};
 use std::io::Read;
@@ -18,20 +18,21 @@ use zazen_wire::header::{ErrorReply, Kind};
 
 /// Idle connections kept.
 const POOL_MAX: usize = 16;
-/// A server that doesn't take a connection for so long counts as away.
+/// A server that does not accept a connection within this time counts as away.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that sends nothing for so long in the middle of an answer counts as hung.
+/// A server that sends nothing for this time in the middle of an answer counts as hung.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A directory behind a [`super::FileServer`]. Shared by threads; each call takes a connection of its own.
+/// A directory behind a [`super::FileServer`]. Shared by threads; each call takes a connection of
+/// its own.
 #[derive(Clone)]
 pub struct ServedBacking {
     link: Arc<Link>,
 }
 
 impl ServedBacking {
-    /// The server at `addr`, spelled `host:port` or `tcp://host:port`. It need not answer yet: a call that
-    /// cannot reach it is `Unavailable`. `Config` for an address of another form.
+    /// The server at `addr`, written `host:port` or `tcp://host:port`. It need not answer yet; a
+    /// call that cannot reach it is `Unavailable`. `Config` for an address of another form.
     pub fn connect(addr: &str) -> Result<ServedBacking> {
         let bare = addr.strip_prefix("tcp://").unwrap_or(addr).trim_end_matches('/');
         let port = bare.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
@@ -80,7 +81,7 @@ impl Backing for ServedBacking {
     }
 
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>> {
-        let stat = SourceStat::decode(&self.link.call(function::OPEN, &OpenFile(path.clone()).encode())?)?;
+        let stat = StatMessage::decode(&self.link.call(function::OPEN, &OpenFile(path.clone()).encode())?)?.0;
         Ok(Box::new(ServedFile { link: self.link.clone(), path: path.clone(), stat }))
     }
 
@@ -92,7 +93,7 @@ impl Backing for ServedBacking {
         self.link.list(path, true)
     }
 
-    /// The server's user may do what the server does.
+    /// The view of the server's own user: it may do what the server does.
     fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool> {
         self.stat(path).map(|_| !rights.contains(Rights::WRITE))
     }
@@ -181,8 +182,8 @@ impl Link {
         Err(away(last))
     }
 
-    /// One exchange. A pooled connection may have died with a server that has come back since, so losing one is
-    /// no answer yet: all questions can be asked twice.
+    /// One request and its answer. A pooled connection may have died with a server that was
+    /// restarted since, so a lost connection is not yet an error. All requests can be repeated.
     fn exchange<T>(
         &self,
         ask: &mut dyn FnMut(&mut TcpStream) -> std::result::Result<T, Failure>,
@@ -262,7 +263,7 @@ impl Link {
     }
 }
 
-/// Why an exchange brought nothing: the server said so, or the connection is of no more use.
+/// Why a request failed: the server reported an error, or the connection broke.
 enum Failure {
     Answered(Error),
     Lost(Error),

@@ -1,9 +1,10 @@
-//! A directory served over TCP at a bounded rate, and the backing that reads it. The testbed's stand-in for a slow
-//! shared file server: no NFS server or client can be had there without root.
+//! A directory served over TCP at a bounded rate, and the backing that reads it. It is the
+//! testbed's model of a slow shared file server, because NFS needs root.
 //!
-//! Messages are framed as in [`zazen_wire::header`] under a service number of their own; the data of a read are
-//! the reply's bulk part. There is no authentication and every file beneath the root is served as the server's
-//! user may read it: bind it to a loopback address or to the testbed's own network.
+//! Messages have the header of [`zazen_wire::header`] and a service number of their own. The data
+//! of a read is the reply's bulk part. There is no authentication, and every file that the server's
+//! user may read is served. So bind the server to a loopback address or to the testbed's own
+//! network.
 
 mod client;
 mod server;
@@ -26,7 +27,7 @@ use zazen_wire::header::{HEADER_BYTES, Header, Kind};
 pub const READ_BYTES_MAX: usize = 4 << 20;
 /// Paths in one stat request.
 pub(crate) const STATS_MAX: usize = 1024;
-/// The largest payload of either side: a listing of a few hundred thousand names.
+/// The largest payload in either direction: a listing of a few hundred thousand names.
 const PAYLOAD_MAX: usize = 64 << 20;
 /// The file server's number in the header.
 const SERVICE: u16 = 0x4653;
@@ -91,23 +92,26 @@ impl Message for StatMany {
     }
 }
 
-impl Message for SourceStat {
+/// A [`SourceStat`] on the wire.
+struct StatMessage(SourceStat);
+
+impl Message for StatMessage {
     const NAME: &'static str = "SourceStat";
     fn write(&self, writer: &mut Writer) {
-        write_validator(writer, &self.validator);
-        writer.u32(self.uid);
-        writer.u32(self.gid);
-        writer.u32(self.mode);
-        writer.bool(self.is_dir);
+        write_validator(writer, &self.0.validator);
+        writer.u32(self.0.uid);
+        writer.u32(self.0.gid);
+        writer.u32(self.0.mode);
+        writer.bool(self.0.is_dir);
     }
-    fn read(reader: &mut Reader<'_>) -> Result<SourceStat> {
-        Ok(SourceStat {
+    fn read(reader: &mut Reader<'_>) -> Result<StatMessage> {
+        Ok(StatMessage(SourceStat {
             validator: read_validator(reader)?,
             uid: reader.u32()?,
             gid: reader.u32()?,
             mode: reader.u32()?,
             is_dir: reader.bool()?,
-        })
+        }))
     }
 }
 
@@ -121,7 +125,7 @@ impl Message for Stats {
             writer.record(|writer| match stat {
                 Ok(stat) => {
                     writer.u32(0);
-                    stat.write(writer);
+                    StatMessage(*stat).write(writer);
                 }
                 Err(error) => {
                     writer.u32(error.kind() as u32);
@@ -134,7 +138,7 @@ impl Message for Stats {
         let stats = reader.list(8, |reader| {
             reader.record("Stats", |reader| {
                 Ok(match reader.u32()? {
-                    0 => Ok(SourceStat::read(reader)?),
+                    0 => Ok(StatMessage::read(reader)?.0),
                     code => {
                         let kind = ErrorKind::from_code(code).unwrap_or(ErrorKind::Unsupported);
                         Err(Error::new(kind, reader.free_text()?))
@@ -186,7 +190,8 @@ impl Message for OpenFile {
     }
 }
 
-/// A read of a file that was opened when it looked like `validator`; `Stale` if it no longer does.
+/// A read of a file that looked like `validator` when it was opened; `Stale` if it looks different
+/// now.
 struct ReadFile {
     path: RelPath,
     offset: u64,
@@ -256,7 +261,8 @@ fn send(
     stream.write_all(&message)
 }
 
-/// Receives header and payload; the bulk part is left to be read. `None` if the peer closed between messages.
+/// Receives header and payload. The caller reads the bulk part. `None` if the peer closed between
+/// messages.
 fn receive(stream: &mut TcpStream, kind: Kind, peer: &str) -> Result<Option<(Header, Vec<u8>)>> {
     let lost = |error| Error::io(format!("connection with {peer}"), error);
     let mut head = [0; HEADER_BYTES];

@@ -1,8 +1,8 @@
-//! The serving end: a thread per connection, one token bucket over all.
+//! The server: one thread per connection, and one token bucket for all.
 
 use super::{
-    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, Stats, TokenBucket,
-    Traffic, function, receive, send,
+    ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, StatMessage, Stats,
+    TokenBucket, Traffic, function, receive, send,
 };
 use crate::{Backing, DirectoryBacking, SourceFile};
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_wire::Message;
 use zazen_wire::header::{ErrorReply, Kind};
 
-/// Connections at once; a further one is closed.
+/// The most connections at once. A further connection is closed.
 const CONNECTIONS_MAX: usize = 1024;
 
 /// A running file server. Dropping it stops it.
@@ -39,8 +39,9 @@ struct Shared {
     bytes: AtomicU64,
 }
 
-/// Serves the directory `root` on `listener`, to all comers, sending at most `rate_bytes_per_s` of file data to
-/// all clients together (`None`: no bound). Threads of its own do the work.
+/// Serves the directory `root` on `listener` to everybody who connects. Sends at most
+/// `rate_bytes_per_s` of file data to all clients together (`None`: no limit). The work is done by
+/// threads of its own.
 pub fn serve(listener: TcpListener, root: &Path, rate_bytes_per_s: Option<u64>) -> Result<FileServer> {
     let addr = listener.local_addr().map_err(|error| Error::io("address of the file server", error))?;
     let shared = Arc::new(Shared {
@@ -77,7 +78,7 @@ impl FileServer {
     /// Stops accepting and closes every connection.
     pub fn stop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // Wakes the acceptor from its accept.
+        // Wake the thread that waits in accept.
         TcpStream::connect(self.addr).ok();
         if let Some(acceptor) = self.acceptor.take() {
             acceptor.join().ok();
@@ -120,7 +121,7 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
             return;
         }
         let Ok(stream) = stream else {
-            // Out of descriptors, most likely: wait for some to be closed.
+            // Probably the process has no descriptors left. Wait until some are closed.
             std::thread::sleep(std::time::Duration::from_millis(20));
             continue;
         };
@@ -146,7 +147,7 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// The file that a connection reads: a client reads one after the other, in large pieces.
+/// The file that a connection reads. A client reads files one after the other, in large pieces.
 type Current = Option<(RelPath, Box<dyn SourceFile>)>;
 
 fn talk(mut stream: TcpStream, shared: &Shared) -> Result<()> {
@@ -208,7 +209,7 @@ fn answer(
             let file = shared.tree.open(&path)?;
             let stat = file.stat();
             *current = Some((path, file));
-            stat.encode()
+            StatMessage(stat).encode()
         }
         function::LIST => {
             let ListDirectory { path, files_only } = ListDirectory::decode(payload)?;

@@ -1,13 +1,13 @@
-//! One rate over all takers, first come first served.
+//! One rate for all threads, first come, first served.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Idle time that a taker may make up for at once.
+/// Idle time that a thread may use up at once.
 const BURST: Duration = Duration::from_millis(20);
 
-/// A bound on bytes per second that threads share: each takes its bytes from one line of time, so that all
-/// together keep the rate and none is starved.
+/// A limit on bytes per second that threads share. Each thread reserves its bytes on one time line,
+/// so all threads together keep the rate and none starves.
 pub struct TokenBucket {
     bytes_per_s: u64,
     free_from: Mutex<Instant>,
@@ -19,7 +19,8 @@ impl TokenBucket {
         TokenBucket { bytes_per_s: bytes_per_s.max(1), free_from: Mutex::new(Instant::now()) }
     }
 
-    /// Bytes that are best taken in one go: some 10 ms worth, 4 KiB to 256 KiB.
+    /// A good number of bytes to take at once: what passes in about 10 ms, between 4 KiB and 256
+    /// KiB.
     pub fn portion_bytes(&self) -> usize {
         (self.bytes_per_s / 100).clamp(4 << 10, 256 << 10) as usize
     }
@@ -35,7 +36,7 @@ impl TokenBucket {
     }
 }
 
-/// When `bytes` may pass, and from when on the line is free again.
+/// When `bytes` may pass, and when the time line is free again.
 fn schedule(free_from: Instant, now: Instant, bytes: u64, bytes_per_s: u64) -> (Instant, Instant) {
     let earliest = now.checked_sub(BURST).unwrap_or(now);
     let takes = Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s)) as u64);

@@ -1,8 +1,8 @@
 //! A served directory as one user sees it.
 //!
-//! A file server has no kernel that knows the user: owner and mode bits, as it tells them, decide here. ACLs and a
-//! network file system's own rules are not seen. The server is the testbed's stand-in; where several users share a
-//! node, back it with a mounted directory.
+//! A file server has no kernel that knows the user. So the owner and mode bits that it reports
+//! decide here. Access control lists and a network file system's own rules are not seen. Use this
+//! server only for testbeds. If several users share a node, use a mounted directory.
 
 use super::client::ServedBacking;
 use crate::{Backing, Rights, SourceFile, SourceStat};
@@ -31,7 +31,7 @@ impl ServedView {
             .into_iter()
             .zip(stats)
             .map(|(folder, stat)| {
-                // A folder that cannot be looked at is missing; the path's own stat says so.
+                // A folder without a stat is missing. The path's own stat reports that.
                 let open = stat.map_or(true, |stat| self.who.may_search(stat.uid, stat.gid, stat.mode));
                 (folder, open)
             })
@@ -55,7 +55,7 @@ impl ServedView {
         let SourceStat { uid, gid, mode, .. } = *stat;
         let who = &self.who;
         (!rights.contains(Rights::READ) || who.may_read(uid, gid, mode))
-            // The write bits, moved to where the rule for reading looks.
+            // The write bits, moved to the position of the read bits.
             && (!rights.contains(Rights::WRITE) || who.may_read(uid, gid, (mode & 0o222) << 1))
             && (!rights.contains(Rights::SEARCH) || who.may_search(uid, gid, mode))
     }
@@ -85,7 +85,7 @@ impl Backing for ServedView {
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>> {
         self.stat_allowing(path, Rights::READ)?;
         let file = self.inner.open(path)?;
-        // What was opened counts, not what was looked at.
+        // The opened file counts, not the path that was checked before.
         if self.may(&file.stat(), Rights::READ) { Ok(file) } else { Err(self.denied(path)) }
     }
 

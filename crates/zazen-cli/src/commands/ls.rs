@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Origin, Request, Result, RunSet};
-use zazen_wire::frames::ListRow;
+use zazen_frames::messages::ListRow;
 
 /// Rows asked for at a time.
 const PAGE_ROWS: u32 = 1000;

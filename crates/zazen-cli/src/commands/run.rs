@@ -16,8 +16,8 @@ use zazen_call::{ClusterKey, Connection, Identity};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::installed;
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, plugins_fn};
+use zazen_wire::service;
 
 /// `ID=` of plugins/posix/posix.h.
 const POSIX: u16 = 16;

@@ -8,7 +8,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use zazen_backing::directory::stat_local;
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, NameTemplate, Request, Result, Validator};
-use zazen_wire::frames::ListRow;
+use zazen_frames::messages::ListRow;
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:

@@ -1,5 +1,5 @@
-//! A courier: a thread that takes sendings from the queue and carries them to their nodes, over connections that
-//! it keeps.
+//! A courier: a thread that takes frames from the queue and sends them to their nodes, over
+//! connections that it keeps.
 
 use super::{Payload, Sending, Shared, State, holders, note};
 use crate::NodeState;
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_frames::messages::Pushed;
 use zazen_push::Event;
-use zazen_wire::frames::Pushed;
 
 /// Connections that one courier keeps.
 const CONNECTIONS_MAX: usize = 64;
-/// A courier that had nothing to do for so long goes home.
+/// A courier without work ends after this time.
 const IDLE: Duration = Duration::from_secs(10);
 
 pub(super) struct Courier<'a> {
@@ -48,20 +48,20 @@ impl<'a> Courier<'a> {
             let mut trouble = None;
             let outcome = match payload {
                 _ if died => Err(Error::new(ErrorKind::Unavailable, "the node died meanwhile")),
-                // Settled frames have no sendings: the entry outlives them.
+                // A queued frame has no fate yet, so its entry exists.
                 None => Err(Error::new(ErrorKind::InvalidArgument, "the frame is gone")),
                 Some(payload) => {
                     drop(state);
                     let outcome = self.carry(sending.node, &payload);
                     drop(payload);
-                    // May look at the node once more: not under the lock.
+                    // This may check the node once more, so do not hold the lock.
                     trouble =
                         outcome.as_ref().err().map(|error| NodeState::of(&self.target(sending.node), error));
                     state = self.shared.lock();
                     outcome
                 }
             };
-            // Of the others the error says it better.
+            // For other states the error's own message is better.
             let trouble = trouble.filter(|trouble| {
                 use NodeState::{Dead, Hangs, UnknownName, Unreachable, WrongKey};
                 matches!(trouble, Dead | Hangs | UnknownName | Unreachable | WrongKey)
@@ -75,12 +75,13 @@ impl<'a> Courier<'a> {
         Target::Tcp(self.shared.nodes[node].clone())
     }
 
-    /// Carries a frame to `node`, or to the node that has it already.
+    /// Sends a frame to `node`, or to the node that already has it.
     fn carry(&mut self, node: usize, payload: &Payload) -> Result<Pushed> {
         let shared = self.shared;
         if let Some(holder) = shared.holders.holder(&shared.nodes, &shared.key, payload) {
             let outcome = self.carry_to(holder, payload, true);
-            // Any answer of the holder counts, but for one that says that it can't: then another one may.
+            // Any answer of the holder counts, except that it cannot take the frame. Then another
+            // node may.
             let cannot = |error: &Error| {
                 daemon_is_gone(error) || matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::TimedOut)
             };
@@ -95,16 +96,16 @@ impl<'a> Courier<'a> {
         outcome
     }
 
-    /// Carries a frame to `node`; one that `may_have` it is asked first.
+    /// Sends a frame to `node`. If the node `may_have` it, ask the node first.
     fn carry_to(&mut self, node: usize, payload: &Payload, may_have: bool) -> Result<Pushed> {
         let push = |remote: &mut Remote| {
-            // A daemon that can't be asked so takes the frame all the same.
+            // A daemon that does not know this request still takes the frame.
             if may_have && holders::has(remote, payload).unwrap_or(false) {
                 return Ok(Pushed::AlreadyHere);
             }
             remote.push(&payload.message(), &payload.bytes)
         };
-        // A kept connection may have died since, with nothing wrong with the node: that is worth one new one.
+        // A kept connection may have died although the node is well. So try one new connection.
         if let Some(mut remote) = self.connections.remove(&node) {
             match push(&mut remote) {
                 Err(error) if error.kind() == ErrorKind::Unavailable && !remote.is_alive() => {}

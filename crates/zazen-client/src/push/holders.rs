@@ -1,9 +1,10 @@
-//! Which node holds which natives of a series, so that a frame pushed again goes to its holder instead of taking room on a
-//! second node.
+//! Which node holds which natives of a series. A frame that is pushed again goes to its holder and
+//! takes no space on a second node.
 //!
-//! The nodes are asked once, all at the same time, when the first frame of a series is to be sent; one that does not
-//! answer in time counts as holding nothing. From then on the frames sent are noted. Another writer's later frames are
-//! not seen: its frames are then on two nodes, which costs room and nothing else.
+//! All nodes are asked once, at the same time, before the first frame of a series is sent. A node
+//! that does not answer in time counts as holding nothing. From then on, frames that this writer
+//! sends are noted. Later frames of another writer are not seen. Such a frame may be on two nodes,
+//! which costs only space.
 
 use super::Payload;
 use crate::cluster::{Remote, Target};
@@ -14,17 +15,17 @@ use std::time::Duration;
 use zazen_call::ClusterKey;
 use zazen_core::{Result, RunSet, Series};
 
-/// How long a node may take to say what it holds.
+/// How long a node may take to report its holdings.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Series that a writer keeps apart; beyond, all are asked for again.
+/// The most series that a writer remembers. Beyond this, all are asked for again.
 const SERIES_MAX: usize = 64;
-/// Smaller frames are sent rather than asked for.
+/// For a smaller frame, sending is cheaper than asking.
 const ASKED_BYTES_MIN: usize = 64 << 10;
 
 /// The natives of each node; `None` until the nodes were asked.
 type Held = Arc<Mutex<Option<Vec<RunSet>>>>;
 
-/// What is known of the nodes' holdings. Shared by couriers.
+/// What is known about the nodes' holdings. Couriers share it.
 #[derive(Default)]
 pub(super) struct Holders(Mutex<HashMap<Series, Held>>);
 
@@ -37,19 +38,19 @@ impl Holders {
         all.entry(series.clone()).or_default().clone()
     }
 
-    /// The node that has a native of the number of `payload`.
+    /// The node that has a native with the number of `payload`.
     pub(super) fn holder(&self, nodes: &[String], key: &ClusterKey, payload: &Payload) -> Option<usize> {
         if nodes.len() < 2 {
             return None;
         }
         let held = self.of(&payload.series);
-        // Who comes while the nodes are asked waits for the answers.
+        // A courier that comes while the nodes are asked waits for the answers.
         let mut held = lock(&held);
         let held = held.get_or_insert_with(|| ask_all(nodes, key, payload));
         held.iter().position(|natives| natives.contains(payload.meta.number.get()))
     }
 
-    /// `node` has the frame of `payload` now.
+    /// Notes that `node` now has the frame of `payload`.
     pub(super) fn note(&self, node: usize, payload: &Payload) {
         let held = self.of(&payload.series);
         if let Some(natives) = lock(&held).as_mut().and_then(|held| held.get_mut(node)) {
@@ -78,7 +79,8 @@ fn ask(node: &str, key: &ClusterKey, payload: &Payload) -> Result<RunSet> {
     Ok(remote.query_all(info.handle)?.native)
 }
 
-/// Whether the daemon behind `remote` has this very frame of this very source: then its bytes need not travel.
+/// Whether the daemon behind `remote` has exactly this frame of exactly this source. Then its bytes
+/// need not be sent.
 pub(super) fn has(remote: &mut Remote, payload: &Payload) -> Result<bool> {
     if payload.bytes.len() < ASKED_BYTES_MIN {
         return Ok(false);

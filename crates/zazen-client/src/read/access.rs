@@ -1,4 +1,5 @@
-//! The ways to a frame's bytes that reader threads share: mending through the daemon, and the backing store.
+//! The sources of a frame's bytes that reader threads share: the daemon, which repairs bad copies,
+//! and the backing store.
 
 use super::buffer::{Pool, Slice};
 use super::job::{Data, Fault, Job, Reading};
@@ -16,9 +17,9 @@ use std::time::Duration;
 use zazen_backing::SourceFile;
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
-use zazen_wire::frames::Delivery;
+use zazen_frames::messages::Delivery;
 
-/// How long a daemon may take for one batch of a scan, misses and all, before it counts as dead.
+/// How long a daemon may take for one batch of a scan, with its misses, before it counts as dead.
 pub(crate) const SCAN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How to reach the daemon and what to ask it for.
@@ -28,21 +29,22 @@ pub(crate) struct DaemonSpec {
     /// The dataset as the daemon knows it.
     pub path: PathBuf,
     pub pattern: Option<String>,
-    /// What names the frames, as the daemon said when the dataset was opened.
+    /// The layout or pattern that names the frames, as the daemon reported it when the dataset was
+    /// opened.
     pub layout: Option<Arc<Layout>>,
     /// The node's name.
     pub node: String,
-    /// How long it may be silent before it counts as dead.
+    /// How long the daemon may be silent before it counts as dead.
     pub silence: Duration,
 }
 
 impl DaemonSpec {
-    /// How long a daemon that is well may take to connect or to answer a ping.
+    /// How long a healthy daemon may take to connect or to answer a ping.
     pub(crate) fn patience(&self) -> Duration {
         self.silence.min(CONNECT_TIMEOUT)
     }
 
-    /// A connection of one's own with the dataset opened on it.
+    /// A new connection with the dataset opened on it.
     pub(crate) fn open(&self) -> Result<(Remote, u32)> {
         let mut remote = Remote::connect(&self.target, None)?;
         remote.set_timeout(Some(SCAN_TIMEOUT.max(self.silence)));
@@ -61,7 +63,7 @@ pub(crate) struct Access {
     pub check: bool,
     pub stop: AtomicBool,
     daemon: Option<DaemonSpec>,
-    /// It left off and has not come back yet.
+    /// The daemon stopped answering and has not come back yet.
     daemon_lost: AtomicBool,
     repair: Mutex<Option<(Remote, u32)>>,
     direct_spec: DirectSpec,
@@ -74,7 +76,7 @@ pub(crate) struct Got {
     pub delivery: Option<Delivery>,
     pub place: Place,
     pub buffer: Slice,
-    /// A bad checksum was met on the way.
+    /// A bad checksum was found and repaired.
     pub mended: bool,
 }
 
@@ -123,16 +125,17 @@ impl Access {
         self.direct()?.open(number, last)
     }
 
-    /// Reads a job's frame, mending it where its bytes are bad. `None` if the reader is being dropped. `on_cold` is
-    /// told if the bytes are not in memory yet.
+    /// Reads a job's frame, and repairs it if its bytes are bad. `None` if the reader is being
+    /// dropped. Calls `on_cold` if the bytes are not in memory yet.
     pub(crate) fn read(&self, job: Job, on_cold: &dyn Fn()) -> Option<Result<Got>> {
         self.read_from(false, job, on_cold)
     }
 
-    /// As [`Access::read`] where frames are thought to come `from_disk`: `on_cold` need not be told then.
+    /// As [`Access::read`]. If frames are already expected to come `from_disk`, `on_cold` need not
+    /// be called.
     pub(crate) fn read_from(&self, from_disk: bool, job: Job, on_cold: &dyn Fn()) -> Option<Result<Got>> {
         let turn = |file: &OwnedFd, offset| self.turn(&job, file, offset, job.length);
-        // A disk whose readers take turns is not touched before one's turn.
+        // If readers take turns at the disk, do not touch it before this process has the turn.
         let from_disk = from_disk && self.turns.is_none();
         match job.read(&Reading { from_disk, on_cold, turn: &turn, ..self.reading() }) {
             Ok(buffer) => {
@@ -148,25 +151,26 @@ impl Access {
         }
     }
 
-    /// Where other programs find the frame of `job`.
+    /// The path by which other programs find the frame of `job`.
     pub(crate) fn place_of(&self, job: &Job) -> Place {
         let (offset, has_file) = match &job.data {
             Data::Descriptor(_, offset) => (*offset, true),
             Data::Source(_, offset) => (*offset, false),
             Data::Inline(..) => (0, false),
         };
-        // What comes as bytes, or from a served store, lies in no file of this machine.
+        // A frame that came as bytes, or from a served store, is in no file of this machine.
         let path = if has_file { job.path.clone() } else { PathBuf::new() };
         Place { path, offset, whole: job.whole }
     }
 
-    /// What names the frames, as far as the daemon said.
+    /// The layout or pattern that names the frames, if the daemon reported it.
     pub(crate) fn layout(&self) -> Option<Arc<Layout>> {
         self.daemon.as_ref().and_then(|daemon| daemon.layout.clone())
     }
 
-    /// A turn for the `length` bytes of `job`'s file from `offset` on, where readers take turns at the disk that they
-    /// are on and not all of them are in memory. Before it nothing is asked of that disk.
+    /// A turn for the `length` bytes of `job`'s file from `offset` on, if readers take turns at its
+    /// disk and not all of the bytes are in memory. Before the turn, nothing is requested from that
+    /// disk.
     pub(crate) fn turn(&self, job: &Job, file: &OwnedFd, offset: u64, length: u64) -> Option<Turn<'_>> {
         let turns = self.turns.as_ref().filter(|_| job.is_cached())?;
         if is_resident(file, offset, length) {
@@ -176,7 +180,8 @@ impl Access {
         turns.take(length)
     }
 
-    /// There is nothing to be read from the node's disk at once: others shall have the turn.
+    /// This process has nothing to read from the node's disk now, so other processes may have the
+    /// turn.
     pub(crate) fn rest(&self) {
         if let Some(turns) = &self.turns {
             turns.rest();
@@ -188,7 +193,8 @@ impl Access {
         self.turns.is_some()
     }
 
-    /// Tells the daemon of a bad copy and asks once more. Whatever comes of that, the backing store has the frame.
+    /// Reports a bad copy to the daemon and asks once more. If that fails, the backing store has
+    /// the frame.
     fn mend(&self, job: Job, first: Error) -> Option<Result<Got>> {
         tracing::warn!("{first}; asking for it again");
         self.rest();
@@ -245,7 +251,7 @@ impl Access {
         Ok(job)
     }
 
-    /// The daemon left off in mid-scan: warns, and tells when to look for it again.
+    /// The daemon stopped answering during a scan. Warns, and sets when to look for it again.
     pub(crate) fn lose_daemon(&self, error: &Error) -> Option<Retry> {
         let daemon = self.daemon.as_ref()?;
         self.daemon_lost.store(true, Ordering::Relaxed);
@@ -258,7 +264,7 @@ impl Access {
         self.daemon.as_ref().filter(|daemon| retry.finds(daemon))
     }
 
-    /// The daemon scans for us again.
+    /// The daemon is in use again.
     pub(crate) fn regain_daemon(&self) {
         self.daemon_lost.store(false, Ordering::Relaxed);
     }
@@ -267,7 +273,7 @@ impl Access {
 fn corrupt(number: u64, first: &Error, second: &Error) -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        format!("frame {number}: bad bytes, and asking again did not mend it: {first}; then: {second}"),
+        format!("frame {number}: bad bytes, and a second copy did not help: {first}; then: {second}"),
     )
 }
 
@@ -286,7 +292,7 @@ pub(crate) fn scan_one(remote: &mut Remote, handle: u32, number: u64) -> Result<
     }
 }
 
-/// Whether a frame can be so many bytes from there on: a daemon may say anything.
+/// Whether a frame can have this offset and length. A daemon may send any values.
 fn check_place(offset: u64, length: u64) -> Result<()> {
     if length > FRAME_BYTES_MAX {
         let why = format!("has {length} bytes, the limit is {FRAME_BYTES_MAX}; cut it into frames");
@@ -299,7 +305,8 @@ fn check_place(offset: u64, length: u64) -> Result<()> {
     }
 }
 
-/// The frames of a batch as jobs; `Err` for those that the daemon could not have, or described wrongly.
+/// The frames of a batch as jobs; `Err` for frames that the daemon could not get or described
+/// wrongly.
 pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> {
     let fds: Vec<_> = batch.fds.into_iter().map(Arc::new).collect();
     let bulk = Arc::new(batch.bulk);
@@ -315,7 +322,7 @@ pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> 
             return (number, Err(error.within(format!("frame {number}"))));
         }
         let data = match (entry.delivery, entry.fd.map(|at| fds.get(usize::from(at)))) {
-            // Packed frames of other users than the daemon's come as bytes, too.
+            // Users other than the daemon's also get packed frames as bytes.
             (Delivery::Inline, _) | (_, None) => {
                 let start = inline;
                 inline = inline.saturating_add(usize::try_from(entry.length).unwrap_or(usize::MAX));

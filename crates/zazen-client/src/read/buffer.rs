@@ -1,19 +1,21 @@
-//! Frame buffers: allocated once, used again and again.
+//! Frame buffers that are allocated once and reused.
 //!
-//! A fresh buffer costs a page fault and a page's zeroing per 4 KiB, more than the copy from the page cache
-//! itself; so buffers go back to their pool when the last holder drops them, and the one returned last, whose
-//! bytes are still in the processor's cache, is used first. Large buffers ask for huge pages.
+//! A new buffer costs a page fault and zeroing for each 4 KiB, which is more than the copy from the
+//! page cache. So a buffer goes back to its pool when its last holder drops it. The buffer that was
+//! returned last is used first, because its bytes are still in the processor's cache. Large buffers
+//! ask for huge pages.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::fork::Mine;
 
-/// Where frames begin in a buffer: the kernel copies fastest between pages.
+/// Frames begin at a multiple of this in a buffer, because the kernel copies fastest between whole
+/// pages.
 const ALIGN: usize = 4096;
-/// A huge page; buffers from here up begin at the start of one.
+/// The size of a huge page. Larger buffers begin at the start of one.
 const HUGE: usize = 2 << 20;
-/// Buffers looked at for one that fits.
+/// How many buffers are tried for one that fits.
 const LOOKED_AT: usize = 16;
 
 /// Memory with an aligned start.
@@ -45,11 +47,12 @@ fn zeroed(length: usize) -> Option<Vec<u8>> {
     let layout = Layout::array::<u8>(length).ok()?;
     // SAFETY: the layout's size is not 0.
     let start = unsafe { alloc_zeroed(layout) };
-    // SAFETY: allocated by the global allocator with the layout of so many bytes, all of them initialised.
+    // SAFETY: allocated by the global allocator with the layout of this many bytes, all of them
+    // initialised.
     (!start.is_null()).then(|| unsafe { Vec::from_raw_parts(start, length, length) })
 }
 
-/// Has the kernel back `region`, which begins at a huge page's start, with huge pages if it likes to.
+/// Asks the kernel to back `region` with huge pages. The region begins at the start of a huge page.
 fn ask_for_huge_pages(region: &mut [u8]) {
     let advice = rustix::mm::Advice::LinuxHugepage;
     // SAFETY: the region is ours alone and stays mapped; this advice changes no content.
@@ -80,7 +83,8 @@ impl Pool {
         Arc::new(Pool { free, mine: Mine::of_this_process() })
     }
 
-    /// A buffer of `length` bytes, whose content is whatever it held last. `TooLarge` if there is no memory for it.
+    /// A buffer of `length` bytes with its previous content. `TooLarge` if there is no memory for
+    /// it.
     pub(crate) fn take(self: &Arc<Pool>, length: usize) -> Result<Buffer> {
         let fits =
             |storage: &Storage| storage.capacity() >= length && storage.capacity() / 2 <= length + (1 << 16);
@@ -100,7 +104,7 @@ impl Pool {
                     Error::new(
                         ErrorKind::TooLarge,
                         format!(
-                            "its {length} bytes find no room in memory; cut it into smaller frames, or read the file in parts"
+                            "there is no memory for its {length} bytes; cut it into smaller frames, or read the file in parts"
                         ),
                     )
                 })?
@@ -109,7 +113,7 @@ impl Pool {
         Ok(Buffer { storage, length, pool: self.clone() })
     }
 
-    /// Frees what nobody holds, now and from now on.
+    /// Frees all buffers that nobody holds, now and when they are returned later.
     pub(crate) fn close(&self) {
         let mut free = self.lock();
         free.bytes_max = 0;
@@ -120,7 +124,7 @@ impl Pool {
     }
 
     fn give_back(&self, storage: Storage) {
-        // In a forked child the pool's lock may be held by a thread that is not there.
+        // In a forked child, a thread that does not exist there may hold the pool's lock.
         if !self.mine.is_mine() {
             return;
         }
@@ -128,7 +132,7 @@ impl Pool {
         let mut free = self.lock();
         free.bytes += storage.bytes.len();
         free.storages.push(storage);
-        // The oldest go: frames of another size, or cold ones.
+        // Free the oldest: they are of another size, or cold.
         while free.bytes > free.bytes_max && !free.storages.is_empty() {
             let oldest = free.storages.remove(0);
             free.bytes -= oldest.bytes.len();
@@ -181,7 +185,7 @@ impl Slice {
         Slice { buffer: Arc::new(buffer), start: 0, length }
     }
 
-    /// `length` bytes of this from byte `start` on; `None` if there are not so many.
+    /// `length` bytes of this from byte `start` on; `None` if there are fewer.
     pub(crate) fn part(&self, start: usize, length: usize) -> Option<Slice> {
         let fits = start.checked_add(length)? <= self.length;
         fits.then(|| Slice { buffer: self.buffer.clone(), start: self.start + start, length })

@@ -1,8 +1,8 @@
-//! The disk begins while the ranks still agree: what this node holds of a request is read by a rank of this node,
-//! whatever comes out. So the first of it is brought into memory meanwhile.
+//! Starts the disk while the ranks still agree on the assignment. A rank of this node will read the
+//! natives that the node holds. So the first of them are brought into memory in the meantime.
 //!
-//! Advice only, and little of it: nothing waits for it, nothing fails with it, and at worst [`BYTES`] are read that
-//! nobody wants. Where readers take turns at a disk there is none of it.
+//! This is only advice to the kernel. Nothing waits for it or fails with it. At worst, [`BYTES`]
+//! are read that nobody needs. It is not done if readers take turns at the disk.
 
 use super::access::{DaemonSpec, jobs_of};
 use super::job::Data;
@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Result, RunSet};
 
-/// What a disk reads in the tens of milliseconds that an agreement takes.
+/// What a disk reads in the tens of milliseconds that an assignment takes.
 const BYTES: u64 = 8 << 20;
-/// Frames looked at: small ones lie behind each other in one file.
+/// The most frames to bring into memory. Small frames follow each other in one file.
 const FRAMES: usize = 16;
 
 /// Work that goes on until this is dropped.
@@ -25,8 +25,8 @@ pub(crate) struct Early {
 }
 
 impl Early {
-    /// Begins with the first natives of `range` (begin, end, stride; `None`: all). `None` where there is nothing to
-    /// gain or no thread to be had.
+    /// Begins with the first natives of `range` (begin, end, stride; `None`: all). Returns `None`
+    /// if nothing can be gained or no thread can be started.
     pub(crate) fn begin(daemon: &DaemonSpec, range: Option<(u64, u64, u64)>) -> Option<Early> {
         match &daemon.target {
             Target::Local(socket) if Turns::at(socket).is_none() => {}

@@ -1,7 +1,8 @@
-//! Small frames that lie behind each other in one file are read together: one system call and one buffer for many.
+//! Reads small frames that follow each other in one file together: one system call and one buffer
+//! for many frames.
 //!
-//! Invariant: every job given comes out exactly once. A frame whose bytes are wrong, or whose read failed, is read
-//! again by itself, with all that a single frame's reader does about it.
+//! Invariant: every job gets exactly one result. A frame with wrong bytes, or whose read failed, is
+//! read again alone, in the same way as a single frame.
 
 use super::access::{Access, Got};
 use super::buffer::Slice;
@@ -12,13 +13,15 @@ use std::sync::Arc;
 use zazen_core::Result;
 use zazen_wire::checksum::frame_checksum;
 
-/// Frames that are read together: those that the store packs.
+/// Frames up to this length are read together: the length up to which the store packs frames.
 pub(crate) const SMALL: u64 = 16 << 10;
-/// Bytes between two frames that are read with them: the store's alignment leaves fewer.
+/// The largest gap between two frames that are read together. The store's alignment leaves smaller
+/// gaps.
 const GAP_MAX: u64 = 64;
 
 impl Job {
-    /// Where it lies in which file, if it is small and its file may hold others.
+    /// The file and the place of the frame in it, if the frame is small and the file may hold
+    /// others.
     pub(crate) fn small_place(&self) -> Option<(&Arc<OwnedFd>, u64)> {
         match &self.data {
             Data::Descriptor(file, offset) if self.length <= SMALL && self.is_cached() => {
@@ -28,7 +31,7 @@ impl Job {
         }
     }
 
-    /// Whether `next` lies close behind in the same file.
+    /// Whether `next` follows closely in the same file.
     pub(crate) fn is_followed_by(&self, next: &Job) -> bool {
         let (Some((file, offset)), Some((other, begin))) = (self.small_place(), next.small_place()) else {
             return false;
@@ -38,8 +41,8 @@ impl Job {
     }
 }
 
-/// Reads `jobs`, each followed by the next, and gives each frame to `done` with its number and length; nothing more
-/// once the reader is being dropped.
+/// Reads `jobs`, which follow each other, and gives each frame to `done` with its number and
+/// length. Stops when the reader is being dropped.
 pub(crate) fn read(
     access: &Access,
     jobs: Vec<Job>,
@@ -70,7 +73,8 @@ pub(crate) fn read(
     }
 }
 
-/// The bytes from `first` to `last`, and where they begin in the file; `None` if they can't be read.
+/// The bytes from `first` to `last`, and where they begin in the file; `None` if they can't be
+/// read.
 fn read_together(access: &Access, first: &Job, last: &Job, on_cold: &dyn Fn()) -> Option<(u64, Slice)> {
     let (file, begin) = first.small_place()?;
     let (_, end) = last.small_place()?;
@@ -82,7 +86,7 @@ fn read_together(access: &Access, first: &Job, last: &Job, on_cold: &dyn Fn()) -
         let rest = &mut buffer.bytes_mut()[filled..];
         let at = begin + filled as u64;
         let mut slices = [std::io::IoSliceMut::new(rest)];
-        // What is in memory needs no company at the disk.
+        // The bytes are in memory, so no other thread need wait for the disk.
         if let Ok(bytes) = preadv2(file, &mut slices, at, ReadWriteFlags::NOWAIT)
             && bytes > 0
         {

@@ -1,7 +1,7 @@
-//! The feeder: fetches descriptors from the daemon ahead of use, and goes on from the backing store while the
-//! daemon is gone.
+//! The feeder: fetches descriptors from the daemon ahead of use, and uses the backing store while
+//! the daemon is gone.
 //!
-//! Invariant: each frame of the set is fed exactly once, whoever dies when.
+//! Invariant: each frame of the set is fed exactly once, even if the daemon dies at any time.
 
 use super::access::{Access, DaemonSpec, jobs_of};
 use super::pipeline::{Pipeline, Task};
@@ -10,9 +10,10 @@ use crate::lost::Retry;
 use zazen_core::limits::{BATCH_FRAMES_MAX, FRAME_NO_MAX};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
-/// Frames that are opened directly, fed at a time.
+/// How many directly opened frames are fed at a time.
 const DIRECT_FRAMES: usize = 64;
-/// Frames of a scan's first batch, so that reading begins at once; each later one is four times the last.
+/// Frames in a scan's first batch. It is small, so that reading begins at once. Each later batch is
+/// four times as large.
 const FIRST_FRAMES: usize = 4;
 
 /// A scan begun on a connection of its own.
@@ -30,7 +31,7 @@ impl Scan {
     }
 }
 
-/// Feeds `set`, from `scan` as long as it lasts, and from another one if the daemon comes back.
+/// Feeds `set`: from `scan` while it works, and from a new scan if the daemon comes back.
 pub(crate) fn run(pipeline: &Pipeline, access: &Access, scan: Option<Scan>, set: &RunSet, bytes_max: u64) {
     let mut retry = None;
     let mut next = Some((set.clone(), scan));
@@ -44,7 +45,8 @@ pub(crate) fn run(pipeline: &Pipeline, access: &Access, scan: Option<Scan>, set:
     pipeline.fed();
 }
 
-/// Feeds what the daemon hands out; returns what it did not, or `None` if the reader is being dropped.
+/// Feeds the frames that the daemon hands out. Returns the frames that it did not hand out, or
+/// `None` if the reader is being dropped.
 fn feed_scan(
     pipeline: &Pipeline,
     access: &Access,
@@ -57,7 +59,7 @@ fn feed_scan(
     let mut frames_max = FIRST_FRAMES;
     let failure = loop {
         if !pipeline.wait_low(access) {
-            // The connection's end ends the scan as well, should this not get through.
+            // If this call fails, the end of the connection ends the scan.
             let _ = scan.remote.scan_close(scan.scan);
             return None;
         }
@@ -73,7 +75,7 @@ fn feed_scan(
                     break Some(Error::new(ErrorKind::Protocol, why));
                 }
                 let (tasks, stopping) = tasks_of(batch, set, &mut handed_out);
-                // A daemon that repeats itself would never come to an end.
+                // A daemon that repeats frames would never end the scan.
                 if tasks.is_empty() && stopping.is_none() {
                     let why = format!("it answered {count} frames, none of them new");
                     break Some(Error::new(ErrorKind::Protocol, why));
@@ -95,7 +97,7 @@ fn feed_scan(
         }
         Some(error) if daemon_is_gone(&error) => *retry = access.lose_daemon(&error),
         Some(error) => {
-            // The daemon answers, and the answer is no: each frame left says so.
+            // The daemon works and refuses. Each remaining frame gets its error.
             let message = error.to_string();
             let failed =
                 |number| Task::Failed(number, Error::new(error.kind(), format!("frame {number}: {message}")));
@@ -106,8 +108,9 @@ fn feed_scan(
     Some(rest)
 }
 
-/// The batch as tasks; entries that were not asked for, or came before, are dropped. A daemon that is draining
-/// fails frames that are still to be had elsewhere: they are left out, with its error.
+/// The batch as tasks. Entries that were not requested, or came before, are dropped. A draining
+/// daemon fails frames that can still be read elsewhere. They are left out, and its error is
+/// returned.
 fn tasks_of(batch: Batch, set: &RunSet, handed_out: &mut RunSet) -> (Vec<Task>, Option<Error>) {
     let mut tasks = Vec::with_capacity(batch.entries.len());
     let mut stopping = None;
@@ -122,8 +125,8 @@ fn tasks_of(batch: Batch, set: &RunSet, handed_out: &mut RunSet) -> (Vec<Task>, 
     (tasks, stopping)
 }
 
-/// Feeds `set` from the backing store. A daemon that was lost is looked for now and then: what is left when it is
-/// back is returned, with a scan of it.
+/// Feeds `set` from the backing store. Looks for a lost daemon now and then. When the daemon is
+/// back, returns the remaining frames with a scan of them.
 fn feed_direct(
     pipeline: &Pipeline,
     access: &Access,
@@ -143,7 +146,7 @@ fn feed_direct(
                     access.regain_daemon();
                     return Some((rest, Some(scan)));
                 }
-                Err(error) => tracing::debug!("{error}; going on without the daemon"),
+                Err(error) => tracing::debug!("{error}; continuing without the daemon"),
             }
         }
         pipeline.feed(some.into_iter().map(Task::Direct));

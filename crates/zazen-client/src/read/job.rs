@@ -1,4 +1,5 @@
-//! One frame to be read: where its bytes are, and reading them with the checksum taken while they are in cache.
+//! One frame to read: where its bytes are, and how to read them. The checksum is computed while the
+//! bytes are in the cache.
 
 use super::buffer::{Buffer, Pool};
 use super::turn::Turn;
@@ -10,17 +11,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_backing::SourceFile;
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_frames::messages::Delivery;
 use zazen_wire::checksum::FrameDigest;
-use zazen_wire::frames::Delivery;
 
-/// Bytes read before they are summed: they are still in the core's own cache then.
+/// Bytes that are read before they are checksummed. They are then still in the core's own cache.
 const PIECE: usize = 256 << 10;
-/// How far ahead of the read a cold file is asked of the disk: one file alone keeps a flash device busy then.
+/// How far ahead of the read a cold file is requested from the disk. With this, one file keeps a
+/// flash device busy.
 const AHEAD: u64 = 4 << 20;
-/// Bytes asked for in one call: the kernel cuts longer requests short.
+/// Bytes requested in one call. The kernel shortens longer requests.
 const AHEAD_STEP: u64 = 1 << 20;
 
-/// Frames whose length is compared with their file's before there is memory for them: a read tells of smaller ones.
+/// Frames longer than this are compared with their file's length before memory is allocated. For
+/// shorter frames the read itself detects a wrong length.
 const LOOKED_AT: u64 = 1 << 20;
 
 /// Where a frame's bytes are.
@@ -29,24 +32,24 @@ pub(crate) enum Data {
     Descriptor(Arc<OwnedFd>, u64),
     /// In a source that has no descriptor, from this offset on.
     Source(Arc<dyn SourceFile>, u64),
-    /// Here, from this index on; shared with the other frames of the batch.
+    /// In memory, from this index on. The other frames of the batch share the memory.
     Inline(Arc<Vec<u8>>, usize),
 }
 
 /// A frame to be read.
 pub(crate) struct Job {
     pub number: u64,
-    /// How the daemon delivers it; `None`: directly.
+    /// How the daemon delivers it; `None`: read without a daemon.
     pub delivery: Option<Delivery>,
     pub path: PathBuf,
-    /// The file has nothing but this frame.
+    /// The file holds only this frame.
     pub whole: bool,
     pub length: u64,
     pub checksum: Option<u64>,
     pub data: Data,
 }
 
-/// Why a frame's bytes are not to be had.
+/// Why a frame could not be read.
 pub(crate) enum Fault {
     /// The reader is being dropped.
     Stopped,
@@ -95,7 +98,8 @@ impl Job {
         };
         hand.cold = how.from_disk && in_windows;
         if turn_held.is_some() {
-            // Not all of it is in memory: asking once more would only have the kernel begin with small requests.
+            // Not all of it is in memory. Another probe would only make the kernel begin with small
+            // requests.
             hand.is_cold();
         }
         let mut done = 0;
@@ -128,7 +132,8 @@ impl Job {
         }
     }
 
-    /// The length, once it is known to be no more than a frame may have and than its file has: whoever told it may lie.
+    /// The length, after a check that it is within the limit for frames and within the file. The
+    /// daemon may have sent any value.
     fn length_checked(&self) -> Result<usize> {
         let too_large = |why: String| Error::new(ErrorKind::TooLarge, why);
         if self.length > FRAME_BYTES_MAX {
@@ -157,10 +162,10 @@ impl Job {
         matches!(self.delivery, Some(Delivery::Native | Delivery::Alien | Delivery::Fetched))
     }
 
-    /// Has the disk begin with a frame that will be read soon.
+    /// Asks the disk for a frame that will be read soon.
     pub(crate) fn ask_for(&self) {
         if let (Data::Descriptor(file, offset), true) = (&self.data, self.length < window::WORTH_BYTES) {
-            // Advice only: what it does not do, the read does.
+            // This is only advice. If it fails, the read does the work.
             let length = std::num::NonZeroU64::new(self.length);
             let _ = rustix::fs::fadvise(&**file, *offset, length, rustix::fs::Advice::WillNeed);
         }
@@ -171,22 +176,22 @@ impl Job {
     }
 }
 
-/// Reads pieces of one frame, and learns on the way whether they are in memory.
+/// Reads pieces of one frame and detects whether they are in memory.
 struct Hand<'a> {
     data: &'a Data,
     length: u64,
-    /// Up to where the disk has been asked.
+    /// The offset up to which the disk was asked.
     asked: u64,
     cold: bool,
-    /// What is cold is brought window by window.
+    /// Cold bytes are brought into memory window by window.
     in_windows: bool,
-    /// Up to where in the file it was.
+    /// The offset in the file up to which this was done.
     brought: u64,
     on_cold: &'a dyn Fn(),
 }
 
 impl Hand<'_> {
-    /// Up to `piece.len()` bytes of the frame from its byte `at` on; 0 where there are no more.
+    /// Up to `piece.len()` bytes of the frame from its byte `at` on; 0 at the end.
     fn read(&mut self, piece: &mut [u8], at: u64) -> Result<usize> {
         match self.data {
             Data::Descriptor(file, offset) => self.read_file(file, *offset, piece, at),
@@ -208,7 +213,8 @@ impl Hand<'_> {
         if !self.cold {
             let mut slices = [std::io::IoSliceMut::new(piece)];
             match preadv2(file, &mut slices, offset + at, ReadWriteFlags::NOWAIT) {
-                // 0 bytes without waiting may be the end or a page that isn't there: the plain read tells.
+                // 0 bytes without waiting may mean the end, or a page that is not in memory. The
+                // plain read shows which.
                 Ok(bytes) if bytes > 0 => return Ok(bytes),
                 _ => self.is_cold(),
             }
@@ -233,7 +239,8 @@ impl Hand<'_> {
         }
     }
 
-    /// Brings the window that begins here, if one does; the next one is asked for when half of this one is read.
+    /// Brings in the window that begins here, if one does. The next window is requested when half
+    /// of this one is read.
     fn bring(&mut self, file: &OwnedFd, at: u64, end: u64) {
         if at + window::WINDOW / 2 < self.brought || self.brought >= end {
             return;
@@ -244,21 +251,22 @@ impl Hand<'_> {
         }
     }
 
-    /// Has the disk begin with what comes next: the kernel's own read-ahead starts small in every file.
+    /// Asks the disk for the next bytes, because the kernel's own read-ahead starts small in every
+    /// file.
     fn ask_ahead(&mut self, file: &OwnedFd, offset: u64, at: u64) {
         if self.in_windows {
             return;
         }
         let until = self.length.min(at + AHEAD);
         self.asked = self.asked.max(at);
-        // Half a window at least, not a call for every piece.
+        // Request at least half a window, so that not every piece needs a call.
         if self.asked + AHEAD / 2 > until && self.asked > at && until < self.length {
             return;
         }
         while self.asked < until {
             let bytes = AHEAD_STEP.min(until - self.asked);
             let Some(length) = std::num::NonZeroU64::new(bytes) else { return };
-            // Advice only: what it does not do, the read does.
+            // This is only advice. If it fails, the read does the work.
             let advice = rustix::fs::Advice::WillNeed;
             if rustix::fs::fadvise(file, offset + self.asked, Some(length), advice).is_err() {
                 self.asked = u64::MAX / 2;

@@ -1,16 +1,17 @@
-//! Tasks in, frames out: the queue between feeder, reader threads and the consumer.
+//! The queue between feeder, reader threads and the consumer: tasks go in, frames come out.
 //!
-//! Invariants: bytes of frames read and not taken stay within `memory_max`, but for a single larger frame; at
-//! most `readers` threads read at a time, the consumer included; nobody waits for room while holding
-//! results back, so that the consumer always gets on.
+//! Invariants: the bytes of frames that were read and not taken stay within `memory_max`, except
+//! for a single larger frame. At most `readers` threads read at a time, with the consumer. No
+//! thread holds results back while it waits for room, so the consumer always makes progress.
 //!
-//! Frames that are in memory are copied by few threads: more only drive each other's bytes out of the
-//! processor's caches. Frames that are not are waited for by many: a flash device wants several in flight. Which
-//! of the two it is, the reads themselves tell. While they tell of a disk, the disk is asked before they are:
-//! for all frames that a thread takes together, and for large windows of larger frames and of packed ones.
+//! If frames are in memory, few threads copy them, because more threads would only evict each
+//! other's bytes from the processor's caches. If frames are not in memory, many threads wait for
+//! them, because a flash device is fastest with several reads in flight. The reads show which case
+//! applies. While they miss memory, prefetch before reading: all frames that a thread takes
+//! together, and large windows of larger frames and of packed frames.
 //!
-//! The consumer itself reads when nothing is ready: warm frames then cost no thread switch, and reader threads
-//! run ahead only while it computes.
+//! If nothing is ready, the consumer itself reads. Then warm frames cost no thread switch, and
+//! reader threads run ahead only while the consumer computes.
 
 use super::access::{Access, Got, LastFile};
 use super::job::Job;
@@ -21,21 +22,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use zazen_core::{Error, Result};
 
-/// Small frames are taken together up to so many bytes, to pay for a lock once.
+/// Small frames are taken together up to this many bytes, so the lock is taken once.
 const TOGETHER_BYTES: u64 = 256 << 10;
 const TOGETHER_MAX: usize = 16;
-/// Frames packed in one file cost less than one of their own.
+/// More frames that are packed in one file are taken together, because each costs less than a file
+/// of its own.
 const PACKED_TOGETHER_MAX: usize = 256;
-/// Tasks below which the feeder fetches more: each may hold a descriptor.
-const TASKS_LOW: usize = 64;
-/// The same for small frames, which share descriptors: as many as readers get through while a batch is on its way.
+/// The feeder fetches more below this number of tasks. Each task may hold a descriptor.
+const TASKS_LOW: usize = 256;
+/// The same for small frames, which share descriptors: as many as readers finish while a batch is
+/// fetched.
 const SMALL_TASKS_LOW: usize = 4096;
-/// Read-ahead that is of use for files in memory, in bytes: their copies are still in the processor's cache when
-/// the consumer comes to them.
+/// Useful read-ahead for files in memory, in bytes. Within it, copies are still in the processor's
+/// cache when the consumer takes them.
 const WARM_AHEAD: u64 = 8 << 20;
-/// Takes in a row without a wait for the disk after which the files count as being in memory.
+/// After this many consecutive takes without a wait for the disk, the files count as being in
+/// memory.
 const WARM_AFTER: u32 = 32;
-/// Takes after which frames are no longer thought to come from the disk, but looked for in memory first.
+/// After this many takes, frames are no longer assumed to come from the disk; memory is probed
+/// first.
 const DOUBT_AFTER: u32 = WARM_AFTER - 2;
 
 /// One frame's way through the pipeline.
@@ -44,15 +49,15 @@ pub(crate) enum Task {
     Direct(u64),
     /// Read it.
     Read(Job),
-    /// It could not be had.
+    /// The frame could not be fetched.
     Failed(u64, Error),
 }
 
-/// What became of a frame.
+/// The outcome of a frame.
 pub(crate) struct Outcome {
     pub number: u64,
     pub got: Result<Got>,
-    /// Bytes counted against the bound.
+    /// Bytes that count towards the limit.
     charged: u64,
 }
 
@@ -61,15 +66,15 @@ struct State {
     results: VecDeque<Outcome>,
     /// Threads that are reading now.
     reading: usize,
-    /// Tasks that threads have in hand.
+    /// Tasks that threads are carrying out.
     in_hand: usize,
     fed: bool,
-    /// Takes since a read had to wait for the disk.
+    /// The number of takes since a read last waited for the disk.
     warm_takes: u32,
     idle_readers: usize,
     consumer_waits: bool,
     feeder_waits: bool,
-    /// The file of packed frames that was asked of the disk last, and up to where.
+    /// The file of packed frames that was prefetched last, and up to which offset.
     brought: (PathBuf, u64),
 }
 
@@ -77,9 +82,10 @@ struct State {
 #[derive(Default)]
 struct Taken {
     tasks: Vec<Task>,
-    /// The frames are thought to come from the disk.
+    /// The frames are assumed to come from the disk.
     from_disk: bool,
-    /// Where in the first frame's file a window is to be brought, for this thread and others.
+    /// The place in the first frame's file at which to bring in a window, for this thread and
+    /// others.
     bring: Option<u64>,
 }
 
@@ -99,15 +105,15 @@ pub(crate) struct Pipeline {
     memory_max: u64,
     /// Threads that may wait for the disk at a time.
     readers: usize,
-    /// Threads that may copy at a time where nothing waits for the disk.
+    /// Threads that may copy at a time if no read waits for the disk.
     copiers: usize,
-    /// A read had to wait for the disk since the last take.
+    /// A read has waited for the disk since the last take.
     cold: AtomicBool,
-    /// Starts the threads that only waiting for the disk needs.
+    /// Starts the threads that are needed only to wait for the disk.
     grow: Mutex<Option<Grow>>,
 }
 
-/// Starts more reader threads; called once, by whoever first waits for the disk.
+/// Starts more reader threads. Called once, by the thread that first waits for the disk.
 pub(crate) type Grow = Box<dyn FnOnce() + Send>;
 
 impl Pipeline {
@@ -138,12 +144,13 @@ impl Pipeline {
         }
     }
 
-    /// Reader threads to start with; [`Pipeline::grow_by`] brings the rest. The consumer is a reader too.
+    /// Reader threads to start with; [`Pipeline::grow_by`] brings the rest. The consumer is a
+    /// reader too.
     pub(crate) fn readers_at_first(&self) -> usize {
         self.copiers.saturating_sub(1).max(1)
     }
 
-    /// How to come to all `readers` when they are needed.
+    /// Sets how the remaining `readers` are started when they are needed.
     pub(crate) fn grow_by(&self, grow: Grow) {
         *self.grow.lock().unwrap_or_else(PoisonError::into_inner) = Some(grow);
     }
@@ -153,7 +160,7 @@ impl Pipeline {
         if state.warm_takes >= WARM_AFTER { self.copiers } else { self.readers }
     }
 
-    /// A read waits for the disk: others shall wait with it.
+    /// A read waits for the disk, so other threads may wait too.
     fn is_cold(&self) {
         if self.cold.swap(true, Ordering::Relaxed) {
             return;
@@ -172,7 +179,8 @@ impl Pipeline {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes everyone to see that the reader is being dropped. The caller has set `stop`.
+    /// Wakes all threads, so that they see that the reader is being dropped. The caller has set
+    /// `stop`.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.tasks.clear();
@@ -287,7 +295,8 @@ impl Pipeline {
         taken
     }
 
-    /// Carries out tasks outside the lock. A task that was only opened comes back to be charged for.
+    /// Carries out tasks outside the lock. A task that was only opened comes back, so that its
+    /// bytes are counted.
     fn carry_out(&self, access: &Access, taken: Taken, last: &mut LastFile, done: &mut Done) {
         let Taken { tasks, from_disk, bring } = taken;
         let on_cold = || self.is_cold();
@@ -312,7 +321,7 @@ impl Pipeline {
                 }
                 Task::Read(job) => {
                     let (number, charged) = (job.number, job.length);
-                    // Dropped readers have no use for the rest.
+                    // A dropped reader does not need the rest.
                     let Some(got) = access.read_from(from_disk, job, &on_cold) else { continue };
                     done.outcomes.push(Outcome { number, got, charged });
                 }
@@ -323,8 +332,8 @@ impl Pipeline {
         }
     }
 
-    /// Puts back what [`Pipeline::carry_out`] opened, in front and in order. Without a next frame to read at once the
-    /// disk is left to others.
+    /// Puts back the tasks that [`Pipeline::carry_out`] opened, at the front and in order. If there
+    /// is no next frame to read at once, gives up the turn at the disk.
     fn settle(&self, access: &Access, state: &mut State, taken: usize, opened: &mut Vec<Job>) {
         state.reading -= 1;
         state.in_hand -= taken;
@@ -340,7 +349,7 @@ impl Pipeline {
         }
     }
 
-    /// A reader thread's life.
+    /// The loop of a reader thread.
     pub(crate) fn run_reader(&self, access: &Access) {
         let mut last: LastFile = None;
         let mut done = Done::default();
@@ -379,7 +388,7 @@ impl Pipeline {
     ) -> MutexGuard<'a, State> {
         if let (Some(Task::Read(job)), true) = (state.tasks.front(), state.reading < self.limit(&state)) {
             self.starved.store(true, Ordering::SeqCst);
-            // The consumer may have made room between the look at it and the flag: look again.
+            // The consumer may have made room between the check and the flag, so check again.
             if self.room(&state, job.length) {
                 return state;
             }
@@ -418,7 +427,8 @@ impl Pipeline {
             self.carry_out(access, taken, last, &mut done);
             state = self.lock();
             self.settle(access, &mut state, count, &mut done.opened);
-            // While the consumer is away somebody shall go on; a reader that is at it will.
+            // While the consumer computes, another thread must continue. A reader that is working
+            // will.
             if state.reading == 0 {
                 self.wake_readers(&state);
             }
@@ -436,7 +446,7 @@ impl Pipeline {
             return;
         }
         let state = self.lock();
-        // Woken at three quarters, readers find work for a while.
+        // If readers are woken at three quarters, they find enough work.
         if used <= self.bound(&state) / 4 * 3 {
             self.starved.store(false, Ordering::SeqCst);
             self.wake_readers(&state);
@@ -445,15 +455,15 @@ impl Pipeline {
 }
 
 impl State {
-    /// Whether the feeder shall fetch more.
+    /// Whether the feeder should fetch more.
     fn runs_low(&self) -> bool {
         let is_small = |task: &Task| matches!(task, Task::Read(job) if job.small_place().is_some());
         let enough = if self.tasks.back().is_some_and(is_small) { SMALL_TASKS_LOW } else { TASKS_LOW };
         self.tasks.len() < enough
     }
 
-    /// Where to bring a window of the file that packs `tasks`, if it is time to: half a window before readers come
-    /// to it.
+    /// The place at which to bring in a window of the file that packs `tasks`, if it is time: half
+    /// a window before readers reach it.
     fn bring(&mut self, tasks: &[Task]) -> Option<u64> {
         let Some(Task::Read(job)) = tasks.first() else { return None };
         let (_, begin) = job.small_place()?;
@@ -469,19 +479,19 @@ impl State {
     }
 }
 
-/// Whether `task` is to read what lies close behind the last of `jobs`.
+/// Whether `task` reads bytes that follow closely after the last of `jobs`.
 fn follows(jobs: &[Job], task: &Task) -> bool {
     matches!((jobs.last(), task), (Some(last), Task::Read(next)) if last.is_followed_by(next))
 }
 
-/// Has the disk begin with all of `tasks` before the first of them is waited for.
+/// Asks the disk for all of `tasks` before the first of them is waited for.
 fn ask_for(tasks: &[Task], bring: Option<u64>) {
     if let (Some(at), Some(Task::Read(job))) = (bring, tasks.first())
         && let Some((file, _)) = job.small_place()
     {
         window::bring(file, at);
     }
-    // The first one shall be found cold, if it is.
+    // Do not prefetch the first one, so that its read shows whether it is cold.
     for task in tasks.iter().skip(1) {
         if let Task::Read(job) = task
             && job.small_place().is_none()
@@ -491,7 +501,8 @@ fn ask_for(tasks: &[Task], bring: Option<u64>) {
     }
 }
 
-/// Threads that copy from the page cache at a time: two make up for the checksum; more gain nothing.
+/// Threads that copy from the page cache at a time. Two hide the cost of the checksum; more gain
+/// nothing.
 fn copiers() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(2)
 }

@@ -1,11 +1,13 @@
-//! Where other programs find a frame's bytes: a file that has them and nothing else, or a part of a larger one.
+//! Where other programs find a frame's bytes: a file with exactly these bytes, or a part of a
+//! larger file.
 //!
-//! Packed frames and pieces are parts of larger files; and a daemon that serves several users keeps its cache's files from
-//! them. A program that wants a file all the same gets one of its own: the bytes in memory under a name in a folder
-//! that only its user may search. It is made when it is asked for, and goes with the frame.
+//! Packed frames and pieces are parts of larger files, and a daemon that serves several users does
+//! not let them open its cache's files. A program that still needs a file gets one of its own: the
+//! bytes in memory, under a name in a folder that only its user may search. The file is made on
+//! request and removed with the frame.
 //!
-//! Invariants: a path that is given leads to exactly the frame's bytes; nothing is written to a disk but links; what a
-//! killed process left is removed by the next one that makes such a file.
+//! Invariants: a path that is given leads to exactly the frame's bytes. Only links are written to a
+//! disk. The next process that makes such a file removes what a killed process left.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,14 +20,14 @@ use zazen_env::fork::Mine;
 
 const PREFIX: &str = "zazen-frames-";
 
-/// Where a frame's bytes are, as far as this process knows.
+/// Where a frame's bytes are, if this process knows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
     /// The file; empty if there is none that this process may open.
     pub path: PathBuf,
     /// Where the frame begins in it.
     pub offset: u64,
-    /// The file has nothing else.
+    /// The file holds only the frame.
     pub whole: bool,
 }
 
@@ -36,7 +38,7 @@ impl Place {
     }
 }
 
-/// A frame's file that was made for this process, once it was asked for. Its clone makes another.
+/// A frame's file that was made on request for this process. A clone makes another file.
 #[derive(Default)]
 pub(crate) struct OwnFile(OnceLock<Option<Box<Link>>>);
 
@@ -47,7 +49,7 @@ impl Clone for OwnFile {
 }
 
 impl OwnFile {
-    /// The path of a file with `bytes`; `None` if it can't be made, which is logged.
+    /// The path of a file with `bytes`; `None` if it cannot be made (this is logged).
     pub(crate) fn path(&self, number: u64, layout: Option<&Layout>, bytes: &[u8]) -> Option<&Path> {
         let link = self.0.get_or_init(|| {
             let made = Link::make(&name_of(number, layout), bytes);
@@ -57,10 +59,10 @@ impl OwnFile {
     }
 }
 
-/// The name of the frame's file on the backing store: some programs go by its ending.
+/// The name of the frame's file on the backing store. Some programs depend on its ending.
 fn name_of(number: u64, layout: Option<&Layout>) -> String {
     let source = layout.and_then(|layout| layout.source(FrameNo::new(number).ok()?));
-    // A trajectory's name would promise all of it.
+    // The name of a trajectory would suggest the whole trajectory.
     let source = source.filter(|source| source.offset == 0 && source.length.is_none());
     let name = source.and_then(|source| source.path.split().map(|(_, name)| name.to_owned()));
     name.unwrap_or_else(|| format!("frame-{number}"))
@@ -153,7 +155,7 @@ impl Folders {
     }
 }
 
-/// Removes this process's folder now, links and all: for a process that is about to end.
+/// Removes this process's folder with its links. For a process that is about to end.
 pub fn remove_frame_files() {
     let mut folders = Folders::of_this_process();
     if let Some((_, root)) = folders.root.take().filter(|(of, _)| *of == std::process::id()) {
@@ -200,7 +202,7 @@ fn remove_leftovers(base: &Path) {
     }
 }
 
-/// Removes a folder of this user that holds folders with links, and nothing else that it holds.
+/// Removes this user's folder with its folders of links. Other contents are left alone.
 fn remove_links(root: &Path) {
     for folder in std::fs::read_dir(root).into_iter().flatten().flatten() {
         if !folder.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -1,10 +1,11 @@
 //! Whether a file's bytes are in memory, asked without touching the disk.
 //!
-//! A read with `RWF_NOWAIT` is no such question: it may begin to read ahead although it does not wait.
+//! A read with `RWF_NOWAIT` cannot be used: it does not wait, but it may start a read-ahead.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The system call's number, which is the same on all architectures that this runs on; Linux 6.5 brought it.
+/// The system call's number, which is the same on all architectures that this runs on; Linux 6.5
+/// brought it.
 const CACHESTAT: libc::c_long = 451;
 const PAGE: u64 = 4096;
 
@@ -26,15 +27,15 @@ struct Cached {
     recently_evicted: u64,
 }
 
-/// Whether all of `length` bytes from `offset` on are in memory. `false` also where the kernel does not tell: it is
-/// too old, or the file is another user's.
+/// Whether all of `length` bytes from `offset` on are in memory. `false` also if the kernel does
+/// not report it, because it is too old or the file belongs to another user.
 pub(crate) fn is_resident(file: &OwnedFd, offset: u64, length: u64) -> bool {
     if length == 0 {
         return true;
     }
     let (range, mut found) = (Range { offset, length }, Cached::default());
-    // SAFETY: the descriptor is open; both pointers are to live values of the layouts that the call expects, of which
-    // it writes the second only; the last argument is reserved flags.
+    // SAFETY: the descriptor is open; both pointers are to live values of the layouts that the call
+    // expects, of which it writes the second only; the last argument is reserved flags.
     let outcome = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut found, 0) };
     outcome == 0 && found.cached >= (offset + length).div_ceil(PAGE) - offset / PAGE
 }

@@ -1,14 +1,16 @@
-//! Turns at a spinning disk: one process of the node at a time reads from it. Several at once make its heads seek and
-//! cost most of its bandwidth (Zazen paper §5.2, Figure 6).
+//! Turns at a spinning disk: only one process of the node reads from it at a time. If several read
+//! at once, the heads seek, and most of the bandwidth is lost (Zazen paper §5.2, Figure 6).
 //!
-//! The daemon puts two lock files beside its socket where it advises a single reader: one for the turn, one for the
-//! place of who comes next. A process keeps its turn from frame to frame, so that frames that lie behind each other
-//! cost no seek each, and passes it on after [`TURN_BYTES`] or [`TURN_TIME`] if another process wants it: whoever
-//! comes next holds its place until it has the turn, so that the one that passed it on cannot take it again first.
-//! A process that has nothing to read at once gives its turn back at once ([`Turns::rest`]).
+//! If the daemon advises a single reader, it puts two lock files beside its socket: one for the
+//! turn and one for the next turn. A process keeps its turn from frame to frame, so adjacent frames
+//! cost no seek each. After [`TURN_BYTES`] or [`TURN_TIME`] it passes the turn on, if another
+//! process wants it. The next process holds the second lock until it has the turn, so the process
+//! that passed the turn on cannot take it again first. A process with nothing to read gives its
+//! turn back at once ([`Turns::rest`]).
 //!
-//! Frames that are in memory need no turn. Whoever keeps a turn for too long, by a hang or on purpose, delays each of
-//! the others once, by [`PATIENCE`]; then they read as if there were no turns until they get one again.
+//! Frames in memory need no turn. A process that keeps a turn for too long, by a hang or on
+//! purpose, delays each other process once, by [`PATIENCE`]. After that, they read without turns
+//! until they get one again.
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -20,32 +22,36 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_core::limits::{NEXT_TURN_SUFFIX, TURN_SUFFIX};
 
-/// Bytes read in a turn after which another process is let in: a seek costs a tenth of them.
+/// After this many bytes, the turn is passed on. A seek costs about a tenth of the time of reading
+/// them.
 const TURN_BYTES: u64 = 8 << 20;
-/// The same in time.
+/// After this time, the turn is passed on.
 const TURN_TIME: Duration = Duration::from_millis(100);
-/// The longest wait for a turn; then the frame is read all the same.
+/// The longest wait for a turn. Then the frame is read without it.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks; a frame takes a spinning disk several times as long.
+/// The pause between two attempts to get the lock. A spinning disk takes several times as long for
+/// a frame.
 const PAUSE: Duration = Duration::from_micros(500);
-/// Between two looks of the one that comes next: the disk stands still meanwhile.
+/// The pause between two attempts of the next process. It is short, because the disk is idle
+/// meanwhile.
 const PAUSE_OF_NEXT: Duration = Duration::from_micros(100);
 
-/// What a process has read since it took its turn, or since it last found that nobody waits.
+/// What a process has read since it took its turn, or since it last found that no other process
+/// waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tenure {
     bytes: u64,
     time: Duration,
 }
 
-/// What becomes of a turn.
+/// What happens to a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It goes on.
+    /// The turn continues.
     Kept,
-    /// It goes on as if it had just begun.
+    /// The turn continues as if it had just begun.
     Renewed,
-    /// It ends.
+    /// The turn ends.
     Over,
 }
 
@@ -54,7 +60,7 @@ impl Tenure {
         self.bytes >= TURN_BYTES || self.time >= TURN_TIME
     }
 
-    /// After a frame: whether another process `waits` is asked only when it matters.
+    /// The decision after a frame. Calls `waits` (does another process wait?) only when it matters.
     fn decide(self, waits: impl FnOnce() -> bool) -> Fate {
         match self.is_spent() {
             false => Fate::Kept,
@@ -67,25 +73,25 @@ impl Tenure {
 /// This process's place in the queue for one disk.
 pub(crate) struct Turns {
     turn: File,
-    /// Locked by whoever comes next; `None` with a daemon that knows of no such place.
+    /// The next process holds this lock; `None` if the daemon has no such file.
     next: Option<File>,
     state: Mutex<State>,
-    /// A thread waits for another one's turn to end.
+    /// Threads wait here until another thread's turn ends.
     changed: Condvar,
     patience: Duration,
-    /// A wait was in vain, and there was no turn since.
+    /// A wait timed out, and this process has had no turn since.
     gave_up: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// A thread is at taking a turn.
+    /// A thread is taking a turn.
     taking: bool,
-    /// Since when this process has the turn, or found that nobody else wants it.
+    /// When this process took the turn, or last found that no other process wants it.
     held: Option<Instant>,
     /// Bytes read since.
     bytes: u64,
-    /// Threads that read in it now.
+    /// Threads that read in this turn now.
     users: usize,
 }
 
@@ -95,14 +101,14 @@ impl State {
     }
 }
 
-/// A part of a turn: the reading of one frame. The turn itself may go on when this is dropped.
+/// A part of a turn: the reading of one frame. The turn itself may continue when this is dropped.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     bytes: u64,
 }
 
 impl Turns {
-    /// Where the daemon at `socket` wants readers to take turns. `None` if it doesn't.
+    /// The lock files of the daemon at `socket`; `None` if its readers take no turns.
     pub(crate) fn at(socket: &Path) -> Option<Turns> {
         let open = |suffix: &str| {
             let mut path = socket.as_os_str().to_owned();
@@ -123,8 +129,8 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn for reading `bytes`, or a part of the one that this process has. Waits for it; `None` after [`PATIENCE`],
-    /// or where the file system has no locks.
+    /// A turn for reading `bytes`, or a part of the turn that this process has. Waits for it.
+    /// `None` after [`PATIENCE`], or if the file system has no locks.
     pub(crate) fn take(&self, bytes: u64) -> Option<Turn<'_>> {
         let mut state = self.lock();
         loop {
@@ -149,11 +155,11 @@ impl Turns {
         }
         drop(state);
         self.changed.notify_all();
-        // Made only where there is one: its end ends the turn.
+        // This value exists only in a turn: its end ends the turn.
         taken.then(|| Turn { turns: self, bytes })
     }
 
-    /// Ends a turn that no thread reads in: there is nothing to read at once.
+    /// Ends a turn in which no thread reads, because there is nothing to read now.
     pub(crate) fn rest(&self) {
         let mut state = self.lock();
         if state.held.is_some() && state.users == 0 {
@@ -161,7 +167,8 @@ impl Turns {
         }
     }
 
-    /// Takes the place of who comes next, then the turn. False if that takes too long, or can't be had.
+    /// Takes the lock for the next turn, then the turn. False if this takes too long or is not
+    /// possible.
     fn queue(&self) -> bool {
         let patience = if self.gave_up.load(Ordering::Relaxed) { Duration::ZERO } else { self.patience };
         let until = Instant::now() + patience;
@@ -184,7 +191,7 @@ impl Turns {
         !free
     }
 
-    /// Decides what becomes of a turn that no thread reads in just now.
+    /// Decides what happens to a turn in which no thread reads now.
     fn review(&self, state: &mut State) {
         let Some(tenure) = state.tenure().filter(|_| state.users == 0) else { return };
         match tenure.decide(|| self.is_wanted()) {
@@ -213,8 +220,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A lock file, if it is a plain file of somebody whose daemons are believed: others could have planted it where anybody
-/// may make files.
+/// A lock file, if it is a plain file of a user whose daemons are trusted. In a folder where
+/// anybody may make files, others could have put it there.
 fn open_lock(path: &Path) -> Option<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -222,7 +229,7 @@ fn open_lock(path: &Path) -> Option<File> {
     (found.is_file() && zazen_call::believes(found.uid()).unwrap_or(false)).then_some(file)
 }
 
-/// Waits for `file`'s lock, looking every `pause`, but not beyond `until`.
+/// Waits for the lock of `file`: tries every `pause`, until `until`.
 fn lock(file: &File, pause: Duration, until: Instant) -> bool {
     loop {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {

@@ -1,10 +1,11 @@
-//! Bringing a cold file into memory in large windows and large folios.
+//! Brings a cold file into memory in large windows and large folios.
 //!
-//! A plain read of a cold file gets 4-KiB folios, at least for the first of the kernel's read-ahead windows, which
-//! is all there is of most frames; allocating, charging and freeing each costs more than its copy. A fault in
-//! a mapping that asks for huge pages brings two of those at once, in the largest folios that the file system
-//! has and as few requests as the disk takes, whatever its read-ahead is set to: a third to a half of the processor
-//! time of a cold read goes. Advice only: where the kernel does none of it, the plain read does the work.
+//! A plain read of a cold file gets 4-KiB folios, at least for the first of the kernel's read-ahead
+//! windows, and most frames are not longer. Allocating, charging and freeing a folio costs more
+//! than copying it. A fault in a mapping that asks for huge pages brings two huge pages at once, in
+//! the largest folios that the file system has and in as few requests as the disk takes, whatever
+//! the read-ahead setting. This saves a third to a half of the processor time of a cold read. It is
+//! only advice: if the kernel does not follow it, the plain read does the work.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::os::fd::OwnedFd;
@@ -13,18 +14,18 @@ use std::os::fd::OwnedFd;
 pub(crate) const WINDOW: u64 = 2 * HUGE;
 const HUGE: u64 = 2 << 20;
 const PAGE: usize = 4096;
-/// Ranges below which a mapping costs more than it saves.
+/// For ranges below this, a mapping costs more than it saves.
 pub(crate) const WORTH_BYTES: u64 = 128 << 10;
 
-/// Has the disk begin with `file`'s window that holds byte `at`, and waits for the bytes at `at`. Returns where the
-/// next window begins; `None` if the kernel does not do this.
+/// Brings in the window of `file` that holds byte `at`, and waits for the bytes at `at`. Returns
+/// where the next window begins; `None` if the kernel does not support this.
 pub(crate) fn bring(file: &OwnedFd, at: u64) -> Option<u64> {
     let start = at / PAGE as u64 * PAGE as u64;
     // SAFETY: a new mapping at a place of the kernel's choice, which nothing else knows of.
     let page = unsafe { mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ, MapFlags::SHARED, file, start) };
     let page = page.ok()?;
-    // SAFETY: the page is the one just mapped; neither advice changes content, and a fault that fails (beyond the
-    // end of the file, a bad block) is reported by an error, not by a signal.
+    // SAFETY: the page is the one just mapped; neither advice changes content, and a fault that
+    // fails (beyond the end of the file, a bad block) is reported by an error, not by a signal.
     let asked = unsafe {
         madvise(page, PAGE, Advice::LinuxHugepage)
             .and_then(|()| madvise(page, PAGE, Advice::LinuxPopulateRead))
@@ -50,7 +51,7 @@ mod tests {
         let path = folder.path().join("frame");
         std::fs::write(&path, vec![7; 5 << 20]).unwrap();
         let file = OwnedFd::from(File::open(&path).unwrap());
-        // Kernels without this answer `None` to all; what they must not do is fall over.
+        // Kernels without support answer `None` to all. They must not crash.
         for (at, next) in [(0, 4 << 20), (5000, 4 << 20), (3 << 20, 6 << 20), ((5 << 20) - 1, 8 << 20)] {
             assert!([None, Some(next)].contains(&bring(&file, at)), "{at}");
         }

@@ -1,4 +1,4 @@
-//! What the kernel tells of a directory, reduced to what a watch has to know.
+//! The kernel's events for a directory, reduced to what a watch needs.
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind, RenameMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
@@ -11,9 +11,10 @@ use zazen_core::{Error, ErrorKind, Result};
 /// News of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// A file of this name, relative to the directory, was closed after writing or renamed into place.
+    /// A file of this name, relative to the directory, was closed after writing or renamed into
+    /// place.
     File(String),
-    /// A folder came, and is watched by now: files may have come into it before it was.
+    /// A folder appeared and is watched now. Files may have appeared in it before that.
     Folder,
     /// The kernel dropped events: look through the directory.
     Overflow,
@@ -26,17 +27,17 @@ pub(super) struct Inbox {
     directory: PathBuf,
     events: Receiver<notify::Result<Event>>,
     deep: bool,
-    /// Watches as long as it lives.
+    /// Watches until it is dropped.
     watcher: RefCell<RecommendedWatcher>,
 }
 
 impl Inbox {
-    /// Watches `directory`, and the folders in it where `deep`.
+    /// Watches `directory` and, if `deep`, the folders in it.
     pub(super) fn open(directory: &Path, deep: bool) -> Result<Inbox> {
         let trouble = |error| cannot_watch(directory, &error);
         let (send, events) = channel();
         let mut watcher = notify::recommended_watcher(move |event| {
-            // Nobody listens any more when the watch has ended.
+            // The send fails only after the watch has ended.
             let _ = send.send(event);
         })
         .map_err(trouble)?;
@@ -45,12 +46,13 @@ impl Inbox {
         Ok(Inbox { directory: directory.to_owned(), events, deep, watcher: RefCell::new(watcher) })
     }
 
-    /// News of a folder that came. The watcher's own recursion tells of a folder before it watches it: what came in
-    /// between would be lost to a listing made at the news. So the watch is made certain first.
+    /// A folder appeared. The watcher's own recursion reports a folder before it watches it. A
+    /// listing at that moment would miss files that appear in between. So make sure of the watch
+    /// first.
     fn folder_came(&self, folder: &Path) -> Result<Arrival> {
         if self.deep {
             match self.watcher.borrow_mut().watch(folder, RecursiveMode::Recursive) {
-                // Gone again: it holds no frames.
+                // The folder is gone again, so it holds no frames.
                 Err(notify::Error { kind: notify::ErrorKind::PathNotFound, .. }) => {}
                 Err(_) if !folder.exists() => {}
                 other => other.map_err(|error| cannot_watch(folder, &error))?,
@@ -59,7 +61,7 @@ impl Inbox {
         Ok(Arrival::Folder)
     }
 
-    /// What came; waits at most `patience` for the first.
+    /// The events that came. Waits at most `patience` for the first.
     pub(super) fn wait(&self, patience: Duration) -> Result<Vec<Arrival>> {
         let mut arrivals = Vec::new();
         match self.events.recv_timeout(patience) {

@@ -1,5 +1,5 @@
-//! A daemon of a few lines, for tests that need one to misbehave on cue: it serves the frames of a directory,
-//! as natives, over the real call layer.
+//! A small daemon for tests that need a misbehaving one. It serves the frames of a directory, as
+//! natives, over the real call layer.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
@@ -13,9 +13,10 @@ use std::time::Duration;
 use zazen_call::{Call, Caller, ClusterKey, Reply, Server, ServerLimits, Service};
 use zazen_client::{Dataset, OpenOptions};
 use zazen_core::{Error, ErrorKind, Layout, NameTemplate, RelPath, Request, Result, RunSet};
-use zazen_wire::Message;
+use zazen_frames::messages::*;
 use zazen_wire::checksum::frame_checksum;
-use zazen_wire::frames::*;
+use zazen_wire::control::{NodeInfo, control_fn};
+use zazen_wire::{Message, service};
 
 /// How the fake misbehaves.
 #[derive(Default)]
@@ -28,19 +29,19 @@ pub struct Script {
     pub inline: BTreeSet<u64>,
     /// Frames that fail.
     pub failing: BTreeSet<u64>,
-    /// All connections are cut after so many frames of scans.
+    /// All connections are cut after this many frames of scans.
     pub dies_after: Option<u64>,
-    /// `ShuttingDown` is answered after so many frames of scans.
+    /// The answer is `ShuttingDown` after this many frames of scans.
     pub drains_after: Option<u64>,
     /// Frames are handed out twice.
     pub twice: bool,
-    /// The scan ends after so many frames.
+    /// The scan ends after this many frames.
     pub ends_after: Option<u64>,
-    /// What a push is answered, by number; `None` in it: silence.
+    /// The answer to a push, by number; `None`: silence.
     pub push_answers: BTreeMap<u64, Option<ErrorKind>>,
-    /// What every push is answered.
+    /// The answer to every push.
     pub push_always: Option<ErrorKind>,
-    /// FETCH is answered `Unavailable` over a connection that then ends, after so many frames.
+    /// After this many frames, FETCH gets `Unavailable` over a connection that then ends.
     pub fetch_dies_after: Option<u64>,
 }
 
@@ -57,7 +58,7 @@ pub struct Fake {
     dead: AtomicBool,
     /// Started for pushing and loading: its cache is empty at first.
     addr_only: bool,
-    /// Length and checksum by frame: the fake shall not be what a bench measures.
+    /// Length and checksum by frame, computed once, so that a bench does not measure the fake.
     files: Mutex<BTreeMap<u64, (u64, u64)>>,
 }
 
@@ -257,7 +258,7 @@ impl Fake {
         if let Some(die) = self.die.lock().unwrap().take() {
             die.send(()).unwrap();
         }
-        // The server is closing every connection: what is answered here reaches nobody.
+        // The server is closing every connection, so this answer reaches nobody.
         while !self.dead.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }

@@ -1,19 +1,20 @@
-//! What all pieces of a layout are together: no number twice, and which numbers.
+//! All pieces of a layout together: checks that no number appears twice, and computes their
+//! numbers.
 //!
-//! Invariant: whoever writes a manifest says how much work it is to read it, so that work is bounded. With n pieces it is
-//! n log n steps, [`PAIRS_MAX`] comparisons of pieces of unlike steps, and [`SPREAD_MAX`] bits for the numbers of pieces
-//! that interleave so that no run describes them.
+//! Invariant: the work is bounded, because any user can write a manifest. For n pieces it is n log
+//! n steps, [`PAIRS_MAX`] comparisons of pieces with different steps, and [`SPREAD_MAX`] bits for
+//! the numbers of pieces that interleave so that no run describes them.
 
 use super::Piece;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runset::{Cluster, Run, RunSet, clusters, mesh};
 use std::collections::BTreeMap;
 
-/// Comparisons of pieces of unlike steps whose spans overlap.
+/// The most comparisons of pieces with different steps whose spans overlap.
 const PAIRS_MAX: usize = 1 << 22;
-/// Numbers in the spans of pieces that interleave unevenly: a bit of memory each.
+/// The most numbers in the spans of pieces that interleave unevenly; each takes a bit of memory.
 const SPREAD_MAX: u64 = 1 << 27;
-/// Numbers in a window of a bitmap, which begins at a multiple of them.
+/// Numbers in a window of a bitmap. A window begins at a multiple of this.
 const WINDOW: u64 = 1 << 16;
 
 /// Checks each piece, and that no number is given twice.
@@ -34,7 +35,7 @@ pub(super) fn validate(pieces: &[Piece]) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of all pieces that are valid by themselves.
+/// The numbers of all pieces that are valid, each considered alone.
 pub(super) fn extent(pieces: &[Piece]) -> RunSet {
     let runs = pieces.iter().filter_map(|piece| piece.numbers().ok()).collect();
     let (mut plain, mut sets) = (Vec::new(), Vec::new());
@@ -51,11 +52,11 @@ pub(super) fn extent(pieces: &[Piece]) -> RunSet {
 
 /// Fails if two of `runs`, which ascend by their first numbers, share a number.
 ///
-/// Runs of one step can share one only within a residue class, where comparing each with the one before is enough.
-/// Runs of unlike steps are compared one by one.
+/// Runs with the same step can share a number only within a residue class; there it is enough to
+/// compare each run with the one before. Runs with different steps are compared pair by pair.
 fn check_disjoint(runs: &[(Run, &Piece)]) -> Result<()> {
     let mut classes: BTreeMap<(u64, u64), (u64, &Piece)> = BTreeMap::new();
-    // By step, those that may reach this far.
+    // By step: the runs that may reach this far.
     let mut near: BTreeMap<u64, Vec<(Run, &Piece)>> = BTreeMap::new();
     let mut compared = 0;
     for (run, piece) in runs {
@@ -101,7 +102,7 @@ fn check_disjoint(runs: &[(Run, &Piece)]) -> Result<()> {
         }
         empty.iter().for_each(|step| drop(near.remove(step)));
         let own = near.entry(step).or_default();
-        // Where all follow each other, none is kept for long.
+        // If the runs follow each other, none is kept for long.
         let ended = own.last().is_some_and(|(last, _)| last.last() < run.first);
         if ended && compared + own.len() <= PAIRS_MAX {
             compared += own.len();
@@ -112,7 +113,7 @@ fn check_disjoint(runs: &[(Run, &Piece)]) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of a cluster, by a bit for each in its span.
+/// The numbers of a cluster, with one bit for each number in its span.
 fn numbers(cluster: &Cluster) -> RunSet {
     let base = cluster.first / WINDOW * WINDOW;
     let mut words = vec![0u64; ((cluster.last - base) / 64 + 1) as usize];

@@ -1,8 +1,8 @@
 //! Building a set from ascending parts: the one place where segments are chosen, joined and folded.
 //!
-//! Invariant: whatever is appended lies wholly behind the last number. The last block is *open* while
-//! numbers still go to it one by one; it is sealed (brought to its smallest form) once a number falls
-//! behind its window.
+//! Invariant: all appended numbers are greater than the last number. The last block is *open* while
+//! single numbers are still added to it. It is sealed (brought to its smallest form) once a number
+//! falls behind its window.
 
 use super::RunSet;
 use super::run::{Greedy, NUMBER_MAX, Run};
@@ -13,11 +13,11 @@ use super::segment::{
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A run of at least this many numbers stays a run behind an open block of its window.
+/// A run of at least this length stays a run behind an open block of its window.
 const RUN_WORTH: u64 = 64;
-/// So many short runs at the end of one window are looked at for folding into a block.
+/// The number of short runs at the end of one window that are considered for folding into a block.
 const FOLD_SEGMENTS: usize = 8;
-/// So many segments in one window cost more than any block.
+/// This many segments in one window cost more than any block.
 pub(super) const FOLD_SEGMENTS_MAX: usize = 8192 / SEGMENT_BYTES + 8;
 
 impl RunSet {
@@ -39,7 +39,7 @@ impl RunSet {
                 if tail.join(&run) {
                     return;
                 }
-                // The second of two numbers is no sign of a stride: it may as well begin the next run.
+                // Two numbers do not yet show a stride: the second may begin the next run.
                 if tail.count == 2 && run.count > 1 && run.first - tail.last() == run.step {
                     let begin = tail.last();
                     *tail = Run::single(tail.first);
@@ -90,7 +90,8 @@ impl RunSet {
         }
     }
 
-    /// Appends the numbers of a window in their smallest form: runs that join what is there, or a block.
+    /// Appends the numbers of a window in their smallest form: runs that join what is there, or a
+    /// block.
     pub(super) fn append_words<'a>(&mut self, base: u64, words: impl Into<Cow<'a, [u64]>>) {
         let mut words = words.into();
         let Some(used) = words.iter().rposition(|word| *word != 0).map(|at| at + 1) else {
@@ -119,7 +120,7 @@ impl RunSet {
         }
     }
 
-    /// Runs that were found to be the smallest form: joined, never folded.
+    /// Appends runs that are known to be the smallest form: they are joined, never folded.
     fn place_runs(&mut self, runs: &[Run]) {
         for run in runs {
             let joined = match self.segs.last_mut() {

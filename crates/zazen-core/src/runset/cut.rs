@@ -1,7 +1,7 @@
 //! From frame numbers to the index space of a request and back.
 //!
-//! Both maps keep order, so that the parts of a set map one by one: runs in closed form, bitmaps by shifting
-//! words where the stride is 1, other blocks number by number.
+//! Both maps keep order, so that the parts of a set map one by one: runs in closed form, bitmaps by
+//! shifting words where the stride is 1, other blocks number by number.
 
 use super::RunSet;
 use super::run::Run;
@@ -52,8 +52,8 @@ fn for_each_number(block: &Seg, mut take: impl FnMut(u64)) {
     }
 }
 
-/// A set that grows by shifted parts. `pending` collects the words of the window that shifted bitmaps reach
-/// into; it is passed on before anything else is.
+/// A set that grows by shifted parts. `pending` collects the words of the window that shifted
+/// bitmaps reach into; it is passed on before anything else is.
 struct Shifted {
     set: RunSet,
     pending: Option<Window>,
@@ -101,7 +101,8 @@ impl Shifted {
         }
     }
 
-    /// Adds a bitmap that begins at any number, even a notional one below 0 (its first words are then empty).
+    /// Adds a bitmap that begins at any number. The number may be below 0; then the first words are
+    /// empty.
     fn words(&mut self, start: u64, words: &[u64]) {
         let shift = start % 64;
         let mut carry = 0;

@@ -1,7 +1,7 @@
 //! Adding and removing one number in the middle of a set.
 //!
-//! A run is split, never expanded; a block is changed in place. Where single edits crowd a window with
-//! segments, they are folded into one block.
+//! A run is split, never expanded; a block is changed in place. Where single edits crowd a window
+//! with segments, they are folded into one block.
 
 use super::RunSet;
 use super::append::{FOLD_SEGMENTS_MAX, spill};
@@ -156,7 +156,8 @@ impl RunSet {
         self.open &= at < self.segs.len();
     }
 
-    /// Folds the segments that lie in the window of `number`, near segment `at`, where a block is smaller.
+    /// Folds the segments that lie in the window of `number`, near segment `at`, where a block is
+    /// smaller.
     fn fold_around(&mut self, at: usize, number: u64) {
         let (base, end_of_window) = (base_of(number), window_end(base_of(number)));
         let reach = 2 * FOLD_SEGMENTS_MAX;

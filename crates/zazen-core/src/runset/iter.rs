@@ -12,7 +12,7 @@ pub(super) struct Numbers<S> {
     left: u64,
 }
 
-/// What is left of a segment, whose block is shared with the set that it is of.
+/// The rest of a segment. Its block is shared with the set.
 #[derive(Clone)]
 enum Part {
     Run {

@@ -1,8 +1,9 @@
 //! Union, intersection and difference in one pass over both sets.
 //!
-//! Where spans do not overlap, segments pass as they are. Where two runs overlap, closed forms decide; where
-//! none fits, just the windows in question are decoded, combined by words and brought back to their smallest
-//! form. Time and room grow with the segments and with the windows decoded, never with the numbers in runs.
+//! Where spans do not overlap, segments pass unchanged. Where two runs overlap, closed forms
+//! decide. If no closed form fits, only the windows of the overlap are decoded, combined word by
+//! word and brought back to their smallest form. Time and memory grow with the segments and with
+//! the decoded windows, never with the numbers in runs.
 
 use super::RunSet;
 use super::run::Run;
@@ -34,12 +35,13 @@ impl Op {
     }
 }
 
-/// From this ratio of steps on, cutting the dense run at each number of the thin one beats decoding windows.
+/// From this ratio of steps on, it is faster to cut the dense run at each number of the sparse one
+/// than to decode windows.
 const THIN_RATIO: u64 = 1024;
 /// Two runs of at least this step are merged number by number: a window would be almost empty.
 const THIN_STEP: u64 = 512;
 
-/// A place in a set; the head is the rest of a run where some of it was taken.
+/// A position in a set. The head is the rest of a run of which a part was taken.
 #[derive(Clone)]
 struct Cursor<'a> {
     segs: &'a [Seg],
@@ -87,7 +89,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Drops the head, save for `rest` of its run.
+    /// Drops the head, except `rest` of its run.
     fn leave(&mut self, rest: Option<Run>) {
         if rest.is_none() {
             self.segs = &self.segs[1..];
@@ -193,8 +195,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Combines two overlapping runs up to where the shorter ends, or a window of them where no closed form
-    /// fits.
+    /// Combines two overlapping runs up to where the shorter ends, or a window of them where no
+    /// closed form fits.
     fn overlapping_runs(&mut self, run: Run, other: Run) {
         let low = run.first.max(other.first);
         let high = run.last().min(other.last());
@@ -216,7 +218,8 @@ impl<'a> Sweep<'a> {
         self.right.leave(other.split(high + 1).1);
     }
 
-    /// Combines the window where the overlap begins; what of a run lies before the window is passed first.
+    /// Combines the window where the overlap begins. The part of a run before the window passes
+    /// first.
     fn through_window(&mut self, x: Head<'a>, y: Head<'a>) {
         let base = base_of(x.first().max(y.first()));
         let sides =
@@ -244,7 +247,8 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// `op` of two runs that were cut to one span, as up to three ascending runs; `None` if that can't be said.
+/// `op` of two runs that were cut to one span, as up to three ascending runs; `None` if three runs
+/// cannot express it.
 fn closed_form(op: Op, a: Option<Run>, b: Option<Run>) -> Option<[Option<Run>; 3]> {
     let (Some(a), Some(b)) = (a, b) else {
         let a = a.filter(|_| op.keeps_only_a());
@@ -281,7 +285,7 @@ fn minus(a: Run, common: Run) -> Option<[Option<Run>; 3]> {
     Some([a.split(common.first).0, middle, tail])
 }
 
-/// Whether the runs alternate so rarely that cutting one at each number of the other is cheap.
+/// Whether the runs alternate so rarely that it is cheap to cut one at each number of the other.
 fn piecewise_pays(a: Option<Run>, b: Option<Run>) -> bool {
     let (Some(a), Some(b)) = (a, b) else {
         return false;

@@ -1,16 +1,16 @@
 //! One strided run and its closed-form arithmetic.
 //!
-//! Invariant of a valid run: `count ≥ 1`, `step ≥ 1`, `step = 1` where `count = 1`, last ≤ [`NUMBER_MAX`].
-//! No function here walks the numbers of a run.
+//! Invariant of a valid run: `count ≥ 1`, `step ≥ 1`, `step = 1` where `count = 1`, last ≤
+//! [`NUMBER_MAX`]. No function here walks the numbers of a run.
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The largest number that a run or a set can hold. One below `u64::MAX`, so that the length of every set
-/// fits in a u64.
+/// The largest number that a run or a set can hold. One below `u64::MAX`, so that the length of
+/// every set fits in a u64.
 pub const NUMBER_MAX: u64 = u64::MAX - 1;
 
-/// The numbers `first, first + step, …` (`count` of them). `count ≥ 1`, `step ≥ 1`; `step` is 1 where
-/// `count` is 1; the last number is at most [`NUMBER_MAX`].
+/// The numbers `first, first + step, …` (`count` of them). `count ≥ 1`, `step ≥ 1`; `step` is 1
+/// where `count` is 1; the last number is at most [`NUMBER_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Run {
     /// The first number.
@@ -22,8 +22,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run; fails with `InvalidArgument` if `count` or `step` is 0, `TooLarge` if the last number is
-    /// beyond [`NUMBER_MAX`].
+    /// A run; fails with `InvalidArgument` if `count` or `step` is 0, `TooLarge` if the last number
+    /// is beyond [`NUMBER_MAX`].
     pub fn new(first: u64, count: u64, step: u64) -> Result<Run> {
         if count == 0 || step == 0 {
             return Err(Error::new(
@@ -58,7 +58,8 @@ impl Run {
         number >= self.first && number <= self.last() && (number - self.first).is_multiple_of(self.step)
     }
 
-    /// The numbers in both runs, in closed form (Chinese remainder theorem); `None` if there are none.
+    /// The numbers in both runs, in closed form (Chinese remainder theorem); `None` if there are
+    /// none.
     pub fn intersection(&self, other: &Run) -> Option<Run> {
         let (low, high) = (self.first.max(other.first), self.last().min(other.last()));
         if low > high {
@@ -143,8 +144,8 @@ impl Run {
     }
 }
 
-/// Replaces runs of one step that interleave evenly (the shares of a round-robin deal) by the one run that
-/// they make together.
+/// Replaces runs of one step that interleave evenly (the shares of a round-robin deal) by the one
+/// run that they make together.
 pub(crate) fn mesh(mut runs: Vec<Run>) -> Vec<Run> {
     runs.sort_by_key(|run| (run.step, run.first));
     let mut out = Vec::with_capacity(runs.len());
@@ -170,7 +171,7 @@ pub(crate) fn mesh(mut runs: Vec<Run>) -> Vec<Run> {
     out
 }
 
-/// Runs whose spans overlap, alone or through others.
+/// Runs whose spans overlap, directly or through other runs.
 pub(crate) struct Cluster {
     pub(crate) first: u64,
     pub(crate) last: u64,
@@ -210,8 +211,9 @@ fn inverse(value: i128, modulus: i128) -> u128 {
     old.1.rem_euclid(modulus) as u128
 }
 
-/// Turns ascending numbers and runs into the greedy sequence of runs: each takes its second number whatever
-/// the distance, and then all that follow at that distance. The result depends on the set alone.
+/// Turns ascending numbers and runs into the greedy sequence of runs. Each run takes its second
+/// number at any distance, and then all following numbers at that distance. The result depends only
+/// on the set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Greedy {
     open: Option<Run>,
@@ -234,8 +236,8 @@ impl Greedy {
         }
     }
 
-    /// Takes the next run; returns the run that it ended, if it did, and what is left to give again (three
-    /// calls take any run).
+    /// Takes the next run; returns the run that it ended, if it did, and what is left to give again
+    /// (three calls take any run).
     pub(super) fn run(&mut self, run: Run) -> (Option<Run>, Option<Run>) {
         match &mut self.open {
             None => {

@@ -1,8 +1,8 @@
 //! The stored form of a segment, and the 64 Ki window that sets are combined in.
 //!
-//! Invariants: no segment is empty; a block's numbers lie in one window (`base ..= base + 65 535`, `base` a
-//! multiple of 65 536); sparse offsets ascend strictly and are at most [`SPARSE_MAX`]; `count`, `first` and
-//! `last` of a bitmap are those of its words.
+//! Invariants: no segment is empty; a block's numbers lie in one window (`base ..= base + 65 535`,
+//! `base` a multiple of 65 536); sparse offsets ascend strictly and are at most [`SPARSE_MAX`];
+//! `count`, `first` and `last` of a bitmap are those of its words.
 
 use super::run::{Greedy, Run};
 use std::borrow::Cow;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) const WINDOW: u64 = 1 << 16;
 /// Words in a window.
 pub(super) const WORDS: usize = 1024;
-/// Offsets in a sparse block at most: more take no less room than a full bitmap.
+/// The most offsets in a sparse block: more would take at least as much memory as a full bitmap.
 pub(super) const SPARSE_MAX: usize = 4096;
 /// What a segment costs beyond its offsets or words.
 pub(super) const SEGMENT_BYTES: usize = std::mem::size_of::<Seg>();
@@ -42,8 +42,8 @@ pub enum Segment<'a> {
         /// Offsets from it, ascending.
         offsets: &'a [u16],
     },
-    /// Number `base + 64·w + b` is in it where bit `b` of `words[w]` is set; `base` is a multiple of 65 536,
-    /// at most 1024 words, trailing zero words may be cut.
+    /// Number `base + 64·w + b` is in it where bit `b` of `words[w]` is set; `base` is a multiple
+    /// of 65 536, at most 1024 words, trailing zero words may be cut.
     Bits {
         /// The block's first number.
         base: u64,
@@ -107,7 +107,7 @@ impl Bits {
         bits
     }
 
-    /// Makes room for the whole window, so that bits that come one by one don't move the words.
+    /// Allocates the whole window, so that adding single bits does not move the words.
     pub(super) fn reserve(&mut self) {
         let words = Arc::make_mut(&mut self.words);
         words.reserve_exact(WORDS - words.len());
@@ -418,24 +418,26 @@ fn one_run(base: u64, words: &[u64], count: u64) -> Option<Run> {
     if !(1..64).contains(&step) || !(last - first).is_multiple_of(step) {
         return None;
     }
-    // The step is at most the mean distance: a run that is all in `words` leaves room for no other number.
+    // The step is at most the mean distance: a run that is all in `words` leaves room for no other
+    // number.
     let all = stride_words(first, last, step).all(|(at, word)| words[at] & word == word);
     all.then(|| Run::normal(base + first as u64, count, step as u64))
 }
 
-/// So many words tell whether the rest is worth walking.
+/// This many words show whether it is worth walking the rest.
 const SAMPLE_WORDS: usize = 8;
 
-/// Whether `words`, whose first [`SAMPLE_WORDS`] gave `runs`, will in all likelihood give far more than `limit`: if
-/// they go on like that and are made of that many islands. A wrong guess costs room, at most a bitmap's.
+/// Whether `words` will probably give far more than `limit` runs. Its first [`SAMPLE_WORDS`] words
+/// gave `runs`; the estimate assumes that the rest is similar. A wrong estimate costs memory, at
+/// most that of a bitmap.
 fn irregular(words: &[u64], runs: usize, limit: usize) -> bool {
     let expected = runs * words.len() / SAMPLE_WORDS;
     let islands = || words.iter().map(|word| u64::from((word & !(word << 1)).count_ones())).sum::<u64>();
     expected > 4 * limit && islands() > 4 * limit as u64
 }
 
-/// The greedy runs of the `count ≥ 1` numbers in `words` (the last of which is not zero), or `None` if there
-/// are more than `limit`.
+/// The greedy runs of the `count ≥ 1` numbers in `words` (the last of which is not zero), or `None`
+/// if there are more than `limit`.
 pub(super) fn runs_of_words(base: u64, words: &[u64], count: u64, limit: usize) -> Option<Vec<Run>> {
     if let Some(run) = one_run(base, words, count) {
         return Some(vec![run]);

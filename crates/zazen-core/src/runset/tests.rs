@@ -44,8 +44,8 @@ fn numbers_of(run: Run) -> impl Iterator<Item = u64> {
     (0..run.count).map(move |at| run.first + at * run.step)
 }
 
-/// A set and its oracle from the same recipe: runs, strides, clusters, dense and sparse noise, at a base that
-/// may lie near the top of the number space.
+/// A set and its oracle from the same recipe: runs, strides, clusters, dense and sparse noise, at a
+/// base that may lie near the top of the number space.
 #[derive(Clone, Debug)]
 enum Part {
     Run(u64, u64, u64),

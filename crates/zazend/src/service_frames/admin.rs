@@ -5,7 +5,7 @@ use std::sync::Arc;
 use zazen_call::{Caller, Line, Reply, may_say};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::frames::{Evict, Evicted, Pin, ReportBad, Verified, Verify};
+use zazen_frames::messages::{Evict, Evicted, Pin, ReportBad, Verified, Verify};
 
 /// Frames that one VERIFY checks at most.
 const VERIFY_MAX: u64 = 65_536;

@@ -2,17 +2,16 @@
 //!
 //! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or the daemon stops.
 
-use crate::config::Validate;
 use crate::fetcher::Outcome;
-use crate::look::{is_same_file, stands_for};
 use crate::node::{Node, Opened};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Line, may_say};
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
+use zazen_frames::messages::{Fetch, Fetched};
+use zazen_frames::stale;
 use zazen_store::Entry;
-use zazen_wire::frames::{Fetch, Fetched};
 
 /// Bytes copied at a time.
 const COPY_BYTES: u64 = 1 << 20;
@@ -100,13 +99,9 @@ impl Work<'_> {
         let dataset = &opened.series();
         let source = opened.source(number)?;
         let mut file = opened.open_source(&source, number)?;
-        let is_current = |entry: &Entry| {
-            let stands = match node.config.validate {
-                Validate::Always => stands_for(entry, &file.stat()),
-                Validate::Never => opened.viewer.is_own() || is_same_file(&entry.meta, &file.stat()),
-            };
-            entry.source == source && stands
-        };
+        let (validate, own, stat) = (node.config.validate, opened.viewer.is_own(), file.stat());
+        let is_current =
+            |entry: &Entry| stale::is_current(validate, own, (&entry.meta, &entry.source), &source, &stat);
         // What the cache cannot tell of, it does not have.
         let here = node.store.entry(dataset, number).ok().flatten();
         if let Some(here) = here.filter(is_current) {

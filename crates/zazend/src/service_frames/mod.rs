@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::Message;
-use zazen_wire::frames::{self, frames_fn, service};
+use zazen_frames::messages::{self, frames_fn};
+use zazen_wire::{Message, service};
 
 /// How long a heavy call waits for its user's other ones: a job's ranks may all open a large directory at once.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -52,22 +52,22 @@ impl Service for FramesService {
             _ => None,
         };
         match call.function {
-            frames_fn::OPEN => open::open(node, caller, frames::OpenDataset::decode(payload)?).map(reply),
-            frames_fn::QUERY => query::query(node, caller, frames::Query::decode(payload)?).map(reply),
-            frames_fn::SCAN_OPEN => scan::open(node, caller, frames::ScanOpen::decode(payload)?).map(reply),
-            frames_fn::SCAN_NEXT => scan::next(node, caller, frames::ScanNext::decode(payload)?),
-            frames_fn::SCAN_CLOSE => scan::close(node, caller, frames::ScanClose::decode(payload)?),
-            frames_fn::PUSH => push::push(node, caller, frames::Push::decode(payload)?, call).map(reply),
-            frames_fn::REPORT_BAD => admin::report_bad(node, caller, frames::ReportBad::decode(payload)?),
+            frames_fn::OPEN => open::open(node, caller, messages::OpenDataset::decode(payload)?).map(reply),
+            frames_fn::QUERY => query::query(node, caller, messages::Query::decode(payload)?).map(reply),
+            frames_fn::SCAN_OPEN => scan::open(node, caller, messages::ScanOpen::decode(payload)?).map(reply),
+            frames_fn::SCAN_NEXT => scan::next(node, caller, messages::ScanNext::decode(payload)?),
+            frames_fn::SCAN_CLOSE => scan::close(node, caller, messages::ScanClose::decode(payload)?),
+            frames_fn::PUSH => push::push(node, caller, messages::Push::decode(payload)?, call).map(reply),
+            frames_fn::REPORT_BAD => admin::report_bad(node, caller, messages::ReportBad::decode(payload)?),
             frames_fn::FETCH => {
-                fetch::fetch(node, caller, frames::Fetch::decode(payload)?, &call.line).map(reply)
+                fetch::fetch(node, caller, messages::Fetch::decode(payload)?, &call.line).map(reply)
             }
-            frames_fn::EVICT => admin::evict(node, caller, frames::Evict::decode(payload)?).map(reply),
-            frames_fn::PIN => admin::pin(node, caller, frames::Pin::decode(payload)?),
+            frames_fn::EVICT => admin::evict(node, caller, messages::Evict::decode(payload)?).map(reply),
+            frames_fn::PIN => admin::pin(node, caller, messages::Pin::decode(payload)?),
             frames_fn::VERIFY => {
-                admin::verify(node, caller, frames::Verify::decode(payload)?, &call.line).map(reply)
+                admin::verify(node, caller, messages::Verify::decode(payload)?, &call.line).map(reply)
             }
-            frames_fn::LIST => query::list(node, caller, frames::List::decode(payload)?).map(reply),
+            frames_fn::LIST => query::list(node, caller, messages::List::decode(payload)?).map(reply),
             frames_fn::DATASETS => Ok(Reply {
                 payload: crate::status::datasets(node, caller).to_string().into_bytes(),
                 ..Reply::default()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use zazen_backing::{Rights, dataset};
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
-use zazen_wire::frames::{DatasetInfo, OpenDataset};
+use zazen_frames::messages::{DatasetInfo, OpenDataset};
 
 pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Result<DatasetInfo> {
     node.admit()?;

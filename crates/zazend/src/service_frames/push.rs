@@ -15,8 +15,8 @@ use zazen_call::{Call, Caller};
 use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, Validator};
 use zazen_env::is_trouble;
+use zazen_frames::messages::{Push, Pushed};
 use zazen_store::{Entry, Stored};
-use zazen_wire::frames::{Push, Pushed};
 
 use crate::backing_roots::Located;
 

@@ -5,8 +5,8 @@ use zazen_backing::Rights;
 use zazen_call::Caller;
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{ErrorKind, RelPath, Request, Result, RunSet};
+use zazen_frames::messages::{Holdings, List, ListRow, Listing, Query};
 use zazen_store::Entry;
-use zazen_wire::frames::{Holdings, List, ListRow, Listing, Query};
 
 /// Rows in one answer.
 const ROWS_MAX: u64 = 4096;

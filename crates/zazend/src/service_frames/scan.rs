@@ -5,7 +5,7 @@ use crate::scan::Scan;
 use std::sync::Arc;
 use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::frames::{ScanClose, ScanNext, ScanOpen, ScanOpened};
+use zazen_frames::messages::{ScanClose, ScanNext, ScanOpen, ScanOpened};
 
 fn local_only(caller: &Caller) -> Result<()> {
     if caller.is_local() {

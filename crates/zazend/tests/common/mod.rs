@@ -11,9 +11,10 @@ use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::{
     Credentials, Error, FrameMeta, FrameNo, Origin, RelPath, Result, RunSet, Series, Source, Validator,
 };
-use zazen_wire::Message;
+use zazen_frames::messages::*;
 use zazen_wire::checksum::frame_checksum;
-use zazen_wire::frames::*;
+use zazen_wire::control::control_fn;
+use zazen_wire::{Message, service};
 use zazend::config::{Args, Config};
 use zazend::{Daemon, config};
 

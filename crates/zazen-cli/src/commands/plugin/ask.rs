@@ -6,8 +6,8 @@ use std::time::Duration;
 use zazen_call::Connection;
 use zazen_client::cluster::{Target, own_identity};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::frames::service;
 use zazen_wire::plugins::plugins_fn;
+use zazen_wire::service;
 
 /// How long a daemon may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use std::time::Instant;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{About, Pong, plugins_fn};
+use zazen_wire::service;
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:

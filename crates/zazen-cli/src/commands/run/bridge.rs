@@ -12,8 +12,8 @@ use std::time::Duration;
 use zazen_call::{Call, Caller, ClusterKey, Connection, Identity, Reply, Server, ServerLimits, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
-use zazen_wire::frames::service;
 use zazen_wire::plugins::{self, AnswerHead, Open, plugins_fn};
+use zazen_wire::service;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 

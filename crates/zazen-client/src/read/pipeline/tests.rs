@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use zazen_frames::messages::Delivery;
 use zazen_wire::checksum::frame_checksum;
-use zazen_wire::frames::Delivery;
 
 fn job(number: u64, length: u64) -> Task {
     Task::Read(Job {
@@ -27,8 +27,8 @@ fn access() -> Access {
     Access::new(Pool::new(1 << 20), true, None, spec, None)
 }
 
-/// Feeds `sizes`, lets readers do all they may before each take of the consumer, and returns the most bytes
-/// that were read ahead at a time.
+/// Feeds `sizes`, lets readers do all they may before each take of the consumer, and returns the
+/// most bytes that were read ahead at a time.
 fn most_ahead(sizes: &[u64], memory_max: u64, readers: usize) -> u64 {
     let (pipeline, access) = (Pipeline::new(memory_max, readers), access());
     // Files on a disk: the bound is the user's own.
@@ -183,7 +183,8 @@ fn file(folder: &Path, name: u64, bytes: &[u8]) -> Arc<OwnedFd> {
     Arc::new(std::fs::File::open(&path).unwrap().into())
 }
 
-/// Runs `mix` through feeder, readers and a consumer that leaves off after `frames_max` frames; returns what came.
+/// Runs `mix` through feeder, readers and a consumer that stops after `frames_max` frames. Returns
+/// the outcomes.
 fn run_through(mix: Mix, seed: u64, frames_max: usize) -> Vec<(u64, Option<Vec<u8>>)> {
     let mut draw = Draw(seed | 1);
     let memory_max = 1 + draw.below(600_000);
@@ -215,7 +216,7 @@ fn run_through(mix: Mix, seed: u64, frames_max: usize) -> Vec<(u64, Option<Vec<u
         let (mut local, mut last) = (VecDeque::new(), None);
         while came.len() < frames_max {
             if draw.below(20) == 0 {
-                // Now they seem to come from a disk, now not.
+                // Sometimes the frames seem to come from a disk, sometimes not.
                 pipeline.is_cold();
             }
             let used = pipeline.used.load(Ordering::SeqCst);

@@ -14,7 +14,7 @@ fn disk(with_next: bool) -> (TempDir, PathBuf) {
     (folder, socket)
 }
 
-/// Another process's turns, as far as the locks can tell; patient enough for a busy machine.
+/// The turns of another process, as the locks see it. It waits long enough for a busy machine.
 fn turns(socket: &Path, patience: Duration) -> Turns {
     Turns { patience, ..Turns::at(socket).unwrap() }
 }
@@ -73,7 +73,7 @@ fn one_process_at_a_time_and_each_comes_to_its_turn() {
 fn a_turn_goes_on_from_frame_to_frame_and_is_passed_on_to_who_waits() {
     let (_folder, socket) = disk(true);
     let (greedy, patient) = (turns(&socket, FOR_EVER), turns(&socket, FOR_EVER));
-    // Frames of the greedy one since the patient one began to wait.
+    // Frames that the greedy process read since the patient one began to wait.
     let (frames, served) = (AtomicU64::new(0), AtomicBool::new(false));
     drop(greedy.take(1).unwrap());
     assert!(greedy.lock().held.is_some(), "kept after the frame");
@@ -118,7 +118,7 @@ fn a_kept_turn_is_done_without_and_asked_for_again() {
     let (hung, patient) = (turns(&socket, FOR_EVER), turns(&socket, IN_VAIN));
     let kept = hung.take(1).unwrap();
     assert!(patient.take(1).is_none() && patient.gave_up.load(Ordering::Relaxed));
-    // From now on it costs a look, not a wait.
+    // From now on it costs one attempt, not a wait.
     let quick = Turns { patience: FOR_EVER, ..patient };
     assert!(quick.take(1).is_none());
     drop(kept);

@@ -1,0 +1,89 @@
+//! What becomes of a frame whose number is here already. Pure.
+
+use zazen_core::{FrameMeta, Origin};
+
+/// What to do with an arriving frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Keep the copy that is here; it is the same frame.
+    Keep {
+        /// It is an alien, and arrived as a native: it becomes one.
+        promote: bool,
+        /// Its record must take over the arriving validator, owner and mode.
+        refresh: bool,
+    },
+    /// The source changed: the arriving frame takes the place of the copy.
+    Replace,
+    /// Two frames with one number; the copy stays.
+    Conflict,
+}
+
+/// Compares an arriving frame with the copy that is here; `same_source`: both come from one place.
+///
+/// A copy is stale where it has another source, or where both validators are known and differ. Equal bytes under a
+/// changed validator (a source that was rewritten alike) are kept, but must not look stale for ever after.
+pub fn admit(here: (&FrameMeta, Origin), arriving: (&FrameMeta, Origin), same_source: bool) -> Admission {
+    let ((old, had), (new, comes)) = (here, arriving);
+    if !same_source {
+        return Admission::Replace;
+    }
+    if (old.checksum, old.length) == (new.checksum, new.length) {
+        let told = |meta: &FrameMeta| (meta.validator, meta.uid, meta.gid, meta.mode);
+        let promote = had == Origin::Alien && comes == Origin::Native;
+        // A push that gives no validator takes none away.
+        let refresh = new.validator.is_some() && told(old) != told(new);
+        return Admission::Keep { promote, refresh };
+    }
+    match (old.validator, new.validator) {
+        (Some(then), Some(now)) if !then.agrees_with(&now) => Admission::Replace,
+        _ => Admission::Conflict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zazen_core::{FrameNo, Validator};
+
+    #[test]
+    fn every_case_of_two_frames_with_one_number() {
+        let frame = |checksum, mtime: Option<i64>| FrameMeta {
+            number: FrameNo::new(1).unwrap(),
+            length: 10,
+            checksum,
+            validator: mtime.map(|mtime_ns| Validator { size: 10, mtime_ns, ..Validator::default() }),
+            uid: 0,
+            gid: 0,
+            mode: 0o644,
+        };
+        use Origin::{Alien, Native};
+        let check = |old, had, new, comes, expected| {
+            let (old, new): (FrameMeta, FrameMeta) = (old, new);
+            assert_eq!(admit((&old, had), (&new, comes), true), expected, "{old:?} {new:?}");
+        };
+        let keep = |promote, refresh| Admission::Keep { promote, refresh };
+        check(frame(1, Some(5)), Native, frame(1, Some(5)), Native, keep(false, false));
+        check(frame(1, Some(5)), Native, frame(1, Some(5)), Alien, keep(false, false));
+        check(frame(1, Some(5)), Alien, frame(1, Some(5)), Native, keep(true, false));
+        check(frame(1, Some(5)), Native, frame(1, Some(6)), Native, keep(false, true));
+        check(frame(1, Some(5)), Native, frame(1, None), Native, keep(false, false));
+        check(frame(1, None), Native, frame(1, Some(5)), Native, keep(false, true));
+        check(frame(1, Some(5)), Native, frame(2, Some(6)), Alien, Admission::Replace);
+        check(frame(1, Some(5)), Native, frame(2, Some(5)), Native, Admission::Conflict);
+        check(frame(1, None), Native, frame(2, None), Native, Admission::Conflict);
+        check(frame(1, None), Native, frame(2, Some(5)), Native, Admission::Conflict);
+        check(frame(1, Some(5)), Native, frame(2, None), Native, Admission::Conflict);
+        let longer = FrameMeta { length: 11, ..frame(1, Some(5)) };
+        check(frame(1, Some(5)), Native, longer, Native, Admission::Conflict);
+        let young = |checksum| FrameMeta {
+            validator: Some(Validator { unsettled: true, size: 10, mtime_ns: 5, ..Validator::default() }),
+            ..frame(checksum, None)
+        };
+        check(young(1), Alien, frame(2, Some(5)), Alien, Admission::Replace);
+        check(young(1), Alien, frame(1, Some(5)), Alien, keep(false, true));
+        let elsewhere = admit((&frame(1, Some(5)), Native), (&frame(1, Some(5)), Alien), false);
+        assert_eq!(elsewhere, Admission::Replace);
+        let private = FrameMeta { mode: 0o600, ..frame(1, Some(5)) };
+        check(frame(1, Some(5)), Native, private, Native, keep(false, true));
+    }
+}

@@ -1,0 +1,30 @@
+//! Frames: the messages of the frames service, and all that a daemon decides about frames.
+//!
+//! Pure: each decision is a state machine of the form `step(now_ns, event, &mut actions)`, or a plain function. Disk and
+//! backing-store operations are actions whose results come back as events. `zazend` and `zazen-store` drive the machines
+//! with threads and real disks; the fault tests drive many daemons from the same code with simulated ones.
+//!
+//! Invariants: no I/O, clock, thread or randomness in here; time is `now_ns`, monotonic nanoseconds of the daemon's own
+//! clock. A machine that says it is sequential has one action under way at a time and awaits its event.
+//!
+//! | decision | machine |
+//! |---|---|
+//! | may the backing store be asked now? | [`outage::Health`] |
+//! | who copies a frame that several ask for? | [`flight::Flights`] |
+//! | is this copy of the source whole and current? | [`copy::Copying`] |
+//! | how far may a scan's misses run ahead of its reader? | [`misses::Misses`] |
+//! | is there room, and what goes to make some? | [`room::Account`], [`make_room::MakeRoom`], [`evict_scan_resistant`] |
+//! | what if a frame's number is taken? | [`admit::admit`] |
+//! | does a copy stand for its source? | [`stale`] |
+
+pub mod admit;
+pub mod copy;
+pub mod evict_scan_resistant;
+pub mod flight;
+pub mod make_room;
+pub mod messages;
+mod messages_codec;
+pub mod misses;
+pub mod outage;
+pub mod room;
+pub mod stale;
