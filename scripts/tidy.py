@@ -25,27 +25,32 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 EDGES = {
     "zazen-core": "",
     "zazen-env": "zazen-core",
-    "zazen-wire": "zazen-core",
+    "zazen-plugin-abi": "",
+    "zazen-plugin-sdk": "zazen-plugin-abi",
+    "zazen-wire": "zazen-core zazen-plugin-abi",
     "zazen-frames": "zazen-core zazen-wire",
     "zazen-store": "zazen-core zazen-env zazen-wire zazen-frames",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
     "zazen-lane": "zazen-core zazen-wire",
     "zazen-call": "zazen-core zazen-wire zazen-lane",
-    "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call | zazen-stubs",
-    "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call",
-    "zazen-posix": " | | zazen-stubs",
-    "zazen-preload": "zazen-core zazen-wire zazen-lane | | zazen-stubs",
-    "zazen-stream": " | | zazen-stubs",
+    "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi | zazen-stubs",
+    "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi",
+    "zazen-forward-api": "",
+    "zazen-posix": "zazen-forward-api zazen-plugin-sdk | | zazen-stubs-build",
+    "zazen-preload": "zazen-core zazen-forward-api zazen-lane zazen-wire | | zazen-stubs-build",
+    "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
+    "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-stubs": "",
+    "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
     " | zazen-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-client"
-    " zazen-push zazen-stub-runtime zazen-stubs zazen-mpi zazen-testbed | | zazen-stubs",
+    " zazen-forward-api zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
@@ -56,7 +61,10 @@ EDGES = {
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs"]
+PURE = [
+    "zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs",
+    "zazen-forward-api", "zazen-plugin-abi",
+]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )
@@ -94,7 +102,7 @@ BANS = [
             "crates/zazen-preload/src/": "the same, and the kernel's socket address; no codec without a heap",
             "crates/zazen-stub-runtime/src/interrupt.rs": "thread numbers through a pipe of one process",
             "crates/zazen-cli/src/commands/run/elf.rs": "the ELF format",
-            "crates/zazen-cli/src/commands/run/seccomp/": "registers and memory of a traced program",
+            "crates/zazen-seccomp/src/": "registers and memory of a traced program",
             "crates/zazen-cli/src/commands/bench/sample.rs": "makes bytes to measure with",
             "plugins/stream/src/integrate.rs": "adds the elements of samples",
             "plugins/stream/src/packet.rs": "the stations' packets (docs/streams.md)",
@@ -124,6 +132,7 @@ BANS = [
 CIRCLE_FREE = [
     "crates/zazen-assign",
     "crates/zazen-call",
+    "crates/zazen-cli",
     "crates/zazen-env",
     "crates/zazen-fuzz",
     "crates/zazen-lane",
@@ -214,6 +223,33 @@ def check_bans():
                 )
         for name in excepted.keys() - used:
             problem(name, f"is excepted from the ban of {what}, but has none; remove it from scripts/tidy.py")
+
+
+def crate_of(place):
+    """The folder of the crate that a file or folder belongs to; None for what belongs to none."""
+    folders = [place, *place.parents]
+    return next((it for it in folders if it != ROOT and (it / "Cargo.toml").is_file()), None)
+
+
+def check_reach():
+    """No crate compiles a file of another one: it would have two homes, and no arrow in the table."""
+    takes = re.compile(r"#!?\[\s*(cfg_attr\(.*,\s*)?path\s*=|\binclude(_str|_bytes)?!\s*[(\[{]([^;]*)")
+    for path in tracked("*.rs"):
+        file = ROOT / path
+        text = file.read_text()
+        for match in takes.finditer(text):
+            where = f"{path}:{text.count(chr(10), 0, match.start()) + 1}"
+            literals = re.findall(r'"([^"]*)"', match.group(3) or "")
+            if match.group(3) is None:
+                problem(where, "#[path]: put the module where it belongs, or make it a crate")
+            elif literals and literals[0] != "OUT_DIR":
+                in_manifest = literals[0] == "CARGO_MANIFEST_DIR"
+                base = crate_of(file) if in_manifest else file.parent
+                place = (base / literals[in_manifest].lstrip("/")).resolve()
+                if crate_of(place) not in (None, crate_of(file)):
+                    problem(
+                        where, "includes a file of another crate; export it there, or read it at run time"
+                    )
 
 
 def without_tests_and_text(text):
@@ -356,6 +392,8 @@ def main():
     check_dependencies()
     check_purity()
     check_bans()
+
+    check_reach()
     check_circles()
     check_files()
     tidy_docs.check_docs(ROOT, tracked, problem)
