@@ -17,7 +17,9 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.command.build_scripts import build_scripts
+
+# After setuptools, which brings it where Python has none any more.
+from distutils.command.build_scripts import build_scripts  # isort: skip
 
 ROOT = Path(__file__).resolve().parent
 PARTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["zazen"]
