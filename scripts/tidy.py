@@ -3,6 +3,7 @@
 
 - arrows between crates point one way: the table below is the whole of what is allowed;
 - pure crates stay pure: no files, sockets, clocks, threads or randomness in them;
+- files of a crate do not import each other in circles: each can be read after those that it imports;
 - dependencies come under licences that may be shipped with an Apache-2.0 product;
 - no file grows past the limit, no unfinished code lands, every decision page is listed;
 - what the documentation claims, as far as scripts/tidy_docs.py can check it.
@@ -22,27 +23,32 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 EDGES = {
     "zazen-core": "",
     "zazen-env": "zazen-core",
-    "zazen-wire": "zazen-core",
+    "zazen-plugin-abi": "",
+    "zazen-plugin-sdk": "zazen-plugin-abi",
+    "zazen-wire": "zazen-core zazen-plugin-abi",
     "zazen-frames": "zazen-core zazen-wire",
     "zazen-store": "zazen-core zazen-env zazen-wire zazen-frames",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
     "zazen-lane": "zazen-core zazen-wire",
     "zazen-call": "zazen-core zazen-wire zazen-lane",
-    "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call | zazen-stubs",
-    "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call",
-    "zazen-posix": " | | zazen-stubs",
-    "zazen-preload": "zazen-core zazen-wire zazen-lane | | zazen-stubs",
-    "zazen-stream": " | | zazen-stubs",
+    "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi | zazen-stubs",
+    "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi",
+    "zazen-forward-api": "",
+    "zazen-posix": "zazen-forward-api zazen-plugin-sdk | | zazen-stubs-build",
+    "zazen-preload": "zazen-core zazen-forward-api zazen-lane zazen-wire | | zazen-stubs-build",
+    "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
+    "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-stubs": "",
+    "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
     " | zazen-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-client"
-    " zazen-push zazen-stub-runtime zazen-stubs zazen-mpi zazen-testbed | | zazen-stubs",
+    " zazen-forward-api zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
@@ -52,7 +58,10 @@ EDGES = {
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs"]
+PURE = [
+    "zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs",
+    "zazen-forward-api", "zazen-plugin-abi",
+]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )
@@ -60,6 +69,20 @@ IMPURE = re.compile(
 PURE_FILES = [f"plugins/stream/src/{name}.rs" for name in ("bits", "integrate", "packet", "ring")]
 # The carrier that runs ranks as threads of one process is assignment's own test and scenario rig.
 PURE_EXCEPT = {"crates/zazen-assign/src/threads.rs"}
+
+# Crates whose files must not import each other in a circle.
+CIRCLE_FREE = [
+    "crates/zazen-assign",
+    "crates/zazen-call",
+    "crates/zazen-env",
+    "crates/zazen-fuzz",
+    "crates/zazen-lane",
+    "crates/zazen-push",
+    "crates/zazen-wire",
+    "bindings/c",
+    "bindings/mpi",
+    "bindings/python",
+]
 
 LINES_MAX = 800
 LICENCES = re.compile(
@@ -117,6 +140,151 @@ def check_purity():
                 problem(f"{path}:{number}", "what is pure touches the machine")
 
 
+def crate_of(place):
+    """The folder of the crate that a file or folder belongs to; None for what belongs to none."""
+    folders = [place, *place.parents]
+    return next((it for it in folders if it != ROOT and (it / "Cargo.toml").is_file()), None)
+
+
+def check_reach():
+    """No crate compiles a file of another one: it would have two homes, and no arrow in the table."""
+    takes = re.compile(r"#!?\[\s*(cfg_attr\(.*,\s*)?path\s*=|\binclude(_str|_bytes)?!\s*[(\[{]([^;]*)")
+    for path in tracked("*.rs"):
+        file = ROOT / path
+        text = file.read_text()
+        for match in takes.finditer(text):
+            where = f"{path}:{text.count(chr(10), 0, match.start()) + 1}"
+            literals = re.findall(r'"([^"]*)"', match.group(3) or "")
+            if match.group(3) is None:
+                problem(where, "#[path]: put the module where it belongs, or make it a crate")
+            elif literals and literals[0] != "OUT_DIR":
+                in_manifest = literals[0] == "CARGO_MANIFEST_DIR"
+                base = crate_of(file) if in_manifest else file.parent
+                place = (base / literals[in_manifest].lstrip("/")).resolve()
+                if crate_of(place) not in (None, crate_of(file)):
+                    problem(where, "includes a file of another crate; export it there, or read it at run time")
+
+
+def without_tests_and_text(text):
+    """Rust code without comments, strings and what follows the first test module."""
+    text = re.split(r"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*mod \w+ \{", text)[0]
+    text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text, flags=re.S)
+    # In a module that is written out within a file, `super` is the file itself.
+    for start in [match.end() for match in re.finditer(r"\bmod \w+ \{", text)]:
+        depth, end = 1, start
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        text = text[:start] + text[start:end].replace("super::", "self:: ") + text[end:]
+    return text
+
+
+def use_paths(tree):
+    """The paths of a use tree: `a::{b, c::d}` gives [a, b] and [a, c, d], each with the name that it gets."""
+    tree = tree.strip()
+    if "{" not in tree:
+        path, _, name = tree.partition(" as ")
+        segments = [segment.strip() for segment in path.split("::") if segment.strip()]
+        if segments and segments[-1] == "self":
+            segments.pop()
+        return [(segments, name.strip() or (segments[-1] if segments else ""))]
+    head, _, rest = tree.partition("{")
+    prefix = [segment.strip() for segment in head.split("::") if segment.strip()]
+    found, depth, part = [], 0, ""
+    for letter in rest[: rest.rindex("}")] + ",":
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            if part.strip():
+                # `a::{self}` is `a` itself.
+                found += [(prefix + path, name or prefix[-1]) for path, name in use_paths(part)]
+            part = ""
+        else:
+            part += letter
+    return found
+
+
+def imports(crate):
+    """Which files of a crate import which; a re-export leads to where the thing is defined."""
+    files, code, names, uses = {}, {}, {}, {}
+    for path in tracked(f"{crate}/src/*.rs", f"{crate}/src/**/*.rs"):
+        module = tuple(pathlib.Path(path).relative_to(f"{crate}/src").with_suffix("").parts)
+        if module in (("lib",), ("main",)) or module[-1] == "mod":
+            module = module[:-1]
+        files[module] = path
+    for module, path in files.items():
+        text = without_tests_and_text((ROOT / path).read_text())
+        names[module], uses[module] = {}, []
+        for public, tree in re.findall(r"\b(pub(?:\([^)]*\))? )?use ([^;]+);", text):
+            for segments, name in use_paths(tree):
+                (names[module].__setitem__(name, segments) if public else uses[module].append(segments))
+        code[module] = re.sub(r"\buse [^;]+;", "", text)
+        children = [found[-1] for found in files if found[:-1] == module and found]
+        starts = "|".join(["crate", "super", *children])
+        for found in re.findall(rf"(?<![\w:])(?:{starts})(?:::\w+)+", code[module]):
+            uses[module].append(found.split("::"))
+
+    def target(module, segments, seen=()):
+        if not segments:
+            return None
+        at = {"crate": (), "self": module, "super": module[:-1]}.get(segments[0])
+        rest = segments[1:]
+        if at is None:
+            if module + (segments[0],) not in files:
+                return None
+            at, rest = module, segments
+        while rest and rest[0] == "super":
+            at, rest = at[:-1], rest[1:]
+        while rest and at + (rest[0],) in files:
+            at, rest = at + (rest[0],), rest[1:]
+        if rest and rest[0] in names.get(at, {}) and (at, rest[0]) not in seen:
+            return target(at, names[at][rest[0]], (*seen, (at, rest[0]))) or at
+        return at
+
+    edges = {module: set() for module in files}
+    for module in files:
+        for segments in uses[module]:
+            edges[module].add(target(module, segments))
+        for segments in names[module].values():
+            found = target(module, segments)
+            # A module's face shows what lies beneath it: that is no import.
+            if found is not None and found[: len(module)] != module:
+                edges[module].add(found)
+        edges[module] -= {None, module}
+    return {files[module]: sorted(files[found] for found in edges[module] if found in files) for module in files}
+
+
+def circles(graph):
+    """The groups of files that reach each other (Tarjan's strongly connected components)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(file):
+        index[file] = low[file] = len(index)
+        stack.append(file)
+        for other in graph[file]:
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[file] = min(low[file], low[other])
+        if low[file] == index[file]:
+            group = stack[stack.index(file) :]
+            del stack[-len(group) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for file in sorted(graph):
+        if file not in index:
+            visit(file)
+    return found
+
+
+def check_circles():
+    for crate in CIRCLE_FREE:
+        for group in circles(imports(crate)):
+            short = ", ".join(file.removeprefix(f"{crate}/src/") for file in group)
+            problem(crate, f"{len(group)} files import each other in a circle: {short}")
+
+
 def check_files():
     for path in tracked("*.rs", "*.py", "*.c", "*.h", "*.sh"):
         text = (ROOT / path).read_text()
@@ -134,6 +302,8 @@ def check_files():
 def main():
     check_dependencies()
     check_purity()
+    check_reach()
+    check_circles()
     check_files()
     tidy_docs.check_docs(ROOT, tracked, problem)
     for line in problems:

@@ -7,9 +7,7 @@
 //! accepts now, does not matter.
 
 use std::fs::File;
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use zazen_core::{Error, ErrorKind, Result};
 
 /// One more user whose daemons are believed, as a number.
@@ -38,23 +36,6 @@ fn configured() -> Result<Option<u32>> {
             ),
         )),
     }
-}
-
-/// Refuses a socket whose listener is nobody that this process believes; `expected` is believed, too.
-pub(crate) fn check_listener(socket: BorrowedFd<'_>, path: &Path, expected: Option<u32>) -> Result<()> {
-    let uid = crate::unix::peer_ids(socket)?.uid;
-    if expected == Some(uid) || believes(uid)? {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Authentication,
-        format!(
-            "the daemon at {} is user {uid}'s, neither root's nor user {}'s own: nothing it says is believed; name \
-             another socket, or set {DAEMON_UID_VARIABLE}={uid} if you trust that user",
-            path.display(),
-            rustix::process::geteuid().as_raw()
-        ),
-    ))
 }
 
 /// Refuses a file that says whom to trust and that somebody whom this process does not believe owns or may write to.

@@ -1,9 +1,10 @@
 //! The bulk part of a request as the service reads it, and the bulk part of the reply as it writes it.
 
-use crate::account::{Account, Charge};
+use crate::carriers::account::{Account, Charge};
+use crate::carriers::shm::core::{CoreLock, lock};
+use crate::carriers::stream::{Fault, Stream};
 use crate::shared::{SharedBytes, SharedBytesMut};
-use crate::shm::lane::{CoreLock, lock};
-use crate::stream::{Fault, Stream};
+use crate::spare;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct Bulk {
 }
 
 enum Source {
+    /// All is there.
+    Memory(std::io::Cursor<Vec<u8>>),
     Stream {
         stream: Box<Stream>,
         scratch: Vec<u8>,
@@ -63,6 +66,12 @@ impl Bulk {
         Bulk { source, left: 0, fault: None }
     }
 
+    /// Bulk bytes that are there.
+    pub(crate) fn in_memory(bytes: Vec<u8>) -> Bulk {
+        let left = bytes.len() as u64;
+        Bulk { source: Source::Memory(std::io::Cursor::new(bytes)), left, fault: None }
+    }
+
     /// The bulk bytes of what comes on a lane, none for now.
     pub(crate) fn of_lane(core: CoreLock) -> Bulk {
         let source = Source::Lane { core, pieces: VecDeque::new(), chunk: SharedBytes::of(&[]) };
@@ -96,7 +105,7 @@ impl Bulk {
     pub(crate) fn stream(&mut self) -> Option<&mut Stream> {
         match &mut self.source {
             Source::Stream { stream, .. } => Some(stream),
-            Source::Lane { .. } => None,
+            Source::Lane { .. } | Source::Memory(_) => None,
         }
     }
 
@@ -104,7 +113,7 @@ impl Bulk {
     pub(crate) fn into_stream(self) -> Option<Stream> {
         match self.source {
             Source::Stream { stream, .. } => Some(*stream),
-            Source::Lane { .. } => None,
+            Source::Lane { .. } | Source::Memory(_) => None,
         }
     }
 
@@ -185,7 +194,7 @@ impl Bulk {
                     _ => None,
                 }
             }
-            Source::Stream { .. } | Source::Lane { .. } => None,
+            Source::Stream { .. } | Source::Lane { .. } | Source::Memory(_) => None,
         }
     }
 
@@ -211,6 +220,9 @@ impl Bulk {
                 }
             };
         }
+        if let Source::Memory(_) = &self.source {
+            return Ok(self.chunk_in_memory(want));
+        }
         let want = want.min(CHUNK_BYTES_MAX);
         let Source::Stream { scratch, .. } = &mut self.source else { return Ok(SharedBytes::of(&[])) };
         let mut bytes = std::mem::take(scratch);
@@ -235,6 +247,14 @@ impl Bulk {
                 Ok(SharedBytes::of(&scratch[..have]))
             }
         }
+    }
+
+    fn chunk_in_memory(&mut self, want: usize) -> SharedBytes<'_> {
+        let Source::Memory(bytes) = &mut self.source else { return SharedBytes::of(&[]) };
+        let start = bytes.position() as usize;
+        bytes.set_position((start + want) as u64);
+        self.left -= want as u64;
+        SharedBytes::of(&bytes.get_ref()[start..start + want])
     }
 
     /// [`Read::read_exact`], for callers that have not named the trait.
@@ -271,6 +291,7 @@ impl Bulk {
         }
         let got = match &mut self.source {
             Source::Stream { stream, .. } => stream.read_some(&mut into[..want]),
+            Source::Memory(bytes) => bytes.read(&mut into[..want]).map_err(|_| Fault::Closed),
             Source::Lane { .. } => self.next_in_lane(want).map(|bytes| {
                 bytes.copy_to(&mut into[..bytes.len()]);
                 bytes.len()
@@ -471,7 +492,7 @@ impl Output {
                 if let Some(room) =
                     self.room.filter(|room| bytes.capacity() == 0 && *room <= ROOM_AT_ONCE_MAX)
                 {
-                    *bytes = crate::spare::take(room as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+                    *bytes = spare::take(room as usize).ok_or(io::ErrorKind::OutOfMemory)?;
                 }
                 bytes.try_reserve(want).map_err(|_| io::ErrorKind::OutOfMemory)?;
                 bytes.resize(start + want, 0);

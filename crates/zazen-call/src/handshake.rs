@@ -3,10 +3,9 @@
 //! Invariants: the client proves first; nothing but the two hellos is believed before; a proof is compared in
 //! constant time; a peer that fails gets one error and is closed.
 
-use crate::connection::Connection;
+use crate::identity::Identity;
 use crate::key::{ClusterKey, random};
-use crate::{Caller, Identity};
-use std::time::Instant;
+use crate::service::Caller;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::codec::clip;
@@ -17,12 +16,12 @@ use zazen_wire::header::{VERSION, VERSION_MIN, version_refusal};
 
 const ADVICE: &str = "give both the same key file (`--key FILE`; `zazen key new FILE` makes one)";
 
-/// The client's half.
+/// The client's half. `ask` calls a function of the handshake's and gives the answer; `peer` names the server in errors.
 pub(crate) fn prove_as_client(
-    connection: &mut Connection,
+    mut ask: impl FnMut(u16, &[u8]) -> Result<Vec<u8>>,
+    peer: &str,
     key: &ClusterKey,
     identity: &Identity,
-    deadline: Instant,
 ) -> Result<()> {
     let hello = ClientHello {
         version_min: VERSION_MIN,
@@ -41,24 +40,19 @@ pub(crate) fn prove_as_client(
             ),
         ));
     }
-    let within = |error: Error, connection: &Connection| error.within(connection.peer());
-    let mut ask = |function, payload: &[u8]| {
-        connection.set_timeout(Some(deadline.saturating_duration_since(Instant::now())));
-        connection.call(SERVICE, function, payload, &[]).map_err(|error| within(error, connection))
-    };
     let hello = hello.encode();
-    let server_hello = ask(HELLO, &hello)?.payload;
+    let server_hello = ask(HELLO, &hello)?;
     let proof = Proof { mac: key.prove(Side::Client, &hello, &server_hello) };
-    let answer = ask(PROVE, &proof.encode())?.payload;
+    let answer = ask(PROVE, &proof.encode())?;
     let (said, theirs) = (ServerHello::decode(&server_hello)?, Proof::decode(&answer)?);
     if !key.verify(Side::Server, &hello, &server_hello, &theirs.mac) {
         return Err(Error::new(
             ErrorKind::Authentication,
-            format!("{} (host {}) does not know this cluster's key; {ADVICE}", connection.peer(), said.host),
+            format!("{peer} (host {}) does not know this cluster's key; {ADVICE}", said.host),
         ));
     }
     if !(VERSION_MIN..=VERSION).contains(&said.version) {
-        return Err(version_refusal(said.version, said.version).within(connection.peer()));
+        return Err(version_refusal(said.version, said.version).within(peer));
     }
     Ok(())
 }

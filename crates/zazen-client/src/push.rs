@@ -98,7 +98,7 @@ pub struct Pusher {
     owner: (Credentials, u32),
 }
 
-/// A frame in flight.
+/// The bytes and the metadata of a submitted frame.
 struct Payload {
     dataset: String,
     source: Source,
@@ -120,7 +120,8 @@ impl Payload {
     }
 }
 
-struct Entry {
+/// A submitted frame without its fate.
+struct InFlight {
     payload: Arc<Payload>,
     /// The window has accepted the frame, or it was given up.
     accepted: bool,
@@ -140,7 +141,7 @@ struct Sending {
 
 struct State {
     writer: Writer,
-    entries: BTreeMap<FrameNo, Entry>,
+    entries: BTreeMap<FrameNo, InFlight>,
     newer_bytes: u64,
     queue: VecDeque<Sending>,
     deaths: Vec<u64>,
@@ -413,7 +414,7 @@ impl Shared {
 
     fn submit(self: &Arc<Shared>, state: &mut State, frame: FrameNo, payload: Arc<Payload>) {
         let bytes = payload.bytes.len() as u64;
-        state.entries.insert(frame, Entry { payload, accepted: false, newer: None });
+        state.entries.insert(frame, InFlight { payload, accepted: false, newer: None });
         self.step(state, Event::Submit { frame, bytes });
     }
 

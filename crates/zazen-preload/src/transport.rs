@@ -9,7 +9,6 @@
 //! programs use, and hooks keep programs away from them.
 
 use crate::far;
-use crate::paths::Text;
 use crate::real::{errno, system_call};
 use crate::rings::{self, Rings};
 use crate::wire::{self, Buffers, Waits};
@@ -17,6 +16,7 @@ use crate::{state, table};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use zazen_forward_api::paths::Text;
 
 const LANES: usize = 128;
 
@@ -344,18 +344,18 @@ thread_local! {
 /// Says hello over a fresh connection.
 fn greet(lane: &'static Lane) -> bool {
     let kind = if is_known() { far::HELLO_JOIN } else { far::HELLO_NEW };
-    let hello = far::Hello::new(kind, key());
+    let hello = far::new_hello(kind, key());
     GREETING.set(Some(lane));
     let mut done = far::hello(&hello, &[]).is_ok();
     if !done && kind == far::HELLO_NEW && errno() == libc::EEXIST {
         // Another thread was first.
-        let hello = far::Hello::new(far::HELLO_JOIN, key());
+        let hello = far::new_hello(far::HELLO_JOIN, key());
         done = far::hello(&hello, &[]).is_ok();
     }
     if !done && errno() == libc::ESTALE && !table::any() {
         // A daemon that has forgotten us, or another one; nothing of ours was there.
         KEY.store(0, Ordering::Release);
-        done = far::hello(&far::Hello::new(far::HELLO_NEW, key()), &[]).is_ok();
+        done = far::hello(&far::new_hello(far::HELLO_NEW, key()), &[]).is_ok();
     }
     GREETING.set(None);
     if done {

@@ -2,7 +2,6 @@
 //!
 //! Invariant: nothing of an answer is believed before it is checked: counts, sizes within the room, the status.
 
-use crate::abi::{FUNCTION_BLOCKING, FUNCTION_IDEMPOTENT, Segment, StubCall, StubService};
 use crate::interrupt;
 use crate::lanes::Lane;
 use crate::link::{Binding, Failure, Link};
@@ -13,6 +12,8 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 use zazen_call::Exchanged;
 use zazen_core::{Error, ErrorKind};
+use zazen_plugin_abi::segment::{FUNCTION_BLOCKING, FUNCTION_IDEMPOTENT};
+use zazen_plugin_abi::stub::{Segment, StubCall, StubService};
 use zazen_wire::plugins::{AnswerHead, CallHead, SEGMENTS_MAX, plugins_fn, sizes, status};
 use zazen_wire::service;
 

@@ -1,205 +1,21 @@
-//! What the tests of the call layer share: a service with one function per behaviour, a server on each carrier,
+//! What the tests of the call layer share: the contract's service, a server on each carrier,
 //! and a raw peer that speaks the protocol byte by byte, with a handshake written from the format's page.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 use hmac::{Hmac, KeyInit, Mac};
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
-use zazen_call::{
-    Call, Caller, ClusterKey, Connection, Identity, Reply, Server, ServerLimits, Service, ShmLimits,
-};
-use zazen_core::{Credentials, Error, ErrorKind, Result};
-use zazen_wire::checksum::{crc32c, frame_checksum};
+pub use zazen_call::contract::*;
+use zazen_call::{ClusterKey, Connection, Identity, Server, ServerLimits, Service, ShmLimits};
+use zazen_core::{Credentials, ErrorKind, Result};
+use zazen_wire::checksum::crc32c;
 use zazen_wire::header::{Header, Kind};
 
-pub const SERVICE: u16 = 7;
-pub const ECHO: u16 = 1;
-/// Reads all bulk; replies its length and CRC-64.
-pub const SINK: u16 = 2;
-/// Payload: u64 count; replies so many bulk bytes of a known pattern.
-pub const SOURCE: u16 = 3;
-/// Refuses with `Conflict` without touching the bulk.
-pub const REFUSE: u16 = 4;
-/// Reads 10 bulk bytes only.
-pub const SIP: u16 = 5;
-pub const PANIC: u16 = 6;
-/// Blocks until [`Probe::open_gate`].
-pub const GATE: u16 = 7;
-/// Passes the descriptors that came back.
-pub const FDS: u16 = 8;
-/// Replies the caller, as text.
-pub const WHOAMI: u16 = 9;
-/// Replies with more descriptors than a message can have.
-pub const MANY_FDS: u16 = 10;
-/// Reads the bulk to its end as a file would be read; says whether it came whole.
-pub const SLURP: u16 = 11;
-/// Takes the whole bulk where it lies; replies "lent" or "read", its length and CRC-64.
-pub const LEND: u16 = 12;
-/// Payload: u64 count; fills so many bytes of the caller's room with the pattern, in place if it can; says which.
-pub const FILL: u16 = 13;
-/// Reads the bulk in pieces and writes each to the output as it comes.
-pub const PIPE: u16 = 14;
-/// Payload: u64 milliseconds; sleeps, then replies with a descriptor.
-pub const NAP: u16 = 15;
-/// Works until its caller is gone.
-pub const UNTIL_CUT: u16 = 17;
-/// Replies the caller's number.
-pub const NUMBER: u16 = 16;
-
 pub const KEY: &[u8] = b"sixteen bytes or more of test key";
-pub const PATIENCE: Duration = Duration::from_secs(20);
-
-/// What the service saw.
-#[derive(Default)]
-pub struct Probe {
-    state: Mutex<ProbeState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-pub struct ProbeState {
-    pub calls: u64,
-    pub detached: BTreeMap<u64, u32>,
-    pub waiting: u32,
-    pub gate_open: bool,
-    pub slurps: Vec<bool>,
-    /// Calls that ended since their callers had gone.
-    pub cut: u32,
-}
-
-impl Probe {
-    pub fn wait(&self, what: &str, until: impl Fn(&ProbeState) -> bool) {
-        let state = self.state.lock().unwrap();
-        let (_state, timeout) =
-            self.changed.wait_timeout_while(state, PATIENCE, |state| !until(state)).unwrap();
-        assert!(!timeout.timed_out(), "never happened: {what}");
-    }
-
-    pub fn open_gate(&self) {
-        self.state.lock().unwrap().gate_open = true;
-        self.changed.notify_all();
-    }
-
-    pub fn calls(&self) -> u64 {
-        self.state.lock().unwrap().calls
-    }
-
-    pub fn detached(&self) -> BTreeMap<u64, u32> {
-        self.state.lock().unwrap().detached.clone()
-    }
-
-    fn update(&self, change: impl FnOnce(&mut ProbeState)) {
-        change(&mut self.state.lock().unwrap());
-        self.changed.notify_all();
-    }
-}
-
-pub fn pattern(count: usize) -> Vec<u8> {
-    (0..count).map(|at| (at * 31 + (at >> 8) * 7) as u8).collect()
-}
-
-impl Service for Probe {
-    fn id(&self) -> u16 {
-        SERVICE
-    }
-
-    fn call(&self, caller: &Caller, mut call: Call<'_>) -> Result<Reply> {
-        self.update(|state| state.calls += 1);
-        let number = || u64::from_le_bytes(call.payload.try_into().unwrap());
-        let payload = |payload: Vec<u8>| Ok(Reply { payload, ..Reply::default() });
-        match call.function {
-            ECHO => payload(call.payload.to_vec()),
-            SINK => {
-                let mut bytes = Vec::new();
-                call.bulk.read_to_end(&mut bytes).map_err(|error| Error::io("read bulk", error))?;
-                assert_eq!(bytes.len() as u64, call.bulk_bytes);
-                payload([(bytes.len() as u64).to_le_bytes(), frame_checksum(&bytes).to_le_bytes()].concat())
-            }
-            SOURCE => {
-                let count = u64::from_le_bytes(call.payload.try_into().unwrap());
-                Ok(Reply { bulk: pattern(count as usize), ..Reply::default() })
-            }
-            REFUSE => Err(Error::new(ErrorKind::Conflict, "frame 7 is here already, with other bytes")),
-            SIP => {
-                let mut ten = [0; 10];
-                call.bulk.read_exact(&mut ten).map_err(|error| Error::io("read bulk", error))?;
-                payload(ten.to_vec())
-            }
-            PANIC => panic!("a test's panic"),
-            UNTIL_CUT => {
-                self.update(|state| state.waiting += 1);
-                while !call.line.is_cut() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                self.update(|state| state.cut += 1);
-                payload(Vec::new())
-            }
-            GATE => {
-                self.update(|state| state.waiting += 1);
-                self.wait("the gate opens", |state| state.gate_open);
-                payload(b"through".to_vec())
-            }
-            FDS => Ok(Reply { fds: call.fds, ..Reply::default() }),
-            WHOAMI => payload(format!("{caller:?} local={}", caller.is_local()).into_bytes()),
-            MANY_FDS => {
-                let null = || std::fs::File::open("/dev/null").unwrap().into();
-                Ok(Reply { fds: (0..65).map(|_| null()).collect(), ..Reply::default() })
-            }
-            SLURP => {
-                let whole = call.bulk.read_to_end(&mut Vec::new()).is_ok();
-                self.update(|state| state.slurps.push(whole));
-                payload(Vec::new())
-            }
-            LEND => {
-                let (how, bytes) = match call.lend_input(call.bulk_bytes as usize) {
-                    Some(bytes) => ("lent", bytes.to_vec()),
-                    None => {
-                        let mut bytes = Vec::new();
-                        call.bulk.read_to_end(&mut bytes).map_err(|error| Error::io("read bulk", error))?;
-                        ("read", bytes)
-                    }
-                };
-                payload([how.as_bytes(), &frame_checksum(&bytes).to_le_bytes()].concat())
-            }
-            FILL => {
-                let bytes = pattern(number() as usize);
-                if let Some(mut room) = call.lend_output(bytes.len()) {
-                    room.copy_from(&bytes);
-                    return payload(b"lent".to_vec());
-                }
-                call.output
-                    .write_all(&bytes)
-                    .map_err(|error| Error::new(ErrorKind::TooLarge, error.to_string()))?;
-                payload(b"written".to_vec())
-            }
-            PIPE => {
-                let io = |error| Error::io("pipe", error);
-                loop {
-                    let piece = call.bulk.chunk(100_000).map_err(io)?.to_vec();
-                    if piece.is_empty() {
-                        return payload(call.output.written().to_le_bytes().to_vec());
-                    }
-                    call.output.write_all(&piece).map_err(io)?;
-                }
-            }
-            NAP => {
-                std::thread::sleep(Duration::from_millis(number()));
-                Ok(Reply { fds: vec![std::fs::File::open("/dev/null").unwrap().into()], ..Reply::default() })
-            }
-            NUMBER => payload(caller.connection.to_le_bytes().to_vec()),
-            other => Err(Error::new(ErrorKind::Unsupported, format!("no function {other}"))),
-        }
-    }
-
-    fn detach(&self, caller: &Caller) {
-        self.update(|state| *state.detached.entry(caller.connection).or_default() += 1);
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
@@ -231,9 +47,17 @@ impl Bench {
     }
 
     pub fn with_shm(limits: ServerLimits, shm: ShmLimits) -> Bench {
-        let folder = tempfile::tempdir().unwrap();
         let probe = Arc::new(Probe::default());
-        let services = vec![Arc::clone(&probe) as Arc<dyn Service>];
+        Bench::of(Arc::clone(&probe), vec![probe], limits, shm)
+    }
+
+    pub fn of(
+        probe: Arc<Probe>,
+        services: Vec<Arc<dyn Service>>,
+        limits: ServerLimits,
+        shm: ShmLimits,
+    ) -> Bench {
+        let folder = tempfile::tempdir().unwrap();
         let server = Server::with_shm(services, Some(key(KEY)), limits, shm);
         let socket = folder.path().join("zazend.sock");
         server.listen_unix(&socket).unwrap();
@@ -284,10 +108,7 @@ impl Bench {
 
     /// Waits until no connection is left, and checks that each was detached once.
     pub fn assert_all_detached(&self, connections: usize) {
-        self.probe.wait("all connections are detached", |state| state.detached.len() >= connections);
-        let detached = self.probe.detached();
-        assert!(detached.values().all(|count| *count == 1), "{detached:?}");
-        assert_eq!(detached.len(), connections);
+        self.probe.assert_all_detached(connections);
     }
 }
 

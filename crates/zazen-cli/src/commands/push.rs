@@ -18,7 +18,7 @@ use zazen_push::{Counters, OnSlow};
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Slow {
-    /// Leave out frames that find the window full
+    /// Skip frames while the window is full
     Skip,
     /// Fall behind and push every frame
     Block,
@@ -30,7 +30,7 @@ enum Slow {
   zazen push --watch /lustre/sim1 --nodes nodes.txt --until simulation.done
   zazen push /lustre/sim1/frame-*.dcd --nodes node1,node2
 
-Ctrl-C: frames in flight are finished, then the counters are printed.")]
+After Ctrl-C, frames in flight are finished and the counters are printed.")]
 pub(crate) struct Push {
     /// Files of one dataset to push now
     #[arg(value_name = "FILE", required_unless_present = "watch", conflicts_with = "watch")]
@@ -44,10 +44,10 @@ pub(crate) struct Push {
     /// The cluster key's file [default: $ZAZEN_KEY]
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
     key: Option<PathBuf>,
-    /// How file names tell frame numbers, like frame-{n:07}.dcd [default: what the names tell]
+    /// Pattern of the file names, like frame-{n:07}.dcd [default: from the manifest or the file names]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<String>,
-    /// What to do when nodes can't keep up; the simulation itself is never waited for either way
+    /// What to do when nodes can't keep up. The simulation itself never waits, with either value
     #[arg(long, value_enum, default_value = "block")]
     on_slow: Slow,
     /// Frames in flight
@@ -59,13 +59,13 @@ pub(crate) struct Push {
     /// How long a node may take for one frame before it counts as dead
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse::duration)]
     timeout: Duration,
-    /// End when no file came for this long
+    /// End when no file has appeared for this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration, requires = "watch")]
     idle_exit: Option<Duration>,
     /// End when a file of this name appears in the directory
     #[arg(long, value_name = "NAME", requires = "watch")]
     until: Option<String>,
-    /// Leave out the files that are there at the start
+    /// Leave out files that exist at the start
     #[arg(long, requires = "watch")]
     no_existing: bool,
     /// Print the counters as JSON

@@ -56,9 +56,10 @@ enum RulesArg {
   zazen testbed run -n 8 -- zazen bench assign --frames 1e9 --dead-nodes 1
   zazen bench assign --frames 1e8 --placement random --protocol both --model-nodes 100 --model-link 117e6
 
-Without a launcher the ranks are threads of one process. Under mpiexec, mpirun or srun each process is a rank;
-the MPI library is the launcher's own ($ZAZEN_MPI_LIBRARY names another). Times are taken between barriers and
-are medians of the repeats; holdings are built before the clock starts. Rank r is on node r modulo the nodes.")]
+Without a launcher the ranks are threads of one process. Under mpiexec, mpirun or srun each process
+is a rank. The MPI library is the launcher's own ($ZAZEN_MPI_LIBRARY names another). Times are taken
+between barriers and are medians of the repeats. Holdings are built before the clock starts. Rank r is
+on node r modulo the number of nodes.")]
 pub(crate) struct Assign {
     /// Frames that are asked for: 1000000, 1e9
     #[arg(long, value_name = "N", value_parser = frames, default_value = "1e9")]

@@ -1,0 +1,28 @@
+//! How many CPUs there are to spin on.
+
+use std::sync::OnceLock;
+
+/// CPUs of this machine that are online. Not those that this thread may use: a rank that is bound to one core may well
+/// spin for a daemon on another.
+pub(crate) fn cpus_online() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| {
+        // SAFETY: takes a number and only asks.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        usize::try_from(online).unwrap_or(1).max(1)
+    })
+}
+
+/// Whether a thread may spin at all: not on a machine of one CPU.
+pub(crate) fn has_cpus_to_spin() -> bool {
+    cpus_online() > 1
+}
+
+/// How many threads of a daemon may spin at a time: clients are to find a CPU to run on.
+pub(crate) fn spinners_max() -> usize {
+    static MAX: OnceLock<usize> = OnceLock::new();
+    *MAX.get_or_init(|| {
+        let mine = std::thread::available_parallelism().map_or(1, usize::from);
+        mine.min(cpus_online() - 1)
+    })
+}

@@ -1,0 +1,313 @@
+//! The server: listeners, admission, draining. What happens on one connection is in `peer.rs` and `lane.rs`.
+
+mod attached;
+mod callers;
+mod lane;
+mod parking;
+mod peer;
+mod registry;
+mod services;
+mod state;
+
+pub use attached::Attached;
+
+use crate::carriers::account::{Accounts, Payer};
+use crate::carriers::message::send_error;
+use crate::carriers::shm::memory::Treasury;
+use crate::carriers::stream::Stream;
+use crate::carriers::unix::SocketFile;
+use crate::carriers::{tcp, unix};
+use crate::key::ClusterKey;
+use crate::limits::{ServerLimits, ShmLimits};
+use crate::quiet::may_say;
+use crate::server::callers::Callers;
+use crate::server::peer::serve;
+use crate::server::registry::Registry;
+use crate::server::services::Services;
+use crate::server::state::{Carrier, Shared};
+use crate::service::Service;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use zazen_core::{Credentials, Error, ErrorKind, Result};
+
+/// How long an acceptor rests when the process is out of descriptors or memory.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// How long the acceptor rests when all strangers have just come.
+const STRANGERS_REST: Duration = Duration::from_millis(5);
+/// How long drain waits, after the last call, for connections to say goodbye to the services.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A running server: accepts on any number of listeners, dispatches to its services. Dropping it drains it
+/// without patience. Threads: one per listener, one per connection that is a socket, one per connection in shared memory
+/// while it calls.
+pub struct Server {
+    shared: Arc<Shared>,
+    acceptors: Mutex<Acceptors>,
+}
+
+#[derive(Default)]
+struct Acceptors {
+    threads: Vec<JoinHandle<()>>,
+    files: Vec<SocketFile>,
+}
+
+impl Server {
+    /// A server of `services` (of two with one number, the later). `key` is needed to accept TCP peers.
+    /// Callers of the unix socket are offered shared memory within the default [`ShmLimits`].
+    pub fn new(services: Vec<Arc<dyn Service>>, key: Option<ClusterKey>, limits: ServerLimits) -> Server {
+        Server::with_shm(services, key, limits, ShmLimits::default())
+    }
+
+    /// [`Server::new`] with other bounds of shared memory; bounds that [`ShmLimits::check`] refuses offer none.
+    pub fn with_shm(
+        services: Vec<Arc<dyn Service>>,
+        key: Option<ClusterKey>,
+        limits: ServerLimits,
+        mut shm: ShmLimits,
+    ) -> Server {
+        if let Err(error) = shm.check() {
+            tracing::warn!("{error}; no shared memory is offered");
+            shm.enabled = false;
+        }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let services = Arc::new(Services::new(services));
+        let treasury = Arc::new(Treasury::new(&shm));
+        let shared = Shared {
+            key,
+            registry: Registry::new(&limits),
+            accounts: Accounts::default(),
+            callers: Callers::new(&services, &shm, &treasury),
+            services,
+            treasury,
+            shm,
+            parking: OnceLock::new(),
+            admits: OnceLock::new(),
+            limits,
+            host: crate::handshake::printable_host(&host),
+            stop: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok(),
+        };
+        Server { shared: Arc::new(shared), acceptors: Mutex::default() }
+    }
+
+    /// Listens on a unix socket at `path` (mode 0666: identity comes from the kernel). A stale socket is
+    /// replaced, a live one is `Busy`; anything else in its place is `Conflict`.
+    pub fn listen_unix(&self, path: &Path) -> Result<()> {
+        self.refuse_if_draining()?;
+        let (listener, file) = unix::listen(path)?;
+        self.acceptors().files.push(file);
+        self.accept_on(listener, Carrier::Unix)
+    }
+
+    /// Listens on a unix socket that this process was given, for callers whom `admits` knows by what the kernel says of
+    /// them: credentials and process. Others are refused before they cost a connection's place.
+    pub fn listen_given(
+        &self,
+        listener: OwnedFd,
+        admits: impl Fn(&Credentials, u32) -> bool + Send + Sync + 'static,
+    ) -> Result<()> {
+        self.refuse_if_draining()?;
+        self.shared.admits.get_or_init(|| Box::new(admits));
+        self.accept_on(listener, Carrier::Unix)
+    }
+
+    /// Listens on `addr` ("host:port", port 0 picks one); returns the bound address. Needs a key.
+    pub fn listen_tcp(&self, addr: &str) -> Result<std::net::SocketAddr> {
+        self.refuse_if_draining()?;
+        if self.shared.key.is_none() {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!(
+                    "listening on {addr} needs a cluster key: make one with `zazen key new FILE` and give it \
+                     to every daemon"
+                ),
+            ));
+        }
+        let (listener, bound) = tcp::listen(addr)?;
+        self.accept_on(listener, Carrier::Tcp)?;
+        Ok(bound)
+    }
+
+    /// A caller that comes over a carrier which this crate does not know; the carrier vouches for `credentials` and `pid`, and
+    /// for the address and name of the host of a remote caller. `line` is a connected socket on which nothing is sent: its
+    /// end tells the server of the caller's, and the server ends it when it drains.
+    ///
+    /// Fails with `Busy` if there are too many connections, `ShuttingDown` while the server drains.
+    pub fn attach(
+        &self,
+        line: OwnedFd,
+        credentials: Credentials,
+        pid: u32,
+        host: Option<(IpAddr, String)>,
+    ) -> Result<Attached> {
+        Attached::new(&self.shared, line, credentials, pid, host)
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.shared.registry.len()
+    }
+
+    /// Bytes of shared memory granted to callers now.
+    pub fn granted_bytes(&self) -> u64 {
+        self.shared.treasury.granted()
+    }
+
+    /// Stops accepting, lets calls in progress finish for at most `patience`, then closes every connection.
+    /// Returns how many calls were cut off. The unix socket file is removed.
+    ///
+    /// A service that is blocked in a call is not interrupted; its thread ends with the call, and `detach`
+    /// follows then.
+    pub fn drain(&self, patience: Duration) -> usize {
+        self.shared.registry.begin_drain();
+        if let Some(stop) = &self.shared.stop {
+            let _ = rustix::io::write(stop, &1u64.to_ne_bytes());
+        }
+        let Acceptors { threads, files } = std::mem::take(&mut *self.acceptors());
+        for thread in threads {
+            let _ = thread.join();
+        }
+        files.iter().for_each(SocketFile::remove);
+        let cut_off = self.shared.registry.finish_drain(patience);
+        self.shared.registry.wait_until_left(cut_off, FAREWELL);
+        cut_off
+    }
+
+    fn acceptors(&self) -> std::sync::MutexGuard<'_, Acceptors> {
+        self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse_if_draining(&self) -> Result<()> {
+        if self.shared.registry.is_draining() {
+            return Err(Error::new(ErrorKind::ShuttingDown, "the server drains and listens no more"));
+        }
+        Ok(())
+    }
+
+    fn accept_on(&self, listener: OwnedFd, carrier: Carrier) -> Result<()> {
+        let context = |error: std::io::Error| Error::io("start accepting connections", error);
+        if self.shared.stop.is_none() {
+            return Err(Error::new(
+                ErrorKind::Io,
+                "the kernel gave no eventfd; raise the limit of open files",
+            ));
+        }
+        rustix::io::ioctl_fionbio(&listener, true).map_err(|errno| context(errno.into()))?;
+        let shared = Arc::clone(&self.shared);
+        let name = format!("accept-{}", carrier.name());
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || accept_loop(&shared, &listener, carrier))
+            .map_err(context)?;
+        self.acceptors().threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.drain(Duration::ZERO);
+    }
+}
+
+fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, carrier: Carrier) {
+    let Some(stop) = &shared.stop else { return };
+    let mut starved = false;
+    loop {
+        let mut waits = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        // A failing poll (EINTR, no memory) is one more round, in which accept says what is wrong.
+        let _ = rustix::event::poll(&mut waits, None);
+        if shared.registry.is_draining() {
+            return;
+        }
+        if carrier == Carrier::Tcp && !shared.registry.makes_room() {
+            std::thread::sleep(STRANGERS_REST);
+            continue;
+        }
+        match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
+            Ok(socket) => {
+                starved = false;
+                admit(shared, socket, carrier);
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => {
+                if !std::mem::replace(&mut starved, true)
+                    && let Some(left_out) = may_say("accept", carrier.name())
+                {
+                    let name = carrier.name();
+                    tracing::warn!(
+                        "no new {name} connections for now: {errno}; raise `ulimit -n`?{left_out}"
+                    );
+                }
+                std::thread::sleep(ACCEPT_REST);
+            }
+        }
+    }
+}
+
+fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
+    if carrier == Carrier::Tcp {
+        tcp::set_options(socket.as_fd());
+    }
+    let mut stream = Stream::new(socket, carrier == Carrier::Unix);
+    if let Some(admits) = shared.admits.get().filter(|_| carrier == Carrier::Unix)
+        && !unix::peer(stream.socket().as_fd()).is_ok_and(|(credentials, pid)| admits(&credentials, pid))
+    {
+        refuse(stream, &Error::new(ErrorKind::PermissionDenied, "this socket serves another user"));
+        return;
+    }
+    let admitted = match carrier {
+        Carrier::Tcp => {
+            peer_host(stream.socket()).and_then(|host| shared.registry.admit_stranger(stream.socket(), host))
+        }
+        Carrier::Unix => unix::peer_ids(stream.socket().as_fd()).and_then(|peer| {
+            let account = shared.accounts.of(&Payer::Local(peer.uid), &shared.limits.caller);
+            let admitted = shared.registry.admit(stream.socket(), Arc::clone(&account));
+            if let Err(error) = &admitted
+                && let Some(left_out) = may_say("admit", account.who())
+            {
+                tracing::warn!("{} refused a connection: {error}{left_out}", account.who());
+            }
+            admitted
+        }),
+    };
+    let place = match admitted {
+        Ok(place) => place,
+        Err(error) => {
+            refuse(stream, &error);
+            return;
+        }
+    };
+    stream.set_account(&place.account);
+    let number = place.number;
+    let for_thread = Arc::clone(shared);
+    let spawned = std::thread::Builder::new().name(format!("call-{number}")).spawn(move || {
+        serve(&for_thread, stream, carrier, place);
+    });
+    if let Err(error) = spawned {
+        shared.registry.remove(number);
+        if let Some(left_out) = may_say("thread", "") {
+            tracing::warn!("connection {number} refused: no thread for it ({error}){left_out}");
+        }
+    }
+}
+
+/// The address of a TCP peer.
+fn peer_host(socket: &OwnedFd) -> Result<IpAddr> {
+    let context = |errno: Errno| Error::io("ask the kernel for a peer's address", errno.into());
+    let address = rustix::net::getpeername(socket).map_err(context)?;
+    let address = address.map(std::net::SocketAddr::try_from).and_then(|address| address.ok());
+    Ok(address.map_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |address| address.ip()))
+}
+
+/// Tells a caller that it is one too many, without ever blocking the acceptor.
+fn refuse(mut stream: Stream, error: &Error) {
+    // A fresh socket's send buffer holds these few bytes: this can't block.
+    let _ = send_error(&stream, (0, 0, 0), error);
+    stream.linger(Duration::from_millis(1), 0);
+}

@@ -1,0 +1,286 @@
+//! Which connections a server has: admission within the bound, calls in progress, and draining.
+//!
+//! Invariants: whoever has proven nothing has places of its own and takes none of the others'. A call is either begun before draining began (then drain waits for it) or refused. Beginning and ending a
+//! call takes no lock: each connection says in a flag of its own that it is in a call and then looks whether the
+//! server drains; who drains says so first and then looks at the flags.
+
+use crate::carriers::account::Account;
+use crate::limits::ServerLimits;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_core::{Error, ErrorKind, Result};
+
+struct Entry {
+    socket: Arc<OwnedFd>,
+    in_call: Arc<AtomicBool>,
+    /// Where a TCP peer that has not proven the key yet comes from, and when it came.
+    stranger: Option<(IpAddr, Instant)>,
+    /// Whose it is; `None` of a stranger.
+    account: Option<Arc<Account>>,
+}
+
+#[derive(Default)]
+struct State {
+    connections: BTreeMap<u64, Entry>,
+    /// Numbers ever given.
+    last: u64,
+    strangers: usize,
+    /// Connections of whoever is known.
+    known: usize,
+}
+
+/// A connection's place among the others: by it calls are begun and ended.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) number: u64,
+    pub(crate) account: Arc<Account>,
+    /// Where a TCP peer comes from.
+    host: Option<IpAddr>,
+    in_call: Arc<AtomicBool>,
+}
+
+impl Place {
+    pub(crate) fn host(&self) -> Option<IpAddr> {
+        self.host
+    }
+}
+
+/// Whether a call may begin.
+pub(crate) enum Begin {
+    /// It has.
+    Go,
+    /// The server drains.
+    Draining,
+    /// The caller has too many.
+    Busy(Error),
+}
+
+/// The connections of one server.
+pub(crate) struct Registry {
+    state: Mutex<State>,
+    draining: AtomicBool,
+    changed: Condvar,
+    connections_max: usize,
+    strangers_max: usize,
+}
+
+/// A stranger is not sent away before: those who know the key have proven it by then. This does not protect strangers of
+/// an address that has taken more than its share: else the queue in the kernel would fill with that address's.
+const STRANGER_GRACE: Duration = Duration::from_millis(250);
+/// Of so many of the strangers' places one address has its share.
+const ADDRESS_SHARE: usize = 4;
+/// Of so many places one is kept for those who have few …
+const RESERVE_SHARE: usize = 8;
+/// … which is so many connections.
+const FEW: usize = 16;
+
+impl Registry {
+    pub(crate) fn new(limits: &ServerLimits) -> Registry {
+        Registry {
+            state: Mutex::default(),
+            draining: AtomicBool::new(false),
+            changed: Condvar::new(),
+            connections_max: limits.connections_max,
+            strangers_max: limits.strangers_max.max(1),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; if one did, the map would still be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a connection of `account`'s; fails with `Busy` if there are too many, `ShuttingDown` while draining.
+    pub(crate) fn admit(&self, socket: &Arc<OwnedFd>, account: Arc<Account>) -> Result<Place> {
+        let mut state = self.state();
+        self.count_in(&mut state, &account)?;
+        Ok(state.enter(socket, None, account))
+    }
+
+    /// A place for a TCP peer that has proven nothing yet: [`Registry::makes_room`] comes before.
+    pub(crate) fn admit_stranger(&self, socket: &Arc<OwnedFd>, host: IpAddr) -> Result<Place> {
+        let mut state = self.state();
+        self.refuse_if_draining()?;
+        state.strangers += 1;
+        Ok(state.enter(socket, Some((host, Instant::now())), Account::of_stranger()))
+    }
+
+    /// Whether there is a place for one more stranger; if not, the oldest is sent away, of the address that has most of
+    /// them. False if all have just come: then the next one is to wait, in the kernel's queue.
+    pub(crate) fn makes_room(&self) -> bool {
+        let mut state = self.state();
+        if state.strangers < self.strangers_max {
+            return true;
+        }
+        let mut hosts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        let strangers =
+            state.connections.iter().filter_map(|(number, entry)| Some((*number, entry.stranger?)));
+        let strangers: Vec<_> = strangers.collect();
+        strangers.iter().for_each(|(_, (host, _))| *hosts.entry(*host).or_default() += 1);
+        // Numbers ascend with time: the first of an address is its oldest.
+        let share = self.strangers_max / ADDRESS_SHARE;
+        let overdue = strangers.iter().filter(|(_, (host, since))| {
+            since.elapsed() >= STRANGER_GRACE || hosts.get(host).is_some_and(|places| *places > share)
+        });
+        let found = overdue.max_by_key(|(number, (host, _))| (hosts.get(host), std::cmp::Reverse(*number)));
+        let Some((number, _)) = found else { return false };
+        let number = *number;
+        if let Some(entry) = state.connections.get_mut(&number) {
+            close(&entry.socket);
+            entry.stranger = None;
+            state.strangers -= 1;
+        }
+        true
+    }
+
+    /// A stranger has proven that it is `account`'s; fails as [`Registry::admit`] does.
+    pub(crate) fn prove(&self, place: &mut Place, account: Arc<Account>) -> Result<()> {
+        let mut state = self.state();
+        self.count_in(&mut state, &account)?;
+        place.account = Arc::clone(&account);
+        if let Some(entry) = state.connections.get_mut(&place.number) {
+            let stranger = entry.stranger.take();
+            entry.account = Some(account);
+            state.strangers -= usize::from(stranger.is_some());
+        }
+        Ok(())
+    }
+
+    fn refuse_if_draining(&self) -> Result<()> {
+        match self.is_draining() {
+            true => Err(Error::new(ErrorKind::ShuttingDown, "the daemon is shutting down")),
+            false => Ok(()),
+        }
+    }
+
+    fn count_in(&self, state: &mut State, account: &Account) -> Result<()> {
+        self.refuse_if_draining()?;
+        let max = self.connections_max;
+        let has_many = account.is_bounded() && account.connections() >= FEW;
+        let places = if has_many { max - max / RESERVE_SHARE } else { max };
+        if state.known >= places {
+            let why = format!(
+                "the daemon is at its limit of {max} connections; try again, or raise `connections_max`"
+            );
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
+        account.open()?;
+        state.known += 1;
+        Ok(())
+    }
+
+    pub(crate) fn remove(&self, number: u64) {
+        let mut state = self.state();
+        if let Some(entry) = state.connections.remove(&number) {
+            state.strangers -= usize::from(entry.stranger.is_some());
+            if let Some(account) = entry.account {
+                account.close();
+                state.known -= 1;
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.state().connections.len()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Begins a call, in its caller's turn.
+    pub(crate) fn begin_call(&self, place: &Place) -> Begin {
+        if let Err(error) = place.account.enter(|| self.is_draining()) {
+            return if self.is_draining() { Begin::Draining } else { Begin::Busy(error) };
+        }
+        place.in_call.store(true, Ordering::SeqCst);
+        if self.is_draining() {
+            self.end_call(place);
+            return Begin::Draining;
+        }
+        Begin::Go
+    }
+
+    /// False if the server drains: the connection is to be closed.
+    pub(crate) fn end_call(&self, place: &Place) -> bool {
+        place.in_call.store(false, Ordering::SeqCst);
+        place.account.leave();
+        if !self.is_draining() {
+            return true;
+        }
+        // With the lock, so that who waits has either seen the flag or hears of it.
+        drop(self.state());
+        self.changed.notify_all();
+        false
+    }
+
+    /// Refuses new calls and connections from now on, and closes those that are in no call.
+    pub(crate) fn begin_drain(&self) {
+        let state = self.state();
+        self.draining.store(true, Ordering::SeqCst);
+        for entry in state.connections.values().filter(|entry| !entry.in_call.load(Ordering::SeqCst)) {
+            close(&entry.socket);
+        }
+    }
+
+    /// Waits for calls in progress, at most for `patience`; then closes the rest and says how many those were.
+    pub(crate) fn finish_drain(&self, patience: Duration) -> usize {
+        let until = Instant::now().checked_add(patience);
+        let mut state = self.state();
+        loop {
+            let in_call = |entry: &&Entry| entry.in_call.load(Ordering::SeqCst);
+            let calls = state.connections.values().filter(in_call).count();
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if calls == 0 || left.is_some_and(|left| left.is_zero()) {
+                state.connections.values().for_each(|entry| close(&entry.socket));
+                return calls;
+            }
+            state = match left {
+                Some(left) => {
+                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Waits until at most `count` connections are left, at most for `patience`.
+    pub(crate) fn wait_until_left(&self, count: usize, patience: Duration) {
+        let state = self.state();
+        let waited =
+            self.changed.wait_timeout_while(state, patience, |state| state.connections.len() > count);
+        drop(waited);
+    }
+}
+
+impl State {
+    fn enter(
+        &mut self,
+        socket: &Arc<OwnedFd>,
+        stranger: Option<(IpAddr, Instant)>,
+        account: Arc<Account>,
+    ) -> Place {
+        self.last += 1;
+        let in_call = Arc::new(AtomicBool::new(false));
+        let place = Place {
+            number: self.last,
+            account: Arc::clone(&account),
+            host: stranger.map(|(host, _)| host),
+            in_call: Arc::clone(&in_call),
+        };
+        let account = stranger.is_none().then_some(account);
+        self.connections.insert(self.last, Entry { socket: Arc::clone(socket), in_call, stranger, account });
+        place
+    }
+}
+
+/// Wakes whoever is blocked on the socket; the descriptor itself is closed by its owner.
+fn close(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}

@@ -1,0 +1,71 @@
+//! A server's services, and the way of a call to one of them.
+
+use crate::quiet::may_say;
+use crate::service::{Call, Caller, Reply, Service};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// The services by number.
+pub(crate) struct Services(BTreeMap<u16, Arc<dyn Service>>);
+
+impl Services {
+    /// Of two with one number, the later.
+    pub(crate) fn new(services: Vec<Arc<dyn Service>>) -> Services {
+        Services(services.into_iter().map(|service| (service.id(), service)).collect())
+    }
+
+    /// Calls the service; a panic in it is an error, logged, and the daemon stays up.
+    pub(crate) fn dispatch(&self, service: u16, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+        let Some(serving) = self.0.get(&service) else {
+            let known: Vec<String> = self.0.keys().map(u16::to_string).collect();
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "this daemon has no service {service}, only {}; is it an older release?",
+                    known.join(", ")
+                ),
+            ));
+        };
+        let function = call.function;
+        catch_unwind(AssertUnwindSafe(|| serving.call(caller, call))).unwrap_or_else(|panic| {
+            let said = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            if let Some(left_out) = may_say("panic", &format!("{service} {function}")) {
+                tracing::error!("service {service} panicked in function {function}: {said}{left_out}");
+            }
+            Err(Error::new(
+                ErrorKind::Io,
+                format!(
+                    "the daemon met a bug of its own in service {service}, function {function} ({said}); \
+                     it goes on; please report it with the daemon's log"
+                ),
+            ))
+        })
+    }
+
+    /// Tells every service that `caller` is gone.
+    pub(crate) fn detach(&self, caller: &Caller) {
+        for service in self.0.values() {
+            if catch_unwind(AssertUnwindSafe(|| service.detach(caller))).is_err() {
+                tracing::error!("service {} panicked when caller {} ended", service.id(), caller.connection);
+            }
+        }
+    }
+}
+
+/// Whether the reply's bulk bytes fit into what the caller said it has room for.
+pub(crate) fn check_room(room: Option<u64>, written: u64, reply: &Reply) -> Result<()> {
+    let bytes = written.saturating_add(reply.bulk.len() as u64);
+    match room {
+        Some(room) if bytes > room => Err(Error::new(
+            ErrorKind::TooLarge,
+            format!("the answer has {bytes} bulk bytes, the caller has room for {room}; give it more"),
+        )),
+        _ => Ok(()),
+    }
+}

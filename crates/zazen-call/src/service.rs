@@ -1,0 +1,110 @@
+//! What a service sees of a call, and what the call layer wants of a service.
+
+use crate::bulk::{Bulk, Output};
+use crate::shared::{SharedBytes, SharedBytesMut};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use zazen_core::{Credentials, Result};
+
+/// Who is calling. Local callers are known by the kernel; remote ones by the key, and their uid, gid and
+/// host are the key holder's word.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Identity for permission checks.
+    pub credentials: Credentials,
+    /// Process id on the caller's host; 0 if unknown.
+    pub pid: u32,
+    /// Host name of a remote caller; `None` for a local one.
+    pub host: Option<String>,
+    /// Distinguishes callers of one server; never reused. All lanes of a caller have its first one's number.
+    pub connection: u64,
+}
+
+impl Caller {
+    /// Whether the caller is on this machine, over the unix socket: only such may be handed descriptors.
+    pub fn is_local(&self) -> bool {
+        self.host.is_none()
+    }
+}
+
+/// A request as a service sees it.
+pub struct Call<'a> {
+    /// Function number.
+    pub function: u16,
+    /// Encoded arguments.
+    pub payload: &'a [u8],
+    /// Bytes announced to follow.
+    pub bulk_bytes: u64,
+    /// The bulk bytes, exactly `bulk_bytes` of them; what the service leaves unread is drained by the server.
+    pub bulk: &'a mut Bulk,
+    /// Where to write the reply's bulk bytes, and how many the caller has room for.
+    pub output: &'a mut Output,
+    /// Descriptors that came along (unix socket only).
+    pub fds: Vec<OwnedFd>,
+    /// Tells whether the caller is still there.
+    pub line: Line,
+}
+
+/// A caller's connection, as far as a service needs it: whoever works long for a call looks now and then whether anybody
+/// waits for the answer.
+#[derive(Clone, Debug)]
+pub struct Line(Arc<OwnedFd>);
+
+impl Line {
+    pub(crate) fn new(socket: &Arc<OwnedFd>) -> Line {
+        Line(Arc::clone(socket))
+    }
+
+    /// Whether the caller has closed its end, or died. One system call.
+    pub fn is_cut(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut look = [PollFd::new(&*self.0, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        poll(&mut look, Some(&now)).is_ok() && look[0].revents().intersects(gone)
+    }
+}
+
+impl<'a> Call<'a> {
+    /// The next `bytes` bulk bytes where they lie, if they are in shared memory in one piece; they are taken then.
+    /// `None` takes nothing: read them from [`Call::bulk`] instead. They stay where they are until the call returns,
+    /// and the caller can change them at any moment: copy them once, or hand them to the kernel.
+    pub fn lend_input(&mut self, bytes: usize) -> Option<SharedBytes<'a>> {
+        let (start, length) = self.bulk.lend(bytes)?;
+        // SAFETY: the bulk lends ranges of the region that its connection keeps mapped, and `self.bulk` borrows the
+        // connection for `'a`.
+        Some(unsafe { SharedBytes::new(start, length) })
+    }
+
+    /// The next `bytes` bytes of the caller's own output buffer, if it lies in shared memory in one piece; they count
+    /// as written from now on, so fill them. `None` changes nothing: write to [`Call::output`] instead. Stays valid
+    /// until the call returns.
+    pub fn lend_output(&mut self, bytes: usize) -> Option<SharedBytesMut<'a>> {
+        let (start, length) = self.output.lend(bytes)?;
+        // SAFETY: as above; no reference of this process to the region exists.
+        Some(unsafe { SharedBytesMut::new(start, length) })
+    }
+}
+
+/// A service's answer.
+#[derive(Debug, Default)]
+pub struct Reply {
+    /// Encoded results.
+    pub payload: Vec<u8>,
+    /// Descriptors to pass (unix socket only).
+    pub fds: Vec<OwnedFd>,
+    /// Bulk bytes to send after the payload, and after what was written to [`Call::output`].
+    pub bulk: Vec<u8>,
+}
+
+/// One service. Called from many threads at once: calls of one lane come one after another, those of a caller's
+/// several lanes ([`Lanes`]) at the same time.
+pub trait Service: Send + Sync {
+    /// The service number.
+    fn id(&self) -> u16;
+    /// Answers one call. An `Err` travels to the caller as its kind and message.
+    fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply>;
+    /// The caller is gone (closed, died, timed out), with its last lane: whatever it held is to be released. Called
+    /// exactly once for each caller, after the last of its calls has returned.
+    fn detach(&self, caller: &Caller);
+}
