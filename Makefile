@@ -1,4 +1,4 @@
-# make demo · make test · make check · make bench · make docs · make wheel
+# make demo · make test · make check · make vopr · make bench · make docs · make wheel
 # Everything is installed into .venv and target/ beneath this folder; nothing else on the machine is changed.
 
 SHELL := /bin/bash
@@ -21,7 +21,7 @@ endif
 PROFILE := dev
 bench-zazen bench-calls: PROFILE := release
 
-.PHONY: help demo test check bench bench-zazen bench-calls docs wheel setup prerequisites packages native install clean test-rust test-python
+.PHONY: help demo test check vopr bench bench-zazen bench-calls docs wheel setup prerequisites packages native install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -47,6 +47,10 @@ check: $(VENV)/.requirements
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror examples/c/*.c bindings/c/include/zazen_mpi.h sdk/plugin/*/*.[ch]
 	$(BIN)/python scripts/tidy.py
+
+## make vopr    simulates whole clusters with faults (SEEDS=10000 of them, from FROM=0 on)
+vopr: prerequisites
+	cargo run --locked -p zazen-vopr -- --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
 
 ## make bench   the figures, as ratios within one run, with their spread
 bench: prerequisites

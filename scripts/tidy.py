@@ -53,6 +53,7 @@ EDGES = {
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-stubs zazend zazen-stream",
+    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-assign zazen-push",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
 }
