@@ -116,7 +116,7 @@ def fields(root: pathlib.Path, folder: str, struct: str) -> set[str]:
 
 def check_settings(root: pathlib.Path, paths: list[str], report: Report) -> None:
     """Keys in TOML blocks and `key = value` in prose are keys of zazend, of a plug-in or of a manifest; and
-    packaging/zazend.toml shows every key of zazend."""
+    packaging/zazend.toml shows every key."""
     daemon = fields(root, "crates/zazend/src", "File")
     plugin = fields(root, "crates/zazend/src", "PluginTable")
     manifest = fields(root, "crates/zazen-backing/src", "Manifest")
@@ -137,7 +137,8 @@ def check_settings(root: pathlib.Path, paths: list[str], report: Report) -> None
     example = (root / "packaging/zazend.toml").read_text()
     shown = set(re.findall(r"^#?([a-z_]+) = ", example, flags=re.MULTILINE))
     shown |= set(re.findall(r"^#?\[\[?([a-z_]+)", example, flags=re.MULTILINE))
-    for key in sorted(daemon - shown):
+    shown |= set(re.findall(r"^#\[plugin\.([a-z_]+)", example, flags=re.MULTILINE))
+    for key in sorted((daemon | plugin) - shown):
         report("packaging/zazend.toml", f"{key}: zazend has this setting, and the example does not show it")
     for key in sorted(shown - daemon - plugin):
         report("packaging/zazend.toml", f"{key}: zazend has no such setting")

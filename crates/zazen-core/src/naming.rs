@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameNo;
-use crate::limits::{FRAME_BYTES_MAX, FRAME_NO_MAX};
+use crate::limits::{FRAME_NO_MAX, check_frame_bytes};
 use crate::path::RelPath;
 use crate::runset::{Run, RunSet};
 use std::collections::BTreeMap;
@@ -337,10 +337,7 @@ impl Piece {
         if self.frame_bytes == 0 {
             return refuse(ErrorKind::InvalidArgument, "frame_bytes is 0; give the size of one frame".into());
         }
-        if self.frame_bytes > FRAME_BYTES_MAX {
-            let why = format!("frames of {} bytes; the limit is {FRAME_BYTES_MAX}", self.frame_bytes);
-            return refuse(ErrorKind::TooLarge, why);
-        }
+        check_frame_bytes(self.frame_bytes).map_err(|error| self.named(error))?;
         // File offsets are signed in the kernel.
         let end = self.count.checked_mul(self.frame_bytes).and_then(|bytes| bytes.checked_add(self.offset));
         if end.is_none_or(|end| i64::try_from(end).is_err()) {
