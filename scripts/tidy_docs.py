@@ -45,7 +45,7 @@ def blocks(text: str) -> Iterator[tuple[int, str, str | None]]:
 
 def check_columns(path: str, text: str, report: Report) -> None:
     for number, line, language in blocks(text):
-        is_prose = language is None and not line.lstrip().startswith("|") and path != "ARCHITECTURE.md"
+        is_prose = language is None and not line.lstrip().startswith("|")
         if is_prose and len(line) > COLUMNS_MAX:
             report(f"{path}:{number}", f"{len(line)} columns; prose has at most {COLUMNS_MAX}")
 
