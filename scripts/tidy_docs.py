@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 COLUMNS_MAX = 100
 # Folders whose comments are checked. A crate whose comments were rewritten joins the list.
 COMMENTS = [
-    *(f"crates/zazen-{name}" for name in ("assign", "backing", "client", "core", "push")),
+    *(f"crates/zazen-{name}" for name in ("assign", "backing", "client", "core", "fuzz", "push")),
     "bindings",
     "demo",
-    "bench/papers",
+    "bench",
 ]
 # Folders of this repository that pages name files in.
 FOLDERS = "bench|bindings|crates|demo|docs|examples|fuzz|packaging|plugins|requirements|scripts|sdk|tests"
