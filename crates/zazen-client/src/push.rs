@@ -324,10 +324,7 @@ impl Pusher {
 
     fn payload(&self, number: FrameNo, bytes: Vec<u8>, source: FrameSource) -> Result<Payload> {
         let length = bytes.len() as u64;
-        if length > limits::FRAME_BYTES_MAX {
-            let why = format!("frame {number} has {length} bytes, the limit is {}", limits::FRAME_BYTES_MAX);
-            return Err(Error::new(ErrorKind::TooLarge, why));
-        }
+        limits::check_frame_bytes(length).map_err(|error| error.within(format!("frame {number}")))?;
         let at = self.source(number, length, &source)?;
         let series = self.series_of(number, &at)?;
         let validator = match source.validator {

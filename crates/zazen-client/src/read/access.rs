@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zazen_backing::SourceFile;
-use zazen_core::limits::FRAME_BYTES_MAX;
+use zazen_core::limits::check_frame_bytes;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
 use zazen_frames::messages::Delivery;
 
@@ -231,7 +231,8 @@ impl Access {
         Ok(Got { delivery: job.delivery, place, buffer, mended: true })
     }
 
-    /// Reading with this reader's memory and checks: nobody is told of cold bytes, no turn is taken.
+    /// Reading with this reader's memory and checks: nobody is told of cold bytes, no turn is
+    /// taken.
     fn reading(&self) -> Reading<'_> {
         let Access { pool, check, stop, .. } = self;
         Reading { pool, check: *check, stop, from_disk: false, on_cold: &|| (), turn: &|_, _| None }
@@ -294,10 +295,7 @@ pub(crate) fn scan_one(remote: &mut Remote, handle: u32, number: u64) -> Result<
 
 /// Whether a frame can have this offset and length. A daemon may send any values.
 fn check_place(offset: u64, length: u64) -> Result<()> {
-    if length > FRAME_BYTES_MAX {
-        let why = format!("has {length} bytes, the limit is {FRAME_BYTES_MAX}; cut it into frames");
-        return Err(Error::new(ErrorKind::TooLarge, why));
-    }
+    check_frame_bytes(length)?;
     // Offsets in files are signed in the kernel.
     match offset.checked_add(length).map(i64::try_from) {
         Some(Ok(_)) => Ok(()),
