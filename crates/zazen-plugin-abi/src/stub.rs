@@ -42,9 +42,9 @@ pub struct StubCall {
     /// Fixed part and padded tail together.
     pub request_bytes: u64,
     /// Zerocopy inputs.
-    pub input: *const Segment,
+    pub inputs: *const Segment,
     /// Zerocopy outputs: capacities. The run-time sets `bytes` to what came.
-    pub output: *mut Segment,
+    pub outputs: *mut Segment,
     /// How many inputs.
     pub in_count: u32,
     /// How many outputs.
