@@ -21,7 +21,8 @@ pub struct StubService {
     pub function_count: u32,
 }
 
-/// `struct zazen_stub_call`: one call. The stub fills it in; the run-time sets what the comments say.
+/// `struct zazen_stub_call`: one call. The stub fills it in; the run-time sets what the comments
+/// say.
 #[repr(C)]
 #[derive(Debug)]
 pub struct StubCall {
