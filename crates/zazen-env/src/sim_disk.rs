@@ -35,6 +35,7 @@ struct Sim {
     crash_at: Option<u64>,
     fail_at: Option<u64>,
     fail_read_at: Option<u64>,
+    fail_next_sync: bool,
     capacity: u64,
     /// What `free_bytes` goes by, where it differs.
     told_capacity: u64,
@@ -86,6 +87,15 @@ impl Sim {
 
     fn fails_now(&self) -> bool {
         self.fail_at == Some(self.steps)
+    }
+
+    /// As [`Sim::step`], for a sync of data.
+    fn sync_step(&mut self, what: &str, path: &DiskPath) -> Result<bool> {
+        let happens = self.step(what, path)?;
+        match std::mem::take(&mut self.fail_next_sync) && !self.dead {
+            true => Err(fault(EIO, what, path)),
+            false => Ok(happens),
+        }
     }
 
     /// Ends a changing operation: after the crash step the caller sees an error even if the change happened.
@@ -163,6 +173,7 @@ impl SimDisk {
             crash_at: None,
             fail_at: None,
             fail_read_at: None,
+            fail_next_sync: false,
             capacity,
             told_capacity: capacity,
             read_only: false,
@@ -225,6 +236,11 @@ impl SimDisk {
     /// Whether files can share their blocks.
     pub fn set_reflinks(&self, has_reflinks: bool) {
         guard(&self.sim).has_reflinks = has_reflinks;
+    }
+
+    /// The next sync of a file or of the whole disk fails with EIO and loses data, as the fault model says.
+    pub fn fail_next_sync(&self) {
+        guard(&self.sim).fail_next_sync = true;
     }
 
     /// Read number `read` (from 1) fails with EIO, once.
@@ -462,7 +478,7 @@ impl Disk for SimDisk {
     fn sync_all(&self) -> Result<()> {
         let mut sim = guard(&self.sim);
         let path = DiskPath::own_dir(&zazen_core::RelPath::default());
-        let stepped = sim.step("sync", &path);
+        let stepped = sim.sync_step("sync", &path);
         if stepped.is_err() && !sim.dead && !sim.read_only {
             let Sim { tree, random, .. } = &mut *sim;
             tree.update_unsettled(|file| file.sync_fails(random));
@@ -487,7 +503,7 @@ impl SimFile {
 
     fn sync_with(&self, what: &str, sync: impl FnOnce(&mut Inode)) -> Result<()> {
         let mut sim = guard(&self.sim);
-        let stepped = sim.step(what, &self.path);
+        let stepped = sim.sync_step(what, &self.path);
         if stepped.is_err() && !sim.dead && !sim.read_only {
             let Sim { tree, random, .. } = &mut *sim;
             tree.update(self.inode, |file| file.sync_fails(random));

@@ -31,10 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
   zazen run --forward /data --node n7:7345 --key key -- python3 a.py
   zazen run --forward /data --direct -- sqlite3 /data/db # real descriptors: mmap and io_uring work
   zazen run --forward /data --sockets -- ./receive       # internet sockets are the far side's, too
-  zazen run --forward /data --seccomp -- ./static /data/a # statically linked, or Go: same machine only
+  zazen run --forward /data --seccomp -- ./static /data/a # statically linked, or Go
 
 The daemon needs the posix plug-in: zazend --plugin posix …
-docs/forwarding.md says what is forwarded, and what can't be.")]
+docs/forwarding.md says what is forwarded and what is not.")]
 pub(crate) struct Run {
     /// What to forward: a folder's path, here and at the far side; may be given several times
     #[arg(long = "forward", value_name = "PREFIX[=FAR]", required = true)]

@@ -10,13 +10,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, Request, Result, RunSet};
 use zazen_env::is_trouble;
-use zazen_store::{Entry, OpenFrame, Stored};
-use zazen_wire::Message;
-use zazen_wire::frames::{
+use zazen_frames::messages::{
     BatchEntry, DatasetInfo, Delivery, Holdings, OpenDataset, Push, Pushed, Query, ReportBad, ScanBatch,
-    ScanNext, ScanOpen, ScanOpened, frames_fn, service,
+    ScanNext, ScanOpen, ScanOpened, frames_fn,
 };
+use zazen_store::{Entry, OpenFrame, Stored};
 use zazen_wire::header::Header;
+use zazen_wire::{Message, service};
 
 /// Frames that one reply may have.
 const BATCH_FRAMES: usize = 8;
@@ -127,6 +127,7 @@ impl World {
             _ => {}
         }
         let delay = MS / 20 + self.random.below(3 * MS);
+        let receiving = Box::new(receiving);
         self.later(node, Task::Commit { conn, receiving, replied }, delay);
     }
 
@@ -134,11 +135,14 @@ impl World {
         let Some(store) = self.nodes[node].store.clone() else { return };
         match self.nodes[node].tasks.remove(&task) {
             Some(Task::Commit { conn, receiving, replied }) => {
-                let Receiving { header, put, .. } = receiving;
+                let Receiving { header, ask, put } = *receiving;
+                self.excuse_late(node, &ask);
                 let committed = put.and_then(|put| match self.mutant {
                     Some(Mutant::SkipPushChecksum) => put.commit_computed().map(|(stored, _)| stored),
                     _ => put.commit(),
                 });
+                let told = format!("{:?}", committed.as_ref().map_err(ToString::to_string));
+                self.tell(|| format!("node {node}: push of {} of {}: {told}", ask.meta.number, ask.dataset));
                 if self.mutant == Some(Mutant::DataAfterRecord) {
                     let incarnation = self.nodes[node].incarnation;
                     self.schedule.after(20 * MS, Event::Flush { node, incarnation });
@@ -167,6 +171,16 @@ impl World {
                 self.next_of_scan(node, conn, &store, header, scan, batch);
             }
             None => {}
+        }
+    }
+
+    /// A push of an older version, late or come twice, takes the place of the newer one: readers see that it is stale.
+    fn excuse_late(&mut self, node: usize, ask: &Push) {
+        let Some(dataset) = content::dataset_at(&ask.dataset) else { return };
+        let frame = FrameId { dataset, number: ask.meta.number.get() };
+        let latest = frame.bytes(self.backing.latest(frame));
+        if zazen_wire::checksum::frame_checksum(&latest) != ask.meta.checksum {
+            self.checks.excuse(node, frame);
         }
     }
 
@@ -261,12 +275,12 @@ impl World {
         if batch.entries.is_empty() {
             let Some(state) = self.scan(node, conn, scan) else { return };
             let group = next_cached(store, state);
-            let phase = match state.misses.pop_front() {
-                _ if !group.is_empty() => None,
-                Some((number, origin)) => Some(Phase::Fetch(Box::new(Fetch::new(number, origin)))),
-                None => None,
+            let phase = if group.is_empty() {
+                let miss = state.misses.pop_front();
+                miss.map(|(number, origin)| Phase::Fetch(Box::new(Fetch::new(number, origin))))
+            } else {
+                Some(Phase::Look(group))
             };
-            let phase = if group.is_empty() { phase } else { Some(Phase::Look(group)) };
             if let Some(phase) = phase {
                 let delay = self.backing_delay();
                 return self.later(node, Task::Next { conn, header, scan, batch, phase }, delay);
@@ -318,7 +332,8 @@ impl World {
             } else {
                 let young = entry.meta.validator.is_some_and(|validator| validator.unsettled);
                 missed = Some(if young { entry.origin } else { Origin::Alien });
-                let _ = store.drop_stale(&series, &entry);
+                let dropped = store.drop_stale(&series, &entry);
+                self.tell(|| format!("node {node}: {frame} is stale, dropped: {dropped:?}"));
             }
             if let (Some(origin), Some(scan)) = (missed, self.scan(node, conn, scan)) {
                 scan.misses.push_back((frame.number, origin));
@@ -363,7 +378,13 @@ impl World {
                 mode: 0o644,
             };
             match store.put(&series, &frame.source().ok()?, &meta, fetch.origin) {
-                Ok(put) => fetch.copying = Some((seen, put, 0)),
+                Ok(put) => {
+                    fetch.copying = Some((seen, put, 0));
+                    if self.profile.rewrites && !self.calm && self.random.percent(3) {
+                        let delay = self.random.below(8 * MS);
+                        self.schedule.after(delay, Event::Rewrite(frame));
+                    }
+                }
                 // No room, or a disk that fails: the source's own bytes are handed out.
                 Err(_) => {
                     batch.inline(fetch.number, &frame.bytes(version));
@@ -396,9 +417,10 @@ impl World {
         }
         let committed = put.commit_computed();
         let opened = committed.and_then(|_| store.open_frame(&series, fetch.number));
-        match opened {
-            Ok(Some(opened)) if batch.add(opened, Delivery::Fetched).is_ok() => {}
-            _ => batch.inline(fetch.number, &frame.bytes(version)),
+        let added = opened.map(|opened| opened.is_some_and(|it| batch.add(it, Delivery::Fetched).is_ok()));
+        self.tell(|| format!("node {node}: copied {frame}: {added:?}"));
+        if !added.unwrap_or(false) {
+            batch.inline(fetch.number, &frame.bytes(version));
         }
         None
     }

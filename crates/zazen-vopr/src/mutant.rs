@@ -58,6 +58,26 @@ impl Mutant {
         Mutant::SkipSecondLook,
     ];
 
+    /// How violations that this bug causes may begin.
+    pub fn breaks(self) -> &'static [&'static str] {
+        match self {
+            Mutant::SkipFrameChecksum | Mutant::SkipPushChecksum | Mutant::SkipSecondLook => &["wrong bytes"],
+            Mutant::ForgetStale => &["stale bytes"],
+            Mutant::EvictInUse => &["evicted in use"],
+            Mutant::AssignTwice => &["read twice"],
+            Mutant::AssignNobody => &["read by nobody"],
+            Mutant::IgnoreBudget => &["budget"],
+            Mutant::LoseOutcome => &["no progress"],
+            Mutant::DataAfterRecord
+            | Mutant::AckWithoutCommit
+            | Mutant::AckBeforeCommit
+            | Mutant::AcceptDoubled
+            | Mutant::ResetIsSuccess
+            | Mutant::SkipSync
+            | Mutant::RetrySync => &["forgotten"],
+        }
+    }
+
     /// The mutant of this name, as `Debug` prints it.
     pub fn named(name: &str) -> Option<Mutant> {
         Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}").eq_ignore_ascii_case(name))

@@ -45,18 +45,25 @@ pub(crate) struct Profile {
 }
 
 const MS: u64 = 1_000_000;
+/// A budget that holds all frames of a run.
+const ROOMY_BYTES: u64 = 64 << 20;
 
 impl Profile {
+    /// Whether caches are too small for all frames, so that they evict.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.budget < ROOMY_BYTES
+    }
+
     pub(crate) fn of(random: &mut SeededRandom) -> Profile {
         let mut some = |percent: u64, of_1000: u64| match random.percent(percent) {
             true => 1 + random.below(of_1000),
             false => 0,
         };
         let net = NetFaults {
-            lost: some(40, 60),
-            doubled: some(40, 120),
-            reset: some(40, 60),
-            flipped: some(30, 60),
+            lost: some(40, 100),
+            doubled: some(40, 300),
+            reset: some(40, 100),
+            flipped: some(30, 80),
             delay_max_ns: 0,
         };
         let delay_max_ns = [5, 50, 1_500][random.below(3) as usize] * MS;
@@ -67,7 +74,7 @@ impl Profile {
             datasets: 1 + random.below(3) as usize,
             frames: 6 + random.below(26),
             jobs: 2 + random.below(3) as usize,
-            budget: if tight { 250_000 + random.below(400_000) } else { 64 << 20 },
+            budget: if tight { 250_000 + random.below(400_000) } else { ROOMY_BYTES },
             net: NetFaults { delay_max_ns, ..net },
             partitions: random.percent(35),
             kills: random.percent(45),

@@ -45,6 +45,11 @@ impl Checks {
         self.acknowledged.retain(|(at, _), _| *at != node);
     }
 
+    /// `node` may have another version of `frame` than it was told.
+    pub(crate) fn excuse(&mut self, node: usize, frame: FrameId) {
+        self.acknowledged.remove(&(node, frame));
+    }
+
     /// Every node may drop its copy of `frame`: its source changed.
     pub(crate) fn excuse_frame(&mut self, frame: FrameId) {
         self.acknowledged.retain(|(_, of), _| *of != frame);
@@ -66,7 +71,8 @@ impl Checks {
     ) {
         self.delivered += 1;
         let (oldest, newest) = (backing.version(frame, asked_ns), backing.latest(frame));
-        let is_version = |version: &u32| frame.length(*version) == bytes.len() && frame.bytes(*version) == bytes;
+        let is_version =
+            |version: &u32| frame.length(*version) == bytes.len() && frame.bytes(*version) == bytes;
         if (oldest.max(1)..=newest).any(|version| is_version(&version)) {
             return;
         }

@@ -50,11 +50,6 @@ impl Backing {
         Some(Seen { validator: Validator::seen(length, mtime_ns, mtime_ns, inode, wall_ns), length })
     }
 
-    /// The frame of a dataset by its number.
-    pub(crate) fn has(&self, frame: FrameId) -> bool {
-        self.files.contains_key(&frame)
-    }
-
     /// All frames of a dataset.
     pub(crate) fn numbers(&self, dataset: usize) -> impl Iterator<Item = u64> + '_ {
         self.files.keys().filter(move |frame| frame.dataset == dataset).map(|frame| frame.number)

@@ -4,6 +4,7 @@ use crate::backing::Backing;
 use crate::calls;
 use crate::checks::Checks;
 use crate::content::FrameId;
+use crate::eviction::Holdings;
 use crate::job::Job;
 use crate::mutant::Mutant;
 use crate::net::{Caller, Net};
@@ -41,6 +42,8 @@ pub(crate) enum Event {
     Collective { job: usize },
     /// A rank reads a frame from the backing store itself.
     ReadSource { job: usize, rank: usize },
+    /// Somebody writes a frame again while a node copies it.
+    Rewrite(FrameId),
     /// A fault.
     Trouble(Trouble),
     /// The faults end.
@@ -60,7 +63,10 @@ pub(crate) struct World {
     pub(crate) writers: Vec<WriterSim>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) checks: Checks,
+    pub(crate) scanned: Holdings,
     pub(crate) calm: bool,
+    /// What happened, as lines for a person; kept on demand.
+    story: Option<Vec<String>>,
 }
 
 /// What a run came to.
@@ -93,7 +99,13 @@ pub struct Stats {
 
 /// Runs one seed, with a planted bug or without.
 pub fn run(seed: u64, mutant: Option<Mutant>) -> Outcome {
+    tell(seed, mutant, false).0
+}
+
+/// As [`run`]; if `in_words` also what happened, in lines for a person.
+pub fn tell(seed: u64, mutant: Option<Mutant>, in_words: bool) -> (Outcome, Vec<String>) {
     let mut world = World::new(seed, mutant);
+    world.story = in_words.then(|| vec![format!("{:?}", world.profile)]);
     let mut stats = Stats::default();
     while let Some(event) = world.schedule.pop() {
         stats.events += 1;
@@ -116,7 +128,8 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> Outcome {
     stats.read = world.checks.delivered;
     stats.net_faults = world.net.faults;
     stats.virtual_ms = world.schedule.now_ns() / MS;
-    Outcome { trace: world.trace.digest(), violation: world.checks.into_violation(), stats }
+    let story = world.story.unwrap_or_default();
+    (Outcome { trace: world.trace.digest(), violation: world.checks.into_violation(), stats }, story)
 }
 
 impl World {
@@ -141,7 +154,9 @@ impl World {
             writers,
             jobs: Vec::new(),
             checks: Checks::default(),
+            scanned: Holdings::new(),
             calm: false,
+            story: None,
         };
         for node in 0..profile.nodes {
             world.schedule.at(0, Event::Start { node });
@@ -157,6 +172,14 @@ impl World {
 
     pub(crate) fn now_ns(&self) -> u64 {
         self.schedule.now_ns()
+    }
+
+    /// Adds a line to the story, if one is kept.
+    pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
+        let now_ms = self.now_ns() as f64 / 1e6;
+        if let Some(story) = &mut self.story {
+            story.push(format!("{now_ms:11.3} ms  {}", line()));
+        }
     }
 
     fn happen(&mut self, event: Event) {
@@ -197,6 +220,11 @@ impl World {
             Event::Begin { job } => self.begin_job(job),
             Event::Collective { job } => self.collective(job),
             Event::ReadSource { job, rank } => self.read_source(job, rank),
+            Event::Rewrite(frame) => {
+                let version = self.backing.write(frame, now_ns);
+                self.checks.excuse_frame(frame);
+                self.tell(|| format!("somebody: {frame} in version {version}"));
+            }
             Event::Trouble(trouble) => self.trouble(trouble),
             Event::Calm => self.calm_down(),
         }
@@ -248,7 +276,8 @@ impl World {
         let Some(store) = node.store.clone() else { return };
         let (space, on_disk) = (store.space(), node.disk.used_bytes());
         let budget = node.budget();
-        if space.used + space.reserved > budget || on_disk > budget && !node.tainted {
+        // A dataset that a start could not read is left out, and counted once it is read again.
+        if (space.used + space.reserved > budget || on_disk > budget) && !node.tainted {
             self.checks.fail(format!("budget: node {at} uses {on_disk} bytes of {budget}, {space:?}"));
         }
         let counters = store.counters();
@@ -274,7 +303,9 @@ impl World {
             match self.holds(&store, frame, version) {
                 Ok(true) => {}
                 found => {
-                    let what = format!("forgotten: node {at} acknowledged version {version} of {frame}, {when} it is not");
+                    let what = format!(
+                        "forgotten: node {at} acknowledged version {version} of {frame}, {when} it is not"
+                    );
                     self.checks.fail(format!("{what} there ({found:?})"));
                 }
             }
@@ -285,7 +316,9 @@ impl World {
         let series = crate::content::series(frame.dataset)?;
         let Some(entry) = store.entry(&series, frame.number)? else { return Ok(false) };
         let right = zazen_wire::checksum::frame_checksum(&frame.bytes(version));
-        Ok(entry.meta.checksum == right && store.verify(&series, frame.number)? == Some(true))
+        // An alien came back by a miss: that it is here says nothing of the push.
+        let is_it = entry.meta.checksum == right && entry.origin == zazen_core::Origin::Native;
+        Ok(is_it && store.verify(&series, frame.number)? == Some(true))
     }
 
     /// What must hold when nothing more happens.
@@ -295,7 +328,8 @@ impl World {
         }
         for writer in &self.writers {
             if writer.in_flight() > 0 {
-                self.checks.fail(format!("no progress: {} frames of a writer never settle", writer.in_flight()));
+                self.checks
+                    .fail(format!("no progress: {} frames of a writer never settle", writer.in_flight()));
             }
         }
         for at in 0..self.jobs.len() {

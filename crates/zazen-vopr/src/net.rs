@@ -3,7 +3,7 @@
 //! Fault model. Between hosts each piece of a message takes a time of its own, so that messages of different connections
 //! overtake each other. A connection may go silent for good in one direction (loss), be reset in the middle of a
 //! message, damage a bit, or carry a message twice: a request as a second connection's whose replies nobody reads, a
-//! reply behind itself. Hosts may be parted, in one direction or both; what is sent meanwhile comes late or never.
+//! reply once more some time later. Hosts may be parted, in one direction or both; what is sent meanwhile comes late or never.
 //! Within a host bytes come in order and whole, until a process dies.
 
 use crate::profile::NetFaults;
@@ -14,7 +14,10 @@ use zazen_env::SeededRandom;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     Writer(usize),
-    Rank { job: usize, rank: usize },
+    Rank {
+        job: usize,
+        rank: usize,
+    },
     /// Nobody: a request that came twice.
     Ghost,
 }
@@ -109,8 +112,10 @@ impl Net {
         }
         let twice = may_fail && !to_server && random.below(1000) < faults.doubled;
         self.faults += u64::from(twice);
-        for _ in 0..1 + u32::from(twice) {
-            self.send_once(conn, to_server, &bytes, now_ns, (from, to), faults, random, &mut deliveries);
+        self.send_once(conn, to_server, &bytes, now_ns, (from, to), faults, random, &mut deliveries);
+        if twice {
+            let again_ns = now_ns + random.below(400 * MS);
+            self.send_once(conn, to_server, &bytes, again_ns, (from, to), faults, random, &mut deliveries);
         }
         deliveries
     }
@@ -139,7 +144,8 @@ impl Net {
             return;
         }
         let pieces = if way.0 == way.1 { 1 } else { 1 + random.below(3) as usize };
-        let reset_after = (may_fail && random.below(1000) < faults.reset).then(|| random.below(pieces as u64));
+        let reset_after =
+            (may_fail && random.below(1000) < faults.reset).then(|| random.below(pieces as u64));
         let piece_bytes = bytes.len().div_ceil(pieces).max(1);
         for (at, piece) in bytes.chunks(piece_bytes).enumerate() {
             let delay = match (way.0 == way.1, random.below(20)) {

@@ -22,7 +22,7 @@ const PREFIX: &str = "zazen-frames-";
 
 /// Where a frame's bytes are, if this process knows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct FrameFile {
     /// The file; empty if there is none that this process may open.
     pub path: PathBuf,
     /// Where the frame begins in it.
@@ -31,7 +31,7 @@ pub(crate) struct Place {
     pub whole: bool,
 }
 
-impl Place {
+impl FrameFile {
     /// Whether `path` is the frame's own.
     pub(crate) fn is_own(&self) -> bool {
         self.whole && !self.path.as_os_str().is_empty()

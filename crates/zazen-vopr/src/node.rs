@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use zazen_core::{Origin, Result, RunSet};
 use zazen_env::{Clock, Environment, ManualClock, SimDisk, WatchedDisk};
+use zazen_frames::messages::{BatchEntry, Push};
 use zazen_store::{EntriesCursor, Entry, Put, ScanGuard, Store, StoreConfig};
-use zazen_wire::frames::{BatchEntry, Push};
 use zazen_wire::header::Header;
 
 /// The disk that a node's store sees.
@@ -83,7 +83,7 @@ pub(crate) struct Session {
 /// Something that the daemon is about to go on with.
 pub(crate) enum Task {
     /// Commits a push whose bytes are all here; replies unless that was done.
-    Commit { conn: u64, receiving: Receiving, replied: bool },
+    Commit { conn: u64, receiving: Box<Receiving>, replied: bool },
     /// Gathers frames for the reply to a SCAN_NEXT.
     Next { conn: u64, header: Header, scan: u32, batch: Batch, phase: Phase },
 }

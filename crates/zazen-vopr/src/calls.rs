@@ -6,13 +6,16 @@ use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
 use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, Kind};
 
+/// Payload and bulk of a message.
+pub(crate) type Body = (Vec<u8>, Vec<u8>);
+
 /// A request as bytes.
 pub(crate) fn request(service: u16, function: u16, call: u64, payload: &[u8], bulk: &[u8]) -> Vec<u8> {
     encode(Kind::Request, (service, function), 0, call, payload, bulk)
 }
 
 /// The reply to `header` as bytes.
-pub(crate) fn reply(header: &Header, result: Result<(Vec<u8>, Vec<u8>)>) -> Vec<u8> {
+pub(crate) fn reply(header: &Header, result: Result<Body>) -> Vec<u8> {
     let function = (header.service, header.function);
     match result {
         Ok((payload, bulk)) => encode(Kind::Reply, function, 0, header.call, &payload, &bulk),
@@ -23,14 +26,7 @@ pub(crate) fn reply(header: &Header, result: Result<(Vec<u8>, Vec<u8>)>) -> Vec<
     }
 }
 
-fn encode(
-    kind: Kind,
-    function: (u16, u16),
-    status: u32,
-    call: u64,
-    payload: &[u8],
-    bulk: &[u8],
-) -> Vec<u8> {
+fn encode(kind: Kind, function: (u16, u16), status: u32, call: u64, payload: &[u8], bulk: &[u8]) -> Vec<u8> {
     let header = Header {
         kind,
         service: function.0,
@@ -117,7 +113,7 @@ pub(crate) struct Reply {
 
 impl Reply {
     /// Takes a part; once complete: (call id, payload and bulk or the error that travelled).
-    pub(crate) fn take(&mut self, part: Part) -> Option<(u64, Result<(Vec<u8>, Vec<u8>)>)> {
+    pub(crate) fn take(&mut self, part: Part) -> Option<(u64, Result<Body>)> {
         match part {
             Part::Head(header, payload) => self.head = Some((header, payload)),
             Part::Bulk(bytes) => self.bulk.extend_from_slice(&bytes),
