@@ -17,6 +17,8 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use zazen_forward_api::paths::Text;
+use zazen_plugin_abi::segment::FUNCTION_BLOCKING;
+pub(crate) use zazen_plugin_abi::stub::{Segment, StubCall as Call, StubService as Service};
 
 const LANES: usize = 128;
 
@@ -25,49 +27,6 @@ const CALLS_BEFORE_MEMORY: u32 = 16;
 
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Segment {
-    pub(crate) pointer: *mut c_void,
-    pub(crate) bytes: u64,
-}
-
-/// `struct zazen_stub_call`.
-#[repr(C)]
-pub(crate) struct Call {
-    pub(crate) struct_size: u32,
-    pub(crate) function: u32,
-    pub(crate) flags: u32,
-    pub(crate) tail_count: u32,
-    pub(crate) fixed: *const c_void,
-    pub(crate) fixed_bytes: u64,
-    pub(crate) tail: *const Segment,
-    pub(crate) request_bytes: u64,
-    pub(crate) inputs: *const Segment,
-    pub(crate) outputs: *mut Segment,
-    pub(crate) in_count: u32,
-    pub(crate) out_count: u32,
-    pub(crate) fds: *const c_int,
-    pub(crate) fd_count: u32,
-    pub(crate) reply_fd_count: u32,
-    pub(crate) reply_bytes_max: u64,
-    pub(crate) reply: *mut c_void,
-    pub(crate) reply_bytes: u64,
-    pub(crate) reply_fds: *mut c_int,
-    pub(crate) runtime: *mut c_void,
-}
-
-/// `struct zazen_stub_service`.
-#[repr(C)]
-pub(crate) struct Service {
-    pub(crate) struct_size: u32,
-    pub(crate) id: u32,
-    pub(crate) name: *const std::ffi::c_char,
-    pub(crate) schema_hash: u64,
-    pub(crate) layout_hash: u64,
-    pub(crate) function_count: u32,
-}
 
 use wire::status;
 
@@ -549,8 +508,6 @@ pub(crate) extern "C" fn zazen_forward_free(address: *mut c_void, bytes: usize) 
     }
     release(lane);
 }
-
-const FUNCTION_BLOCKING: u32 = 1;
 
 /// See zazen_stub.h.
 ///
