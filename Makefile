@@ -1,4 +1,4 @@
-# make demo · make test · make check · make bench · make docs
+# make demo · make test · make check · make vopr · make bench · make docs · make wheel
 # Everything is installed into .venv and target/ beneath this folder; nothing else on the machine is changed.
 
 SHELL := /bin/bash
@@ -17,7 +17,11 @@ endif
 endif
 endif
 
-.PHONY: help demo test check bench bench-zazen bench-calls docs setup prerequisites install clean test-rust test-python
+# The demo and the tests run a lightly optimised build, which `cargo test` shares. Benches and wheels are fully optimised.
+PROFILE := dev
+bench-zazen bench-calls: PROFILE := release
+
+.PHONY: help demo test check vopr bench bench-zazen bench-calls docs wheel setup prerequisites packages native install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -44,6 +48,10 @@ check: $(VENV)/.requirements
 	$(BIN)/clang-format --dry-run -Werror examples/c/*.c bindings/c/include/zazen_mpi.h sdk/plugin/*/*.[ch]
 	$(BIN)/python scripts/tidy.py
 
+## make vopr    simulates whole clusters with faults (SEEDS=10000 of them, from FROM=0 on)
+vopr: prerequisites
+	cargo run --locked -p zazen-vopr -- --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
+
 ## make bench   the figures, as ratios within one run, with their spread
 bench: prerequisites
 	cargo build --release --locked -p zazen-bench -p zazend -p zazen-cli
@@ -65,21 +73,32 @@ prerequisites:
 	@PYTHON="$(PYTHON)" scripts/prerequisites.sh
 
 $(VENV)/.requirements: requirements/demo.txt requirements/test.txt | prerequisites
+	@echo "installing Python packages into $(VENV) (MPI, OpenMM, MDAnalysis, test tools: about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -r requirements/demo.txt -r requirements/test.txt
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet -r requirements/demo.txt -r requirements/test.txt
 	@touch $@
 
 $(VENV)/.requirements-bench: requirements/bench.txt $(VENV)/.requirements
-	$(BIN)/python -m pip install --quiet -r requirements/bench.txt
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet -r requirements/bench.txt
 	@touch $@
 
-# `pip install .` is the whole installation: the wheel carries the Python package, `zazen` and `zazend`.
-install: $(VENV)/.requirements
-	@echo "building and installing zazen into $(VENV) (the first time takes some minutes)"
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps .
+# pip fetches packages while cargo compiles.
+install: prerequisites
+	@$(MAKE) --no-print-directory --jobs=2 packages native PROFILE=$(PROFILE)
+	@$(BIN)/python scripts/install.py --profile $(PROFILE) --built
+
+packages: $(VENV)/.requirements
+
+native: prerequisites
+	@echo "building zazen, cargo profile $(PROFILE) (the first time: about 3 minutes on 2 cores)"
+	@cargo build --workspace --locked --profile $(PROFILE)
+
+## make wheel   one wheel for Python 3.11 and later and glibc 2.28 and later, into dist/
+wheel: $(VENV)/.requirements
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet -r requirements/wheel.txt
+	scripts/wheel.sh $(BIN)
 
 setup: install
 
 clean:
-	rm -rf $(VENV) target build .demo demo-report.json
+	rm -rf $(VENV) target build dist .demo demo-report.json

@@ -1,32 +1,95 @@
-"""What pyproject.toml cannot say: C libraries keep their plain names, and its headers go into the package."""
+"""Builds the wheel: cargo builds the native parts in one go, and this file puts them where they belong.
 
+The wheel holds the Python package, the programs `zazen` and `zazend`, the C library with its headers, the
+plug-ins with their headers, the runtime of plug-ins' clients, the preload library and the systemd unit.
+
+`ZAZEN_PROFILE` names the cargo profile; without it, it is `release`. `ZAZEN_TARGET` names another target than
+this machine's, as cargo-zigbuild spells it (`make wheel` sets it). A profile or a target has one folder below
+cargo's target folder, so what cargo has built there before is not built again.
+"""
+
+import os
 import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
-from setuptools import setup
-from setuptools.command.build_py import build_py
-from setuptools_rust import build_rust
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
-# Of the C library; of the plug-ins that come along, to generate stubs from.
-HEADERS = ["bindings/c/include/*.h", "plugins/*/*.h"]
+# After setuptools, which brings it where Python has none any more.
+from distutils.command.build_scripts import build_scripts  # isort: skip
+
+ROOT = Path(__file__).resolve().parent
+PARTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["zazen"]
 
 
-class BuildPy(build_py):
+def target_folder() -> Path:
+    """The folder that cargo builds into."""
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+
+
+def build() -> Path:
+    """Builds all native parts and returns the folder that holds them."""
+    profile, target = os.environ.get("ZAZEN_PROFILE", "release"), os.environ.get("ZAZEN_TARGET")
+    command = ["cargo", "zigbuild" if target else "build", "--locked", "--profile", profile]
+    command += [word for package in PARTS["packages"] for word in ("--package", package)]
+    if target:
+        command += ["--target", target]
+    try:
+        subprocess.run(command, cwd=ROOT, check=True)
+    except FileNotFoundError:
+        sys.exit("zazen is built by cargo, which is not here: install Rust (rustup), then try again")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"`{' '.join(command)}` failed with status {error.returncode}")
+    folder = target_folder()
+    if target:
+        # The glibc version behind the target's name is zig's business.
+        folder /= target.rpartition("-gnu")[0] + "-gnu"
+    return folder / {"dev": "debug"}.get(profile, profile)
+
+
+def copy_stripped(source: Path, target: Path) -> None:
+    """Copies a program or library without its debug information."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    strip = shutil.which("strip")
+    if strip:
+        subprocess.run([strip, "--strip-debug", "-o", str(target), str(source)], check=True)
+    else:
+        shutil.copy(source, target)
+    target.chmod(0o755)
+
+
+class BuildExt(build_ext):
+    """The native module, and beside it what other programs load and include."""
+
+    def build_extension(self, ext):
+        built = build()
+        copy_stripped(built / PARTS["module"], Path(self.get_ext_fullpath(ext.name)))
+        package = Path(self.build_lib, "zazen")
+        for library in PARTS["libraries"]:
+            copy_stripped(built / library, package / "lib" / library)
+        headers = package / "include"
+        headers.mkdir(parents=True, exist_ok=True)
+        for pattern in PARTS["headers"]:
+            for header in sorted(ROOT.glob(pattern)):
+                shutil.copy(header, headers)
+
+
+class BuildScripts(build_scripts):
+    """The programs, which are no scripts: they are copied as they are."""
+
     def run(self):
-        super().run()
-        if not getattr(self, "editable_mode", False):
-            target = Path(self.build_lib, "zazen", "include")
-            target.mkdir(parents=True, exist_ok=True)
-            for header in [header for pattern in HEADERS for header in sorted(Path().glob(pattern))]:
-                shutil.copy(header, target)
+        built = build()
+        for program in PARTS["programs"]:
+            copy_stripped(built / program, Path(self.build_dir, program))
 
 
-class BuildRust(build_rust):
-    def get_dylib_ext_path(self, ext, target_fname):
-        path = super().get_dylib_ext_path(ext, target_fname)
-        if target_fname.startswith("zazen.lib."):
-            return str(Path(path).with_name(target_fname.rpartition(".")[2] + ".so"))
-        return path
-
-
-setup(cmdclass={"build_py": BuildPy, "build_rust": BuildRust})
+setup(
+    ext_modules=[Extension("zazen._zazen", sources=[], py_limited_api=True)],
+    scripts=PARTS["programs"],
+    data_files=[("share/zazen", PARTS["share"])],
+    cmdclass={"build_ext": BuildExt, "build_scripts": BuildScripts},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

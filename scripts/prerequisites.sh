@@ -33,10 +33,10 @@ if ! command -v cc >/dev/null 2>&1; then
   lack "a C compiler (cc)" "$system gcc"
 fi
 if ! command -v "$PYTHON" >/dev/null 2>&1; then
-  lack "Python 3.10 or newer ($PYTHON)" "$system python3 python3-venv"
+  lack "Python 3.11 or newer ($PYTHON)" "$system python3 python3-venv"
 else
-  if ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-    lack "Python 3.10 or newer (found: $("$PYTHON" --version 2>&1))" "$system python3.11 python3.11-venv, then: make PYTHON=python3.11 …"
+  if ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    lack "Python 3.11 or newer (found: $("$PYTHON" --version 2>&1))" "$system python3.11 python3.11-venv, then: make PYTHON=python3.11 …"
   fi
   if ! "$PYTHON" -c 'import venv, ensurepip' >/dev/null 2>&1; then
     lack "Python's venv module" "$system python3-venv"

@@ -3,6 +3,8 @@
 
 - arrows between crates point one way: the table below is the whole of what is allowed;
 - pure crates stay pure: no files, sockets, clocks, threads or randomness in them;
+- what is banned below occurs in the listed files only: integer encoding, and in what must replay from a seed std's
+  hash tables, clocks and randomness;
 - files of a crate do not import each other in circles: each can be read after those that it imports;
 - dependencies come under licences that may be shipped with an Apache-2.0 product;
 - no file grows past the limit, no unfinished code lands, every decision page is listed;
@@ -23,37 +25,47 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 EDGES = {
     "zazen-core": "",
     "zazen-env": "zazen-core",
-    "zazen-wire": "zazen-core",
+    "zazen-plugin-abi": "",
+    "zazen-plugin-sdk": "zazen-plugin-abi",
+    "zazen-wire": "zazen-core zazen-plugin-abi",
     "zazen-frames": "zazen-core zazen-wire",
     "zazen-store": "zazen-core zazen-env zazen-wire zazen-frames",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
     "zazen-lane": "zazen-core zazen-wire",
     "zazen-call": "zazen-core zazen-wire zazen-lane",
-    "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call | zazen-stubs",
-    "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call",
-    "zazen-posix": " | | zazen-stubs",
-    "zazen-preload": "zazen-core zazen-wire zazen-lane | | zazen-stubs",
-    "zazen-stream": " | | zazen-stubs",
+    "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi | zazen-stubs",
+    "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi",
+    "zazen-forward-api": "",
+    "zazen-posix": "zazen-forward-api zazen-plugin-sdk | | zazen-stubs-build",
+    "zazen-preload": "zazen-core zazen-forward-api zazen-lane zazen-plugin-abi zazen-wire | | zazen-stubs-build",
+    "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
+    "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-stubs": "",
+    "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
     " | zazen-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-client"
-    " zazen-push zazen-stub-runtime zazen-stubs zazen-mpi zazen-testbed | | zazen-stubs",
+    " zazen-forward-api zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
-    "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-stubs zazend zazen-stream",
+    "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-stubs zazend"
+    " zazen-stream",
+    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-assign zazen-push",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
 }
 
 # Protocol logic: events in, actions out. Test modules are exempt.
-PURE = ["zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs"]
+PURE = [
+    "zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs",
+    "zazen-forward-api", "zazen-plugin-abi",
+]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
 )
@@ -62,14 +74,72 @@ PURE_FILES = [f"plugins/stream/src/{name}.rs" for name in ("bits", "integrate", 
 # The carrier that runs ranks as threads of one process is assignment's own test and scenario rig.
 PURE_EXCEPT = {"crates/zazen-assign/src/threads.rs"}
 
+# What must give the same run for the same seed: std's hash tables differ in order from run to run.
+REPLAYED = [*(f"crates/{crate}" for crate in [*PURE, "zazen-store", "zazen-vopr"]), *PURE_FILES]
+
+# (what, pattern, where, instead, excepted files and folders with the reason of each). Tests are exempt.
+BANS = [
+    (
+        "integer encoding",
+        re.compile(r"\b(to|from)_(le|be|ne)_bytes\b"),
+        ["crates", "plugins", "bindings"],
+        "zazen-wire encodes",
+        {
+            "crates/zazen-wire/src/": "the encodings",
+            "crates/zazen-store/src/record.rs": "the records of logs (docs/formats/store.md)",
+            "crates/zazen-fuzz/src/": "makes inputs for the decoders",
+            "crates/zazen-call/src/contract.rs": "makes bytes to send",
+            "crates/zazen-vopr/src/": "makes frames, seeds and digests of simulated runs",
+            "crates/zazen-assign/src/fingerprint.rs": "words of a polynomial",
+            "crates/zazen-assign/src/plane.rs": "words of a bit plane",
+            "crates/zazen-assign/src/scenario.rs": "seeds a generator",
+            "crates/zazen-assign/src/threads.rs": "words between threads of one process",
+            "crates/zazen-env/src/random.rs": "random bytes as a number",
+            "crates/zazen-env/src/sim_trace.rs": "bytes as words of a digest",
+            "crates/zazen-client/src/session.rs": "a random number as the bytes of a seed",
+            "crates/zazen-call/src/server/": "the kernel's eventfd",
+            "crates/zazend/src/http.rs": "the kernel's eventfd",
+            "plugins/posix/src/session.rs": "the kernel's eventfd",
+            "crates/zazen-call/src/client/mod.rs": "the eight bytes that ask for memory (docs/formats/shm.md)",
+            "crates/zazen-preload/src/": "the same, and the kernel's socket address; no codec without a heap",
+            "crates/zazen-stub-runtime/src/interrupt.rs": "thread numbers through a pipe of one process",
+            "crates/zazen-cli/src/commands/run/elf.rs": "the ELF format",
+            "crates/zazen-seccomp/src/": "registers and memory of a traced program",
+            "crates/zazen-cli/src/commands/bench/sample.rs": "makes bytes to measure with",
+            "plugins/stream/src/integrate.rs": "adds the elements of samples",
+            "plugins/stream/src/packet.rs": "the stations' packets (docs/streams.md)",
+            "plugins/stream/src/store.rs": "the header of results (docs/streams.md)",
+            "bindings/mpi/src/": "words and handles for MPI",
+            "bindings/c/src/collectives.rs": "a length for the user's broadcast",
+            "bindings/python/src/carrier.rs": "words for the user's collectives",
+        },
+    ),
+    (
+        "std's HashMap or HashSet",
+        re.compile(r"\bHash(Map|Set)\b"),
+        REPLAYED,
+        "use BTreeMap or BTreeSet",
+        {},
+    ),
+    (
+        "a clock or randomness",
+        re.compile(r"\bInstant::now\b|\bSystemTime\b|\bgetrandom\b|\brandom_u128\b|\brand::"),
+        REPLAYED,
+        "take time and randomness as arguments",
+        {"crates/zazen-vopr/src/main.rs": "says how long the simulated runs took"},
+    ),
+]
+
 # Crates whose files must not import each other in a circle.
 CIRCLE_FREE = [
     "crates/zazen-assign",
     "crates/zazen-call",
+    "crates/zazen-cli",
     "crates/zazen-env",
     "crates/zazen-fuzz",
     "crates/zazen-lane",
     "crates/zazen-push",
+    "crates/zazen-testbed",
     "crates/zazen-wire",
     "bindings/c",
     "bindings/mpi",
@@ -125,11 +195,63 @@ def check_purity():
     for path in tracked(*patterns, *PURE_FILES):
         if path in PURE_EXCEPT or "/tests" in path:
             continue
-        code = (ROOT / path).read_text().split("#[cfg(test)]")[0]
-        for number, line in enumerate(code.splitlines(), 1):
-            stripped = line.split("//")[0]
-            if IMPURE.search(stripped):
+        for number, line in code_of(path):
+            if IMPURE.search(line):
                 problem(f"{path}:{number}", "what is pure touches the machine")
+
+
+def code_of(path):
+    """The numbered lines of a source file up to its tests, without comments."""
+    code = (ROOT / path).read_text().split("#[cfg(test)]")[0]
+    return [(number, line.split("//")[0]) for number, line in enumerate(code.splitlines(), 1)]
+
+
+def check_bans():
+    sources = [path for path in tracked("*.rs") if "/tests/" not in path and not path.endswith("/tests.rs")]
+    for what, pattern, where, instead, excepted in BANS:
+        used = set()
+        for path in sources:
+            inside = any(path == place or path.startswith(f"{place}/") for place in where)
+            if not inside or "/examples/" in path:
+                continue
+            found = [number for number, line in code_of(path) if pattern.search(line)]
+            exception = next((name for name in excepted if path.startswith(name)), None)
+            if found and exception is not None:
+                used.add(exception)
+            elif found:
+                problem(
+                    f"{path}:{found[0]}",
+                    f"{what} does not belong here: {instead}, or say why in scripts/tidy.py",
+                )
+        for name in excepted.keys() - used:
+            problem(name, f"is excepted from the ban of {what}, but has none; remove it from scripts/tidy.py")
+
+
+def crate_of(place):
+    """The folder of the crate that a file or folder belongs to; None for what belongs to none."""
+    folders = [place, *place.parents]
+    return next((it for it in folders if it != ROOT and (it / "Cargo.toml").is_file()), None)
+
+
+def check_reach():
+    """No crate compiles a file of another one: it would have two homes, and no arrow in the table."""
+    takes = re.compile(r"#!?\[\s*(cfg_attr\(.*,\s*)?path\s*=|\binclude(_str|_bytes)?!\s*[(\[{]([^;]*)")
+    for path in tracked("*.rs"):
+        file = ROOT / path
+        text = file.read_text()
+        for match in takes.finditer(text):
+            where = f"{path}:{text.count(chr(10), 0, match.start()) + 1}"
+            literals = re.findall(r'"([^"]*)"', match.group(3) or "")
+            if match.group(3) is None:
+                problem(where, "#[path]: put the module where it belongs, or make it a crate")
+            elif literals and literals[0] != "OUT_DIR":
+                in_manifest = literals[0] == "CARGO_MANIFEST_DIR"
+                base = crate_of(file) if in_manifest else file.parent
+                place = (base / literals[in_manifest].lstrip("/")).resolve()
+                if crate_of(place) not in (None, crate_of(file)):
+                    problem(
+                        where, "includes a file of another crate; export it there, or read it at run time"
+                    )
 
 
 def without_tests_and_text(text):
@@ -197,13 +319,13 @@ def imports(crate):
         at = {"crate": (), "self": module, "super": module[:-1]}.get(segments[0])
         rest = segments[1:]
         if at is None:
-            if module + (segments[0],) not in files:
+            if (*module, segments[0]) not in files:
                 return None
             at, rest = module, segments
         while rest and rest[0] == "super":
             at, rest = at[:-1], rest[1:]
-        while rest and at + (rest[0],) in files:
-            at, rest = at + (rest[0],), rest[1:]
+        while rest and (*at, rest[0]) in files:
+            at, rest = (*at, rest[0]), rest[1:]
         if rest and rest[0] in names.get(at, {}) and (at, rest[0]) not in seen:
             return target(at, names[at][rest[0]], (*seen, (at, rest[0]))) or at
         return at
@@ -218,7 +340,9 @@ def imports(crate):
             if found is not None and found[: len(module)] != module:
                 edges[module].add(found)
         edges[module] -= {None, module}
-    return {files[module]: sorted(files[found] for found in edges[module] if found in files) for module in files}
+    return {
+        files[module]: sorted(files[found] for found in edges[module] if found in files) for module in files
+    }
 
 
 def circles(graph):
@@ -269,6 +393,9 @@ def check_files():
 def main():
     check_dependencies()
     check_purity()
+    check_bans()
+
+    check_reach()
     check_circles()
     check_files()
     tidy_docs.check_docs(ROOT, tracked, problem)

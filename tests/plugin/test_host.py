@@ -378,6 +378,26 @@ def test_a_plug_in_that_stops_answering_altogether_is_replaced(trial, tmp_path):
         assert "no sign of life" in daemon.log()
 
 
+def test_a_plug_in_that_is_stopped_delays_no_report(trial, tmp_path):
+    """Its counters are still told, and that it is silent; it serves again when it goes on."""
+    with Daemon(tmp_path, plugin(trial, silence_seconds=100)) as daemon:
+        daemon.client(trial, "who")
+        before = daemon.report()
+        calls = [(function["name"], function["calls"]) for function in before["functions"]]
+        os.kill(before["pid"], signal.SIGSTOP)
+        begun = time.monotonic()
+        stopped = [daemon.report() for _ in range(5)]
+        took = time.monotonic() - begun
+        assert took < 4, f"five reports took {took:.1f} s"
+        wait_for(lambda: daemon.report()["state"] == "silent", "its silence to be told")
+        for report in [*stopped, daemon.report()]:
+            assert [(function["name"], function["calls"]) for function in report["functions"]] == calls
+        os.kill(before["pid"], signal.SIGCONT)
+        wait_for(lambda: daemon.report()["state"] == "running", "its return to be told")
+        assert daemon.client(trial, "who").startswith("0 ")
+        assert daemon.report()["generation"] == 1
+
+
 def test_leaks_are_bounded(trial, tmp_path):
     with Daemon(tmp_path, plugin(trial, memory="600M", open_files=100)) as daemon:
         said = daemon.client(trial, "leak", "files", 10_000)

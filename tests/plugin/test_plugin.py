@@ -278,6 +278,13 @@ def test_rust_accepts_what_is_generated(name, tmp_path):
     run(rustc, *flags, "-o", tmp_path / "out.rmeta", tmp_path / f"{name}.rs")
 
 
+@pytest.mark.parametrize("name", ["files", "telescope", "events", "vectors", "extras"])
+def test_python_accepts_what_is_generated(name, tmp_path):
+    """The module is imported; its functions are called in the tutorial and in test_host.py."""
+    generate(HEADERS / f"{name}.h", tmp_path)
+    run(sys.executable, "-W", "error", "-c", f"import {name}; {name}.Client", cwd=tmp_path)
+
+
 @pytest.mark.parametrize("header", ["zazen_stub.h", "zazen_plugin.h", "zazen_connect.h", "zazen_loopback.h"])
 def test_headers_suit_cpp(header, tmp_path):
     compiler = shutil.which("c++")

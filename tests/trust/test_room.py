@@ -1,67 +1,15 @@
 """What one user can take of the cache's room from others."""
 
-import json
 import os
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import wire
 from conftest import read_frames, write_frames
+from wire import EVICT, FRAMES, PIN, SCAN_OPEN, Raw, Refused, record
 
-FRAMES, OPEN, SCAN_OPEN, PUSH, EVICT, PIN = 2, 1, 3, 6, 9, 10
 MIB = 1 << 20
-
-
-def text(words) -> bytes:
-    words = str(words).encode()
-    return struct.pack("<I", len(words)) + words
-
-
-def record(inner: bytes) -> bytes:
-    return struct.pack("<I", len(inner)) + inner
-
-
-class Refused(Exception):
-    """The daemon's answer is an error."""
-
-
-class Raw:
-    """A caller that sends what it likes."""
-
-    def __init__(self, socket_path):
-        self.stream = wire.connect(socket_path)
-        self.calls = 0
-
-    def send(self, service, function, payload, bulk_bytes=0):
-        self.calls += 1
-        head = bytearray(wire.header(service, function, self.calls, len(payload), wire.crc32c(payload)))
-        struct.pack_into("<Q", head, 32, bulk_bytes)
-        struct.pack_into("<I", head, 60, wire.crc32c(bytes(head[:60])))
-        self.stream.sendall(bytes(head) + payload)
-
-    def reply(self):
-        status, payload = wire.reply(self.stream)
-        if status:
-            raise Refused(payload[4:].decode(errors="replace"))
-        return payload
-
-    def announce(self, dataset, file, number, length, uid, checksum=1):
-        """Announces a frame of series f-{n}.bin; its bytes are to follow."""
-        meta = struct.pack("<QQQB", number, length, checksum, 0) + struct.pack("<III", uid, uid, 0o644)
-        meta += struct.pack("<qQ?", 0, 0, False)
-        source = text(file) + struct.pack("<QB", 0, 0)
-        payload = text(dataset) + record(source) + record(meta) + record(b"\0" + text("f-{n}.bin"))
-        self.send(FRAMES, PUSH, payload, length)
-
-    def open(self, dataset):
-        self.send(FRAMES, OPEN, text(dataset) + bytes(3))
-        return struct.unpack_from("<I", self.reply())[0]
-
-    def status(self):
-        self.send(1, 2, b"")
-        return json.loads(self.reply())
 
 
 @pytest.fixture

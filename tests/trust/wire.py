@@ -1,9 +1,13 @@
 """Messages of the call protocol, by hand: for callers who do not keep to what the client library does."""
 
+import json
 import socket
 import struct
 
 HEADER_BYTES = 64
+# The service of frames, and some of its functions.
+FRAMES = 2
+OPEN, SCAN_OPEN, PUSH, EVICT, PIN = 1, 3, 6, 9, 10
 _TABLE = []
 for _byte in range(256):
     _crc = _byte
@@ -49,3 +53,53 @@ def reply(stream: socket.socket) -> tuple[int, bytes]:
     head = receive(stream, HEADER_BYTES)
     status, payload_bytes = struct.unpack_from("<I", head, 12)[0], struct.unpack_from("<I", head, 24)[0]
     return status, receive(stream, payload_bytes)
+
+
+def text(words) -> bytes:
+    words = str(words).encode()
+    return struct.pack("<I", len(words)) + words
+
+
+def record(inner: bytes) -> bytes:
+    return struct.pack("<I", len(inner)) + inner
+
+
+class Refused(Exception):
+    """The daemon's answer is an error."""
+
+
+class Raw:
+    """A caller that sends what it likes."""
+
+    def __init__(self, socket_path):
+        self.stream = connect(socket_path)
+        self.calls = 0
+
+    def send(self, service, function, payload, bulk_bytes=0):
+        self.calls += 1
+        head = bytearray(header(service, function, self.calls, len(payload), crc32c(payload)))
+        struct.pack_into("<Q", head, 32, bulk_bytes)
+        struct.pack_into("<I", head, 60, crc32c(bytes(head[:60])))
+        self.stream.sendall(bytes(head) + payload)
+
+    def reply(self):
+        status, payload = reply(self.stream)
+        if status:
+            raise Refused(payload[4:].decode(errors="replace"))
+        return payload
+
+    def announce(self, dataset, file, number, length, uid, checksum=1):
+        """Announces a frame of series f-{n}.bin; its bytes are to follow."""
+        meta = struct.pack("<QQQB", number, length, checksum, 0) + struct.pack("<III", uid, uid, 0o644)
+        meta += struct.pack("<qQ?", 0, 0, False)
+        source = text(file) + struct.pack("<QB", 0, 0)
+        payload = text(dataset) + record(source) + record(meta) + record(b"\0" + text("f-{n}.bin"))
+        self.send(FRAMES, PUSH, payload, length)
+
+    def open(self, dataset):
+        self.send(FRAMES, OPEN, text(dataset) + bytes(3))
+        return struct.unpack_from("<I", self.reply())[0]
+
+    def status(self):
+        self.send(1, 2, b"")
+        return json.loads(self.reply())

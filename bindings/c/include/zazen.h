@@ -404,8 +404,7 @@ const char *zazen_path(const struct zazen_dataset_t *dataset);
 //
 // The caller sees to it that:
 // `dataset` is NULL or live; `set` is writable.
-int32_t zazen_extent(struct zazen_dataset_t *dataset,
-                     struct zazen_runset_t **set);
+int32_t zazen_extent(struct zazen_dataset_t *dataset, struct zazen_runset_t **set);
 
 // What this node's cache holds of `range` as natives and aliens (paper section 4: query). The
 // caller frees both sets.
@@ -456,8 +455,7 @@ int32_t zazen_frames(struct zazen_dataset_t *dataset,
 //
 // The caller sees to it that:
 // `frames` is NULL or live; `frame` is writable.
-int32_t zazen_next(struct zazen_frames_t *frames,
-                   struct zazen_frame_t **frame);
+int32_t zazen_next(struct zazen_frames_t *frames, struct zazen_frame_t **frame);
 
 // Frames not yet taken; 0 for NULL.
 //
@@ -510,8 +508,7 @@ const char *zazen_frame_path(const struct zazen_frame_t *frame);
 //
 // The caller sees to it that:
 // `frame` is NULL or live; `offset` is NULL or writable.
-const char *zazen_frame_container(const struct zazen_frame_t *frame,
-                                  uint64_t *offset);
+const char *zazen_frame_container(const struct zazen_frame_t *frame, uint64_t *offset);
 
 // Where the frame came from.
 //
@@ -560,8 +557,7 @@ int32_t zazen_writer_counters(const struct zazen_writer_t *writer, struct zazen_
 //
 // The caller sees to it that:
 // `writer` is NULL or live; `counters` is NULL or as large as it says.
-int32_t zazen_writer_close(struct zazen_writer_t *writer,
-                           struct zazen_counters_t *counters);
+int32_t zazen_writer_close(struct zazen_writer_t *writer, struct zazen_counters_t *counters);
 
 // Drops a writer without waiting: frames in flight may or may not arrive. NULL is ignored.
 //

@@ -1,7 +1,7 @@
 //! The three ABIs and their constants.
 //!
-//! Values: the standard ABI's `mpi_abi.h` (MPI 5.0 §20), the MPICH ABI initiative's `mpi.h`, and Open MPI's
-//! exported objects (equal in 4.x and 5.x).
+//! Values: the standard ABI's `mpi_abi.h` (MPI 5.0 §20), the MPICH ABI initiative's `mpi.h`, and
+//! Open MPI's exported objects (equal in 4.x and 5.x).
 
 use std::ffi::c_int;
 
@@ -19,7 +19,7 @@ pub enum Abi {
     OpenMpi,
 }
 
-/// What a C program would get from `mpi.h`.
+/// The constants that a C program gets from `mpi.h`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Constants {
     pub(crate) comm_world: Handle,

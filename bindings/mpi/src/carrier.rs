@@ -1,7 +1,8 @@
 //! [`Collectives`] over a duplicate of the user's communicator.
 //!
-//! All-to-all and all-gather are pairwise exchanges in shifted order: immune to the libraries' tuning tables (their
-//! default algorithms are up to twice slower), without incast, and with 64-bit lengths on MPIs whose counts are `int`.
+//! All-to-all and all-gather are pairwise exchanges in shifted order. So they do not depend on the
+//! libraries' tuning tables (whose default algorithms are up to twice slower), cause no incast, and
+//! have 64-bit lengths with MPIs whose counts are `int`.
 
 use crate::abi::{Abi, Handle};
 use crate::launcher::check_launcher;
@@ -12,15 +13,17 @@ use std::ops::Range;
 use zazen_assign::{Collectives, two_bit};
 use zazen_core::{Error, ErrorKind, Result};
 
-/// Bytes of one message at most; below 2³¹ − 1, with room for libraries that compute byte offsets in an `int`.
+/// The most bytes of one message. It is well below 2³¹ − 1, because some libraries compute byte
+/// offsets in an `int`.
 const CHUNK_BYTES: usize = 1 << 30;
-/// Tag of our messages; the communicator is our own, so nobody else's can be met.
+/// Tag of our messages. The communicator is our own, so no other messages use it.
 const TAG: c_int = 0;
 
 /// A communicator of the MPI that this process runs on.
 ///
-/// Holds a duplicate of the user's, freed on drop unless MPI is finalised by then. Making and dropping one are
-/// collective. Stays on its thread (MPI may be initialised for one thread only).
+/// Holds a duplicate of the user's communicator, which is freed on drop unless MPI is finalised by
+/// then. Creating and dropping it are collective. It stays on its thread, because MPI may be
+/// initialised for one thread only.
 pub struct MpiCollectives {
     mpi: &'static Mpi,
     comm: Handle,
@@ -31,11 +34,11 @@ pub struct MpiCollectives {
 }
 
 impl MpiCollectives {
-    /// A carrier over a duplicate of the communicator `handle` (an `MPI_Comm`, an `int` one zero-extended; mpi4py's
-    /// `comm.handle`). Collective over it.
+    /// Collectives over a duplicate of the communicator `handle` (an `MPI_Comm`, zero-extended if
+    /// it is an `int`; mpi4py's `comm.handle`). Collective over it.
     ///
-    /// Fails with `Mpi` if no MPI is loaded, MPI is not initialised, or the ranks came up as singletons, and with
-    /// `InvalidArgument` for a null handle or an intercommunicator.
+    /// Fails with `Mpi` if no MPI is loaded, if MPI is not initialised, or if each rank is a world
+    /// of its own; with `InvalidArgument` for a null handle or an intercommunicator.
     ///
     /// # Safety
     /// `handle` is a live communicator of the MPI library that this process has initialised.
@@ -78,7 +81,7 @@ impl MpiCollectives {
         Ok(carrier)
     }
 
-    /// A carrier over a duplicate of MPI_COMM_WORLD. Collective over all ranks; fails as
+    /// Collectives over a duplicate of MPI_COMM_WORLD. Collective over all ranks; fails as
     /// [`MpiCollectives::from_handle`] does.
     pub fn world() -> Result<MpiCollectives> {
         let world = running()?.constants.comm_world;
@@ -86,8 +89,8 @@ impl MpiCollectives {
         unsafe { MpiCollectives::from_handle(world) }
     }
 
-    /// With messages of at most `bytes` bytes (at least 8) instead of 2³⁰: lets a test see long blocks cut without
-    /// having any. The same on all ranks.
+    /// With messages of at most `bytes` bytes (at least 8) instead of 2³⁰, so that a test can cut
+    /// blocks without long ones. All ranks must use the same value.
     #[doc(hidden)]
     pub fn chunked(mut self, bytes: usize) -> MpiCollectives {
         self.chunk_bytes = bytes.clamp(8, CHUNK_BYTES);
@@ -102,7 +105,8 @@ impl MpiCollectives {
     fn allreduce(&self, values: &mut [u64], op: Handle) -> Result<()> {
         let constants = &self.mpi.constants;
         for chunk in values.chunks_mut(self.chunk_bytes / 8) {
-            // SAFETY: `chunk` is writable for its length in words, which fits an int; the handles are live.
+            // SAFETY: `chunk` is writable for its length in words, which fits an int; the handles
+            // are live.
             let code = unsafe {
                 (self.mpi.calls.allreduce)(
                     constants.in_place as *const c_void,
@@ -118,7 +122,7 @@ impl MpiCollectives {
         Ok(())
     }
 
-    /// Every rank's length of the block that it will send here.
+    /// For each rank, the length of the block that it will send here.
     fn exchange_lengths(&self, outgoing: &[u64]) -> Result<Vec<u64>> {
         let mut incoming = vec![0u64; self.size];
         let uint64 = self.mpi.constants.uint64;
@@ -138,7 +142,8 @@ impl MpiCollectives {
         Ok(incoming)
     }
 
-    /// Sends `block(j)` to each other rank j; returns what each other rank sent here, and nothing for this one.
+    /// Sends `block(j)` to each other rank j; returns what each other rank sent here, and nothing
+    /// for this one.
     fn exchange<'a>(&self, block: impl Fn(usize) -> &'a [u8]) -> Result<Vec<Vec<u8>>> {
         let outgoing: Vec<u64> = (0..self.size).map(|to| block(to).len() as u64).collect();
         let incoming = self.exchange_lengths(&outgoing)?;
@@ -158,7 +163,8 @@ impl MpiCollectives {
             let (out, into) = (&send[out], &mut receive[into]);
             let peer =
                 |rank: usize, bytes: usize| if bytes == 0 { constants.proc_null } else { rank as c_int };
-            // SAFETY: both buffers are live for their lengths, which fit an int; a side that is done names no peer.
+            // SAFETY: both buffers are live for their lengths, which fit an int; a side that is
+            // done names no peer.
             let code = unsafe {
                 (self.mpi.calls.sendrecv)(
                     out.as_ptr().cast(),
@@ -181,7 +187,8 @@ impl MpiCollectives {
     }
 
     fn bcast(&self, buffer: *mut c_void, count: usize, datatype: Handle) -> Result<()> {
-        // SAFETY: the callers pass a buffer of `count` elements of `datatype`, `count` within an int.
+        // SAFETY: the callers pass a buffer of `count` elements of `datatype`, `count` within an
+        // int.
         let code = unsafe { (self.mpi.calls.bcast)(buffer, count as c_int, datatype, 0, self.comm) };
         self.mpi.check(code, "MPI_Bcast")
     }
@@ -191,16 +198,17 @@ impl Drop for MpiCollectives {
     fn drop(&mut self) {
         if self.mpi.is_up() {
             let mut slot = self.comm as u64;
-            // SAFETY: the duplicate is ours and live; on little-endian machines an int handle is the slot's first
-            // four bytes. A failure leaks one communicator, which is all that can be done here.
+            // SAFETY: the duplicate is ours and live; on little-endian machines an int handle is
+            // the slot's first four bytes. A failure leaks one communicator, which is all that can
+            // be done here.
             unsafe { (self.mpi.calls.comm_free)((&raw mut slot).cast()) };
         }
     }
 }
 
-/// What is sent and what is received, message by message, where blocks of `send` and `receive` bytes pass in messages of
-/// `limit` bytes at most; a side that is done early has empty ranges. How a block is cut depends on its length alone, so
-/// that sender and receiver agree.
+/// The ranges to send and to receive, message by message, for blocks of `send` and `receive` bytes
+/// in messages of at most `limit` bytes. A side that is done early has empty ranges. The cuts
+/// depend only on a block's length, so sender and receiver agree.
 fn messages(send: usize, receive: usize, limit: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
     let piece = move |length: usize, at: usize| {
         let start = length.min(at.saturating_mul(limit));
@@ -233,8 +241,8 @@ unsafe extern "C" fn two_bit_op(
     length: *mut c_int,
     _datatype: *mut c_void,
 ) {
-    // SAFETY: MPI passes two buffers of `*length` elements of the reduction's datatype, which is MPI_UINT64_T;
-    // a library may pass them unaligned, hence the unaligned reads.
+    // SAFETY: MPI passes two buffers of `*length` elements of the reduction's datatype, which is
+    // MPI_UINT64_T; a library may pass them unaligned, hence the unaligned reads.
     unsafe {
         let words = usize::try_from(*length).unwrap_or(0);
         let (input, inout) = (input.cast::<u64>(), inout.cast::<u64>());

@@ -1,17 +1,17 @@
-//! All-reduces for carriers that have no operator of their own for them.
+//! All-reduces for collectives that have no operator of their own for them.
 
 use zazen_assign::{Collectives, two_bit};
 use zazen_core::{Error, ErrorKind, Result};
 
-/// [`Collectives::allreduce_two_bit`] out of an all-to-all and an all-gather; see [`xor_by_exchange`].
+/// [`Collectives::allreduce_two_bit`] by an all-to-all and an all-gather; see [`xor_by_exchange`].
 pub fn two_bit_by_exchange(collectives: &dyn Collectives, values: &mut [u64]) -> Result<()> {
     by_exchange(collectives, values, two_bit)
 }
 
-/// [`Collectives::allreduce_xor`] out of an all-to-all and an all-gather: each rank combines one slice.
+/// [`Collectives::allreduce_xor`] by an all-to-all and an all-gather: each rank combines one slice.
 ///
-/// Sends 2·(p − 1)/p of the words per rank, as a ring all-reduce does. Fails with `Protocol` on every rank if the ranks
-/// pass unequal lengths.
+/// Sends 2·(p − 1)/p of the words per rank, as a ring all-reduce does. Fails with `Protocol` on
+/// every rank if the ranks pass unequal lengths.
 pub fn xor_by_exchange(collectives: &dyn Collectives, values: &mut [u64]) -> Result<()> {
     by_exchange(collectives, values, |a, b| a ^ b)
 }

@@ -1,7 +1,8 @@
-//! Did the ranks find each other? A rank whose MPI does not match its launcher comes up as a world of one.
+//! Checks that the ranks found each other. A rank whose MPI does not match its launcher starts as a
+//! world of one.
 //!
-//! That happens silently with mismatched libraries (an Open MPI process under MPICH's launcher, a missing PMI
-//! plug-in under Slurm), and would make every rank read everything.
+//! This happens without an error if the libraries do not match (an Open MPI process under MPICH's
+//! launcher, a missing PMI plug-in under Slurm). Every rank would then read everything.
 
 use zazen_core::launcher::ranks;
 use zazen_core::{Error, ErrorKind, Result};
@@ -11,7 +12,8 @@ pub fn launched_ranks() -> Option<usize> {
     ranks(|name| std::env::var(name).ok()).map(|(_, launched)| launched)
 }
 
-/// Fails with `Mpi` if MPI_COMM_WORLD has one rank though the launcher's environment speaks of several.
+/// Fails with `Mpi` if MPI_COMM_WORLD has one rank although the launcher's environment says that
+/// there are several.
 pub fn check_launcher(world_size: usize) -> Result<()> {
     check(world_size, |name| std::env::var(name).ok())
 }

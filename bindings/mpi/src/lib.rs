@@ -1,15 +1,15 @@
-//! MPI bound at run time, as a carrier of the assignment protocol.
+//! MPI bound at run time, as collectives for the assignment protocol.
 //!
-//! No `mpi.h` is read at build time. The MPI that the process already runs on (through mpi4py, or because the
-//! program was linked with it) is found by its symbols, its ABI is told from what it exports and what its file
-//! is called, and three tables give the constants. One build thus serves Open MPI 4 and 5, MPICH, Intel MPI and
-//! every library of the standard ABI.
+//! No `mpi.h` is read at build time. This crate finds the MPI that the process already uses
+//! (through mpi4py, or because the program was linked with it) by its symbols. The library's
+//! exports and its file name show its ABI, and three tables give the constants. So one build serves
+//! Open MPI 4 and 5, MPICH, Intel MPI and every library of the standard ABI.
 //!
-//! Assumes 64-bit little-endian Linux (x86-64, AArch64), where an `int` handle may be passed zero-extended in a
-//! pointer-sized argument.
+//! Assumes 64-bit little-endian Linux (x86-64, AArch64), where an `int` handle may be passed
+//! zero-extended in a pointer-sized argument.
 //!
-//! Invariants: the user's communicator is duplicated and its error handler left alone; no MPI call is made before
-//! `MPI_Init` or after `MPI_Finalize`; no count passed to MPI exceeds 2³¹ − 1.
+//! Invariants: the user's communicator is duplicated and its error handler is not changed. No MPI
+//! call is made before `MPI_Init` or after `MPI_Finalize`. No count passed to MPI exceeds 2³¹ − 1.
 
 mod abi;
 mod carrier;

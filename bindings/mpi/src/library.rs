@@ -1,7 +1,8 @@
-//! Finding the MPI library of this process and binding the calls that the carrier needs.
+//! Finds the MPI library of this process and binds the calls that the collectives need.
 //!
-//! Presence of a symbol does not tell the ABI (MPICH 5 and Intel MPI export `MPI_Abi_get_version` from their own
-//! ABI's library too); `ompi_mpi_comm_world` tells Open MPI, the file name `libmpi_abi*` the standard ABI.
+//! `ompi_mpi_comm_world` identifies Open MPI, and the file name `libmpi_abi*` the standard ABI. The
+//! symbol `MPI_Abi_get_version` does not show the ABI: MPICH 5 and Intel MPI export it from the
+//! library of their own ABI too.
 
 use crate::abi::{self, Abi, Constants, Handle};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -9,8 +10,8 @@ use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::sync::Mutex;
 use zazen_core::{Error, ErrorKind, Result};
 
-/// Names under which MPI libraries are found; the standard ABI first, unversioned names (which need a development
-/// package) last.
+/// Names under which MPI libraries are found; the standard ABI first, unversioned names (which need
+/// a development package) last.
 pub(crate) const NAMES: &[&str] = &[
     "libmpi_abi.so.1",
     "libmpi_abi.so.0",
@@ -30,7 +31,7 @@ const RTLD_NOLOAD: c_int = libc::RTLD_NOLOAD;
 /// Declares the bound calls once: field, C name, type.
 macro_rules! calls {
     ($($field:ident = $name:literal: fn($($arg:ty),*);)*) => {
-        /// The MPI calls that the carrier makes, as C function pointers.
+        /// The MPI calls that the collectives make, as C function pointers.
         #[derive(Clone, Copy)]
         pub(crate) struct Calls {
             $(pub(crate) $field: unsafe extern "C" fn($($arg),*) -> c_int,)*
@@ -39,8 +40,8 @@ macro_rules! calls {
         impl Calls {
             fn bind(library: &Library) -> std::result::Result<Calls, &'static str> {
                 Ok(Calls {
-                    // SAFETY: each type is that of the MPI standard's C binding, with handles as pointer-sized
-                    // integers (see the crate's header).
+                    // SAFETY: each type is that of the MPI standard's C binding, with handles as
+                    // pointer-sized integers (see the crate's header).
                     $($field: unsafe {
                         *library.get::<unsafe extern "C" fn($($arg),*) -> c_int>($name).map_err(|_| $name)?
                     },)*
@@ -77,7 +78,7 @@ calls! {
 /// `MPI_User_function`.
 pub(crate) type UserOp = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut c_void);
 
-/// A bound MPI library. Never unloaded: MPI libraries do not survive that.
+/// A bound MPI library. It is never unloaded, because MPI libraries do not survive that.
 pub(crate) struct Mpi {
     pub(crate) calls: Calls,
     pub(crate) constants: Constants,
@@ -129,7 +130,8 @@ impl Mpi {
         // MPI_MAX_ERROR_STRING is 512 at most in all three ABIs.
         let mut text = [0u8; 1024];
         let mut length: c_int = 0;
-        // SAFETY: the buffer is longer than any MPI_MAX_ERROR_STRING; the code came from this library.
+        // SAFETY: the buffer is longer than any MPI_MAX_ERROR_STRING; the code came from this
+        // library.
         unsafe { (self.calls.error_string)(code, text.as_mut_ptr().cast(), &mut length) };
         let text = String::from_utf8_lossy(&text[..usize::try_from(length).unwrap_or(0).min(text.len())]);
         Err(Error::new(
@@ -193,10 +195,10 @@ fn by_name() -> Option<Mpi> {
         .find_map(|library| Mpi::bind(library).ok())
 }
 
-/// The MPI that this process was found to run on; never another one afterwards.
+/// The MPI that this process uses. Once found, it does not change.
 static RUNNING: Mutex<Option<&'static Mpi>> = Mutex::new(None);
 
-/// Makes `mpi` the one that this process runs on, unless one has been found before.
+/// Records `mpi` as this process's MPI, unless one was found before.
 pub(crate) fn adopt(mpi: Mpi) -> &'static Mpi {
     let mut running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     running.get_or_insert_with(|| Box::leak(Box::new(mpi)))
@@ -237,8 +239,9 @@ fn not_up(file: &str) -> Error {
     )
 }
 
-/// Fails with `Mpi` unless this process's MPI is found and its MPI_COMM_WORLD is `world`: then a handle that comes
-/// from the same place as `world` means the same to the bound library. Makes no collective call.
+/// Fails with `Mpi` unless this process's MPI is found and its MPI_COMM_WORLD is `world`. Then
+/// handles from the same source as `world` are valid for the bound library. Makes no collective
+/// call.
 pub fn check_world(world: usize) -> Result<()> {
     let mpi = running()?;
     let expected = mpi.constants.comm_world;
@@ -255,8 +258,8 @@ pub fn check_world(world: usize) -> Result<()> {
     ))
 }
 
-/// The MPI library that this process runs on: its file and its ABI. Fails with `Mpi` if there is none or MPI is
-/// not initialised.
+/// The MPI library that this process runs on: its file and its ABI. Fails with `Mpi` if there is
+/// none or MPI is not initialised.
 pub fn loaded_library() -> Result<(String, Abi)> {
     running().map(|mpi| (mpi.file.clone(), mpi.abi))
 }

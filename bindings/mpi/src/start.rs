@@ -1,9 +1,9 @@
-//! Bringing MPI up in a program that was not linked with any: which library, then `MPI_Init`.
+//! Starts MPI in a program that was not linked with any: finds the library, then calls `MPI_Init`.
 //!
-//! The library must be the launcher's own, or the ranks come up as singletons. So it is looked for beside the
-//! launcher (this process descends from it), then beside this program (a virtual environment has both), then
-//! under the names that the loader knows; and only among those that speak the launcher's language: Open MPI's
-//! for Open MPI's launcher, all others for PMI.
+//! The library must be the launcher's own, or each rank starts as a world of one. So it is looked
+//! for beside the launcher (an ancestor of this process), then beside this program (a virtual
+//! environment has both), then under the names that the loader knows. Only libraries that speak the
+//! launcher's protocol count: Open MPI's for Open MPI's launcher, all others for PMI.
 
 use crate::library::{LIBRARY_VARIABLE, Mpi, NAMES, adopt, already_loaded};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
@@ -14,20 +14,21 @@ use zazen_core::{Error, ErrorKind, Result};
 
 /// Programs that start ranks, by the beginning of their names.
 const LAUNCHERS: &[&str] = &["hydra_pmi_proxy", "mpiexec", "mpirun", "orted", "orterun", "prted", "prterun"];
-/// How far up a launcher is looked for: shells and wrappers may stand between.
+/// How many ancestors are searched for a launcher, because shells and wrappers may be in between.
 const ANCESTORS_MAX: usize = 16;
 /// Open MPI's library; the other names speak PMI.
 const OPEN_MPI: &str = "libmpi.so.40";
 
-/// MPI, initialised by us; finalised when dropped. Carriers are dropped before it. Stays on its thread.
+/// MPI, initialised by this crate and finalised on drop. Collectives must be dropped before it. It
+/// stays on its thread.
 pub struct Started {
     mpi: &'static Mpi,
     _one_thread: PhantomData<*const ()>,
 }
 
 impl Started {
-    /// Finds the launcher's MPI library (or the one that `$ZAZEN_MPI_LIBRARY` names) and initialises it. Call it once,
-    /// and not in a program that is linked with MPI.
+    /// Finds the launcher's MPI library (or the one that `$ZAZEN_MPI_LIBRARY` names) and
+    /// initialises it. Call it once, and not in a program that is linked with MPI.
     ///
     /// Fails with `Mpi` if there is no such library, if MPI is up already, or if `MPI_Init` fails.
     pub fn new() -> Result<Started> {
@@ -40,7 +41,8 @@ impl Started {
             Some(named) => load(&named)?,
             None => find(open_mpi)?,
         });
-        // SAFETY: MPI_Init takes null for both arguments since MPI 2; MPI is not up, as was just found.
+        // SAFETY: MPI_Init takes null for both arguments since MPI 2; MPI is not up, as was just
+        // found.
         let code = unsafe { (mpi.calls.init)(std::ptr::null_mut(), std::ptr::null_mut()) };
         if code != 0 {
             let context = format!("MPI_Init of {} failed with code {code}; see its own message", mpi.file);
@@ -57,7 +59,8 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // A panicking rank must not wait for the others in MPI_Finalize: its exit ends the job instead.
+        // A panicking rank must not wait for the others in MPI_Finalize: its exit ends the job
+        // instead.
         if self.mpi.is_up() && !std::thread::panicking() {
             // SAFETY: MPI is up and was initialised on this thread, which the type cannot leave.
             unsafe { (self.mpi.calls.finalize)() };
@@ -66,10 +69,10 @@ impl Drop for Started {
 }
 
 fn load(file: &OsString) -> Result<Mpi> {
-    // SAFETY: loading an MPI library runs its initialisers, as linking with it would have. Open MPI's components
-    // look its symbols up globally.
+    // SAFETY: loading an MPI library runs its initialisers, as linking with it would have. Open
+    // MPI's components look its symbols up globally.
     let library = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| {
-        // What the loader said is the cause, not the message.
+        // The loader's message becomes the cause of the error.
         let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         let file = Path::new(file).display();
         Error::new(ErrorKind::Mpi, format!("MPI library {file}: {why}; set {LIBRARY_VARIABLE} to another"))

@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
-use zazen_assign::{Assignment, Collectives, Path, Protocol, Rules};
+use zazen_assign::{Assignment, Path, Protocol, Rules};
 use zazen_client::{Dataset, Frame, FrameReader, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
 use zazen_core::{Error, ErrorKind, Layout, Result};
 
@@ -80,7 +80,7 @@ impl PyDataset {
     ) -> PyResult<PyAssignment> {
         let assignment = carrier.run(py, |collectives| {
             self.0.with(|dataset| {
-                let range = wish.range(dataset, collectives)?;
+                let range = dataset.range(wish.begin, wish.end, wish.stride, collectives)?;
                 match reads {
                     true => dataset.assign_to_read(range, wish.rules, wish.protocol, collectives),
                     false => dataset.assign(range, wish.rules, wish.protocol, collectives),
@@ -122,52 +122,6 @@ impl Wish {
         let (begin, end, stride) = (range.0.as_deref().copied(), range.1.as_deref().copied(), range.2.0);
         Ok(Wish { begin, end, stride, rules, protocol })
     }
-
-    /// The range to assign; `None`: all that exists. A bound that is left out is taken from rank
-    /// 0's extent, so all ranks agree.
-    fn range(&self, dataset: &mut Dataset, collectives: &dyn Collectives) -> Result<Option<(u64, u64, u64)>> {
-        let (first, last) = match (self.begin, self.end, self.stride) {
-            (None, None, 1) => return Ok(None),
-            (Some(begin), Some(end), stride) => return Ok(Some((begin, end, stride))),
-            _ => agreed_bounds(dataset, collectives)?,
-        };
-        Ok(Some((self.begin.unwrap_or(first), self.end.unwrap_or(last), self.stride)))
-    }
-}
-
-/// The first and last frame that exist, as rank 0 sees them. If rank 0 fails, all ranks fail.
-fn agreed_bounds(dataset: &mut Dataset, collectives: &dyn Collectives) -> Result<(u64, u64)> {
-    let mine = if collectives.rank() == 0 { bounds(dataset) } else { Ok((0, 0)) };
-    let said = match &mine {
-        Ok((first, last)) => [first.to_le_bytes(), last.to_le_bytes()].concat(),
-        Err(error) => error.to_string().into_bytes().into_iter().chain([0; 17]).collect(),
-    };
-    let heard = collectives.broadcast(&said)?;
-    let own = mine?;
-    if collectives.rank() == 0 {
-        return Ok(own);
-    }
-    match heard.as_slice().try_into() {
-        Ok::<[u8; 16], _>(both) => {
-            let both = u128::from_le_bytes(both);
-            Ok((both as u64, (both >> 64) as u64))
-        }
-        Err(_) => {
-            let text = String::from_utf8_lossy(&heard);
-            Err(Error::new(ErrorKind::Unavailable, format!("rank 0: {}", text.trim_end_matches('\0'))))
-        }
-    }
-}
-
-fn bounds(dataset: &mut Dataset) -> Result<(u64, u64)> {
-    let extent = dataset.extent()?;
-    let path = dataset.path().display();
-    extent.first().zip(extent.last()).ok_or_else(|| {
-        Error::new(
-            ErrorKind::NotFound,
-            format!("dataset {path} has no frames; check its path and file names"),
-        )
-    })
 }
 
 #[pymethods]

@@ -36,19 +36,19 @@ struct Zazen {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show how the nodes are: frames, space, hit rate, who is dead
+    /// Show the state of the nodes: frames, space, hit rate, dead nodes
     Status(status::Status),
     /// List the datasets that are cached
     Datasets(datasets::Datasets),
     /// List the cached frames of a dataset
     Ls(ls::Ls),
-    /// Show all that is known of one frame
+    /// Show everything about one frame
     Stat(stat::Stat),
     /// Push frames to the nodes' caches, from files or while a simulation writes them
     Push(push::Push),
     /// Fill the caches from the backing store
     Load(load::Load),
-    /// Write down which file is which frame, where the names do not tell
+    /// Number files whose names hold no frame number
     Number(number::Number),
     /// Remove frames from the caches
     Evict(evict::Evict),
@@ -60,7 +60,7 @@ enum Command {
     Assign(assign::Assign),
     /// Measure: the assignment protocol at any scale
     Bench(bench::Bench),
-    /// Make and break a cluster on this machine
+    /// Set up, use and remove a cluster on this machine
     Testbed(commands::testbed::Testbed),
     /// Generate the stubs of a plug-in from its header
     Plugin(plugin::Plugin),

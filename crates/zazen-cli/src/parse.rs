@@ -102,6 +102,31 @@ pub(crate) fn frame_range(text: &str) -> Result<Request, String> {
     Request::new(begin, end, stride).map_err(|error| error.to_string())
 }
 
+/// A number of frames, also as 1e9.
+pub(crate) fn frame_count(text: &str) -> Result<u64, String> {
+    let most = FRAME_NO_MAX + 1;
+    let value = text.parse::<f64>().ok().filter(|value| value.fract() == 0.0 && *value >= 0.0);
+    match (text.parse::<u64>().ok(), value) {
+        (Some(0), _) => Err(format!("0 frames need no assignment; give 1 to {most}")),
+        (Some(frames), _) if frames <= most => Ok(frames),
+        (_, Some(value)) if value > most as f64 => {
+            Err(format!("beyond the limit of {most} frames (2^40 + 1)"))
+        }
+        (_, Some(0.0)) => Err(format!("0 frames need no assignment; give 1 to {most}")),
+        // Below 2^53 every whole number is exact.
+        (_, Some(value)) => Ok(value as u64),
+        (_, None) => Err(format!("not a number of frames; give 1 to {most}, as 1000000 or 1e6")),
+    }
+}
+
+/// A number above 0.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err("give a number above 0, as 117e6".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +166,25 @@ mod tests {
         for wrong in ["", "5-4", "0-9:0", "1-", "-1", "a", "0-9:", "0-99999999999999"] {
             assert!(frames(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn counts_of_frames_are_whole_and_bounded() {
+        let check =
+            |text: &str, expected: Option<u64>| assert_eq!(frame_count(text).ok(), expected, "{text:?}");
+        check("1", Some(1));
+        check("1e9", Some(1_000_000_000));
+        check("1.5e3", Some(1500));
+        check("1099511627777", Some((1 << 40) + 1));
+        check("0", None);
+        check("1099511627778", None);
+        check("9223372036854775809", None);
+        check("1e30", None);
+        check("0.5", None);
+        check("-1", None);
+        check("nan", None);
+        check("inf", None);
+        check("many", None);
+        assert!(frame_count("2e13").unwrap_err().contains("2^40"));
     }
 }

@@ -4,7 +4,7 @@ use crate::read::job::{Data, Job};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zazen_backing::{Backing, DirectoryBacking, ServedBacking, SourceFile, dataset};
-use zazen_core::limits::FRAME_BYTES_MAX;
+use zazen_core::limits::check_frame_bytes;
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, RunSet, Source};
 
 /// Everything that is needed to open a dataset directly. Readers keep it in case their daemon dies.
@@ -159,15 +159,8 @@ impl Direct {
                 format!("frame {number}: {} ends at byte {size}, the frame is {place}", source.path),
             ));
         }
-        if length > FRAME_BYTES_MAX {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                format!(
-                    "frame {number} ({}): has {length} bytes, the limit is {FRAME_BYTES_MAX}; cut it into frames",
-                    source.path
-                ),
-            ));
-        }
+        let within = |error: Error| error.within(format!("frame {number} ({})", source.path));
+        check_frame_bytes(length).map_err(within)?;
         let data = match file.descriptor() {
             Some(descriptor) => Data::Descriptor(Arc::new(descriptor), source.offset),
             None => Data::Source(file, source.offset),

@@ -4,6 +4,7 @@
 //! All calls block; no contract is async. A daemon that does not answer costs time, never results:
 //! readers then use the backing store, with one warning.
 
+mod agree;
 pub mod cluster;
 mod direct;
 pub mod load;

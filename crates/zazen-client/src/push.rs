@@ -98,7 +98,7 @@ pub struct Pusher {
     owner: (Credentials, u32),
 }
 
-/// A frame in flight.
+/// The bytes and the metadata of a submitted frame.
 struct Payload {
     dataset: String,
     source: Source,
@@ -120,7 +120,8 @@ impl Payload {
     }
 }
 
-struct Entry {
+/// A submitted frame without its fate.
+struct InFlight {
     payload: Arc<Payload>,
     /// The window has accepted the frame, or it was given up.
     accepted: bool,
@@ -140,7 +141,7 @@ struct Sending {
 
 struct State {
     writer: Writer,
-    entries: BTreeMap<FrameNo, Entry>,
+    entries: BTreeMap<FrameNo, InFlight>,
     newer_bytes: u64,
     queue: VecDeque<Sending>,
     deaths: Vec<u64>,
@@ -323,10 +324,7 @@ impl Pusher {
 
     fn payload(&self, number: FrameNo, bytes: Vec<u8>, source: FrameSource) -> Result<Payload> {
         let length = bytes.len() as u64;
-        if length > limits::FRAME_BYTES_MAX {
-            let why = format!("frame {number} has {length} bytes, the limit is {}", limits::FRAME_BYTES_MAX);
-            return Err(Error::new(ErrorKind::TooLarge, why));
-        }
+        limits::check_frame_bytes(length).map_err(|error| error.within(format!("frame {number}")))?;
         let at = self.source(number, length, &source)?;
         let series = self.series_of(number, &at)?;
         let validator = match source.validator {
@@ -413,7 +411,7 @@ impl Shared {
 
     fn submit(self: &Arc<Shared>, state: &mut State, frame: FrameNo, payload: Arc<Payload>) {
         let bytes = payload.bytes.len() as u64;
-        state.entries.insert(frame, Entry { payload, accepted: false, newer: None });
+        state.entries.insert(frame, InFlight { payload, accepted: false, newer: None });
         self.step(state, Event::Submit { frame, bytes });
     }
 

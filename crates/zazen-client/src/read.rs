@@ -9,9 +9,9 @@ mod buffer;
 mod early;
 mod extent;
 mod feed;
+mod frame_file;
 pub(crate) mod job;
 mod pipeline;
-mod place;
 mod resident;
 mod turn;
 mod window;
@@ -20,12 +20,12 @@ pub(crate) use access::{Access, DaemonSpec, scan_one};
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
 pub(crate) use feed::Scan;
-pub use place::remove_frame_files;
+pub use frame_file::remove_frame_files;
 
 use access::{Got, LastFile};
 use buffer::Slice;
+use frame_file::{FrameFile, OwnFile};
 use pipeline::{Outcome, Pipeline};
-use place::{OwnFile, Place};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub struct Frame {
     pub number: u64,
     /// How it came; `None`: straight from the backing store, without a daemon.
     pub delivery: Option<Delivery>,
-    place: Place,
+    place: FrameFile,
     /// The file that [`Frame::path`] makes, if the frame has none of its own.
     own_file: OwnFile,
     /// The source of that file's name.

@@ -1,6 +1,7 @@
 //! A dataset that is opened through the node's daemon, or directly from the backing store if no
 //! daemon answers.
 
+use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
@@ -13,7 +14,6 @@ use std::time::Duration;
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
 use zazen_frames::messages::DatasetInfo;
-use zazen_wire::codec::{Message, Reader, Writer};
 use zazen_wire::control::NodeInfo;
 
 /// How long a daemon that answers pings may take for a call (a listing of a large directory, a
@@ -206,20 +206,38 @@ impl Dataset {
         self.assign(range, rules, protocol, collectives)
     }
 
+    /// The frames begin ..= end at stride as [`Dataset::assign`] takes them (collective): a bound
+    /// left out is the first or the last frame that exists, as rank 0 sees it. `None` where nothing
+    /// is said: all frames that exist.
+    pub fn range(
+        &mut self,
+        begin: Option<u64>,
+        end: Option<u64>,
+        stride: u64,
+        collectives: &dyn Collectives,
+    ) -> Result<Option<(u64, u64, u64)>> {
+        let Bounds(first, last) = match (begin, end) {
+            (None, None) if stride == 1 => return Ok(None),
+            (Some(begin), Some(end)) => Bounds(begin, end),
+            _ => told_by_rank_0(collectives, || self.bounds())?,
+        };
+        Ok(Some((begin.unwrap_or(first), end.unwrap_or(last), stride)))
+    }
+
+    fn bounds(&mut self) -> Result<Bounds> {
+        let extent = self.extent()?;
+        let bounds = extent.first().zip(extent.last()).map(|(first, last)| Bounds(first, last));
+        bounds.ok_or_else(|| {
+            let path = self.path.display();
+            let why = format!("dataset {path} has no frames; check its path and file names");
+            Error::new(ErrorKind::NotFound, why)
+        })
+    }
+
     /// The whole dataset as a request and, if the request has gaps, the frames in it; or rank 0's
     /// error on every rank.
     fn agree_on_extent(&mut self, collectives: &dyn Collectives) -> Result<(Request, Option<RunSet>)> {
-        let mine = match collectives.rank() {
-            0 => RootExtent(self.extent().map_err(|error| (error.kind() as u32, error.to_string()))).encode(),
-            _ => Vec::new(),
-        };
-        let extent = match RootExtent::decode(&collectives.broadcast(&mine)?)?.0 {
-            Ok(extent) => extent,
-            Err((kind, message)) => {
-                let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Unavailable);
-                return Err(Error::new(kind, format!("rank 0: {message}")));
-            }
-        };
+        let extent = told_by_rank_0(collectives, || self.extent())?;
         self.extent = Some(extent.clone());
         let (Some(begin), Some(end)) = (extent.first(), extent.last()) else {
             return Err(Error::new(
@@ -325,35 +343,6 @@ impl Dataset {
             }
             Err(error) => tracing::debug!("{error}; continuing without it"),
         }
-    }
-}
-
-/// What rank 0 sends to the others: the frames that exist, or an error as (kind code, message).
-struct RootExtent(std::result::Result<RunSet, (u32, String)>);
-
-impl Message for RootExtent {
-    const NAME: &'static str = "RootExtent";
-
-    fn write(&self, writer: &mut Writer) {
-        match &self.0 {
-            Ok(extent) => {
-                writer.bool(true);
-                writer.runset(extent);
-            }
-            Err((kind, message)) => {
-                writer.bool(false);
-                writer.u32(*kind);
-                writer.clipped_text(message);
-            }
-        }
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<RootExtent> {
-        Ok(RootExtent(if reader.bool()? {
-            Ok(reader.runset()?)
-        } else {
-            Err((reader.u32()?, reader.free_text()?))
-        }))
     }
 }
 
@@ -489,15 +478,5 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Config, "{bad}");
             assert!(error.to_string().contains("ZAZEN_TIMEOUT"), "{error}");
         }
-    }
-
-    #[test]
-    fn what_rank_0_tells_survives_the_way() {
-        let set = RunSet::range(3, 9).union(&RunSet::range(20, 20));
-        let told = RootExtent::decode(&RootExtent(Ok(set.clone())).encode()).unwrap();
-        assert_eq!(told.0, Ok(set));
-        let told = RootExtent::decode(&RootExtent(Err((2, "no".into()))).encode()).unwrap();
-        assert_eq!(told.0, Err((2, "no".into())));
-        assert!(RootExtent::decode(&[]).is_err());
     }
 }

@@ -15,16 +15,16 @@ use zazen_frames::messages::Delivery;
 
 const BYTES: usize = 70_000;
 
-struct Place {
+struct Site {
     _folder: tempfile::TempDir,
     root: PathBuf,
 }
 
-fn place(frames: u64, bytes: usize) -> Place {
+fn place(frames: u64, bytes: usize) -> Site {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("sim");
     write_frames(&root, 0..frames, bytes);
-    Place { _folder: folder, root }
+    Site { _folder: folder, root }
 }
 
 /// Reads to the end: the numbers with right bytes, and the errors.

@@ -1,5 +1,7 @@
 //! Every limit that a peer, a file or a user can meet.
 
+use crate::error::{Error, ErrorKind, Result};
+
 /// The largest frame number: 2⁴⁰.
 pub const FRAME_NO_MAX: u64 = 1 << 40;
 /// The largest frame: 1 TiB.
@@ -26,3 +28,14 @@ pub const NEXT_TURN_SUFFIX: &str = ".turn.next";
 /// The manifest: the file in a dataset's backing directory that describes its frames if names alone
 /// do not.
 pub const MANIFEST_NAME: &str = "zazen.toml";
+
+/// Refuses (`TooLarge`) a frame of more than [`FRAME_BYTES_MAX`] bytes. This is the only check of a
+/// frame's length, for all who learn one from outside.
+pub fn check_frame_bytes(bytes: u64) -> Result<()> {
+    if bytes <= FRAME_BYTES_MAX {
+        return Ok(());
+    }
+    let text =
+        format!("a frame of {bytes} bytes is beyond the limit of {FRAME_BYTES_MAX}; cut it into frames");
+    Err(Error::new(ErrorKind::TooLarge, text))
+}

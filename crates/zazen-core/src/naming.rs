@@ -2,10 +2,10 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameNo;
-use crate::limits::{FRAME_BYTES_MAX, FRAME_NO_MAX};
+use crate::limits::{FRAME_NO_MAX, check_frame_bytes};
 use crate::path::RelPath;
 use crate::runset::{Run, RunSet};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 mod pieces;
@@ -337,10 +337,7 @@ impl Piece {
         if self.frame_bytes == 0 {
             return refuse(ErrorKind::InvalidArgument, "frame_bytes is 0; give the size of one frame".into());
         }
-        if self.frame_bytes > FRAME_BYTES_MAX {
-            let why = format!("frames of {} bytes; the limit is {FRAME_BYTES_MAX}", self.frame_bytes);
-            return refuse(ErrorKind::TooLarge, why);
-        }
+        check_frame_bytes(self.frame_bytes).map_err(|error| self.named(error))?;
         // File offsets are signed in the kernel.
         let end = self.count.checked_mul(self.frame_bytes).and_then(|bytes| bytes.checked_add(self.offset));
         if end.is_none_or(|end| i64::try_from(end).is_err()) {
@@ -441,19 +438,18 @@ impl Layout {
 }
 
 fn check_list(files: &[RelPath]) -> Result<()> {
-    let mut seen = HashSet::with_capacity(files.len());
-    for (number, file) in files.iter().enumerate() {
-        let refuse = |why: &str| {
-            Err(Error::new(ErrorKind::InvalidArgument, format!("file {number} of the list, {file}: {why}")))
-        };
-        if file.is_root() {
-            return refuse("names no file; give the file's path in the dataset");
-        }
-        if !seen.insert(file) {
-            return refuse("is listed twice; a file is one frame");
-        }
+    let refuse = |number: usize, why: &str| {
+        let file = &files[number];
+        Err(Error::new(ErrorKind::InvalidArgument, format!("file {number} of the list, {file}: {why}")))
+    };
+    if let Some(number) = files.iter().position(RelPath::is_root) {
+        return refuse(number, "names no file; give the file's path in the dataset");
     }
-    Ok(())
+    // Sorting finds what is listed twice; a list that is sorted already takes one look.
+    let mut sorted: Vec<(&RelPath, usize)> = files.iter().zip(0..).collect();
+    sorted.sort_unstable();
+    let again = sorted.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].1).min();
+    again.map_or(Ok(()), |number| refuse(number, "is listed twice; a file is one frame"))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Where an installation keeps its libraries: one rule for the programs that need them.
+//! Where an installation has its libraries. All programs that need them use this rule.
 
 use std::path::{Path, PathBuf};
 
-/// The library `name` of this program's installation: beside the program (a build folder), in the `lib` folder beside its
-/// folder (a prefix), or in the Python package of an environment that the program is in.
+/// The library `name` of this program's installation. It may lie beside the program (a build
+/// folder, or files that were copied together), in the `lib` folder beside the program's folder (a
+/// prefix), or in the Python package of the environment that the program is in.
 pub fn find_library(name: &str) -> Option<PathBuf> {
     folders(std::env::current_exe().ok()?.parent()?)
         .into_iter()
@@ -19,12 +20,18 @@ pub fn library_folders() -> Vec<PathBuf> {
 fn folders(programs: &Path) -> Vec<PathBuf> {
     let mut found = vec![programs.to_owned()];
     if let Some(prefix) = programs.parent() {
-        let lib = prefix.join("lib");
-        let pythons = std::fs::read_dir(&lib).into_iter().flatten().flatten();
-        found.push(lib.clone());
-        found.extend(
-            pythons.map(|python| python.path().join("site-packages/zazen/lib")).filter(|path| path.is_dir()),
-        );
+        // pip's --target puts the package beside the folder of programs.
+        found.extend([prefix.join("lib"), prefix.join("zazen/lib")]);
+        for lib in ["lib", "lib64", "local/lib"] {
+            let pythons = std::fs::read_dir(prefix.join(lib)).into_iter().flatten().flatten();
+            for python in pythons {
+                // Debian's own Python installs into dist-packages.
+                found.extend(
+                    ["site-packages", "dist-packages"].map(|kind| python.path().join(kind).join("zazen/lib")),
+                );
+            }
+        }
+        found.retain(|folder| folder == programs || folder.is_dir());
     }
     found
 }
@@ -36,11 +43,21 @@ mod tests {
     #[test]
     fn build_folders_prefixes_and_python_environments_are_searched() {
         let root = tempfile::tempdir().unwrap();
-        let lib = root.path().join("lib");
-        let package = lib.join("python3.11/site-packages/zazen/lib");
-        std::fs::create_dir_all(&package).unwrap();
-        std::fs::create_dir_all(lib.join("python3.12/site-packages/other")).unwrap();
-        let programs = root.path().join("bin");
-        assert_eq!(folders(&programs), [programs.clone(), lib, package]);
+        let root = root.path();
+        let programs = root.join("bin");
+        assert_eq!(folders(&programs), [programs.clone()]);
+        let places = [
+            "lib",
+            "zazen/lib",
+            "lib/python3.11/site-packages/zazen/lib",
+            "lib64/python3.11/site-packages/zazen/lib",
+            "local/lib/python3.11/dist-packages/zazen/lib",
+        ];
+        for place in places {
+            std::fs::create_dir_all(root.join(place)).unwrap();
+        }
+        std::fs::create_dir_all(root.join("lib/python3.12/site-packages/other")).unwrap();
+        let expected: Vec<_> = std::iter::once("bin").chain(places).map(|place| root.join(place)).collect();
+        assert_eq!(folders(&programs), expected);
     }
 }

@@ -15,16 +15,23 @@
 //! | how far may a scan's misses run ahead of its reader? | [`misses::Misses`] |
 //! | is there room, and what goes to make some? | [`room::Account`], [`make_room::MakeRoom`], [`evict_scan_resistant`] |
 //! | what if a frame's number is taken? | [`admit::admit`] |
-//! | does a copy stand for its source? | [`stale`] |
+//! | may this caller push this frame? | [`push::Intake`] |
+//! | does a copy stand for its source, and who may have it? | [`stale`], [`look::Looking`] |
+//! | how are cached frames grouped, and what becomes of those that fail? | [`scan`] |
+//! | how much may one user have under way? | [`shares`] |
 
 pub mod admit;
 pub mod copy;
 pub mod evict_scan_resistant;
 pub mod flight;
+pub mod look;
 pub mod make_room;
 pub mod messages;
 mod messages_codec;
 pub mod misses;
 pub mod outage;
+pub mod push;
 pub mod room;
+pub mod scan;
+pub mod shares;
 pub mod stale;

@@ -1,13 +1,15 @@
-//! Inputs to begin with: golden bytes of the wire, and texts like those that people write.
+//! Seed inputs: golden bytes of the wire, and texts like those that people write.
 
-const GOLDEN: &str = concat!(
-    include_str!("../../zazen-wire/tests/golden.txt"),
-    include_str!("../../zazen-frames/tests/golden.txt")
-);
+/// A file of the workspace. It is data of another crate, so it is read when the targets start.
+fn file(path: &str) -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../").to_owned() + path;
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
 
 /// All golden bytes of the wire; a byte before each picks the decoder where a target has several.
 pub(crate) fn golden() -> Vec<Vec<u8>> {
-    let lines = GOLDEN.lines().filter_map(|line| line.split_once(" = "));
+    let golden = file("crates/zazen-wire/tests/golden.txt") + &file("crates/zazen-frames/tests/golden.txt");
+    let lines = golden.lines().filter_map(|line| line.split_once(" = "));
     let bytes_of = |(pick, (_, hex)): (usize, (&str, &str))| {
         let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16);
         let bytes: Result<Vec<u8>, _> = (0..hex.len()).step_by(2).map(byte).collect();
@@ -47,6 +49,6 @@ pub(crate) fn headers() -> Vec<Vec<u8>> {
         "\u{1}/* START-ZAZEN-SCANNER ID=3 INIT=NULL FINI=NULL */\nint f(int a /* in:obj */);\n",
         "\u{0}int f(const char *s /* in:str */, double *x /* out:arr:size=n */, int n /* in:obj */);\n",
         "\u{1}typedef struct { int a; double b[4]; } s_t;\nint g(s_t *s /* inout:ptr */);\n",
-        include_str!("../../../plugins/posix/posix.h"),
+        &file("plugins/posix/posix.h"),
     ])
 }

@@ -3,14 +3,15 @@
 //! Invariant: a plug-in hears of a client's coming before its first call and of its going exactly once, after its
 //! last one. No lock is held meanwhile.
 
-use crate::abi::{self, DetachReason, HOST_BYTES};
+use crate::counters::Counters;
 use crate::handles::Handles;
 use std::collections::HashMap;
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 use std::mem::size_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use zazen_core::Credentials;
+use zazen_plugin_abi::plugin::{self as abi, DetachReason, HOST_BYTES};
 
 /// Tables among which callers are spread, so that their calls don't meet at one lock.
 const SHARDS: usize = 16;
@@ -19,7 +20,8 @@ const SHARDS: usize = 16;
 pub(crate) struct Client {
     pub(crate) caller: abi::Caller,
     pub(crate) groups: Vec<u32>,
-    pub(crate) handles: Handles,
+    handles: Handles,
+    counters: Arc<Counters>,
     /// Its process is one of this machine's.
     pub(crate) is_local: bool,
     /// The plug-in has been told of it.
@@ -38,6 +40,8 @@ pub(crate) struct Who<'a> {
     pub(crate) ranks: i32,
     pub(crate) client: u64,
     pub(crate) generation: u64,
+    /// Those of the plug-in: they count the client's handles, too.
+    pub(crate) counters: Arc<Counters>,
 }
 
 impl Client {
@@ -62,11 +66,37 @@ impl Client {
             caller,
             groups,
             handles: Handles::default(),
+            counters: who.counters.clone(),
             is_local: who.is_local,
             attached: AtomicBool::new(false),
             goodbye: AtomicBool::new(false),
             expelled: AtomicBool::new(false),
         }
+    }
+
+    /// A number for `value`, as [`Handles::enter`] says.
+    pub(crate) fn enter_handle(&self, kind: &CStr, value: i64) -> Result<i64, i32> {
+        let number = self.handles.enter(kind, value)?;
+        self.counters.gauges().handles.fetch_add(1, Ordering::Relaxed);
+        Ok(number)
+    }
+
+    /// The value of a handle.
+    pub(crate) fn handle(&self, kind: &CStr, number: i64) -> Result<i64, i32> {
+        self.handles.get(kind, number)
+    }
+
+    /// The value of a handle, whose number is free again.
+    pub(crate) fn remove_handle(&self, kind: &CStr, number: i64) -> Result<i64, i32> {
+        let value = self.handles.remove(kind, number)?;
+        self.counters.gauges().handles.fetch_sub(1, Ordering::Relaxed);
+        Ok(value)
+    }
+
+    /// The client is gone, and its handles with it.
+    pub(crate) fn drop_handles(&self) {
+        let left = self.handles.clear() as u64;
+        self.counters.gauges().handles.fetch_sub(left, Ordering::Relaxed);
     }
 
     /// The plug-in knows of it: its calls may come.

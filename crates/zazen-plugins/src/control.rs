@@ -26,8 +26,8 @@ const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// A packet must fit into the sockets' buffers: longer messages come in several.
 const PACKET_BYTES_MAX: usize = 32 << 10;
 
-/// Room for the descriptors of a start: the object's and the socket's.
-const FDS_SPACE: usize = rustix::cmsg_space!(ScmRights(2));
+/// Room for the descriptors of a start: of the object, the listening socket and the counters.
+const FDS_SPACE: usize = rustix::cmsg_space!(ScmRights(3));
 
 /// How long the rest of a message may take.
 const REST_WAIT: Duration = Duration::from_secs(2);

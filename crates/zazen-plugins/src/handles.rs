@@ -74,7 +74,13 @@ impl Handles {
         Ok(value)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Forgets all; how many there were.
+    pub(crate) fn clear(&self) -> usize {
+        std::mem::take(&mut *self.table()).count
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.table().count
     }
 }

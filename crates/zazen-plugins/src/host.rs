@@ -2,7 +2,6 @@
 //!
 //! The functions know which call they are about by the thread that they run on: C gives them no other context.
 
-use crate::abi::{self, Caller, Completion, Host};
 use crate::running;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -12,6 +11,7 @@ use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_plugin_abi::plugin::{self as abi, Caller, Completion, Host};
 
 /// Buffers begin at a page, as direct input and output want.
 const BUFFER_ALIGN: usize = 4096;
@@ -52,14 +52,14 @@ pub(crate) fn table(process_count: i32, is_confined: bool) -> Host {
         abi: abi::ABI,
         process_count,
         flags: if is_confined { abi::HOST_CONFINED } else { 0 },
-        caller: host_caller,
-        log: host_log,
-        allocate: host_allocate,
-        release: host_release,
-        register_userbuf: host_register_userbuf,
-        groups: host_groups,
-        cancelled: host_cancelled,
-        exported: host_exported,
+        caller: Some(host_caller),
+        log: Some(host_log),
+        allocate: Some(host_allocate),
+        release: Some(host_release),
+        register_userbuf: Some(host_register_userbuf),
+        groups: Some(host_groups),
+        cancelled: Some(host_cancelled),
+        exported: Some(host_exported),
     }
 }
 

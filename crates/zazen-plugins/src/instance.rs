@@ -3,12 +3,12 @@
 //! Invariants: init comes before any call, fini after the last one; if a call does not end, fini is left out and
 //! the object stays loaded. No lock of the host's is held while the plug-in's code runs.
 
-use crate::abi::{self, Caller, DetachReason, FUNCTION_BLOCKING};
 use crate::clients::{Client, Clients, Who};
+use crate::counters::Counters;
 use crate::host;
 use crate::object::{Description, Object};
 use crate::running::{self, Answer, Request};
-use crate::stats::{FunctionStats, PluginReport, Sample};
+use crate::stats::{PluginReport, Sample};
 use crate::watch::{self, Busy, Seen, Work};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zazen_core::limits::PAYLOAD_BYTES_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
+use zazen_plugin_abi::plugin::{self as abi, Caller, DetachReason};
+use zazen_plugin_abi::segment::FUNCTION_BLOCKING;
 use zazen_wire::plugins::{CallHead, Open, Opened, sizes, status};
 
 /// Segments' sizes and head are within a payload's limit as well as the message.
@@ -60,7 +62,7 @@ pub struct Instance {
     number: u64,
     clients: Clients,
     clients_ever: AtomicU64,
-    stats: Vec<FunctionStats>,
+    counters: Arc<Counters>,
     stopping: AtomicBool,
 }
 
@@ -106,20 +108,27 @@ fn has_ended(pid: u32) -> bool {
 impl Instance {
     /// Loads the object and runs its init. Fails with `Config`, naming what is wrong.
     pub fn start(path: &Path, options: InstanceOptions) -> Result<Instance> {
-        Instance::start_opened(path, None, options, || Ok(false))
+        Instance::start_opened(path, None, None, options, || Ok(false))
     }
 
-    /// The same with the object's file as it was opened before, `path` being its name in messages. `confine` runs once the
-    /// object is loaded, and tells whether the kernel keeps the process within the exports from then on.
+    /// The same with the object's file as it was opened before, `path` being its name in messages, and with counters in
+    /// the file `counters`, where the daemon reads them. `confine` runs once the object is loaded, and tells whether the
+    /// kernel keeps the process within the exports from then on.
     pub(crate) fn start_opened(
         path: &Path,
         opened: Option<&OwnedFd>,
+        counters: Option<OwnedFd>,
         options: InstanceOptions,
         confine: impl FnOnce() -> Result<bool>,
     ) -> Result<Instance> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let object = Object::load(path, opened)?;
         host::export(&options.exports)?;
+        // An object that was replaced under a running daemon may have another number of functions; then nobody else
+        // reads its counters.
+        let function_count = object.description.functions.len();
+        let shared = counters.and_then(|file| Counters::of_file(&file, function_count));
+        let counters = shared.map_or_else(|| Counters::private(function_count), Ok)?;
         let is_confined = confine()?;
         // For ever: the plug-in has a pointer to it.
         let host: &'static abi::Host = Box::leak(Box::new(host::table(options.process_count, is_confined)));
@@ -133,7 +142,6 @@ impl Instance {
                 ));
             }
         }
-        let stats = object.description.functions.iter().map(|_| FunctionStats::default()).collect();
         Ok(Instance {
             object: ManuallyDrop::new(object),
             path: path.to_owned(),
@@ -141,7 +149,7 @@ impl Instance {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             clients: Clients::default(),
             clients_ever: AtomicU64::new(0),
-            stats,
+            counters: Arc::new(counters),
             stopping: AtomicBool::new(false),
         })
     }
@@ -187,11 +195,13 @@ impl Instance {
             ranks: open.ranks.cast_signed(),
             client: self.clients_ever.fetch_add(1, Ordering::Relaxed) + 1,
             generation: self.options.generation,
+            counters: self.counters.clone(),
         }));
         let entered = self.clients.enter(guest.caller, client.clone());
         if Arc::ptr_eq(&entered, &client) {
+            self.counters.gauges().clients.fetch_add(1, Ordering::Relaxed);
             if let Some(attach) = self.object.plugin().client_attach {
-                let _busy = self.busy_with(&client);
+                let (_running, _busy) = (self.counters.running(), self.busy_with(&client));
                 // SAFETY: the plug-in's function, with a struct that lives on.
                 unsafe { attach(&raw const client.caller) };
             }
@@ -233,7 +243,7 @@ impl Instance {
                 (Some(head), self.answer(caller, &head, all, message_at, carried, began))
             }
         };
-        if let Some(stats) = head.and_then(|head| self.stats.get(head.function as usize)) {
+        if let Some(stats) = head.and_then(|head| self.counters.function(head.function as usize)) {
             stats.add(&Sample {
                 failed: answer.status != 0,
                 bytes_in,
@@ -264,6 +274,7 @@ impl Instance {
         if let Err(refusal) = self.check_sizes(&all, in_count, &carried) {
             return Answer::refusal(refusal);
         }
+        let _running = self.counters.running();
         let busy = Busy::begin(&Work {
             instance: self.number,
             client: client.caller.client,
@@ -341,12 +352,14 @@ impl Instance {
     /// The caller is gone, after its last call. Once for each caller.
     pub fn detach(&self, caller: u64) {
         let Some(client) = self.clients.remove(caller) else { return };
+        self.counters.gauges().clients.fetch_sub(1, Ordering::Relaxed);
+        client.drop_handles();
         let Some(detach) = self.object.plugin().client_detach else { return };
         let reason = match client.reason() {
             DetachReason::Died if self.is_stopping() => DetachReason::Shutdown,
             other => other,
         };
-        let _busy = self.busy_with(&client);
+        let (_running, _busy) = (self.counters.running(), self.busy_with(&client));
         // SAFETY: the plug-in's function, with a struct that lives on.
         unsafe { detach(&raw const client.caller, reason as i32) };
     }
@@ -374,19 +387,13 @@ impl Instance {
 
     /// Counters and state.
     pub fn report(&self) -> PluginReport {
-        let clients = self.clients.all();
-        let functions = self.stats.iter().zip(&self.description().functions);
         PluginReport {
             path: self.path.display().to_string(),
             placement: "in-process".to_owned(),
             state: "running".to_owned(),
             generation: self.options.generation,
             pid: std::process::id(),
-            clients: clients.len() as u64,
-            handles: clients.iter().map(|client| client.handles.len() as u64).sum(),
-            running: self.running().len() as u64,
-            functions: functions.map(|(stats, function)| stats.read(&function.name)).collect(),
-            ..PluginReport::of(self.description())
+            ..self.counters.read(self.description())
         }
     }
 

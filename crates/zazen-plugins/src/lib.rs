@@ -8,15 +8,14 @@
 //! Invariants: no lock of the host's is held while a plug-in's code runs; what a client sends is checked before a
 //! plug-in sees it; a plug-in's word about its outputs is checked before a client sees them.
 
-mod abi;
 mod arena;
 mod clients;
 mod config;
 mod confine;
 mod control;
+mod counters;
 mod handles;
 mod host;
-mod identities;
 mod identity;
 mod instance;
 mod object;

@@ -3,7 +3,6 @@
 //! Invariant: what an [`Object`] says of its entry table was checked once; pointers into it stay good for as long
 //! as the object lives.
 
-use crate::abi;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, c_char};
@@ -11,6 +10,7 @@ use std::mem::{align_of, offset_of, size_of};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_plugin_abi::plugin as abi;
 
 /// Functions of one plug-in, at most.
 const FUNCTIONS_MAX: u32 = 65_536;

@@ -6,6 +6,7 @@
 
 use crate::config::{HostOptions, PluginConfig};
 use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker, readable};
+use crate::counters::Counters;
 use crate::identity::Identity;
 use crate::object::Description;
 use crate::worker::WORKER_FLAG;
@@ -34,7 +35,7 @@ pub(crate) struct Begun {
     pub(crate) child: Child,
     pub(crate) control: Arc<OwnedFd>,
     process: Option<OwnedFd>,
-    pub(crate) description: Description,
+    pub(crate) counters: Arc<Counters>,
     listening: UnixListening,
 }
 
@@ -47,6 +48,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) generation: u64,
     /// Whom it is to become.
     pub(crate) identity: Option<&'a Identity>,
+    /// Functions that there are counters for.
+    pub(crate) function_count: usize,
 }
 
 /// Where that process of that plug-in listens.
@@ -71,7 +74,12 @@ pub(crate) fn open_object(path: &Path) -> Result<OwnedFd> {
     })
 }
 
-impl Launch<'_> {
+impl<'a> Launch<'a> {
+    /// For [`Launch::check`] only.
+    pub(crate) fn to_check(config: &'a PluginConfig, options: &'a HostOptions, index: usize) -> Launch<'a> {
+        Launch { config, options, index, generation: 0, identity: None, function_count: 0 }
+    }
+
     fn start_message(&self, serve: bool) -> ToWorker {
         let config = self.config;
         ToWorker::Start(Start {
@@ -95,10 +103,13 @@ impl Launch<'_> {
     pub(crate) fn begin(&self) -> Result<Begun> {
         let object = open_object(&self.config.path)?;
         let listening = UnixListening::new(&socket(self.options, self.index, self.generation))?;
-        let begun = self.spawn(&[object.as_fd(), listening.as_fd()], true);
+        let begun = Counters::shared(self.function_count).and_then(|(counters, file)| {
+            let begun = self.spawn(&[object.as_fd(), listening.as_fd(), file.as_fd()], true)?;
+            Ok((begun, Arc::new(counters)))
+        });
         match begun {
-            Ok((child, control, process, description)) => {
-                Ok(Begun { child, control: Arc::new(control), process, description, listening })
+            Ok(((child, control, process, _), counters)) => {
+                Ok(Begun { child, control: Arc::new(control), process, counters, listening })
             }
             Err(error) => {
                 listening.remove();

@@ -3,7 +3,7 @@
 //! Each caller has connections of its own to the process, one for each call in progress, so that it is one client
 //! there as well. The data are copied once on their way.
 
-use crate::service::Isolated;
+use crate::supervisor::Supervisor;
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -60,7 +60,7 @@ impl Relays {
     }
 
     /// Opens the plug-in's process for `caller`; anew if it has become another since.
-    pub(crate) fn open(&self, isolated: &Isolated, caller: &Caller, open: &Open) -> Result<Opened> {
+    pub(crate) fn open(&self, isolated: &Supervisor, caller: &Caller, open: &Open) -> Result<Opened> {
         self.try_open(isolated, caller, open).or_else(|error| match error.kind() {
             // What the caller can do something about.
             ErrorKind::PermissionDenied | ErrorKind::Busy => Err(error),
@@ -71,7 +71,7 @@ impl Relays {
         })
     }
 
-    fn try_open(&self, isolated: &Isolated, caller: &Caller, open: &Open) -> Result<Opened> {
+    fn try_open(&self, isolated: &Supervisor, caller: &Caller, open: &Open) -> Result<Opened> {
         let (mut connection, generation) = isolated.connect(&caller.credentials, None)?;
         let told = OpenFor {
             open: Open { stay: false, ..open.clone() },
@@ -91,7 +91,7 @@ impl Relays {
     }
 
     /// Passes a call on. Whatever goes wrong is the answer's status.
-    pub(crate) fn call(&self, isolated: &Isolated, caller: &Caller, call: Call<'_>) -> Reply {
+    pub(crate) fn call(&self, isolated: &Supervisor, caller: &Caller, call: Call<'_>) -> Reply {
         let Some(relay) = self.get(caller) else { return refusal(status::NO_SERVICE) };
         let began = Instant::now();
         relay.pass_on(call).unwrap_or_else(|failure| match failure {
@@ -167,7 +167,7 @@ impl Relay {
 }
 
 /// What a caller is told whose process went away in a call that had run for `elapsed`.
-fn why_lost(isolated: &Isolated, generation: u64, elapsed: Duration) -> i32 {
+fn why_lost(isolated: &Supervisor, generation: u64, elapsed: Duration) -> i32 {
     let fate = isolated.fate(generation);
     match FateKind::from_code(fate.kind) {
         FateKind::Crashed => status::CRASHED,

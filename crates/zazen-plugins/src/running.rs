@@ -6,7 +6,6 @@
 //! Invariants: whatever index a plug-in names is checked; a registered userbuf is completed exactly once, also
 //! when the call fails or panics; all that a call allocated is freed with it.
 
-use crate::abi::{self, CallOps};
 use crate::arena::Arena;
 use crate::clients::Client;
 use crate::watch::Busy;
@@ -17,6 +16,7 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{NonNull, null, null_mut};
 use zazen_call::SharedBytesMut;
+use zazen_plugin_abi::plugin::{self as abi, CallOps};
 use zazen_wire::plugins::{ANSWER_HEAD_BYTES, AnswerHead, status};
 
 /// Descriptors of one answer, at most.
@@ -464,7 +464,7 @@ unsafe extern "C" fn op_handle_enter(
 ) -> i32 {
     // SAFETY: the dispatcher passes its own call, a literal, and a variable of its own.
     let (running, kind) = unsafe { (running(call), kind_of(kind)) };
-    code(running.client.handles.enter(kind, value).map(|number| {
+    code(running.client.enter_handle(kind, value).map(|number| {
         // SAFETY: as above.
         unsafe { *handle = number };
     }))
@@ -478,7 +478,7 @@ unsafe extern "C" fn op_handle_get(
 ) -> i32 {
     // SAFETY: as in `op_handle_enter`.
     let (running, kind) = unsafe { (running(call), kind_of(kind)) };
-    code(running.client.handles.get(kind, handle).map(|found| {
+    code(running.client.handle(kind, handle).map(|found| {
         // SAFETY: as above.
         unsafe { *value = found };
     }))
@@ -492,7 +492,7 @@ unsafe extern "C" fn op_handle_remove(
 ) -> i32 {
     // SAFETY: as in `op_handle_enter`.
     let (running, kind) = unsafe { (running(call), kind_of(kind)) };
-    code(running.client.handles.remove(kind, handle).map(|found| {
+    code(running.client.remove_handle(kind, handle).map(|found| {
         // SAFETY: as above.
         unsafe { *value = found };
     }))

@@ -4,7 +4,6 @@
 //! cannot (other nodes), calls are passed on.
 
 use crate::config::{HostOptions, PluginConfig};
-use crate::identities::Identities;
 use crate::identity::Identity;
 use crate::instance::{Instance, InstanceOptions, sole};
 use crate::object::Description;
@@ -20,8 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use zazen_call::{Call, Caller, Connection, Reply, Service};
-use zazen_core::{Credentials, Error, ErrorKind, Result};
+use zazen_call::{Call, Caller, Reply, Service};
+use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
 use zazen_wire::plugins::{About, CallHead, Cancel, Fate, FateKind, Open, Opened, Pong, plugins_fn, status};
 use zazen_wire::service;
@@ -33,82 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 enum Hosted {
     Here(Box<Instance>, PluginConfig),
-    Elsewhere(Isolated, Relays),
-}
-
-/// A plug-in in processes other than the daemon's.
-pub(crate) enum Isolated {
-    /// One, which acts as the daemon's user.
-    One(Supervisor),
-    /// One for each identity of its callers.
-    PerCaller(Identities),
-}
-
-impl Isolated {
-    fn start(config: &PluginConfig, options: &HostOptions, index: usize) -> Result<Isolated> {
-        let launch = Launch { config, options, index, generation: 0, identity: None };
-        let description = launch.check()?;
-        if !description.acts_as_caller && !config.acts_as_caller {
-            return Ok(Isolated::One(Supervisor::start(config.clone(), options.clone(), index)?));
-        }
-        let config = PluginConfig { acts_as_caller: true, ..config.clone() };
-        Ok(Isolated::PerCaller(Identities::start(config, options.clone(), index, description)?))
-    }
-
-    pub(crate) fn description(&self) -> &Description {
-        match self {
-            Isolated::One(supervisor) => &supervisor.description,
-            Isolated::PerCaller(identities) => &identities.description,
-        }
-    }
-
-    /// Where that caller is served, and by which generation.
-    fn socket(&self, caller: &Credentials) -> Result<(PathBuf, u64)> {
-        match self {
-            Isolated::One(supervisor) => supervisor.socket(),
-            Isolated::PerCaller(identities) => identities.socket(caller),
-        }
-    }
-
-    /// A connection to the process that serves that caller; its replies may take `patience`.
-    pub(crate) fn connect(
-        &self,
-        caller: &Credentials,
-        patience: Option<Duration>,
-    ) -> Result<(Connection, u64)> {
-        match self {
-            Isolated::One(supervisor) => supervisor.connect(patience),
-            Isolated::PerCaller(identities) => identities.connect(caller, patience),
-        }
-    }
-
-    pub(crate) fn fate(&self, generation: u64) -> Fate {
-        match self {
-            Isolated::One(supervisor) => supervisor.fate(generation),
-            Isolated::PerCaller(identities) => identities.fate(generation),
-        }
-    }
-
-    fn report(&self) -> PluginReport {
-        match self {
-            Isolated::One(supervisor) => supervisor.report(),
-            Isolated::PerCaller(identities) => identities.report(),
-        }
-    }
-
-    fn begin_stop(&self) {
-        match self {
-            Isolated::One(supervisor) => supervisor.begin_stop(),
-            Isolated::PerCaller(identities) => identities.begin_stop(),
-        }
-    }
-
-    fn stop(&self) {
-        match self {
-            Isolated::One(supervisor) => supervisor.stop(),
-            Isolated::PerCaller(identities) => identities.stop(),
-        }
-    }
+    Elsewhere(Supervisor, Relays),
 }
 
 /// All plug-ins of a daemon; its plug-ins service.
@@ -166,7 +90,7 @@ impl Plugins {
         index: usize,
     ) -> Result<(Description, Hosted)> {
         if config.isolate {
-            let isolated = Isolated::start(config, options, index)?;
+            let isolated = Supervisor::start(config, options, index)?;
             return Ok((isolated.description().clone(), Hosted::Elsewhere(isolated, Relays::default())));
         }
         drop(open_object(&config.path)?);
@@ -193,7 +117,7 @@ impl Plugins {
 
     /// Loads the object in a process of its own, and says what it is.
     pub fn check(config: &PluginConfig, options: &HostOptions) -> Result<Description> {
-        Launch { config, options, index: 0, generation: 0, identity: None }.check()
+        Launch::to_check(config, options, 0).check()
     }
 
     /// How many there are.

@@ -8,7 +8,8 @@ use std::time::Duration;
 /// Time buckets: the first has calls of less than 1 µs, each next one of less than twice as long, the last all others.
 pub const BUCKETS: usize = 26;
 
-/// One function's counters.
+/// One function's counters. All zeros is a valid value, so they can lie in fresh memory.
+#[repr(C)]
 #[derive(Default)]
 pub(crate) struct FunctionStats {
     calls: AtomicU64,
@@ -121,24 +122,24 @@ impl PluginReport {
         self.functions.iter().map(counter).sum()
     }
 
-    /// Adds what another process of the same plug-in counted.
+    /// Adds what another process of the same plug-in counted; such a process may say anything.
     pub(crate) fn add(&mut self, part: &PluginReport) {
-        self.clients += part.clients;
-        self.handles += part.handles;
-        self.running += part.running;
-        self.processes += 1;
+        let add = |sum: &mut u64, part: u64| *sum = sum.saturating_add(part);
+        add(&mut self.clients, part.clients);
+        add(&mut self.handles, part.handles);
+        add(&mut self.running, part.running);
         if self.functions.is_empty() {
             self.functions.clone_from(&part.functions);
             return;
         }
         for (sum, part) in self.functions.iter_mut().zip(&part.functions) {
-            sum.calls += part.calls;
-            sum.errors += part.errors;
-            sum.bytes_in += part.bytes_in;
-            sum.bytes_out += part.bytes_out;
-            sum.nanoseconds += part.nanoseconds;
+            add(&mut sum.calls, part.calls);
+            add(&mut sum.errors, part.errors);
+            add(&mut sum.bytes_in, part.bytes_in);
+            add(&mut sum.bytes_out, part.bytes_out);
+            add(&mut sum.nanoseconds, part.nanoseconds);
             for (sum, part) in sum.buckets.iter_mut().zip(&part.buckets) {
-                *sum += part;
+                add(sum, *part);
             }
         }
     }

@@ -1,70 +1,194 @@
-//! One isolated plug-in, seen from the daemon: its process, begun again when it ends, and what became of each.
+//! An isolated plug-in, seen from the daemon: its processes, and what became of each.
 //!
-//! Invariants: at most one process per plug-in; each generation's fate is known once its process is gone; no lock is
-//! held while anything is waited for but the lock's own condition.
+//! A plug-in that acts as the daemon's user has one process for everybody. It is begun again when
+//! it ends. A plug-in that acts as its callers has one process for each identity, begun on the
+//! first call of that identity. If such a process crashes or hangs, only its own identity's calls
+//! fail; the next call begins another process. A process of an identity ends if it has no clients
+//! for a while, or if another identity needs its place.
+//!
+//! Invariants: at most one process for each identity, or one in all; at most `identities_max`
+//! processes of identities and [`PER_USER_MAX`] of one user; the process of an identity serves that
+//! identity only; no lock is held while a process is begun, asked or waited for; each generation's
+//! fate is known once its process is gone.
 
 use crate::config::{HostOptions, PluginConfig};
 use crate::control::{self, ToWorker};
+use crate::counters::Counters;
+use crate::identity::Identity;
 use crate::object::Description;
-use crate::process::{self, Begun, Keeper, Launch, watch_over};
+use crate::process::{self, Keeper, Launch, watch_over};
 use crate::stats::PluginReport;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zazen_call::{Carrier, Connection};
-use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::plugins::{Fate, FateKind, plugins_fn};
-use zazen_wire::service;
+use zazen_core::{Credentials, Error, ErrorKind, Result};
+use zazen_wire::plugins::{Fate, FateKind};
 
-/// The first rest before a process is begun again, doubled each time …
+/// The most processes of one user: its groups make several identities of it.
+const PER_USER_MAX: usize = 8;
+/// The process of an identity ends after it had no clients for this long …
+const IDLE: Duration = Duration::from_secs(300);
+/// … but a client that was told of the process has this long to connect.
+const HANDED_OUT: Duration = Duration::from_secs(5);
+/// The first rest before a process is begun again; each further rest is twice as long …
 const REST_MIN: Duration = Duration::from_millis(50);
 /// … up to this.
 const REST_MAX: Duration = Duration::from_secs(30);
-/// A process that lived for so long ended for a new reason: the rests begin anew.
+/// A process that lived this long ended for a new reason: the rests begin anew.
 const GOOD_LIFE: Duration = Duration::from_secs(60);
 /// How long a caller waits for a process that is being begun.
 const BEGIN_WAIT: Duration = Duration::from_secs(10);
-/// How long somebody who lost a process waits to learn why.
+/// How long a caller that lost a process waits to learn why.
 const FATE_WAIT: Duration = Duration::from_secs(2);
-/// Generations whose fates are kept.
-const FATES_MAX: usize = 64;
+/// How many generations' fates are kept.
+const FATES_MAX: usize = 256;
+/// A process gives a sign of life each second. After this long without one, reports call it silent.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
+
+/// Whom a process serves: one identity, which the process has become; or everybody, as the daemon's
+/// user.
+type Whom = Option<Identity>;
 
 /// An isolated plug-in.
 pub(crate) struct Supervisor {
-    pub(crate) description: Description,
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    own: Identity,
 }
 
 struct Shared {
     config: PluginConfig,
     options: HostOptions,
+    /// Tells the plug-in from the daemon's other plug-ins.
     index: usize,
+    description: Description,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    phase: Phase,
+    workers: HashMap<Whom, Worker>,
+    /// Of the process that was begun last.
     generation: u64,
-    pid: u32,
     crashes: u64,
     fates: BTreeMap<u64, FateKind>,
-    control: Option<Arc<OwnedFd>>,
+    threads: Vec<JoinHandle<()>>,
     stopping: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    #[default]
     Beginning,
     Running,
+    /// Told to end, since nobody needs it.
+    Ending,
+    /// There is no process; the next one is not begun before `not_before`.
     Resting,
-    Stopped,
+}
+
+struct Worker {
+    phase: Phase,
+    generation: u64,
+    pid: u32,
+    control: Option<Arc<OwnedFd>>,
+    counters: Option<Arc<Counters>>,
+    clients: u64,
+    /// When its last sign of life came.
+    heard: Instant,
+    /// When a client was last told of it.
+    wanted: Instant,
+    rest: Duration,
+    not_before: Instant,
+}
+
+impl Worker {
+    fn beginning(generation: u64, rest: Duration) -> Worker {
+        let now = Instant::now();
+        Worker {
+            phase: Phase::Beginning,
+            generation,
+            pid: 0,
+            control: None,
+            counters: None,
+            clients: 0,
+            heard: now,
+            wanted: now,
+            rest,
+            not_before: now,
+        }
+    }
+
+    fn is_idle(&self, for_at_least: Duration) -> bool {
+        self.phase == Phase::Running && self.clients == 0 && self.wanted.elapsed() > for_at_least
+    }
+
+    fn end(&mut self) {
+        self.phase = Phase::Ending;
+        self.tell_to_stop(Duration::ZERO);
+    }
+
+    /// Tells the process to end; calls in progress may take `patience`. A process that is gone
+    /// needs no telling.
+    fn tell_to_stop(&self, patience: Duration) {
+        if let Some(control) = &self.control {
+            let patience_ms = patience.as_millis() as u64;
+            control::send(control.as_fd(), &ToWorker::Stop { patience_ms }).ok();
+        }
+    }
+}
+
+impl State {
+    /// Makes a place for one more process of this user's, if need be by ending one without clients.
+    /// `Busy` if there is none.
+    fn make_room(&mut self, config: &PluginConfig, uid: u32) -> Result<()> {
+        // Forget identities that were not here for long.
+        let quiet =
+            |worker: &Worker| worker.phase == Phase::Resting && worker.not_before.elapsed() > GOOD_LIFE;
+        self.workers.retain(|_, worker| !quiet(worker));
+        let is_his = |whom: &Whom| whom.as_ref().is_some_and(|whom| whom.uid == uid);
+        let has_place = |worker: &Worker| matches!(worker.phase, Phase::Beginning | Phase::Running);
+        let his = self.workers.iter().filter(|(whom, worker)| is_his(whom) && has_place(worker)).count();
+        let all = self.workers.values().filter(|worker| has_place(worker)).count();
+        let of_user = his >= PER_USER_MAX;
+        if !of_user && all < config.identities_max {
+            return Ok(());
+        }
+        let idle = self
+            .workers
+            .iter_mut()
+            .filter(|(whom, worker)| (!of_user || is_his(whom)) && worker.is_idle(HANDED_OUT))
+            .min_by_key(|(_, worker)| worker.wanted);
+        if let Some((_, worker)) = idle {
+            worker.end();
+            return Ok(());
+        }
+        let name = config.path.display();
+        let why = if of_user {
+            format!(
+                "user {uid} has {PER_USER_MAX} processes of plug-in {name} already, one for each group and set of groups, all \
+                 in use; end some programs first"
+            )
+        } else {
+            format!(
+                "all {} processes of plug-in {name} are in use by others; try again later, or raise `identities` of \
+                 this plug-in in zazend.toml",
+                config.identities_max
+            )
+        };
+        Err(Error::new(ErrorKind::Busy, why))
+    }
+}
+
+/// What [`Shared::wait_for_turn`] found.
+enum Turn {
+    /// The process of this generation runs.
+    Runs(u64),
+    /// The caller is to begin the process of this generation.
+    Begin(u64),
 }
 
 impl Shared {
@@ -73,141 +197,303 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state());
-        self.changed.notify_all();
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>, patience: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits until `done` or for `patience`; whether it came to it.
-    fn wait_until(&self, patience: Duration, done: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let state = self.state();
-        let waited = self.changed.wait_timeout_while(state, patience, |state| !done(state));
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn begin(&self, generation: u64) -> Result<Begun> {
-        self.launch(generation).begin()
-    }
-
-    fn launch(&self, generation: u64) -> Launch<'_> {
-        Launch { config: &self.config, options: &self.options, index: self.index, generation, identity: None }
-    }
-}
-
-impl Keeper for Shared {
     fn name(&self) -> String {
         self.config.path.display().to_string()
     }
 
-    fn is_stopping(&self) -> bool {
-        self.state().stopping
+    /// Waits until the process runs or, with `begins`, until it may be begun: then the place is the
+    /// caller's, who must begin the process. `Unavailable` after [`BEGIN_WAIT`].
+    fn wait_for_turn(&self, whom: &Whom, begins: bool) -> Result<Turn> {
+        let until = Instant::now() + BEGIN_WAIT;
+        let mut state = self.state();
+        loop {
+            if state.stopping {
+                return Err(Error::new(ErrorKind::ShuttingDown, "the daemon stops and begins no plug-in"));
+            }
+            let now = Instant::now();
+            let next_look = match state.workers.get_mut(whom) {
+                Some(worker) if worker.phase == Phase::Running => {
+                    worker.wanted = now;
+                    return Ok(Turn::Runs(worker.generation));
+                }
+                Some(worker) if begins && worker.phase == Phase::Resting => {
+                    Some(worker.not_before).filter(|not_before| *not_before > now)
+                }
+                None if begins => None,
+                _ => Some(until),
+            };
+            let Some(next_look) = next_look else { break };
+            if now >= until {
+                return Err(Error::new(ErrorKind::Unavailable, self.does_not_run(whom)));
+            }
+            state = self.wait(state, next_look.min(until).saturating_duration_since(now));
+        }
+        if let Some(identity) = whom {
+            state.make_room(&self.config, identity.uid)?;
+        }
+        state.generation += 1;
+        let generation = state.generation;
+        let rest = state.workers.get(whom).map_or(Duration::ZERO, |worker| worker.rest);
+        state.workers.insert(whom.clone(), Worker::beginning(generation, rest));
+        Ok(Turn::Begin(generation))
     }
 
-    fn heard(&self, _clients: u64) {}
+    fn does_not_run(&self, whom: &Whom) -> String {
+        let name = &self.description.name;
+        match whom {
+            None => format!("plug-in {name} does not run at the moment; try again"),
+            Some(whom) => {
+                let uid = whom.uid;
+                format!("plug-in {name}: the process for user {uid} does not run at the moment; try again")
+            }
+        }
+    }
+
+    /// The generation of the process that serves `whom`; it is begun if there is none and `begins`.
+    fn serving(self: &Arc<Shared>, whom: &Whom, begins: bool) -> Result<u64> {
+        let generation = match self.wait_for_turn(whom, begins)? {
+            Turn::Runs(generation) => return Ok(generation),
+            Turn::Begin(generation) => generation,
+        };
+        let begun = self.begin(whom, generation);
+        if begun.is_err() {
+            self.ended(whom, generation, FateKind::Crashed, Duration::ZERO);
+        }
+        self.changed.notify_all();
+        begun.map(|()| generation)
+    }
+
+    /// Begins a process, and the thread that watches it.
+    fn begin(self: &Arc<Shared>, whom: &Whom, generation: u64) -> Result<()> {
+        let launch = Launch {
+            config: &self.config,
+            options: &self.options,
+            index: self.index,
+            generation,
+            identity: whom.as_ref(),
+            function_count: self.description.functions.len(),
+        };
+        let begun = launch.begin()?;
+        let (pid, control, counters) = (begun.child.id(), begun.control.clone(), begun.counters.clone());
+        let watch = Watch { shared: self.clone(), whom: whom.clone(), generation };
+        let watch = move || {
+            let since = Instant::now();
+            let Watch { shared, whom, generation } = &watch;
+            let fate = watch_over(&watch, &shared.config, &shared.options, begun);
+            shared.ended(whom, *generation, fate, since.elapsed());
+            if whom.is_none() {
+                shared.begin_again();
+            }
+        };
+        let mut state = self.state();
+        // Whether it began or not: without a thread the closure is dropped, and with it the control
+        // socket, which ends the process.
+        let thread = std::thread::Builder::new()
+            .name(format!("plugin-{}", self.description.id))
+            .spawn(watch)
+            .map_err(|error| Error::io("start a plug-in's supervisor", error))?;
+        state.threads.retain(|thread| !thread.is_finished());
+        state.threads.push(thread);
+        let stopping = state.stopping;
+        if let Some(worker) = state.workers.get_mut(whom).filter(|worker| worker.generation == generation) {
+            worker.phase = Phase::Running;
+            worker.pid = pid;
+            worker.control = Some(control);
+            worker.counters = Some(counters);
+            (worker.heard, worker.wanted) = (Instant::now(), Instant::now());
+            // A stop that came meanwhile found no process to tell.
+            if stopping {
+                worker.end();
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the process that serves everybody, after its rests, until it runs or the daemon
+    /// stops. Callers only wait for it, so that none of them pays for an object that can't be
+    /// loaded any more.
+    fn begin_again(self: &Arc<Shared>) {
+        loop {
+            match self.serving(&None, true) {
+                Ok(generation) => {
+                    return tracing::info!("plug-in {}: begun again (generation {generation})", self.name());
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::ShuttingDown => return,
+                    // It rests for longer than callers wait.
+                    ErrorKind::Unavailable => {}
+                    _ => tracing::error!("{error}; it is tried again"),
+                },
+            }
+        }
+    }
+
+    /// That process is gone, or never began.
+    fn ended(&self, whom: &Whom, generation: u64, fate: FateKind, lived: Duration) {
+        let mut state = self.state();
+        state.crashes += u64::from(fate != FateKind::Stopped);
+        state.fates.insert(generation, fate);
+        if state.fates.len() > FATES_MAX {
+            state.fates.pop_first();
+        }
+        if let Some(worker) = state.workers.get_mut(whom).filter(|worker| worker.generation == generation) {
+            // The first time at once: a caller that tries again after a crash should find the
+            // plug-in there.
+            let rest =
+                if lived > GOOD_LIFE || fate == FateKind::Stopped { Duration::ZERO } else { worker.rest };
+            *worker = Worker {
+                phase: Phase::Resting,
+                not_before: Instant::now() + rest,
+                ..Worker::beginning(generation, (rest * 2).clamp(REST_MIN, REST_MAX))
+            };
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
 }
 
 impl Supervisor {
-    /// Begins the plug-in's process; `index` tells it from the daemon's other plug-ins. Fails with `Config` if it
-    /// can't be loaded or refuses.
-    pub(crate) fn start(config: PluginConfig, options: HostOptions, index: usize) -> Result<Supervisor> {
-        let state = Mutex::default();
-        let shared = Arc::new(Shared { config, options, index, state, changed: Condvar::new() });
-        let begun = shared.begin(1)?;
-        let description = begun.description.clone();
-        shared.change(|state| running(state, 1, &begun));
-        let ours = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("plugin-{}", description.id))
-            .spawn(move || supervise(&ours, begun))
-            .map_err(|error| Error::io("start a plug-in's supervisor", error))?;
-        Ok(Supervisor { description, shared, thread: Mutex::new(Some(thread)) })
+    /// Checks the object and begins a process, so that a plug-in which can't be loaded or refuses
+    /// shows at once: that of the daemon's own identity if the plug-in acts as its callers. `index`
+    /// tells it from the daemon's other plug-ins.
+    pub(crate) fn start(config: &PluginConfig, options: &HostOptions, index: usize) -> Result<Supervisor> {
+        let description = Launch::to_check(config, options, index).check()?;
+        let acts_as_caller = description.acts_as_caller || config.acts_as_caller;
+        let shared = Arc::new(Shared {
+            config: PluginConfig { acts_as_caller, ..config.clone() },
+            options: options.clone(),
+            index,
+            description,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let supervisor = Supervisor { shared, own: Identity::own()? };
+        let first = acts_as_caller.then(|| supervisor.own.clone());
+        supervisor.shared.serving(&first, true)?;
+        Ok(supervisor)
     }
 
-    /// Where the plug-in serves now, and which generation it is; waits for one that is being begun. `Unavailable` if it
-    /// crashes all the time or is stopped.
-    pub(crate) fn socket(&self) -> Result<(PathBuf, u64)> {
-        let done = |state: &State| matches!(state.phase, Phase::Running | Phase::Stopped);
-        let state = self.shared.wait_until(BEGIN_WAIT, done);
-        if state.phase != Phase::Running {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("plug-in {} does not run at the moment; try again", self.description.name),
-            ));
-        }
-        let generation = state.generation;
-        Ok((process::socket(&self.shared.options, self.shared.index, generation), generation))
+    /// What the plug-in is.
+    pub(crate) fn description(&self) -> &Description {
+        &self.shared.description
     }
 
-    /// What became of that generation; asked by somebody who lost it, so it may take a moment to be known.
-    pub(crate) fn fate(&self, generation: u64) -> Fate {
-        let known = |state: &State| state.fates.contains_key(&generation) || state.generation != generation;
-        let state = self.shared.wait_until(FATE_WAIT, known);
-        let kind = match state.fates.get(&generation) {
-            Some(kind) => *kind,
-            None if state.generation == generation => FateKind::Running,
-            None => FateKind::Crashed,
+    /// Where that caller is served, and by which generation. Begins the process of the caller's
+    /// identity if there is none; waits for a process that is being begun.
+    pub(crate) fn socket(&self, caller: &Credentials) -> Result<(PathBuf, u64)> {
+        let shared = &self.shared;
+        let generation = if shared.config.acts_as_caller {
+            shared.serving(&Some(Identity::of(caller).to_serve(&self.own)?), true)?
+        } else {
+            shared.serving(&None, false)?
         };
-        let timeout = if kind == FateKind::Hung { self.shared.config.call_timeout() } else { Duration::ZERO };
-        Fate { kind: kind as u8, call_timeout_ms: timeout.as_millis() as u64 }
+        Ok((process::socket(&shared.options, shared.index, generation), generation))
     }
 
-    /// A connection to the plug-in's process; its replies may take `patience`.
-    pub(crate) fn connect(&self, patience: Option<Duration>) -> Result<(Connection, u64)> {
-        let (socket, generation) = self.socket()?;
+    /// A connection to the process that serves that caller; its replies may take `patience`.
+    pub(crate) fn connect(
+        &self,
+        caller: &Credentials,
+        patience: Option<Duration>,
+    ) -> Result<(Connection, u64)> {
+        let (socket, generation) = self.socket(caller)?;
         let mut connection = Connection::local(&socket, Carrier::Auto, BEGIN_WAIT)?;
         connection.set_timeout(patience);
         Ok((connection, generation))
     }
 
-    /// Counters and state; those of its functions are missing if its process does not answer within a second.
+    /// What became of that generation. A caller asks that lost it a moment ago, so this waits a
+    /// moment for the fate.
+    pub(crate) fn fate(&self, generation: u64) -> Fate {
+        let until = Instant::now() + FATE_WAIT;
+        let mut state = self.shared.state();
+        loop {
+            let lives = state.workers.values().any(|worker| {
+                worker.generation == generation && !matches!(worker.phase, Phase::Resting | Phase::Beginning)
+            });
+            let left = until.saturating_duration_since(Instant::now());
+            let kind = match state.fates.get(&generation) {
+                Some(kind) => *kind,
+                None if !lives => FateKind::Crashed,
+                None if left.is_zero() => FateKind::Running,
+                None => {
+                    state = self.shared.wait(state, left);
+                    continue;
+                }
+            };
+            let timeout =
+                if kind == FateKind::Hung { self.shared.config.call_timeout() } else { Duration::ZERO };
+            return Fate { kind: kind as u8, call_timeout_ms: timeout.as_millis() as u64 };
+        }
+    }
+
+    /// Counters and state of all processes together. It asks no process: the counters lie in memory
+    /// that each process shares with the daemon, so a process that answers nobody delays no report.
     pub(crate) fn report(&self) -> PluginReport {
-        let is_running = self.shared.state().phase == Phase::Running;
-        let counted = is_running
-            .then(|| self.connect(Some(Duration::from_secs(1))).ok())
-            .flatten()
-            .and_then(|(mut connection, _)| {
-                connection.call(service::PLUGINS, plugins_fn::STATS, &[], &[]).ok()
-            })
-            .and_then(|reply| serde_json::from_slice::<PluginReport>(&reply.payload).ok());
-        let state = self.shared.state();
+        let shared = &self.shared;
+        let mut running = Vec::new();
+        let (mut is_silent, mut pid) = (false, 0);
+        let (generation, crashes, stopping) = {
+            let state = shared.state();
+            for worker in state.workers.values().filter(|worker| worker.phase == Phase::Running) {
+                running.extend(worker.counters.clone());
+                is_silent |= worker.heard.elapsed() > SILENT_AFTER;
+                pid = worker.pid;
+            }
+            (state.generation, state.crashes, state.stopping)
+        };
+        let mut sum = PluginReport::of(&shared.description);
+        for counters in &running {
+            sum.add(&counters.read(&shared.description));
+        }
+        let per_caller = shared.config.acts_as_caller;
+        let is_down = !per_caller && running.is_empty();
         PluginReport {
-            path: self.shared.name(),
+            path: shared.name(),
             placement: "isolated".to_owned(),
-            state: match state.phase {
-                Phase::Running if counted.is_some() => "running",
-                Phase::Running => "silent",
-                Phase::Beginning | Phase::Resting => "restarting",
-                Phase::Stopped => "stopped",
+            state: match (is_down, stopping) {
+                (false, _) if is_silent => "silent",
+                (false, _) => "running",
+                (true, false) => "restarting",
+                (true, true) => "stopped",
             }
             .to_owned(),
-            generation: state.generation,
-            pid: state.pid,
-            crashes: state.crashes,
-            ..counted.unwrap_or_else(|| PluginReport::of(&self.description))
+            generation,
+            pid: if running.len() == 1 { pid } else { 0 },
+            processes: if per_caller { running.len() as u64 } else { 0 },
+            crashes,
+            ..sum
         }
     }
 
-    /// Tells the process to end; calls in progress may take the configured time.
+    /// Tells the processes to end; calls in progress may take the configured time.
     pub(crate) fn begin_stop(&self) {
-        let control = {
-            let mut state = self.shared.state();
-            state.stopping = true;
-            state.control.clone()
-        };
-        self.shared.changed.notify_all();
-        if let Some(control) = control {
-            let patience_ms = self.shared.options.drain.as_millis() as u64;
-            control::send(control.as_fd(), &ToWorker::Stop { patience_ms }).ok();
+        let mut state = self.shared.state();
+        state.stopping = true;
+        for worker in state.workers.values() {
+            worker.tell_to_stop(self.shared.options.drain);
         }
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
-    /// Waits until the process has ended; it is killed if it takes longer than it may.
+    /// Waits until the processes have ended; those that take longer than they may are killed.
     pub(crate) fn stop(&self) {
         self.begin_stop();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            // It panics only for our bugs; then there is nothing left to wait for.
-            let _ = thread.join();
+        loop {
+            // A thread may have begun the next process, and its thread, when the stop came.
+            let threads = std::mem::take(&mut self.shared.state().threads);
+            if threads.is_empty() {
+                return;
+            }
+            for thread in threads {
+                // It panics only for our bugs; then there is nothing left to wait for.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -218,60 +504,39 @@ impl Drop for Supervisor {
     }
 }
 
-fn running(state: &mut State, generation: u64, begun: &Begun) {
-    state.phase = Phase::Running;
-    state.generation = generation;
-    state.pid = begun.child.id();
-    state.control = Some(begun.control.clone());
+/// The watcher of one process.
+struct Watch {
+    shared: Arc<Shared>,
+    whom: Whom,
+    generation: u64,
 }
 
-/// The supervisor's thread: watches one process after the other.
-fn supervise(shared: &Shared, first: Begun) {
-    let (mut generation, mut rest) = (1, Duration::ZERO);
-    let mut next = Some(first);
-    loop {
-        if let Some(begun) = next.take() {
-            let since = Instant::now();
-            let fate = watch_over(shared, &shared.config, &shared.options, begun);
-            if since.elapsed() > GOOD_LIFE {
-                rest = Duration::ZERO;
-            }
-            shared.change(|state| {
-                state.phase = if state.stopping { Phase::Stopped } else { Phase::Resting };
-                state.pid = 0;
-                state.control = None;
-                state.crashes += u64::from(fate != FateKind::Stopped);
-                state.fates.insert(generation, fate);
-                if state.fates.len() > FATES_MAX {
-                    state.fates.pop_first();
-                }
-            });
+impl Watch {
+    fn with<T>(&self, look: impl FnOnce(&mut Worker) -> T) -> Option<T> {
+        let mut state = self.shared.state();
+        state.workers.get_mut(&self.whom).filter(|worker| worker.generation == self.generation).map(look)
+    }
+}
+
+impl Keeper for Watch {
+    fn name(&self) -> String {
+        match &self.whom {
+            None => self.shared.name(),
+            Some(whom) => format!("{} for user {}", self.shared.name(), whom.uid),
         }
-        // The first time at once: whoever calls again after a crash should find the plug-in there.
-        let stopping = shared.wait_until(rest, |state| state.stopping).stopping;
-        rest = (rest * 2).clamp(REST_MIN, REST_MAX);
-        if stopping {
-            shared.change(|state| state.phase = Phase::Stopped);
-            return;
-        }
-        generation += 1;
-        match shared.begin(generation) {
-            Ok(begun) => {
-                shared.change(|state| running(state, generation, &begun));
-                tracing::info!("plug-in {}: begun again (generation {generation})", shared.name());
-                // A stop that came meanwhile found no process to tell.
-                if shared.state().stopping {
-                    control::send(begun.control.as_fd(), &ToWorker::Stop { patience_ms: 0 }).ok();
-                }
-                next = Some(begun);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.shared.state().stopping || self.with(|worker| worker.phase == Phase::Ending) == Some(true)
+    }
+
+    fn heard(&self, clients: u64) {
+        self.with(|worker| {
+            worker.clients = clients;
+            worker.heard = Instant::now();
+            if self.whom.is_some() && worker.is_idle(IDLE) {
+                worker.end();
             }
-            Err(error) => {
-                tracing::error!("{error}; next try in {rest:?}");
-                shared.change(|state| {
-                    state.crashes += 1;
-                    state.fates.insert(generation, FateKind::Crashed);
-                });
-            }
-        }
+        });
     }
 }

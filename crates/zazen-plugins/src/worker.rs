@@ -46,6 +46,8 @@ struct Given {
     start: Start,
     object: OwnedFd,
     listener: Option<OwnedFd>,
+    /// The file of the counters that the daemon reads.
+    counters: Option<OwnedFd>,
 }
 
 fn begin() -> Result<Given> {
@@ -64,7 +66,7 @@ fn begin() -> Result<Given> {
     let mut fds = control::receive_fds(control.as_fd()).unwrap_or_default().into_iter();
     match (fds.next(), control::receive(control.as_fd())?) {
         (Some(object), Some(ToWorker::Start(start))) => {
-            Ok(Given { control, start, object, listener: fds.next() })
+            Ok(Given { control, start, object, listener: fds.next(), counters: fds.next() })
         }
         _ => Err(Error::new(
             ErrorKind::Protocol,
@@ -111,7 +113,7 @@ fn limit(start: &Start) {
 }
 
 fn serve(given: Given) -> Result<ExitCode> {
-    let Given { control, start, object, listener } = given;
+    let Given { control, start, object, listener, counters } = given;
     let (control, start) = (&control, &start);
     limit(start);
     let refuse = |error: Error| {
@@ -148,7 +150,7 @@ fn serve(given: Given) -> Result<ExitCode> {
         None => (None, false),
     };
     let confine = || if confined { confine(&start.exports) } else { Ok(false) };
-    let instance = match Instance::start_opened(&start.path, opened, options, confine) {
+    let instance = match Instance::start_opened(&start.path, opened, counters, options, confine) {
         Ok(instance) => Arc::new(instance),
         Err(error) => return refuse(error),
     };

@@ -4,12 +4,12 @@
 //! `BYTES_MAX`; what was moved before an error is what is reported.
 
 use crate::far::{BYTES_MAX, OFFSET, Place, could_be_memory, far, place};
-use crate::paths::Text;
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, Entry};
 use crate::{descriptors, transport};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
+use zazen_forward_api::paths::Text;
 
 /// RLIMIT_FSIZE of this process.
 static FILE_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);

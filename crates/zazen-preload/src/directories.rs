@@ -83,7 +83,7 @@ unsafe fn next_entry(stream: &mut Stream) -> *mut libc::dirent64 {
 
 hooks! {
     fn opendir(path: *const c_char) -> *mut libc::DIR {
-        let mut text = crate::paths::Text::new();
+        let mut text = zazen_forward_api::paths::Text::new();
         match crate::far::place(libc::AT_FDCWD, path, &mut text) {
             Ok(crate::far::Place::Local(path)) => next(path),
             Ok(crate::far::Place::Far(dir, path)) => {

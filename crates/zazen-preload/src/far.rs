@@ -1,12 +1,12 @@
 //! The calls of posix.h, with results instead of errno, and where a path leads.
 
-use crate::paths::{self, Route, Text};
 use crate::real::{errno, set_errno};
 use crate::table::{self, Entry};
 use crate::transport::Service;
 use crate::{state, transport};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use zazen_forward_api::paths::{self, Route, Text};
 
 #[allow(missing_docs, dead_code, unreachable_pub, clippy::all)]
 mod stubs {
@@ -14,93 +14,15 @@ mod stubs {
 }
 pub(crate) use stubs::raw;
 
-pub(crate) const ROOT: c_int = -100;
-pub(crate) const OFFSET: i64 = -1;
-/// Bytes of one read or write.
-pub(crate) const BYTES_MAX: usize = 8 << 20;
+pub(crate) use zazen_forward_api::structures::{
+    Address, BYTES_MAX, HELLO_EXEC, HELLO_FORK, HELLO_JOIN, HELLO_NEW, Hello, Lock, OFFSET, Opened, PollFd,
+    ROOT, Stat, StatFs, Times,
+};
 
-pub(crate) const HELLO_NEW: u32 = 0;
-pub(crate) const HELLO_JOIN: u32 = 1;
-pub(crate) const HELLO_FORK: u32 = 2;
-pub(crate) const HELLO_EXEC: u32 = 3;
-
-/// `struct px_hello`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Hello {
-    pub(crate) key: u64,
-    pub(crate) token: u64,
-    pub(crate) kind: u32,
-    pub(crate) pid: u32,
-    pub(crate) umask: u32,
-    pub(crate) keep_all: u32,
-}
-
-impl Hello {
-    pub(crate) fn new(kind: u32, key: u64) -> Hello {
-        let pid = crate::real::system_call(libc::SYS_getpid, [0; 6]).unwrap_or(0);
-        Hello { key, token: 0, kind, pid: pid as u32, umask: state::umask(), keep_all: 0 }
-    }
-}
-
-/// `struct px_opened`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Opened {
-    pub(crate) ino: u64,
-    pub(crate) dev: u64,
-    pub(crate) id: u32,
-    pub(crate) mode: u32,
-}
-
-/// `struct px_stat`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Stat {
-    pub(crate) mask: u32,
-    pub(crate) blksize: u32,
-    pub(crate) attributes: u64,
-    pub(crate) nlink: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) mode: u32,
-    pub(crate) ino: u64,
-    pub(crate) size: u64,
-    pub(crate) blocks: u64,
-    pub(crate) attributes_mask: u64,
-    /// Access, birth, change, modification.
-    pub(crate) seconds: [i64; 4],
-    pub(crate) nanoseconds: [u32; 4],
-    /// rdev's major and minor, dev's.
-    pub(crate) devices: [u32; 4],
-    pub(crate) mnt_id: u64,
-}
-
-/// `struct px_lock`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Lock {
-    pub(crate) start: i64,
-    pub(crate) length: i64,
-    pub(crate) kind: i32,
-    pub(crate) whence: i32,
-    pub(crate) pid: i32,
-    pub(crate) reserved: i32,
-}
-
-/// `struct px_address`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Address {
-    pub(crate) bytes: u32,
-    pub(crate) data: [u8; 128],
-    pub(crate) reserved: u32,
-}
-
-impl Default for Address {
-    fn default() -> Address {
-        Address { bytes: 0, data: [0; 128], reserved: 0 }
-    }
+/// A hello of this process.
+pub(crate) fn new_hello(kind: u32, key: u64) -> Hello {
+    let pid = crate::real::system_call(libc::SYS_getpid, [0; 6]).unwrap_or(0);
+    Hello { key, token: 0, kind, pid: pid as u32, umask: state::umask(), keep_all: 0 }
 }
 
 /// A stub's result, or its errno. The caller's errno stays as it was on success.

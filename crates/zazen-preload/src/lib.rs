@@ -23,8 +23,6 @@ mod memory;
 mod metadata;
 mod names;
 mod open;
-#[allow(unreachable_pub)]
-mod paths;
 mod poll;
 mod process;
 mod raw_calls;

@@ -1,10 +1,10 @@
 //! stat and its kin, permissions, owners, times, extended attributes.
 
-use crate::far::{EMPTY, Place, Stat, by_number, far, place};
-use crate::paths::Text;
+use crate::far::{EMPTY, Place, Stat, StatFs, Times, by_number, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use zazen_forward_api::paths::Text;
 
 /// Runs `far` for a path that is forwarded, `local` otherwise.
 macro_rules! by_path {
@@ -369,8 +369,9 @@ fn give_statx(
 }
 
 fn statfs_far(dir: c_int, path: *const c_char, to: *mut libc::statfs64) -> Result<c_int, c_int> {
-    let mut found = [0_u64; 11];
-    far!(px_statfs(dir, path, found.as_mut_ptr().cast()))?;
+    let mut found = StatFs::default();
+    far!(px_statfs(dir, path, (&raw mut found).cast()))?;
+    let StatFs(found) = found;
     // SAFETY: the program's object; all zeros is a valid statfs.
     unsafe {
         let mut stat: libc::statfs64 = std::mem::zeroed();
@@ -391,8 +392,9 @@ fn statfs_far(dir: c_int, path: *const c_char, to: *mut libc::statfs64) -> Resul
 }
 
 fn statvfs_far(dir: c_int, path: *const c_char, to: *mut libc::statvfs64) -> Result<c_int, c_int> {
-    let mut found = [0_u64; 11];
-    far!(px_statfs(dir, path, found.as_mut_ptr().cast()))?;
+    let mut found = StatFs::default();
+    far!(px_statfs(dir, path, (&raw mut found).cast()))?;
+    let StatFs(found) = found;
     // SAFETY: the program's object; all zeros is a valid statvfs.
     unsafe {
         let mut stat: libc::statvfs64 = std::mem::zeroed();
@@ -428,8 +430,8 @@ fn set_times(
     }
     // SAFETY: the program's two objects.
     let [access, change] = unsafe { [*times, *times.add(1)] };
-    let far = [access.tv_sec, access.tv_nsec, change.tv_sec, change.tv_nsec];
-    far!(px_utimes(dir, path, far.as_ptr().cast(), flags))
+    let far = Times([access.tv_sec, access.tv_nsec, change.tv_sec, change.tv_nsec]);
+    far!(px_utimes(dir, path, (&raw const far).cast(), flags))
 }
 
 fn set_microseconds(

@@ -1,11 +1,11 @@
 //! Names: rename, link, unlink, mkdir, links, the working directory.
 
 use crate::far::{EMPTY, Opened, Place, could_be_memory, far, place};
-use crate::paths::{self, Text};
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::table::{self, Entry};
 use crate::{open, state};
 use std::ffi::{CStr, c_char, c_int, c_uint};
+use zazen_forward_api::paths::{self, Text};
 
 /// A far path, or what to give back at once.
 macro_rules! far_or {

@@ -1,11 +1,11 @@
 //! Opening: every name that libc has for it.
 
 use crate::far::{self, Opened, Place, far, place};
-use crate::paths::Text;
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, Entry};
 use crate::{state, transport};
 use std::ffi::{c_char, c_int, c_uint};
+use zazen_forward_api::paths::Text;
 
 /// Gives an opened description a descriptor of this process.
 pub(crate) fn enter(opened: Opened, close_on_exec: bool) -> Result<c_int, c_int> {

@@ -3,21 +3,12 @@
 //! Where local and far descriptors are waited for together, both are asked in turns that grow to ten
 //! milliseconds: what comes is noticed that late at most.
 
-use crate::far::far;
+use crate::far::{PollFd, far};
 use crate::real::{errno, give, hooks, set_errno, system_call};
 use crate::table;
 use crate::transport;
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
-
-/// `struct px_pollfd`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct FarPoll {
-    id: u32,
-    events: i16,
-    revents: i16,
-}
 
 /// Monotonic time.
 fn now() -> Duration {
@@ -40,7 +31,7 @@ fn poll_local(fds: &mut [libc::pollfd], wait: Option<Duration>, mask: *const c_v
 }
 
 /// Asks about the far ones.
-fn poll_far(fds: &mut [libc::pollfd], sockets: &mut [FarPoll], timeout_ms: c_int) -> Result<(), c_int> {
+fn poll_far(fds: &mut [libc::pollfd], sockets: &mut [PollFd], timeout_ms: c_int) -> Result<(), c_int> {
     let tag = transport::tag();
     far!(px_poll(sockets.as_mut_ptr().cast(), sockets.len() as u32, timeout_ms, tag))?;
     let mut answers = sockets.iter();
@@ -65,7 +56,7 @@ fn wait_for(fds: &mut [libc::pollfd], wait: Option<Duration>, mask: *const c_voi
             fd.revents = fd.events & (libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM);
             ready |= fd.revents != 0;
         } else {
-            sockets.push(FarPoll { id: entry.id(), events: fd.events, revents: 0 });
+            sockets.push(PollFd { id: entry.id(), events: fd.events, revents: 0 });
         }
     }
     let only_far = local.iter().all(|fd| fd.fd < 0) && mask.is_null();

@@ -6,13 +6,14 @@
 //!
 //! Invariant: this library's settings are in every environment that a program is started with.
 
-use crate::far::{self, HELLO_EXEC, HELLO_FORK, Hello, Place, far, place};
-use crate::paths::Text;
+use crate::far::{self, HELLO_EXEC, HELLO_FORK, Place, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, Entry};
 use crate::{data, state, stdio, transport};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
+use zazen_forward_api::paths::Text;
+use zazen_forward_api::variables;
 
 const PRELOAD: &CStr = c"LD_PRELOAD";
 
@@ -28,7 +29,7 @@ static TOKEN: AtomicU64 = AtomicU64::new(0);
 
 /// Called once, when the library is loaded.
 pub(crate) fn begin() {
-    for name in [PRELOAD, state::FORWARD, state::SOCKET, state::OPTIONS, state::ESCAPES] {
+    for name in [PRELOAD, variables::FORWARD, variables::SOCKET, variables::OPTIONS, variables::ESCAPES] {
         if let Some(value) = state::variable(name) {
             let text = [name.to_bytes(), b"=", value].concat();
             if let Ok(text) = CString::new(text) {
@@ -44,10 +45,10 @@ pub(crate) fn begin() {
         unsafe { libc::atexit(table::look_for_escapes) };
     }
     data::refresh_limit();
-    if let Some(handed) = state::variable(state::HANDED) {
+    if let Some(handed) = state::variable(variables::HANDED) {
         let handed = handed.to_vec();
         // SAFETY: a name; there is one thread.
-        unsafe { libc::unsetenv(state::HANDED.as_ptr()) };
+        unsafe { libc::unsetenv(variables::HANDED.as_ptr()) };
         take_over(&handed);
     }
 }
@@ -67,7 +68,7 @@ extern "C" fn in_child() {
     state::after_fork();
     let token = TOKEN.load(Ordering::Acquire);
     if token != 0 {
-        let mut hello = Hello::new(HELLO_FORK, transport::key());
+        let mut hello = far::new_hello(HELLO_FORK, transport::key());
         (hello.token, hello.keep_all) = (token, 1);
         let _ = transport::begin_with(hello, &[]);
     }
@@ -120,7 +121,7 @@ fn take_over(text: &[u8]) {
     if kind as u32 == HELLO_EXEC {
         transport::adopt(key);
     }
-    let mut hello = Hello::new(kind as u32, transport::key());
+    let mut hello = far::new_hello(kind as u32, transport::key());
     hello.token = token;
     if transport::begin_with(hello, &keep).is_err() {
         return;
@@ -171,8 +172,8 @@ fn open_descriptors() -> Vec<c_int> {
 fn describe(kind: u32, token: u64) -> CString {
     use std::fmt::Write;
     let cwd = state::far_cwd().map_or(0, Entry::id);
-    let mut text = String::from("ZAZEN_FORWARD_FDS=");
-    let _ = write!(text, "{kind:x},{:x},{token:x},{cwd:x}", transport::key());
+    let mut text = variables::HANDED.to_string_lossy().into_owned();
+    let _ = write!(text, "={kind:x},{:x},{token:x},{cwd:x}", transport::key());
     let mut told: Vec<u32> = Vec::new();
     for (fd, entry) in table::each() {
         if told.contains(&entry.id()) {
@@ -202,7 +203,8 @@ impl Environment {
         // SAFETY: ends with NULL; strings live as long as the caller says.
         unsafe {
             while !at.is_null() && !(*at).is_null() {
-                if !CStr::from_ptr(*at).to_bytes().starts_with(b"ZAZEN_FORWARD_FDS=") {
+                let rest = CStr::from_ptr(*at).to_bytes().strip_prefix(variables::HANDED.to_bytes());
+                if rest.is_none_or(|rest| rest.first() != Some(&b'=')) {
                     pointers.push(*at);
                 }
                 at = at.add(1);

@@ -3,24 +3,12 @@
 //! Invariants: settings are read once, when the library is loaded, from the environment that it was loaded with,
 //! and stay; the far working directory is a description that the session holds.
 
-use crate::paths::{PATH_MAX, PREFIXES_MAX, Prefix, Text, below, prefixes};
 use crate::table::{self, Entry};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
-/// What `zazen run` sets.
-pub(crate) const FORWARD: &CStr = c"ZAZEN_FORWARD";
-/// Where the daemon listens.
-pub(crate) const SOCKET: &CStr = c"ZAZEN_FORWARD_SOCKET";
-/// One more user whose daemons are believed, as a number.
-pub(crate) const DAEMON_UID: &CStr = c"ZAZEN_DAEMON_UID";
-/// Options: letters.
-pub(crate) const OPTIONS: &CStr = c"ZAZEN_FORWARD_OPTIONS";
-/// A file to which the detector of escapes adds a line: for tests.
-pub(crate) const ESCAPES: &CStr = c"ZAZEN_FORWARD_ESCAPES";
-/// What exec hands on; see process.rs.
-pub(crate) const HANDED: &CStr = c"ZAZEN_FORWARD_FDS";
+use zazen_forward_api::paths::{PATH_MAX, PREFIXES_MAX, Prefix, Text, below, prefixes};
+use zazen_forward_api::variables;
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static DIRECT: AtomicBool = AtomicBool::new(false);
@@ -64,10 +52,10 @@ pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
 
 /// Reads the settings; called once, when the library is loaded.
 pub(crate) fn begin() {
-    let Some(forward) = variable(FORWARD) else { return };
+    let Some(forward) = variable(variables::FORWARD) else { return };
     // SAFETY: see SETTINGS.
     let settings: &'static mut Settings = unsafe { &mut *(&raw mut SETTINGS) };
-    if !settings.text.set(forward) || !settings.socket.set(variable(SOCKET).unwrap_or_default()) {
+    if !settings.text.set(forward) || !settings.socket.set(variable(variables::SOCKET).unwrap_or_default()) {
         return;
     }
     let Settings { text, prefixes: all, count, .. } = settings;
@@ -76,12 +64,13 @@ pub(crate) fn begin() {
         *to = prefix;
         *count += 1;
     }
-    let daemon_uid = variable(DAEMON_UID).and_then(|text| str::from_utf8(text).ok()?.trim().parse().ok());
+    let daemon_uid =
+        variable(variables::DAEMON_UID).and_then(|text| str::from_utf8(text).ok()?.trim().parse().ok());
     DAEMON.store(daemon_uid.unwrap_or(u32::MAX), Ordering::Relaxed);
-    let options = variable(OPTIONS).unwrap_or_default();
-    DIRECT.store(options.contains(&b'd'), Ordering::Relaxed);
-    SOCKETS.store(options.contains(&b's'), Ordering::Relaxed);
-    ABORTS.store(options.contains(&b'e'), Ordering::Relaxed);
+    let options = variable(variables::OPTIONS).unwrap_or_default();
+    DIRECT.store(options.contains(&variables::DIRECT), Ordering::Relaxed);
+    SOCKETS.store(options.contains(&variables::SOCKETS), Ordering::Relaxed);
+    ABORTS.store(options.contains(&variables::ABORT_ON_ESCAPE), Ordering::Relaxed);
     {
         let mask = crate::real::system_call(libc::SYS_umask, [0o77, 0, 0, 0, 0, 0]).unwrap_or(0o22);
         let _ = crate::real::system_call(libc::SYS_umask, [mask, 0, 0, 0, 0, 0]);

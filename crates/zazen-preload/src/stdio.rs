@@ -6,11 +6,11 @@
 //! that go through the hooks by number. Such a stream is never freed: programs close stdout twice.
 
 use crate::far::{Place, place};
-use crate::paths::Text;
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::{data, descriptors, open, table};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use zazen_forward_api::paths::Text;
 
 /// Streams of forwarded descriptors at once.
 const STREAMS_MAX: usize = 4096;

@@ -12,6 +12,7 @@ use crate::real::system_call;
 use crate::state;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use zazen_forward_api::variables;
 
 /// Descriptors above this are never forwarded.
 const FDS_MAX: usize = 1 << 20;
@@ -199,7 +200,7 @@ pub(crate) fn look_for_escape(id: u32, last: bool) {
 /// One line for whoever counts.
 fn note_escape() {
     // SAFETY: a name; the value is used at once.
-    let path = unsafe { libc::getenv(state::ESCAPES.as_ptr()) };
+    let path = unsafe { libc::getenv(variables::ESCAPES.as_ptr()) };
     if path.is_null() {
         return;
     }

@@ -9,7 +9,6 @@
 //! lanes are above those that programs use, and hooks keep programs away from them.
 
 use crate::far;
-use crate::paths::Text;
 use crate::real::{errno, system_call};
 use crate::rings::{self, Rings};
 use crate::wire::{self, Buffers, Waits};
@@ -17,6 +16,9 @@ use crate::{state, table};
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use zazen_forward_api::paths::Text;
+use zazen_plugin_abi::segment::FUNCTION_BLOCKING;
+pub(crate) use zazen_plugin_abi::stub::{Segment, StubCall as Call, StubService as Service};
 
 const LANES: usize = 128;
 
@@ -25,49 +27,6 @@ const CALLS_BEFORE_MEMORY: u32 = 16;
 
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Segment {
-    pub(crate) pointer: *mut c_void,
-    pub(crate) bytes: u64,
-}
-
-/// `struct zazen_stub_call`.
-#[repr(C)]
-pub(crate) struct Call {
-    pub(crate) struct_size: u32,
-    pub(crate) function: u32,
-    pub(crate) flags: u32,
-    pub(crate) tail_count: u32,
-    pub(crate) fixed: *const c_void,
-    pub(crate) fixed_bytes: u64,
-    pub(crate) tail: *const Segment,
-    pub(crate) request_bytes: u64,
-    pub(crate) inputs: *const Segment,
-    pub(crate) outputs: *mut Segment,
-    pub(crate) in_count: u32,
-    pub(crate) out_count: u32,
-    pub(crate) fds: *const c_int,
-    pub(crate) fd_count: u32,
-    pub(crate) reply_fd_count: u32,
-    pub(crate) reply_bytes_max: u64,
-    pub(crate) reply: *mut c_void,
-    pub(crate) reply_bytes: u64,
-    pub(crate) reply_fds: *mut c_int,
-    pub(crate) runtime: *mut c_void,
-}
-
-/// `struct zazen_stub_service`.
-#[repr(C)]
-pub(crate) struct Service {
-    pub(crate) struct_size: u32,
-    pub(crate) id: u32,
-    pub(crate) name: *const std::ffi::c_char,
-    pub(crate) schema_hash: u64,
-    pub(crate) layout_hash: u64,
-    pub(crate) function_count: u32,
-}
 
 use wire::status;
 
@@ -345,18 +304,18 @@ thread_local! {
 /// Says hello over a fresh connection.
 fn greet(lane: &'static Lane) -> bool {
     let kind = if is_known() { far::HELLO_JOIN } else { far::HELLO_NEW };
-    let hello = far::Hello::new(kind, key());
+    let hello = far::new_hello(kind, key());
     GREETING.set(Some(lane));
     let mut done = far::hello(&hello, &[]).is_ok();
     if !done && kind == far::HELLO_NEW && errno() == libc::EEXIST {
         // Another thread was first.
-        let hello = far::Hello::new(far::HELLO_JOIN, key());
+        let hello = far::new_hello(far::HELLO_JOIN, key());
         done = far::hello(&hello, &[]).is_ok();
     }
     if !done && errno() == libc::ESTALE && !table::any() {
         // A daemon that has forgotten us, or another one; nothing of ours was there.
         KEY.store(0, Ordering::Release);
-        done = far::hello(&far::Hello::new(far::HELLO_NEW, key()), &[]).is_ok();
+        done = far::hello(&far::new_hello(far::HELLO_NEW, key()), &[]).is_ok();
     }
     GREETING.set(None);
     if done {
@@ -550,8 +509,6 @@ pub(crate) extern "C" fn zazen_forward_free(address: *mut c_void, bytes: usize) 
     }
     release(lane);
 }
-
-const FUNCTION_BLOCKING: u32 = 1;
 
 /// See zazen_stub.h.
 ///

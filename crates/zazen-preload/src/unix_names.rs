@@ -4,10 +4,10 @@
 //! bound here, to an abstract name made of the file's device and inode. Programs on other machines can't meet there.
 
 use crate::far::{Place, Stat, far, place};
-use crate::paths::Text;
 use crate::state;
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
+use zazen_forward_api::paths::Text;
 
 const FAMILY_BYTES: usize = 2;
 const MARK: &[u8] = b"\0zazen-";

@@ -1,10 +1,10 @@
 //! nftw and ftw of a forwarded tree: libc's walk by themselves, past the hooks.
 
 use crate::far::{Place, place};
-use crate::paths::Text;
 use crate::real::{aliases, hooks};
 use crate::{directories, metadata, names};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use zazen_forward_api::paths::Text;
 
 const PHYSICAL: c_int = 1;
 const ONE_DEVICE: c_int = 2;

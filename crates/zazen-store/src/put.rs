@@ -10,7 +10,7 @@ use crate::segments::{self, PACKED_BYTES_MAX};
 use crate::store::Store;
 use crate::types::{EntriesCursor, Stored};
 use std::sync::Arc;
-use zazen_core::limits::FRAME_BYTES_MAX;
+use zazen_core::limits::check_frame_bytes;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result, RunSet, Source};
 use zazen_env::{Disk, DiskFile, DiskPath};
 use zazen_frames::admit::{Admission, admit};
@@ -126,12 +126,8 @@ impl<D: Disk> Store<D> {
         let refuse = |kind, why: String| {
             Err(Error::new(kind, format!("frame {} of dataset {dataset}: {why}", meta.number)))
         };
-        if meta.length > FRAME_BYTES_MAX {
-            return refuse(
-                ErrorKind::TooLarge,
-                format!("{} bytes, more than the limit of 1 TiB", meta.length),
-            );
-        }
+        check_frame_bytes(meta.length)
+            .map_err(|error| error.within(format!("frame {} of dataset {dataset}", meta.number)))?;
         if source.path.is_root() {
             return refuse(ErrorKind::InvalidArgument, "its source has no file name".to_owned());
         }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use zazen_core::{FrameMeta, Origin, RelPath, Source};
 use zazen_env::DiskPath;
+use zazen_frames::look::Cached;
+use zazen_frames::scan;
 
 /// Bounds of a store.
 #[derive(Clone, Debug)]
@@ -80,6 +82,21 @@ impl Entry {
     pub fn is_packed(&self) -> bool {
         // Packed frames have addresses as positions, files of their own lie behind all of those.
         self.position < crate::lookup::POSITION_FILES
+    }
+}
+
+impl Cached for Entry {
+    fn meta(&self) -> &FrameMeta {
+        &self.meta
+    }
+    fn source(&self) -> &Source {
+        &self.source
+    }
+}
+
+impl scan::Stored for Entry {
+    fn shares_file_with(&self, other: &Entry) -> bool {
+        self.is_packed_with(other)
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Invariant: nothing of an answer is believed before it is checked: counts, sizes within the room, the status.
 
-use crate::abi::{FUNCTION_BLOCKING, FUNCTION_IDEMPOTENT, Segment, StubCall, StubService};
 use crate::interrupt;
 use crate::lanes::Lane;
 use crate::link::{Binding, Failure, Link};
@@ -13,6 +12,8 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 use zazen_call::Exchanged;
 use zazen_core::{Error, ErrorKind};
+use zazen_plugin_abi::segment::{FUNCTION_BLOCKING, FUNCTION_IDEMPOTENT};
+use zazen_plugin_abi::stub::{Segment, StubCall, StubService};
 use zazen_wire::plugins::{AnswerHead, CallHead, SEGMENTS_MAX, plugins_fn, sizes, status};
 use zazen_wire::service;
 
@@ -126,7 +127,7 @@ unsafe fn bytes<'a>(segment: &Segment) -> &'a [u8] {
 unsafe fn once(binding: &Binding, call: &mut StubCall) -> Result<i32, Lost> {
     // SAFETY: a stub's arrays, alive until the call's end.
     let (input, output) =
-        unsafe { (array(call.input, call.in_count), array(call.output.cast_const(), call.out_count)) };
+        unsafe { (array(call.inputs, call.in_count), array(call.outputs.cast_const(), call.out_count)) };
     if let Err(failure) = check(binding, call, input, output) {
         return Err(Lost { failure, before: false });
     }
@@ -299,7 +300,7 @@ unsafe fn take_answer(call: &mut StubCall, answer: Exchanged, out_rooms: &[u64])
     }
     for (index, got) in sizes(size_bytes).enumerate() {
         // SAFETY: the stub's array has as many elements as it announced.
-        unsafe { (*call.output.add(index)).bytes = got };
+        unsafe { (*call.outputs.add(index)).bytes = got };
     }
     let Exchanged { payload, fds, .. } = answer;
     let mut held = Box::new(Held {

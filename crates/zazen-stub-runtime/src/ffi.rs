@@ -2,7 +2,6 @@
 //!
 //! Invariant: no panic crosses into C.
 
-use crate::abi::{ConnectOptions, StubCall, StubService};
 use crate::call::{end, keep_words, last_status, last_words, set_last_status, told};
 use crate::link::{Failure, Link};
 use crate::settings::{Address, Settings};
@@ -17,6 +16,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 use zazen_call::Carrier;
 use zazen_core::ErrorKind;
+use zazen_plugin_abi::stub::{ConnectOptions, StubCall, StubService};
 use zazen_wire::plugins::status;
 
 /// What the program said by `zazen_stub_set_default`.

@@ -7,7 +7,6 @@
 //! Invariants: nothing of a parent's connections is used after a fork; a call that fails in the middle costs its
 //! lane, so no answer is ever taken for another call's; no panic leaves this library.
 
-mod abi;
 mod buffers;
 mod call;
 pub mod ffi;
@@ -16,6 +15,6 @@ mod lanes;
 mod link;
 mod settings;
 
-pub use abi::{Segment, StubCall, StubService};
 pub use link::Link;
 pub use settings::{Address, Settings};
+pub use zazen_plugin_abi::stub::{Segment, StubCall, StubService};

@@ -3,7 +3,6 @@
 //! Invariants: a plug-in is opened before its first call, once for each client; a binding whose far side went away is
 //! never used again: the next call opens the plug-in anew, as a new client.
 
-use crate::abi::{StubCall, StubService};
 use crate::call;
 use crate::lanes::Pool;
 use crate::settings::Settings;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use zazen_call::Connection;
 use zazen_core::{Error, ErrorKind};
 use zazen_env::fork::PerProcess;
+use zazen_plugin_abi::stub::{StubCall, StubService};
 use zazen_wire::Message;
 use zazen_wire::plugins::{About, Fate, FateKind, Open, Opened, plugins_fn, status};
 use zazen_wire::service;

@@ -3,15 +3,11 @@
 //! The kernel counts what reaches the disk: reads that the page cache answers, and (version 1) buffered writes,
 //! are not limited. A limit of requests per second takes each request as one, however large.
 
-use crate::state::Disk;
+use crate::disk_record::{Disk, V1, V1_PROCESSOR, V2};
 use crate::{Host, Role, State};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
-
-const V1: &str = "/sys/fs/cgroup/blkio";
-const V1_PROCESSOR: &str = "/sys/fs/cgroup/cpuacct";
-const V2: &str = "/sys/fs/cgroup";
 
 /// What a disk may give; `None` is as much as it can.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,18 +56,6 @@ pub(crate) fn plan(dir: &Path, tag: &str, limits: DiskLimits) -> Result<Disk> {
         device,
         unified,
     })
-}
-
-/// Whether the control groups are those that [`plan`] chooses for `tag`.
-pub(crate) fn must_be_of(disk: &Disk, tag: &str) -> std::result::Result<(), String> {
-    let root = Path::new(if disk.unified { V2 } else { V1 });
-    let processor = disk.processor_group.as_deref().unwrap_or(disk.group.as_path());
-    let counted = [disk.group.as_path(), &Path::new(V1_PROCESSOR).join(tag)].contains(&processor);
-    let numbered = disk.device.bytes().all(|letter| letter.is_ascii_digit() || letter == b':');
-    match disk.group == root.join(tag) && counted && numbered {
-        true => Ok(()),
-        false => Err(format!("its control groups are not those of {tag}")),
-    }
 }
 
 /// Whether a control group of a testbed called `tag` is there.

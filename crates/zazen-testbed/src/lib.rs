@@ -10,6 +10,7 @@
 
 mod daemon;
 mod disk;
+mod disk_record;
 mod down;
 mod folder;
 mod hosts;
@@ -24,6 +25,7 @@ pub mod variables;
 
 pub use daemon::{Daemon, Launch, Ready};
 pub use disk::{DiskLimits, processor_seconds};
+pub use disk_record::Disk;
 pub use down::take_down;
 pub use folder::Folder;
 pub use hosts::{log_file, start_node};

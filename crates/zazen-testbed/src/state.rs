@@ -3,6 +3,7 @@
 //! Readers outside this crate (the client library, analyses) may rely on `nodes[].name`, `nodes[].socket`, `key` and
 //! `backing`; new fields are added, none is renamed.
 
+use crate::disk_record::Disk;
 use crate::variables::TESTBED;
 use crate::{Folder, Process};
 use serde::{Deserialize, Serialize};
@@ -121,35 +122,6 @@ pub struct Net {
     pub server_link_bits_per_s: u64,
 }
 
-/// Limited disks: one control group per host.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Disk {
-    /// Bytes per second of each node's, each way, if limited.
-    pub bytes_per_s: Option<u64>,
-    /// Reads per second of each node's, if limited.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub iops: Option<u64>,
-    /// Bytes per second of the file server's, each way, if limited.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server_bytes_per_s: Option<u64>,
-    /// Folder that holds the hosts' control groups.
-    pub group: PathBuf,
-    /// The same in the hierarchy that counts processor time, where that is one of its own (version 1).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub processor_group: Option<PathBuf>,
-    /// The disk, `major:minor`.
-    pub device: String,
-    /// Whether the control groups are of version 2.
-    pub unified: bool,
-}
-
-impl Disk {
-    /// The folders that hold one control group per host each.
-    pub fn roots(&self) -> impl Iterator<Item = &Path> {
-        std::iter::once(self.group.as_path()).chain(self.processor_group.as_deref())
-    }
-}
-
 impl State {
     /// Reads the testbed at `dir`; `NotFound` tells how to make one, `Config` that others could have written it.
     pub fn load(dir: &Path) -> Result<State> {
@@ -225,7 +197,7 @@ impl State {
             _ => {}
         }
         match &self.disk {
-            Some(limited) => crate::disk::must_be_of(limited, &self.tag),
+            Some(limited) => limited.must_be_of(&self.tag),
             None => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! Making a testbed: plan, record, then build; whatever fails is taken down again.
 
-use crate::state::{Disk, Host, KEY_NAME, Limits, NODES_NAME, Net, Role, SERVER_NAME, State, VERSION};
-use crate::{DiskLimits, Folder, Programs, disk, hosts, net, take_down};
+use crate::state::{Host, KEY_NAME, Limits, NODES_NAME, Net, Role, SERVER_NAME, State, VERSION};
+use crate::{Disk, DiskLimits, Folder, Programs, disk, hosts, net, take_down};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};

@@ -12,7 +12,7 @@
 //! Invariants: a reader never reads beyond its bytes, never panics, and holds memory only for elements that
 //! it has decoded. Structures inside a message are records, so that they too can grow at their end.
 
-use zazen_core::limits::{FRAME_NO_MAX, PATH_BYTES_MAX};
+use zazen_core::limits::{FRAME_NO_MAX, PATH_BYTES_MAX, check_frame_bytes};
 use zazen_core::{
     Error, ErrorKind, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, Result, RunSet,
     Series, Source, Validator,
@@ -431,10 +431,7 @@ impl<'a> Reader<'a> {
         self.record("FrameMeta", |reader| {
             let number = FrameNo::new(reader.u64()?)?;
             let length = reader.u64()?;
-            let limit = zazen_core::limits::FRAME_BYTES_MAX;
-            if length > limit {
-                return Err(reader.beyond("a frame of bytes", length, limit));
-            }
+            check_frame_bytes(length)?;
             let checksum = reader.u64()?;
             let seen = reader.option(|reader| Ok((reader.u64()?, reader.i64()?)))?;
             let (uid, gid, mode) = (reader.u32()?, reader.u32()?, reader.u32()?);

@@ -5,18 +5,16 @@
 //! serves for all that follows: what was checked is what is copied or handed out.
 
 use crate::clock::{left_until, now_ns};
-use crate::config::Validate;
 use crate::fetcher::{Outcome, read_inline};
 use crate::node::{Node, Opened};
 use crate::shares::Share;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
-use zazen_backing::{SourceFile, SourceStat};
+use zazen_backing::SourceFile;
 use zazen_call::Caller;
-use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Result, RunSet, Source};
+use zazen_core::{Error, ErrorKind, Origin, Result, RunSet, Source};
 use zazen_frames::copy::check_inline;
 use zazen_frames::misses::{self, Action, Event, Take, Wanted};
-use zazen_frames::stale::is_same_file;
+use zazen_frames::scan::Proof;
 
 /// A miss that was dealt with.
 pub type Brought = misses::Brought<Arrived>;
@@ -37,25 +35,6 @@ pub enum Way {
     ReadThrough(Source, Box<dyn SourceFile>),
     /// As bytes; the source is told for its path.
     Inline(Source, Vec<u8>),
-}
-
-/// What of a source the user's rights have opened, and when.
-#[derive(Clone, Copy, Debug)]
-pub struct Proof {
-    stat: SourceStat,
-    /// When.
-    pub at: Instant,
-}
-
-impl Proof {
-    /// Whether a copy is one of what was opened.
-    pub fn covers(&self, node: &Node, meta: &FrameMeta) -> bool {
-        let alike = match (node.config.validate, meta.validator) {
-            (Validate::Always, Some(validator)) => validator.looks_like(&self.stat.validator),
-            _ => true,
-        };
-        alike && is_same_file(meta, &self.stat)
-    }
 }
 
 /// The misses of one scan.
@@ -274,12 +253,12 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     let opened = &shared.opened;
     let source = opened.source(number)?;
     let mut file = opened.open_source(&source, number)?;
-    let at = Instant::now();
+    let at_ns = now_ns();
     if around {
         return without_room(opened, source, number, file);
     }
     match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
-        Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at })),
+        Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at_ns })),
         Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended => {
             without_room(opened, source, number, file)
         }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use zazen_backing::{Backing, Rights, SourceFile};
 use zazen_call::{Caller, Server};
-use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Series, Source};
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, Source};
 use zazen_env::{DiskHealth, RealDisk, Seldom, WatchedDisk};
 use zazen_plugins::Plugins;
 use zazen_store::Store;
@@ -26,7 +26,7 @@ pub type NodeStore = Store<WatchedDisk<RealDisk>>;
 /// A layout that was looked for in vain is looked for again after this.
 const LAYOUT_HOLD_OFF: Duration = Duration::from_secs(1);
 /// How long an answer about a directory's permission counts.
-pub const LEASE: Duration = Duration::from_secs(1);
+pub const LEASE: Duration = Duration::from_nanos(zazen_frames::scan::LEASE_NS);
 
 /// The daemon's shared state.
 pub struct Node {
@@ -255,15 +255,6 @@ impl Opened {
     /// times out; that says nothing of the store.
     pub fn is_store_away(&self) -> bool {
         self.at.root.backing.stat(&self.at.beneath).is_err_and(|error| is_outage(&error))
-    }
-
-    /// Whether a cached frame is this user's own: its source belonged to the user when it was cached. Recorded mode bits
-    /// allow nobody anything: access lists and folders may forbid what they allow.
-    pub fn owns(&self, meta: &FrameMeta) -> bool {
-        match &self.viewer {
-            Viewer::Own => true,
-            Viewer::Other(identity) => identity.uid() == meta.uid,
-        }
     }
 
     /// The refusal of what may be allowed, where nobody can be asked.

@@ -9,15 +9,16 @@
 //! `NotFound`, though the copy stays until it is evicted (should the file come back unchanged, it counts again).
 
 use crate::batch::Batch;
+use crate::clock::now_ns;
 use crate::look::{Look, look};
 use crate::misses::{Brought, Misses, Way};
-use crate::node::{LEASE, Node, Opened};
-use std::collections::VecDeque;
+use crate::node::{Node, Opened};
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Reply, may_say};
 use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
 use zazen_core::{Credentials, Error, Origin, RelPath, Result, RunSet};
 use zazen_frames::messages::{Delivery, ScanNext};
+use zazen_frames::scan::{AfterCheck, Pages, after_check, refetched_as};
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
 /// A scan under way, of one connection.
@@ -34,10 +35,8 @@ pub struct Scan {
 
 /// Where the scan is in the cached frames.
 struct Cursor {
-    /// Cached frames that the store has not described yet.
-    left: RunSet,
-    pages: EntriesCursor,
-    page: VecDeque<Entry>,
+    pages: Pages<Entry>,
+    at: EntriesCursor,
 }
 
 impl Scan {
@@ -51,7 +50,7 @@ impl Scan {
         let cached = set.intersection(&native).union(&set.intersection(&alien));
         let misses = Misses::new(node, opened, caller, set.difference(&cached));
         let count = cached.len();
-        let cursor = Cursor { left: cached, pages: EntriesCursor::default(), page: VecDeque::new() };
+        let cursor = Cursor { pages: Pages::new(cached), at: EntriesCursor::default() };
         let scan = Scan {
             opened: opened.clone(),
             series,
@@ -89,51 +88,21 @@ impl Scan {
         Ok(batch.into_reply())
     }
 
-    /// Up to `frames_max` cached frames of together `bytes_max` bytes in as many files as a reply has room for, at least
-    /// one; none when all are through.
+    /// The next cached frames, as many as fit into a reply; none when all are through.
     fn next_cached(&self, node: &Node, cursor: &mut Cursor, frames_max: usize, bytes_max: u64) -> Vec<Entry> {
-        while cursor.page.is_empty() && !cursor.left.is_empty() {
-            self.next_page(node, cursor);
-        }
-        let mut group: Vec<Entry> = Vec::new();
-        let (mut bytes, mut files) = (0, 0);
-        while let Some(entry) = cursor.page.pop_front() {
-            bytes += entry.meta.length;
-            let shares = group.last().is_some_and(|last| last.is_packed_with(&entry));
-            files += usize::from(!shares);
-            let full = bytes > bytes_max || group.len() >= frames_max || files > FDS_PER_MESSAGE_MAX;
-            if !group.is_empty() && full {
-                cursor.page.push_front(entry);
-                break;
-            }
-            group.push(entry);
-        }
-        group
-    }
-
-    fn next_page(&self, node: &Node, cursor: &mut Cursor) {
-        let dataset = &self.series;
-        match node.store.entries_page(dataset, &cursor.left, &mut cursor.pages) {
-            Ok(Some(entries)) => {
-                let seen: RunSet = entries.iter().map(|entry| entry.meta.number.get()).collect();
-                // A page may repeat frames when the store has rewritten its log meanwhile.
-                let news = seen.intersection(&cursor.left);
-                cursor.left = cursor.left.difference(&seen);
-                cursor
-                    .page
-                    .extend(entries.into_iter().filter(|entry| news.contains(entry.meta.number.get())));
-            }
-            Ok(None) => {
+        let Cursor { pages, at } = cursor;
+        while let Some(wanted) = pages.wanted() {
+            match node.store.entries_page(&self.series, wanted, at) {
+                Ok(Some(entries)) => pages.add(entries),
                 // Held when the scan began, and gone since.
-                let gone = std::mem::take(&mut cursor.left);
-                gone.iter().for_each(|number| self.misses.add(number, Origin::Alien));
-            }
-            Err(error) => {
-                node.cache_failed(&error.within(format!("look up frames of {}", self.opened.spelled())));
-                let lost = std::mem::take(&mut cursor.left);
-                lost.iter().for_each(|number| self.misses.add_around(number));
+                Ok(None) => pages.give_up().iter().for_each(|number| self.misses.add(number, Origin::Alien)),
+                Err(error) => {
+                    node.cache_failed(&error.within(format!("look up frames of {}", self.opened.spelled())));
+                    pages.give_up().iter().for_each(|number| self.misses.add_around(number));
+                }
             }
         }
+        pages.next_group(frames_max, bytes_max)
     }
 
     fn hand_out_cached(&self, node: &Node, group: Vec<Entry>, batch: &mut Batch) {
@@ -160,10 +129,7 @@ impl Scan {
                 }
             }
         }
-        // What was loaded while its source was young is loaded again.
-        let young = entry.meta.validator.is_some_and(|validator| validator.unsettled);
-        let origin = if young { entry.origin } else { Origin::Alien };
-        self.misses.add(number, origin);
+        self.misses.add(number, refetched_as(&entry.meta, entry.origin));
     }
 
     fn hand_out_entry(&self, node: &Node, entry: &Entry, batch: &mut Batch) {
@@ -198,23 +164,24 @@ impl Scan {
 
     /// A copy's bytes were wrong when they were read: it goes if they still are, and the frame is brought again.
     fn check_copy(&self, node: &Node, number: u64) {
-        match node.store.verify(&self.series, number) {
-            Ok(Some(false)) => {
-                node.counters.corrupt_dropped.add(1);
-                if let Some(left_out) = may_say("dropped bad", &self.opened.spelled()) {
-                    tracing::warn!(
-                        "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}{left_out}",
-                        self.opened.spelled(),
-                        node.cache_root
-                    );
-                }
-            }
-            Ok(None) => {}
-            // Good now, or not to be had: it is not tried again in this scan.
-            Ok(Some(true)) => return self.misses.add_around(number),
+        let good = match node.store.verify(&self.series, number) {
+            Ok(good) => good,
             Err(error) => return self.go_around(node, number, error),
+        };
+        if good == Some(false) {
+            node.counters.corrupt_dropped.add(1);
+            if let Some(left_out) = may_say("dropped bad", &self.opened.spelled()) {
+                tracing::warn!(
+                    "frame {number} of {}: its copy does not match its checksum and was dropped; check the disk under {}{left_out}",
+                    self.opened.spelled(),
+                    node.cache_root
+                );
+            }
         }
-        self.misses.add(number, Origin::Alien);
+        match after_check(good) {
+            AfterCheck::Bring => self.misses.add(number, Origin::Alien),
+            AfterCheck::Around => self.misses.add_around(number),
+        }
     }
 
     fn hand_out_brought(&self, node: &Node, brought: Vec<Brought>, bytes_max: u64, batch: &mut Batch) {
@@ -236,7 +203,7 @@ impl Scan {
         let opened = &self.opened;
         match way {
             Way::Cached(proof) => {
-                if proof.at.elapsed() > LEASE && !opened.viewer.is_own() {
+                if proof.is_lapsed(now_ns()) && !opened.viewer.is_own() {
                     // The reader took its time; its rights may have changed meanwhile.
                     opened.open_source(&opened.source(number)?, number)?;
                 }
@@ -245,7 +212,7 @@ impl Scan {
                     None
                 });
                 match copy {
-                    Some(frame) if proof.covers(node, &frame.meta) => {
+                    Some(frame) if proof.covers(node.config.validate, &frame.meta) => {
                         if batch.cached(node, frame, None, Delivery::Fetched).is_err() {
                             self.check_copy(node, number);
                         }
@@ -254,7 +221,9 @@ impl Scan {
                     // Another version than the user's rights have opened.
                     Some(_) => {
                         match node.store.entry(&self.series, number)? {
-                            Some(entry) if !proof.covers(node, &entry.meta) => self.drop_stale(node, &entry),
+                            Some(entry) if !proof.covers(node.config.validate, &entry.meta) => {
+                                self.drop_stale(node, &entry)
+                            }
                             _ => self.misses.add(number, Origin::Alien),
                         }
                         Ok(())

@@ -3,11 +3,11 @@
 //! Invariants: root and the daemon's own user have no bounds here; a share is given back when it is dropped; who waits
 //! for one waits on its own call's thread, for its user's other calls only.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_frames::shares;
 
 /// How often who waits looks whether there is a reason to.
 const LOOK: Duration = Duration::from_millis(100);
@@ -19,8 +19,7 @@ type Who = (Option<String>, u32);
 pub struct Shares {
     /// "scans".
     what: &'static str,
-    max: usize,
-    held: Mutex<HashMap<Who, usize>>,
+    held: Mutex<shares::Shares<Who>>,
     freed: Condvar,
 }
 
@@ -33,20 +32,11 @@ pub struct Share {
 impl Shares {
     /// At most `max` of `what` for each user.
     pub fn new(what: &'static str, max: usize) -> Arc<Shares> {
-        Arc::new(Shares { what, max, held: Mutex::default(), freed: Condvar::new() })
+        Arc::new(Shares { what, held: Mutex::new(shares::Shares::new(max)), freed: Condvar::new() })
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<Who, usize>> {
+    fn held(&self) -> MutexGuard<'_, shares::Shares<Who>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn try_take(self: &Arc<Shares>, held: &mut HashMap<Who, usize>, who: &Who) -> Option<Share> {
-        let count = held.entry(who.clone()).or_default();
-        if *count >= self.max {
-            return None;
-        }
-        *count += 1;
-        Some(Share { shares: self.clone(), who: Some(who.clone()) })
     }
 
     /// A share for `caller`, if there is one now; `Busy` if not.
@@ -70,8 +60,8 @@ impl Shares {
         let start = Instant::now();
         let mut held = self.held();
         loop {
-            if let Some(share) = self.try_take(&mut held, &who) {
-                return Ok(share);
+            if held.take(&who) {
+                return Ok(Share { shares: self.clone(), who: Some(who) });
             }
             let left = patience.saturating_sub(start.elapsed());
             if left.is_zero() || stops() {
@@ -79,7 +69,8 @@ impl Shares {
                     ErrorKind::Busy,
                     format!(
                         "user {uid} is at its limit of {} {} under way with this daemon; let some end first",
-                        self.max, self.what
+                        held.max(),
+                        self.what
                     ),
                 ));
             }
@@ -91,14 +82,7 @@ impl Shares {
 impl Drop for Share {
     fn drop(&mut self) {
         let Some(who) = self.who.take() else { return };
-        let mut held = self.shares.held();
-        if let Some(count) = held.get_mut(&who) {
-            *count -= 1;
-            if *count == 0 {
-                held.remove(&who);
-            }
-        }
-        drop(held);
+        self.shares.held().give(&who);
         self.shares.freed.notify_all();
     }
 }
@@ -155,6 +139,6 @@ mod tests {
             drop(held);
             waits.join().unwrap().unwrap();
         });
-        assert_eq!(shares.held().len(), 2);
+        assert_eq!(shares.held().users(), 2);
     }
 }

@@ -3,13 +3,14 @@
 //! Invariant: no thread sits in a system call that can't be ended; waiting is always poll(2) with an eventfd
 //! beside, in slices, so that a caller who died is noticed.
 
-use crate::entry::{Outcome, answer, checked, errno, is_cancelled};
+use crate::entry::answer;
 use crate::session::Session;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use zazen_plugin_sdk::{Outcome, checked, errno, is_cancelled};
 
 /// How often a waiting call looks whether its caller is still there.
 pub(crate) const SLICE: Duration = Duration::from_millis(200);

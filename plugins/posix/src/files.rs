@@ -1,26 +1,15 @@
 //! Opening, reading, writing, and what else is asked of an open description.
 
 use crate::blocking::Waiting;
-use crate::entry::{Outcome, answer, checked, errno, text};
+use crate::entry::answer;
 use crate::reach::{self, Object, by_number};
 use crate::session::{Description, Session};
 use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-
-/// "Absolute paths only": what `dir` says without a description.
-pub(crate) const ROOT: c_int = -100;
-
-/// `struct px_opened`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Opened {
-    ino: u64,
-    dev: u64,
-    id: u32,
-    mode: u32,
-}
+use zazen_forward_api::structures::{Opened, ROOT};
+use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
 /// What a path is resolved against; keeps the description alive.
 pub(crate) enum Base {

@@ -20,4 +20,6 @@ mod session;
 mod sockets;
 mod umask;
 
+zazen_plugin_sdk::export_entry_table!();
+
 pub use locks::{LockTable, Range, Segment};

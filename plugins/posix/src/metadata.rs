@@ -1,41 +1,12 @@
 //! What is known of a file: statx, permissions, owners, times, extended attributes.
 
-use crate::entry::{answer, checked, errno, text};
+use crate::entry::answer;
 use crate::files::Base;
 use crate::reach::{Object, by_number, path_of, stat_at_once};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
-
-/// `struct px_stat`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Stat {
-    mask: u32,
-    blksize: u32,
-    attributes: u64,
-    nlink: u32,
-    uid: u32,
-    gid: u32,
-    mode: u32,
-    ino: u64,
-    size: u64,
-    blocks: u64,
-    attributes_mask: u64,
-    seconds: [i64; 4],
-    nanoseconds: [u32; 4],
-    devices: [u32; 4],
-    mnt_id: u64,
-}
-
-/// `struct px_statfs`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct StatFs([u64; 11]);
-
-/// `struct px_times`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Times([i64; 4]);
+use zazen_forward_api::structures::{Stat, StatFs, Times};
+use zazen_plugin_sdk::{checked, errno, text};
 
 /// See posix.h.
 ///

@@ -1,10 +1,11 @@
 //! Names: rename, link, unlink, mkdir and their kin.
 
-use crate::entry::{Outcome, answer, checked, errno, text};
+use crate::entry::answer;
 use crate::files::Base;
 use crate::reach::{Direct, Object, Place, by_number};
 use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
 /// Has `make` make the name `path`, which is 0 if it did: by its path where the kernel confines this process, else in its
 /// folder.

@@ -5,18 +5,18 @@
 //! path is expanded link by link, and goes on if it comes to lie beneath an export again: an absolute link from one place of
 //! an export to another is followed.
 //!
-//! Where Landlock confines the process (`entry::is_confined`), the kernel itself refuses to make, remove and rename
+//! Where Landlock confines the process (`zazen_plugin_sdk::is_confined`), the kernel itself refuses to make, remove and rename
 //! names outside the exports. Such calls then go straight to the path. If one fails, the walk decides on the error.
 //!
 //! Invariants: every descriptor that comes from here is of a file beneath an export, as of the moment of its walk; what
 //! lies outside is `EACCES`, whether it exists or not.
 
-use crate::entry::{Outcome, checked, errno, is_confined};
 use crate::files::Base;
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, PoisonError, RwLock};
+use zazen_plugin_sdk::{Outcome, checked, errno, is_confined};
 
 /// Symbolic links of one path, as the kernel bounds them.
 const LINKS_MAX: usize = 40;
@@ -57,7 +57,7 @@ static EXPORTS: RwLock<Vec<Arc<Export>>> = RwLock::new(Vec::new());
 
 /// Opens the exports; those that aren't there, or that this identity may not reach, are tried again when they are named.
 pub(crate) fn begin() {
-    let folders = crate::entry::exported();
+    let folders = zazen_plugin_sdk::exported();
     let mut exports = EXPORTS.write().unwrap_or_else(PoisonError::into_inner);
     *exports = folders.iter().map(|folder| Arc::new(Export::open(folder))).collect();
 }

@@ -7,7 +7,7 @@
 //! woken whenever anything is released; nobody waits while holding the table.
 
 use crate::blocking::{SLICE, Waiting};
-use crate::entry::{Outcome, answer, checked, errno};
+use crate::entry::answer;
 use crate::locks::{LockTable, Range, Segment};
 use crate::session::{Description, Session};
 use std::collections::HashMap;
@@ -16,18 +16,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// `struct px_lock`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Lock {
-    start: i64,
-    length: i64,
-    kind: i32,
-    whence: i32,
-    pid: i32,
-    reserved: i32,
-}
+use zazen_forward_api::structures::Lock;
+use zazen_plugin_sdk::{Outcome, checked, errno};
 
 type File = (u64, u64);
 

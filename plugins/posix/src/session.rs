@@ -4,7 +4,7 @@
 //! session ends once, and its table is empty from then on whoever still has the session; the global lock is
 //! never held over a system call that can block.
 
-use crate::entry::{Outcome, answer, caller, guarded};
+use crate::entry::answer;
 use crate::record_locks;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -12,6 +12,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+use zazen_forward_api::structures::{HELLO_EXEC, HELLO_FORK, HELLO_JOIN, HELLO_NEW, Hello};
+use zazen_plugin_sdk::{Outcome, caller, guarded};
 
 /// Open file descriptions of one session, at most.
 const DESCRIPTIONS_MAX: usize = 1 << 20;
@@ -34,7 +36,7 @@ impl Description {
         // SAFETY: all zeros is a valid stat; fstat fills it.
         let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
         // SAFETY: a descriptor of ours and room for the answer.
-        crate::entry::checked(unsafe { libc::fstat64(fd.as_raw_fd(), &raw mut stat) })?;
+        zazen_plugin_sdk::checked(unsafe { libc::fstat64(fd.as_raw_fd(), &raw mut stat) })?;
         Ok(Description { fd, dev: stat.st_dev, ino: stat.st_ino, mode: stat.st_mode })
     }
 
@@ -278,23 +280,6 @@ pub(crate) fn leave(client: u64, generation: u64) {
     }
 }
 
-/// `struct px_hello`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Hello {
-    key: u64,
-    token: u64,
-    kind: u32,
-    pid: u32,
-    umask: u32,
-    keep_all: u32,
-}
-
-const NEW: u32 = 0;
-const JOIN: u32 = 1;
-const FORK: u32 = 2;
-const EXEC: u32 = 3;
-
 /// See posix.h.
 ///
 /// # Safety
@@ -314,11 +299,11 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
         let mut guard = all();
         let mut pruned = None;
         match hello.kind {
-            NEW | FORK => {
+            HELLO_NEW | HELLO_FORK => {
                 if guard.sessions.contains_key(&hello.key) {
                     return Err(libc::EEXIST);
                 }
-                let session = if hello.kind == NEW {
+                let session = if hello.kind == HELLO_NEW {
                     Session::new(hello.key, hello.pid, Table::new())
                 } else {
                     let token = guard.tokens.remove(&hello.token).ok_or(libc::ESTALE)?;
@@ -327,13 +312,13 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
                 guard
                     .sessions
                     .insert(hello.key, Joined { session: session.clone(), connections: 0, exec: None });
-                if hello.kind == FORK && hello.keep_all == 0 {
+                if hello.kind == HELLO_FORK && hello.keep_all == 0 {
                     pruned = Some(session);
                 }
             }
-            JOIN | EXEC => {
+            HELLO_JOIN | HELLO_EXEC => {
                 let joined = guard.sessions.get_mut(&hello.key).ok_or(libc::ESTALE)?;
-                if hello.kind == EXEC {
+                if hello.kind == HELLO_EXEC {
                     joined.exec = None;
                     joined.session.pid.store(hello.pid, Ordering::Relaxed);
                     pruned = Some(joined.session.clone());
@@ -398,7 +383,7 @@ pub(crate) unsafe extern "C" fn px_give(id: u32, fd: *mut c_int) -> c_int {
     answer(|session| {
         let description = session.description(id)?;
         // SAFETY: a descriptor of ours; the dispatcher's memory; the host closes what it sent.
-        unsafe { *fd = crate::entry::checked(libc::fcntl(description.fd(), libc::F_DUPFD_CLOEXEC, 3))? };
+        unsafe { *fd = zazen_plugin_sdk::checked(libc::fcntl(description.fd(), libc::F_DUPFD_CLOEXEC, 3))? };
         Ok(0)
     })
 }
@@ -409,7 +394,7 @@ pub(crate) extern "C" fn px_take(id: u32, fd: c_int) -> c_int {
     answer(|session| {
         // SAFETY: the host's, for the length of the call; the copy is new.
         let own = unsafe {
-            OwnedFd::from_raw_fd(crate::entry::checked(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3))?)
+            OwnedFd::from_raw_fd(zazen_plugin_sdk::checked(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3))?)
         };
         session.enter_as(id, Description::new(own)?)?;
         Ok(0)
@@ -426,6 +411,6 @@ pub(crate) extern "C" fn px_close(id: u32, last: c_int) -> c_int {
         // What close(2) says of delayed writes belongs to the one who closes.
         let fd = std::os::fd::IntoRawFd::into_raw_fd(description.fd);
         // SAFETY: ours, and nobody else's any more.
-        crate::entry::checked(unsafe { libc::close(fd) })
+        zazen_plugin_sdk::checked(unsafe { libc::close(fd) })
     })
 }

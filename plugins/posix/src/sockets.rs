@@ -1,30 +1,21 @@
 //! Sockets of the far side.
 
 use crate::blocking::Waiting;
-use crate::entry::{Outcome, answer, checked, errno};
-use crate::files::{Opened, enter, is_nonblocking};
+use crate::entry::answer;
+use crate::files::{enter, is_nonblocking};
 use crate::session::Session;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
+use zazen_forward_api::structures::{Address, Opened, PollFd};
+use zazen_plugin_sdk::{Outcome, checked, errno};
 
-/// `struct px_address`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Address {
-    bytes: u32,
-    data: [u8; 128],
-    reserved: u32,
+fn length(address: &Address) -> Outcome<libc::socklen_t> {
+    if address.bytes as usize <= address.data.len() { Ok(address.bytes) } else { Err(libc::EINVAL) }
 }
 
-impl Address {
-    fn length(&self) -> Outcome<libc::socklen_t> {
-        if self.bytes as usize <= self.data.len() { Ok(self.bytes) } else { Err(libc::EINVAL) }
-    }
-
-    fn pointer(&self) -> *const libc::sockaddr {
-        self.data.as_ptr().cast()
-    }
+fn pointer(address: &Address) -> *const libc::sockaddr {
+    address.data.as_ptr().cast()
 }
 
 /// Has the kernel fill an address.
@@ -85,7 +76,7 @@ pub(crate) unsafe extern "C" fn px_bind(id: u32, address: *const Address) -> c_i
         // SAFETY: the dispatcher's object.
         unsafe {
             let address = &*address;
-            checked(libc::bind(description.fd(), address.pointer(), address.length()?))
+            checked(libc::bind(description.fd(), pointer(address), length(address)?))
         }
     })
 }
@@ -112,7 +103,7 @@ pub(crate) unsafe extern "C" fn px_connect(id: u32, tag: u32, address: *const Ad
         let fd = description.fd();
         // SAFETY: the dispatcher's object.
         let address = unsafe { &*address };
-        let (pointer, length) = (address.pointer(), address.length()?);
+        let (pointer, length) = (pointer(address), length(address)?);
         if is_nonblocking(fd)? {
             // SAFETY: as many bytes as said.
             return checked(unsafe { libc::connect(fd, pointer, length) });
@@ -237,7 +228,7 @@ pub(crate) unsafe extern "C" fn px_send(
         // SAFETY: the dispatcher's object, or NULL.
         let address = unsafe { address.as_ref() };
         let (pointer, length) = match address {
-            Some(address) => (address.pointer(), address.length()?),
+            Some(address) => (pointer(address), length(address)?),
             None => (std::ptr::null(), 0),
         };
         let mut done = 0;
@@ -368,7 +359,7 @@ pub(crate) unsafe extern "C" fn px_setsockopt(
     answer(|session| {
         let description = session.description(id)?;
         let privileged = [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE, libc::SO_MARK, libc::SO_DEBUG];
-        if level == libc::SOL_SOCKET && privileged.contains(&name) && crate::entry::caller()?.uid != 0 {
+        if level == libc::SOL_SOCKET && privileged.contains(&name) && zazen_plugin_sdk::caller()?.uid != 0 {
             return Err(libc::EPERM);
         }
         // SAFETY: the dispatcher's bytes.
@@ -407,15 +398,6 @@ pub(crate) extern "C" fn px_shutdown(id: u32, how: c_int) -> c_int {
         // SAFETY: numbers only.
         checked(unsafe { libc::shutdown(description.fd(), how) })
     })
-}
-
-/// `struct px_pollfd`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct PollFd {
-    id: u32,
-    events: i16,
-    revents: i16,
 }
 
 /// See posix.h.

@@ -3,8 +3,8 @@
 //! Who the caller is, is none of this crate's business: the process that it runs in has become the caller, and the
 //! kernel decides.
 
-use crate::entry::Outcome;
 use std::cell::Cell;
+use zazen_plugin_sdk::Outcome;
 
 thread_local! {
     static UMASK_IS_OURS: Cell<bool> = const { Cell::new(false) };
@@ -16,7 +16,7 @@ pub(crate) struct Umask(u32);
 pub(crate) fn with_umask(mask: u32) -> Outcome<Umask> {
     if !UMASK_IS_OURS.get() {
         // SAFETY: no memory involved.
-        crate::entry::checked(unsafe { libc::unshare(libc::CLONE_FS) })?;
+        zazen_plugin_sdk::checked(unsafe { libc::unshare(libc::CLONE_FS) })?;
         UMASK_IS_OURS.set(true);
     }
     // SAFETY: a number.

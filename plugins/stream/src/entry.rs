@@ -1,10 +1,10 @@
-//! The edge to the host: its function table, who is calling, and the functions of `stream.h`.
+//! The edge to the host: the functions of `stream.h`.
 
 use crate::config::Config;
 use crate::memory::{self, Landing};
 use crate::stream::{Scattered, Stream};
 use crate::streams::{self, Attachment};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,101 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// A result, or the errno of a failure.
-pub(crate) type Outcome<T> = Result<T, c_int>;
-
-/// `struct zazen_caller`, as much of it as is asked for.
-#[repr(C)]
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Caller {
-    struct_size: u32,
-    pub(crate) pid: u32,
-    pub(crate) client: u64,
-    pub(crate) generation: u64,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-}
-
-type Completion = unsafe extern "C" fn(i32, *mut c_void);
-
-/// `struct zazen_host`.
-#[repr(C)]
-struct Host {
-    struct_size: u32,
-    abi: u32,
-    process_count: i32,
-    reserved: u32,
-    caller: Option<unsafe extern "C" fn(*mut Caller) -> c_int>,
-    log: Option<unsafe extern "C" fn(c_int, *const c_char)>,
-    allocate: Option<unsafe extern "C" fn(u64) -> *mut c_void>,
-    release: Option<unsafe extern "C" fn(*mut c_void)>,
-    register_userbuf: Option<unsafe extern "C" fn(*const c_void, Completion, *mut c_void) -> c_int>,
-    // Of later hosts: there only if struct_size says so.
-    groups: Option<unsafe extern "C" fn(*mut u32, u32) -> c_int>,
-    cancelled: Option<unsafe extern "C" fn() -> c_int>,
-}
-
-unsafe extern "C" {
-    fn zazen_plugin_host() -> *const Host;
-    static zazen_stream_table: Table;
-}
-
-/// `struct zazen_plugin` as bytes with its alignment: the host reads as much as its `struct_size` says.
-#[repr(C, align(16))]
-pub(crate) struct Table([u8; TABLE_BYTES]);
-
-/// `sizeof(struct zazen_plugin)`: 4 × 4, 2 pointers, 2 hashes, pointer, stride, 4 functions.
-const TABLE_BYTES: usize = 16 + 16 + 16 + 16 + 32;
-
-/// The entry table that hosts look for: a copy of the generated one, made when the object is loaded.
-#[unsafe(no_mangle)]
-#[allow(non_upper_case_globals)]
-pub(crate) static mut zazen_plugin_v1: Table = Table([0; TABLE_BYTES]);
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static COPY_TABLE: extern "C" fn() = copy_table;
-
-extern "C" fn copy_table() {
-    // SAFETY: runs once, before anybody can look; both are TABLE_BYTES long.
-    unsafe {
-        std::ptr::copy_nonoverlapping(&raw const zazen_stream_table, &raw mut zazen_plugin_v1, 1);
-    }
-}
-
-/// The host, as far as it is as new as the field that ends at `end`.
-fn host(end: usize) -> Option<&'static Host> {
-    // SAFETY: valid from init to fini, when functions run; NULL before.
-    let host = unsafe { zazen_plugin_host().as_ref() }?;
-    (host.struct_size as usize >= end).then_some(host)
-}
-
-fn caller() -> Outcome<Caller> {
-    let mut caller = Caller { struct_size: size_of::<Caller>() as u32, ..Caller::default() };
-    let ask = host(std::mem::offset_of!(Host, log)).and_then(|host| host.caller).ok_or(libc::EIO)?;
-    // SAFETY: the host fills no more than struct_size bytes.
-    if unsafe { ask(&raw mut caller) } == 0 { Ok(caller) } else { Err(libc::EIO) }
-}
-
-/// Whether the caller is gone, so that nobody waits for the running call.
-fn is_cancelled() -> bool {
-    let ask = host(size_of::<Host>()).and_then(|host| host.cancelled);
-    // SAFETY: no arguments.
-    ask.is_some_and(|ask| unsafe { ask() } != 0)
-}
-
-/// Runs a function's body: errors become -1 and errno, so do panics (EIO).
-fn guarded<T: From<i8>>(body: impl FnOnce() -> Outcome<T>) -> T {
-    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(libc::EIO));
-    let (value, error) = match outcome {
-        Ok(value) => (value, 0),
-        Err(error) => (T::from(-1), error),
-    };
-    // SAFETY: this thread's errno.
-    unsafe { *libc::__errno_location() = error };
-    value
-}
+use zazen_plugin_sdk::{Caller, Outcome, caller, guarded, is_cancelled, register_userbuf};
 
 /// A handle's stream, if the caller may use it. Handles are the client's own: the dispatcher has seen to it.
 fn attachment(handle: i64) -> Outcome<Attachment> {
@@ -118,7 +24,7 @@ fn attachment(handle: i64) -> Outcome<Attachment> {
 /// `name` is a string that lives as long as the call.
 unsafe fn text<'a>(name: *const c_char) -> Outcome<&'a str> {
     // SAFETY: the dispatcher checked it; the caller's promise.
-    let text = unsafe { CStr::from_ptr(name) };
+    let text = unsafe { zazen_plugin_sdk::text(name) };
     text.to_str().ok().filter(|text| !text.is_empty()).ok_or(libc::EINVAL)
 }
 
@@ -148,8 +54,8 @@ pub(crate) extern "C" fn stream_attached(_caller: *const c_void) {}
 /// `caller` is the host's `struct zazen_caller`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn stream_detached(caller: *const c_void, _reason: i32) {
-    // SAFETY: the host's struct begins with these fields.
-    let caller = unsafe { *caller.cast::<Caller>() };
+    // SAFETY: the host's word.
+    let caller = unsafe { Caller::of_callback(caller.cast()) };
     let _ = catch_unwind(|| streams::leave((caller.client, caller.generation)));
 }
 
@@ -392,17 +298,15 @@ pub(crate) extern "C" fn stream_return(handle: i64, block: u64) -> c_int {
 /// Tells the host where the block is, to send it from there.
 fn hand_out(stream: &Arc<Stream>, block: u64, slot: u32) -> Outcome<()> {
     let on_its_way = Box::into_raw(Box::new(OnItsWay { stream: stream.clone(), block }));
-    let register = host(std::mem::offset_of!(Host, groups)).and_then(|host| host.register_userbuf);
     let at = stream.block_at(slot).cast();
     // SAFETY: the block stays as it is until `arrived`, which takes the box back.
-    let done = register.is_some_and(|register| unsafe { register(at, arrived, on_its_way.cast()) } == 0);
-    if !done {
+    let registered = unsafe { register_userbuf(at, arrived, on_its_way.cast()) };
+    if registered.is_err() {
         // SAFETY: nobody else has it.
         drop(unsafe { Box::from_raw(on_its_way) });
         stream.returned(block, false);
-        return Err(libc::EIO);
     }
-    Ok(())
+    registered
 }
 
 /// Memory for a result that is about to come.

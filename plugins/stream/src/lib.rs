@@ -18,3 +18,5 @@ pub mod ring;
 mod store;
 mod stream;
 mod streams;
+
+zazen_plugin_sdk::export_entry_table!();

@@ -4,10 +4,10 @@
 //! opened, shut or used.
 
 use crate::config::Config;
-use crate::entry::{Caller, Outcome};
 use crate::stream::{Stream, lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
+use zazen_plugin_sdk::{Caller, Outcome};
 
 /// Streams of one user, at most.
 const STREAMS_MAX: usize = 64;

@@ -12,10 +12,11 @@ use zazen_core::{Result, RunSet};
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen evict /lustre/sim1                          # all frames of the directory, on this node
-  zazen evict /lustre/sim1 --pattern 'vel-{n}.bin'  # only these
+  zazen evict /lustre/sim1 --pattern 'vel-{n:04}.bin'  # only these
   zazen evict /lustre/sim1 --frames 0-999:2 --nodes nodes.txt
 
-The files on the backing store are never touched. A pinned dataset is refused: `zazen pin --off` first.")]
+The files on the backing store are never touched. A pinned dataset is refused: unpin it first with
+`zazen pin --off`.")]
 pub(crate) struct Evict {
     /// The dataset's directory
     #[arg(value_name = "DATASET")]

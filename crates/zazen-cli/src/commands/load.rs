@@ -23,8 +23,8 @@ const NAMED_MAX: usize = 10;
   zazen load /lustre/sim1 --nodes nodes.txt          # spread over all nodes
   zazen load /lustre/sim1 --frames 0-9999 --nodes node1,node2
 
-Frames that some node holds already stay where they are. What a dying node leaves undone, the others do.
-Ctrl-C: the load ends; what is loaded stays, and the same command goes on from there.")]
+Frames that a node already holds stay where they are. If a node dies, the others load its part.
+After Ctrl-C the loaded frames stay cached, and the same command loads the rest.")]
 pub(crate) struct Load {
     /// The dataset's directory
     #[arg(value_name = "DATASET")]
@@ -32,7 +32,7 @@ pub(crate) struct Load {
     /// Only these frames: 7, 0-999, 0-999:2, several joined by commas
     #[arg(long, value_name = "RANGES", value_parser = parse::frames)]
     frames: Option<RunSet>,
-    /// How file names tell frame numbers, like frame-{n:07}.dcd [default: what the names tell]
+    /// Pattern of the file names, like frame-{n:07}.dcd [default: from the manifest or the file names]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<String>,
     #[command(flatten)]

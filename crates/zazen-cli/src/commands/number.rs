@@ -16,17 +16,17 @@ use zazen_core::{Error, ErrorKind, Layout, Result};
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen number /lustre/pictures --ending .jpg     # cat_1.jpg, dog_1.jpg, …: frames 0, 1, … by name
-  zazen number /lustre/pictures --ending .jpg --update   # files that came since get the next numbers
+  zazen number /lustre/pictures --ending .jpg --update   # append new files
 
-It writes zazen.toml into the directory, which readers and writers go by from then on.")]
+The command writes zazen.toml into the directory. Readers and writers then use it.")]
 pub(crate) struct Number {
     /// The dataset's directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Only files whose names end so; may be repeated [default: all but hidden and temporary ones]
+    /// Only files whose names end with this; may be repeated [default: all but hidden and temporary files]
     #[arg(long, value_name = "TEXT")]
     ending: Vec<String>,
-    /// Add new files behind those that are listed already; no file changes its number
+    /// Append new files to the list; no file changes its number
     #[arg(long)]
     update: bool,
     /// Print JSON

@@ -1,10 +1,10 @@
 //! `zazen push`: frames into the nodes' caches, from files that are there or as a simulation writes them.
 
-use crate::output::{self, human_bytes};
-use crate::parse;
-use crate::target;
+mod outcome;
+
+use crate::{output, parse, target};
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use outcome::{judge, skipped, tell};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use zazen_backing::{DirectoryBacking, dataset};
 use zazen_client::watch::{WatchEvent, WatchOptions, watch};
 use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, survey};
-use zazen_push::{Counters, OnSlow};
+use zazen_push::OnSlow;
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Slow {
-    /// Leave out frames that find the window full
+    /// Skip frames while the window is full
     Skip,
     /// Fall behind and push every frame
     Block,
@@ -30,7 +30,7 @@ enum Slow {
   zazen push --watch /lustre/sim1 --nodes nodes.txt --until simulation.done
   zazen push /lustre/sim1/frame-*.dcd --nodes node1,node2
 
-Ctrl-C: frames in flight are finished, then the counters are printed.")]
+After Ctrl-C, frames in flight are finished and the counters are printed.")]
 pub(crate) struct Push {
     /// Files of one dataset to push now
     #[arg(value_name = "FILE", required_unless_present = "watch", conflicts_with = "watch")]
@@ -44,10 +44,10 @@ pub(crate) struct Push {
     /// The cluster key's file [default: $ZAZEN_KEY]
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
     key: Option<PathBuf>,
-    /// How file names tell frame numbers, like frame-{n:07}.dcd [default: what the names tell]
+    /// Pattern of the file names, like frame-{n:07}.dcd [default: from the manifest or the file names]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<String>,
-    /// What to do when nodes can't keep up; the simulation itself is never waited for either way
+    /// What to do when nodes can't keep up. The simulation itself never waits, with either value
     #[arg(long, value_enum, default_value = "block")]
     on_slow: Slow,
     /// Frames in flight
@@ -59,13 +59,13 @@ pub(crate) struct Push {
     /// How long a node may take for one frame before it counts as dead
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse::duration)]
     timeout: Duration,
-    /// End when no file came for this long
+    /// End when no file has appeared for this time
     #[arg(long, value_name = "TIME", value_parser = parse::duration, requires = "watch")]
     idle_exit: Option<Duration>,
     /// End when a file of this name appears in the directory
     #[arg(long, value_name = "NAME", requires = "watch")]
     until: Option<String>,
-    /// Leave out the files that are there at the start
+    /// Leave out files that exist at the start
     #[arg(long, requires = "watch")]
     no_existing: bool,
     /// Print the counters as JSON
@@ -96,26 +96,10 @@ pub(crate) fn run(arguments: &Push) -> Result<()> {
     pusher.drain();
     let problems = pusher.problems();
     let counters = pusher.finish()?;
-    arguments.tell(&dataset, &counters, &problems);
+    tell(&dataset, &counters, &problems, arguments.json);
     outcome?;
     judge(&counters, arguments.nodes.as_deref().unwrap_or_default())
         .map_err(|error| error.within(dataset.display()))
-}
-
-/// Whether the push as a whole counts as done: single frames may be skipped, the backing store has them.
-fn judge(counters: &Counters, nodes: &str) -> Result<()> {
-    if counters.refused > 0 {
-        let what = format!("{} frames were refused; the lines above say why", counters.refused);
-        return Err(Error::new(ErrorKind::Conflict, what));
-    }
-    if counters.submitted > 0 && counters.pushed + counters.already_there == 0 {
-        let what = format!(
-            "none of {} frames reached a node; see `zazen status --nodes {nodes}`",
-            counters.submitted
-        );
-        return Err(Error::new(ErrorKind::Unavailable, what));
-    }
-    Ok(())
 }
 
 impl Push {
@@ -246,42 +230,6 @@ impl Push {
             )
         })
     }
-
-    fn tell(&self, dataset: &Path, counters: &Counters, problems: &[String]) {
-        for problem in problems {
-            output::note(problem);
-        }
-        if self.json {
-            return output::json(&json!({
-                "dataset": dataset,
-                "submitted": counters.submitted,
-                "pushed": counters.pushed,
-                "already_there": counters.already_there,
-                "skipped": skipped(counters),
-                "skipped_slow": counters.skipped_slow,
-                "skipped_no_node": counters.skipped_no_node,
-                "refused": counters.refused,
-                "resent": counters.resent,
-                "node_deaths": counters.node_deaths,
-                "bytes_pushed": counters.bytes_pushed,
-                "problems": problems,
-            }));
-        }
-        output::line(format!(
-            "{}: {} frames seen: {} pushed ({}), {} there already, {} skipped (nodes too slow), {} skipped (no \
-             node alive or with room), {} refused; {} resent, {} deaths of nodes",
-            dataset.display(),
-            counters.submitted,
-            counters.pushed,
-            human_bytes(counters.bytes_pushed),
-            counters.already_there,
-            counters.skipped_slow,
-            counters.skipped_no_node,
-            counters.refused,
-            counters.resent,
-            counters.node_deaths,
-        ));
-    }
 }
 
 fn number_of(layout: &Layout, name: &str) -> Option<FrameNo> {
@@ -293,26 +241,5 @@ fn number_of(layout: &Layout, name: &str) -> Option<FrameNo> {
         }
         // A file that holds many frames is pushed by --watch, piece by piece.
         Layout::Pieces(_) => None,
-    }
-}
-
-fn skipped(counters: &Counters) -> u64 {
-    counters.skipped_slow + counters.skipped_no_node
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_push_fails_if_frames_are_refused_or_none_arrives() {
-        let check = |counters: Counters, good| {
-            assert_eq!(judge(&counters, "n1").is_ok(), good, "{counters:?}");
-        };
-        check(Counters::default(), true);
-        check(Counters { submitted: 2, pushed: 1, skipped_slow: 1, ..Counters::default() }, true);
-        check(Counters { submitted: 1, already_there: 1, ..Counters::default() }, true);
-        check(Counters { submitted: 1, skipped_no_node: 1, ..Counters::default() }, false);
-        check(Counters { submitted: 2, pushed: 1, refused: 1, ..Counters::default() }, false);
     }
 }

@@ -3,10 +3,9 @@
 
 mod bridge;
 mod elf;
-mod seccomp;
 
 use clap::Args;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Component, Path, PathBuf};
@@ -15,17 +14,15 @@ use std::time::Duration;
 use zazen_call::{ClusterKey, Connection, Identity};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::installed;
+use zazen_forward_api::paths::PREFIXES_MAX;
+use zazen_forward_api::structures::PLUGIN_ID;
+use zazen_forward_api::variables::{self, FORWARD_BYTES_MAX};
 use zazen_wire::Message;
 use zazen_wire::plugins::{About, plugins_fn};
 use zazen_wire::service;
 
-/// `ID=` of plugins/posix/posix.h.
-const POSIX: u16 = 16;
 const LIBRARY: &str = "libzazen_preload.so";
 const PATIENCE: Duration = Duration::from_secs(5);
-/// As in the preload library's paths.rs.
-const PREFIXES_MAX: usize = 16;
-const SETTINGS_BYTES_MAX: usize = 4095;
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -34,10 +31,10 @@ const SETTINGS_BYTES_MAX: usize = 4095;
   zazen run --forward /data --node n7:7345 --key key -- python3 a.py
   zazen run --forward /data --direct -- sqlite3 /data/db # real descriptors: mmap and io_uring work
   zazen run --forward /data --sockets -- ./receive       # internet sockets are the far side's, too
-  zazen run --forward /data --seccomp -- ./static /data/a # statically linked, or Go: same machine only
+  zazen run --forward /data --seccomp -- ./static /data/a # statically linked, or Go
 
 The daemon needs the posix plug-in: zazend --plugin posix …
-docs/forwarding.md says what is forwarded, and what can't be.")]
+docs/forwarding.md says what is forwarded and what is not.")]
 pub(crate) struct Run {
     /// What to forward: a folder's path, here and at the far side; may be given several times
     #[arg(long = "forward", value_name = "PREFIX[=FAR]", required = true)]
@@ -80,17 +77,22 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
     if arguments.seccomp {
-        let code = seccomp::run(command, &forward, &this_machines_daemon(arguments, &forward)?)?;
+        let code = zazen_seccomp::run(command, &forward, &this_machines_daemon(arguments, &forward)?)?;
         std::process::exit(code);
     }
     let library = library(arguments.library.as_deref())?;
-    let options = [(arguments.direct, "d"), (arguments.sockets, "s"), (arguments.abort_on_escape, "e")];
-    let options: String = options.iter().filter(|(on, _)| *on).map(|(_, letter)| *letter).collect();
-    command.env("ZAZEN_FORWARD", &forward).env("ZAZEN_FORWARD_OPTIONS", options);
-    command.env("LD_PRELOAD", preload(&library)).env_remove("ZAZEN_FORWARD_FDS");
+    let options = [
+        (arguments.direct, variables::DIRECT),
+        (arguments.sockets, variables::SOCKETS),
+        (arguments.abort_on_escape, variables::ABORT_ON_ESCAPE),
+    ];
+    let options: Vec<u8> = options.iter().filter(|(on, _)| *on).map(|(_, letter)| *letter).collect();
+    command.env(name(variables::FORWARD), &forward);
+    command.env(name(variables::OPTIONS), OsStr::from_bytes(&options));
+    command.env("LD_PRELOAD", preload(&library)).env_remove(name(variables::HANDED));
     let start = |error| Error::io(format!("start {}", Path::new(&arguments.program[0]).display()), error);
     let Some(node) = &arguments.node else {
-        command.env("ZAZEN_FORWARD_SOCKET", this_machines_daemon(arguments, &forward)?);
+        command.env(name(variables::SOCKET), this_machines_daemon(arguments, &forward)?);
         return Err(start(command.exec()));
     };
     let key = arguments.key.as_ref().ok_or_else(|| {
@@ -103,10 +105,15 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     let mut connection = Connection::tcp(node, &key, &Identity::of_this_process(), PATIENCE)?;
     ask_for_plugin(&mut connection, &forward)?;
     let bridge = bridge::Bridge::start(node, key)?;
-    command.env("ZAZEN_FORWARD_SOCKET", bridge.socket());
+    command.env(name(variables::SOCKET), bridge.socket());
     let status = command.status().map_err(start)?;
     drop(bridge);
     std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// A variable's name as the standard library takes it.
+fn name(variable: &'static CStr) -> &'static OsStr {
+    OsStr::from_bytes(variable.to_bytes())
 }
 
 /// The socket of a daemon that is there and can do it.
@@ -121,7 +128,7 @@ fn this_machines_daemon(arguments: &Run, forward: &OsStr) -> Result<PathBuf> {
 #[allow(clippy::print_stderr)] // a warning of the command's own
 fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<()> {
     connection.set_timeout(Some(PATIENCE));
-    let about = About { plugin: POSIX, generation: 0 }.encode();
+    let about = About { plugin: PLUGIN_ID, generation: 0 }.encode();
     connection
         .call(service::PLUGINS, plugins_fn::PING, &about, &[])
         .map_err(|error| error.within("forwarding needs the posix plug-in (zazend --plugin posix)"))?;
@@ -180,10 +187,10 @@ fn settings(forward: &[OsString]) -> Result<OsString> {
             all.extend(plain(given, far, false)?);
         }
     }
-    if all.len() > SETTINGS_BYTES_MAX {
+    if all.len() > FORWARD_BYTES_MAX {
         return Err(refuse(
             &forward[0],
-            format!("all prefixes together have more than {SETTINGS_BYTES_MAX} bytes"),
+            format!("all prefixes together have more than {FORWARD_BYTES_MAX} bytes"),
         ));
     }
     Ok(OsString::from_vec(all))

@@ -15,9 +15,9 @@ use zazen_frames::messages::ListRow;
   zazen stat /lustre/sim1 42
   zazen stat /lustre/sim1 frame-0000042.dcd --nodes nodes.txt --json
 
-A copy is `current` if its source still looks as it did when it was copied (size, times, inode), `stale` if not,
-`too young to tell` if the source had changed just before: a read then fetches it anew. It is `unchecked` if the
-source cannot be seen from here.")]
+A copy is `current` if its source still looks as it did when it was copied (size, times, inode), and
+`stale` if not. It is `too young to tell` if the source had changed just before; then the next read
+fetches the frame again. It is `unchecked` if the source cannot be seen from here.")]
 pub(crate) struct Stat {
     /// The dataset's directory
     #[arg(value_name = "DATASET")]

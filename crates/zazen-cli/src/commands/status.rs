@@ -12,14 +12,15 @@ use zazen_core::{Error, ErrorKind, Result};
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen status                          # this machine's daemon
-  zazen status --nodes nodes.txt        # all nodes; each that does not serve has its word, and why below
+  zazen status --nodes nodes.txt        # all nodes; says why a node does not serve
   zazen status --json | jq '.nodes[] | select(.state != \"up\") | .node + \": \" + .remedy'
   zazen status --dump                   # a daemon's whole state as text, for a bug report
 
-A node that does not serve is dead (nobody listens there), hangs, is unreachable (its machine does not answer),
-has an unknown name or a wrong key, is untrusted (another user's), busy, draining, or incompatible.
+States of a node that does not serve: dead (nobody listens there), hangs, unreachable (its machine
+does not answer), unknown name, wrong key, untrusted (another user's daemon), busy, draining,
+incompatible, failed.
 
-Exit code 1 if no node answers, 3 if some don't.")]
+Exit code 1 if no node answers, 3 if some do not.")]
 pub(crate) struct Status {
     #[command(flatten)]
     targets: Targets,

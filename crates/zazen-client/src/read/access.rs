@@ -2,8 +2,8 @@
 //! and the backing store.
 
 use super::buffer::{Pool, Slice};
+use super::frame_file::FrameFile;
 use super::job::{Data, Fault, Job, Reading};
-use super::place::Place;
 use super::resident::is_resident;
 use super::turn::{Turn, Turns};
 use crate::cluster::{Batch, CONNECT_TIMEOUT, Remote, Target, daemon_is_gone};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use zazen_backing::SourceFile;
-use zazen_core::limits::FRAME_BYTES_MAX;
+use zazen_core::limits::check_frame_bytes;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
 use zazen_frames::messages::Delivery;
 
@@ -74,7 +74,7 @@ pub(crate) struct Access {
 /// A frame read.
 pub(crate) struct Got {
     pub delivery: Option<Delivery>,
-    pub place: Place,
+    pub place: FrameFile,
     pub buffer: Slice,
     /// A bad checksum was found and repaired.
     pub mended: bool,
@@ -140,7 +140,7 @@ impl Access {
         match job.read(&Reading { from_disk, on_cold, turn: &turn, ..self.reading() }) {
             Ok(buffer) => {
                 let buffer = Slice::all(buffer);
-                let place = self.place_of(&job);
+                let place = self.file_of(&job);
                 Some(Ok(Got { delivery: job.delivery, place, buffer, mended: false }))
             }
             Err(Fault::Stopped) => None,
@@ -152,7 +152,7 @@ impl Access {
     }
 
     /// The path by which other programs find the frame of `job`.
-    pub(crate) fn place_of(&self, job: &Job) -> Place {
+    pub(crate) fn file_of(&self, job: &Job) -> FrameFile {
         let (offset, has_file) = match &job.data {
             Data::Descriptor(_, offset) => (*offset, true),
             Data::Source(_, offset) => (*offset, false),
@@ -160,7 +160,7 @@ impl Access {
         };
         // A frame that came as bytes, or from a served store, is in no file of this machine.
         let path = if has_file { job.path.clone() } else { PathBuf::new() };
-        Place { path, offset, whole: job.whole }
+        FrameFile { path, offset, whole: job.whole }
     }
 
     /// The layout or pattern that names the frames, if the daemon reported it.
@@ -227,11 +227,12 @@ impl Access {
 
     fn read_once(&self, job: Job) -> std::result::Result<Got, Fault> {
         let buffer = Slice::all(job.read(&self.reading())?);
-        let place = self.place_of(&job);
+        let place = self.file_of(&job);
         Ok(Got { delivery: job.delivery, place, buffer, mended: true })
     }
 
-    /// Reading with this reader's memory and checks: nobody is told of cold bytes, no turn is taken.
+    /// Reading with this reader's memory and checks: nobody is told of cold bytes, no turn is
+    /// taken.
     fn reading(&self) -> Reading<'_> {
         let Access { pool, check, stop, .. } = self;
         Reading { pool, check: *check, stop, from_disk: false, on_cold: &|| (), turn: &|_, _| None }
@@ -294,10 +295,7 @@ pub(crate) fn scan_one(remote: &mut Remote, handle: u32, number: u64) -> Result<
 
 /// Whether a frame can have this offset and length. A daemon may send any values.
 fn check_place(offset: u64, length: u64) -> Result<()> {
-    if length > FRAME_BYTES_MAX {
-        let why = format!("has {length} bytes, the limit is {FRAME_BYTES_MAX}; cut it into frames");
-        return Err(Error::new(ErrorKind::TooLarge, why));
-    }
+    check_frame_bytes(length)?;
     // Offsets in files are signed in the kernel.
     match offset.checked_add(length).map(i64::try_from) {
         Some(Ok(_)) => Ok(()),

@@ -61,7 +61,7 @@ pub(crate) fn read(
         let slice = together.as_ref().and_then(|(begin, all)| part(access, &job, *begin, all));
         let got = match slice {
             Some(buffer) => {
-                let place = access.place_of(&job);
+                let place = access.file_of(&job);
                 Ok(Got { delivery: job.delivery, place, buffer, mended: false })
             }
             None => match access.read(job, on_cold) {

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_backing::SourceFile;
-use zazen_core::limits::FRAME_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::Delivery;
 use zazen_wire::checksum::FrameDigest;
@@ -136,11 +135,6 @@ impl Job {
     /// daemon may have sent any value.
     fn length_checked(&self) -> Result<usize> {
         let too_large = |why: String| Error::new(ErrorKind::TooLarge, why);
-        if self.length > FRAME_BYTES_MAX {
-            let why =
-                format!("has {} bytes, the limit is {FRAME_BYTES_MAX}; cut it into frames", self.length);
-            return Err(too_large(why));
-        }
         if let Data::Descriptor(file, offset) = &self.data
             && self.length >= LOOKED_AT
         {

@@ -8,7 +8,7 @@
 use super::Piece;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runset::{Cluster, Run, RunSet, clusters, mesh};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// The most comparisons of pieces with different steps whose spans overlap.
 const PAIRS_MAX: usize = 1 << 22;
@@ -55,7 +55,7 @@ pub(super) fn extent(pieces: &[Piece]) -> RunSet {
 /// Runs with the same step can share a number only within a residue class; there it is enough to
 /// compare each run with the one before. Runs with different steps are compared pair by pair.
 fn check_disjoint(runs: &[(Run, &Piece)]) -> Result<()> {
-    let mut classes: HashMap<(u64, u64), (u64, &Piece)> = HashMap::new();
+    let mut classes: BTreeMap<(u64, u64), (u64, &Piece)> = BTreeMap::new();
     // By step: the runs that may reach this far.
     let mut near: BTreeMap<u64, Vec<(Run, &Piece)>> = BTreeMap::new();
     let mut compared = 0;

@@ -25,6 +25,11 @@ void extras_numbers(signed char a /* in:obj */, unsigned char b /* in:obj */, sh
                     uid_t *k /* inout:ptr */, _Bool *l /* inout:ptr:nullok */, double *m /* out:ptr */);
 /* idempotent, blocking */
 float extras_nothing(void);
+void extras_bounds(const int32_t *a /* in:arr:size=+1:nullok */, int a_count /* in:obj */,
+                   int32_t *b /* inout:arr:size=+1:max=100:nullok */, int b_count /* in:obj */);
+void extras_lines(int16_t **from /* in:arr2d:size=+1:max=40 */, const int *from_lengths /* in:arr:size=+1 */,
+                  int from_count /* in:obj */, double **both /* inout:arr2d:size=+1:max=30 */,
+                  const int *both_lengths /* in:arr:size=+1 */, int both_count /* in:obj */);
 /* oneway */
 void extras_post(const int32_t *values /* in:arr:size=+1:zerocopy */, int count /* in:obj */);
 

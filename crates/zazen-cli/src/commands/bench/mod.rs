@@ -3,9 +3,13 @@
 mod assign;
 mod memory;
 mod model;
+mod options;
 mod placement;
+mod rates;
 mod report;
 mod sample;
+mod side;
+mod spread;
 
 use clap::{Args, Subcommand};
 use zazen_core::Result;
@@ -25,7 +29,7 @@ pub(crate) struct Bench {
 #[derive(Subcommand)]
 enum What {
     /// Time, bytes and memory of the assignment protocol
-    Assign(Box<assign::Assign>),
+    Assign(Box<options::Assign>),
 }
 
 pub(crate) fn run(arguments: &Bench) -> Result<()> {

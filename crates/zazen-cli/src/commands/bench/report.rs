@@ -1,141 +1,13 @@
-//! What the ranks' measurements come to: over ranks the largest and the middle one, over repeats the median and
-//! the range; as a table and as JSON.
+//! A run as a table and as JSON.
 
-use super::model::{Elsewhere, Rates, middle, reduced, ring_s};
-use super::sample::{Phase, RankReport, Sample, ascending_sum};
+use super::model::{Elsewhere, Modelled, reduced, ring_s};
+use super::rates::Rates;
+use super::sample::RankReport;
+use super::side::{PhaseRow, Side};
+use super::spread::{Spread, largest, seconds};
 use crate::output::{Table, human_bytes};
 use serde::Serialize;
 use serde_json::{Value, json};
-use zazen_assign::Protocol;
-
-/// The repeats' median and range.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) min: f64,
-    pub(crate) max: f64,
-}
-
-impl Spread {
-    fn of(values: Vec<f64>) -> Spread {
-        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let max = values.iter().copied().fold(0.0, f64::max);
-        Spread { median: middle(values), min: min.min(max), max }
-    }
-}
-
-/// A round over all ranks.
-#[derive(Debug, Serialize)]
-pub(crate) struct PhaseRow {
-    pub(crate) round: String,
-    /// Local work before the collective, seconds, of the slowest and of the middle rank.
-    pub(crate) local_max_s: Spread,
-    pub(crate) local_median_s: Spread,
-    pub(crate) collective_max_s: Spread,
-    pub(crate) collective_median_s: Spread,
-    pub(crate) bytes_max: u64,
-    pub(crate) bytes_sum: u64,
-}
-
-/// A protocol over all ranks and repeats.
-#[derive(Debug, Serialize)]
-pub(crate) struct Side {
-    pub(crate) protocol: &'static str,
-    pub(crate) path: &'static str,
-    pub(crate) rounds: u32,
-    /// Between two barriers.
-    #[serde(rename = "total_s")]
-    pub(crate) total: Spread,
-    /// All local work of the rank that has most.
-    #[serde(rename = "local_s")]
-    pub(crate) local: Spread,
-    /// Its processor time: what it would take on a core of its own.
-    #[serde(rename = "local_cpu_s")]
-    pub(crate) local_cpu: Spread,
-    pub(crate) phases: Vec<PhaseRow>,
-    pub(crate) bytes_sent_max: u64,
-    pub(crate) bytes_sent_sum: u64,
-    pub(crate) native: u64,
-    pub(crate) alien: u64,
-    pub(crate) residue: u64,
-    /// Of all frames, those that are read where they lie.
-    pub(crate) local_share: f64,
-    /// The ranks' shares hold as many frames as were asked for, and their numbers have the same sum.
-    pub(crate) adds_up: bool,
-    pub(crate) peak_growth_bytes_max: u64,
-    pub(crate) peak_growth_bytes_sum: u64,
-}
-
-impl Side {
-    /// Of protocol `at` in `reports`.
-    pub(crate) fn of(protocol: Protocol, at: usize, reports: &[RankReport], frames: u64) -> Side {
-        let repeats = reports[0].samples[at].len();
-        let by_repeat: Vec<Vec<&Sample>> = (0..repeats)
-            .map(|repeat| reports.iter().map(|report| &report.samples[at][repeat]).collect())
-            .collect();
-        let over_repeats = |of_rank: &dyn Fn(&Sample) -> f64, over: fn(Vec<f64>) -> f64| {
-            let one = |ranks: &Vec<&Sample>| over(ranks.iter().map(|sample| of_rank(sample)).collect());
-            Spread::of(by_repeat.iter().map(one).collect())
-        };
-        let last = &by_repeat[repeats - 1];
-        let row = |(number, phase): (usize, &Phase)| {
-            let local = |sample: &Sample| sample.phases[number].local_s;
-            let collective = |sample: &Sample| sample.phases[number].collective_s;
-            let bytes = || last.iter().map(|sample| sample.phases[number].bytes);
-            PhaseRow {
-                round: phase.round.clone(),
-                local_max_s: over_repeats(&local, largest),
-                local_median_s: over_repeats(&local, middle),
-                collective_max_s: over_repeats(&collective, largest),
-                collective_median_s: over_repeats(&collective, middle),
-                bytes_max: bytes().max().unwrap_or(0),
-                bytes_sum: bytes().sum(),
-            }
-        };
-        let [native, alien, residue] = last[0].total;
-        let expected = (frames, ascending_sum(0, frames, 1));
-        let whole = |ranks: &Vec<&Sample>| {
-            let sum = ranks.iter().map(|sample| sample.sum).fold(0, u64::wrapping_add);
-            (ranks.iter().map(|sample| sample.frames).sum::<u64>(), sum) == expected
-                && ranks.iter().all(|sample| sample.total.iter().sum::<u64>() == frames)
-        };
-        let peaks = || {
-            let peak = |report: &RankReport| {
-                report.samples[at].iter().map(|sample| sample.peak_growth_bytes).max().unwrap_or(0)
-            };
-            reports.iter().map(peak)
-        };
-        Side {
-            protocol: name(protocol),
-            path: if last[0].fingerprint { "fingerprint" } else { "exchange" },
-            rounds: last[0].rounds,
-            total: over_repeats(&|sample| sample.total_s, largest),
-            local: over_repeats(&|sample| sample.phases.iter().map(|phase| phase.local_s).sum(), largest),
-            local_cpu: over_repeats(&|sample| sample.local_cpu_s, largest),
-            phases: last[0].phases.iter().enumerate().map(row).collect(),
-            bytes_sent_max: last.iter().map(|sample| sample.bytes_sent).max().unwrap_or(0),
-            bytes_sent_sum: last.iter().map(|sample| sample.bytes_sent).sum(),
-            native,
-            alien,
-            residue,
-            local_share: (native + alien) as f64 / frames as f64,
-            adds_up: by_repeat.iter().all(whole),
-            peak_growth_bytes_max: peaks().max().unwrap_or(0),
-            peak_growth_bytes_sum: peaks().sum(),
-        }
-    }
-}
-
-fn largest(values: Vec<f64>) -> f64 {
-    values.into_iter().fold(0.0, f64::max)
-}
-
-pub(crate) fn name(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Owner => "owner",
-        Protocol::Bitmaps => "bitmaps",
-    }
-}
 
 /// A run as a whole.
 pub(crate) struct Report {
@@ -149,7 +21,7 @@ pub(crate) struct Report {
     pub(crate) rates: Option<Rates>,
     pub(crate) memory: Memory,
     /// Modelled cluster, and by side: its name and modelled time.
-    pub(crate) elsewhere: Option<(Elsewhere, Vec<(&'static str, super::model::Modelled)>)>,
+    pub(crate) elsewhere: Option<(Elsewhere, Vec<(&'static str, Modelled)>)>,
 }
 
 /// Memory over all ranks, in bytes.
@@ -214,7 +86,7 @@ impl Report {
             .collect();
         let model = self.rates.map(|rates| json!({"rates": rates, "rounds": rows}));
         let elsewhere = self.elsewhere.as_ref().map(|(there, times)| {
-            let time = |(name, modelled): &(&str, super::model::Modelled)| {
+            let time = |(name, modelled): &(&str, Modelled)| {
                 json!({"protocol": name, "seconds": modelled.seconds, "arithmetic": modelled.arithmetic})
             };
             json!({
@@ -348,42 +220,4 @@ impl Report {
 
 fn spread(spread: &Spread) -> String {
     format!("{} ({} … {})", seconds(spread.median), seconds(spread.min), seconds(spread.max))
-}
-
-/// A time for people: three digits and a unit.
-pub(crate) fn seconds(value: f64) -> String {
-    let (scaled, unit) = match value {
-        value if value >= 0.9995 => (value, "s"),
-        value if value >= 0.9995e-3 => (value * 1e3, "ms"),
-        value => (value * 1e6, "us"),
-    };
-    let digits = match scaled {
-        scaled if scaled >= 99.95 => 0,
-        scaled if scaled >= 9.995 => 1,
-        _ => 2,
-    };
-    format!("{scaled:.digits$} {unit}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_three_digits() {
-        let check = |value: f64, expected: &str| assert_eq!(seconds(value), expected);
-        check(14.9, "14.9 s");
-        check(0.9999, "1.00 s");
-        check(0.0123, "12.3 ms");
-        check(0.000_000_5, "0.50 us");
-        check(123.4e-6, "123 us");
-    }
-
-    #[test]
-    fn a_spread_is_median_and_range() {
-        let expected = Spread { median: 2.0, min: 1.0, max: 9.0 };
-        assert_eq!(Spread::of(vec![9.0, 1.0, 2.0]), expected);
-        assert_eq!(Spread::of(vec![4.0, 1.0]).median, 2.5);
-        assert_eq!(Spread::of(vec![0.0]), Spread { median: 0.0, min: 0.0, max: 0.0 });
-    }
 }

@@ -4,8 +4,8 @@
 //! rank.
 
 use super::memory;
-use super::model::Rates;
 use super::placement::Plan;
+use super::rates::{Rates, barrier};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -151,11 +151,6 @@ fn seed(seed: u64, repeat: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&stream.next().to_le_bytes()));
     bytes
-}
-
-/// Returns on no rank before all have come to it.
-pub(crate) fn barrier(collectives: &dyn Collectives) -> Result<()> {
-    collectives.allreduce_sum(&mut [0])
 }
 
 fn gather(report: &RankReport, collectives: &dyn Collectives) -> Result<Vec<RankReport>> {

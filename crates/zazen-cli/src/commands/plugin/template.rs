@@ -34,7 +34,7 @@ pub(super) fn make(name: &str, dir: Option<&Path>) -> Result<()> {
         };
         (fill(file), fill(text))
     });
-    super::write_all(&folder, filled.iter().map(|(file, text)| (file.as_str(), text.as_str())))?;
+    super::sdk::write_all(&folder, filled.iter().map(|(file, text)| (file.as_str(), text.as_str())))?;
     make_executable(&folder.join("test.sh"))?;
     output::line(format!(
         "{}: plug-in {name}, ID {id}; `make -C {} test` builds and tests it",

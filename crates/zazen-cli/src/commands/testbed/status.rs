@@ -6,8 +6,7 @@ use serde_json::json;
 use std::path::Path;
 use zazen_backing::served::ServedBacking;
 use zazen_core::Result;
-use zazen_testbed::state::Disk;
-use zazen_testbed::{State, log_file, place, processor_seconds};
+use zazen_testbed::{Disk, State, log_file, place, processor_seconds};
 
 #[derive(Args)]
 pub(crate) struct Status {

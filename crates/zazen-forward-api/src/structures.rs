@@ -1,0 +1,151 @@
+//! The structures and constants of `plugins/posix/posix.h`.
+//!
+//! Invariant: each structure is laid out as in the header; `tests/layout.rs` compares sizes,
+//! offsets and constants.
+
+/// The posix plug-in's number: `ID=` of the header.
+pub const PLUGIN_ID: u16 = 16;
+
+/// `PX_ROOT`: the path is absolute.
+pub const ROOT: i32 = -100;
+/// `PX_OFFSET`: the description's own offset.
+pub const OFFSET: i64 = -1;
+/// `PX_BYTES_MAX`: the most bytes of one read or write.
+pub const BYTES_MAX: usize = 8 << 20;
+
+/// `PX_HELLO_NEW`: begins a new session.
+pub const HELLO_NEW: u32 = 0;
+/// `PX_HELLO_JOIN`: adds a connection to a session.
+pub const HELLO_JOIN: u32 = 1;
+/// `PX_HELLO_FORK`: begins a new session that takes over the descriptions of a `px_fork()`.
+pub const HELLO_FORK: u32 = 2;
+/// `PX_HELLO_EXEC`: goes on with the same session after `px_exec()`, keeps what is listed and drops
+/// the rest.
+pub const HELLO_EXEC: u32 = 3;
+
+/// `struct px_hello`: how a connection joins a session.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The session's key: 64 random bits that the client chooses.
+    pub key: u64,
+    /// The token of a `px_fork()`.
+    pub token: u64,
+    /// One of the `HELLO_` constants.
+    pub kind: u32,
+    /// The client's process.
+    pub pid: u32,
+    /// The client's file mode creation mask.
+    pub umask: u32,
+    /// Not 0: keep all descriptions, not only the listed ones.
+    pub keep_all: u32,
+}
+
+/// `struct px_opened`: what an open gave.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Inode number.
+    pub ino: u64,
+    /// Device number.
+    pub dev: u64,
+    /// The number of the open file description in its session.
+    pub id: u32,
+    /// `st_mode`.
+    pub mode: u32,
+}
+
+/// `struct px_stat`: what statx(2) says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// `stx_mask`.
+    pub mask: u32,
+    /// `stx_blksize`.
+    pub blksize: u32,
+    /// `stx_attributes`.
+    pub attributes: u64,
+    /// `stx_nlink`.
+    pub nlink: u32,
+    /// `stx_uid`.
+    pub uid: u32,
+    /// `stx_gid`.
+    pub gid: u32,
+    /// `stx_mode`.
+    pub mode: u32,
+    /// `stx_ino`.
+    pub ino: u64,
+    /// `stx_size`.
+    pub size: u64,
+    /// `stx_blocks`.
+    pub blocks: u64,
+    /// `stx_attributes_mask`.
+    pub attributes_mask: u64,
+    /// Seconds of access, birth, status change and modification.
+    pub seconds: [i64; 4],
+    /// Nanoseconds of the same.
+    pub nanoseconds: [u32; 4],
+    /// Major and minor number of the device that the file is, then of the device that holds the
+    /// file.
+    pub devices: [u32; 4],
+    /// `stx_mnt_id`.
+    pub mnt_id: u64,
+}
+
+/// `struct px_statfs`, its eleven numbers in the header's order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs(pub [u64; 11]);
+
+/// `struct px_lock`: a record lock.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lock {
+    /// `l_start`.
+    pub start: i64,
+    /// `l_len`.
+    pub length: i64,
+    /// `l_type`.
+    pub kind: i32,
+    /// `l_whence`.
+    pub whence: i32,
+    /// `l_pid`.
+    pub pid: i32,
+    /// 0.
+    pub reserved: i32,
+}
+
+/// `struct px_times`: access time, its nanoseconds, modification time, its nanoseconds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times(pub [i64; 4]);
+
+/// `struct px_pollfd`: `struct pollfd` with a description instead of a descriptor.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollFd {
+    /// The description.
+    pub id: u32,
+    /// What is waited for.
+    pub events: i16,
+    /// What has happened.
+    pub revents: i16,
+}
+
+/// `struct px_address`: a socket's address.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    /// Bytes of `data` that count.
+    pub bytes: u32,
+    /// A `struct sockaddr`.
+    pub data: [u8; 128],
+    /// 0.
+    pub reserved: u32,
+}
+
+impl Default for Address {
+    fn default() -> Address {
+        Address { bytes: 0, data: [0; 128], reserved: 0 }
+    }
+}

@@ -1,0 +1,27 @@
+//! The environment by which `zazen run` configures the preload library in a program.
+
+use std::ffi::CStr;
+
+/// What is forwarded: `LOCAL[=FAR]:LOCAL[=FAR]…` (see [`crate::paths::prefixes`]).
+pub const FORWARD: &CStr = c"ZAZEN_FORWARD";
+/// The path of the daemon's socket.
+pub const SOCKET: &CStr = c"ZAZEN_FORWARD_SOCKET";
+/// Options, one letter each: [`DIRECT`], [`SOCKETS`], [`ABORT_ON_ESCAPE`].
+pub const OPTIONS: &CStr = c"ZAZEN_FORWARD_OPTIONS";
+/// The number of one more user whose daemons are trusted, besides root and the program's own user.
+pub const DAEMON_UID: &CStr = c"ZAZEN_DAEMON_UID";
+/// For tests: a file to which the detector of escapes appends a line.
+pub const ESCAPES: &CStr = c"ZAZEN_FORWARD_ESCAPES";
+/// Open forwarded files that a program hands to the next one across exec. The preload library
+/// writes and reads it.
+pub const HANDED: &CStr = c"ZAZEN_FORWARD_FDS";
+
+/// Opening a forwarded file gives the kernel's own descriptor.
+pub const DIRECT: u8 = b'd';
+/// Internet sockets are forwarded, too.
+pub const SOCKETS: u8 = b's';
+/// For tests: the program aborts when something reaches a forwarded descriptor past the library.
+pub const ABORT_ON_ESCAPE: u8 = b'e';
+
+/// The longest value of [`FORWARD`], in bytes without its NUL.
+pub const FORWARD_BYTES_MAX: usize = crate::paths::PATH_MAX - 1;

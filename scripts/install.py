@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Installs Zazen into the environment of the running Python, and does nothing where nothing changed.
+
+First cargo builds the whole workspace with the profile that is named, in one go: the tests then find everything
+built. Then pip installs the wheel, unless the same files were installed before. A stamp in the environment says
+which files those were.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def sources(profile: str) -> list[Path]:
+    """The files that the installation is made of."""
+    parts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["zazen"]
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    built = target / {"dev": "debug"}.get(profile, profile)
+    files = [built / name for name in [parts["module"], *parts["libraries"], *parts["programs"]]]
+    files += [path for pattern in parts["headers"] for path in sorted(ROOT.glob(pattern))]
+    files += sorted((ROOT / "bindings/python/python/zazen").glob("*.py*"))
+    files += [ROOT / name for name in ["pyproject.toml", "setup.py", "bindings/python/python/zazen/py.typed"]]
+    return files + [ROOT / name for name in parts["share"]]
+
+
+def digest(profile: str) -> str:
+    """One digest of all files' names and contents."""
+    sum_of_all = hashlib.blake2b(f"{profile} {ROOT}".encode())
+    for path in sources(profile):
+        sum_of_all.update(str(path).encode())
+        with path.open("rb") as file:
+            sum_of_all.update(hashlib.file_digest(file, "blake2b").digest())
+    return sum_of_all.hexdigest()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profile", default="dev", help="the cargo profile")
+    parser.add_argument("--built", action="store_true", help="cargo has been run already")
+    options = parser.parse_args()
+    if not options.built:
+        command = ["cargo", "build", "--workspace", "--locked", "--profile", options.profile]
+        status = subprocess.run(command, cwd=ROOT).returncode
+        if status:
+            return status
+    stamp = Path(sys.prefix, ".zazen-installed")
+    now = digest(options.profile)
+    if stamp.is_file() and json.loads(stamp.read_text())["digest"] == now:
+        return 0
+    print(f"installing zazen (cargo profile {options.profile}) into {sys.prefix}", flush=True)
+    begun = time.monotonic()
+    stamp.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    command += ["--no-build-isolation", "--no-deps", "--force-reinstall", str(ROOT)]
+    environment = {**os.environ, "ZAZEN_PROFILE": options.profile}
+    status = subprocess.run(command, cwd=ROOT, env=environment).returncode
+    if status == 0:
+        stamp.write_text(json.dumps({"digest": now}))
+        print(f"installed in {time.monotonic() - begun:.0f} s", flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
