@@ -2,7 +2,7 @@
 
 - links between pages lead somewhere, to a heading too;
 - files, `make` targets, settings, environment variables, C names and metrics that a page names exist;
-- prose has at most 100 columns; tables and code may be wider.
+- prose has at most 100 columns; tables and code may be wider. So do the comments of some folders.
 
 tests/docs/test_claims.py checks what needs the built programs: commands and flags.
 """
@@ -14,6 +14,14 @@ import re
 from collections.abc import Callable, Iterator
 
 COLUMNS_MAX = 100
+# Folders whose comments are checked. A crate whose comments were rewritten joins the list.
+COMMENTS = [
+    *(f"crates/zazen-{name}" for name in ("assign", "backing", "client", "core", "env", "fuzz", "push")),
+    "plugins/stream/src",
+    "bindings",
+    "demo",
+    "bench",
+]
 # Folders of this repository that pages name files in.
 FOLDERS = "bench|bindings|crates|demo|docs|examples|fuzz|packaging|plugins|requirements|scripts|sdk|tests"
 # What programs write there when they run, so that no clone has it.
@@ -38,9 +46,17 @@ def blocks(text: str) -> Iterator[tuple[int, str, str | None]]:
 
 def check_columns(path: str, text: str, report: Report) -> None:
     for number, line, language in blocks(text):
-        is_prose = language is None and not line.lstrip().startswith("|") and path != "ARCHITECTURE.md"
+        is_prose = language is None and not line.lstrip().startswith("|")
         if is_prose and len(line) > COLUMNS_MAX:
             report(f"{path}:{number}", f"{len(line)} columns; prose has at most {COLUMNS_MAX}")
+
+
+def check_comments(root: pathlib.Path, path: str, report: Report) -> None:
+    comment = r"\s*#[ :]" if path.endswith(".py") else r"\s*(//|/?\*[ /])"
+    for number, line in enumerate((root / path).read_text().splitlines(), 1):
+        is_prose = re.match(comment, line) and not re.match(r"\s*//[/!] \|", line)
+        if is_prose and len(line) > COLUMNS_MAX:
+            report(f"{path}:{number}", f"a comment of {len(line)} columns; at most {COLUMNS_MAX}")
 
 
 def anchors(text: str) -> set[str]:
@@ -161,3 +177,6 @@ def check_docs(root: pathlib.Path, tracked: Callable[..., list[str]], report: Re
         check_make(root, path, text, report)
         check_names(path, text, sources, report)
     check_settings(root, pages, report)
+    for folder in COMMENTS:
+        for path in tracked(*(f"{folder}/*.{ending}" for ending in ("rs", "py", "c", "h"))):
+            check_comments(root, path, report)

@@ -30,7 +30,8 @@ static inline void pause_ns(uint64_t ns) {
         ;
 }
 
-/* Says that this process is ready, is told on standard input when all are to begin (of CLOCK_MONOTONIC), and waits. */
+/* Reports that this process is ready, reads from standard input when all begin (CLOCK_MONOTONIC),
+ * and waits until then. */
 static inline uint64_t begin_together(void) {
     char line[32];
     uint64_t start, now;

@@ -1,9 +1,10 @@
-/* floor.c: what this machine itself takes for what a call does: two processes, 64 bytes and some more there, 64 back.
+/* floor.c: the machine's own cost of what a call does: two processes; 64 bytes and BYTES more
+ * there, 64 bytes back.
  *
  *   floor socketpair|tcp|futex|spin|memcpy BYTES ROUNDS [CPU CPU]
  *
- * spin and futex: the bytes are in shared memory already, the other end looks at each cache line of them. memcpy
- * has no other end. Prints one line of JSON. */
+ * spin and futex: the bytes are already in shared memory, and the other end reads each cache line
+ * of them. memcpy has no other end. Prints one line of JSON. */
 #define _GNU_SOURCE
 #include "clock.h"
 

@@ -1,21 +1,21 @@
-/* forward_ops.c: one operation of an unmodified program, again and again, and how long each took. It knows
- * nothing of Zazen but by --pool: run it as it is, or under `zazen run --forward`.
+/* forward_ops.c: times one operation of an unmodified program, repeated. Only --pool knows Zazen.
+ * Run it directly, or under `zazen run --forward`.
  *
  *   forward_ops PATH OPERATION BYTES COUNT [OPTION…]
  *     PATH           a file; made, of 64 MiB or 4 × BYTES, unless the operation is a local one
  *     OPERATION
  *       pwrite, pread                        of BYTES bytes, one piece of the file after another
  *       write, read                          at the file's own offset
- *       open, stat, fstat                    open and close; of PATH
- *       fstat-local, read-local, pread-local the same; told apart by name only: PATH is a local file
- *       getpid                               what a call costs that nobody stands before
- *     COUNT          so many are counted, after a tenth as many that are not
- *     --with FILE    opened before and kept open: a forwarded descriptor, while local ones are measured
+ *       open, stat, fstat                    open and close; stat of PATH
+ *       fstat-local, read-local, pread-local the same on a local file PATH
+ *       getpid                               a call that is not hooked
+ *     COUNT          this many are counted, after a tenth as many that are not
+ *     --with FILE    keep FILE open: a forwarded descriptor, while local ones are measured
  *     --pool         the bytes are in memory shared with the daemon (zazen_forward_allocate)
- *     --cpu N        on this CPU
- *     --batch N      N operations are timed as one (default 1; 256 for getpid and the local ones)
+ *     --cpu N        run on this CPU
+ *     --batch N      time N operations as one (default 1; 256 for getpid and the local ones)
  *
- * Prints one line of JSON; times are of one operation in nanoseconds. */
+ * Prints one line of JSON. Times are of one operation, in nanoseconds. */
 #define _GNU_SOURCE
 #include "clock.h"
 

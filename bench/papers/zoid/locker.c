@@ -1,4 +1,5 @@
-/* locker.c: a program that holds files, locks and children of itself until it is killed; it knows nothing of forwarding.
+/* locker.c: holds files, locks and children of its own until it is killed. It knows nothing of
+ * forwarding.
  *
  *   locker FOLDER SEED */
 #define _GNU_SOURCE

@@ -1,18 +1,19 @@
-/* ops.c: a program that does I/O by POSIX calls, and knows nothing of forwarding: one operation again and again.
+/* ops.c: repeats one operation of POSIX I/O. It knows nothing of forwarding.
  *
  *   ops OPERATION PATH|HOST:PORT BYTES [OPTION…]
  *     read, write         at the file's offset, beginning again at the end of --span
  *     pread, pwrite       likewise, at an offset of its own
  *     stream-read, stream-write   without offsets: devices
  *     send, recv          over a TCP connection to `ops serve`
- *     open, stat, lseek, fstat, missing   without bytes: open and close, …, open what is not there
- *     --rounds N          so many, after a tenth as many that are not counted (default 1000)
+ *     open, stat, lseek, fstat, missing   without bytes; open: open and close; missing: open a path
+ *                         that does not exist
+ *     --rounds N          N operations, after a tenth as many that are not counted (default 1000)
  *     --seconds S         or as many as fit
- *     --together          says "ready", and begins when told (clock.h)
- *     --batch N           a sample is the mean of so many (default 1)
+ *     --together          say "ready", and begin when told (clock.h)
+ *     --batch N           a sample is the mean of N (default 1)
  *     --span BYTES        of the file (default 64 MiB)
- *     --cpu N             on this CPU
- *   ops serve             the other end of sockets; says {"port": N}
+ *     --cpu N             run on this CPU
+ *   ops serve             the other end of sockets; prints {"port": N}
  *
  * Prints one line of JSON. */
 #define _GNU_SOURCE

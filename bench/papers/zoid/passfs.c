@@ -1,10 +1,12 @@
-/* passfs.c: the least file system in user space that passes one file through, to compare forwarding with.
+/* passfs.c: a minimal file system in user space that passes one file through, to compare
+ * with forwarding.
  *
  *   passfs plain|passthrough FILE MOUNTPOINT
  *
- * FILE is MOUNTPOINT/file. plain: each read and write is a request (FOPEN_DIRECT_IO), served by pread and pwrite.
- * passthrough: the kernel does them on the backing file by itself (Linux 6.9 and later). Speaks to /dev/fuse itself:
- * libfuse of most distributions is older than pass-through. Needs root. Prints "ready"; SIGTERM unmounts. */
+ * FILE is MOUNTPOINT/file. plain: each read and write is a request (FOPEN_DIRECT_IO), which pread
+ * and pwrite serve. passthrough: the kernel reads and writes the backing file itself (Linux 6.9 and
+ * later). The program uses /dev/fuse directly, because libfuse of most distributions is older than
+ * pass-through. Needs root. Prints "ready". SIGTERM unmounts. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

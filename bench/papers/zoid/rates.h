@@ -1,4 +1,4 @@
-/* rates.h: the plug-in that the figures on calls are measured with: it moves bytes, and does little with them. */
+/* rates.h: the plug-in that the figures on calls measure. It moves bytes, and does little else. */
 #ifndef RATES_H
 #define RATES_H
 

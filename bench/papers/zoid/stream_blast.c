@@ -1,14 +1,17 @@
-/* stream_blast.c: what feeds and what drains the streams of the tables, fast enough not to be what is measured.
+/* stream_blast.c: feeds and drains the streams of the tables, fast enough not to limit the figures.
  *
- *   stream_blast udp HOST PORT ...     packets as datagrams, several to a system call
+ *   stream_blast udp HOST PORT ...     packets as datagrams, several in a system call
  *   stream_blast tcp HOST PORT ...     the same packets over one connection
- *   stream_blast serve HOST PORT ...   whole blocks in turns to --ranks connections: an input cluster for plain programs
- *   stream_blast sink HOST PORT        takes bytes from any number of connections until all are closed: storage
+ *   stream_blast serve HOST PORT ...   whole blocks, to --ranks connections in turn: an input
+ *                                      cluster for plain programs
+ *   stream_blast sink HOST PORT        takes bytes from any number of connections until all are
+ *                                      closed: storage
  *
- * --stations S --packet-bytes B --packets P (of a station in a block) --blocks N --rate BYTES_PER_SECOND (0: no limit)
- * --ranks R --joined J (datagrams that the kernel cuts out of one piece, UDP_SEGMENT) --samples T (times of a packet)
+ * --stations S --packet-bytes B --packets P (of a station in a block) --blocks N
+ * --rate BYTES_PER_SECOND (0: no limit) --ranks R --samples T (times of a packet)
+ * --joined J (datagrams that the kernel cuts out of one piece, UDP_SEGMENT)
  *
- * Prints one line of JSON: seconds, bytes of samples sent or taken, CPU seconds of its own. */
+ * Prints one line of JSON: seconds, bytes of samples sent or taken, its own CPU seconds. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,10 +1,13 @@
-/* stream_rank.c: a compute rank of the tables that computes nothing: it takes blocks, reads them through, and gives results back.
+/* stream_rank.c: a rank of the tables that computes nothing. It takes blocks, reads them, and gives
+ * results back.
  *
- *   stream_rank stream NAME RANK RESULT_BYTES             through the stream plug-in: stream_scatter()
- *   stream_rank borrow NAME RANK RESULT_BYTES             the same, blocks stay where they are: stream_borrow()
- *   stream_rank plain HOST PORT RANK HOST PORT RESULT_BYTES   one socket in, one out (to be forwarded, or not)
+ *   stream_rank stream NAME RANK RESULT_BYTES    through the stream plug-in: stream_scatter()
+ *   stream_rank borrow NAME RANK RESULT_BYTES    the same, with blocks in place: stream_borrow()
+ *   stream_rank plain HOST PORT RANK HOST PORT RESULT_BYTES
+ *                                                one socket in, one out (forwarded or not)
  *
- * Prints one line of JSON: blocks, bytes, seconds from the first block to the last, CPU seconds of its own. */
+ * Prints one line of JSON: blocks, bytes, seconds from the first block to the last, its own CPU
+ * seconds. */
 #define _GNU_SOURCE
 #include "stream.h"
 #include "zazen_connect.h"

@@ -1,5 +1,5 @@
-//! What checking costs: comparing each frame with its source (decision 2) and with its checksum (decision 3). Warm,
-//! where no disk hides it.
+//! The cost of checks: comparing each frame with its source (decision 2) and with its checksum
+//! (decision 3). Warm, so that no disk hides the cost.
 
 use crate::cost::{Cost, Side};
 use crate::measure::{Row, interleave, rate, speed_ratios};

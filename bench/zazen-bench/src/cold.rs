@@ -36,7 +36,7 @@ pub(crate) fn cold(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         let mut opened = daemon.open(&source)?;
         let set = RunSet::range(0, count - 1);
         read_through(&mut opened, &set)?;
-        // The sources are compared by stat alone; their pages must not help.
+        // The sources are compared by stat alone, so their pages are dropped too.
         let mut best = (f64::MAX, 0);
         for way in 0..FIO_WAYS.len() {
             let time = fio(&large, way)?;
@@ -90,7 +90,7 @@ pub(crate) fn large_file(place: &Path, bytes: u64) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Seconds that fio says it took to read the file once, cold.
+/// Seconds that fio reports for reading the file once, cold.
 fn fio(file: &Path, way: usize) -> Result<f64> {
     drop_caches();
     let output = Command::new("fio")

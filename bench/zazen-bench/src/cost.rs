@@ -1,4 +1,4 @@
-//! Processor time: what stays true of a figure on a machine that is busy with other things.
+//! Processor time. It stays valid on a machine that is busy with other work.
 
 use crate::measure::Spread;
 use crate::rig::{Daemon, drop_caches};
@@ -46,7 +46,7 @@ impl Meter {
         Meter { daemon: daemon.pid(), bytes }
     }
 
-    /// Seconds that `work` took, and what it cost.
+    /// Seconds that `work` took, and its processor time.
     pub(crate) fn measure(&self, work: impl FnOnce() -> Result<()>) -> Result<(f64, Cost)> {
         let before = (processor_seconds("self"), processor_seconds(&self.daemon.to_string()));
         let start = Instant::now();
@@ -81,7 +81,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Reads `set`, of `total` bytes, and has all of it cached.
+    /// Reads `set`, of `total` bytes, so that all of it is cached.
     pub(crate) fn new(
         daemon: &Daemon,
         source: &Path,

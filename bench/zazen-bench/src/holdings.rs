@@ -1,5 +1,5 @@
-//! A daemon that holds millions of frames: memory, start and query. The frames are real, of eight bytes each,
-//! put by the store itself; their placement is that of one node of eight.
+//! A daemon that holds millions of frames: memory, start and query. The frames are real, of eight
+//! bytes each, put by the store itself; their placement is that of one node of eight.
 
 use crate::measure::{Row, Spread, seconds};
 use crate::rig::{Daemon, Folder};
@@ -11,7 +11,7 @@ use zazen_wire::checksum::frame_checksum;
 
 const NODES: u64 = 8;
 
-/// Where a node's frames lie among all.
+/// Which of all frames a node holds.
 #[derive(Clone, Copy)]
 enum Placement {
     /// Every eighth frame.

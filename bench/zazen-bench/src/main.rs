@@ -1,5 +1,6 @@
-//! `make bench`: every figure is a ratio within one run, ours against a peer or the raw device, interleaved,
-//! five repeats or more, median and spread. Absolute rates are printed beside it and mean little on a busy machine.
+//! `make bench`: every figure is a ratio within one run, Zazen against a peer or the raw device,
+//! interleaved, with five repeats or more, median and spread. The absolute rates beside it mean
+//! little on a busy machine.
 
 mod checks;
 mod cold;
@@ -36,7 +37,8 @@ enum Group {
     Holdings,
 }
 
-/// Prints Zazen's figures. Needs `zazend` beside itself (`cargo build --release`), and root to drop caches.
+/// Prints Zazen's figures. Needs `zazend` beside itself (`cargo build --release`), and root to drop
+/// caches.
 ///
 /// Example: zazen-bench --only warm,push --repeats 7 --json rows.json
 #[derive(Parser)]

@@ -1,4 +1,5 @@
-//! Pushing against writing the same files locally; a writer that is pushed from against the same writer alone.
+//! Pushing against writing the same files locally; a writer that is pushed from against the same
+//! writer alone.
 
 use crate::measure::{Row, Spread, interleave, rate, seconds, speed_ratios};
 use crate::rig::{Daemon, Folder, noise};
@@ -35,7 +36,7 @@ pub(crate) fn throughput(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         let mut turn = 0;
         let ours = || {
             turn += 1;
-            // A dataset of its own each time: pushing a frame again would find it there.
+            // Use a new dataset each time, because a frame that is pushed again is already there.
             let dataset = backing.join(format!("sim{turn}"));
             std::fs::create_dir_all(&dataset).map_err(|error| Error::io("make the dataset", error))?;
             seconds(|| push_all(&dataset, &daemon, &block, count))
@@ -91,8 +92,8 @@ fn write_all(target: &Path, block: &[u8], count: u64) -> Result<()> {
     Ok(())
 }
 
-/// A writer that computes for some milliseconds, writes a frame, and so on; alone, and with `zazen push --watch`
-/// on its folder.
+/// A writer that computes for some milliseconds, writes a frame, and so on; alone, and with
+/// `zazen push --watch` on its folder.
 pub(crate) fn slowdown(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
     const FRAMES: u64 = 400;
     const COMPUTE: Duration = Duration::from_millis(5);
@@ -158,7 +159,7 @@ pub(crate) fn slowdown(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
 fn simulate(dataset: &Path, block: &[u8], frames: u64, compute: Duration) -> Result<()> {
     let mut bytes = block.to_vec();
     for number in 0..frames {
-        // A fixed amount of work, not of time: whoever takes the core away makes it longer.
+        // A fixed amount of work, not of time, so another program on the core makes it longer.
         turns(work_for(compute));
         bytes[..8].copy_from_slice(&number.to_le_bytes());
         let path = dataset.join(format!("frame-{number:07}.bin"));

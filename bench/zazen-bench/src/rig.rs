@@ -34,7 +34,7 @@ impl Drop for Folder {
     }
 }
 
-/// A dataset of `count` files of `bytes` each, all different and incompressible enough.
+/// A dataset of `count` files of `bytes` each, all different and hardly compressible.
 pub(crate) fn dataset(parent: &Path, name: &str, count: u64, bytes: usize) -> Result<PathBuf> {
     let folder = parent.join(name);
     std::fs::create_dir_all(&folder)
@@ -63,7 +63,7 @@ pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     out
 }
 
-/// A daemon of the bench's own, with what the bench asks of it.
+/// A daemon of the bench's own, and the requests of the bench to it.
 pub(crate) struct Daemon {
     process: zazen_testbed::Daemon,
     pub(crate) socket: PathBuf,
@@ -75,12 +75,13 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `zazend` with its cache in `folder/cache` (kept if it is there) for frames beneath `backing`.
+    /// Starts `zazend` with its cache in `folder/cache` (kept if it is there) for frames beneath
+    /// `backing`.
     pub(crate) fn start(folder: &Path, backing: &Path) -> Result<Daemon> {
         Daemon::start_with(folder, backing, &[])
     }
 
-    /// The same with `options` of one's own.
+    /// The same with other `options`.
     pub(crate) fn start_with(folder: &Path, backing: &Path, options: &[&str]) -> Result<Daemon> {
         let (cache, socket, key) = (folder.join("cache"), folder.join("zazend.sock"), folder.join("key"));
         let say = |what: &str, error| Error::io(format!("{what} in {}", folder.display()), error);
@@ -126,7 +127,7 @@ impl Daemon {
     }
 }
 
-/// Empties the page cache; false (with nothing done) where this process may not.
+/// Empties the page cache. Returns false, and does nothing, if this process may not.
 pub(crate) fn drop_caches() -> bool {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok()

@@ -1,7 +1,9 @@
-//! Small frames, cold: against one sequential file of the same bytes, and against the same frames as plain files.
+//! Small frames, cold: against one sequential file of the same bytes, and against the same frames
+//! as plain files.
 //!
-//! Frames up to 16 KiB are packed by the cache. The daemon compares each frame with its source unless told not to;
-//! for sources of 4 KB that is the larger part of the work, so both are printed.
+//! The cache packs frames of up to 16 KiB. The daemon compares each frame with its source, unless
+//! `validate = "never"`. For sources of 4 KB the comparison is the larger part of the work, so both
+//! cases are printed.
 
 use crate::cost::{Cost, Side};
 use crate::measure::{Row, interleave, rate, speed_ratios};

@@ -1,4 +1,5 @@
-//! Warm local reads through the API against plain reads of the same files, and several readers against one.
+//! Warm local reads through the API against plain reads of the same files, and several readers
+//! against one.
 
 use crate::cost::{Cost, Meter};
 use crate::measure::{Row, Spread, interleave, rate, seconds, speed_ratios};
@@ -115,7 +116,8 @@ pub(crate) fn warm(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
                 best = (time, threads);
             }
         }
-        // What an analysis would do without Zazen (one file after another), and the most that threads get out.
+        // What an analysis does without Zazen (one file after another), and the best rate of
+        // several threads.
         for (peer, threads, goal) in [("plain loop", 1, ">= 0.97"), ("plain, best of threads", best.1, "-")] {
             let mut costs = Vec::new();
             let (ours, plain) = interleave(

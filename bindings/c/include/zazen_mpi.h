@@ -1,8 +1,8 @@
 #ifndef ZAZEN_MPI_H
 #define ZAZEN_MPI_H
 
-// Fills a zazen_collectives_t from an MPI communicator. Header only: it is compiled by your own mpicc, so
-// that it always speaks your MPI's ABI. Needs MPI 3.0 or newer and C99 or C++11.
+// Fills a zazen_collectives_t from an MPI communicator. This header has no library: your own mpicc
+// compiles it, so it always uses your MPI's ABI. Needs MPI 3.0 or newer, and C99 or C++11.
 //
 //   zazen_collectives_t collectives;
 //   if (zazen_collectives_from_mpi(MPI_COMM_WORLD, &collectives)) ...
@@ -20,8 +20,8 @@
 extern "C" {
 #endif
 
-// Bytes of one message at most, a multiple of 8: counts are int, and some libraries compute byte offsets in
-// one.
+// The most bytes of one message, a multiple of 8. Counts are int, and some libraries compute byte
+// offsets in an int.
 #ifndef ZAZEN_MPI_BYTES_MAX
 #define ZAZEN_MPI_BYTES_MAX ((uint64_t)1 << 30)
 #endif
@@ -61,7 +61,7 @@ static inline int32_t zazen_mpi_alltoall_(void *context, const uint64_t *send, u
     return (int32_t)MPI_Alltoall(send, 1, MPI_UINT64_T, receive, 1, MPI_UINT64_T, mpi->comm);
 }
 
-// Pairwise in shifted order: 64-bit lengths, no incast, and independent of the library's tuning tables.
+// Pairwise in shifted order: 64-bit lengths, no incast, independent of the library's tuning tables.
 static inline int32_t zazen_mpi_alltoallv_(void *context, const void *const *send, const uint64_t *send_bytes,
                                            void *const *receive, const uint64_t *receive_bytes) {
     zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
@@ -97,10 +97,11 @@ static inline int32_t zazen_mpi_broadcast_(void *context, void *buffer, uint64_t
     return 0;
 }
 
-// Fills `collectives` with a duplicate of `comm`, an intracommunicator. Collective over it. Returns ZAZEN_OK,
-// or ZAZEN_MPI (MPI is not up, a call failed, or the ranks came up as singletons: then zazen_last_error says
-// so), ZAZEN_INVALID_ARGUMENT (an intercommunicator or MPI_COMM_NULL) or ZAZEN_NO_SPACE (no memory); then
-// nothing was changed. Free it with zazen_collectives_free_mpi before MPI_Finalize.
+// Fills `collectives` with a duplicate of `comm`, an intracommunicator. Collective over `comm`.
+// Returns ZAZEN_OK; or ZAZEN_MPI (MPI is not initialised, a call failed, or each rank is a world of
+// its own, which zazen_last_error then says); or ZAZEN_INVALID_ARGUMENT (an intercommunicator or
+// MPI_COMM_NULL); or ZAZEN_NO_SPACE (no memory). After an error nothing has changed. Free
+// `collectives` with zazen_collectives_free_mpi before MPI_Finalize.
 static inline int32_t zazen_collectives_from_mpi(MPI_Comm comm, zazen_collectives_t *collectives) {
     int up = 0, down = 0, inter = 0, world = 0;
     if (MPI_Initialized(&up) != MPI_SUCCESS || !up || MPI_Finalized(&down) != MPI_SUCCESS || down)

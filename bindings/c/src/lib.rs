@@ -1,9 +1,11 @@
 //! The C API: libzazen and zazen.h.
 //!
-//! `include/zazen.h` is generated from this crate (`tests/header.rs` compares, `ZAZEN_UPDATE_HEADER=1` rewrites).
+//! `include/zazen.h` is generated from this crate (`tests/header.rs` compares,
+//! `ZAZEN_UPDATE_HEADER=1` rewrites).
 //!
-//! Invariants: no panic crosses into C; a call that fails changes nothing, neither its out parameters nor what it
-//! works on; every struct that C allocates begins with its size, so that fields can be added at the end.
+//! Invariants: no panic crosses into C. A call that fails changes nothing, neither its out
+//! parameters nor its object. Every struct that C allocates begins with its size, so fields can be
+//! added at the end.
 
 // C names are the names of the ABI.
 #![allow(non_camel_case_types)]
@@ -16,7 +18,7 @@ pub mod status;
 mod structs;
 pub mod writer;
 
-/// What zazen.h promises of threads: a field that breaks it stops the build.
+/// The promises of zazen.h about threads. A field that breaks them stops the build.
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<dataset::zazen_dataset_t>();

@@ -1,8 +1,8 @@
 //! `zazen._zazen`, the Python package's native module.
 //!
-//! Invariants: the interpreter's lock is released whenever a call may wait (disk, daemon, other ranks); a frame's
-//! bytes are never copied on their way to Python, and live as long as any view of them; every error is an exception
-//! of the tree made from [`zazen_core::error::ERROR_TABLE`].
+//! Invariants: the interpreter's lock is released whenever a call may wait (disk, daemon, other
+//! ranks). A frame's bytes are never copied on their way to Python, and live as long as any view of
+//! them. Every error is an exception of the tree made from [`zazen_core::error::ERROR_TABLE`].
 
 mod carrier;
 mod dataset;

@@ -206,8 +206,9 @@ impl Dataset {
         self.assign(range, rules, protocol, collectives)
     }
 
-    /// The frames begin ..= end at stride as [`Dataset::assign`] takes them (collective): a bound left out is the
-    /// first or the last frame that exists, as rank 0 sees it. `None` where nothing is said: all frames that exist.
+    /// The frames begin ..= end at stride as [`Dataset::assign`] takes them (collective): a bound
+    /// left out is the first or the last frame that exists, as rank 0 sees it. `None` where nothing
+    /// is said: all frames that exist.
     pub fn range(
         &mut self,
         begin: Option<u64>,

@@ -56,8 +56,8 @@ fn read(folder: &Path) -> Option<Testbed> {
     }
 }
 
-/// The description's text. It names a backing store, which is believed: so nobody may have written it
-/// but those whose daemons are believed.
+/// The description's text. It names a backing store, which is trusted. So nobody may have written
+/// it but those whose daemons are believed.
 fn read_own(path: &Path) -> std::result::Result<String, String> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path);

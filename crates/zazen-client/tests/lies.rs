@@ -355,7 +355,8 @@ fn a_daemon_that_lies_late_is_found_out_all_the_same() {
     }
 }
 
-/// Announces an answer of many bytes to each call, and sends them one by one: something always comes.
+/// Announces an answer of many bytes to each call and sends them one by one, so some bytes always
+/// arrive.
 fn drip(mut stream: UnixStream) -> std::io::Result<()> {
     let mut asked = [0; HEADER_BYTES];
     stream.read_exact(&mut asked)?;

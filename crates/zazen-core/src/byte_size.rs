@@ -2,8 +2,8 @@
 
 use crate::{Error, ErrorKind, Result};
 
-/// Bytes in `text`: a number with an optional unit. `K M G T P` (also `KiB` …) count in steps of 1024,
-/// `KB MB GB TB PB` in steps of 1000. Case does not matter. Fractions of a byte are dropped.
+/// Bytes in `text`: a number with an optional unit. `K M G T P` (also `KiB` …) count in steps of
+/// 1024, `KB MB GB TB PB` in steps of 1000. Case does not matter. Fractions of a byte are dropped.
 ///
 /// `Config` if `text` is something else or more than a `u64` holds.
 pub fn parse(text: &str) -> Result<u64> {

@@ -31,7 +31,8 @@ pub fn rank(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
     LAUNCHERS.iter().find_map(|launcher| number(&variable, launcher.rank))
 }
 
-/// How many ranks the launcher says it started, and the variable that says so; `None` outside a launcher.
+/// How many ranks the launcher says it started, and the variable that says so; `None` outside a
+/// launcher.
 pub fn ranks(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, usize)> {
     LAUNCHERS.iter().find_map(|launcher| {
         let name = launcher.ranks?;

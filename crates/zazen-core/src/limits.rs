@@ -29,8 +29,8 @@ pub const NEXT_TURN_SUFFIX: &str = ".turn.next";
 /// do not.
 pub const MANIFEST_NAME: &str = "zazen.toml";
 
-/// Refuses (`TooLarge`) a frame of `bytes` that is beyond [`FRAME_BYTES_MAX`]: the one check of a frame's length, for all
-/// who learn one from outside.
+/// Refuses (`TooLarge`) a frame of more than [`FRAME_BYTES_MAX`] bytes. This is the only check of a
+/// frame's length, for all who learn one from outside.
 pub fn check_frame_bytes(bytes: u64) -> Result<()> {
     if bytes <= FRAME_BYTES_MAX {
         return Ok(());

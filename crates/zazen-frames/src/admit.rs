@@ -28,10 +28,18 @@ pub fn admit(here: (&FrameMeta, Origin), arriving: (&FrameMeta, Origin), same_so
         return Admission::Replace;
     }
     if (old.checksum, old.length) == (new.checksum, new.length) {
-        let told = |meta: &FrameMeta| (meta.validator, meta.uid, meta.gid, meta.mode);
+        let access = |meta: &FrameMeta| (meta.uid, meta.gid, meta.mode);
         let promote = had == Origin::Alien && comes == Origin::Native;
         // A push that gives no validator takes none away.
-        let refresh = new.validator.is_some() && told(old) != told(new);
+        let is_news = match (old.validator, new.validator) {
+            // A look at a young source says less than what is known: a miss that was fetched while the writer pushed the
+            // same frame must not make the pushed copy look stale.
+            (Some(then), Some(now)) => {
+                then != now && (then.unsettled || !now.unsettled || !then.looks_like(&now))
+            }
+            (_, now) => now.is_some(),
+        };
+        let refresh = is_news || new.validator.is_some() && access(old) != access(new);
         return Admission::Keep { promote, refresh };
     }
     match (old.validator, new.validator) {
@@ -81,6 +89,8 @@ mod tests {
         };
         check(young(1), Alien, frame(2, Some(5)), Alien, Admission::Replace);
         check(young(1), Alien, frame(1, Some(5)), Alien, keep(false, true));
+        check(frame(1, Some(5)), Native, young(1), Alien, keep(false, false));
+        check(frame(1, Some(6)), Native, young(1), Alien, keep(false, true));
         let elsewhere = admit((&frame(1, Some(5)), Native), (&frame(1, Some(5)), Alien), false);
         assert_eq!(elsewhere, Admission::Replace);
         let private = FrameMeta { mode: 0o600, ..frame(1, Some(5)) };

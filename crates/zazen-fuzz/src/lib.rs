@@ -1,8 +1,9 @@
-//! Everything that decodes what the world wrote, as functions of bytes that must not panic, each with inputs to begin
-//! with.
+//! Every decoder of bytes from outside, as a function of bytes that must not panic, with seed
+//! inputs.
 //!
-//! `tests/fuzz.rs` drives them on any toolchain, so many times and from a seed, as part of `make test`. `../../fuzz` gives
-//! the same functions to cargo-fuzz, which finds more and needs a nightly toolchain.
+//! `tests/fuzz.rs` runs them on any toolchain, a bounded number of times and from a seed, as part
+//! of `make test`. `../../fuzz` gives the same functions to cargo-fuzz, which finds more and needs
+//! a nightly toolchain.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,11 +20,11 @@ mod targets;
 pub struct Target {
     /// Its name, here and for cargo-fuzz.
     pub name: &'static str,
-    /// Decodes; panics if it finds something wrong.
+    /// Decodes the input; panics if it finds an error.
     pub run: fn(&[u8]),
-    /// Inputs that get far into it.
+    /// Inputs that reach deep into the decoder.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Times that `make test` runs it: about a second or two.
+    /// How often `make test` runs it: for about a second or two.
     pub runs: u32,
 }
 

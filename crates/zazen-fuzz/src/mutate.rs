@@ -1,5 +1,5 @@
-//! New inputs from old ones, the same for the same seed: bits flipped, bytes and lengths changed, pieces cut, doubled,
-//! and spliced from other inputs.
+//! Makes new inputs from old ones, the same for the same seed: flips bits, changes bytes and
+//! lengths, and cuts, doubles and splices pieces.
 
 use zazen_env::SeededRandom;
 
@@ -38,7 +38,7 @@ fn step(random: &mut SeededRandom, seeds: &[Vec<u8>], bytes: &mut Vec<u8>) {
     match random.below(8) {
         0 | 1 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
         2 if at < bytes.len() => bytes[at] = random.next_u64() as u8,
-        // A number of one to eight bytes, little endian, as all of ours are.
+        // A number of one to eight bytes, little endian like all of Zazen's numbers.
         3 => {
             let value = EDGES[random.below(8) as usize].to_le_bytes();
             let width = (1usize << random.below(4)).min(bytes.len() - at);

@@ -1,4 +1,4 @@
-//! Inputs to begin with: golden bytes of the wire, and texts like those that people write.
+//! Seed inputs: golden bytes of the wire, and texts like those that people write.
 
 /// A file of the workspace. It is data of another crate, so it is read when the targets start.
 fn file(path: &str) -> String {

@@ -1,7 +1,8 @@
-//! A whole cache root of which one file was damaged: it opens, and what it hands out as good is what was put in.
+//! A whole cache root in which one file is damaged. The store opens, and every frame that it hands
+//! out as good has the bytes that were put in.
 //!
-//! The input names the file by its first byte; the second says whether checksums are made right again, so that what
-//! lies behind them is reached; the rest is the file.
+//! The first byte of the input names the file. The second says whether the checksums are corrected,
+//! so that the code behind them is reached. The rest is the file.
 
 use std::sync::{Arc, OnceLock};
 use zazen_core::{FrameMeta, FrameNo, Layout, NameTemplate, Origin, RelPath, Series, Source};
@@ -66,7 +67,7 @@ fn put(store: &Arc<Store<SimDisk>>, dataset: &str, number: u64, piece: bool) {
     put.write(&bytes).and_then(|()| put.commit()).expect("a good disk stores");
 }
 
-/// The files that a store believes, by name.
+/// The files that a store reads and trusts, by name.
 fn believed() -> Vec<String> {
     let files = root().files().into_iter().map(|(name, _)| name);
     files.filter(|name| name.contains(".zazen/") && !name.ends_with("/lock")).collect()
@@ -120,7 +121,8 @@ pub(crate) fn store(input: &[u8]) {
 /// Makes the checksums of a damaged file right.
 fn seal(name: &str, contents: &mut Vec<u8>) {
     if name.ends_with(".log") && contents.len() >= FILE_HEADER_BYTES {
-        // A record's checksum covers the file's id and its own index: only the header can be sealed from outside.
+        // A record's checksum covers the file's id and its own index: only the header can be sealed
+        // from outside.
         let crc = crc32c(&contents[..FILE_HEADER_BYTES - 4]);
         contents[FILE_HEADER_BYTES - 4..FILE_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
         let whole = FILE_HEADER_BYTES + (contents.len() - FILE_HEADER_BYTES) / RECORD_BYTES * RECORD_BYTES;

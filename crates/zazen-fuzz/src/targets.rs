@@ -1,4 +1,4 @@
-//! The decoders. Each target takes the first bytes of its input for choices of its own.
+//! The decoders. Each target uses the first bytes of its input for choices of its own.
 
 use zazen_core::limits;
 use zazen_frames::messages::*;
@@ -14,7 +14,7 @@ use zazen_wire::plugins::*;
 use zazen_wire::runset_codec;
 use zazen_wire::shm::{self, SLOT_BYTES, Span};
 
-/// Takes so many bytes off the front, zeros where there are no more.
+/// Takes a number of bytes from the front, with zeros if there are too few.
 fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
     let mut taken = [0; N];
     let count = N.min(bytes.len());
@@ -35,7 +35,8 @@ fn pick(checks: &[fn(&[u8])], mut bytes: &[u8]) {
     checks[usize::from(which) % checks.len()](bytes);
 }
 
-/// The call header. The CRC is made right for every second input, or nothing behind it would ever be reached.
+/// The call header. The CRC is corrected for every second input; otherwise the code behind it is
+/// never reached.
 pub(crate) fn header(mut input: &[u8]) {
     let [reseal] = take(&mut input);
     let mut bytes: [u8; HEADER_BYTES] = take(&mut input);
@@ -81,7 +82,8 @@ pub(crate) fn messages(input: &[u8]) {
     pick(checks, input);
 }
 
-/// The messages of the TCP handshake and the error reply: what a stranger can make either end decode.
+/// The messages of the TCP handshake and the error reply: what a stranger can make either end
+/// decode.
 pub(crate) fn handshake(input: &[u8]) {
     pick(&[check::<ClientHello>, check::<ServerHello>, check::<Proof>, check::<ErrorReply>], input);
 }
@@ -97,8 +99,8 @@ pub(crate) fn runset(input: &[u8]) {
     }
 }
 
-/// What a store reads from its disk: file headers, log records, names. Records with a checksum that is right are
-/// reached through the store's target.
+/// What a store reads from its disk: file headers, log records, names. Records with a checksum that
+/// is right are reached through the store's target.
 pub(crate) fn record(mut input: &[u8]) {
     let id = u128::from_le_bytes(take(&mut input));
     let index = u64::from_le_bytes(take(&mut input));
@@ -119,7 +121,8 @@ pub(crate) fn record(mut input: &[u8]) {
     }
 }
 
-/// Shared memory's records, tables and offers: what decodes encodes to the same again, and lies within its bounds.
+/// Shared memory's records, tables and offers. What decodes must encode to the same bytes, and be
+/// within its bounds.
 pub(crate) fn shm(mut input: &[u8]) {
     let slot: [u8; SLOT_BYTES] = take(&mut input);
     let mut number = || u64::from_le_bytes(take(&mut input));
@@ -188,7 +191,8 @@ const SHAPE: Shape = Shape {
     count: None,
 };
 
-/// What strangers can send to a stream's port: any headers, in any order. The counters add up after each.
+/// What strangers can send to a stream's port: any headers, in any order. The counters add up after
+/// each.
 pub(crate) fn stream(mut input: &[u8]) {
     let [is_free] = take(&mut input);
     let deal = if is_free & 1 == 1 { Deal::Free } else { Deal::Turns };
@@ -198,7 +202,7 @@ pub(crate) fn stream(mut input: &[u8]) {
         let mut bytes: [u8; packet::HEADER_BYTES] = take(&mut input);
         let [then] = take(&mut input);
         now_ns += 1;
-        // Nothing behind the magic would ever be reached.
+        // Without this, the code behind the magic is never reached.
         bytes[..4].copy_from_slice(b"ZST1");
         if let Some(header) = packet::Header::take(&bytes) {
             assert_eq!(header.put(), bytes);
@@ -233,7 +237,7 @@ pub(crate) fn stubs(mut input: &[u8]) {
     }
 }
 
-/// A dataset's manifest: what it takes is bounded, and each frame that it promises has a source.
+/// A dataset's manifest. Its cost is bounded, and each frame that it names has a source.
 pub(crate) fn manifest(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(layout) = zazen_backing::dataset::parse_manifest(text, "zazen.toml") {

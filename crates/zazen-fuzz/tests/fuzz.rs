@@ -1,5 +1,5 @@
-//! Each target so many times, from a seed. `ZAZEN_FUZZ_SEED` and `ZAZEN_FUZZ_RUNS` (a factor) look further; a failure
-//! says how to play it again.
+//! Runs each target a bounded number of times, from a seed. `ZAZEN_FUZZ_SEED` and `ZAZEN_FUZZ_RUNS`
+//! (a factor) run more. A failure says how to repeat it.
 
 use std::panic::catch_unwind;
 use zazen_env::SeededRandom;

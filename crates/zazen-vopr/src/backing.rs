@@ -2,14 +2,7 @@
 
 use crate::content::{EPOCH_NS, FrameId};
 use std::collections::BTreeMap;
-use zazen_core::{Error, ErrorKind, Result, Validator};
-
-/// What a node learns of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) validator: Validator,
-    pub(crate) length: u64,
-}
+use zazen_core::{Error, ErrorKind, Result, SourceStat, Validator};
 
 /// All versions of all files, and the outages.
 #[derive(Default)]
@@ -41,13 +34,14 @@ impl Backing {
     }
 
     /// What the file of a version looks like to a machine whose clock shows `wall_ns`.
-    pub(crate) fn seen(&self, frame: FrameId, version: u32, wall_ns: i64) -> Option<Seen> {
+    pub(crate) fn seen(&self, frame: FrameId, version: u32, wall_ns: i64) -> Option<SourceStat> {
         let written_ns = *self.files.get(&frame)?.get(version.checked_sub(1)? as usize)?;
         let length = frame.length(version) as u64;
         // Never a whole second: such times are taken for those of a coarse clock.
         let mtime_ns = (EPOCH_NS + written_ns * 2 + 1) as i64;
         let inode = 1 + frame.number + ((frame.dataset as u64) << 32);
-        Some(Seen { validator: Validator::seen(length, mtime_ns, mtime_ns, inode, wall_ns), length })
+        let validator = Validator::seen(length, mtime_ns, mtime_ns, inode, wall_ns);
+        Some(SourceStat { validator, uid: 1000, gid: 1000, mode: 0o644, is_dir: false })
     }
 
     /// All frames of a dataset.

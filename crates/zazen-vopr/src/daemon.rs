@@ -2,18 +2,18 @@
 
 use crate::calls::{self, Part};
 use crate::content::{self, FrameId};
-use crate::fetch::{Fetch, PIECE, TRIES};
 use crate::mutant::Mutant;
-use crate::node::{Batch, NodeStore, Phase, Receiving, Scan, Session, Task};
+use crate::node::{NodeStore, Receiving, Scan, Session, Task, Waiting};
 use crate::world::{Event, MS, World};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, Request, Result, RunSet};
+use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Request, Result, RunSet};
 use zazen_env::is_trouble;
 use zazen_frames::messages::{
     BatchEntry, DatasetInfo, Delivery, Holdings, OpenDataset, Push, Pushed, Query, ReportBad, ScanBatch,
     ScanNext, ScanOpen, ScanOpened, frames_fn,
 };
+use zazen_frames::stale::stands_for;
 use zazen_store::{Entry, OpenFrame, Stored};
 use zazen_wire::header::Header;
 use zazen_wire::{Message, service};
@@ -106,7 +106,7 @@ impl World {
     }
 
     /// Goes on with a task after the disk or the backing store has taken its time.
-    fn later(&mut self, node: usize, task: Task, delay_ns: u64) {
+    pub(crate) fn later(&mut self, node: usize, task: Task, delay_ns: u64) {
         let task = self.nodes[node].new_task(task);
         let incarnation = self.nodes[node].incarnation;
         self.schedule.after(delay_ns, Event::Task { node, incarnation, task });
@@ -155,21 +155,14 @@ impl World {
                     self.reply(conn, &header, pushed.map(|pushed| (pushed.encode(), Vec::new())));
                 }
             }
-            Some(Task::Next { conn, header, scan, mut batch, phase }) => {
+            Some(Task::Look { conn, header, scan, group }) => {
                 // The connection may have ended meanwhile.
                 let Some(dataset) = self.scan(node, conn, scan).map(|scan| scan.dataset) else { return };
-                match phase {
-                    Phase::Look(group) => self.look(node, conn, scan, &store, dataset, group, &mut batch),
-                    Phase::Fetch(fetch) => {
-                        if let Some(fetch) = self.fetch(node, &store, dataset, fetch, &mut batch) {
-                            let delay = self.backing_delay();
-                            let phase = Phase::Fetch(fetch);
-                            return self.later(node, Task::Next { conn, header, scan, batch, phase }, delay);
-                        }
-                    }
-                }
+                let batch = self.look(node, conn, scan, &store, dataset, group);
                 self.next_of_scan(node, conn, &store, header, scan, batch);
             }
+            Some(Task::Copy(copy)) => self.copy_goes_on(node, &store, copy),
+            Some(Task::Impatient(ticket)) => self.impatient(node, ticket),
             None => {}
         }
     }
@@ -184,7 +177,7 @@ impl World {
         }
     }
 
-    fn backing_delay(&mut self) -> u64 {
+    pub(crate) fn backing_delay(&mut self) -> u64 {
         MS / 5 + self.random.below(4 * MS)
     }
 
@@ -263,7 +256,7 @@ impl World {
     }
 
     /// Replies with what the batch has, or goes on until it has something or the scan is through.
-    fn next_of_scan(
+    pub(crate) fn next_of_scan(
         &mut self,
         node: usize,
         conn: u64,
@@ -275,15 +268,13 @@ impl World {
         if batch.entries.is_empty() {
             let Some(state) = self.scan(node, conn, scan) else { return };
             let group = next_cached(store, state);
-            let phase = if group.is_empty() {
-                let miss = state.misses.pop_front();
-                miss.map(|(number, origin)| Phase::Fetch(Box::new(Fetch::new(number, origin))))
-            } else {
-                Some(Phase::Look(group))
-            };
-            if let Some(phase) = phase {
+            if !group.is_empty() {
                 let delay = self.backing_delay();
-                return self.later(node, Task::Next { conn, header, scan, batch, phase }, delay);
+                return self.later(node, Task::Look { conn, header, scan, group }, delay);
+            }
+            if let Some((number, origin)) = state.misses.pop_front() {
+                let frame = FrameId { dataset: state.dataset, number };
+                return self.want(node, Waiting { conn, header, scan, frame, origin, batch });
             }
         }
         if let Some(guard) = self.scan(node, conn, scan).and_then(|scan| scan.guard.as_ref()) {
@@ -294,7 +285,6 @@ impl World {
     }
 
     /// Compares copies with their sources and hands out those that stand for them.
-    #[allow(clippy::too_many_arguments)] // one step of a scan
     fn look(
         &mut self,
         node: usize,
@@ -303,23 +293,16 @@ impl World {
         store: &Arc<NodeStore>,
         dataset: usize,
         group: Vec<Entry>,
-        batch: &mut Batch,
-    ) {
-        let now_ns = self.now_ns();
-        let wall_ns = self.nodes[node].time.wall_ns();
-        let Ok(series) = content::series(dataset) else { return };
+    ) -> Batch {
+        let mut batch = Batch::default();
+        let Ok(series) = content::series(dataset) else { return batch };
         for entry in group {
             let frame = FrameId { dataset, number: entry.meta.number.get() };
-            let source = match self.backing.check(now_ns) {
-                // Nobody can tell: the copy is handed out as it is.
-                Err(_) => None,
-                Ok(()) => self.backing.seen(frame, self.backing.version(frame, now_ns), wall_ns),
-            };
-            let agrees = source.is_none_or(|source| {
-                entry.meta.validator.is_some_and(|then| then.agrees_with(&source.validator))
-            });
+            // Where nobody can tell, the copy is handed out as it is.
+            let source = self.ask_backing(node, frame).ok();
+            let stands = source.is_none_or(|source| stands_for(&entry.meta, &entry.source, &source));
             let mut missed = Some(Origin::Alien);
-            if agrees || self.mutant == Some(Mutant::ForgetStale) {
+            if stands || self.mutant == Some(Mutant::ForgetStale) {
                 if let Ok(Some(opened)) = store.open_entry(&series, &entry) {
                     let delivery = match opened.origin {
                         Origin::Native => Delivery::Native,
@@ -339,90 +322,7 @@ impl World {
                 scan.misses.push_back((frame.number, origin));
             }
         }
-    }
-
-    /// Goes on with a copy; what is left to do, or nothing once the frame is in the batch.
-    fn fetch(
-        &mut self,
-        node: usize,
-        store: &Arc<NodeStore>,
-        dataset: usize,
-        mut fetch: Box<Fetch>,
-        batch: &mut Batch,
-    ) -> Option<Box<Fetch>> {
-        let now_ns = self.now_ns();
-        let frame = FrameId { dataset, number: fetch.number };
-        let wall_ns = self.nodes[node].time.wall_ns();
-        let version = self.backing.version(frame, now_ns);
-        let seen = self.backing.check(now_ns).and_then(|()| {
-            let absent = || Error::new(ErrorKind::NotFound, "no such file");
-            self.backing.seen(frame, version, wall_ns).ok_or_else(absent)
-        });
-        let seen = match seen {
-            Ok(seen) => seen,
-            Err(error) => {
-                batch.fail(fetch.number, &error);
-                return None;
-            }
-        };
-        let series = content::series(dataset).ok()?;
-        let Some((first, mut put, done)) = fetch.copying.take() else {
-            fetch.tries += 1;
-            let meta = FrameMeta {
-                number: FrameNo::new(fetch.number).ok()?,
-                length: seen.length,
-                checksum: 0,
-                validator: Some(seen.validator),
-                uid: 1000,
-                gid: 1000,
-                mode: 0o644,
-            };
-            match store.put(&series, &frame.source().ok()?, &meta, fetch.origin) {
-                Ok(put) => {
-                    fetch.copying = Some((seen, put, 0));
-                    if self.profile.rewrites && !self.calm && self.random.percent(3) {
-                        let delay = self.random.below(8 * MS);
-                        self.schedule.after(delay, Event::Rewrite(frame));
-                    }
-                }
-                // No room, or a disk that fails: the source's own bytes are handed out.
-                Err(_) => {
-                    batch.inline(fetch.number, &frame.bytes(version));
-                    return None;
-                }
-            }
-            return Some(fetch);
-        };
-        let again = |fetch: &mut Fetch, batch: &mut Batch| {
-            if fetch.tries >= TRIES {
-                batch.fail(fetch.number, &Error::new(ErrorKind::Stale, "its source kept changing"));
-            }
-            fetch.tries < TRIES
-        };
-        if (done as u64) < first.length {
-            let bytes = frame.bytes(version);
-            let end = bytes.len().min(first.length as usize).min(done + PIECE);
-            if end <= done {
-                return again(&mut fetch, batch).then_some(fetch);
-            }
-            if put.write(&bytes[done..end]).is_err() {
-                batch.inline(fetch.number, &bytes);
-                return None;
-            }
-            fetch.copying = Some((first, put, end));
-            return Some(fetch);
-        }
-        if !first.validator.looks_like(&seen.validator) && self.mutant != Some(Mutant::SkipSecondLook) {
-            return again(&mut fetch, batch).then_some(fetch);
-        }
-        let committed = put.commit_computed();
-        let opened = committed.and_then(|_| store.open_frame(&series, fetch.number));
-        let added = opened.map(|opened| opened.is_some_and(|it| batch.add(it, Delivery::Fetched).is_ok()));
-        self.tell(|| format!("node {node}: copied {frame}: {added:?}"));
-        if !added.unwrap_or(false) {
-            batch.inline(fetch.number, &frame.bytes(version));
-        }
-        None
+        batch
     }
 }
 
@@ -465,6 +365,13 @@ fn next_cached(store: &NodeStore, scan: &mut Scan) -> Vec<Entry> {
     scan.page.drain(..count).collect()
 }
 
+/// Frames for a reply.
+#[derive(Default)]
+pub(crate) struct Batch {
+    entries: Vec<BatchEntry>,
+    bulk: Vec<u8>,
+}
+
 impl Batch {
     fn entry(&mut self, number: u64, delivery: Delivery, bytes: &[u8], checksum: Option<u64>) {
         let entry = BatchEntry {
@@ -483,7 +390,7 @@ impl Batch {
     }
 
     /// A cached frame: its bytes travel, where a real reader would get a descriptor.
-    fn add(&mut self, frame: OpenFrame, delivery: Delivery) -> Result<()> {
+    pub(crate) fn add(&mut self, frame: OpenFrame, delivery: Delivery) -> Result<()> {
         let mut bytes = vec![0; frame.meta.length as usize];
         let read = frame.file.read_exact_at(&mut bytes, frame.offset);
         read.map_err(|cause| Error::io("read a cached frame", cause))?;
@@ -491,11 +398,11 @@ impl Batch {
         Ok(())
     }
 
-    fn inline(&mut self, number: u64, bytes: &[u8]) {
+    pub(crate) fn inline(&mut self, number: u64, bytes: &[u8]) {
         self.entry(number, Delivery::Inline, bytes, None);
     }
 
-    fn fail(&mut self, number: u64, error: &Error) {
+    pub(crate) fn fail(&mut self, number: u64, error: &Error) {
         self.entry(number, Delivery::Failed, &[], None);
         if let Some(entry) = self.entries.last_mut() {
             entry.error = Some((error.kind() as u32, error.to_string()));

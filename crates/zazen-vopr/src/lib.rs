@@ -2,7 +2,8 @@
 //! faults that follow from a seed.
 //!
 //! What ships and runs here: `zazen-store` over a simulated disk, `zazen-push`'s writer, `zazen-assign`'s machines, the
-//! messages of `zazen-wire` as bytes. What stands in for drivers (threads, sockets, descriptors) is this crate's own.
+//! flights, copies, outage and staleness rules of `zazen-frames`, and all messages as bytes. What stands in for drivers
+//! (threads, sockets, descriptors) is this crate's own; so are the order of a scan and the checks of a push, still.
 //!
 //! One scheduler gives events a total order, by time and then by the order of scheduling; nothing else decides. A seed
 //! therefore gives one run: [`Outcome::trace`] is a digest of every event, every byte that arrives and every operation
@@ -19,7 +20,8 @@
 //!    Power failures without a stop, evictions, errors of its disk and changed sources excuse it.
 //! 4. No cache exceeds its budget, in its own account and on its disk.
 //! 5. What is being scanned is not evicted for want of room.
-//! 6. When the faults end, all that was begun ends, and every daemon runs.
+//! 6. A copy from the backing store is what its source was at one moment.
+//! 7. When the faults end, all that was begun ends, and every daemon runs.
 //!
 //! Not simulated: threads and locks, shared memory, permissions of other users, deleted sources, jobs that die.
 

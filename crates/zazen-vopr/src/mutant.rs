@@ -61,7 +61,10 @@ impl Mutant {
     /// How violations that this bug causes may begin.
     pub fn breaks(self) -> &'static [&'static str] {
         match self {
-            Mutant::SkipFrameChecksum | Mutant::SkipPushChecksum | Mutant::SkipSecondLook => &["wrong bytes"],
+            Mutant::SkipFrameChecksum => &["wrong bytes"],
+            // A copy is compared with the frame as the writer meant it, too.
+            Mutant::SkipPushChecksum => &["wrong bytes", "mixed copy"],
+            Mutant::SkipSecondLook => &["mixed copy"],
             Mutant::ForgetStale => &["stale bytes"],
             Mutant::EvictInUse => &["evicted in use"],
             Mutant::AssignTwice => &["read twice"],

@@ -1,14 +1,18 @@
 //! One simulated node: its disk, its clock, and the daemon that may run on it.
 
 use crate::calls::Incoming;
+use crate::content::FrameId;
+use crate::daemon::Batch;
 use crate::disk::{HeldWrites, NodeDisk};
-use crate::fetch::Fetch;
+use crate::fetch::Copy;
 use crate::mutant::Mutant;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use zazen_core::{Origin, Result, RunSet};
 use zazen_env::{Clock, Environment, ManualClock, SimDisk, WatchedDisk};
-use zazen_frames::messages::{BatchEntry, Push};
+use zazen_frames::flight::{Flights, Ticket};
+use zazen_frames::messages::Push;
+use zazen_frames::outage::Health;
 use zazen_store::{EntriesCursor, Entry, Put, ScanGuard, Store, StoreConfig};
 use zazen_wire::header::Header;
 
@@ -84,24 +88,26 @@ pub(crate) struct Session {
 pub(crate) enum Task {
     /// Commits a push whose bytes are all here; replies unless that was done.
     Commit { conn: u64, receiving: Box<Receiving>, replied: bool },
-    /// Gathers frames for the reply to a SCAN_NEXT.
-    Next { conn: u64, header: Header, scan: u32, batch: Batch, phase: Phase },
+    /// Looks at the sources of these copies, for the reply to a SCAN_NEXT.
+    Look { conn: u64, header: Header, scan: u32, group: Vec<Entry> },
+    /// Does what a copy from the backing store asked for.
+    Copy(Box<Copy>),
+    /// One who waits for another's copy has waited long enough.
+    Impatient(Ticket),
 }
 
-/// What a SCAN_NEXT waits for.
-pub(crate) enum Phase {
-    /// A look at the sources of these copies.
-    Look(Vec<Entry>),
-    /// A frame from the backing store.
-    Fetch(Box<Fetch>),
+/// A SCAN_NEXT that waits for a frame from the backing store.
+pub(crate) struct Waiting {
+    pub(crate) conn: u64,
+    pub(crate) header: Header,
+    pub(crate) scan: u32,
+    pub(crate) frame: FrameId,
+    pub(crate) origin: Origin,
+    pub(crate) batch: Batch,
 }
 
-/// Frames for a reply.
-#[derive(Default)]
-pub(crate) struct Batch {
-    pub(crate) entries: Vec<BatchEntry>,
-    pub(crate) bulk: Vec<u8>,
-}
+/// Copies from the backing store that each user of a node may have at a time.
+const SLOTS: usize = 2;
 
 /// One node.
 pub(crate) struct Node {
@@ -114,10 +120,17 @@ pub(crate) struct Node {
     pub(crate) sessions: BTreeMap<u64, Session>,
     pub(crate) tasks: BTreeMap<u64, Task>,
     pub(crate) next_task: u64,
+    pub(crate) flights: Flights<FrameId, u64>,
+    pub(crate) waiting: BTreeMap<Ticket, Waiting>,
+    pub(crate) next_ticket: u64,
+    /// What it knows of the backing store's health.
+    pub(crate) health: Health,
     /// A fault has happened that may cost frames or room in ways that are not foreseen: errors of the disk, bad bits.
     pub(crate) tainted: bool,
     /// When something last happened that may make the node forget frames, in the world's time.
     pub(crate) forgot_ns: u64,
+    /// Power has failed without a stop: copies of before may be bad, and nobody has looked.
+    pub(crate) has_lost_power: bool,
     /// A crash of the disk at a step to come is a power failure, not a kill.
     pub(crate) crash_is_power: bool,
     /// Frames evicted so far, by the store's count of this start.
@@ -137,8 +150,13 @@ impl Node {
             sessions: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_task: 0,
+            flights: Flights::new(SLOTS),
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
+            health: Health::default(),
             tainted: false,
             forgot_ns: 0,
+            has_lost_power: false,
             crash_is_power: false,
             evicted: 0,
             budget,
@@ -169,6 +187,8 @@ impl Node {
         let next = survive(&self.disk);
         self.tasks.clear();
         self.sessions.clear();
+        self.waiting.clear();
+        (self.flights, self.health) = (Flights::new(SLOTS), Health::default());
         (self.store, self.held) = (None, None);
         self.disk = next;
         self.incarnation += 1;

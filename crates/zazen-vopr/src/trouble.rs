@@ -199,7 +199,7 @@ impl World {
         self.ends(node, if power { SimDisk::power_fail } else { SimDisk::kill });
         if power {
             // What was not synced may be gone.
-            self.nodes[node].forgot_ns = now_ns;
+            (self.nodes[node].forgot_ns, self.nodes[node].has_lost_power) = (now_ns, true);
             self.checks.excuse_node(node);
         }
         self.comes_back(node);
@@ -219,7 +219,7 @@ impl World {
         // After a sync the power may fail: nothing is forgotten.
         self.ends(node, if power { SimDisk::power_fail } else { SimDisk::kill });
         if !synced {
-            self.nodes[node].forgot_ns = self.now_ns();
+            (self.nodes[node].forgot_ns, self.nodes[node].has_lost_power) = (self.now_ns(), true);
             self.checks.excuse_node(node);
         }
         self.comes_back(node);

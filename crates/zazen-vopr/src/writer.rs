@@ -210,6 +210,8 @@ impl World {
             && let Some((id, version)) = self.writers[at].flights.get(&frame).copied()
             && self.backing.latest(id) == version
             && self.nodes[node].forgot_ns < sent_ns
+            // That the frame is there already says nothing of its bytes, which a power failure may have cost.
+            && !(matches!(outcome, Ok(Pushed::AlreadyHere)) && self.nodes[node].has_lost_power)
         {
             self.checks.acknowledged(node, id, version);
         }

@@ -231,7 +231,8 @@ impl Access {
         Ok(Got { delivery: job.delivery, place, buffer, mended: true })
     }
 
-    /// Reading with this reader's memory and checks: nobody is told of cold bytes, no turn is taken.
+    /// Reading with this reader's memory and checks: nobody is told of cold bytes, no turn is
+    /// taken.
     fn reading(&self) -> Reading<'_> {
         let Access { pool, check, stop, .. } = self;
         Reading { pool, check: *check, stop, from_disk: false, on_cold: &|| (), turn: &|_, _| None }
