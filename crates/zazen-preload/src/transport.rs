@@ -1,12 +1,12 @@
-//! The seam: how a call of the generated stubs reaches the posix plug-in. This module implements
-//! `zazen_stub.h` for one process; nothing else here knows what carries calls.
+//! How a call of the generated stubs reaches the posix plug-in. This module implements
+//! `zazen_stub.h` for one process; the rest of the library does not know what carries calls.
 //!
-//! A lane is a connection that carries one call at a time; a process has as many as it has threads in calls.
-//! Nothing is allocated for a call whose reply is small, and no thread is started.
+//! A lane is a connection that carries one call at a time; a process has as many as it has threads
+//! in calls. Nothing is allocated for a call whose reply is small, and no thread is started.
 //!
-//! Invariants: a lane that failed in the middle of a call is closed, so no reply is ever taken for another
-//! call's; after fork the child has lanes and a session of its own; lanes' descriptors are above those that
-//! programs use, and hooks keep programs away from them.
+//! Invariants: a lane that failed in the middle of a call is closed, so no reply is ever taken for
+//! another call's. After a fork the child has lanes and a session of its own. The descriptors of
+//! lanes are above those that programs use, and hooks keep programs away from them.
 
 use crate::far;
 use crate::real::{errno, system_call};
@@ -22,7 +22,7 @@ pub(crate) use zazen_plugin_abi::stub::{Segment, StubCall as Call, StubService a
 
 const LANES: usize = 128;
 
-/// A process that makes so many calls will make more: then shared memory pays.
+/// A process that made this many calls will make more: then shared memory pays.
 const CALLS_BEFORE_MEMORY: u32 = 16;
 
 const FREE: u32 = 0;
@@ -34,11 +34,11 @@ struct Lane {
     state: AtomicU32,
     /// -1 where not connected.
     fd: AtomicI32,
-    /// Calls that it has carried over the socket.
+    /// Calls that it carried over the socket.
     calls: AtomicU32,
-    /// As whom it is connected: what [`EPOCH`] was then.
+    /// The identity with which it connected: [`EPOCH`] at that time.
     epoch: AtomicU32,
-    /// Where its pool begins and ends, once somebody has memory of it.
+    /// Where its pool begins and ends, once the program has memory of it.
     pool: [AtomicUsize; 2],
     /// What the call in progress uses.
     buffers: UnsafeCell<Buffers>,
@@ -142,7 +142,7 @@ pub(crate) fn move_away(fd: c_int) {
     }
 }
 
-/// Out of the way of programs.
+/// Moves a descriptor above those that programs use.
 fn raised(fd: c_int) -> c_int {
     // SAFETY: all zeros is a valid limit.
     let mut limit: libc::rlimit64 = unsafe { std::mem::zeroed() };
@@ -219,8 +219,9 @@ fn connect_socket(path: &[u8]) -> Result<c_int, c_int> {
     Ok(fd)
 }
 
-/// Whether whoever listens at the other end is root, this process's user, or the one that it was configured to believe:
-/// as the kernel has it from the moment of listening. `zazen_call::believes` has the same rule.
+/// Whether whoever listens at the other end is root, this process's user, or the one that it was
+/// configured to believe: as the kernel has it from the moment of listening. `zazen_call::believes`
+/// has the same rule.
 fn is_believed(fd: c_int) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of_val(&peer) as libc::socklen_t;
@@ -233,8 +234,8 @@ fn is_believed(fd: c_int) -> bool {
         && (peer.uid == 0 || peer.uid == own || state::daemon_uid() == Some(peer.uid))
 }
 
-/// A connection on which the plug-in is open: the daemon's, or that of the plug-in's own process, whose socket
-/// the daemon names.
+/// A connection on which the plug-in is open: the daemon's, or that of the plug-in's own process,
+/// whose socket the daemon names.
 fn connect(lane: &Lane) -> Result<(), i32> {
     let service = far::service();
     lane.epoch.store(EPOCH.load(Ordering::Acquire), Ordering::Release);
@@ -427,7 +428,7 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
     status
 }
 
-/// Whether it is time to leave the socket: once.
+/// Whether it is time to leave the socket: true once.
 fn may_move(lane: &Lane, buffers: &Buffers) -> bool {
     let calls = lane.calls.load(Ordering::Relaxed);
     if calls > CALLS_BEFORE_MEMORY || !buffers.offered {
@@ -458,9 +459,9 @@ fn acquire_in_memory() -> Option<&'static Lane> {
     None
 }
 
-/// Memory that is shared with the daemon: what is read into it, or written from it, is not copied on its way. NULL if
-/// none is to be had. For programs that know of it: `dlsym(RTLD_DEFAULT, "zazen_forward_allocate")`. A child has no
-/// part in it.
+/// Memory that is shared with the daemon: what is read into it, or written from it, is not copied
+/// on its way. NULL if none is to be had. For programs that know of it: `dlsym(RTLD_DEFAULT,
+/// "zazen_forward_allocate")`. A child has no part in it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zazen_forward_allocate(bytes: usize) -> *mut c_void {
     if !state::is_active() {
