@@ -99,8 +99,8 @@ def read(path: str, socket: str, loop: str) -> dict[str, float]:
     with zazen.open(path, socket=socket) as dataset:
         extent = dataset.extent()
         first, last = extent.first, extent.last
-        # As in C the extent is known and the assignment made before the clock starts; here it is a part of
-        # frames(), some tens of microseconds in all.
+        # As in C, the extent is known before the clock starts. Here the assignment is
+        # a part of frames(), some tens of microseconds in all.
         total = 0
         wall, cpu = time.perf_counter(), time.process_time()
         frames = dataset.frames(first, last)

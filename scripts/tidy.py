@@ -38,7 +38,7 @@ EDGES = {
     "zazen-stub-runtime": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi",
     "zazen-forward-api": "",
     "zazen-posix": "zazen-forward-api zazen-plugin-sdk | | zazen-stubs-build",
-    "zazen-preload": "zazen-core zazen-forward-api zazen-lane zazen-wire | | zazen-stubs-build",
+    "zazen-preload": "zazen-core zazen-forward-api zazen-lane zazen-plugin-abi zazen-wire | | zazen-stubs-build",
     "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",

@@ -1,10 +1,12 @@
-//! Whose word a client takes: a daemon's at the other end of a socket, and that of a file which names daemons.
+//! Whom a client believes: the user of a daemon at the other end of a socket, and the owner of a
+//! file that names daemons.
 //!
-//! Invariant: only the kernel's word counts. A socket's or a file's owner is root, this process's own user, or the one
-//! that this process was configured to believe (`$ZAZEN_DAEMON_UID`); no path makes up for another owner.
+//! Invariant: only what the kernel says counts. A socket or a file is believed if its owner is
+//! root, this process's own user, or the user that this process was configured to believe
+//! (`$ZAZEN_DAEMON_UID`). Its path does not matter.
 //!
-//! On a connected socket the kernel tells as whom the listener ran when it began to listen: who bound the path, or
-//! accepts now, does not matter.
+//! On a connected socket the kernel tells as which user the listener ran when it began to listen.
+//! Who bound the path, or who accepts now, does not matter.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -13,8 +15,9 @@ use zazen_core::{Error, ErrorKind, Result};
 /// One more user whose daemons are believed, as a number.
 pub const DAEMON_UID_VARIABLE: &str = "ZAZEN_DAEMON_UID";
 
-/// Whether daemons and files of user `uid` are believed: root's, this process's own user's, and those of the user that
-/// [`DAEMON_UID_VARIABLE`] names. Fails with `Config` where that is no number.
+/// Whether daemons and files of user `uid` are believed: root's, this process's own user's, and
+/// those of the user that [`DAEMON_UID_VARIABLE`] names. Fails with `Config` where that is no
+/// number.
 pub fn believes(uid: u32) -> Result<bool> {
     let own = rustix::process::geteuid().as_raw();
     if uid == 0 || uid == own {
@@ -38,8 +41,8 @@ fn configured() -> Result<Option<u32>> {
     }
 }
 
-/// Refuses a file that says whom to trust and that somebody whom this process does not believe owns or may write to.
-/// `what` begins the message: "key file /a/b".
+/// Refuses a file that says whom to trust, if a user whom this process does not believe owns it or
+/// may write to it. `what` begins the message: "key file /a/b".
 pub fn check_file(file: &File, what: &str) -> Result<()> {
     let found = file.metadata().map_err(|error| Error::io(what, error))?;
     let refuse = |why: String| Err(Error::new(ErrorKind::Config, format!("{what}: {why}")));

@@ -1,4 +1,5 @@
-//! The bulk part of a request as the service reads it, and the bulk part of the reply as it writes it.
+//! The bulk part of a request as the service reads it, and the bulk part of the reply as it writes
+//! it.
 
 use crate::carriers::account::{Account, Charge};
 use crate::carriers::shm::core::{CoreLock, lock};
@@ -10,18 +11,23 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use zazen_core::limits::FRAME_BYTES_MAX;
 
-/// What of the bulk part is discarded in one receive.
+/// Bytes that are discarded in one receive.
 const DISCARD_BYTES: usize = 64 << 10;
 /// The largest piece that [`Bulk::chunk`] and [`Output::chunk`] hold in memory of their own.
 pub(crate) const CHUNK_BYTES_MAX: usize = 256 << 10;
-/// An answer in memory of our own that has room for so many bytes at most gets them at once; a longer one grows.
+/// An answer that is kept in the server's memory gets all of its room at once up to this many
+/// bytes; a longer one grows.
 const ROOM_AT_ONCE_MAX: u64 = 16 << 20;
 
-/// The bulk bytes of a request: exactly as many as were announced. A caller that ends or stalls early is an
-/// error, never an early end of file: a service can't take half a frame for a whole one.
+/// The bulk bytes of a request, exactly as many as were announced. A caller that ends or stalls
+/// early is an error, never an early end of file, so a service cannot take half a frame for a whole
+/// one.
 ///
-/// Read it as a stream ([`Read`]), take it where it lies ([`crate::Call::lend_input`]), or piece by piece, without a copy where
-/// the carrier has them in memory already ([`Bulk::chunk`]). The three can be mixed; each goes on where the last ended.
+/// There are three ways to take them, which can be mixed; each goes on where the last one ended:
+///
+/// - as a stream ([`Read`]);
+/// - where they lie ([`crate::Call::lend_input`]);
+/// - piece by piece, without a copy if the carrier has them in memory ([`Bulk::chunk`]).
 pub struct Bulk {
     source: Source,
     left: u64,
@@ -29,7 +35,7 @@ pub struct Bulk {
 }
 
 enum Source {
-    /// All is there.
+    /// All bytes are there.
     Memory(std::io::Cursor<Vec<u8>>),
     Stream {
         stream: Box<Stream>,
@@ -47,14 +53,16 @@ enum Source {
 pub(crate) enum InputPiece {
     /// In memory: the region, or the lane's copy of the message.
     At(SharedBytes<'static>),
-    /// So many bytes of those that are streamed.
+    /// This many of the bytes that are streamed.
     Streamed(u64),
 }
 
 impl InputPiece {
-    /// `start` is valid for reads of `length` bytes until the call's end: the lane has checked it against its region.
+    /// `start` is valid for reads of `length` bytes until the call's end: the lane has checked it
+    /// against its region.
     pub(crate) fn at(start: *const u8, length: usize) -> InputPiece {
-        // SAFETY: as said; the lane keeps the region and the copy, and `Bulk` forgets the piece with the call.
+        // SAFETY: the caller's promise; the lane keeps the region and the copy, and `Bulk` forgets
+        // the piece with the call.
         InputPiece::At(unsafe { SharedBytes::new(start, length) })
     }
 }
@@ -78,7 +86,7 @@ impl Bulk {
         Bulk { source, left: 0, fault: None }
     }
 
-    /// The next message's bulk bytes are due.
+    /// Begins the next message, which has `bytes` bulk bytes.
     pub(crate) fn begin(&mut self, bytes: u64) {
         (self.left, self.fault) = (bytes, None);
         if let Source::Lane { pieces, chunk, .. } = &mut self.source {
@@ -87,7 +95,7 @@ impl Bulk {
         }
     }
 
-    /// A lane's input that follows what was read of the same message: `bytes` in all, in `pieces`.
+    /// Goes on with the rest of a lane's message: `bytes` in all, in `pieces`.
     pub(crate) fn go_on(&mut self, bytes: u64, more: impl IntoIterator<Item = InputPiece>) {
         self.left = bytes;
         if let Source::Lane { pieces, .. } = &mut self.source {
@@ -96,7 +104,7 @@ impl Bulk {
         }
     }
 
-    /// What ended the transfer early, if something has.
+    /// The fault that ended the transfer early, if there was one.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.fault
     }
@@ -109,7 +117,7 @@ impl Bulk {
         }
     }
 
-    /// The stream beneath, for other use.
+    /// Takes the stream beneath out.
     pub(crate) fn into_stream(self) -> Option<Stream> {
         match self.source {
             Source::Stream { stream, .. } => Some(*stream),
@@ -133,14 +141,16 @@ impl Bulk {
         Ok(())
     }
 
-    /// The next bytes of a lane's input where they lie, at most `want`; `want` and what is left are not 0.
+    /// The next bytes of a lane's input where they lie, at most `want`; `want` and what is left are
+    /// not 0.
     fn next_in_lane(&mut self, want: usize) -> Result<SharedBytes<'static>, Fault> {
         let Source::Lane { core, pieces, chunk } = &mut self.source else {
             return Ok(SharedBytes::of(&[]));
         };
         loop {
             match pieces.front_mut() {
-                // Our own sum over the pieces: it is what the message says, or the message was refused.
+                // The pieces are summed up by this crate: they are as many bytes as the message
+                // says, or the message was refused.
                 None => return Err(Fault::Broken("its input is shorter than it says")),
                 Some(InputPiece::At(bytes)) if bytes.is_empty() => {}
                 Some(InputPiece::Streamed(0)) => {}
@@ -154,8 +164,8 @@ impl Bulk {
                         let mut core = lock(core);
                         let span = core.next_input()?;
                         let start = core.port.view().pointer(span).cast_const();
-                        // SAFETY: the span lies in the region, which the lane keeps mapped longer than any call
-                        // lasts; the chunk is forgotten with the call.
+                        // SAFETY: the span lies in the region, which the lane keeps mapped longer
+                        // than any call lasts; the chunk is forgotten with the call.
                         *chunk = unsafe { SharedBytes::new(start, span.bytes as usize) };
                     }
                     let most = usize::try_from(*left).unwrap_or(usize::MAX).min(want);
@@ -198,8 +208,9 @@ impl Bulk {
         }
     }
 
-    /// The next piece, at most `max` bytes and usually fewer; empty only at the end (or for `max` 0). It stays until
-    /// the next use of this bulk: write it away, then ask for the next, while the caller fills more.
+    /// The next piece, at most `max` bytes and usually fewer; empty only at the end (or if `max` is
+    /// 0). The piece stays valid until the next use of this bulk. Write it away, then ask for the
+    /// next one: the caller fills more meanwhile.
     pub fn chunk(&mut self, max: usize) -> io::Result<SharedBytes<'_>> {
         let want = usize::try_from(self.left).unwrap_or(usize::MAX).min(max);
         if let Some(fault) = self.fault {
@@ -229,7 +240,8 @@ impl Bulk {
         if bytes.len() < want {
             bytes.resize(want, 0);
         }
-        // Whole pieces, so that disks see large writes whatever the socket's buffers are.
+        // Fill whole pieces, so that disks see large writes whatever the size of the socket's
+        // buffers.
         let mut have = 0;
         let mut failed = None;
         while have < want && failed.is_none() {
@@ -331,25 +343,28 @@ impl Read for Bulk {
     }
 }
 
-/// Where a service writes the bulk part of its reply while the call runs: straight into the caller's buffers where
-/// the carrier can, else into memory that follows the reply. What [`crate::Reply::bulk`] holds follows after it.
+/// Where a service writes the bulk part of its reply while the call runs. The bytes go straight
+/// into the caller's buffers if the carrier can do that, else into memory that follows the reply.
+/// The bytes of [`crate::Reply::bulk`] come after them.
 ///
-/// Write it as a stream ([`Write`]), fill the caller's memory in place ([`crate::Call::lend_output`]), or fill it piece by piece
-/// ([`Output::chunk`], [`Output::commit`]). If the call then fails, the caller's buffers may hold some of it; the
-/// caller is told only of the error.
+/// Write it as a stream ([`Write`]), fill the caller's memory in place
+/// ([`crate::Call::lend_output`]), or fill it piece by piece ([`Output::chunk`],
+/// [`Output::commit`]). If the call then fails, the caller learns only of the error, though its
+/// buffers may hold some of the bytes.
 pub struct Output {
     target: Target,
     room: Option<u64>,
     written: u64,
     fault: Option<Fault>,
-    /// What is in memory of our own is counted against the caller.
+    /// Counts the bytes that are kept in the server's memory against the caller.
     charge: Option<Charge>,
 }
 
 enum Target {
     /// Written bytes, then room for the piece that is being filled.
     Memory(Vec<u8>),
-    /// The caller's buffers, in order; `lends` where what is carried stays in one place until the reply.
+    /// The caller's buffers, in order. `lends`: the carried bytes stay in one place until the
+    /// reply.
     Lane { core: CoreLock, slots: VecDeque<OutputSlot>, lends: bool },
 }
 
@@ -357,12 +372,13 @@ enum Target {
 pub(crate) enum OutputSlot {
     /// The caller's own buffer in the region: where it begins, as a number, and its length.
     At { start: usize, length: usize },
-    /// So many bytes that are carried to the caller.
+    /// This many bytes that are carried to the caller.
     Carried(u64),
 }
 
 impl OutputSlot {
-    /// `start` is valid for writes of `length` bytes until the call's end: the lane has checked it against its region.
+    /// `start` is valid for writes of `length` bytes until the call's end: the lane has checked it
+    /// against its region.
     pub(crate) fn at(start: *mut u8, length: usize) -> OutputSlot {
         OutputSlot::At { start: start.expose_provenance(), length }
     }
@@ -378,14 +394,14 @@ impl Output {
         Output { target: Target::Memory(Vec::new()), room, written: 0, fault: None, charge }
     }
 
-    /// Into what a lane's callers say.
+    /// Writes to where a lane's calls say.
     pub(crate) fn of_lane(core: CoreLock) -> Output {
         let target = Target::Lane { core, slots: VecDeque::new(), lends: false };
         Output { target, room: None, written: 0, fault: None, charge: None }
     }
 
-    /// A lane's next call, whose caller has `room` in all, in `buffers`; what is carried and fits into `eager_bytes` stays
-    /// in one place.
+    /// Begins a lane's next call, whose caller has `room` in all, in `buffers`. Carried bytes stay
+    /// in one place if they fit into `eager_bytes`.
     pub(crate) fn begin(
         &mut self,
         room: Option<u64>,
@@ -403,7 +419,7 @@ impl Output {
         *lends = carried <= eager_bytes;
     }
 
-    /// What ended the transfer early, if something has.
+    /// The fault that ended the transfer early, if there was one.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.fault
     }
@@ -454,8 +470,8 @@ impl Output {
         Some((lent, bytes))
     }
 
-    /// Room for the next piece, at most `max` bytes and usually fewer; empty if there is none left. Fill it, then say
-    /// by [`Output::commit`] how much of it counts.
+    /// Room for the next piece, at most `max` bytes and usually fewer; empty if none is left. Fill
+    /// it, then say by [`Output::commit`] how many bytes count.
     pub fn chunk(&mut self, max: usize) -> io::Result<SharedBytesMut<'_>> {
         let want = usize::try_from(self.left()).unwrap_or(usize::MAX).min(max);
         match &mut self.target {
@@ -478,7 +494,8 @@ impl Output {
                         (core.port.view().pointer(span), span.bytes as usize)
                     }
                 };
-                // SAFETY: in the region, which the lane keeps mapped (see `OutputSlot::at`, `Region::pointer`).
+                // SAFETY: in the region, which the lane keeps mapped (see `OutputSlot::at`,
+                // `Region::pointer`).
                 Ok(unsafe { SharedBytesMut::new(start, length) })
             }
             Target::Memory(bytes) => {
@@ -526,7 +543,8 @@ impl Output {
         Ok(())
     }
 
-    /// What was written and travels after the reply, and what is counted for it until that is done.
+    /// The bytes that were written and travel after the reply, and the charge for them, which is
+    /// held until they are sent.
     pub(crate) fn into_memory(self) -> (Vec<u8>, Option<Charge>) {
         let bytes = match self.target {
             Target::Memory(mut bytes) => {
@@ -540,7 +558,7 @@ impl Output {
 }
 
 impl Write for Output {
-    /// Ends (0) where the caller's room ends.
+    /// Writes 0 bytes where the caller's room ends.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut room = self.chunk(bytes.len())?;
         let count = room.len();

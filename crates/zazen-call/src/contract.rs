@@ -1,7 +1,7 @@
 //! What every carrier must do, as tests that any crate can run over a carrier of its own.
 //!
-//! Write a [`Rig`] for the carrier, then call [`run`] in a test. Each function of this module that takes a rig checks one
-//! promise and panics if the carrier breaks it.
+//! Write a [`Rig`] for the carrier, then call [`run`] in a test. Each function of this module that
+//! takes a rig checks one promise and panics if the carrier breaks it.
 #![allow(clippy::unwrap_used, reason = "these are tests: one that panics is one that fails")]
 
 use crate::client::Connection;
@@ -164,7 +164,8 @@ pub fn a_panic_is_an_error_reply(rig: &dyn Rig) {
     stage.assert_all_detached(1);
 }
 
-/// A connection beyond the server's limit is `Busy`, and its place is free again once another has ended.
+/// A connection beyond the server's limit is `Busy`, and its place is free again once another has
+/// ended.
 pub fn one_connection_too_many_is_told_busy(rig: &dyn Rig) {
     let stage = Stage::with(
         rig,
@@ -310,7 +311,8 @@ pub const MANY_FDS: u16 = 10;
 pub const SLURP: u16 = 11;
 /// Takes the whole bulk where it lies; replies "lent" or "read", its length and CRC-64.
 pub const LEND: u16 = 12;
-/// Payload: u64 count; fills so many bytes of the caller's room with the pattern, in place if it can; says which.
+/// Payload: u64 count; fills so many bytes of the caller's room with the pattern, in place if it
+/// can; says which.
 pub const FILL: u16 = 13;
 /// Reads the bulk in pieces and writes each to the output as it comes.
 pub const PIPE: u16 = 14;
@@ -363,7 +365,8 @@ impl Probe {
         self.changed.notify_all();
     }
 
-    /// Waits until `connections` callers have gone, and checks that the end of each was told once, and of no other.
+    /// Waits until `connections` callers have gone, and checks that the end of each was told once,
+    /// and of no other.
     pub fn assert_all_detached(&self, connections: usize) {
         self.wait("all connections are detached", |state| state.detached.len() >= connections);
         let detached = self.detached();

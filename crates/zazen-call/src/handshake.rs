@@ -1,7 +1,9 @@
-//! The mutual proof of the cluster key that opens every TCP connection; messages in [`zazen_wire::handshake`].
+//! The mutual proof of the cluster key that opens every TCP connection; messages in
+//! [`zazen_wire::handshake`].
 //!
-//! Invariants: the client proves first; nothing but the two hellos is believed before; a proof is compared in
-//! constant time; a peer that fails gets one error and is closed.
+//! Invariants: the client proves first. Nothing but the two hellos is believed before the proof.
+//! Proofs are compared in constant time. A peer that fails gets one error, and its connection is
+//! closed.
 
 use crate::identity::Identity;
 use crate::key::{ClusterKey, random};
@@ -16,7 +18,8 @@ use zazen_wire::header::{VERSION, VERSION_MIN, version_refusal};
 
 const ADVICE: &str = "give both the same key file (`--key FILE`; `zazen key new FILE` makes one)";
 
-/// The client's half. `ask` calls a function of the handshake's and gives the answer; `peer` names the server in errors.
+/// The client's half. `ask` calls a function of the handshake's and gives the answer; `peer` names
+/// the server in errors.
 pub(crate) fn prove_as_client(
     mut ask: impl FnMut(u16, &[u8]) -> Result<Vec<u8>>,
     peer: &str,
@@ -117,7 +120,7 @@ pub(crate) fn caller(hello: ClientHello, connection: u64) -> Caller {
     Caller { credentials: hello.credentials, pid: hello.pid, host: Some(hello.host), connection }
 }
 
-/// A host name that the decoder at the other end takes.
+/// A host name that the other end's decoder accepts.
 pub(crate) fn printable_host(host: &str) -> String {
     let clean: String = host.chars().filter(|letter| !letter.is_control()).collect();
     let clean = clip(&clean, HOST_BYTES_MAX);

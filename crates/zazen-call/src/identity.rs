@@ -1,4 +1,4 @@
-//! Who a client says that it is, where the kernel can't say it.
+//! Who a client claims to be, where no kernel can say it.
 
 use zazen_core::Credentials;
 
@@ -14,7 +14,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// This process as it is: effective ids, groups, pid, host name.
+    /// This process: effective ids, groups, pid, host name.
     pub fn of_this_process() -> Identity {
         let groups = rustix::process::getgroups().unwrap_or_default();
         Identity {

@@ -1,4 +1,5 @@
-//! The cluster key: where it comes from and what is computed with it. Its bytes leave this file only as MACs.
+//! The cluster key: where it comes from and what is computed with it. Its bytes leave this file
+//! only as MACs.
 
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::fs::{Mode, OFlags};
@@ -40,8 +41,9 @@ impl ClusterKey {
         Ok(ClusterKey(bytes.into()))
     }
 
-    /// Reads a key file: at least 16 bytes after trimming white space; refused (`Config`) if others than its
-    /// owner and group can read it, others than its owner can write it, or its owner is not believed.
+    /// Reads a key file of at least 16 bytes (without white space at its ends). Fails with `Config`
+    /// if others than its owner and group can read it, if others than its owner can write it, or if
+    /// its owner is not believed.
     pub fn from_file(path: &Path) -> Result<ClusterKey> {
         let shown = path.display();
         let refuse = |why: String| Error::new(ErrorKind::Config, format!("key file {shown}: {why}"));

@@ -1,23 +1,25 @@
 //! The call layer: a call is (service, function, payload, bulk, descriptors) → reply.
 //!
-//! A service knows nothing of carriers; a carrier knows nothing of services. The carriers are a unix socket (identity by
-//! SO_PEERCRED, descriptors), shared memory beside it (rings and a pool), and TCP (peers prove the cluster key before a
-//! byte of theirs is believed). Blocking: the server gives each connection a thread, within a bound; idle connections in
-//! shared memory need none.
+//! A service knows nothing of carriers; a carrier knows nothing of services. The carriers are a
+//! unix socket (identity by SO_PEERCRED, descriptors), shared memory beside it (rings and a pool),
+//! and TCP (peers prove the cluster key before a byte of theirs is believed). Blocking: the server
+//! gives each connection a thread, within a bound; idle connections in shared memory need none.
 //!
 //! - `service`: what a service sees; `bulk`: a call's bulk bytes, wherever they lie;
 //! - `client`: connections, lanes, the mutual proof's first half;
 //! - `server`: listeners, admission, draining, one thread per connection;
-//! - `carriers`: sockets, messages, shared memory; [`carriers::ClientEnd`] and [`Attached`] are the seam for one more;
+//! - `carriers`: sockets, messages, shared memory; [`carriers::ClientEnd`] and [`Attached`] are the
+//!   seam for one more;
 //! - [`contract`]: what every carrier must do, as tests that any crate can run.
 //!
-//! What a peer must do: one call at a time on a connection; the next request follows the reply. The server
-//! reads all bulk bytes of a call, or discards what the service left, before it replies; so a call that is
-//! refused (a frame in conflict, say) costs the transfer of its bulk and keeps its connection.
+//! What a peer must do: one call at a time on a connection; the next request follows the reply. The
+//! server reads all bulk bytes of a call, or discards what the service left, before it replies; so
+//! a call that is refused (a frame in conflict, say) costs the transfer of its bulk and keeps its
+//! connection.
 //!
-//! What is not promised: messages over TCP are authenticated at the connection's beginning only and are not
-//! encrypted; the CRCs of header and payload guard against damage, not against attackers on the network.
-//! Bulk bytes carry no checksum of this layer: frames have their own, end to end.
+//! What is not promised: messages over TCP are authenticated at the connection's beginning only and
+//! are not encrypted; the CRCs of header and payload guard against damage, not against attackers on
+//! the network. Bulk bytes carry no checksum of this layer: frames have their own, end to end.
 
 pub mod carriers;
 pub mod contract;

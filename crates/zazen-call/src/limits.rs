@@ -1,21 +1,21 @@
-//! The bounds of a server: what its callers may have of it at a time.
+//! The limits of a server: what its callers may have at a time.
 
 use crate::carriers::shm::cpus::cpus_online;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
 
-/// Bounds of each identity that calls a server: a user of this machine, or a key holder's address and user. Root and the
-/// server's own user have none.
+/// Limits of each identity that calls a server: a user of this machine, or a key holder's address
+/// and user. Root and the server's own user have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerLimits {
     /// Connections at once; one more is answered `Busy` and closed.
     pub connections_max: usize,
     /// Calls at once; further ones wait, each in its own connection's thread.
     pub calls_max: usize,
-    /// How long a call waits for its turn before it is `Busy`.
+    /// How long a call waits for a place before it is `Busy`.
     pub queue_max: Duration,
-    /// Bytes of payloads and answers that the server holds at once; a message that finds no room is `Busy`. Messages of up
-    /// to 64 KiB are not counted.
+    /// Bytes of payloads and answers that the server holds at once. A message for which there is no
+    /// room is `Busy`. Messages of up to 64 KiB do not count.
     pub bytes_max: u64,
     /// Descriptors that are on their way, in either direction.
     pub descriptors_max: usize,
@@ -37,16 +37,17 @@ impl Default for CallerLimits {
 /// Bounds of a server.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Connections at once; one more is answered `Busy` and closed. Strangers are not among them.
+    /// Connections at once; one more is answered `Busy` and closed. Strangers do not count.
     pub connections_max: usize,
     /// Each identity's share.
     pub caller: CallerLimits,
-    /// TCP peers that have not proven the cluster key yet, at once: the oldest goes for a new one.
+    /// TCP peers that have not proven the cluster key yet (strangers), at once. For a new one the
+    /// oldest is closed.
     pub strangers_max: usize,
     /// How long such a peer may take for the whole proof.
     pub proof_timeout: Duration,
-    /// A connection that sends nothing for so long in the middle of a message or of the handshake is closed.
-    /// Between calls a connection may idle for ever.
+    /// A connection that sends nothing for this long in the middle of a message or of the handshake
+    /// is closed. Between calls a connection may be idle for ever.
     pub stall_timeout: Duration,
 }
 
@@ -70,23 +71,26 @@ pub struct ShmLimits {
     pub enabled: bool,
     /// Lanes in a caller's region; further ones stay on the socket.
     pub lanes_max: usize,
-    /// What is at most so many bytes long travels in the ring's slots (at most 8,064).
+    /// Payload and data up to this many bytes travel in the ring's slots (at most 8,064).
     pub inline_bytes: u32,
-    /// What is at most so many bytes long travels in the lane's own buffers (whole pages).
+    /// What is longer, but at most this many bytes, travels in the lane's own buffers (whole
+    /// pages).
     pub eager_bytes: u32,
-    /// What is longer is streamed through granted memory in pieces of so many bytes.
+    /// What is longer still is streamed through granted memory, in pieces of this many bytes.
     pub chunk_bytes: u32,
     /// Pool bytes in a caller's region (whole MiB): the most that one caller can hold.
     pub pool_bytes: u64,
     /// Bytes granted at any time, to all callers together.
     pub budget_bytes: u64,
-    /// Calls that stream at a time; others wait for their turn, first come first served and in turn between callers.
+    /// Calls that stream at a time. Others wait for their turn: first come first served, and in
+    /// turn between callers.
     pub transfers_max: usize,
 }
 
 impl Default for ShmLimits {
-    /// 8 lanes, 4 KiB inline, 64 KiB eager, pieces of 256 KiB, 32 MiB of pool for each caller, 256 MiB for all; twice as
-    /// many streams as CPUs, so that one moves bytes while another waits to be woken.
+    /// 8 lanes, 4 KiB inline, 64 KiB eager, pieces of 256 KiB, 32 MiB of pool for each caller, 256
+    /// MiB for all. Twice as many streams as CPUs, so that one moves bytes while another waits to
+    /// be woken.
     fn default() -> ShmLimits {
         ShmLimits {
             enabled: true,
@@ -102,12 +106,12 @@ impl Default for ShmLimits {
 }
 
 impl ShmLimits {
-    /// What is granted to one call at most: enough pieces to keep both ends busy.
+    /// The most that is granted to one call: enough pieces to keep both ends busy.
     pub(crate) fn staging_bytes_max(&self) -> u64 {
         (4 * u64::from(self.chunk_bytes)).min(self.pool_bytes)
     }
 
-    /// Whether they fit together; `Config` names the one that does not.
+    /// Whether the limits fit together; `Config` names the one that does not.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Config, format!("shared memory: {what}")));
         if self.lanes_max == 0 || self.lanes_max > 64 {

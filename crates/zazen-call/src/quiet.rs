@@ -1,14 +1,16 @@
-//! Lines that others can provoke are told now and then, however often they happen.
+//! Log lines that others can provoke are written only now and then, however often their cause
+//! occurs.
 //!
-//! Invariant: whatever a caller does, a site in the code tells at most one line about it in [`EACH`]; the next line says
-//! how many were left out. Lines about one caller leave room for those about others.
+//! Invariant: whatever a caller does, one place in the code writes at most one line about it in
+//! [`EACH`]. The next line says how many were left out. Lines about one caller leave room for those
+//! about others.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two lines of one site about one caller.
+/// The time between two lines of one place in the code about one caller.
 const EACH: Duration = Duration::from_secs(10);
 /// Callers remembered; those beyond share one line.
 const CALLERS_MAX: usize = 1024;
@@ -33,7 +35,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Whether a line of `site` about `who` may be told now. Ask before the line is made.
+/// Whether a line of `site` about `who` may be written now. Ask before formatting the line.
 pub fn may_say(site: &'static str, who: &str) -> Option<LeftOut> {
     may_say_at(Instant::now(), site, who)
 }

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zazen_core::{Credentials, Result};
 
-/// Who is calling. Local callers are known by the kernel; remote ones by the key, and their uid, gid and
-/// host are the key holder's word.
+/// Who is calling. The kernel identifies local callers. Remote callers have proven the cluster key;
+/// their uid, gid and host are what they claim.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// Identity for permission checks.
@@ -16,12 +16,14 @@ pub struct Caller {
     pub pid: u32,
     /// Host name of a remote caller; `None` for a local one.
     pub host: Option<String>,
-    /// Distinguishes callers of one server; never reused. All lanes of a caller have its first one's number.
+    /// Identifies the caller among all of one server's; never reused. All lanes of a caller have
+    /// the number of the first.
     pub connection: u64,
 }
 
 impl Caller {
-    /// Whether the caller is on this machine, over the unix socket: only such may be handed descriptors.
+    /// Whether the caller is on this machine, over the unix socket: only then can it be given
+    /// descriptors.
     pub fn is_local(&self) -> bool {
         self.host.is_none()
     }
@@ -35,7 +37,8 @@ pub struct Call<'a> {
     pub payload: &'a [u8],
     /// Bytes announced to follow.
     pub bulk_bytes: u64,
-    /// The bulk bytes, exactly `bulk_bytes` of them; what the service leaves unread is drained by the server.
+    /// The bulk bytes, exactly `bulk_bytes` of them. The server discards what the service leaves
+    /// unread.
     pub bulk: &'a mut Bulk,
     /// Where to write the reply's bulk bytes, and how many the caller has room for.
     pub output: &'a mut Output,
@@ -45,8 +48,8 @@ pub struct Call<'a> {
     pub line: Line,
 }
 
-/// A caller's connection, as far as a service needs it: whoever works long for a call looks now and then whether anybody
-/// waits for the answer.
+/// A caller's connection, as far as a service needs it: a service that works for long checks now
+/// and then whether the caller still waits.
 #[derive(Clone, Debug)]
 pub struct Line(Arc<OwnedFd>);
 
@@ -66,19 +69,20 @@ impl Line {
 }
 
 impl<'a> Call<'a> {
-    /// The next `bytes` bulk bytes where they lie, if they are in shared memory in one piece; they are taken then.
-    /// `None` takes nothing: read them from [`Call::bulk`] instead. They stay where they are until the call returns,
-    /// and the caller can change them at any moment: copy them once, or hand them to the kernel.
+    /// Takes the next `bytes` bulk bytes where they lie, if they are in shared memory in one piece.
+    /// `None` takes nothing: read them from [`Call::bulk`] instead. They stay valid until the call
+    /// returns, and the caller can change them at any moment: copy them once, or hand them to the
+    /// kernel.
     pub fn lend_input(&mut self, bytes: usize) -> Option<SharedBytes<'a>> {
         let (start, length) = self.bulk.lend(bytes)?;
-        // SAFETY: the bulk lends ranges of the region that its connection keeps mapped, and `self.bulk` borrows the
-        // connection for `'a`.
+        // SAFETY: the bulk lends ranges of the region that its connection keeps mapped, and
+        // `self.bulk` borrows the connection for `'a`.
         Some(unsafe { SharedBytes::new(start, length) })
     }
 
-    /// The next `bytes` bytes of the caller's own output buffer, if it lies in shared memory in one piece; they count
-    /// as written from now on, so fill them. `None` changes nothing: write to [`Call::output`] instead. Stays valid
-    /// until the call returns.
+    /// Takes the next `bytes` bytes of the caller's own output buffer, if it lies in shared memory
+    /// in one piece. They count as written from now on, so fill them. `None` changes nothing: write
+    /// to [`Call::output`] instead. They stay valid until the call returns.
     pub fn lend_output(&mut self, bytes: usize) -> Option<SharedBytesMut<'a>> {
         let (start, length) = self.output.lend(bytes)?;
         // SAFETY: as above; no reference of this process to the region exists.
@@ -97,14 +101,14 @@ pub struct Reply {
     pub bulk: Vec<u8>,
 }
 
-/// One service. Called from many threads at once: calls of one lane come one after another, those of a caller's
-/// several lanes ([`Lanes`]) at the same time.
+/// One service. Called from many threads at once: the calls of one lane come one after another,
+/// those of a caller's several lanes ([`crate::Lanes`]) at the same time.
 pub trait Service: Send + Sync {
     /// The service number.
     fn id(&self) -> u16;
     /// Answers one call. An `Err` travels to the caller as its kind and message.
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply>;
-    /// The caller is gone (closed, died, timed out), with its last lane: whatever it held is to be released. Called
-    /// exactly once for each caller, after the last of its calls has returned.
+    /// The caller is gone (closed, died, timed out), with its last lane: release what it held.
+    /// Called exactly once for each caller, after its last call has returned.
     fn detach(&self, caller: &Caller);
 }

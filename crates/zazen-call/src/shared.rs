@@ -1,13 +1,13 @@
 //! Memory that another process can write at any moment, as pointers and lengths.
 //!
-//! Invariants: no reference to such memory is ever made; what is decided about is copied out first, once. The
-//! kernel may be given the pointers: it copies.
+//! Invariants: no reference to such memory is ever made. Bytes on which a decision depends are
+//! copied out first, once. The kernel may be given the pointers: it copies.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Bytes that a caller may be scribbling over while they are looked at: copy them once, or hand them to the
-/// kernel. Valid for `'a`, for reads, whatever the caller does.
+/// Bytes that a caller may write to at any moment: copy them once, or hand them to the kernel.
+/// Valid for `'a`, for reads, whatever the caller does.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedBytes<'a> {
     start: *const u8,
@@ -15,7 +15,8 @@ pub struct SharedBytes<'a> {
     life: PhantomData<&'a ()>,
 }
 
-/// Room for bytes that another process reads, and may itself be writing. Valid for `'a`, for writes.
+/// Room for bytes that another process reads, and may itself be writing. Valid for `'a`, for
+/// writes.
 #[derive(Debug)]
 pub struct SharedBytesMut<'a> {
     start: *mut u8,
@@ -23,8 +24,8 @@ pub struct SharedBytesMut<'a> {
     life: PhantomData<&'a mut ()>,
 }
 
-// SAFETY: these are pointers to memory that stays mapped for `'a` and has no thread of its own; every access
-// goes through copies that tolerate concurrent writers.
+// SAFETY: these are pointers to memory that stays mapped for `'a` and has no thread of its own;
+// every access goes through copies that tolerate concurrent writers.
 unsafe impl Send for SharedBytes<'_> {}
 // SAFETY: as above.
 unsafe impl Send for SharedBytesMut<'_> {}
@@ -67,8 +68,8 @@ impl<'a> SharedBytes<'a> {
     /// Copies them once; panics if `into` has another length.
     pub fn copy_to(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.length, "a copy's two ends have one length");
-        // SAFETY: the source is valid for `length` bytes (see `new`), the target is a slice of that length in
-        // memory of ours, and the two are apart.
+        // SAFETY: the source is valid for `length` bytes (see `new`), the target is a slice of that
+        // length in memory of ours, and the two are apart.
         unsafe { std::ptr::copy_nonoverlapping(self.start, into.as_mut_ptr(), self.length) }
     }
 
@@ -79,12 +80,14 @@ impl<'a> SharedBytes<'a> {
         bytes
     }
 
-    /// Writes them to `file` at `offset` (pwrite), all of them unless the kernel fails or the disk is full; returns how many.
+    /// Writes them to `file` at `offset` (pwrite), all of them unless the kernel fails or the disk
+    /// is full; returns how many.
     pub fn write_at(&self, file: BorrowedFd<'_>, offset: u64) -> std::io::Result<usize> {
         let mut done = 0;
         while done < self.length {
             let at = offset_of(offset, done)?;
-            // SAFETY: `done` is less than `length`; the kernel reads at most what is left of valid memory.
+            // SAFETY: `done` is less than `length`; the kernel reads at most what is left of valid
+            // memory.
             let count = unsafe {
                 libc::pwrite64(file.as_raw_fd(), self.start.add(done).cast(), self.length - done, at)
             };
@@ -109,8 +112,8 @@ impl<'a> SharedBytesMut<'a> {
     }
 
     /// # Safety
-    /// `start` must be valid for writes of `length` bytes for `'a`, and no reference of this process may exist
-    /// to them meanwhile.
+    /// `start` must be valid for writes of `length` bytes for `'a`, and no reference of this
+    /// process may exist to them meanwhile.
     pub(crate) unsafe fn new(start: *mut u8, length: usize) -> SharedBytesMut<'a> {
         SharedBytesMut { start, length, life: PhantomData }
     }
@@ -133,16 +136,19 @@ impl<'a> SharedBytesMut<'a> {
     /// Copies `bytes` to its beginning; panics if they are more than there is room for.
     pub fn copy_from(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.length, "a copy stays within its target");
-        // SAFETY: the target is valid for `length` bytes (see `new`), which are at least as many as the source's.
+        // SAFETY: the target is valid for `length` bytes (see `new`), which are at least as many as
+        // the source's.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start, bytes.len()) }
     }
 
-    /// Fills it from `file` at `offset` (pread) until it is full or the file ends; returns how many bytes came.
+    /// Fills it from `file` at `offset` (pread) until it is full or the file ends; returns how many
+    /// bytes came.
     pub fn read_at(&mut self, file: BorrowedFd<'_>, offset: u64) -> std::io::Result<usize> {
         let mut done = 0;
         while done < self.length {
             let at = offset_of(offset, done)?;
-            // SAFETY: `done` is less than `length`; the kernel writes at most what is left of valid memory.
+            // SAFETY: `done` is less than `length`; the kernel writes at most what is left of valid
+            // memory.
             let count = unsafe {
                 libc::pread64(file.as_raw_fd(), self.start.add(done).cast(), self.length - done, at)
             };

@@ -1,13 +1,14 @@
-//! Memory for answers that wait until they can be sent, kept from one answer to the next.
+//! Memory for answers that wait to be sent, kept from one answer to the next.
 //!
-//! Fresh memory from the kernel costs a fault for each page, several times what copying into it costs. What is kept belongs
-//! to no connection, so idle ones hold none; it is bounded for the process.
+//! Fresh memory from the kernel costs a page fault for each page, several times the cost of copying
+//! into it. Kept memory belongs to no connection, so idle connections hold none. The process keeps
+//! a bounded amount.
 
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes kept at most while no answer uses them.
 const KEPT_BYTES_MAX: usize = 32 << 20;
-/// Smaller ones are the allocator's own business.
+/// Smaller buffers are left to the allocator.
 const KEPT_EACH_MIN: usize = 64 << 10;
 
 /// Buffers that nobody uses, and their bytes.
@@ -41,10 +42,10 @@ pub(crate) fn give_back(mut buffer: Vec<u8>) {
         return;
     }
     buffer.clear();
-    // Freed after the lock is.
+    // Freed after the lock is released.
     let mut dropped = Vec::new();
     let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Of sizes that are not asked for any more, the oldest go.
+    // The oldest buffers go: their sizes are not asked for any more.
     while spare.bytes + bytes > KEPT_BYTES_MAX {
         let oldest = spare.buffers.remove(0);
         spare.bytes -= oldest.capacity();

@@ -1,4 +1,4 @@
-//! Time, real and by hand.
+//! Clocks: the machine's, and one that moves only on demand.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ pub trait Clock: Send + Sync {
     fn wall_ns(&self) -> i64;
 }
 
-/// The machine's clocks; monotonic time counts from the making of this value.
+/// The machine's clocks. Monotonic time counts from the creation of this value.
 #[derive(Clone, Debug)]
 pub struct RealClock {
     start: Instant,
@@ -36,7 +36,7 @@ impl Clock for RealClock {
     }
 }
 
-/// A clock that moves only when told; both of its times move together. Shared by threads.
+/// A clock that moves only on demand. Both of its times move together. Threads share it.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     now_ns: AtomicU64,
@@ -44,12 +44,14 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock whose monotonic time is 0 and whose wall time is `wall_ns` (not before the epoch) now.
+    /// A clock whose monotonic time is 0 and whose wall time is `wall_ns` (not before the epoch)
+    /// now.
     pub fn new(wall_ns: u64) -> ManualClock {
         ManualClock { now_ns: AtomicU64::new(0), wall_offset_ns: wall_ns }
     }
 
-    /// Moves both of its times so that the monotonic one is `now_ns`; a simulation moves a node's clock so.
+    /// Moves both of its times so that the monotonic one is `now_ns`; a simulation moves a node's
+    /// clock so.
     pub fn set_ns(&self, now_ns: u64) {
         self.now_ns.store(now_ns, Ordering::SeqCst);
     }

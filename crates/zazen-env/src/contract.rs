@@ -1,4 +1,5 @@
-//! What every disk must do: the suite that the simulated and the real disk run, and that a new disk should pass.
+//! The contract suite of disks. The simulated and the real disk run it, and a new disk must pass
+//! it.
 //!
 //! A failure is a panic that says where.
 
@@ -75,7 +76,8 @@ fn files_are_written_and_read(disk: &impl Disk) {
     assert!(disk.stat(&at("a/b")).unwrap().unwrap().marked && file.stat().unwrap().marked);
     assert_eq!(disk.file_len(&at("a/b")).unwrap(), Some(5));
     assert!(disk.stat(&at("a")).unwrap().unwrap().is_dir);
-    // What lies between the old end and a write behind it reads as zeros; so does what a longer length adds.
+    // The gap between the old end and a write behind it reads as zeros. So do the bytes that a
+    // longer length adds.
     file.write_all_at(b"!", 2 * BLOCK as u64).unwrap();
     file.truncate(3 * BLOCK as u64).unwrap();
     let mut expected = vec![0; 3 * BLOCK];

@@ -1,42 +1,44 @@
-//! What a store asks of a disk.
+//! The operations that a store needs from a disk.
 //!
-//! Invariant of every implementation: no operation ever reaches outside the root, whatever symbolic links lie
-//! beneath it; a link is refused, never followed.
+//! Invariant of every implementation: no operation reaches outside the root, whatever symbolic
+//! links are beneath it. A link is refused, never followed.
 
 use zazen_core::{RelPath, Result};
 
-/// The permission bit (sticky, without meaning on a regular file) that marks a file as written by Zazen, so
-/// that what a crash left behind can be told from what somebody else put there.
+/// The permission bit (sticky, without meaning on a regular file) that marks a file as Zazen's. It
+/// distinguishes a file that a crash left from a file that somebody else put there.
 pub const MARK_BIT: u32 = 0o1000;
 
-/// A directory tree that a store lives in. Paths are beneath its root; no implementation follows a symbolic
-/// link, in or out of it.
+/// A directory tree for a store. Paths are beneath its root. No implementation follows a symbolic
+/// link, in or out of the tree.
 ///
-/// What is assumed (and what [`crate::SimDisk`] breaks when it crashes): data written but not synced may
-/// be lost, zeroed or cut anywhere; a rename is atomic but may be lost; appends may be cut anywhere. Changes of
-/// directories may be lost, but only together with all later ones (the order that a journal keeps).
+/// The assumptions, which [`crate::SimDisk`] tests when it crashes: data that was written but not
+/// synced may be lost, zeroed or cut anywhere. A rename is atomic but may be lost. Appends may be
+/// cut anywhere. Changes of directories may be lost, but only together with all later ones (the
+/// order that a journal keeps).
 pub trait Disk: Send + Sync + 'static {
     /// An open file. Reads and writes carry their offset.
     type File: DiskFile;
     /// Where the root is, for messages and for paths given to users.
     fn root(&self) -> &std::path::Path;
-    /// Takes the root for this process; `Busy` if another has it. Held until the disk is dropped.
+    /// Locks the root for this process; `Busy` if another process has it. The lock is held until
+    /// the disk is dropped.
     fn lock(&self) -> Result<()>;
     /// Creates a file that must not exist; parent directories are made.
     fn create(&self, path: &DiskPath) -> Result<Self::File>;
-    /// Opens a file for reading and, if `write`, writing; `NotFound` if there is none, `Corrupt` for one that
-    /// another user could have written.
+    /// Opens a file for reading and, if `write`, writing; `NotFound` if there is none, `Corrupt`
+    /// for one that another user could have written.
     fn open(&self, path: &DiskPath, write: bool) -> Result<Self::File>;
     /// Opens for appending and reading, making it and its parents if needed.
     fn open_append(&self, path: &DiskPath) -> Result<Self::File>;
-    /// Atomic; replaces `to`; parents of `to` are made. `Conflict` if `to` is a directory, or if one of its
-    /// parents is a file.
+    /// Atomic; replaces `to`; parents of `to` are made. `Conflict` if `to` is a directory, or if
+    /// one of its parents is a file.
     fn rename(&self, from: &DiskPath, to: &DiskPath) -> Result<()>;
-    /// As [`Disk::rename`], but `Conflict` if anything at all is at `to`.
+    /// As [`Disk::rename`], but `Conflict` if anything is at `to`.
     fn rename_new(&self, from: &DiskPath, to: &DiskPath) -> Result<()>;
     /// Removes a file; `NotFound` if there is none.
     fn remove(&self, path: &DiskPath) -> Result<()>;
-    /// Removes an empty directory, silently keeping one that isn't.
+    /// Removes an empty directory. Leaves one that is not empty, without an error.
     fn remove_dir_if_empty(&self, path: &DiskPath) -> Result<()>;
     /// (name, is_dir) of a directory's entries, unordered; empty if it doesn't exist.
     fn list(&self, path: &DiskPath) -> Result<Vec<(String, bool)>>;
@@ -46,13 +48,14 @@ pub trait Disk: Send + Sync + 'static {
     }
     /// What is at `path`, without following a link there; `None` if nothing is.
     fn stat(&self, path: &DiskPath) -> Result<Option<Stat>>;
-    /// Whether only this process's user and root could have put something into the directory `path` and those above
-    /// it, up to the root; `Config` if not. What is missing of it is fine.
+    /// Checks that only this process's user and root could have put something into the directory
+    /// `path` and those above it, up to the root; `Config` if not. Missing directories are
+    /// accepted.
     fn check_folders(&self, path: &DiskPath) -> Result<()> {
         let _ = path;
         Ok(())
     }
-    /// Fails at once where changes are known to fail now, so that they need not be tried.
+    /// Fails at once if changes are known to fail now, so they need not be tried.
     fn admit_change(&self) -> Result<()> {
         Ok(())
     }
@@ -62,7 +65,8 @@ pub trait Disk: Send + Sync + 'static {
     }
     /// Free bytes of the file system.
     fn free_bytes(&self) -> Result<u64>;
-    /// The entries of a directory (and its own name, up to the root) reach the disk before it returns.
+    /// The entries of a directory (and its own name, up to the root) reach the disk before it
+    /// returns.
     fn sync_dir(&self, path: &DiskPath) -> Result<()>;
     /// Everything written through this disk reaches it before it returns.
     fn sync_all(&self) -> Result<()>;
@@ -86,30 +90,35 @@ pub trait DiskFile: Send + Sync + 'static {
     }
     /// Cuts it.
     fn truncate(&self, bytes: u64) -> Result<()>;
-    /// Data, length, times and mark reach the disk before it returns. After an error nothing is known of what was
-    /// written since the last success: the kernel counts it as written, so that a second call succeeds without it.
+    /// Data, length, times and mark reach the disk before it returns. After an error, nothing is
+    /// known about what was written since the last success: the kernel counts it as written, so a
+    /// second call succeeds without writing it.
     fn sync(&self) -> Result<()>;
     /// As [`DiskFile::sync`], for data and length alone.
     fn sync_data(&self) -> Result<()>;
-    /// Gives room to `offset .. offset + bytes`, so that later writes there do not fail for want of it; what had none
-    /// reads as zeros, and a shorter file grows to `offset + bytes`. `NoSpace` leaves the file as it was. `Unsupported`
-    /// where the file system cannot.
+    /// Allocates space for `offset .. offset + bytes`, so that later writes there do not fail for
+    /// lack of space. Bytes without space before read as zeros, and a shorter file grows to
+    /// `offset + bytes`. `NoSpace` leaves the file as it was. `Unsupported` where the file system
+    /// cannot.
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// Makes `offset .. offset + bytes` read as zeros and gives back the room of whole blocks; the length stays.
-    /// `Unsupported` where the file system cannot.
+    /// Makes `offset .. offset + bytes` read as zeros and frees the space of whole blocks. The
+    /// length stays. `Unsupported` where the file system cannot.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
     /// Sets when the file was read and changed last, in nanoseconds since the epoch.
     fn set_times(&self, accessed_ns: i64, modified_ns: i64) -> Result<()>;
-    /// Makes the file's bytes those of `source` by sharing its blocks: a change of either leaves the other as it is.
-    /// `Unsupported` where the file system cannot, or where the two lie on different ones.
+    /// Makes the file's bytes those of `source` by sharing its blocks: a change of either leaves
+    /// the other as it is. `Unsupported` where the file system cannot, or where the two lie on
+    /// different ones.
     fn reflink_from(&self, source: &Self) -> Result<()>
     where
         Self: Sized;
-    /// Marks the file as Zazen's ([`MARK_BIT`]). `handed_out`: processes of other users may be given its descriptor, and
-    /// may open it again through that, for reading; nobody reaches it by its path, since the root is closed. The file
-    /// keeps its owner, the daemon's user: an owner could rewrite it behind the cache's back.
+    /// Marks the file as Zazen's ([`MARK_BIT`]). `handed_out`: processes of other users may get its
+    /// descriptor, and may open it again through the descriptor, for reading. Nobody reaches it by
+    /// its path, because the root is closed. The file keeps its owner, the daemon's user, because
+    /// an owner could rewrite the file.
     fn mark(&self, handed_out: bool) -> Result<()>;
-    /// A handle that can be passed to another process. The simulated disk makes a temporary copy.
+    /// A descriptor that can be passed to another process. The simulated disk makes a temporary
+    /// copy.
     fn to_std(&self) -> Result<std::fs::File>;
     /// The same for a file that is not needed here any more.
     fn into_std(self) -> Result<std::fs::File>
@@ -118,7 +127,7 @@ pub trait DiskFile: Send + Sync + 'static {
     {
         self.to_std()
     }
-    /// Fills `buffer` from `offset` on as far as the file goes; returns how much that was.
+    /// Fills `buffer` from `offset` on, up to the file's end. Returns the number of bytes.
     fn read_full_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -131,7 +140,7 @@ pub trait DiskFile: Send + Sync + 'static {
     }
 }
 
-/// What lies at a path.
+/// What is at a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     /// Whether it is a regular file; false for a link or a device.

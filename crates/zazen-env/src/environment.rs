@@ -1,4 +1,4 @@
-//! What a core is given of the machine beside disks: time and new identities.
+//! What a core gets from the machine besides disks: time and new identities.
 
 use crate::clock::{Clock, RealClock};
 use crate::random::{Identities, KernelIdentities, SeededIdentities};
@@ -19,7 +19,7 @@ impl Environment {
         Environment { clock: Arc::new(RealClock::default()), identities: Arc::new(KernelIdentities) }
     }
 
-    /// One in which all follows from `clock` and `seed`.
+    /// An environment that `clock` and `seed` determine.
     pub fn simulated(clock: Arc<dyn Clock>, seed: u64) -> Environment {
         Environment { clock, identities: Arc::new(SeededIdentities::new(seed)) }
     }

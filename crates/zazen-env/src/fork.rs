@@ -1,8 +1,8 @@
-//! Forks are noticed: a child must not use what its parent has connected, nor wait for a lock that a thread of its
-//! parent held.
+//! Detects forks. A child must not use its parent's connections, nor wait for a lock that a thread
+//! of its parent held.
 //!
-//! A page of memory that the kernel clears in a child says so, whichever system call made it. The number of forks
-//! that this process is away from its first ancestor's state is its *epoch*.
+//! The kernel clears one page of memory in a child, whichever system call made the child. The
+//! *epoch* of a process counts the forks between it and its first ancestor.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::marker::PhantomData;
@@ -18,7 +18,8 @@ fn page() -> Option<&'static AtomicU64> {
     static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
     *PAGE.get_or_init(|| {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh private page, never unmapped; an atomic number is at home in zeroed memory.
+        // SAFETY: a fresh private page, never unmapped; an atomic number is at home in zeroed
+        // memory.
         unsafe {
             let page = rustix::mm::mmap_anonymous(null_mut(), PAGE_BYTES, protection, MapFlags::PRIVATE);
             let page = page.ok()?;
@@ -37,7 +38,7 @@ pub fn epoch() -> u64 {
     match page.load(Ordering::Relaxed) {
         0 => {
             let fresh = GIVEN.fetch_add(1, Ordering::Relaxed) + 1;
-            // Of two threads that find the zero the first one's number counts.
+            // If two threads find the zero, the first one's number counts.
             match page.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => fresh,
                 Err(earlier) => earlier,
@@ -47,7 +48,8 @@ pub fn epoch() -> u64 {
     }
 }
 
-/// Something that belongs to the process that made it: its threads and locks are nothing to a forked child.
+/// A value that belongs to the process that made it. A forked child must not use its threads and
+/// locks.
 #[derive(Clone, Copy, Debug)]
 pub struct Mine(u64);
 
@@ -80,8 +82,8 @@ impl Mine {
     }
 }
 
-/// A value that each process has of its own: after a fork the child begins with a fresh one, and the parent's is
-/// left alone, whatever its locks were doing.
+/// A value of which each process has its own. After a fork the child begins with a new value and
+/// does not touch the parent's, whatever the state of its locks.
 pub struct PerProcess<T> {
     current: AtomicPtr<Entry<T>>,
     value: PhantomData<T>,
@@ -98,13 +100,14 @@ impl<T> PerProcess<T> {
         PerProcess { current: AtomicPtr::new(null_mut()), value: PhantomData }
     }
 
-    /// This process's value. Where it has none yet, `make` makes it of the parent's, if there was one: that one's
-    /// locks may be held by threads which this process does not have.
+    /// This process's value. If there is none yet, `make` makes it from the parent's value, if
+    /// there was one. Threads that do not exist in this process may hold the parent value's locks.
     pub fn get_or(&self, make: impl Fn(Option<&T>) -> T) -> &T {
         let epoch = epoch();
         loop {
             let current = self.current.load(Ordering::Acquire);
-            // SAFETY: an entry is freed only by `drop`, when nobody has a reference to `self` any more.
+            // SAFETY: an entry is freed only by `drop`, when nobody has a reference to `self` any
+            // more.
             let entry = unsafe { current.as_ref() };
             if let Some(entry) = entry.filter(|entry| entry.epoch == epoch) {
                 return &entry.value;

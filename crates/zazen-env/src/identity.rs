@@ -1,24 +1,27 @@
-//! A thread that opens files as somebody else: one way to do it, for everyone who needs it.
+//! Threads that open files as another user. All crates that need this use this module.
 //!
-//! The kernel keeps credentials per thread. A thread that assumed an identity has its file-system user, all
-//! three group ids and its supplementary groups, and no capability in any set: mode bits, ACLs, sticky bits and a
-//! network file system's own rules decide as they decide for that user's programs.
+//! The kernel keeps credentials per thread. A thread that assumed an identity has its file-system
+//! user, all three group ids and its supplementary groups, and no capability in any set: mode bits,
+//! ACLs, sticky bits and a network file system's own rules decide as they decide for that user's
+//! programs.
 //!
 //! Invariants:
-//! - Real, effective and saved user id stay the process's own, on purpose. The kernel judges `kill`, `ptrace`,
-//!   `prlimit` and `sched_setaffinity` by these three of the target *thread*: a user whose number stood in one of
-//!   them could end, slow or inspect the whole process. File access is judged by the file-system user id alone.
-//! - Every step is read back from the kernel. A thread whose identity is not exactly the wanted one is an error, and
-//!   its caller ends it: there is no way back to the process's own identity.
+//! - Real, effective and saved user id stay the process's own, on purpose. The kernel judges
+//!   `kill`, `ptrace`, `prlimit` and `sched_setaffinity` by these three of the target *thread*: a
+//!   user whose number stood in one of them could end, slow or inspect the whole process. File
+//!   access is judged by the file-system user id alone.
+//! - Every step is read back from the kernel. A thread whose identity is not exactly the wanted one
+//!   is an error, and its caller ends it: there is no way back to the process's own identity.
 
 use rustix::process::{Gid, Uid};
 use rustix::thread::CapabilitySet;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 
-/// The number that the kernel takes for "leave it as it is"; nobody's id.
+/// The number that means "unchanged" to the kernel; no user has this id.
 const NO_ID: u32 = u32::MAX;
 
-/// A user as the kernel tells one from another when it opens files: user, group, supplementary groups in order.
+/// The identity by which the kernel decides about opening files: user, group, sorted supplementary
+/// groups.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity {
     uid: u32,
@@ -43,19 +46,20 @@ impl Identity {
         self.uid
     }
 
-    /// The same as credentials.
+    /// The identity as credentials.
     pub fn credentials(&self) -> Credentials {
         Credentials { uid: self.uid, gid: self.gid, groups: self.groups.clone() }
     }
 
-    /// Whether this process may give its threads other identities: it has CAP_SETUID and CAP_SETGID.
+    /// Whether this process may give its threads other identities: it has CAP_SETUID and
+    /// CAP_SETGID.
     pub fn can_be_assumed() -> bool {
         let wanted = CapabilitySet::SETUID | CapabilitySet::SETGID;
         rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
     }
 
-    /// Gives the calling thread this identity for the rest of its life, and makes sure of it. On an error the thread
-    /// may be somewhere in between: it must do nothing more and end.
+    /// Gives the calling thread this identity for the rest of its life, and verifies it. On an
+    /// error the identity may be partly changed: the thread must do nothing more and end.
     pub fn assume(&self) -> Result<()> {
         let failed = |what: &str, errno: rustix::io::Errno| {
             refuse(
@@ -71,7 +75,8 @@ impl Identity {
         rustix::thread::set_thread_groups(&groups).map_err(|errno| failed("set its groups", errno))?;
         let gid = Gid::from_raw(self.gid);
         rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(|errno| failed("set its group", errno))?;
-        // SAFETY: takes a number and returns one; glibc's function is the system call, for this thread alone.
+        // SAFETY: takes a number and returns one; glibc's function is the system call, for this
+        // thread alone.
         unsafe { libc::setfsuid(self.uid) };
         let none = CapabilitySet::empty();
         let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -82,7 +87,8 @@ impl Identity {
 
     fn check(&self, before: (u32, u32, u32)) -> Result<()> {
         let wrong = |what: &str| Err(refuse(self.uid, &format!("the kernel did not set {what}")));
-        // SAFETY: as in `assume`; an id that nobody can have changes nothing and tells the present one.
+        // SAFETY: as in `assume`; an id that nobody can have changes nothing and tells the present
+        // one.
         let (fs_uid, fs_gid) = unsafe { (libc::setfsuid(NO_ID) as u32, libc::setfsgid(NO_ID) as u32) };
         if fs_uid != self.uid || user_ids() != before {
             return wrong("its user");
@@ -103,7 +109,7 @@ impl Identity {
     }
 }
 
-/// Keeps other processes of the same user, and core dumps, away from this process's memory.
+/// Protects this process's memory from other processes of the same user, and from core dumps.
 pub fn forbid_inspection() -> Result<()> {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -117,7 +123,8 @@ fn refuse(uid: u32, why: &str) -> Error {
 /// Real, effective and saved user id of the calling thread.
 fn user_ids() -> (u32, u32, u32) {
     let mut ids = (NO_ID, NO_ID, NO_ID);
-    // SAFETY: the three pointers are to integers that live until the call returns; it can't fail then.
+    // SAFETY: the three pointers are to integers that live until the call returns; it can't fail
+    // then.
     unsafe { libc::getresuid(&raw mut ids.0, &raw mut ids.1, &raw mut ids.2) };
     ids
 }
@@ -184,7 +191,7 @@ mod tests {
         assert_eq!(opened, files.iter().map(|(_, expected)| *expected).collect::<Vec<_>>());
         assert!(task.contains(&format!("Uid:\t0\t0\t0\t{OTHER}\n")), "{task}");
         assert!(task.contains("CapEff:\t0000000000000000") && task.contains("CapPrm:\t0000000000000000"));
-        // This thread is who it was.
+        // This thread's identity has not changed.
         assert!(
             Identity::can_be_assumed() && files.iter().all(|(path, _)| std::fs::File::open(path).is_ok())
         );
@@ -205,7 +212,7 @@ mod tests {
         assert!(refused.unwrap_err().to_string().contains("own user"));
     }
 
-    /// A thread that acts for a user must not be that user's to end or to slow down.
+    /// A user must not be able to end or slow down a thread that acts for that user.
     #[test]
     fn the_user_has_no_power_over_the_thread() {
         let (tell, told) = std::sync::mpsc::channel();
@@ -232,8 +239,8 @@ mod tests {
             ["tkill", "kill", "prlimit", "sched_setscheduler", "setpriority", "sched_setaffinity", "ptrace"];
         let limit = libc::rlimit64 { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
         let sched = libc::sched_param { sched_priority: 0 };
-        // SAFETY: the child makes system calls alone, with integers and pointers to values of its own copy, and ends;
-        // signal 0 does nothing.
+        // SAFETY: the child makes system calls alone, with integers and pointers to values of its
+        // own copy, and ends; signal 0 does nothing.
         let status = unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(0, &mut set);

@@ -1,10 +1,10 @@
-//! Where an installation keeps its libraries: one rule for the programs that need them.
+//! Where an installation has its libraries. All programs that need them use this rule.
 
 use std::path::{Path, PathBuf};
 
-/// The library `name` of this program's installation. It may lie beside the program (a build folder, or files that
-/// were copied together), in the `lib` folder beside the program's folder (a prefix), or in the Python package of the
-/// environment that the program is in.
+/// The library `name` of this program's installation. It may lie beside the program (a build
+/// folder, or files that were copied together), in the `lib` folder beside the program's folder (a
+/// prefix), or in the Python package of the environment that the program is in.
 pub fn find_library(name: &str) -> Option<PathBuf> {
     folders(std::env::current_exe().ok()?.parent()?)
         .into_iter()

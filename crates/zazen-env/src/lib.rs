@@ -1,7 +1,7 @@
-//! The seam between Zazen's cores and the machine: disks, clocks, randomness; real and simulated.
+//! Disks, clocks and randomness for Zazen's cores, real and simulated.
 //!
-//! Only this crate touches them on behalf of the cores. What the simulated disk may do to data that were not
-//! synced is the fault model that stores are tested against; it is stated in the module [`sim_disk`].
+//! The cores use the machine only through this crate. The module [`sim_disk`] states the fault
+//! model: what the simulated disk may do to data that was not synced.
 
 pub mod clock;
 #[cfg(any(test, feature = "contract"))]

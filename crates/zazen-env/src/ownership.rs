@@ -1,10 +1,11 @@
-//! Who could change what a path names: owner and mode of it and of every folder above it.
+//! Checks who could change what a path names, by the owner and mode of the file and of every folder
+//! above it.
 //!
-//! A daemon believes the bytes of its plug-ins and of its cache. So nobody else may be able to write them, or to put
-//! something else in their place: neither the file, nor a folder on the way, nor a symbolic link on the way.
+//! A daemon trusts the bytes of its plug-ins and of its cache. So nobody else may be able to write
+//! them or replace them: not the file, not a folder on the way, not a symbolic link on the way.
 //!
-//! Not covered: what root may do, who may mount, file systems whose servers do not keep owners and modes, and user
-//! namespaces in which root's files cannot be told from those of unknown users.
+//! Not covered: what root may do, who may mount, file systems whose servers do not keep owners and
+//! modes, and user namespaces in which root's files cannot be told from those of unknown users.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Stat};
 use rustix::io::Errno;
@@ -21,12 +22,12 @@ const OTHERS_WRITE: u32 = 0o022;
 /// Where Linux keeps a POSIX access list.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// Whose files are believed.
+/// Whose files are trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trust {
     /// This user's and root's.
     pub uid: u32,
-    /// Files that this group may write are believed, too. Root believes group 0 only.
+    /// Files that this group may write are trusted too. Root trusts only group 0.
     pub gid: u32,
 }
 
@@ -39,8 +40,9 @@ impl Trust {
     }
 }
 
-/// Fails with `Config` if somebody whom `trust` does not name can change what `path` names; the message says where and
-/// what to do. What does not exist yet is nobody's: then only the folders above it count.
+/// Fails with `Config` if a user whom `trust` does not name can change what `path` names. The
+/// message says where and what to do. If `path` does not exist yet, only the folders above it
+/// count.
 pub fn check(path: &Path, trust: Trust) -> Result<()> {
     let absolute = std::path::absolute(path)
         .map_err(|error| Error::io(format!("{} cannot be made absolute", path.display()), error))?;
@@ -80,8 +82,8 @@ pub fn check(path: &Path, trust: Trust) -> Result<()> {
     Ok(())
 }
 
-/// The same for an opened file, called `name`, whose contents are believed: `Corrupt` if somebody whom `trust` does
-/// not name can write them.
+/// The same for an opened file, called `name`, whose contents are believed: `Corrupt` if somebody
+/// whom `trust` does not name can write them.
 pub fn check_file(stat: &Stat, name: &Path, trust: Trust) -> Result<()> {
     let refuse = |why: String| {
         Err(Error::new(ErrorKind::Corrupt, format!("{} {why}; it is not believed", name.display())))
@@ -95,8 +97,8 @@ pub fn check_file(stat: &Stat, name: &Path, trust: Trust) -> Result<()> {
     Ok(())
 }
 
-/// The same for an opened folder, called `name`, to which only this process writes. Its sticky bit is not enough:
-/// others could put there what is not there yet.
+/// The same for an opened folder, called `name`, to which only this process writes. Its sticky bit
+/// is not enough: others could put there what is not there yet.
 pub fn check_folder(stat: &Stat, name: &Path, trust: Trust) -> Result<()> {
     let refuse = |why: String| Err(Error::new(ErrorKind::Config, format!("{} {why}", name.display())));
     if !is_owned(stat.st_uid, trust) {
@@ -120,8 +122,9 @@ fn is_owned(owner: u32, trust: Trust) -> bool {
     owner == 0 || owner == trust.uid || is_unseen_root(owner)
 }
 
-/// In a user namespace without a number for the machine's root (some containers), root's files show the number that
-/// stands for all users whom the namespace does not know. Then they cannot be told apart, and count as root's.
+/// In a user namespace without a number for the machine's root (some containers), root's files show
+/// the number that stands for all users whom the namespace does not know. Then they cannot be told
+/// apart, and count as root's.
 fn is_unseen_root(owner: u32) -> bool {
     static UNSEEN: OnceLock<Option<u32>> = OnceLock::new();
     let unseen = UNSEEN.get_or_init(|| {
@@ -162,7 +165,8 @@ fn check_one(path: &Path, at: &Path, trust: Trust, is_shared: bool) -> Result<Se
     let kind = FileType::from_raw_mode(stat.st_mode);
     let is_owned = is_owned(stat.st_uid, trust);
     let owner = if trust.uid == 0 { "root".to_owned() } else { format!("user {} or root", trust.uid) };
-    // A link's own mode says nothing; its folder's owner and mode do, but where others can add names.
+    // A link's own mode says nothing; its folder's owner and mode do, but where others can add
+    // names.
     if kind == FileType::Symlink && (is_owned || !is_shared) {
         return Ok(Seen { is_link: true, is_shared: false });
     }
@@ -275,7 +279,7 @@ mod tests {
         assert!(said(&file).contains("belongs to user 64101"), "{}", said(&file));
         let trust = Trust { uid: 64_101, gid: 64_101 };
         assert!(check(&file, trust).is_ok());
-        // A stranger's link in a sticky folder.
+        // Another user's link in a sticky folder.
         chmod(root.path(), 0o1777);
         let link = root.path().join("link");
         symlink("/etc/passwd", &link).unwrap();

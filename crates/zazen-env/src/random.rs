@@ -1,12 +1,14 @@
-//! Randomness: seeded streams that are the same on every machine, and the kernel's for identities and keys.
+//! Randomness: seeded streams that are the same on every machine, and the kernel's for identities
+//! and keys.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::sync::{Mutex, PoisonError};
 use zazen_core::{Error, ErrorKind, Result};
 
-/// A reproducible stream of random numbers: the same seed gives the same numbers on every machine and in
-/// every release (ChaCha with 8 rounds, its 64-bit seed expanded as `rand_core` does). Not for secrets.
+/// A reproducible stream of random numbers: the same seed gives the same numbers on every machine
+/// and in every release (ChaCha with 8 rounds, its 64-bit seed expanded as `rand_core` does). Not
+/// for secrets.
 #[derive(Clone, Debug)]
 pub struct SeededRandom(ChaCha8Rng);
 

@@ -1,11 +1,13 @@
 //! A directory of the machine as a [`Disk`].
 //!
-//! Every path is resolved beneath the root's descriptor with `openat2` (`RESOLVE_BENEATH`, no symbolic and no
-//! magic links), so that neither spelling nor a planted link leads out of it. Where the kernel lacks
-//! `openat2` (before 5.6, or filtered), each component is opened with `O_NOFOLLOW` instead; the result is the same.
+//! Every path is resolved beneath the root's descriptor with `openat2` (`RESOLVE_BENEATH`, no
+//! symbolic and no magic links), so that neither spelling nor a planted link leads out of it. Where
+//! the kernel lacks `openat2` (before 5.6, or filtered), each component is opened with `O_NOFOLLOW`
+//! instead; the result is the same.
 //!
-//! Nothing is believed that another user could have written: the root and the folders above it are looked at when the
-//! disk is made, the folders of a dataset when it is opened, each file when it is opened.
+//! Nothing that another user could have written is trusted. The root and the folders above it are
+//! checked when the disk is made, the folders of a dataset when the dataset is opened, and each
+//! file when it is opened.
 
 use crate::disk::{Disk, DiskFile, DiskPath, MARK_BIT, Stat};
 use crate::ownership::{self, Trust};
@@ -41,13 +43,14 @@ pub struct RealFile {
 }
 
 impl RealDisk {
-    /// The tree at `root`, which is made if it doesn't exist. `root` itself may be or pass through a symbolic link.
+    /// The tree at `root`, which is made if it doesn't exist. `root` itself may be or pass through
+    /// a symbolic link.
     ///
     /// `Config` if another user than root and this process's could change it, or a folder above it.
     pub fn new(root: &Path) -> Result<RealDisk> {
         let what = || format!("cache root {}", root.display());
         let trust = Trust::of_this_process();
-        // Before anything is made there, and again for what is there then.
+        // Check before anything is made there, and again afterwards.
         ownership::check(root, trust).map_err(|error| error.within(what()))?;
         if !root.is_dir() {
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(root);
@@ -78,7 +81,7 @@ impl RealDisk {
         checked.map_err(|error| error.within(format!("cache root {}", root.display())))
     }
 
-    /// The same, but never using `openat2`: for kernels without it, and for tests of that way.
+    /// The same without `openat2`, for kernels that lack it and for tests.
     pub fn without_openat2(root: &Path) -> Result<RealDisk> {
         let disk = RealDisk::new(root)?;
         disk.no_openat2.store(true, Ordering::Relaxed);
@@ -95,7 +98,8 @@ impl RealDisk {
         if !self.no_openat2.load(Ordering::Relaxed) {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
             match rustix::fs::openat2(&self.root_fd, path, flags, mode, resolve) {
-                // EAGAIN: a rename elsewhere raced with the resolution; the kernel asks to try again.
+                // EAGAIN: a rename elsewhere raced with the resolution; the kernel asks to try
+                // again.
                 Err(Errno::AGAIN) => return self.open_beneath(path, flags, mode),
                 Err(Errno::NOSYS | Errno::PERM) => self.no_openat2.store(true, Ordering::Relaxed),
                 other => return other,
@@ -150,8 +154,8 @@ impl RealDisk {
         Ok(RealFile { file: File::from(fd), path: self.absolute(path) })
     }
 
-    /// A file that only this process's user and root could have written. One that is changed in place must have no
-    /// second name, by which it would be somebody else's file, too.
+    /// A file that only this process's user and root could have written. A file that is changed in
+    /// place must have no second name, because that name could be another user's file.
     fn believed(&self, fd: OwnedFd, path: PathBuf, write: bool) -> Result<RealFile> {
         let stat = rustix::fs::fstat(&fd).map_err(|errno| failed(errno, "stat", path.display()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -173,7 +177,8 @@ impl RealDisk {
         let from_fd = self.folder(from_folder).map_err(|errno| failed(errno, "rename", from))?;
         let to_fd = self.make_folder(to_folder).map_err(fail)?;
         match rustix::fs::renameat_with(&from_fd, from_name, &to_fd, to_name, flags) {
-            // The file system does not know NOREPLACE: look first; only foreigners could come in between.
+            // The file system does not know NOREPLACE: look first; only foreigners could come in
+            // between.
             Err(Errno::INVAL | Errno::NOSYS) if !flags.is_empty() => match self.stat(to)? {
                 None => self.rename_with(from, to, RenameFlags::empty()),
                 Some(_) => Err(fail(Errno::EXIST)),
@@ -182,7 +187,7 @@ impl RealDisk {
         }
     }
 
-    /// The error of a path that something else stands on.
+    /// The error for a path at which something else is.
     fn in_the_way(&self, errno: Errno, what: &str, path: &DiskPath) -> Error {
         match errno {
             Errno::ISDIR | Errno::NOTDIR | Errno::EXIST | Errno::NOTEMPTY | Errno::LOOP => Error::new(
@@ -210,7 +215,7 @@ fn failed(errno: Errno, what: &str, path: impl std::fmt::Display) -> Error {
     }
 }
 
-/// Closes the root to all but its owner: frames lie beneath it that others must not read by their paths.
+/// Closes the root to all but its owner, because others must not read frames by their paths.
 fn close_root(root: &Path) -> Result<()> {
     match open_root_to_close(root)? {
         Some(open) => rustix::fs::fchmod(&open, Mode::from_raw_mode(0o700))
@@ -219,8 +224,8 @@ fn close_root(root: &Path) -> Result<()> {
     }
 }
 
-/// The root, if it is ours and open to others. A folder that holds other things than a cache is refused: closing it
-/// would take those from whoever uses them.
+/// The root, if it is this user's and open to others. A folder with other things than a cache is
+/// refused, because closing it would take them from their users.
 fn open_root_to_close(root: &Path) -> Result<Option<OwnedFd>> {
     let fail = |errno: Errno| failed(errno, "open", root.display());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -338,7 +343,7 @@ impl Disk for RealDisk {
         let mut found = Vec::new();
         for entry in Dir::new(fd).map_err(fail)? {
             let entry = entry.map_err(fail)?;
-            // A name that is not UTF-8 cannot be a frame of ours, and what isn't ours is left alone.
+            // A name that is not UTF-8 is not one of Zazen's files, so leave it alone.
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name == "." || name == ".." {
                 continue;
@@ -364,7 +369,8 @@ impl Disk for RealDisk {
         }
     }
 
-    /// A quarter of what the process may open: the frames on their way to readers need most of it.
+    /// A quarter of the files that the process may open, because frames on their way to readers
+    /// need most of them.
     fn open_files_max(&self) -> usize {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
         (limit / 4).clamp(8, 256) as usize
@@ -381,7 +387,7 @@ impl Disk for RealDisk {
         loop {
             let absolute = self.root.join(folder);
             match self.folder(folder) {
-                // What is missing is going to be made.
+                // Missing directories will be made.
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(failed(errno, "open", absolute.display())),
                 Ok(fd) => {
@@ -418,7 +424,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// What the kernel tells of a file or directory.
+/// The kernel's data about a file or directory.
 fn seen(stat: &rustix::fs::Stat) -> Stat {
     let kind = FileType::from_raw_mode(stat.st_mode);
     let time_ns =

@@ -1,4 +1,4 @@
-//! What may happen often but should be said seldom.
+//! Limits messages about events that happen often.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ impl Seldom {
         }
     }
 
-    /// Whether this one passes; if so, how many were held back since the last one that did.
+    /// Whether this message passes and, if so, how many were held back since the last one that
+    /// passed.
     pub fn pass(&self) -> Option<u64> {
         let now = self.start.elapsed().as_nanos() as u64;
         let next = self.next_ns.load(Ordering::Relaxed);

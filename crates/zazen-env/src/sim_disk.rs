@@ -1,12 +1,14 @@
 //! A disk in memory that fails on demand, the same way for the same seed.
 //!
-//! Fault model. *Power failure*: names are a prefix of the changes made since they were last synced; each file on its own
-//! keeps all that it was given, falls back to what was synced, or ends as a mixture of new and old sectors of any length
-//! in between. *Kill*: all that was written stays. *Crash at step k*: the k-th changing operation happens or does not,
-//! and nothing after it does. *Errors*: EIO of the k-th changing operation or read, ENOSPC after so many bytes (with a
-//! short write before it), a read-only root. *A failed sync* of files loses data as on Linux: each dirty page may have
-//! missed the platter, all count as clean from then on, and the next sync succeeds without them; programs see the lost
-//! pages until the kernel drops its copies, which may be at once. A failed sync of a folder loses nothing.
+//! Fault model. *Power failure*: names are a prefix of the changes made since they were last
+//! synced; each file on its own keeps all that it was given, falls back to what was synced, or ends
+//! as a mixture of new and old sectors of any length in between. *Kill*: all that was written
+//! stays. *Crash at step k*: the k-th changing operation happens or does not, and nothing after it
+//! does. *Errors*: EIO of the k-th changing operation or read, ENOSPC after so many bytes (with a
+//! short write before it), a read-only root. *A failed sync* of files loses data as on Linux: each
+//! dirty page may have missed the platter, all count as clean from then on, and the next sync
+//! succeeds without them; programs see the lost pages until the kernel drops its copies, which may
+//! be at once. A failed sync of a folder loses nothing.
 
 use crate::clock::{Clock, ManualClock};
 use crate::disk::{Disk, DiskFile, DiskPath, Stat};
@@ -37,7 +39,7 @@ struct Sim {
     fail_read_at: Option<u64>,
     fail_next_sync: bool,
     capacity: u64,
-    /// What `free_bytes` goes by, where it differs.
+    /// The capacity that `free_bytes` reports, if it differs.
     told_capacity: u64,
     read_only: bool,
     has_reflinks: bool,
@@ -45,7 +47,8 @@ struct Sim {
     locked: bool,
 }
 
-/// A simulated disk. Clones are handles of the same disk, so that a test can keep one while a store owns another.
+/// A simulated disk. Clones are handles of the same disk, so that a test can keep one while a store
+/// owns another.
 pub struct SimDisk {
     sim: Arc<Mutex<Sim>>,
     root: PathBuf,
@@ -68,7 +71,8 @@ fn fault(errno: i32, what: &str, path: &DiskPath) -> Error {
 }
 
 impl Sim {
-    /// Counts a changing operation. `Ok(false)`: it must not happen, but nobody is left to be told.
+    /// Counts a changing operation. `Ok(false)`: the operation must not happen, and its caller has
+    /// already crashed.
     fn step(&mut self, what: &str, path: &DiskPath) -> Result<bool> {
         self.trace.note(what, path.as_str());
         if self.dead {
@@ -98,7 +102,8 @@ impl Sim {
         }
     }
 
-    /// Ends a changing operation: after the crash step the caller sees an error even if the change happened.
+    /// Ends a changing operation: after the crash step the caller sees an error even if the change
+    /// happened.
     fn finish(&self, what: &str, path: &DiskPath) -> Result<()> {
         if self.dead { Err(fault(EIO, what, path)) } else { Ok(()) }
     }
@@ -116,7 +121,7 @@ impl Sim {
         self.tree.pages() * PAGE as u64
     }
 
-    /// Pages that the disk has room for.
+    /// The number of pages for which the disk has space.
     fn room(&self) -> u64 {
         self.capacity.saturating_sub(self.used()) / PAGE as u64
     }
@@ -198,12 +203,14 @@ impl SimDisk {
         guard(&self.sim).reads
     }
 
-    /// A digest of all operations so far, in order, with what was written: equal for equal histories.
+    /// A digest of all operations so far, in order, with what was written: equal for equal
+    /// histories.
     pub fn trace(&self) -> u64 {
         guard(&self.sim).trace.digest()
     }
 
-    /// Files that the simulation holds in memory: those with a name, and those that something else still needs.
+    /// Files that the simulation holds in memory: those with a name, and those that something else
+    /// still needs.
     pub fn inode_count(&self) -> usize {
         guard(&self.sim).tree.inode_count()
     }
@@ -213,7 +220,8 @@ impl SimDisk {
         guard(&self.sim).used()
     }
 
-    /// Dies at changing operation number `step` (from 1): it happens or not, and all later calls fail.
+    /// Dies at changing operation number `step` (from 1): it happens or not, and all later calls
+    /// fail.
     pub fn crash_at(&self, step: u64) {
         guard(&self.sim).crash_at = Some(step);
     }
@@ -223,12 +231,14 @@ impl SimDisk {
         guard(&self.sim).dead
     }
 
-    /// Changing operation number `step` fails with EIO, once; a sync then loses data, as the fault model says.
+    /// Changing operation number `step` fails with EIO, once; a sync then loses data, as the fault
+    /// model says.
     pub fn fail_at(&self, step: u64) {
         guard(&self.sim).fail_at = Some(step);
     }
 
-    /// The kernel drops its copies of the pages that failed syncs could not write: reads show the platter.
+    /// The kernel drops its copies of the pages that failed syncs could not write: reads show the
+    /// platter.
     pub fn drop_lost_pages(&self) {
         guard(&self.sim).tree.update_unsettled(Inode::drop_lost);
     }
@@ -238,7 +248,8 @@ impl SimDisk {
         guard(&self.sim).has_reflinks = has_reflinks;
     }
 
-    /// The next sync of a file or of the whole disk fails with EIO and loses data, as the fault model says.
+    /// The next sync of a file or of the whole disk fails with EIO and loses data, as the fault
+    /// model says.
     pub fn fail_next_sync(&self) {
         guard(&self.sim).fail_next_sync = true;
     }
@@ -254,13 +265,13 @@ impl SimDisk {
         (sim.capacity, sim.told_capacity) = (bytes, bytes);
     }
 
-    /// As [`SimDisk::set_capacity`], but `free_bytes` goes on telling the old figure: somebody else is filling
-    /// the file system.
+    /// As [`SimDisk::set_capacity`], but `free_bytes` still reports the old figure, as if another
+    /// program filled the file system.
     pub fn set_lying_capacity(&self, bytes: u64) {
         guard(&self.sim).capacity = bytes;
     }
 
-    /// A copy of the disk that goes its own way, with a seed of its own.
+    /// An independent copy of the disk, with a seed of its own.
     pub fn fork(&self, seed: u64) -> SimDisk {
         let sim = guard(&self.sim);
         SimDisk::of(sim.tree.after_kill(), SeededRandom::new(seed), sim.clock.clone(), sim.capacity)
@@ -305,7 +316,7 @@ impl SimDisk {
         sim.tree.current.iter().filter_map(file).collect()
     }
 
-    /// Changes a file's bytes behind everybody's back; false if there is no such file.
+    /// Changes a file's bytes without an operation, as damage does; false if there is no such file.
     pub fn tamper(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut sim = guard(&self.sim);
         let Some(Node::File(inode)) = sim.tree.current.get(path).copied() else { return false };

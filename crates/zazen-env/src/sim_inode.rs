@@ -1,8 +1,10 @@
-//! One simulated file: its pages as programs see them, and what the platter has instead.
+//! One simulated file: its pages as programs see them, and where they differ, as the platter has
+//! them.
 //!
-//! Invariant: a page is clean (the platter has the same bytes), dirty (the platter has what `dirty` says) or lost (a
-//! sync of it failed: the platter has what `lost` says, and no later sync writes the page unless it is changed again).
-//! The cost of every operation follows the pages that it touches, never the length of the file.
+//! Invariant: a page is clean (the platter has the same bytes), dirty (the platter has what `dirty`
+//! says) or lost (a sync of it failed: the platter has what `lost` says, and no later sync writes
+//! the page unless it is changed again). The cost of every operation follows the pages that it
+//! touches, never the length of the file.
 
 use crate::disk::Stat;
 use crate::random::SeededRandom;
@@ -227,8 +229,9 @@ impl Inode {
         self.durable_attributes = self.attributes;
     }
 
-    /// A sync fails as Linux lets it fail: some dirty pages reached the platter, the others are lost, all count as
-    /// clean from now on. Programs go on seeing the lost pages until the kernel drops them, which may be at once.
+    /// A sync fails as Linux lets it fail: some dirty pages reached the platter, the others are
+    /// lost, all count as clean from now on. Programs go on seeing the lost pages until the kernel
+    /// drops them, which may be at once.
     pub(crate) fn sync_fails(&mut self, random: &mut SeededRandom) {
         for (at, platter) in std::mem::take(&mut self.dirty) {
             if random.percent(50) {
@@ -250,8 +253,8 @@ impl Inode {
         }
     }
 
-    /// Fails power: each sector of a dirty page is new or old; the length is that of the old or the new file, or in
-    /// between. Clean pages stay as they are.
+    /// Fails power: each sector of a dirty page is new or old; the length is that of the old or the
+    /// new file, or in between. Clean pages stay as they are.
     pub(crate) fn power_fails(&mut self, random: &mut SeededRandom) {
         if self.is_settled() {
             return;

@@ -1,6 +1,7 @@
 //! A digest of what was done to a simulated disk, in order.
 
-/// FNV-1a over 64-bit words: equal histories give equal digests on every machine. Not against forgery.
+/// FNV-1a over 64-bit words: equal histories give equal digests on every machine. Not against
+/// forgery.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace(u64);
 

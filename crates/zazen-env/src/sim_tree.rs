@@ -1,15 +1,16 @@
 //! The state behind a [`crate::SimDisk`]: names, files, and what of both has reached the platter.
 //!
-//! Invariants: the `durable` names plus the whole `journal` are the `current` names. A file lives as long as a name, a
-//! journalled change or an open handle needs it. An operation costs what it touches; only copies of the whole tree
-//! cost as much as there are names.
+//! Invariants: the `durable` names plus the whole `journal` are the `current` names. A file lives
+//! as long as a name, a journalled change or an open handle needs it. An operation costs what it
+//! touches; only copies of the whole tree cost as much as there are names.
 
 use crate::random::SeededRandom;
 use crate::sim_inode::Inode;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Changes of names that may wait for the platter. Beyond it the oldest go there, as a kernel commits its journal from
-/// time to time: otherwise a workload that never syncs a folder would keep every file that it ever removed.
+/// Changes of names that may wait for the platter. Beyond it the oldest go there, as a kernel
+/// commits its journal from time to time: otherwise a workload that never syncs a folder would keep
+/// every file that it ever removed.
 const JOURNAL_MAX: usize = 1024;
 
 /// What a name stands for.
@@ -229,7 +230,8 @@ impl Tree {
         self.update_unsettled(Inode::sync);
     }
 
-    /// The tree after the power failed: a prefix of the changes of names, and of each file what its own fate leaves.
+    /// The tree after the power failed: a prefix of the changes of names, and of each file what its
+    /// own fate leaves.
     pub(crate) fn after_power_failure(&self, random: &mut SeededRandom) -> Tree {
         let mut tree = self.clone();
         let changes = tree.journal.len() as u64;

@@ -1,8 +1,8 @@
-//! Where a node's daemon listens for local callers, when nobody says otherwise: one rule for the daemon and all
-//! its clients.
+//! The default path of a daemon's socket. The daemon and all its clients use this rule.
 //!
-//! Invariant: no place lies in a folder that another user could have made or can write to, and the system's place
-//! comes first. Clients ask the kernel as well whose daemon answers (`zazen_call::believes`).
+//! Invariant: no place is in a folder that another user could have made or can write to, and the
+//! system's place comes first. Clients also ask the kernel which user runs the daemon
+//! (`zazen_call::believes`).
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ pub const SYSTEM_SOCKET: &str = "/run/zazen/zazend.sock";
 /// Where this user's daemon is to listen: `$ZAZEN_SOCKET` if set; else [`SYSTEM_SOCKET`] for root,
 /// `$XDG_RUNTIME_DIR/zazen/zazend.sock`, or `~/.zazen/zazend-HOST.sock`.
 ///
-/// Fails with `Config` where a user has no folder that only this user can write to.
+/// Fails with `Config` if the user has no folder that only this user can write to.
 pub fn daemon_socket_path() -> Result<PathBuf> {
     let who = Who::this_process();
     if let Some(path) = who.explicit() {
@@ -34,8 +34,8 @@ pub fn daemon_socket_path() -> Result<PathBuf> {
     })
 }
 
-/// For a client: `$ZAZEN_SOCKET` if set; else the first place with a socket that somebody listens on, of the system's
-/// ([`SYSTEM_SOCKET`]) and this user's own. With no such place, the system's.
+/// For a client: `$ZAZEN_SOCKET` if set; else the first place with a socket that somebody listens
+/// on, of the system's ([`SYSTEM_SOCKET`]) and this user's own. With no such place, the system's.
 pub fn find_socket_path() -> PathBuf {
     let who = Who::this_process();
     if let Some(path) = who.explicit() {
@@ -53,13 +53,13 @@ fn choose(places: impl Iterator<Item = PathBuf>) -> PathBuf {
     let sockets: Vec<&PathBuf> = places.iter().filter(is_socket).collect();
     let chosen = match sockets[..] {
         [] | [_] => sockets.first().copied(),
-        // A daemon that ended without a word leaves its socket behind.
+        // A daemon that was killed leaves its socket behind.
         [first, ..] => sockets.iter().copied().find(|place| is_live(place)).or(Some(first)),
     };
     chosen.or(places.first()).cloned().unwrap_or_else(|| SYSTEM_SOCKET.into())
 }
 
-/// Whether somebody listens on `socket`, as far as can be told without waiting.
+/// Whether a process listens on `socket`, if this can be found out without waiting.
 fn is_live(socket: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let Ok(probe) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {
@@ -87,14 +87,15 @@ impl Own {
     }
 }
 
-/// Whether nobody but `uid` and root can change what is in `folder`, or put another folder in its place.
+/// Whether nobody but `uid` and root can change what is in `folder`, or put another folder in its
+/// place.
 pub fn is_private(folder: &Path, uid: u32) -> bool {
     let Ok(folder) = folder.canonicalize() else { return false };
     let own = |owner: u32| owner == uid || owner == 0;
     folder.ancestors().enumerate().all(|(above, folder)| match std::fs::symlink_metadata(folder) {
         Ok(found) => {
             let closed = found.mode() & 0o022 == 0;
-            // In a sticky folder nobody can rename or remove what is not theirs.
+            // In a sticky folder, users can rename or remove only their own files.
             let sticky = above > 0 && found.mode() & 0o1000 != 0;
             let right_owner = if above == 0 { found.uid() == uid } else { own(found.uid()) };
             found.is_dir() && right_owner && (closed || sticky)
@@ -103,7 +104,7 @@ pub fn is_private(folder: &Path, uid: u32) -> bool {
     })
 }
 
-/// Whose places are looked for, and what the environment says.
+/// The user whose places are looked for, and the environment's settings.
 struct Who<'a> {
     uid: u32,
     host: String,

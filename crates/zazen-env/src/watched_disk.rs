@@ -1,8 +1,8 @@
-//! A disk with a memory of its health: what fails is noted with its cause, going bad and coming back are each logged
-//! once, and a disk that refuses changes is left alone for a while instead of being asked for each frame.
+//! A disk that records its health. It notes each failure with its cause, logs once when the disk
+//! fails and once when it recovers, and pauses changes for a while after a failure.
 //!
-//! What counts is trouble of the device and its file system (an I/O error, a read-only mount, a structure that needs
-//! cleaning), not that a file is missing, a name is taken or the space is used up.
+//! Only trouble of the device and its file system counts (an I/O error, a read-only mount, a
+//! structure that needs cleaning). A missing file, a taken name or a full disk does not.
 
 use crate::clock::{Clock, RealClock};
 use crate::disk::{Disk, DiskFile, DiskPath, Stat};
@@ -12,12 +12,13 @@ use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
 
 const EIO: i32 = 5;
-/// Changes are not tried for so long after one that failed.
+/// After a failed change, changes are not tried for this time.
 const HOLD_OFF: Duration = Duration::from_secs(5);
-/// A disk counts as well again when what failed succeeds and nothing failed for so long.
+/// A disk counts as well again when the failed operation succeeds and nothing has failed for this
+/// time.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// What a [`WatchedDisk`] knows; kept by whoever wants to tell it.
+/// What a [`WatchedDisk`] knows. Whoever reports it keeps a copy.
 pub struct DiskHealth {
     root: PathBuf,
     clock: Arc<dyn Clock>,
@@ -108,7 +109,7 @@ impl DiskHealth {
         let side = if is_change { &mut state.changes } else { &mut state.reads };
         let verb = if is_change { "written to" } else { "read" };
         let Some(error) = error else {
-            // An answer like "no such file" came from a healthy disk, too.
+            // An answer like "no such file" also comes from a healthy disk.
             if side.trouble.as_ref().is_some_and(|trouble| self.since(trouble.last_ns) > QUIET) {
                 side.trouble = None;
                 tracing::info!("cache disk {} can be {verb} again", self.root.display());
@@ -132,7 +133,7 @@ impl DiskHealth {
         result
     }
 
-    /// Refuses at once while a change has failed a moment ago.
+    /// Refuses at once if a change failed a moment ago.
     fn admit_change(&self) -> Result<()> {
         match &self.state().changes.trouble {
             Some(trouble) if self.since(trouble.last_ns) < HOLD_OFF => {
@@ -234,7 +235,8 @@ impl<D: Disk> Disk for WatchedDisk<D> {
     }
     fn open(&self, path: &DiskPath, write: bool) -> Result<Self::File> {
         let opened = self.inner.open(path, write);
-        // A mount that may not be written to refuses to open for writing; any other trouble is that of reading.
+        // A mount that may not be written to refuses to open for writing; any other trouble is that
+        // of reading.
         let refused =
             write && opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
         self.file(if refused { self.change(opened) } else { self.read(opened) })

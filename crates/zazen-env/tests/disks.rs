@@ -1,4 +1,5 @@
-//! The contract suite on the real disk (both ways of resolving) and the simulated one; then what each has of its own.
+//! The contract suite on the real disk (both ways of resolving) and the simulated one; then what
+//! each has of its own.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests; the configured exceptions see #[test] functions only
 
@@ -212,7 +213,8 @@ fn after_a_failed_sync_a_second_one_succeeds_without_the_data() {
 #[test]
 fn the_simulated_disk_costs_what_is_touched() {
     let disk = SimDisk::new(1, 1 << 40);
-    // A log that is synced after each record, and files that come and go: time and memory follow the work.
+    // A log that is synced after each record, and files that come and go: time and memory follow
+    // the work.
     let log = disk.create(&at("log")).unwrap();
     for record in 0..40_000u64 {
         log.write_all_at(&[record as u8; 100], record * 100).unwrap();

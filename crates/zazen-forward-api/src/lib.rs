@@ -1,12 +1,13 @@
-//! What the ends of forwarding share: the preload library and the seccomp supervisor, which forward a program's
-//! files, and the posix plug-in, which opens them.
+//! What the ends of forwarding share: the preload library and the seccomp supervisor, which forward
+//! a program's files, and the posix plug-in, which opens them.
 //!
 //! - [`paths`]: which paths are forwarded, and what they are called at the far side;
 //! - [`structures`]: the structures and constants of `plugins/posix/posix.h`;
 //! - [`variables`]: the environment variables by which `zazen run` configures the preload library.
 //!
-//! Invariants: nothing here allocates, takes a lock, or makes a system call, since the preload library uses it in
-//! hooks of libc; each structure is laid out as in `posix.h` (`tests/layout.rs` asks the C compiler).
+//! Invariants: nothing here allocates, takes a lock, or makes a system call, since the preload
+//! library uses it in hooks of libc; each structure is laid out as in `posix.h` (`tests/layout.rs`
+//! asks the C compiler).
 
 pub mod paths;
 

@@ -1,8 +1,8 @@
 //! Path rules: which paths are forwarded, and what they are called at the far side. Pure.
 //!
-//! A prefix is a local path, which need not exist, and the path that it stands for at the far side. The far
-//! side's kernel resolves what lies below the prefix. Only `..` is resolved here, without following links, to
-//! see whether a path leaves its prefix or enters one.
+//! A prefix is a local path, which need not exist, and the path that it stands for at the far side.
+//! The far side's kernel resolves what lies below the prefix. Only `..` is resolved here, without
+//! following links, to see whether a path leaves its prefix or enters one.
 
 use std::mem::MaybeUninit;
 
@@ -11,10 +11,11 @@ pub const PATH_MAX: usize = 4096;
 /// The most prefixes that one program can forward.
 pub const PREFIXES_MAX: usize = 16;
 
-/// A path under construction: fewer than [`PATH_MAX`] bytes, followed by a NUL. On the stack, no heap.
+/// A path under construction: fewer than [`PATH_MAX`] bytes, followed by a NUL. On the stack, no
+/// heap.
 ///
-/// Invariant: the first `length` bytes and the NUL behind them are initialized, the rest is not. Clearing the
-/// whole buffer would cost each hook of a path more than all of its other work.
+/// Invariant: the first `length` bytes and the NUL behind them are initialized, the rest is not.
+/// Clearing the whole buffer would cost each hook of a path more than all of its other work.
 pub struct Text {
     bytes: [MaybeUninit<u8>; PATH_MAX],
     length: usize,
@@ -97,8 +98,8 @@ pub fn prefixes(text: &[u8]) -> impl Iterator<Item = Prefix<'_>> {
     })
 }
 
-/// What follows `prefix` in `path`, if `path` is that directory or lies below it. The rest is empty or begins
-/// with a slash.
+/// What follows `prefix` in `path`, if `path` is that directory or lies below it. The rest is empty
+/// or begins with a slash.
 #[inline]
 pub fn below<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(prefix)?;
@@ -108,7 +109,8 @@ pub fn below<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
 /// Whether a path has neither `.`, `..` nor empty components in its middle.
 #[inline]
 pub fn is_plain(path: &[u8]) -> bool {
-    // Without an early return, so that the compiler vectorizes; `.` and `/` differ in the lowest bit.
+    // Without an early return, so that the compiler vectorizes; `.` and `/` differ in the lowest
+    // bit.
     let next = path.get(1..).unwrap_or_default();
     let found =
         path.iter().zip(next).fold(false, |found, (a, b)| found | ((a ^ b'/') | ((b | 1) ^ b'/') == 0));
@@ -121,8 +123,8 @@ pub fn climbs(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(|part| part == b"..")
 }
 
-/// Writes to `out` the path without `.`, `..` and doubled slashes; a trailing slash stays. A relative path begins
-/// at the absolute path `base`. Returns false if the result is too long.
+/// Writes to `out` the path without `.`, `..` and doubled slashes; a trailing slash stays. A
+/// relative path begins at the absolute path `base`. Returns false if the result is too long.
 #[inline]
 pub fn normalize(base: &[u8], path: &[u8], out: &mut Text) -> bool {
     out.cut(0);
@@ -153,7 +155,8 @@ pub fn normalize(base: &[u8], path: &[u8], out: &mut Text) -> bool {
 pub enum Route {
     /// Not forwarded: use the path as it is.
     Local,
-    /// Not forwarded, but the local file is the one that the text in `out` names: the path begins below a prefix.
+    /// Not forwarded, but the local file is the one that the text in `out` names: the path begins
+    /// below a prefix.
     LocalAs,
     /// Forwarded: the text in `out` is the absolute path at the far side.
     Far,
@@ -193,8 +196,8 @@ fn far(prefix: &Prefix<'_>, rest: &[u8], out: &mut Text) -> Route {
     if out.set(root) && out.push(rest) { Route::Far } else { Route::TooLong }
 }
 
-/// Writes to `out` the local path of a far one. Returns false if the path is below no prefix; then `out` gets the
-/// path unchanged.
+/// Writes to `out` the local path of a far one. Returns false if the path is below no prefix; then
+/// `out` gets the path unchanged.
 #[inline]
 pub fn local_of(path: &[u8], prefixes: &[Prefix<'_>], out: &mut Text) -> bool {
     for prefix in prefixes {

@@ -1,6 +1,7 @@
 //! The structures and constants of `plugins/posix/posix.h`.
 //!
-//! Invariant: each structure is laid out as in the header; `tests/layout.rs` compares sizes, offsets and constants.
+//! Invariant: each structure is laid out as in the header; `tests/layout.rs` compares sizes,
+//! offsets and constants.
 
 /// The posix plug-in's number: `ID=` of the header.
 pub const PLUGIN_ID: u16 = 16;
@@ -18,7 +19,8 @@ pub const HELLO_NEW: u32 = 0;
 pub const HELLO_JOIN: u32 = 1;
 /// `PX_HELLO_FORK`: begins a new session that takes over the descriptions of a `px_fork()`.
 pub const HELLO_FORK: u32 = 2;
-/// `PX_HELLO_EXEC`: goes on with the same session after `px_exec()`, keeps what is listed and drops the rest.
+/// `PX_HELLO_EXEC`: goes on with the same session after `px_exec()`, keeps what is listed and drops
+/// the rest.
 pub const HELLO_EXEC: u32 = 3;
 
 /// `struct px_hello`: how a connection joins a session.
@@ -83,7 +85,8 @@ pub struct Stat {
     pub seconds: [i64; 4],
     /// Nanoseconds of the same.
     pub nanoseconds: [u32; 4],
-    /// Major and minor number of the device that the file is, then of the device that holds the file.
+    /// Major and minor number of the device that the file is, then of the device that holds the
+    /// file.
     pub devices: [u32; 4],
     /// `stx_mnt_id`.
     pub mnt_id: u64,

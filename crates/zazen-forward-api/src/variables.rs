@@ -12,7 +12,8 @@ pub const OPTIONS: &CStr = c"ZAZEN_FORWARD_OPTIONS";
 pub const DAEMON_UID: &CStr = c"ZAZEN_DAEMON_UID";
 /// For tests: a file to which the detector of escapes appends a line.
 pub const ESCAPES: &CStr = c"ZAZEN_FORWARD_ESCAPES";
-/// Open forwarded files that a program hands to the next one across exec. The preload library writes and reads it.
+/// Open forwarded files that a program hands to the next one across exec. The preload library
+/// writes and reads it.
 pub const HANDED: &CStr = c"ZAZEN_FORWARD_FDS";
 
 /// Opening a forwarded file gives the kernel's own descriptor.

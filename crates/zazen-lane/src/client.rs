@@ -1,11 +1,13 @@
-//! The client's end of a lane, call by call: a request into the ring, bytes in and out as the daemon asks for them, the
-//! reply.
+//! The client's end of a lane, call by call: it posts a request, moves bytes as the daemon asks for
+//! them, and takes the reply.
 //!
-//! A call is [`Client::begin`], then [`Client::advance`] whenever something came, until the reply is there, then
-//! [`Client::finish`]. How to wait between is the caller's business: [`Port::wait`], then the socket.
+//! A call is [`Client::begin`], then [`Client::advance`] whenever a record came, until it returns
+//! the reply, then [`Client::finish`]. The caller decides how to wait in between: with
+//! [`Port::wait`], then on the socket.
 //!
-//! The daemon is trusted (it is who the client asked to act for it), but what it writes is checked all the same: a bug
-//! there must not become one here. Every place that it names is checked against the region.
+//! The client trusts the daemon, which acts for it, but checks what the daemon writes all the same:
+//! a bug there must not become one here. Every place that the daemon names is checked against the
+//! region.
 
 use crate::granted::Granted;
 use crate::parts::{Source, Target};
@@ -47,8 +49,8 @@ pub trait Receiver {
     /// Rings the daemon, which sleeps on the socket.
     fn ring(&mut self) -> Result<(), Self::Error>;
 
-    /// Exactly `bytes` bytes for the body of the next record; a reply's payload may be in it. `None`: so long an answer
-    /// was not asked for.
+    /// Memory of exactly `bytes` bytes for the body of the next record; a reply's payload may be in
+    /// it. `None`: no answer of this length was asked for.
     fn body(&mut self, bytes: usize) -> Option<&mut [u8]>;
 
     /// Memory for the next `bytes` of a payload that is too long for a record.
@@ -64,17 +66,18 @@ pub struct Progress<'a> {
     turn: u32,
     streams_payload: bool,
     streams_input: bool,
-    /// Buffers in the pool are named in tables; they travel by themselves.
+    /// Buffers in the pool are named in tables: their bytes are not copied.
     names_input: bool,
     names_output: bool,
-    /// What is streamed next: 0 is the payload, then the input's parts; and the byte in it.
+    /// The part that is streamed next (0 is the payload, the input's parts follow), and the byte in
+    /// it.
     next_in: (usize, usize),
-    /// Where the next bytes of the reply go: which buffer, and the byte in it.
+    /// The buffer to which the next bytes of the reply go, and the byte in it.
     next_out: (usize, usize),
     bulk_bytes: u64,
     payload_bytes: u64,
     granted: Option<Granted>,
-    /// Memory of the daemon's was used: it waits to hear that it is not any more.
+    /// The call used the daemon's memory: the daemon waits to hear that it is free.
     used_memory: bool,
 }
 
@@ -83,8 +86,8 @@ pub struct Progress<'a> {
 pub struct Reply {
     /// Its header.
     pub header: Header,
-    /// Whether the payload came before it in pieces ([`Receiver::payload`]), or is at the beginning of its body
-    /// ([`Receiver::body`]).
+    /// Whether the payload came before it in pieces ([`Receiver::payload`]), or is at the beginning
+    /// of its body ([`Receiver::body`]).
     pub streamed: bool,
     /// Bulk bytes that came with it.
     tail: Span,
@@ -150,12 +153,13 @@ impl<S: System> Client<S> {
         self.pool
     }
 
-    /// Whether so many bytes there would have to be streamed: then it is better to go through pool memory of one's own.
+    /// Whether this many bytes at `start` would have to be streamed: then it is better to copy them
+    /// to pool memory first.
     pub fn would_stream(&self, start: *const u8, bytes: usize) -> bool {
         bytes > self.eager_bytes && self.pool.place(start, bytes).is_none()
     }
 
-    /// Posts the request. What does not fit goes as the daemon grants memory for it.
+    /// Posts the request. Bytes that do not fit follow as the daemon grants memory for them.
     #[inline]
     pub fn begin<'a, R: Receiver>(
         &mut self,
@@ -165,7 +169,7 @@ impl<S: System> Client<S> {
         let (pool, payload) = (self.pool, request.payload);
         let mut tables = Tables::new();
         let (mut inputs, mut outputs) = (0, 0);
-        // Tables are never streamed, so a payload that is goes without.
+        // Tables are never streamed, so a request with a streamed payload has none.
         if payload.len() + TABLES_BYTES_MAX <= self.eager_bytes {
             inputs = tables.name(pool, request.input.iter().map(|part| (part.start(), part.len())));
             if let Some(output) = request.output {
@@ -231,7 +235,7 @@ impl<S: System> Client<S> {
         })
     }
 
-    /// Sees to all records that came; the reply, if that is among them.
+    /// Handles all records that came; returns the reply if it is among them.
     #[inline]
     pub fn advance<R: Receiver>(
         &mut self,
@@ -252,7 +256,7 @@ impl<S: System> Client<S> {
         }
     }
 
-    /// A record that is no reply.
+    /// Handles a record that is no reply.
     fn see_to<R: Receiver>(
         &mut self,
         record: &Record,
@@ -291,8 +295,9 @@ impl<S: System> Client<S> {
         }
     }
 
-    /// Takes what the reply brought, at most `bulk_max` bulk bytes in all, and says that the daemon's memory is used no
-    /// more. Descriptors, if the header announces some, come on the socket.
+    /// Takes the bytes that came with the reply, at most `bulk_max` bulk bytes in all, and says
+    /// that the daemon's memory is free. Descriptors, if the header announces some, come on the
+    /// socket.
     #[inline]
     pub fn finish<R: Receiver>(
         &mut self,

@@ -40,8 +40,8 @@ impl Geometry {
     }
 }
 
-/// Whether a memfd with these seals and this length can be mapped as a region of `region_bytes`: an access beyond the end
-/// of a file that shrinks would kill the process.
+/// Whether a memfd with these seals and this length can be mapped as a region of `region_bytes`: an
+/// access beyond the end of a file that shrinks would kill the process.
 pub fn check_mapping(seals: u32, length: i64, region_bytes: u64) -> Result<(), Broken> {
     if seals & SEALS != SEALS {
         return Err(Broken("the region that it offers is not sealed"));

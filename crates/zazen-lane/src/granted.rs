@@ -1,7 +1,7 @@
 //! The memory that the daemon grants to a call, cut into pieces that go round.
 //!
-//! Pieces are filled in order and come back in order (the daemon takes them first in, first out), so a position and a count
-//! describe all of them.
+//! Pieces are filled in order and come back in order (the daemon takes them first in, first out),
+//! so a position and a count describe all of them.
 
 use crate::Broken;
 use zazen_wire::shm::Span;
@@ -21,7 +21,8 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    /// `span` in pieces of at most `chunk_bytes`, and in two at least, so that both ends are busy at the same time.
+    /// `span` in pieces of at most `chunk_bytes`, and in two at least, so that both ends are busy
+    /// at the same time.
     pub(crate) fn new(span: Span, chunk_bytes: u64) -> Granted {
         let half = (span.bytes / 2).next_multiple_of(PAGE).max(PAGE);
         let piece = chunk_bytes.clamp(1, half);

@@ -1,7 +1,9 @@
-//! One lane of shared memory, as both of its ends use it. `docs/formats/shm.md` describes the bytes.
+//! One lane of shared memory, as both of its ends use it. `docs/formats/shm.md` describes the
+//! bytes.
 //!
-//! Two programs drive this crate: `zazen-call` (the daemon's end, and clients that link the call layer) and the preload
-//! library (a client inside an unmodified program). The preload library stands in front of libc, so this crate
+//! Two programs drive this crate: `zazen-call` (the daemon's end, and clients that link the call
+//! layer) and the preload library (a client inside an unmodified program). The preload library
+//! stands in front of libc, so this crate
 //!
 //! - never allocates, and takes no lock: callers bring the memory that answers go to;
 //! - calls no function of libc, and no kernel: callers bring a [`System`], chosen at compile time;
@@ -32,6 +34,7 @@ pub use port::{End, Port, Rouse, Taken};
 pub use system::System;
 pub use view::{PoolView, View};
 
-/// What the other end wrote can't be what an honest end would write, in these words. The lane is of no use any more.
+/// What the other end wrote can't be what an honest end would write, in these words. The lane is of
+/// no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken(pub &'static str);

@@ -48,7 +48,8 @@ impl<'a> Source<'a> {
 
     /// Slices as they are given to the kernel.
     pub fn of_slices(slices: &'a [IoSlice<'_>]) -> &'a [Source<'a>] {
-        // SAFETY: an IoSlice is laid out as an iovec, a pointer and a length, as a Source is; both are only read.
+        // SAFETY: an IoSlice is laid out as an iovec, a pointer and a length, as a Source is; both
+        // are only read.
         unsafe { std::slice::from_raw_parts(slices.as_ptr().cast(), slices.len()) }
     }
 
@@ -97,8 +98,8 @@ impl<'a> Target<'a> {
 
     /// Slices as they are given to the kernel.
     pub fn of_slices(slices: &'a mut [IoSliceMut<'_>]) -> &'a [Target<'a>] {
-        // SAFETY: an IoSliceMut is laid out as an iovec, a pointer and a length, as a Target is; the unique borrow
-        // lasts as long as the targets do.
+        // SAFETY: an IoSliceMut is laid out as an iovec, a pointer and a length, as a Target is;
+        // the unique borrow lasts as long as the targets do.
         unsafe { std::slice::from_raw_parts(slices.as_mut_ptr().cast(), slices.len()) }
     }
 

@@ -1,12 +1,16 @@
-//! How an end waits for the other end's answer: whether to spin, and for how long. Learns from how long waits took.
+//! How an end waits for the other end's answer: whether to spin, and for how long. Learns from how
+//! long waits took.
 //!
-//! A spin pays if the other end runs on another CPU and answers soon. On the same CPU it keeps the other end from running.
+//! A spin pays if the other end runs on another CPU and answers soon. On the same CPU it keeps the
+//! other end from running.
 //!
-//! An end that slept sees a longer wait than the answer took: its own wake is part of it, and so is the other end's if
-//! that slept, too. Two ends that both sleep therefore look slow to each other, though neither would if both were
-//! awake. So a wait that two wakes can explain makes an end more patient, up to a bound, before it gives up spinning.
+//! An end that slept sees a longer wait than the answer took: its own wake is part of it, and so is
+//! the other end's if that slept, too. Two ends that both sleep therefore look slow to each other,
+//! though neither would if both were awake. So a wait that two wakes can explain makes an end more
+//! patient, up to a bound, before it gives up spinning.
 //!
-//! On the same CPU an end can give the CPU to the other end ([`Yielding`]) instead of sleeping: that saves the wake.
+//! On the same CPU an end can give the CPU to the other end ([`Yielding`]) instead of sleeping:
+//! that saves the wake.
 
 use std::time::Duration;
 
@@ -81,8 +85,8 @@ impl Spin {
 const HANDED_OVER: Duration = Duration::from_micros(50);
 /// After this many useless yields in a row an end rests: it keeps the CPU for a number of waits.
 const VAIN_MAX: u32 = 8;
-/// The first rest, in waits. Each further one is twice as long, up to the maximum: a useless yield costs two switches, or
-/// a time slice where the CPU has other work.
+/// The first rest, in waits. Each further one is twice as long, up to the maximum: a useless yield
+/// costs two switches, or a time slice where the CPU has other work.
 const REST_FIRST: u32 = 16;
 const REST_MAX: u32 = 1024;
 

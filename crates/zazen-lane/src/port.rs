@@ -1,9 +1,13 @@
-//! One end of a lane: posts records to the other end's ring, takes those that came, sleeps and wakes.
+//! One end of a lane: posts records to the other end's ring, takes those that came, sleeps and
+//! wakes.
 //!
-//! Invariants: a record is published whole; it is copied out of shared memory once and decoded from the copy; the
-//! counters that the other end writes are believed only within what can be. No wake is lost, because each end orders its
-//! steps, with a full fence between: who posts publishes, then looks whether the other end sleeps; who goes to sleep says
-//! so, then looks whether something came.
+//! Invariants: a record is published whole. It is copied out of shared memory once, and decoded
+//! from the copy. A counter that the other end writes is believed only within what an honest end
+//! could write.
+//!
+//! No wake is lost, because each end orders its steps and puts a full fence between them. An end
+//! that posts publishes the record, then looks whether the other end sleeps. An end that goes to
+//! sleep says so, then looks whether a record came.
 
 use crate::parts::Source;
 use crate::patience::{Spin, Yielding};
@@ -25,9 +29,9 @@ const ON_SOCKET: u32 = 2;
 const SLOT: u64 = SLOT_BYTES as u64;
 /// Looks at the ring between two looks at the clock.
 const LOOKS_PER_CLOCK: u32 = 32;
-/// How often the CPU is given up in one wait: the other end may be the second in line.
+/// How often one wait yields the CPU: the other end may be the second in line.
 const YIELDS: u32 = 2;
-/// Sleeps within one wait that may end for nothing.
+/// Sleeps within one wait that may end without a record.
 const SLEEPS_MAX: u32 = 64;
 
 /// Which end this is.
@@ -39,7 +43,7 @@ pub enum End {
     Daemon,
 }
 
-/// What the other end needs after a record was posted.
+/// What the other end still needs after a record was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Rouse {
@@ -107,8 +111,8 @@ pub struct Port<S> {
 unsafe impl<S: Send> Send for Port<S> {}
 
 impl<S: System> Port<S> {
-    /// The `end` of the lane at `places`; panics if the lane is not within `view`, which [`zazen_wire::shm::Offer::check`]
-    /// or [`crate::Geometry`] rules out.
+    /// The `end` of the lane at `places`; panics if the lane is not within `view`, which
+    /// [`zazen_wire::shm::Offer::check`] or [`crate::Geometry`] rules out.
     ///
     /// # Safety
     ///
@@ -170,19 +174,20 @@ impl<S: System> Port<S> {
         self.their_cpu.get().load(Ordering::Relaxed) != self.system.cpu()
     }
 
-    /// Says on which CPU this end runs: the other end decides by it whether to spin.
+    /// Tells the other end on which CPU this end runs. The other end decides by it whether to spin.
     #[inline]
     pub fn tell_cpu(&self) {
         let told = self.my_cpu.get();
         let now = self.system.cpu();
-        // Written only when it changes: the other end reads this line with every record that it posts.
+        // Written only when it changes: the other end reads this line with every record that it
+        // posts.
         if told.load(Ordering::Relaxed) != now {
             told.store(now, Ordering::Relaxed);
         }
     }
 
-    /// Posts `record` with `header`, and `body` in the slots that follow; `record.slots` is set here. `Ok(None)`: there
-    /// is no room now.
+    /// Posts `record` with `header`, and `body` in the slots that follow; `record.slots` is set
+    /// here. `Ok(None)`: there is no room now.
     #[inline]
     pub fn post<'a>(
         &mut self,
@@ -254,8 +259,9 @@ impl<S: System> Port<S> {
         Ok(self.incoming.available(tail)? > 0)
     }
 
-    /// Takes the next record. Its body (the slots that follow, to the end of the last) is copied to where `room` says;
-    /// `room` is asked for exactly so many bytes, 0 included, and `None` breaks the lane.
+    /// Takes the next record. `room` is asked for memory of exactly the body's length (the slots
+    /// that follow the first, 0 included), and the body is copied there. If `room` returns `None`,
+    /// the lane is broken.
     #[inline]
     pub fn take<'b>(
         &mut self,
@@ -289,8 +295,8 @@ impl<S: System> Port<S> {
         Ok(Some(Taken { record, header, body_bytes }))
     }
 
-    /// Waits until something came, spinning, then sleeping on the futex, at most `sleep_max` in all. False: nothing
-    /// yet. `may_spin` is the process's own say.
+    /// Waits for a record: spins, then sleeps on the futex, at most `sleep_max` in all. False: none
+    /// came. `may_spin` is the process's own decision.
     #[inline]
     pub fn wait(&mut self, may_spin: bool, sleep_max: Duration) -> Result<bool, Broken> {
         if self.is_ready()? {
@@ -300,7 +306,7 @@ impl<S: System> Port<S> {
         if !apart && self.yielding.may() && self.give_way()? {
             return Ok(true);
         }
-        // On one CPU nobody spins.
+        // An end never spins on the CPU that the other end needs.
         let start = (may_spin && apart).then(|| self.system.now());
         if let Some(start) = start {
             let budget = self.spin.budget(self.woke);
@@ -311,7 +317,7 @@ impl<S: System> Port<S> {
         }
         let mut slept: Option<Duration> = None;
         let mut left = sleep_max;
-        // A peer that keeps writing to the word which this end sleeps on keeps it from sleeping; not for long.
+        // A peer that keeps clearing the word keeps this end awake, but not for long.
         for _ in 0..SLEEPS_MAX {
             let word = self.my_word;
             word.get().store(ON_FUTEX, Ordering::Relaxed);
@@ -347,7 +353,7 @@ impl<S: System> Port<S> {
         }
     }
 
-    /// Gives the CPU up to the other end, which runs on the same. True: something came meanwhile.
+    /// Yields the CPU to the other end, which runs on the same. True: a record came meanwhile.
     fn give_way(&mut self) -> Result<bool, Broken> {
         let start = self.system.now();
         let mut ready = false;
@@ -377,7 +383,8 @@ impl<S: System> Port<S> {
         }
     }
 
-    /// Says that this end sleeps on the socket from now on. False: something has come, it does not.
+    /// Says that this end sleeps on the socket from now on. False: a record has come, so it does
+    /// not sleep.
     pub fn sleep_on_socket(&mut self) -> Result<bool, Broken> {
         self.my_word.get().store(ON_SOCKET, Ordering::Relaxed);
         self.system.fault_point();
@@ -394,7 +401,7 @@ impl<S: System> Port<S> {
         self.my_word.get().store(AWAKE, Ordering::Relaxed);
     }
 
-    /// The daemon says that nothing will come of this lane any more; the socket has the reason.
+    /// Says that the daemon will post nothing more on this lane; the socket has the reason.
     pub fn close(&self) {
         self.closed.get().store(1, Ordering::Release);
         let word = self.their_word.get();
@@ -403,7 +410,8 @@ impl<S: System> Port<S> {
         }
     }
 
-    /// Whether the daemon has closed the lane (the daemon's own word; a client may scribble over it at its own cost).
+    /// Whether the daemon has closed the lane. A client that writes this word itself harms only
+    /// itself.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.closed.get().load(Ordering::Acquire) != 0

@@ -1,7 +1,9 @@
-//! The counters of a ring, as pure state machines: what may be published, what may be taken, what is a lie.
+//! The counters of a ring, as pure state machines: what may be published, what may be taken, what
+//! is a lie.
 //!
-//! Each end keeps its own counter in private memory and only publishes it; the other's is read from shared memory
-//! and believed only within what can be. Counters count slots ever published or taken and wrap.
+//! Each end keeps its own counter in private memory and only publishes it; the other's is read from
+//! shared memory and believed only within what can be. Counters count slots ever published or taken
+//! and wrap.
 
 use crate::Broken;
 
@@ -23,8 +25,8 @@ impl Producer {
         Producer { slots, tail: 0, head: 0 }
     }
 
-    /// Slots that may be written as far as is known already. It does not look at the consumer's counter, whose cache line
-    /// would have to travel between the two ends' CPUs.
+    /// Slots that may be written as far as is known already. It does not look at the consumer's
+    /// counter, whose cache line would have to travel between the two ends' CPUs.
     #[inline]
     pub fn room_known(&self) -> u32 {
         self.slots - self.tail.wrapping_sub(self.head)
@@ -113,14 +115,16 @@ mod tests {
         }
     }
 
-    /// A ring as two processes see it: slots, and counters of which either end may still read an older value.
+    /// A ring as two processes see it: slots, and counters of which either end may still read an
+    /// older value.
     struct Model {
         slots: Vec<u64>,
         tails: Vec<u32>,
         heads: Vec<u32>,
     }
 
-    /// Any value that was published since the last one that was seen: memory may be slow, but does not go back.
+    /// Any value that was published since the last one that was seen: memory may be slow, but does
+    /// not go back.
     fn seen(published: &[u32], last: &mut usize, random: &mut Random) -> u32 {
         *last += random.below((published.len() - *last) as u32) as usize;
         published[*last]
@@ -164,8 +168,8 @@ mod tests {
         }
     }
 
-    /// Whatever the other end writes into its counter, what is believed stays within the ring, and the own counter
-    /// moves only by what was done.
+    /// Whatever the other end writes into its counter, what is believed stays within the ring, and
+    /// the own counter moves only by what was done.
     #[test]
     fn lies_are_found_or_harmless() {
         for seed in 1..2000u64 {
@@ -195,12 +199,12 @@ mod tests {
         }
     }
 
-    /// Going to sleep against waking, every interleaving: what the ring's users do between counter and sleep word
-    /// (see `port.rs`), one atomic step at a time.
+    /// Going to sleep against waking, every interleaving: what the ring's users do between counter
+    /// and sleep word (see `port.rs`), one atomic step at a time.
     #[test]
     fn no_wake_is_lost_in_any_interleaving() {
-        /// The sleeper: 0 says that it sleeps, 1 looks whether something came, 2 sleeps, 3 is up and has seen it.
-        /// The poster: 0 publishes, 1 looks at the word, 2 wakes, 3 is done.
+        /// The sleeper: 0 says that it sleeps, 1 looks whether something came, 2 sleeps, 3 is up
+        /// and has seen it. The poster: 0 publishes, 1 looks at the word, 2 wakes, 3 is done.
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         struct State {
             sleeper: u8,

@@ -3,10 +3,12 @@
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// The calls that an end of a lane makes to wait and to wake. Each program brings its own: the preload library goes past
-/// its own hooks, tests play both ends without a kernel. Used as a type parameter, never as `dyn`.
+/// The calls that an end of a lane makes to wait and to wake. Each program brings its own: the
+/// preload library goes past its own hooks, tests play both ends without a kernel. Used as a type
+/// parameter, never as `dyn`.
 pub trait System {
-    /// Sleeps while `word` is `value`, at most `at_most`; may return early for any reason. False: the time is up.
+    /// Sleeps while `word` is `value`, at most `at_most`; may return early for any reason. False:
+    /// the time is up.
     ///
     /// The other end is another process, so the futex must not be private.
     fn sleep_on(&self, word: &AtomicU32, value: u32, at_most: Duration) -> bool;

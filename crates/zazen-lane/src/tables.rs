@@ -19,8 +19,8 @@ impl Tables {
         Tables { entries: [const { MaybeUninit::uninit() }; 2 * ENTRIES_MAX], count: 0 }
     }
 
-    /// Appends a table of `parts` and says how many entries it has: 0, and no table, if no part lies in the pool or
-    /// they need too many entries.
+    /// Appends a table of `parts` and says how many entries it has: 0, and no table, if no part
+    /// lies in the pool or they need too many entries.
     pub(crate) fn name(
         &mut self,
         pool: PoolView,

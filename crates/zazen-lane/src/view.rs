@@ -1,8 +1,9 @@
-//! A mapped region, as a range of addresses: the only code of this crate that touches shared memory.
+//! A mapped region, as a range of addresses: the only code of this crate that touches shared
+//! memory.
 //!
-//! Invariants: the memory behind the view can't shrink (the daemon seals it), so an access within bounds never
-//! faults; no reference to shared bytes is made but to atomic counters; what is out of bounds is our bug and
-//! panics, since every offset that another process names is checked before.
+//! Invariants: the memory behind the view can't shrink (the daemon seals it), so an access within
+//! bounds never faults; no reference to shared bytes is made but to atomic counters; what is out of
+//! bounds is our bug and panics, since every offset that another process names is checked before.
 
 use crate::parts::{Source, Target};
 use std::sync::atomic::AtomicU32;
@@ -25,8 +26,8 @@ impl View {
     ///
     /// # Safety
     ///
-    /// They are a mapping that begins on a page, is readable and writable, can't shrink, and stays mapped for as long as
-    /// this view, a copy of it, or a pointer that came from it is used.
+    /// They are a mapping that begins on a page, is readable and writable, can't shrink, and stays
+    /// mapped for as long as this view, a copy of it, or a pointer that came from it is used.
     pub const unsafe fn new(base: *mut u8, bytes: usize) -> View {
         View { base, bytes }
     }
@@ -68,9 +69,10 @@ impl View {
     #[inline]
     pub fn read_to(&self, at: u64, into: Target<'_>) {
         let from = self.pointer(Span { at, bytes: into.len() as u64 });
-        // SAFETY: `from` is valid for as many bytes (checked by `pointer`), `into` for writes. The other process
-        // may write meanwhile: any mix of bytes is a value of u8, and nothing is read twice. `into` may itself lie
-        // in the region (a pool buffer too small to be named): `copy` tolerates an overlap.
+        // SAFETY: `from` is valid for as many bytes (checked by `pointer`), `into` for writes. The
+        // other process may write meanwhile: any mix of bytes is a value of u8, and nothing is read
+        // twice. `into` may itself lie in the region (a pool buffer too small to be named): `copy`
+        // tolerates an overlap.
         unsafe { std::ptr::copy(from, into.start(), into.len()) }
     }
 
@@ -78,9 +80,9 @@ impl View {
     #[inline]
     pub fn write(&self, at: u64, from: Source<'_>) {
         let to = self.pointer(Span { at, bytes: from.len() as u64 });
-        // SAFETY: `to` is valid for as many bytes, `from` for reads. A source that is itself in the region (a pool
-        // buffer too small or too many to be named) may be the same bytes only if the caller has a bug: `copy`
-        // tolerates it.
+        // SAFETY: `to` is valid for as many bytes, `from` for reads. A source that is itself in the
+        // region (a pool buffer too small or too many to be named) may be the same bytes only if
+        // the caller has a bug: `copy` tolerates it.
         unsafe { std::ptr::copy(from.start(), to, from.len()) }
     }
 
@@ -89,14 +91,14 @@ impl View {
     pub fn counter(&self, at: u64) -> &AtomicU32 {
         let start = self.pointer(Span { at, bytes: 4 });
         assert!(at.is_multiple_of(4), "a counter is aligned");
-        // SAFETY: in bounds and aligned (the mapping begins on a page); both processes access it atomically only, or
-        // the other one scribbles, which an atomic read sees as some value.
+        // SAFETY: in bounds and aligned (the mapping begins on a page); both processes access it
+        // atomically only, or the other one scribbles, which an atomic read sees as some value.
         unsafe { AtomicU32::from_ptr(start.cast()) }
     }
 }
 
-/// Memory in the pool is named to the daemon from so many bytes on; what is less is copied, which costs less than looking
-/// up where it lies.
+/// Memory in the pool is named to the daemon from so many bytes on; what is less is copied, which
+/// costs less than looking up where it lies.
 const IN_PLACE_MIN: usize = 512;
 
 /// A region and where its pool is.

@@ -1,5 +1,5 @@
-//! A client's calls against a daemon's end written from `docs/formats/shm.md`, both in one thread: every way that bytes
-//! travel, and a daemon that lies.
+//! A client's calls against a daemon's end written from `docs/formats/shm.md`, both in one thread:
+//! every way that bytes travel, and a daemon that lies.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use std::cell::Cell;
@@ -305,7 +305,8 @@ impl Random {
     }
 }
 
-/// Any record at any time: the call fails, or goes on; nothing outside of the caller's memory is written.
+/// Any record at any time: the call fails, or goes on; nothing outside of the caller's memory is
+/// written.
 #[test]
 fn a_daemon_that_lies_is_broken_and_nothing_more() {
     let mut broken = 0;

@@ -10,7 +10,8 @@ pub const HOST_BYTES: usize = 256;
 /// `ZAZEN_PLUGIN_ACTS_AS_CALLER`: the plug-in acts with its caller's identity.
 pub const ACTS_AS_CALLER: u32 = 1;
 
-/// `ZAZEN_HOST_CONFINED`: the kernel lets the process make, remove and rename names beneath the exports only.
+/// `ZAZEN_HOST_CONFINED`: the kernel lets the process make, remove and rename names beneath the
+/// exports only.
 pub const HOST_CONFINED: u32 = 1;
 
 /// `enum zazen_detach_reason`: why a client is gone.
@@ -27,7 +28,8 @@ pub enum DetachReason {
     Shutdown = 3,
 }
 
-/// `struct zazen_caller`: who is calling. `client` and `generation` together never come twice in a host's life.
+/// `struct zazen_caller`: who is calling. `client` and `generation` together never come twice in a
+/// host's life.
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -56,7 +58,8 @@ pub type Completion = unsafe extern "C" fn(status: i32, argument: *mut c_void);
 
 /// `struct zazen_host`: what a host offers a plug-in from init to the end of fini.
 ///
-/// A host sets all functions that it knows. A plug-in may read only the fields that `struct_size` covers.
+/// A host sets all functions that it knows. A plug-in may read only the fields that `struct_size`
+/// covers.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Host {
@@ -115,7 +118,8 @@ pub struct CallOps {
     pub handle_remove: unsafe extern "C" fn(*mut Call, *const c_char, i64, *mut i64) -> i32,
 }
 
-/// `struct zazen_call`: one call in progress. The host makes it; it is the dispatcher's until that returns.
+/// `struct zazen_call`: one call in progress. The host makes it; it is the dispatcher's until that
+/// returns.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
@@ -227,7 +231,8 @@ pub struct PluginTable {
 ///
 /// `plugin` points to an entry table of `struct_size` bytes.
 pub unsafe fn acts_as_caller(plugin: *const Plugin) -> bool {
-    // SAFETY: `struct_size` is in every version of the table; the tail is read only where it is there.
+    // SAFETY: `struct_size` is in every version of the table; the tail is read only where it is
+    // there.
     unsafe {
         (*plugin).struct_size as usize >= size_of::<PluginTable>()
             && (*plugin.byte_add(offset_of!(PluginTable, tail)).cast::<PluginTail>()).flags & ACTS_AS_CALLER

@@ -1,4 +1,5 @@
-//! `enum zazen_call_status`: the transport status of a call. What the function itself reports is separate.
+//! `enum zazen_call_status`: the transport status of a call. What the function itself reports is
+//! separate.
 
 /// The function ran and its answer came.
 pub const OK: i32 = 0;

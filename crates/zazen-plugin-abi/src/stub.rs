@@ -21,7 +21,8 @@ pub struct StubService {
     pub function_count: u32,
 }
 
-/// `struct zazen_stub_call`: one call. The stub fills it in; the run-time sets what the comments say.
+/// `struct zazen_stub_call`: one call. The stub fills it in; the run-time sets what the comments
+/// say.
 #[repr(C)]
 #[derive(Debug)]
 pub struct StubCall {
@@ -42,9 +43,9 @@ pub struct StubCall {
     /// Fixed part and padded tail together.
     pub request_bytes: u64,
     /// Zerocopy inputs.
-    pub input: *const Segment,
+    pub inputs: *const Segment,
     /// Zerocopy outputs: capacities. The run-time sets `bytes` to what came.
-    pub output: *mut Segment,
+    pub outputs: *mut Segment,
     /// How many inputs.
     pub in_count: u32,
     /// How many outputs.

@@ -13,8 +13,8 @@ unsafe extern "C" {
 /// A function of the host's table; `None` if the host is older than it, or there is no host yet.
 macro_rules! host {
     ($field:ident) => {{
-        // SAFETY: no arguments. The table is valid from init to the end of fini, when functions run, and has
-        // `struct_size` bytes.
+        // SAFETY: no arguments. The table is valid from init to the end of fini, when functions
+        // run, and has `struct_size` bytes.
         unsafe {
             let host = zazen_plugin_host();
             let end = offset_of!(Host, $field) + size_of::<usize>();
@@ -63,7 +63,8 @@ impl Caller {
 #[inline]
 pub fn caller() -> Outcome<Caller> {
     let ask = host!(caller).ok_or(libc::EIO)?;
-    // Only the fields up to here are filled: a host's name is long, and this is asked in every call.
+    // Only the fields up to here are filled: a host's name is long, and this is asked in every
+    // call.
     const BYTES: usize = offset_of!(plugin::Caller, rank);
     let mut caller = MaybeUninit::<plugin::Caller>::uninit();
     // SAFETY: the host fills no more than struct_size bytes, and all of them if it succeeds.
@@ -98,8 +99,8 @@ pub fn exported() -> Vec<CString> {
     (0..).map_while(folder).collect()
 }
 
-/// Names the memory of the running function's zerocopy:userbuf output. EIO if the host refuses; then nobody calls
-/// `completion`.
+/// Names the memory of the running function's zerocopy:userbuf output. EIO if the host refuses;
+/// then nobody calls `completion`.
 ///
 /// # Safety
 ///

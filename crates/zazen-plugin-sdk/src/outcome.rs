@@ -1,4 +1,5 @@
-//! The frame that each function of a plug-in runs in: results in Rust become results and errno in C.
+//! The frame that each function of a plug-in runs in: results in Rust become results and errno in
+//! C.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +21,8 @@ impl Answer for i64 {
     const FAILED: i64 = -1;
 }
 
-/// Runs a function's body. An error becomes -1 and errno; so does a panic (EIO). On success errno is 0.
+/// Runs a function's body. An error becomes -1 and errno; so does a panic (EIO). On success errno
+/// is 0.
 pub fn guarded<T: Answer>(body: impl FnOnce() -> Outcome<T>) -> T {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(libc::EIO));
     let (value, error) = match outcome {

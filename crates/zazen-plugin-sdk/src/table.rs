@@ -3,7 +3,8 @@
 use std::mem::size_of;
 use zazen_plugin_abi::plugin::PluginTable;
 
-/// `struct zazen_plugin` as bytes with its alignment. The host reads as much as its `struct_size` says.
+/// `struct zazen_plugin` as bytes with its alignment. The host reads as much as its `struct_size`
+/// says.
 #[repr(C, align(8))]
 pub struct TableBytes([u8; size_of::<PluginTable>()]);
 

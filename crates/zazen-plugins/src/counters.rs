@@ -1,7 +1,9 @@
-//! A plug-in's counters, in memory that its process shares with the daemon: the daemon reads them without asking.
+//! A plug-in's counters, in memory that its process shares with the daemon: the daemon reads them
+//! without asking.
 //!
-//! Invariants: all of it is atomic, so whatever an isolated plug-in writes there makes its own numbers wrong and
-//! nothing else; the file behind shared counters is sealed, so that nobody can shrink it under the other's feet.
+//! Invariants: all of it is atomic, so whatever an isolated plug-in writes there makes its own
+//! numbers wrong and nothing else; the file behind shared counters is sealed, so that nobody can
+//! shrink it under the other's feet.
 
 use crate::object::Description;
 use crate::stats::{FunctionStats, PluginReport};
@@ -22,7 +24,8 @@ pub(crate) struct Gauges {
     running: AtomicU64,
 }
 
-/// Gauges, and behind them the counters of each function. All zeros at first, which is a valid value of both.
+/// Gauges, and behind them the counters of each function. All zeros at first, which is a valid
+/// value of both.
 pub(crate) struct Counters {
     at: NonNull<Gauges>,
     function_count: usize,
@@ -79,7 +82,8 @@ impl Counters {
 
     fn map(file: &OwnedFd, function_count: usize) -> Result<Counters> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping, at an address of the kernel's choice; the file has as many bytes, and keeps them.
+        // SAFETY: a new mapping, at an address of the kernel's choice; the file has as many bytes,
+        // and keeps them.
         let at = unsafe { rustix::mm::mmap(null_mut(), bytes(function_count), protection, flags, file, 0) };
         Counters::at(at.map_err(failed)?, function_count)
     }
@@ -126,7 +130,8 @@ impl Counters {
 
 impl Drop for Counters {
     fn drop(&mut self) {
-        // SAFETY: mapped by this, and nobody borrows from it any more. It fails for no mapping of ours.
+        // SAFETY: mapped by this, and nobody borrows from it any more. It fails for no mapping of
+        // ours.
         let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), bytes(self.function_count)) };
     }
 }

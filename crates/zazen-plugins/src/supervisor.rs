@@ -1,13 +1,15 @@
 //! An isolated plug-in, seen from the daemon: its processes, and what became of each.
 //!
-//! A plug-in that acts as the daemon's user has one process for everybody. It is begun again when it ends. A plug-in
-//! that acts as its callers has one process for each identity, begun on the first call of that identity. If such a
-//! process crashes or hangs, only its own identity's calls fail; the next call begins another process. A process of an
-//! identity ends if it has no clients for a while, or if another identity needs its place.
+//! A plug-in that acts as the daemon's user has one process for everybody. It is begun again when
+//! it ends. A plug-in that acts as its callers has one process for each identity, begun on the
+//! first call of that identity. If such a process crashes or hangs, only its own identity's calls
+//! fail; the next call begins another process. A process of an identity ends if it has no clients
+//! for a while, or if another identity needs its place.
 //!
-//! Invariants: at most one process for each identity, or one in all; at most `identities_max` processes of identities
-//! and [`PER_USER_MAX`] of one user; the process of an identity serves that identity only; no lock is held while a
-//! process is begun, asked or waited for; each generation's fate is known once its process is gone.
+//! Invariants: at most one process for each identity, or one in all; at most `identities_max`
+//! processes of identities and [`PER_USER_MAX`] of one user; the process of an identity serves that
+//! identity only; no lock is held while a process is begun, asked or waited for; each generation's
+//! fate is known once its process is gone.
 
 use crate::config::{HostOptions, PluginConfig};
 use crate::control::{self, ToWorker};
@@ -47,7 +49,8 @@ const FATES_MAX: usize = 256;
 /// A process gives a sign of life each second. After this long without one, reports call it silent.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
 
-/// Whom a process serves: one identity, which the process has become; or everybody, as the daemon's user.
+/// Whom a process serves: one identity, which the process has become; or everybody, as the daemon's
+/// user.
 type Whom = Option<Identity>;
 
 /// An isolated plug-in.
@@ -128,7 +131,8 @@ impl Worker {
         self.tell_to_stop(Duration::ZERO);
     }
 
-    /// Tells the process to end; calls in progress may take `patience`. A process that is gone needs no telling.
+    /// Tells the process to end; calls in progress may take `patience`. A process that is gone
+    /// needs no telling.
     fn tell_to_stop(&self, patience: Duration) {
         if let Some(control) = &self.control {
             let patience_ms = patience.as_millis() as u64;
@@ -138,8 +142,8 @@ impl Worker {
 }
 
 impl State {
-    /// Makes a place for one more process of this user's, if need be by ending one without clients. `Busy` if there is
-    /// none.
+    /// Makes a place for one more process of this user's, if need be by ending one without clients.
+    /// `Busy` if there is none.
     fn make_room(&mut self, config: &PluginConfig, uid: u32) -> Result<()> {
         // Forget identities that were not here for long.
         let quiet =
@@ -201,8 +205,8 @@ impl Shared {
         self.config.path.display().to_string()
     }
 
-    /// Waits until the process runs or, with `begins`, until it may be begun: then the place is the caller's, who must
-    /// begin the process. `Unavailable` after [`BEGIN_WAIT`].
+    /// Waits until the process runs or, with `begins`, until it may be begun: then the place is the
+    /// caller's, who must begin the process. `Unavailable` after [`BEGIN_WAIT`].
     fn wait_for_turn(&self, whom: &Whom, begins: bool) -> Result<Turn> {
         let until = Instant::now() + BEGIN_WAIT;
         let mut state = self.state();
@@ -286,8 +290,8 @@ impl Shared {
             }
         };
         let mut state = self.state();
-        // Whether it began or not: without a thread the closure is dropped, and with it the control socket, which ends
-        // the process.
+        // Whether it began or not: without a thread the closure is dropped, and with it the control
+        // socket, which ends the process.
         let thread = std::thread::Builder::new()
             .name(format!("plugin-{}", self.description.id))
             .spawn(watch)
@@ -309,8 +313,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Begins the process that serves everybody, after its rests, until it runs or the daemon stops. Callers only wait
-    /// for it, so that none of them pays for an object that can't be loaded any more.
+    /// Begins the process that serves everybody, after its rests, until it runs or the daemon
+    /// stops. Callers only wait for it, so that none of them pays for an object that can't be
+    /// loaded any more.
     fn begin_again(self: &Arc<Shared>) {
         loop {
             match self.serving(&None, true) {
@@ -336,7 +341,8 @@ impl Shared {
             state.fates.pop_first();
         }
         if let Some(worker) = state.workers.get_mut(whom).filter(|worker| worker.generation == generation) {
-            // The first time at once: a caller that tries again after a crash should find the plug-in there.
+            // The first time at once: a caller that tries again after a crash should find the
+            // plug-in there.
             let rest =
                 if lived > GOOD_LIFE || fate == FateKind::Stopped { Duration::ZERO } else { worker.rest };
             *worker = Worker {
@@ -351,9 +357,9 @@ impl Shared {
 }
 
 impl Supervisor {
-    /// Checks the object and begins a process, so that a plug-in which can't be loaded or refuses shows at once: that
-    /// of the daemon's own identity if the plug-in acts as its callers. `index` tells it from the daemon's other
-    /// plug-ins.
+    /// Checks the object and begins a process, so that a plug-in which can't be loaded or refuses
+    /// shows at once: that of the daemon's own identity if the plug-in acts as its callers. `index`
+    /// tells it from the daemon's other plug-ins.
     pub(crate) fn start(config: &PluginConfig, options: &HostOptions, index: usize) -> Result<Supervisor> {
         let description = Launch::to_check(config, options, index).check()?;
         let acts_as_caller = description.acts_as_caller || config.acts_as_caller;
@@ -376,8 +382,8 @@ impl Supervisor {
         &self.shared.description
     }
 
-    /// Where that caller is served, and by which generation. Begins the process of the caller's identity if there is
-    /// none; waits for a process that is being begun.
+    /// Where that caller is served, and by which generation. Begins the process of the caller's
+    /// identity if there is none; waits for a process that is being begun.
     pub(crate) fn socket(&self, caller: &Credentials) -> Result<(PathBuf, u64)> {
         let shared = &self.shared;
         let generation = if shared.config.acts_as_caller {
@@ -400,7 +406,8 @@ impl Supervisor {
         Ok((connection, generation))
     }
 
-    /// What became of that generation. A caller asks that lost it a moment ago, so this waits a moment for the fate.
+    /// What became of that generation. A caller asks that lost it a moment ago, so this waits a
+    /// moment for the fate.
     pub(crate) fn fate(&self, generation: u64) -> Fate {
         let until = Instant::now() + FATE_WAIT;
         let mut state = self.shared.state();
@@ -424,8 +431,8 @@ impl Supervisor {
         }
     }
 
-    /// Counters and state of all processes together. It asks no process: the counters lie in memory that each process
-    /// shares with the daemon, so a process that answers nobody delays no report.
+    /// Counters and state of all processes together. It asks no process: the counters lie in memory
+    /// that each process shares with the daemon, so a process that answers nobody delays no report.
     pub(crate) fn report(&self) -> PluginReport {
         let shared = &self.shared;
         let mut running = Vec::new();

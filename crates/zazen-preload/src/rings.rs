@@ -1,11 +1,12 @@
-//! Calls over a lane in shared memory: `zazen_lane`'s client, driven without a heap and past every hook.
+//! Calls over a lane in shared memory: `zazen_lane`'s client, driven without a heap and past every
+//! hook.
 //!
-//! Calls go through a pair of rings in a region that the daemon gave. The lane's socket brings bells and descriptors, and
-//! tells of the daemon's end. What a program reads or writes is copied once between its memory and the region, or not
-//! at all where it lies in the region's pool.
+//! Calls go through a pair of rings in a region that the daemon gave. The lane's socket brings
+//! bells and descriptors, and tells of the daemon's end. What a program reads or writes is copied
+//! once between its memory and the region, or not at all where it lies in the region's pool.
 //!
-//! Invariant: a call that waits for something of its own (`tag`) sleeps on the socket, so that a signal is noticed there as
-//! in the call that it stands for.
+//! Invariant: a call that waits for something of its own (`tag`) sleeps on the socket, so that a
+//! signal is noticed there as in the call that it stands for.
 
 use crate::real::system_call;
 use crate::transport::{Call, Segment, Service};
@@ -65,9 +66,9 @@ impl System for Kernel {
 pub(crate) struct Rings {
     lane: Option<Client<Kernel>>,
     calls: u64,
-    /// Pool memory that the lane keeps, through which larger data go.
+    /// Pool memory that the lane keeps; larger data are copied through it.
     stage: Option<Span>,
-    /// Calls for which the pool is not asked again, since it had none to give.
+    /// How many more calls do not ask the pool, since it had no memory to give.
     unstaged: u32,
 }
 
@@ -79,15 +80,16 @@ struct Ask<'a> {
     input: Source<'a>,
     /// `None`: bulk bytes may not be answered at all.
     output: Option<Target<'a>>,
-    /// How many of the bulk bytes count, by what the answer says: of a small output the daemon passes on all the room.
+    /// How many of the bulk bytes count, according to the answer: even if the output is small, the
+    /// daemon passes on all the room.
     counts: fn(&[u8]) -> usize,
     /// Bytes of payload that an answer may have.
     reply_max: usize,
-    /// Of a call that may wait.
+    /// The tag of a call that may block.
     tag: Option<u32>,
 }
 
-/// What came of it.
+/// The answer.
 struct Reply {
     /// The daemon's refusal, or 0.
     status: u32,
@@ -96,7 +98,7 @@ struct Reply {
     bulk_bytes: u64,
 }
 
-/// The lane is no good any more.
+/// The lane cannot be used any more.
 struct Lost(i32);
 
 const GONE: Lost = Lost(status::DISCONNECTED);
@@ -156,7 +158,7 @@ impl Rings {
         self.lane.is_some()
     }
 
-    /// Maps what the daemon offers; false if it is of no use here.
+    /// Maps the region that the daemon offers; false if it cannot be used here.
     fn map(&mut self, offer: &Offer, fd: c_int) -> bool {
         let seals = system_call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]);
         // SAFETY: all zeros is a valid stat.
@@ -170,16 +172,16 @@ impl Rings {
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let arguments = [0, bytes, protection, libc::MAP_SHARED as usize, fd as usize, 0];
         let Ok(base) = system_call(libc::SYS_mmap, arguments) else { return false };
-        // A child has no part in it: what it inherits would be its parent's lane.
+        // A child must not inherit it: it is its parent's lane.
         let _ = system_call(libc::SYS_madvise, [base, bytes, libc::MADV_DONTFORK as usize, 0, 0, 0]);
-        // SAFETY: the mapping is of a memfd that can't shrink; it is unmapped after the lane is gone, or never. The offer's
-        // decoder has checked the offer.
+        // SAFETY: the mapping is of a memfd that can't shrink; it is unmapped after the lane is
+        // gone, or never. The offer's decoder has checked the offer.
         let lane = unsafe { Client::new(offer, View::new(base as *mut u8, bytes), Kernel) };
         *self = Rings { lane: Some(lane), ..Rings::new() };
         true
     }
 
-    /// Lets the region go.
+    /// Unmaps the region.
     pub(crate) fn unmap(&mut self) {
         if let Some(lane) = self.lane.take() {
             let view = lane.pool().view;
@@ -189,7 +191,7 @@ impl Rings {
         }
     }
 
-    /// Leaves the mapping as it is. (After fork the child does not even have it.)
+    /// Forgets the mapping without unmapping it. (After a fork the child does not have it.)
     pub(crate) fn forget(&mut self) {
         *self = Rings::new();
     }
@@ -208,7 +210,7 @@ impl Rings {
         start..start + pool.span.bytes as usize
     }
 
-    /// Whether an address lies in this lane's pool; where.
+    /// Where an address lies in this lane's pool, if it does.
     pub(crate) fn pool_offset(&self, address: *const c_void) -> Option<u64> {
         let pool = self.lane.as_ref()?.pool();
         let found = pool.view.find(address.cast(), 0)?;
@@ -268,7 +270,8 @@ impl Rings {
         Ok(Reply { status, payload, payload_bytes, bulk_bytes })
     }
 
-    /// Whether so many bytes at that place would have to be streamed: they are better staged in the pool.
+    /// Whether this many bytes at `start` would have to be streamed: copying them through the pool
+    /// is better.
     fn would_stream(&self, start: *const u8, bytes: usize) -> bool {
         self.lane.as_ref().is_some_and(|lane| lane.would_stream(start, bytes))
     }
@@ -282,7 +285,8 @@ fn wait(lane: &mut Client<Kernel>, fd: c_int, buffers: &mut Buffers, tag: Option
     }
     let mut interrupted = false;
     while port.sleep_on_socket()? {
-        // The wish may have come before the call began to wait, so it is repeated.
+        // The wish to end may have reached the far side before the call began to wait, so repeat
+        // it.
         if interrupted && !wire::wish_once(fd, tag.unwrap_or(0)) {
             continue;
         }
@@ -297,8 +301,8 @@ fn wait(lane: &mut Client<Kernel>, fd: c_int, buffers: &mut Buffers, tag: Option
     Ok(())
 }
 
-/// Moves a lane to shared memory, if the far side has some to give and this process room for it. False: the
-/// connection is no good any more.
+/// Moves a lane to shared memory, if the far side offers some and this process can map it. False:
+/// the connection cannot be used any more.
 pub(crate) fn move_to_memory(fd: c_int, rings: &mut Rings, buffers: &mut Buffers) -> bool {
     let Ok((header, payload)) = wire::ask(fd, (0, shm::ASK), &[], buffers) else { return false };
     let offer = Offer::decode(&payload).ok().filter(|_| header.status == 0);
@@ -319,7 +323,7 @@ pub(crate) fn move_to_memory(fd: c_int, rings: &mut Rings, buffers: &mut Buffers
     }
 }
 
-/// Pool memory of the lane's region: a span taken (`bytes`), or one given back.
+/// Takes a span of pool memory (`words` is its length), or gives one back (`words` is the span).
 pub(crate) fn pool_call(
     fd: c_int,
     rings: &mut Rings,
@@ -419,7 +423,7 @@ pub(crate) unsafe fn exchange_in_memory(
     }
 }
 
-/// Bytes of output that an answer tells of.
+/// Bytes of output that an answer announces.
 fn bytes_told(payload: &[u8]) -> usize {
     match plugins::AnswerHead::take(payload) {
         Ok((head, sizes, _)) if head.status.cast_signed() == status::OK => {
@@ -429,15 +433,16 @@ fn bytes_told(payload: &[u8]) -> usize {
     }
 }
 
-/// Pool memory through which a call's data go: copied once here, used in place at the other end.
+/// Pool memory through which a call's data go: copied once on this side, used in place on the
+/// other.
 struct Stage {
     span: Span,
     address: *mut u8,
 }
 
-/// What a lane keeps of the pool; more is given back after the call.
+/// Pool memory that a lane keeps; larger spans are given back after the call.
 const STAGE_KEPT: usize = 256 << 10;
-/// A pool that has none to give is asked again after so many calls.
+/// After this many calls a pool that had no memory is asked again.
 const STAGE_AGAIN: u32 = 64;
 
 impl Stage {
@@ -450,7 +455,7 @@ impl Stage {
             rings.unstaged -= 1;
             return None;
         }
-        // The call's request stays where it is: only an answer is written to.
+        // This leaves the call's request alone: it writes only to the answer's memory.
         let wanted = bytes.max(STAGE_KEPT) as u64;
         let Ok(span) = pool_call(fd, rings, buffers, &wanted.to_le_bytes()) else {
             rings.unstaged = STAGE_AGAIN;
@@ -462,7 +467,8 @@ impl Stage {
         rings.pool_address(span).map(|address| Stage { span, address: address.cast() })
     }
 
-    /// False: the lane is no good any more. The call's answer stays as it is: this one is empty.
+    /// False: the lane cannot be used any more. The call's answer stays as it is, since this answer
+    /// is empty.
     fn give_back(self, fd: c_int, rings: &mut Rings, buffers: &mut Buffers) -> bool {
         if rings.stage == Some(self.span) {
             return true;

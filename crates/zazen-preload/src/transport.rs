@@ -1,12 +1,12 @@
-//! The seam: how a call of the generated stubs reaches the posix plug-in. This module implements
-//! `zazen_stub.h` for one process; nothing else here knows what carries calls.
+//! How a call of the generated stubs reaches the posix plug-in. This module implements
+//! `zazen_stub.h` for one process; the rest of the library does not know what carries calls.
 //!
-//! A lane is a connection that carries one call at a time; a process has as many as it has threads in calls.
-//! Nothing is allocated for a call whose reply is small, and no thread is started.
+//! A lane is a connection that carries one call at a time; a process has as many as it has threads
+//! in calls. Nothing is allocated for a call whose reply is small, and no thread is started.
 //!
-//! Invariants: a lane that failed in the middle of a call is closed, so no reply is ever taken for another
-//! call's; after fork the child has lanes and a session of its own; lanes' descriptors are above those that
-//! programs use, and hooks keep programs away from them.
+//! Invariants: a lane that failed in the middle of a call is closed, so no reply is ever taken for
+//! another call's. After a fork the child has lanes and a session of its own. The descriptors of
+//! lanes are above those that programs use, and hooks keep programs away from them.
 
 use crate::far;
 use crate::real::{errno, system_call};
@@ -17,57 +17,16 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use zazen_forward_api::paths::Text;
+use zazen_plugin_abi::segment::FUNCTION_BLOCKING;
+pub(crate) use zazen_plugin_abi::stub::{Segment, StubCall as Call, StubService as Service};
 
 const LANES: usize = 128;
 
-/// A process that makes so many calls will make more: then shared memory pays.
+/// A process that made this many calls will make more: then shared memory pays.
 const CALLS_BEFORE_MEMORY: u32 = 16;
 
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Segment {
-    pub(crate) pointer: *mut c_void,
-    pub(crate) bytes: u64,
-}
-
-/// `struct zazen_stub_call`.
-#[repr(C)]
-pub(crate) struct Call {
-    pub(crate) struct_size: u32,
-    pub(crate) function: u32,
-    pub(crate) flags: u32,
-    pub(crate) tail_count: u32,
-    pub(crate) fixed: *const c_void,
-    pub(crate) fixed_bytes: u64,
-    pub(crate) tail: *const Segment,
-    pub(crate) request_bytes: u64,
-    pub(crate) inputs: *const Segment,
-    pub(crate) outputs: *mut Segment,
-    pub(crate) in_count: u32,
-    pub(crate) out_count: u32,
-    pub(crate) fds: *const c_int,
-    pub(crate) fd_count: u32,
-    pub(crate) reply_fd_count: u32,
-    pub(crate) reply_bytes_max: u64,
-    pub(crate) reply: *mut c_void,
-    pub(crate) reply_bytes: u64,
-    pub(crate) reply_fds: *mut c_int,
-    pub(crate) runtime: *mut c_void,
-}
-
-/// `struct zazen_stub_service`.
-#[repr(C)]
-pub(crate) struct Service {
-    pub(crate) struct_size: u32,
-    pub(crate) id: u32,
-    pub(crate) name: *const std::ffi::c_char,
-    pub(crate) schema_hash: u64,
-    pub(crate) layout_hash: u64,
-    pub(crate) function_count: u32,
-}
 
 use wire::status;
 
@@ -75,11 +34,11 @@ struct Lane {
     state: AtomicU32,
     /// -1 where not connected.
     fd: AtomicI32,
-    /// Calls that it has carried over the socket.
+    /// Calls that it carried over the socket.
     calls: AtomicU32,
-    /// As whom it is connected: what [`EPOCH`] was then.
+    /// The identity with which it connected: [`EPOCH`] at that time.
     epoch: AtomicU32,
-    /// Where its pool begins and ends, once somebody has memory of it.
+    /// Where its pool begins and ends, once the program has memory of it.
     pool: [AtomicUsize; 2],
     /// What the call in progress uses.
     buffers: UnsafeCell<Buffers>,
@@ -183,7 +142,7 @@ pub(crate) fn move_away(fd: c_int) {
     }
 }
 
-/// Out of the way of programs.
+/// Moves a descriptor above those that programs use.
 fn raised(fd: c_int) -> c_int {
     // SAFETY: all zeros is a valid limit.
     let mut limit: libc::rlimit64 = unsafe { std::mem::zeroed() };
@@ -260,8 +219,9 @@ fn connect_socket(path: &[u8]) -> Result<c_int, c_int> {
     Ok(fd)
 }
 
-/// Whether whoever listens at the other end is root, this process's user, or the one that it was configured to believe:
-/// as the kernel has it from the moment of listening. `zazen_call::believes` has the same rule.
+/// Whether whoever listens at the other end is root, this process's user, or the one that it was
+/// configured to believe: as the kernel has it from the moment of listening. `zazen_call::believes`
+/// has the same rule.
 fn is_believed(fd: c_int) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of_val(&peer) as libc::socklen_t;
@@ -274,8 +234,8 @@ fn is_believed(fd: c_int) -> bool {
         && (peer.uid == 0 || peer.uid == own || state::daemon_uid() == Some(peer.uid))
 }
 
-/// A connection on which the plug-in is open: the daemon's, or that of the plug-in's own process, whose socket
-/// the daemon names.
+/// A connection on which the plug-in is open: the daemon's, or that of the plug-in's own process,
+/// whose socket the daemon names.
 fn connect(lane: &Lane) -> Result<(), i32> {
     let service = far::service();
     lane.epoch.store(EPOCH.load(Ordering::Acquire), Ordering::Release);
@@ -468,7 +428,7 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
     status
 }
 
-/// Whether it is time to leave the socket: once.
+/// Whether it is time to leave the socket: true once.
 fn may_move(lane: &Lane, buffers: &Buffers) -> bool {
     let calls = lane.calls.load(Ordering::Relaxed);
     if calls > CALLS_BEFORE_MEMORY || !buffers.offered {
@@ -499,9 +459,9 @@ fn acquire_in_memory() -> Option<&'static Lane> {
     None
 }
 
-/// Memory that is shared with the daemon: what is read into it, or written from it, is not copied on its way. NULL if
-/// none is to be had. For programs that know of it: `dlsym(RTLD_DEFAULT, "zazen_forward_allocate")`. A child has no
-/// part in it.
+/// Memory that is shared with the daemon: what is read into it, or written from it, is not copied
+/// on its way. NULL if none is to be had. For programs that know of it: `dlsym(RTLD_DEFAULT,
+/// "zazen_forward_allocate")`. A child has no part in it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zazen_forward_allocate(bytes: usize) -> *mut c_void {
     if !state::is_active() {
@@ -549,8 +509,6 @@ pub(crate) extern "C" fn zazen_forward_free(address: *mut c_void, bytes: usize) 
     }
     release(lane);
 }
-
-const FUNCTION_BLOCKING: u32 = 1;
 
 /// See zazen_stub.h.
 ///

@@ -1,7 +1,8 @@
-//! Calls as messages of the daemon's plug-ins service, over its unix socket (`zazen_wire`): made without allocating
-//! where a call is small, and so that a signal can end one that waits.
+//! Calls as messages of the daemon's plug-ins service, over its unix socket (`zazen_wire`). A small
+//! call allocates nothing, and a signal can end a call that waits.
 //!
-//! Invariant: whatever an answer says is checked before it is believed; what isn't whole costs the connection.
+//! Invariant: what an answer says is checked before it is used. An answer that is not whole ends
+//! the connection.
 
 use crate::far;
 use crate::real::system_call;
@@ -16,19 +17,19 @@ use zazen_wire::service;
 
 pub(crate) use zazen_wire::plugins::status;
 
-/// Messages up to this need no memory of their own.
+/// Messages up to this size need no memory of their own.
 pub(crate) const SMALL_BYTES: usize = 8192;
 /// Segments of one direction: posix.h has one at most.
 pub(crate) const SEGMENTS: usize = 4;
 const FDS: usize = 4;
 
-/// Memory of one call in progress; kept with its lane.
+/// The memory of one call in progress; a lane keeps it.
 pub(crate) struct Buffers {
     /// The far side has shared memory to give.
     pub(crate) offered: bool,
     request: [u64; SMALL_BYTES / 8],
     answer: [u64; SMALL_BYTES / 8],
-    /// malloc's, for what is larger.
+    /// From malloc, for larger messages.
     large: [*mut c_void; 2],
     fds: [c_int; FDS],
     fd_count: usize,
@@ -46,7 +47,7 @@ impl Buffers {
         }
     }
 
-    /// After the call: frees memory, closes descriptors that nobody took.
+    /// After the call: frees memory, and closes descriptors that nobody took.
     pub(crate) fn clear(&mut self) {
         for fd in &mut self.fds {
             if *fd >= 0 {
@@ -84,7 +85,8 @@ impl Buffers {
         all.get_mut(..bytes)
     }
 
-    /// Where an answer of up to `bytes` lies; NULL if there is no memory. The same one until [`Buffers::clear`].
+    /// Memory for an answer of up to `bytes`; NULL if there is none. It is the same memory until
+    /// [`Buffers::clear`].
     pub(crate) fn large_answer(&mut self, bytes: usize) -> *mut u8 {
         if self.large[1].is_null() {
             // SAFETY: a size; freed by clear().
@@ -157,13 +159,13 @@ fn send_with(fd: c_int, parts: &mut [libc::iovec], mut passed: Option<c_int>) ->
     true
 }
 
-/// Waits for the answer of a call that a signal asked to end: the wish may have come before the call began to
-/// wait, so it is repeated.
+/// Waits for the answer of a call that a signal asked to end. The wish may have reached the far
+/// side before the call began to wait, so it is repeated.
 fn wish_for_the_end(fd: c_int, tag: u32) {
     while !wish_once(fd, tag) {}
 }
 
-/// Says the wish; whether something came within 5 ms.
+/// Sends the wish; returns whether something came within 5 ms.
 pub(crate) fn wish_once(fd: c_int, tag: u32) -> bool {
     let _ = far::cancel(tag);
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -172,19 +174,20 @@ pub(crate) fn wish_once(fd: c_int, tag: u32) -> bool {
     matches!(system_call(libc::SYS_ppoll, arguments), Ok(1..))
 }
 
-/// What a socket beside rings brought.
+/// What the socket of a lane in shared memory brought.
 pub(crate) enum Heard {
-    /// A frame of the call layer's, by its function; its descriptors are kept.
+    /// A frame of the call layer: its function. Its descriptors are kept.
     Frame(u16),
     /// A signal came first.
     Interrupted,
-    /// The daemon's last words, or its end.
+    /// The daemon's error, or its end.
     Nothing,
 }
 
 /// Waits for a frame on the socket of a lane that has moved to shared memory.
 pub(crate) fn hear_frame(fd: c_int, buffers: &mut Buffers) -> Heard {
-    // A signal is noticed before anything is taken; one with SA_RESTART goes unnoticed, as in read(2).
+    // Notice a signal before anything is taken. A signal with SA_RESTART goes unnoticed, as in
+    // read(2).
     let mut first = 0_u8;
     let arguments = [fd as usize, (&raw mut first) as usize, 1, libc::MSG_PEEK as usize, 0, 0];
     match system_call(libc::SYS_recvfrom, arguments) {
@@ -203,7 +206,8 @@ pub(crate) fn hear_frame(fd: c_int, buffers: &mut Buffers) -> Heard {
     }
 }
 
-/// Sends a frame of the call layer's beside the rings; a bell whose hearer has not emptied the socket is not missed.
+/// Sends a frame of the call layer. If the socket is full, a bell is dropped: its reader has
+/// something to wake up for anyway.
 pub(crate) fn send_frame(fd: c_int, function: u16) -> bool {
     let frame = Header {
         kind: Kind::Request,
@@ -311,7 +315,8 @@ fn part(pointer: *const c_void, bytes: usize) -> libc::iovec {
     libc::iovec { iov_base: pointer.cast_mut(), iov_len: bytes }
 }
 
-/// One call of few words over the socket, without bulk bytes; descriptors that come with the answer are kept.
+/// One small call over the socket, without bulk bytes. Descriptors that come with the answer are
+/// kept.
 pub(crate) fn ask(
     fd: c_int,
     to: (u16, u16),
@@ -365,7 +370,7 @@ pub(crate) fn open(fd: c_int, service: &Service) -> Result<Opened, i32> {
     }
 }
 
-/// Performs a call; its transport status, and whether the connection is still good.
+/// Performs a call; returns its transport status, and whether the connection can still be used.
 ///
 /// # Safety
 ///
@@ -426,7 +431,8 @@ pub(crate) unsafe fn request(
     }
     let mut at = 0;
     let mut put = |from: *const c_void, count: usize| {
-        // SAFETY: the memory has room for the head, the sizes and the message, which are put in this order.
+        // SAFETY: the memory has room for the head, the sizes and the message, which are put in
+        // this order.
         unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), memory.add(at), count) };
         at += count;
     };
@@ -457,7 +463,7 @@ pub(crate) unsafe fn request(
     Some((memory, bytes))
 }
 
-/// Takes the answer: `Err` if the connection is no good any more.
+/// Takes the answer; `Err` if the connection cannot be used any more.
 unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut Call, waits: &Waits) -> Result<i32, i32> {
     let mut head = [0; HEADER_BYTES];
     let small: *mut u8 = buffers.answer.as_mut_ptr().cast();
@@ -468,7 +474,7 @@ unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut Call, waits: &Wait
         return Err(status::MALFORMED);
     }
     buffers.offered |= header.flags & OFFERS_SHM != 0;
-    // What came behind the header: the payload, or a part of it, or even bulk bytes.
+    // What came after the header: the payload, a part of it, or even bulk bytes.
     let early = got - HEADER_BYTES;
     let bytes = header.payload_bytes as usize;
     let most = ANSWER_HEAD_BYTES + 8 * SEGMENTS + call.reply_bytes_max as usize;
@@ -516,7 +522,7 @@ pub(crate) fn refused(kind: u32) -> i32 {
     }
 }
 
-/// Receives bytes that nobody wants: the program's memory behind what it gets stays as it is.
+/// Receives bytes and drops them: the program's memory behind what it gets stays as it is.
 fn discard(fd: c_int, buffers: &mut Buffers, mut bytes: u64) -> Result<(), i32> {
     let mut scratch = [0_u8; 4096];
     while bytes > 0 {
@@ -545,7 +551,8 @@ unsafe fn take(
     if head.out_count != call.out_count || total > bulk_bytes || early_bulk.len() as u64 > bulk_bytes {
         return Err(status::MALFORMED);
     }
-    // Out of shared memory a go-between passes on the whole room of an output; only one has a known end then.
+    // A go-between that has shared memory passes on an output's whole room; only if there is one
+    // output is its end known.
     if total < bulk_bytes && call.out_count != 1 {
         return Err(status::MALFORMED);
     }

@@ -1,9 +1,10 @@
-//! The system calls: one function each. It turns the call into calls of the plug-in, and writes the result into the
-//! program's memory.
+//! The system calls: one function each. It turns the call into calls of the plug-in, and writes the
+//! result into the program's memory.
 //!
-//! Invariants: the program's memory is read before the plug-in is called, and written after: a thread that acts as
-//! another user reads no memory. Nothing is done for a call that no longer waits. The kernel itself does what is not
-//! below a prefix, and all calls of a program with another root directory or other mounts.
+//! Invariants: the program's memory is read before the plug-in is called, and written after: a
+//! thread that acts as another user reads no memory. Nothing is done for a call that no longer
+//! waits. The kernel itself does what is not below a prefix, and all calls of a program with
+//! another root directory or other mounts.
 
 use crate::far::{self, Far, Identity, px};
 use crate::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
@@ -27,7 +28,8 @@ const BUFFER_MAX: usize = 65536;
 /// Said once.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// The most threads that answer calls: this many may wait (for a lease, a disk) before other calls wait for them.
+/// The most threads that answer calls: this many may wait (for a lease, a disk) before other calls
+/// wait for them.
 const THREADS_MAX: usize = 256;
 
 /// What all calls share.
@@ -253,7 +255,8 @@ impl Call<'_> {
         })
     }
 
-    /// All that is done for the program goes through here: as its user, and only while its call waits.
+    /// All that is done for the program goes through here: as its user, and only while its call
+    /// waits.
     fn acting<T>(&self, identity: &Identity, mut calls: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
         self.all.far.acting(identity, || if self.target.still_waits() { calls() } else { Err(libc::ESRCH) })
     }
@@ -308,9 +311,8 @@ impl Call<'_> {
         match opened {
             Ok(fd) => {
                 if flags & libc::O_DIRECT != 0 {
-                    // The plug-in leaves O_DIRECT out, since it knows nothing of the program's buffers; here the
-                    // kernel sees them.
-                    // SAFETY: a descriptor of ours and numbers.
+                    // The plug-in leaves O_DIRECT out, since it knows nothing of the program's
+                    // buffers; here the kernel sees them. SAFETY: a descriptor of ours and numbers.
                     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags & !libc::O_CREAT) };
                 }
                 Ok(Reply::Descriptor(fd, flags & libc::O_CLOEXEC != 0))
@@ -442,7 +444,8 @@ impl Call<'_> {
         let to = self.all.places.link_target(given.clone());
         let path = match place {
             Place::Asked(path) => path,
-            // Below a far directory that the program has open, the kernel would not translate the target.
+            // Below a far directory that the program has open, the kernel would not translate the
+            // target.
             Place::Kernel if to != given => match self.all.places.absolute(&self.target, at.0, &text) {
                 Some((path, true)) => path,
                 _ => return Ok(Reply::Continue),
@@ -575,8 +578,8 @@ impl Call<'_> {
         let (place, text) = self.place(At(HERE, address, false))?;
         let path = match place {
             Place::Asked(path) => path,
-            // The program leaves a directory that only the supervisor knows. The kernel does not tell whether its own
-            // change fails, so check that first.
+            // The program leaves a directory that only the supervisor knows. The kernel does not
+            // tell whether its own change fails, so check that first.
             Place::Kernel if self.all.places.directory_of(&self.target).is_some() => {
                 if text.first() != Some(&b'/') {
                     return Err(libc::EFAULT);
@@ -624,7 +627,8 @@ impl Call<'_> {
         Ok(Reply::Value(name.len() as i64))
     }
 
-    /// The kernel resolves the path of a program to execute by itself, so far programs cannot be executed.
+    /// The kernel resolves the path of a program to execute by itself, so far programs cannot be
+    /// executed.
     fn execute(&self, at: At) -> Outcome {
         match self.find(at)? {
             Found::Kernel => Ok(Reply::Continue),

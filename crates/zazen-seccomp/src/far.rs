@@ -1,10 +1,12 @@
 //! Calls to the daemon's posix plug-in, made as the user of the program's thread.
 //!
-//! The daemon believes only what the kernel says about a connection. So there is a connection for each identity, and a
-//! thread of root's takes another user's identity, for files and sockets, while it calls for that user.
+//! The daemon believes only what the kernel says about a connection. So there is a connection for
+//! each identity, and a thread of root's takes another user's identity, for files and sockets,
+//! while it calls for that user.
 //!
-//! Invariants: a call runs as the user for whom it is made; no lock is held while it runs, so a call that waits holds up
-//! no other; a thread that cannot take its own identity back ends the process.
+//! Invariants: a call runs as the user for whom it is made; no lock is held while it runs, so a
+//! call that waits holds up no other; a thread that cannot take its own identity back ends the
+//! process.
 
 use crate::notify::errno;
 use crate::target::Target;
@@ -61,7 +63,8 @@ pub(crate) struct Far {
     is_root: bool,
     own: Identity,
     socket: PathBuf,
-    /// The connection of each identity. They are never freed, since threads may be in calls when the process ends.
+    /// The connection of each identity. They are never freed, since threads may be in calls when
+    /// the process ends.
     links: Mutex<HashMap<Identity, &'static Link>>,
 }
 
@@ -96,7 +99,8 @@ const KEEP: u32 = u32::MAX;
 /// Gives this thread the effective identity: groups, group, user. Checks each.
 fn become_them(identity: &Identity) -> Result<(), i32> {
     let Identity { uid, gid, groups } = identity;
-    // SAFETY: as many groups as are said; numbers; this thread only (libc's functions change all threads).
+    // SAFETY: as many groups as are said; numbers; this thread only (libc's functions change all
+    // threads).
     let done = unsafe {
         libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0
             && libc::syscall(libc::SYS_setresgid, KEEP, *gid, KEEP) == 0
@@ -131,7 +135,8 @@ impl Far {
         Some(&self.own).filter(|_| !self.is_root)
     }
 
-    /// Does `work` as `identity`: files that it opens on this machine are opened with that user's rights.
+    /// Does `work` as `identity`: files that it opens on this machine are opened with that user's
+    /// rights.
     pub(crate) fn as_them<T>(
         &self,
         identity: &Identity,
@@ -142,7 +147,8 @@ impl Far {
         work()
     }
 
-    /// Makes calls as `identity`. They must not read the program's memory or /proc: that user may not be allowed to.
+    /// Makes calls as `identity`. They must not read the program's memory or /proc: that user may
+    /// not be allowed to.
     pub(crate) fn acting<T>(
         &self,
         identity: &Identity,

@@ -1,8 +1,8 @@
-//! Opens that may wait, each on a thread of its own: a FIFO waits for its other end, a file with a lease for the lease's
-//! end. A signal for the waiting program ends the wait.
+//! Opens that may wait, each on a thread of its own: a FIFO waits for its other end, a file with a
+//! lease for the lease's end. A signal for the waiting program ends the wait.
 //!
-//! Invariant: the file is opened with the rights of the waiting program's user, since the path may have led to another
-//! file when its rights were checked.
+//! Invariant: the file is opened with the rights of the waiting program's user, since the path may
+//! have led to another file when its rights were checked.
 
 use crate::calls::{Outcome, Supervisor};
 use crate::far::Identity;

@@ -51,8 +51,8 @@ const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV` (Linux 5.19): what the supervisor has begun is not begun again after
-/// a signal; a file made once would be there already.
+/// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV` (Linux 5.19): what the supervisor has begun is not
+/// begun again after a signal; a file made once would be there already.
 const WAIT_KILLABLE: u64 = 1 << 5;
 
 fn program() -> Vec<sock_filter> {
@@ -75,7 +75,8 @@ fn program() -> Vec<sock_filter> {
     all
 }
 
-/// Puts this process and all that it starts under supervision. Their calls wait for the owner of the listener.
+/// Puts this process and all that it starts under supervision. Their calls wait for the owner of
+/// the listener.
 pub(crate) fn install() -> std::io::Result<OwnedFd> {
     let mut steps = program();
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };

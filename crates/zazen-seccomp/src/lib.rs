@@ -1,18 +1,22 @@
-//! `zazen run --seccomp`: forwards statically linked programs, on the same machine only. The kernel stops each system
-//! call that takes a path and asks a supervisor about it (`seccomp(2)`, user notifications).
+//! `zazen run --seccomp`: forwards statically linked programs, on the same machine only. The kernel
+//! stops each system call that takes a path and asks a supervisor about it (`seccomp(2)`, user
+//! notifications).
 //!
-//! There are three processes. The *front* is the one that the user started; it passes signals on and ends as the program
-//! does. Its child, the *supervisor*, answers system calls until no process is left that makes any. The program is the
-//! supervisor's child, so that the supervisor may read its memory.
+//! There are three processes. The *front* is the one that the user started; it passes signals on
+//! and ends as the program does. Its child, the *supervisor*, answers system calls until no process
+//! is left that makes any. The program is the supervisor's child, so that the supervisor may read
+//! its memory.
 //!
-//! - [`run`] starts the three; `filter` says which calls the kernel asks about, `notify` is the kernel's side of it;
+//! - [`run`] starts the three; `filter` says which calls the kernel asks about, `notify` is the
+//!   kernel's side of it;
 //! - `calls` has one function for each system call; `places` says where its paths lead;
-//! - `target` reads the program's memory and `/proc`; `far` calls the posix plug-in, as the program's user.
+//! - `target` reads the program's memory and `/proc`; `far` calls the posix plug-in, as the
+//!   program's user.
 //!
-//! Invariants: the kernel itself does what is not forwarded, with the program's own rights and restrictions. All that
-//! the supervisor does is done and checked as the program's user, so a thread that changes a path after the supervisor
-//! has read it reaches only what its own rights allow. What is done for a process is never done for another one that
-//! got its number.
+//! Invariants: the kernel itself does what is not forwarded, with the program's own rights and
+//! restrictions. All that the supervisor does is done and checked as the program's user, so a
+//! thread that changes a path after the supervisor has read it reaches only what its own rights
+//! allow. What is done for a process is never done for another one that got its number.
 
 mod calls;
 mod far;
@@ -52,8 +56,9 @@ const NOT_SUPERVISED: i32 = 5;
 const HANDED_ON: [c_int; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
-/// Runs the program and returns the exit code to end with. `forward` is in the form that the preload library reads;
-/// `socket` is the daemon's. Must be called before this process has other threads.
+/// Runs the program and returns the exit code to end with. `forward` is in the form that the
+/// preload library reads; `socket` is the daemon's. Must be called before this process has other
+/// threads.
 pub fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i32> {
     let failed = |what: &str| Error::io(what.to_owned(), std::io::Error::last_os_error());
     let (news, mut told) = std::io::pipe().map_err(|error| Error::io("a pipe".to_owned(), error))?;
@@ -144,7 +149,8 @@ fn listen(mut news: std::io::PipeReader, signals: &OwnedFd, name: &str, supervis
     }
 }
 
-/// Passes a signal on to the program, unless the terminal sent it: the program gets that one itself.
+/// Passes a signal on to the program, unless the terminal sent it: the program gets that one
+/// itself.
 fn hand_on(signals: &OwnedFd, program: Option<&OwnedFd>) {
     // SAFETY: all zeros is a valid record; room for one.
     unsafe {
@@ -157,14 +163,16 @@ fn hand_on(signals: &OwnedFd, program: Option<&OwnedFd>) {
     }
 }
 
-/// A descriptor of the program. Its number may be another process's as soon as the supervisor has seen its end.
+/// A descriptor of the program. Its number may be another process's as soon as the supervisor has
+/// seen its end.
 fn open_program(program: i32, supervisor: i32) -> Option<OwnedFd> {
     // SAFETY: numbers only; the descriptor is new.
     let opened = unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, program, 0);
         if fd < 0 { None } else { Some(OwnedFd::from_raw_fd(fd as RawFd)) }
     };
-    // The supervisor is a child of ours that was not waited for, so a child of that number's is its program.
+    // The supervisor is a child of ours that was not waited for, so a child of that number's is its
+    // program.
     let parent = Target::by_number(program).and_then(|target| target.status()).map(|status| status.parent());
     opened.filter(|_| parent == Ok(supervisor))
 }
@@ -235,7 +243,8 @@ fn reap(program: i32, told: &mut std::io::PipeWriter) {
     }
 }
 
-/// Closes the inherited streams: whoever reads them shall not wait while other processes of the program live on.
+/// Closes the inherited streams: whoever reads them shall not wait while other processes of the
+/// program live on.
 fn leave_streams() {
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
         for stream in 0..3 {
@@ -283,8 +292,8 @@ fn receive_descriptor(from: &std::os::unix::net::UnixStream) -> std::result::Res
     fds.next().and_then(|mut fds| fds.next()).ok_or(libc::EPROTO)
 }
 
-/// The prefixes, each far path made canonical: the daemon's kernel names directories by canonical paths, and the
-/// prefix of such a name must be found again.
+/// The prefixes, each far path made canonical: the daemon's kernel names directories by canonical
+/// paths, and the prefix of such a name must be found again.
 fn canonical(forward: &OsStr, far: &Far) -> Vec<u8> {
     let mut all = Vec::new();
     let own = Target::own().status().map(|status| status.identity(false));

@@ -1,11 +1,12 @@
 //! Where a path of the program leads, and the working directories of its processes.
 //!
-//! A supervisor cannot change the working directory of a process. If a process changes to a directory below a prefix, it
-//! is remembered here: from then on its relative paths, and those of its children, are resolved here, until it changes to
-//! a local directory.
+//! A supervisor cannot change the working directory of a process. If a process changes to a
+//! directory below a prefix, it is remembered here: from then on its relative paths, and those of
+//! its children, are resolved here, until it changes to a local directory.
 //!
-//! Invariants: what a child inherited is written down before its parent moves or ends; a path that is not below a prefix
-//! is resolved by the kernel, within the program's root directory, mounts and Landlock rules, or not at all.
+//! Invariants: what a child inherited is written down before its parent moves or ends; a path that
+//! is not below a prefix is resolved by the kernel, within the program's root directory, mounts and
+//! Landlock rules, or not at all.
 
 use crate::target::{Target, Whereabouts};
 use std::collections::HashMap;
@@ -24,7 +25,8 @@ pub(crate) enum Place {
     Asked(CString),
 }
 
-/// A working directory that the kernel does not know of. It is kept open, so that its name is known even after a rename.
+/// A working directory that the kernel does not know of. It is kept open, so that its name is known
+/// even after a rename.
 type Directory = Arc<OwnedFd>;
 
 struct Process {
@@ -58,7 +60,8 @@ impl Places {
         paths::prefixes(&self.settings).collect()
     }
 
-    /// Where `path` leads, seen from descriptor `dir`. With `may_be_empty`, an empty path means `dir` itself.
+    /// Where `path` leads, seen from descriptor `dir`. With `may_be_empty`, an empty path means
+    /// `dir` itself.
     pub(crate) fn place(
         &self,
         target: &Target,
@@ -89,7 +92,8 @@ impl Places {
         self.seen_from_local(target, dir, path)
     }
 
-    /// From a local directory a path can lead below a prefix by `..`, or if the directory is above a prefix.
+    /// From a local directory a path can lead below a prefix by `..`, or if the directory is above
+    /// a prefix.
     fn seen_from_local(&self, target: &Target, dir: i32, path: &[u8]) -> Result<Place, i32> {
         let prefixes = self.prefixes();
         let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
@@ -111,8 +115,9 @@ impl Places {
         }
     }
 
-    /// From a directory that only the supervisor knows of. EXDEV if the path leaves the far side: the kernel would begin
-    /// at another directory, and the supervisor accesses no local files for a program.
+    /// From a directory that only the supervisor knows of. EXDEV if the path leaves the far side:
+    /// the kernel would begin at another directory, and the supervisor accesses no local files for
+    /// a program.
     fn below(&self, directory: &[u8], path: &[u8]) -> Result<Place, i32> {
         let prefixes = self.prefixes();
         let (mut name, mut whole, mut out) = (Text::new(), Text::new(), Text::new());
@@ -137,7 +142,8 @@ impl Places {
         }
     }
 
-    /// The absolute path of what the kernel finds by `path` from `dir`, and whether it is a far one.
+    /// The absolute path of what the kernel finds by `path` from `dir`, and whether it is a far
+    /// one.
     pub(crate) fn absolute(&self, target: &Target, dir: i32, path: &[u8]) -> Option<(CString, bool)> {
         if path.first() == Some(&b'/') {
             return Some((CString::new(path).ok()?, false));
@@ -148,7 +154,8 @@ impl Places {
         Some((CString::new([&name, &b"/"[..], path].concat()).ok()?, far))
     }
 
-    /// The target of a symbolic link as the far side has it: an absolute target below a prefix is translated.
+    /// The target of a symbolic link as the far side has it: an absolute target below a prefix is
+    /// translated.
     pub(crate) fn link_target(&self, target: Vec<u8>) -> Vec<u8> {
         let (prefixes, mut out) = (self.prefixes(), Text::new());
         let below = prefixes.iter().any(|prefix| paths::below(&target, prefix.local).is_some());
@@ -174,7 +181,8 @@ impl Places {
         paths::local_of(name, &self.prefixes(), &mut Text::new())
     }
 
-    /// The working directory of the thread's process, if only the supervisor knows it: the daemon's canonical path.
+    /// The working directory of the thread's process, if only the supervisor knows it: the daemon's
+    /// canonical path.
     pub(crate) fn directory_of(&self, target: &Target) -> Option<Vec<u8>> {
         if !self.any.load(Ordering::Acquire) {
             return None;

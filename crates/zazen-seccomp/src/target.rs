@@ -1,8 +1,9 @@
 //! The program as seen from outside: its memory, its identity, its directories.
 //!
-//! A thread's number may mean another thread as soon as its call no longer waits. Invariants: a thread's folder in /proc
-//! is opened once, and used only after the listener has said that the call still waits; what is read from its memory is
-//! used only after the listener was asked again; what is written goes to the memory of that folder's process or nowhere.
+//! A thread's number may mean another thread as soon as its call no longer waits. Invariants: a
+//! thread's folder in /proc is opened once, and used only after the listener has said that the call
+//! still waits; what is read from its memory is used only after the listener was asked again; what
+//! is written goes to the memory of that folder's process or nowhere.
 
 use crate::far::Identity;
 use crate::notify::{Listener, Notice, errno};
@@ -19,7 +20,8 @@ pub(crate) struct Target {
     pub(crate) tid: i32,
     /// The call that it makes, and the listener, which knows whether the call still waits.
     call: Option<(&'static Listener, Notice)>,
-    /// Its folder in /proc, opened when first needed. It stays this thread's, whoever gets its number.
+    /// Its folder in /proc, opened when first needed. It stays this thread's, whoever gets its
+    /// number.
     folder: OnceLock<OwnedFd>,
 }
 
@@ -105,8 +107,8 @@ impl Target {
         if from.is_empty() {
             return Ok(());
         }
-        // By number (process_vm_writev) this could be another process's memory: between asking and writing the program
-        // may be killed.
+        // By number (process_vm_writev) this could be another process's memory: between asking and
+        // writing the program may be killed.
         let memory = openat(self.folder()?, "mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let memory = File::from(memory.map_err(|_| libc::EFAULT)?);
         // If it executed another program before the memory was opened, its call no longer waits.
@@ -313,7 +315,8 @@ mod tests {
         assert!(target.started().is_some() && target.link("cwd").is_some());
         first.kill().unwrap();
         first.wait().unwrap();
-        // As if the number were this process's now: all that was of the first one is gone, and nothing else is found.
+        // As if the number were this process's now: all that was of the first one is gone, and
+        // nothing else is found.
         let target = Target { tid: std::process::id().cast_signed(), ..target };
         let word = 7_u64;
         assert_eq!(target.status().err(), Some(libc::ESRCH));

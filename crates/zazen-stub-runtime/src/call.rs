@@ -127,7 +127,7 @@ unsafe fn bytes<'a>(segment: &Segment) -> &'a [u8] {
 unsafe fn once(binding: &Binding, call: &mut StubCall) -> Result<i32, Lost> {
     // SAFETY: a stub's arrays, alive until the call's end.
     let (input, output) =
-        unsafe { (array(call.input, call.in_count), array(call.output.cast_const(), call.out_count)) };
+        unsafe { (array(call.inputs, call.in_count), array(call.outputs.cast_const(), call.out_count)) };
     if let Err(failure) = check(binding, call, input, output) {
         return Err(Lost { failure, before: false });
     }
@@ -300,7 +300,7 @@ unsafe fn take_answer(call: &mut StubCall, answer: Exchanged, out_rooms: &[u64])
     }
     for (index, got) in sizes(size_bytes).enumerate() {
         // SAFETY: the stub's array has as many elements as it announced.
-        unsafe { (*call.output.add(index)).bytes = got };
+        unsafe { (*call.outputs.add(index)).bytes = got };
     }
     let Exchanged { payload, fds, .. } = answer;
     let mut held = Box::new(Held {

@@ -1,7 +1,8 @@
 //! For build scripts: generates stubs from an annotated header into `OUT_DIR` and compiles them.
 //!
-//! A plug-in in Rust calls [`Stubs::compile_dispatcher`]; a client of a plug-in calls [`Stubs::write_raw`] and
-//! [`Stubs::client`]. All functions panic if something fails: a build script has no other way to say so.
+//! A plug-in in Rust calls [`Stubs::compile_dispatcher`]; a client of a plug-in calls
+//! [`Stubs::write_raw`] and [`Stubs::client`]. All functions panic if something fails: a build
+//! script has no other way to say so.
 #![allow(clippy::print_stdout, reason = "a build script talks to cargo by its standard output")]
 
 use std::path::{Path, PathBuf};
@@ -17,8 +18,8 @@ pub struct Stubs {
 }
 
 impl Stubs {
-    /// Generates all files of `header`, a path relative to the crate. Cargo runs the build script again when the
-    /// header or the SDK changes.
+    /// Generates all files of `header`, a path relative to the crate. Cargo runs the build script
+    /// again when the header or the SDK changes.
     pub fn generate(header: &str) -> Stubs {
         let path = Path::new(header);
         println!("cargo:rerun-if-changed={header}");
@@ -45,20 +46,23 @@ impl Stubs {
         build
     }
 
-    /// Compiles the dispatcher of a plug-in in Rust. Its entry table gets the name `zazen_plugin_table`: a Rust
-    /// library cannot export what C defines, so zazen-plugin-sdk exports a copy under the name that hosts look for.
+    /// Compiles the dispatcher of a plug-in in Rust. Its entry table gets the name
+    /// `zazen_plugin_table`: a Rust library cannot export what C defines, so zazen-plugin-sdk
+    /// exports a copy under the name that hosts look for.
     pub fn compile_dispatcher(&self) {
         let Stubs { name, .. } = self;
         let mut build = self.compiler(&format!("{name}_dispatch.c"));
         build.define("zazen_plugin_v1", "zazen_plugin_table").compile(&format!("zazen_{name}_dispatch"));
     }
 
-    /// A compiler set up for the client stubs. The caller may add files and flags, and calls `compile`.
+    /// A compiler set up for the client stubs. The caller may add files and flags, and calls
+    /// `compile`.
     pub fn client(&self) -> cc::Build {
         self.compiler(&format!("{}_client.c", self.name))
     }
 
-    /// Writes `NAME_raw.rs`: of the generated Rust only the module `raw`, the functions as C has them.
+    /// Writes `NAME_raw.rs`: of the generated Rust only the module `raw`, the functions as C has
+    /// them.
     pub fn write_raw(&self) {
         let path = |suffix: &str| self.out.join(format!("{}{suffix}.rs", self.name));
         let rust = std::fs::read_to_string(path("")).expect("it was just written");

@@ -1,10 +1,10 @@
-//! The generated files of one header, byte by byte, and what is said about each mistake: `golden/`. A change of them
-//! is a change of what travels or of what users compile, so somebody has to look at it. `ZAZEN_UPDATE_GOLDEN=1 cargo
-//! test -p zazen-stubs` writes them anew.
+//! The generated files of one header, byte by byte, and what is said about each mistake: `golden/`.
+//! A change of them is a change of what travels or of what users compile, so somebody has to look
+//! at it. `ZAZEN_UPDATE_GOLDEN=1 cargo test -p zazen-stubs` writes them anew.
 //!
-//! The other headers have no golden files. `tests/plugin/test_plugin.py` compiles what is generated from them, runs
-//! its round trips against a loopback, and fuzzes its dispatchers; a test below shows that they have each kind of
-//! parameter that the generator accepts.
+//! The other headers have no golden files. `tests/plugin/test_plugin.py` compiles what is generated
+//! from them, runs its round trips against a loopback, and fuzzes its dispatchers; a test below
+//! shows that they have each kind of parameter that the generator accepts.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

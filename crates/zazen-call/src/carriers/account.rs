@@ -1,9 +1,11 @@
-//! What each identity has of a server at a time: connections, calls, memory, descriptors, shared memory.
+//! What each identity holds of a server: connections, calls, memory, descriptors, shared memory.
 //!
-//! Invariants: an identity is the kernel's word (a local user) or the address and the user that a holder of the cluster
-//! key claims; whoever is at a bound of its own is refused by name, or waits in its own thread, and nobody else notices;
-//! what is held is counted off when its holder is dropped. Root and the daemon's own user are not bounded here: they
-//! could end the daemon as well.
+//! An identity is a local user, on the kernel's word, or a holder of the cluster key: its address,
+//! and the user that it claims.
+//!
+//! Invariants: an identity at its own bound is refused by name, or waits in its own thread; no
+//! other identity notices. What is held is counted off when its holder is dropped. Root and the
+//! daemon's own user have no bounds here: they could end the daemon as well.
 
 use crate::limits::CallerLimits;
 use std::collections::HashMap;
@@ -13,9 +15,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
 
-/// Memory for one message that is not counted: all small calls stay free of it.
+/// Messages up to this size are not counted, so that small calls cost nothing here.
 pub(crate) const FREE_BYTES: u64 = 64 << 10;
-/// How often who waits for a call's turn looks whether the server drains.
+/// How often a call that waits for its turn looks whether the server drains.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// An identity.
@@ -36,12 +38,13 @@ impl std::fmt::Display for Payer {
     }
 }
 
-/// The identities that hold anything.
+/// All identities that hold something.
 #[derive(Default)]
 pub(crate) struct Accounts(Mutex<HashMap<Payer, Weak<Account>>>);
 
 impl Accounts {
-    /// The account of `payer`, within `limits` unless it is root's or this process's own user's.
+    /// The account of `payer`. It is bounded by `limits` unless the payer is root or this process's
+    /// own user.
     pub(crate) fn of(&self, payer: &Payer, limits: &CallerLimits) -> Arc<Account> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = all.get(payer).and_then(Weak::upgrade) {
@@ -56,7 +59,7 @@ impl Accounts {
     }
 }
 
-/// One identity's.
+/// The account of one identity.
 pub(crate) struct Account {
     who: String,
     limits: Option<CallerLimits>,
@@ -87,12 +90,12 @@ impl Account {
         })
     }
 
-    /// Of a peer that has not said who it is: it makes no calls.
+    /// An account for a peer that has not said who it is: it makes no calls.
     pub(crate) fn of_stranger() -> Arc<Account> {
         Account::new("a stranger".to_owned(), None)
     }
 
-    /// "user 1001".
+    /// The identity in words: "user 1001".
     pub(crate) fn who(&self) -> &str {
         &self.who
     }
@@ -101,7 +104,7 @@ impl Account {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Whether it is root's or the daemon's own user's.
+    /// False for root and the daemon's own user.
     pub(crate) fn is_bounded(&self) -> bool {
         self.limits.is_some()
     }
@@ -116,7 +119,7 @@ impl Account {
         )
     }
 
-    /// One more connection, until [`Account::close`].
+    /// Counts one more connection, until [`Account::close`].
     pub(crate) fn open(&self) -> Result<()> {
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
         match &self.limits {
@@ -132,7 +135,8 @@ impl Account {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// One more call, until [`Account::leave`]. Waits for its turn on the caller's thread, unless `stops` says so.
+    /// Counts one more call, until [`Account::leave`]. Waits on the calling thread for a place,
+    /// unless `stops` says to stop.
     pub(crate) fn enter(&self, stops: impl Fn() -> bool) -> Result<()> {
         let Some(limits) = &self.limits else { return Ok(()) };
         if self.try_enter(limits.calls_max) {
@@ -172,7 +176,7 @@ impl Account {
         }
         self.calls.fetch_sub(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            // With the lock, so that who waits has either seen the place or hears of it.
+            // Takes the lock, so that a waiting thread has either seen the free place or is woken.
             drop(self.queue());
             self.ended.notify_one();
         }
@@ -182,7 +186,7 @@ impl Account {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory for a message of `bytes`; `None` where it is too little to count.
+    /// Counts memory for a message of `bytes`; `None` if it is too small to count.
     pub(crate) fn charge(self: &Arc<Account>, bytes: u64) -> Result<Option<Charge>> {
         if bytes <= FREE_BYTES || self.limits.is_none() {
             return Ok(None);
@@ -192,7 +196,8 @@ impl Account {
         Ok(Some(charge))
     }
 
-    /// Shared memory that the caller keeps, within `most`; until [`Account::give_back_shm`].
+    /// Counts shared memory that the caller keeps, at most `most` in all, until
+    /// [`Account::give_back_shm`].
     pub(crate) fn take_shm(&self, bytes: u64, most: u64) -> bool {
         let max = if self.is_bounded() { most } else { u64::MAX };
         take(&self.shm_bytes, bytes, max)
@@ -202,7 +207,8 @@ impl Account {
         self.shm_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Descriptors that the daemon holds or has on their way for this identity, until [`Account::release_fds`].
+    /// Counts descriptors that the daemon holds or has on their way for this identity, until
+    /// [`Account::release_fds`].
     pub(crate) fn hold_fds(&self, count: usize) -> Result<()> {
         let max = self.limits.as_ref().map_or(usize::MAX, |limits| limits.descriptors_max);
         let fits = |held: usize| held.checked_add(count).filter(|sum| *sum <= max);
@@ -229,12 +235,12 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Nothing yet.
+    /// A charge of nothing.
     pub(crate) fn none(account: &Arc<Account>) -> Charge {
         Charge { account: Arc::clone(account), bytes: 0 }
     }
 
-    /// Counts `bytes` in all; what is less than counted already, or little, changes nothing.
+    /// Counts `bytes` in all. Does nothing if that is little, or less than is counted already.
     pub(crate) fn grow_to(&mut self, bytes: u64) -> Result<()> {
         let Some(limits) = &self.account.limits else { return Ok(()) };
         if bytes <= self.bytes.max(FREE_BYTES) {

@@ -9,7 +9,7 @@ use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
 use zazen_wire::header::{ErrorReply, Header, Kind};
 
-/// What goes out.
+/// A message to send.
 pub(crate) struct Outgoing<'a> {
     pub(crate) kind: Kind,
     pub(crate) service: u16,
@@ -19,9 +19,9 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) payload: &'a [u8],
     pub(crate) bulk: &'a [IoSlice<'a>],
     pub(crate) fds: &'a [BorrowedFd<'a>],
-    /// Of a reply: what the server offers.
+    /// In a reply: what the server offers.
     pub(crate) flags: u16,
-    /// Of a request: bulk bytes that the reply may have.
+    /// In a request: bulk bytes that the reply may have.
     pub(crate) room: Option<u64>,
 }
 
@@ -59,7 +59,8 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Whether a peer would take it: `TooLarge` names the limit, `Unsupported` descriptors over TCP.
+    /// Whether a peer would take it: `TooLarge` names the limit, `Unsupported` descriptors over
+    /// TCP.
     pub(crate) fn check(&self, passes_fds: bool) -> Result<()> {
         let about = (self.service, self.function);
         check_message(about, self.payload, self.bulk_bytes(), self.fds.len(), passes_fds)
@@ -79,7 +80,7 @@ impl<'a> Outgoing<'a> {
         stream.send(&mut parts, self.fds)
     }
 
-    /// Its header, but for the payload's CRC.
+    /// Its header, without the payload's CRC.
     pub(crate) fn header_unsealed(&self) -> Header {
         Header {
             kind: self.kind,

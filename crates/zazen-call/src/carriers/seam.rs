@@ -51,14 +51,16 @@ pub struct Answered {
 
 /// The client's end of one connection, whatever carries it.
 ///
-/// The caller ([`crate::Connection`]) makes one call at a time, with an [`Ask`] that has passed [`Ask::check`], and none
-/// after one that failed (`Err`, or `goes_on` false).
+/// The caller ([`crate::Connection`]) makes one call at a time, with an [`Ask`] that has passed
+/// [`Ask::check`], and none after one that failed (`Err`, or `goes_on` false).
 ///
 /// The implementer
 ///
-/// - brings payload, bulk bytes and descriptors to the service as they are, in order, each call at most once;
+/// - brings payload, bulk bytes and descriptors to the service as they are, in order, each call at
+///   most once;
 /// - gives the service's error back as its kind and message, with `goes_on`;
-/// - fails with `Unavailable` if the server is gone, `TimedOut` if it is too slow, `Protocol` if what came makes no sense;
+/// - fails with `Unavailable` if the server is gone, `TimedOut` if it is too slow, `Protocol` if
+///   what came makes no sense;
 /// - never takes one call's reply for another's.
 ///
 /// [`crate::contract`] checks this.
@@ -72,8 +74,9 @@ pub trait ClientEnd: Send {
     /// The time allowed for each reply from now on; `None`: no bound.
     fn set_timeout(&mut self, timeout: Option<Duration>);
 
-    /// From now on, whenever a reply is due and nothing has come for `every`, `still_there` is asked; the call is
-    /// `TimedOut` at once if it says no. A carrier that notices a silent peer by itself may ignore this.
+    /// From now on, whenever a reply is due and nothing has come for `every`, `still_there` is
+    /// asked; the call is `TimedOut` at once if it says no. A carrier that notices a silent peer by
+    /// itself may ignore this.
     fn watch(&mut self, every: Duration, still_there: Box<dyn FnMut() -> bool + Send>);
 }
 
@@ -88,7 +91,8 @@ impl Sink<'_, '_> {
 }
 
 impl Ask<'_> {
-    /// Whether a server would take it: `TooLarge` names the limit, `Unsupported` descriptors that can't travel.
+    /// Whether a server would take it: `TooLarge` names the limit, `Unsupported` descriptors that
+    /// can't travel.
     pub fn check(&self, passes_fds: bool) -> Result<()> {
         let bulk_bytes = self.input.iter().map(|part| part.len() as u64).sum();
         check_message((self.service, self.function), self.payload, bulk_bytes, self.fds.len(), passes_fds)

@@ -61,7 +61,8 @@ impl SocketEnd {
                 format!("{} answered call {} where call {call} was asked; reconnect", self.peer, header.call),
             ));
         }
-        // This process may have no room for the descriptors: the message behind them is still to be taken.
+        // This process may have no room for the descriptors: the message behind them is still to be
+        // taken.
         let fds = match self.stream.take_fds(header.fd_count).map_err(|error| error.within(&self.peer)) {
             Err(error) if error.kind() != ErrorKind::Busy => return Err(error),
             fds => fds,

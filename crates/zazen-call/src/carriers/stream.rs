@@ -1,7 +1,8 @@
 //! A connected stream socket: vectored sends with descriptors, buffered receives, faults by name.
 //!
-//! Invariants: a send never raises SIGPIPE; a received descriptor is close-on-exec and owned from the moment it
-//! arrives; descriptors are taken only together with header bytes (the kernel closes those that come with others).
+//! Invariants: a send never raises SIGPIPE. A received descriptor is close-on-exec, and owned from
+//! the moment it arrives. Descriptors are received only together with header bytes (the kernel
+//! closes those that come with other bytes).
 
 use crate::carriers::account::Account;
 use rustix::io::Errno;
@@ -20,11 +21,12 @@ use zazen_core::{Error, ErrorKind};
 use zazen_lane::Broken;
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
 
-/// What one receive may bring beyond the header: a small payload comes along in the same system call.
+/// Bytes that one receive may bring beyond the header: a small payload comes in the same system
+/// call.
 const READ_AHEAD_BYTES: usize = 16 << 10;
 /// The kernel's bound on the pieces of one vectored send (UIO_MAXIOV).
 const SLICES_PER_SEND_MAX: usize = 1024;
-/// A vector that receives an announced length grows at least by so much at a time.
+/// A vector that receives an announced length grows by at least this many bytes at a time.
 const GROWTH_BYTES_MIN: usize = 64 << 10;
 
 /// Why a transfer ended early.
@@ -34,7 +36,7 @@ pub(crate) enum Fault {
     Closed,
     /// Nothing moved within the time allowed.
     Stalled,
-    /// Anything else that the kernel says.
+    /// Any other error of the kernel's.
     Kernel(Errno),
     /// The peer broke the rules of shared memory, in these words.
     Broken(&'static str),
@@ -79,7 +81,7 @@ impl Fault {
     }
 }
 
-/// A stream socket and the bytes and descriptors that came ahead.
+/// A stream socket, and the bytes and descriptors that were received but not yet used.
 pub(crate) struct Stream {
     socket: Arc<OwnedFd>,
     /// Whether descriptors can travel (unix sockets).
@@ -90,21 +92,22 @@ pub(crate) struct Stream {
     fds: Vec<OwnedFd>,
     /// The kernel could not hand over all descriptors that came.
     fds_cut: bool,
-    /// As set in the kernel.
+    /// The timeout that is set in the kernel.
     receive_timeout: Option<Duration>,
     deadline: Option<Deadline>,
     watch: Option<Watch>,
-    /// A server's: whose descriptors it holds, and how many came in and went out that may not be taken yet.
+    /// In a server: whose descriptors these are. `fds_in` came and are held for a call; `fds_out`
+    /// were sent and may not be taken yet.
     account: Option<Arc<Account>>,
     fds_in: usize,
     fds_out: usize,
 }
 
-/// Asks a silent peer's whereabouts, so that one that hangs is told from one that is busy.
+/// Looks whether a silent peer is still there: tells one that hangs from one that is busy.
 pub(crate) struct Watch {
-    /// Silence after which it asks, each time.
+    /// It asks after each silence of this length.
     pub every: Duration,
-    /// Whether to wait on.
+    /// Whether to go on waiting.
     pub still_there: Box<dyn FnMut() -> bool + Send>,
 }
 
@@ -117,7 +120,8 @@ impl Drop for Stream {
     }
 }
 
-/// Bytes that were sent on `socket`, a unix socket, and that the peer has not read; `None` if the kernel does not say.
+/// Bytes that were sent on the unix socket `socket` and not yet read by the peer; `None` if the
+/// kernel does not say.
 fn unread_bytes(socket: &OwnedFd) -> Option<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open, and the kernel writes one integer.
@@ -128,7 +132,8 @@ fn unread_bytes(socket: &OwnedFd) -> Option<usize> {
 /// When receiving must be over.
 struct Deadline {
     at: Instant,
-    /// The kernel's bound was set together with the deadline: the first receive needs no system call for it.
+    /// The kernel's timeout was set together with the deadline, so the first receive needs no
+    /// system call for it.
     fresh: bool,
 }
 
@@ -165,8 +170,9 @@ impl Stream {
         }
     }
 
-    /// Counts `count` descriptors that are to be sent. Those sent before count no longer once the peer has taken them: at
-    /// most `unread_max` bytes of what was sent wait for it (bells do, at times).
+    /// Counts `count` descriptors that are about to be sent. Descriptors that were sent before stop
+    /// counting once the peer has taken them: when at most `unread_max` bytes wait for the peer
+    /// (bells may wait there).
     pub(crate) fn hold_fds_out(&mut self, count: usize, unread_max: usize) -> zazen_core::Result<()> {
         let Some(account) = self.account.clone().filter(|_| count > 0) else { return Ok(()) };
         self.look_at_fds_out(unread_max);
@@ -184,7 +190,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sent descriptors that the peer has taken are not on their way any more.
+    /// Stops counting sent descriptors that the peer has taken.
     pub(crate) fn look_at_fds_out(&mut self, unread_max: usize) {
         if self.fds_out > 0 && unread_bytes(&self.socket).is_none_or(|unread| unread <= unread_max) {
             let count = std::mem::take(&mut self.fds_out);
@@ -194,7 +200,7 @@ impl Stream {
         }
     }
 
-    /// From the next [`Stream::allow_in_all`] on, silence is looked into.
+    /// From the next [`Stream::allow_in_all`] on, `watch` is asked when the peer is silent.
     pub(crate) fn set_watch(&mut self, watch: Option<Watch>) {
         self.watch = watch;
     }
@@ -207,13 +213,13 @@ impl Stream {
         self.passes_fds
     }
 
-    /// From now on each receive may take so long.
+    /// From now on each receive may take `timeout`.
     pub(crate) fn allow_each(&mut self, timeout: Option<Duration>) -> Result<(), Fault> {
         self.deadline = None;
         self.set_receive_timeout(timeout)
     }
 
-    /// From now on all receives together may take so long.
+    /// From now on all receives together may take `timeout`.
     pub(crate) fn allow_in_all(&mut self, timeout: Option<Duration>) -> Result<(), Fault> {
         self.deadline = timeout.map(|timeout| Deadline { at: Instant::now() + timeout, fresh: true });
         self.set_receive_timeout(self.until_watch(timeout))
@@ -225,13 +231,13 @@ impl Stream {
         timeout.into_iter().chain(every).min()
     }
 
-    /// Nothing came for a while: whether there is a reason to wait on.
+    /// Nothing came for a while: decides whether to wait on.
     fn waits_on(&mut self) -> bool {
         let in_time = self.deadline.as_ref().is_none_or(|deadline| Instant::now() < deadline.at);
         in_time && self.watch.as_mut().is_some_and(|watch| (watch.still_there)())
     }
 
-    /// It is a system call only where the bound changes.
+    /// Makes a system call only if the timeout changes.
     fn set_receive_timeout(&mut self, timeout: Option<Duration>) -> Result<(), Fault> {
         if self.receive_timeout != timeout {
             set_timeout(&self.socket, Timeout::Recv, timeout)?;
@@ -240,7 +246,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Before each receive: cuts the kernel's bound to what is left until the deadline.
+    /// Before each receive: reduces the kernel's timeout to what is left until the deadline.
     fn arm(&mut self) -> Result<(), Fault> {
         let Some(deadline) = &mut self.deadline else { return Ok(()) };
         if std::mem::take(&mut deadline.fresh) {
@@ -253,12 +259,12 @@ impl Stream {
         self.set_receive_timeout(self.until_watch(Some(left)))
     }
 
-    /// Bounds the time in which a send must make some progress.
+    /// A send fails if it makes no progress for this long.
     pub(crate) fn set_send_timeout(&self, timeout: Option<Duration>) -> Result<(), Fault> {
         set_timeout(&self.socket, Timeout::Send, timeout)
     }
 
-    /// Sends all of `parts`, uncopied; `fds` go with the first byte.
+    /// Sends all of `parts` without copying them; `fds` go with the first byte.
     pub(crate) fn send(&self, parts: &mut [IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> Result<(), Fault> {
         let mut left = parts;
         IoSlice::advance_slices(&mut left, 0);
@@ -286,17 +292,18 @@ impl Stream {
         rustix::net::sendmsg(&*self.socket, parts, &mut control, SendFlags::NOSIGNAL)
     }
 
-    /// Whether bytes have been received that nobody has looked at.
+    /// Whether received bytes wait to be used.
     pub(crate) fn has_ahead(&self) -> bool {
         self.start < self.end
     }
 
-    /// Whether descriptors came that no message still to be looked at can have brought.
+    /// Whether descriptors came that belong to no message in the buffer.
     pub(crate) fn has_stray_fds(&self) -> bool {
         !self.fds.is_empty() && !self.has_ahead()
     }
 
-    /// Sends a header alone, of service 0: descriptors, or a bell, which is dropped if the socket is full.
+    /// Sends a bare header of service 0, with descriptors, or as a bell. A bell is dropped if the
+    /// socket is full.
     pub(crate) fn send_frame(
         &self,
         kind: Kind,
@@ -319,7 +326,7 @@ impl Stream {
         };
         let bytes = header.encode();
         if fds.is_empty() {
-            // A bell: whose reader has not emptied the socket wakes anyway.
+            // A bell. If the socket is full, its reader has something to wake up for anyway.
             return match rustix::net::send(&*self.socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(HEADER_BYTES) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
                 Ok(_) => Err(Fault::Broken("a bell was cut in two")),
@@ -347,8 +354,8 @@ impl Stream {
         Ok(Some(header))
     }
 
-    /// [`Stream::header`] for a server: waits for ever for the first byte; from then on the header must be
-    /// whole within `patience`, which afterwards bounds each receive.
+    /// [`Stream::header`] for a server: waits for ever for the first byte; from then on the header
+    /// must be whole within `patience`, which afterwards bounds each receive.
     pub(crate) fn header_when_it_comes(
         &mut self,
         patience: Duration,
@@ -405,7 +412,8 @@ impl Stream {
             }
         }
         self.fds_cut |= got.flags.contains(ReturnFlags::CTRUNC);
-        // A peer that dribbles header bytes with descriptors on each must not fill our table.
+        // A peer that sends header bytes one by one, with descriptors on each, must not fill our
+        // table.
         if self.fds.len() > FDS_PER_MESSAGE_MAX {
             self.fds.clear();
             self.fds_cut = true;
@@ -414,7 +422,8 @@ impl Stream {
         Ok(got.bytes)
     }
 
-    /// The descriptors that came with the header, if they are exactly `announced`; else all are closed.
+    /// The descriptors that came with the header, if there are exactly `announced`; else all are
+    /// closed.
     pub(crate) fn take_fds(&mut self, announced: u16) -> zazen_core::Result<Vec<OwnedFd>> {
         let fds = std::mem::take(&mut self.fds);
         let cut = std::mem::take(&mut self.fds_cut);
@@ -437,8 +446,8 @@ impl Stream {
         ))
     }
 
-    /// One read of what comes after a header: from the buffer, else straight into `into`. 0 only for an empty
-    /// `into`; the peer's end is [`Fault::Closed`].
+    /// Reads once what comes after a header: from the buffer, else straight into `into`. Returns 0
+    /// only if `into` is empty; the peer's end is [`Fault::Closed`].
     pub(crate) fn read_some(&mut self, into: &mut [u8]) -> Result<usize, Fault> {
         if into.is_empty() {
             return Ok(0);
@@ -461,8 +470,8 @@ impl Stream {
         }
     }
 
-    /// Reads exactly `length` bytes into `into`, replacing what it held. Memory grows as bytes arrive, so an
-    /// announcement alone costs nothing.
+    /// Reads exactly `length` bytes into `into`, replacing what it held. Memory grows as bytes
+    /// arrive, so an announcement alone costs nothing.
     pub(crate) fn read_vec(&mut self, into: &mut Vec<u8>, length: usize) -> Result<(), Fault> {
         into.clear();
         let mut have = 0;
@@ -488,8 +497,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the sending side, then discards what still comes, for at most `patience` and `bytes_max`: closing
-    /// at once would make the kernel reset the connection, and the peer might lose our last words.
+    /// Ends the sending side, then discards what still comes, for at most `patience` and
+    /// `bytes_max`. Closing at once would make the kernel reset the connection, and the peer might
+    /// lose the last message.
     pub(crate) fn linger(&mut self, patience: Duration, bytes_max: u64) {
         let _ = rustix::net::shutdown(&*self.socket, Shutdown::Write);
         if self.allow_in_all(Some(patience)).is_err() {

@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
 
-/// A peer whose machine is gone is noticed within about a minute: after this silence the kernel asks …
+/// A peer whose machine is gone is noticed within about a minute. The kernel probes after this much
+/// silence,
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-/// … so often …
+/// at this interval,
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// … so many times; and data that nobody acknowledges are given up after the same time.
+/// this many times. It gives up data that nobody acknowledges after the same time.
 const KEEPALIVE_TRIES: u32 = 3;
 const UNACKNOWLEDGED_MS_MAX: u32 = 60_000;
 
@@ -29,7 +30,7 @@ pub(crate) fn listen(addr: &str) -> Result<(OwnedFd, SocketAddr)> {
         _ => Error::io(format!("listen on {addr}"), error),
     })?;
     let bound = listener.local_addr().map_err(|error| Error::io(format!("listen on {addr}"), error))?;
-    // The standard library's backlog is made for fewer callers than a large job's ranks.
+    // The standard library's backlog is too short for a large job's ranks.
     let _ = rustix::net::listen(&listener, crate::carriers::unix::BACKLOG);
     Ok((listener.into(), bound))
 }
@@ -82,7 +83,8 @@ fn resolve(addr: &str) -> Result<Vec<SocketAddr>> {
     }
 }
 
-/// No delay for small messages, and a peer that silently vanished is noticed. Failures cost only that.
+/// Sends small messages without delay, and notices a peer that silently vanished. A failure here
+/// costs only that.
 pub(crate) fn set_options(socket: std::os::fd::BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
     let _ = sockopt::set_socket_keepalive(socket, true);

@@ -1,7 +1,9 @@
-//! The unix socket: binding with care for what is there, connecting, and the kernel's word on who calls.
+//! The unix socket: binding (carefully, if something is at the path), connecting, and who the
+//! kernel says is calling.
 //!
-//! The socket's mode is 0666: anybody on the machine may connect, and each service decides by the credentials
-//! that the kernel vouches for. A socket file that nobody listens on is replaced; a live one never is.
+//! The socket's mode is 0666: everybody on the machine may connect, and each service decides by the
+//! credentials that the kernel reports. A socket file that nobody listens on is replaced; a live
+//! one never is.
 
 use crate::belief::{DAEMON_UID_VARIABLE, believes};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -16,9 +18,9 @@ use zazen_core::{Credentials, Error, ErrorKind, Result};
 
 /// Connections that may wait to be accepted: a job's ranks come all at once.
 pub(crate) const BACKLOG: i32 = 4096;
-/// The kernel's bound on a socket path, without the final NUL.
+/// The kernel's limit for a socket's path, without the final NUL.
 const SUN_PATH_BYTES_MAX: usize = 107;
-/// Tries, a hundredth of a second apart, for the lock on the socket's folder.
+/// How often to try for the lock on the socket's folder, 10 ms apart.
 const LOCK_TRIES: u32 = 100;
 
 /// A bound socket file, removed on request if it is still ours.
@@ -39,15 +41,16 @@ impl SocketFile {
     }
 }
 
-/// A listening unix socket that is made here and served by another process, which gets its descriptor.
+/// A listening unix socket that is made here and served by another process, which gets its
+/// descriptor.
 pub struct UnixListening {
     socket: OwnedFd,
     file: SocketFile,
 }
 
 impl UnixListening {
-    /// Listens at `path`, as [`crate::Server::listen_unix`] does. To those who connect the kernel says that this process
-    /// listens, whoever serves it.
+    /// Listens at `path`, as [`crate::Server::listen_unix`] does. The kernel tells clients that
+    /// this process listens, whichever process serves.
     pub fn new(path: &Path) -> Result<UnixListening> {
         let (socket, file) = listen(path)?;
         Ok(UnixListening { socket, file })
@@ -77,8 +80,9 @@ pub(crate) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile)> {
                     errno.into(),
                 )
             })?;
-    // Two daemons that start together must not both find the same stale file: the second would unlink the
-    // first one's fresh socket. Without the lock (somebody else holds it) the check still works, less strictly.
+    // Two daemons that start together must not both find the same stale file: the second would
+    // unlink the first one's fresh socket. If somebody else holds the lock, the check still works,
+    // though less strictly.
     for _ in 0..LOCK_TRIES {
         if rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) != Err(Errno::AGAIN) {
             break;
@@ -94,7 +98,7 @@ pub(crate) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile)> {
         }
         bound => bound.map_err(context)?,
     }
-    // Before listen(): nobody connects in the moment in which the umask decides.
+    // Before listen(), so that nobody connects while the umask decides the mode.
     rustix::fs::chmodat(&folder, name, Mode::from_raw_mode(0o666), AtFlags::empty()).map_err(context)?;
     rustix::net::listen(&socket, BACKLOG).map_err(context)?;
     let stat = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(context)?;
@@ -125,7 +129,8 @@ fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     }
 }
 
-/// Connects to the daemon at `path`, which is to be one that this process believes, or user `expected`'s.
+/// Connects to the daemon at `path`. It must belong to a user that this process believes, or to
+/// user `expected`.
 pub(crate) fn connect(path: &Path, timeout: Duration, expected: Option<u32>) -> Result<OwnedFd> {
     let shown = path.display();
     let start = "start one with `zazend --cache DIR --backing DIR`, or name its socket";
@@ -164,7 +169,7 @@ pub(crate) fn connect(path: &Path, timeout: Duration, expected: Option<u32>) -> 
     Ok(socket)
 }
 
-/// Refuses a socket whose listener is nobody that this process believes; `expected` is believed, too.
+/// Refuses a socket whose listener is neither a user that this process believes nor `expected`.
 fn check_listener(socket: BorrowedFd<'_>, path: &Path, expected: Option<u32>) -> Result<()> {
     let uid = peer_ids(socket)?.uid;
     if expected == Some(uid) || believes(uid)? {
@@ -194,7 +199,8 @@ fn split(path: &Path) -> Result<(&Path, &std::ffi::OsStr)> {
     }
 }
 
-/// The address of `path`; one that the kernel's 107 bytes can't hold goes through its open folder.
+/// The address of `path`. A path that is longer than the kernel's 107 bytes goes through its open
+/// folder.
 fn address(path: &Path, folder: BorrowedFd<'_>) -> Result<SocketAddrUnix> {
     let short;
     let path_used = if path.as_os_str().as_bytes().len() <= SUN_PATH_BYTES_MAX {
@@ -216,8 +222,8 @@ fn address(path: &Path, folder: BorrowedFd<'_>) -> Result<SocketAddrUnix> {
     })
 }
 
-/// Who is at the other end of `socket`: credentials as of its connect(), and the pid (0 if it is in another
-/// pid namespace).
+/// Who is at the other end of `socket`: credentials as of its connect(), and the pid (0 if it is in
+/// another pid namespace).
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> Result<(Credentials, u32)> {
     let context = |error: std::io::Error| Error::io("ask the kernel who the caller is", error);
     let ucred = peer_ids(socket)?;
@@ -239,9 +245,10 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> Result<(Credentials, u32)> {
     Ok((Credentials { uid: ucred.uid, gid: ucred.gid, groups }, pid))
 }
 
-/// The other end of `socket`: a caller as it was at its connect(), a listener as it was at its listen().
+/// The other end of `socket`: a caller as it was at its connect(), a listener as it was at its
+/// listen().
 pub(crate) fn peer_ids(socket: BorrowedFd<'_>) -> Result<libc::ucred> {
-    // By hand: rustix's SO_PEERCRED can't say pid 0.
+    // Not through rustix, whose SO_PEERCRED cannot return pid 0.
     let mut ucred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let length = get_option(socket, libc::SO_PEERCRED, std::slice::from_mut(&mut ucred))
         .map_err(|error| Error::io("ask the kernel who is at the other end of a socket", error))?;
@@ -258,8 +265,8 @@ fn get_option<T: Copy>(
     into: &mut [T],
 ) -> std::io::Result<usize> {
     let mut length = size_of_val(into) as libc::socklen_t;
-    // SAFETY: `into` is valid for writes of `length` bytes, the kernel writes no more than that and sets
-    // `length`; T is `ucred` or u32, for which every bit pattern is a value.
+    // SAFETY: `into` is valid for writes of `length` bytes, the kernel writes no more than that and
+    // sets `length`; T is `ucred` or u32, for which every bit pattern is a value.
     let status = unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, into.as_mut_ptr().cast(), &mut length)
     };

@@ -1,7 +1,7 @@
 //! The client's end of a connection.
 //!
-//! Invariant: a connection is `alive` only between complete calls; whatever fails in the middle leaves it dead,
-//! so that no reply is ever taken for another call's.
+//! Invariant: a connection is `alive` only between complete calls. A failure in the middle of a
+//! call leaves it dead, so that no reply is ever taken for another call's.
 
 use crate::carriers::seam::{Answered, Ask, ClientEnd, Exchanged, Sink};
 use crate::carriers::shm::fault::point as fault_point;
@@ -26,7 +26,7 @@ use zazen_wire::codec::Reader;
 use zazen_wire::handshake as wire_handshake;
 use zazen_wire::shm::{self, Offer, Span};
 
-/// A connection that made so many calls will make more: shared memory pays.
+/// A connection that made this many calls will make more: shared memory pays.
 const CALLS_BEFORE_SHM: u64 = 8;
 
 /// What carries a connection's calls.
@@ -46,11 +46,12 @@ pub enum Carrier {
 
 /// A client's connection to one daemon. One call at a time; not shared between threads.
 ///
-/// **Several threads** of one client each take a connection of their own, all of which the daemon knows as the same
-/// caller: [`Connection::lane`], or [`Connection::lanes`] once and [`Lanes::open`] in each thread. Lanes wait for nothing of
-/// each other. What one holds in the daemon (an open descriptor, say) is there for all, until the last is dropped.
+/// **Several threads** of one client each take a connection of their own: [`Connection::lane`], or
+/// [`Connection::lanes`] once and [`Lanes::open`] in each thread. The daemon knows all of them as
+/// one caller. Lanes do not wait for each other. What one lane holds in the daemon (an open
+/// descriptor, say) is there for all of them, until the last is dropped.
 ///
-/// **After a fork** the child must not use its parent's connections: it connects anew.
+/// **After a fork** the child must not use its parent's connections. It opens new ones.
 pub struct Connection {
     end: End,
     /// Whether moving to shared memory has been tried.
@@ -64,7 +65,8 @@ pub struct Connection {
     alive: bool,
 }
 
-/// What carries the calls. The carriers of this crate are called without a trip through a table of functions.
+/// What carries the calls. The carriers of this crate are called directly, without dynamic
+/// dispatch.
 #[allow(clippy::large_enum_variant, reason = "there is one per connection, and a box would cost each call")]
 enum End {
     Socket(SocketEnd),
@@ -93,7 +95,7 @@ impl End {
 
 type Connect = dyn Fn() -> Result<Box<dyn ClientEnd>> + Send + Sync;
 
-/// How to get there once more.
+/// How to connect again, for one more lane.
 #[derive(Clone)]
 enum Origin {
     Unix { path: PathBuf, carrier: Carrier, timeout: Duration, expected: Option<u32> },
@@ -134,13 +136,15 @@ impl Lanes {
     }
 }
 
-/// Memory shared with the daemon, for any thread of the caller; see [`Connection::pool`]. Cheap to clone.
+/// Memory shared with the daemon, for any thread of the caller; see [`Connection::pool`]. Cheap to
+/// clone.
 #[derive(Clone)]
 pub struct Pool(Arc<ClientPool>);
 
 impl Pool {
-    /// A buffer of `bytes` bytes from memory that the daemon granted earlier, without asking it: `None` if none is free
-    /// ([`Connection::allocate`] asks). Its contents are unspecified.
+    /// A buffer of `bytes` bytes from memory that the daemon granted earlier; `None` if none is
+    /// free. It does not ask the daemon for more: [`Connection::allocate`] does. Its contents are
+    /// unspecified.
     pub fn take(&self, bytes: usize) -> Option<PoolBuffer> {
         self.0.take(bytes)
     }
@@ -171,19 +175,21 @@ impl std::fmt::Debug for Connection {
 impl Connection {
     /// Connects to the daemon of this machine ([`Carrier::Auto`]).
     ///
-    /// Fails with `Unavailable` if no daemon listens at `path`, `TimedOut` if it does not accept, and `Authentication` if
-    /// it is another user's than those that this process [`crate::believes`].
+    /// Fails with `Unavailable` if no daemon listens at `path`, with `TimedOut` if it does not
+    /// accept, and with `Authentication` if it runs as a user that this process does not believe
+    /// ([`crate::believes`]).
     pub fn unix(path: &Path, timeout: Duration) -> Result<Connection> {
         Connection::local(path, Carrier::Auto, timeout)
     }
 
-    /// [`Connection::unix`] with a choice of carrier: `Auto`, `Unix` or `Shm` (`Tcp` is `InvalidArgument`). What it came
-    /// to is [`Connection::carrier`].
+    /// [`Connection::unix`] with a choice of carrier: `Auto`, `Unix` or `Shm` (others are
+    /// `InvalidArgument`). [`Connection::carrier`] says which one is in use.
     pub fn local(path: &Path, carrier: Carrier, timeout: Duration) -> Result<Connection> {
         Connection::local_of(path, carrier, timeout, None)
     }
 
-    /// [`Connection::local`] to a server that may also be user `expected`'s: whoever started it knows whose it is.
+    /// [`Connection::local`] to a server that may also run as user `expected`: the program that
+    /// started the server knows its user.
     pub fn local_of(
         path: &Path,
         carrier: Carrier,
@@ -202,8 +208,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Asks for shared memory and goes on there. A daemon that has none to give leaves the connection as it is; an
-    /// `Err` leaves it dead.
+    /// Asks for shared memory and moves there. If the daemon has none to give, the connection stays
+    /// as it is; an `Err` leaves it dead.
     fn move_to_shm(&mut self) -> Result<()> {
         self.asked_for_shm = true;
         let asked = self.call(wire_handshake::SERVICE, shm::ASK, &[], &[]);
@@ -231,7 +237,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Maps what the daemon offers, unless an earlier lane has.
+    /// Maps what the daemon offers, unless an earlier lane has mapped it.
     fn map(&self, reply: &Reply) -> Result<(Offer, Arc<ClientPool>)> {
         let offer = Offer::decode(&reply.payload)?;
         let pool = match &self.pool {
@@ -271,8 +277,8 @@ impl Connection {
 
     /// Connects to a remote daemon and proves the key, both ways, all within `timeout`.
     ///
-    /// Fails with `Unavailable`, `TimedOut`, `Authentication` if the keys differ, or `Unsupported` if the two
-    /// releases share no protocol version.
+    /// Fails with `Unavailable`, `TimedOut`, `Authentication` if the keys differ, or `Unsupported`
+    /// if the two releases share no protocol version.
     pub fn tcp(addr: &str, key: &ClusterKey, identity: &Identity, timeout: Duration) -> Result<Connection> {
         let deadline = Instant::now() + timeout;
         let socket = tcp::connect(addr, deadline)?;
@@ -291,8 +297,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// A connection over another carrier. `connect` makes the client's end of a fresh one, now and for each further lane;
-    /// `peer` names the server in error messages.
+    /// A connection over another carrier. `connect` makes the client's end of a fresh one, now and
+    /// for each further lane; `peer` names the server in error messages.
     pub fn over(
         peer: &str,
         connect: impl Fn() -> Result<Box<dyn ClientEnd>> + Send + Sync + 'static,
@@ -310,15 +316,18 @@ impl Connection {
         Connection { end, asked_for_shm: false, pool: None, peer, origin, next_call: 1, alive: true }
     }
 
-    /// Calls and waits. `bulk` is sent after the payload. Replies later than `timeout` (as set) are `TimedOut`
-    /// and the connection is dead from then on. After `Unavailable`, `TimedOut` or `Protocol`, reconnect.
+    /// Calls and waits. `bulk` is sent after the payload. Replies later than `timeout` (as set) are
+    /// `TimedOut` and the connection is dead from then on. After `Unavailable`, `TimedOut` or
+    /// `Protocol`, reconnect.
     ///
-    /// An error that the service returned comes as its kind and message, and leaves the connection alive.
+    /// An error of the service is returned with its kind and message, and leaves the connection
+    /// alive.
     pub fn call(&mut self, service: u16, function: u16, payload: &[u8], bulk: &[&[u8]]) -> Result<Reply> {
         self.call_with_fds(service, function, payload, bulk, &[])
     }
 
-    /// [`Connection::call`] with descriptors (unix socket only); they are duplicated for the daemon.
+    /// [`Connection::call`] with descriptors (unix socket only); they are duplicated for the
+    /// daemon.
     pub fn call_with_fds(
         &mut self,
         service: u16,
@@ -335,12 +344,12 @@ impl Connection {
         Ok(Reply { payload, fds, bulk })
     }
 
-    /// Calls and waits, like [`Connection::call`]: `input` is sent as the request's bulk bytes, in order, and the reply's
-    /// bulk bytes fill `output`, in order. Slices of either that lie in this caller's [`PoolBuffer`]s are passed
-    /// where they are, without a copy, where the carrier can.
+    /// Calls and waits, like [`Connection::call`]. `input` is sent as the request's bulk bytes, in
+    /// order, and the reply's bulk bytes fill `output`, in order. Slices that lie in this caller's
+    /// [`PoolBuffer`]s are passed without a copy if the carrier can do that.
     ///
-    /// Fails also with `TooLarge` if the service answers more than `output` has room for. After an error the output's
-    /// contents are unspecified.
+    /// Fails also with `TooLarge` if the service answers more than `output` has room for. After an
+    /// error the output's contents are unspecified.
     pub fn exchange(
         &mut self,
         service: u16,
@@ -352,7 +361,8 @@ impl Connection {
         self.exchange_with_fds(service, function, payload, input, output, &[])
     }
 
-    /// [`Connection::exchange`] with descriptors (local connections only); they are duplicated for the daemon.
+    /// [`Connection::exchange`] with descriptors (local connections only); they are duplicated for
+    /// the daemon.
     pub fn exchange_with_fds(
         &mut self,
         service: u16,
@@ -366,14 +376,15 @@ impl Connection {
         self.transact(ask, &mut Sink::Fill(output))
     }
 
-    /// A buffer of `bytes` bytes for bulk data: in memory shared with the daemon if this connection has any to give, else
-    /// on the heap ([`PoolBuffer::is_shared`]). Its contents are unspecified.
-    /// The program ends where there is no memory: [`Connection::try_allocate`] is for lengths that others name.
+    /// A buffer of `bytes` bytes for bulk data: in memory shared with the daemon if this connection
+    /// has some, else on the heap ([`PoolBuffer::is_shared`]). Its contents are unspecified. Ends
+    /// the program if there is no memory; for lengths that others choose there is
+    /// [`Connection::try_allocate`].
     pub fn allocate(&mut self, bytes: usize) -> PoolBuffer {
         self.allocate_shared(bytes).unwrap_or_else(|| PoolBuffer::on_heap(bytes))
     }
 
-    /// [`Connection::allocate`]; `None` where there is no memory.
+    /// [`Connection::allocate`]; `None` if there is no memory.
     pub fn try_allocate(&mut self, bytes: usize) -> Option<PoolBuffer> {
         self.allocate_shared(bytes).or_else(|| PoolBuffer::try_on_heap(bytes))
     }
@@ -399,12 +410,13 @@ impl Connection {
         matches!(self.origin, Origin::Unix { carrier: Carrier::Auto | Carrier::Shm, .. })
     }
 
-    /// Memory shared with the daemon, from which this caller's buffers come; `None` on other carriers.
+    /// Memory shared with the daemon, from which this caller's buffers come; `None` on other
+    /// carriers.
     pub fn pool(&self) -> Option<Pool> {
         self.end.lane().map(|lane| Pool(Arc::clone(&lane.pool)))
     }
 
-    /// What opens further connections of this caller, for other threads.
+    /// Opens further connections of this caller, for other threads.
     pub fn lanes(&mut self) -> Result<Lanes> {
         let reply = self.call(wire_handshake::SERVICE, wire_handshake::TOKEN, &[], &[])?;
         let mut token = [0; wire_handshake::TOKEN_BYTES];
@@ -449,27 +461,28 @@ impl Connection {
         outcome
     }
 
-    /// The time allowed for each reply (default: no bound; the peer's death is noticed all the same). The same
-    /// time bounds a send in which nothing moves.
+    /// The time allowed for each reply. By default there is no limit, but the peer's death is
+    /// noticed. The same time limits a send in which nothing moves.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.end.any().set_timeout(timeout);
     }
 
-    /// Looks into a peer's silence: whenever nothing has come for `every` while a reply is due, `still_there` is asked,
-    /// and the call is `TimedOut` at once if it says no. [`Connection::set_timeout`] bounds the whole all the same. A
-    /// send in which nothing moves for `every` is `TimedOut`.
+    /// Watches a silent peer. Whenever a reply is due and nothing has come for `every`,
+    /// `still_there` is asked; if it says no, the call is `TimedOut` at once. The limit of
+    /// [`Connection::set_timeout`] still holds. A send in which nothing moves for `every` is
+    /// `TimedOut`.
     ///
     /// `still_there` runs on the calling thread and should take no longer than `every`.
     pub fn watch(&mut self, every: Duration, still_there: impl FnMut() -> bool + Send + 'static) {
         self.end.any().watch(every, Box::new(still_there));
     }
 
-    /// False once a call failed in the middle: every further call is `Unavailable`; reconnect.
+    /// False after a call failed in the middle: every further call is `Unavailable`; reconnect.
     pub fn is_alive(&self) -> bool {
         self.alive
     }
 
-    /// Whom this connection talks to, for messages to people.
+    /// The server's name, for messages to people.
     pub fn peer(&self) -> &str {
         &self.peer
     }

@@ -1,4 +1,4 @@
-//! A caller that comes over a carrier of somebody else's.
+//! A caller that comes over a carrier of another crate.
 
 use crate::bulk::{Bulk, Output};
 use crate::carriers::account::Payer;
@@ -13,8 +13,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 
-/// One caller's connection over a carrier that this crate does not know: see [`crate::Server::attach`]. It counts among the
-/// server's connections, within its limits. The services hear of the caller's end when it is dropped.
+/// One caller's connection over a carrier that this crate does not know: see
+/// [`crate::Server::attach`]. It counts among the server's connections, within its limits. The
+/// services hear of the caller's end when it is dropped.
 pub struct Attached {
     shared: Arc<Shared>,
     place: Place,
@@ -48,11 +49,11 @@ impl Attached {
         &self.line
     }
 
-    /// Serves one call: the bulk bytes are there already; `room` bounds the bulk bytes of the reply, which all come in
-    /// [`Reply::bulk`].
+    /// Serves one call: the bulk bytes are there already; `room` bounds the bulk bytes of the
+    /// reply, which all come in [`Reply::bulk`].
     ///
-    /// Fails with what the service says; with `Busy` if the caller has too many calls, and with `ShuttingDown` if the server
-    /// drains: then the carrier ends the connection.
+    /// Fails with what the service says; with `Busy` if the caller has too many calls, and with
+    /// `ShuttingDown` if the server drains: then the carrier ends the connection.
     pub fn call(
         &mut self,
         (service, function): (u16, u16),
@@ -92,7 +93,8 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // The registry is told last: whoever waits for it to be empty has then seen every detach.
+        // Tell the registry last: a thread that waits for it to be empty has then seen every
+        // detach.
         self.group = None;
         self.shared.registry.remove(self.place.number);
     }

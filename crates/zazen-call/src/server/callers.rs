@@ -1,7 +1,8 @@
 //! Callers and their lanes: several connections that the services know as one caller.
 //!
-//! Invariants: every service hears of a caller's end exactly once, when the last of its lanes has ended, after the
-//! last of its calls; a connection becomes another caller's lane only by that caller's token and with its identity.
+//! Invariants: every service hears of a caller's end exactly once: when its last lane has ended,
+//! after its last call. A connection joins another caller only with that caller's token and the
+//! same identity.
 
 use crate::carriers::account::Account;
 use crate::carriers::shm::memory::{Pool, Treasury};
@@ -17,15 +18,15 @@ use zazen_wire::handshake::TOKEN_BYTES;
 
 type Token = [u8; TOKEN_BYTES];
 
-/// One caller; its lanes hold it, and with the last one it ends.
+/// One caller. Its lanes hold it, and it ends with the last of them.
 pub(crate) struct Group {
     pub(crate) caller: Caller,
     account: Arc<Account>,
     callers: Arc<Callers>,
     token: OnceLock<Token>,
-    /// Made when its first lane asks for it.
+    /// Created when its first lane asks for it.
     pool: Mutex<Option<Arc<Pool>>>,
-    /// It has become a lane of another caller before it made a call: no service has heard of it.
+    /// Its connection joined another caller before it made a call: no service has heard of it.
     dissolved: AtomicBool,
 }
 
@@ -52,7 +53,8 @@ impl Callers {
         self.by_token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The caller whose token this is, for a connection that is `newcomer` by its own identity.
+    /// The caller whose token this is. `newcomer` is the connection that wants to join, with its
+    /// own identity.
     pub(crate) fn join(&self, token: &[u8], newcomer: &Caller) -> Result<Arc<Group>> {
         let found = Token::try_from(token).ok().and_then(|token| self.tokens().get(&token)?.upgrade());
         let same = |group: &Arc<Group>| {
@@ -79,7 +81,7 @@ impl Group {
         })
     }
 
-    /// The token by which further connections join; the same one each time.
+    /// The token with which further connections join; always the same one.
     pub(crate) fn token(self: &Arc<Group>) -> Result<Token> {
         if let Some(token) = self.token.get() {
             return Ok(*token);
@@ -90,7 +92,7 @@ impl Group {
         Ok(token)
     }
 
-    /// The caller's shared memory, made now if it has none yet.
+    /// The caller's shared memory, created now if it has none yet.
     pub(crate) fn pool(&self) -> Result<Arc<Pool>> {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = &*pool {

@@ -1,7 +1,8 @@
 //! A lane's calls, as the daemon serves them: from the ring to the service and back.
 //!
-//! Invariants: one thread at a time has a lane; whatever ends it, its caller's group hears of it (detach comes with the
-//! last lane) and its place among the connections is free again, once.
+//! Invariants: one thread at a time has a lane. Whatever ends a lane, its caller's group hears of
+//! it (services hear of the caller's end with the last lane), and its place among the connections
+//! is freed once.
 
 use crate::bulk::{Bulk, InputPiece, Output, OutputSlot};
 use crate::carriers::account::{Charge, FREE_BYTES};
@@ -31,12 +32,13 @@ use zazen_wire::handshake as wire_handshake;
 use zazen_wire::header::{ErrorReply, Header, Kind};
 use zazen_wire::shm::{ENTRY_BYTES, Entry, Op, POOL_GIVE, POOL_TAKE, Place, Record, Span};
 
-/// Threads that spin for a client's next request, of all servers of this process.
+/// Threads that spin for a client's next request, in all servers of this process.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
-/// A refused client's last bytes are awaited for so long.
+/// How long to wait for a refused client's last bytes.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes of the kernel's that bells may take up which nobody has read yet: whoever leaves more leaves descriptors.
+/// Bytes of kernel memory that unread bells may take. A client that leaves more unread leaves
+/// descriptors unread.
 const UNREAD_BELLS_MAX: usize = 16 << 10;
 
 enum End {
@@ -67,7 +69,7 @@ pub(crate) struct Lane {
     bulk: Bulk,
     output: Output,
     body: Vec<u8>,
-    /// Counted for a body that was streamed.
+    /// The charge for a body that was streamed.
     charge: Option<Charge>,
     line: Line,
 }
@@ -84,7 +86,7 @@ struct Request {
 struct Tables {
     inputs: Vec<Entry>,
     outputs: Vec<Entry>,
-    /// What there is without a table: all input with the message, all output carried back.
+    /// Without a table: all input comes with the message, all output is carried back.
     plain: [Entry; 2],
     /// Input that is not in the pool.
     data_bytes: u64,
@@ -125,7 +127,7 @@ impl Tables {
     }
 }
 
-/// Where a request's data begin that came with it; `None` if they are streamed.
+/// Where the data begin that came with a request; `None` if they are streamed.
 fn data_at_hand(
     record: &Record,
     head_bytes: usize,
@@ -179,7 +181,7 @@ impl Lane {
     fn serve_while_warm(&mut self) -> std::result::Result<(), End> {
         lock(&self.core).port.wake_up();
         if !lock(&self.core).look_at_socket()? {
-            // What it asked before it left is still served: it may have been one way.
+            // Serve what the client asked before it left: it may not wait for the answer.
             while self.serve_next()? {}
             return Err(End::Closed);
         }
@@ -239,7 +241,7 @@ impl Lane {
         if goes_on { Ok(true) } else { Err(End::Closed) }
     }
 
-    /// Copies out and checks what the request says; everything after works on the copy.
+    /// Copies the request out and checks it. All that follows works on the copy.
     fn request(&mut self, taken: &Taken) -> std::result::Result<Request, Failure> {
         let record = taken.record;
         let header = Header::decode_unsealed(&taken.header)?;
@@ -258,7 +260,7 @@ impl Lane {
                 body.resize(head_bytes, 0);
                 locked.port.view().read(eager.at, body);
             }
-            // The tables say how much is streamed: they can't be streamed themselves.
+            // The tables say how much is streamed, so they cannot be streamed themselves.
             Place::Streamed if table_bytes == 0 => {}
             _ => return Err(lied("a request's head is not where it says")),
         }
@@ -372,7 +374,7 @@ impl Lane {
         let inline = reply.payload.len() <= core.inline_bytes();
         if !inline {
             if tail.bytes > 0 {
-                // The tail's piece can't take the payload too: it goes first, as any other.
+                // The tail's piece has no room for the payload: send it first, as any other piece.
                 core.restore_tail(tail);
                 core.flush_output(false)?;
             }
@@ -412,7 +414,8 @@ impl Lane {
         Ok(())
     }
 
-    /// The last words, and the log's. The services hear of the lane's end before the connection is parted from.
+    /// Says why the lane ends, to the client and in the log. The services hear of the lane's end
+    /// before the client does.
     fn part(mut self: Box<Self>, end: End) {
         self.group = None;
         let number = self.place.number;
@@ -473,7 +476,7 @@ impl Parked for Lane {
     }
 
     fn go_cold(&self) -> bool {
-        // A liar in the ring is met when it is served.
+        // A lie in the ring is found when the lane is served.
         matches!(lock(&self.core).port.sleep_on_socket(), Ok(true))
     }
 
@@ -490,7 +493,8 @@ impl Parked for Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // The registry is told last: whoever waits for it to be empty has then seen every detach.
+        // Tell the registry last: a thread that waits for it to be empty has then seen every
+        // detach.
         self.group = None;
         self.shared.registry.remove(self.place.number);
     }
@@ -526,7 +530,7 @@ fn lied(why: &str) -> Failure {
     Failure::Lied(Error::new(ErrorKind::Protocol, why))
 }
 
-/// The right to spin; there are fewer than CPUs, so that clients find one to run on.
+/// The right to spin. There are fewer rights than CPUs, so that clients find a CPU to run on.
 struct Spinner;
 
 impl Spinner {

@@ -1,4 +1,5 @@
-//! The server: listeners, admission, draining. What happens on one connection is in `peer.rs` and `lane.rs`.
+//! The server: listeners, admission, draining. What happens on one connection is in `peer.rs` and
+//! `lane.rs`.
 
 mod attached;
 mod callers;
@@ -36,16 +37,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 
-/// How long an acceptor rests when the process is out of descriptors or memory.
+/// How long an acceptor pauses when the process is out of descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// How long the acceptor rests when all strangers have just come.
+/// How long the acceptor pauses when all strangers have just come.
 const STRANGERS_REST: Duration = Duration::from_millis(5);
-/// How long drain waits, after the last call, for connections to say goodbye to the services.
+/// How long drain waits after the last call for services to hear of their callers' ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// A running server: accepts on any number of listeners, dispatches to its services. Dropping it drains it
-/// without patience. Threads: one per listener, one per connection that is a socket, one per connection in shared memory
-/// while it calls.
+/// A running server: accepts on any number of listeners, and dispatches calls to its services.
+/// Dropping it drains it without waiting.
+///
+/// Threads: one per listener, one per connection on a socket, and one per connection in shared
+/// memory while it makes calls.
 pub struct Server {
     shared: Arc<Shared>,
     acceptors: Mutex<Acceptors>,
@@ -58,13 +61,15 @@ struct Acceptors {
 }
 
 impl Server {
-    /// A server of `services` (of two with one number, the later). `key` is needed to accept TCP peers.
-    /// Callers of the unix socket are offered shared memory within the default [`ShmLimits`].
+    /// A server of `services` (of two with one number, the later). `key` is needed to accept TCP
+    /// peers. Callers of the unix socket are offered shared memory within the default
+    /// [`ShmLimits`].
     pub fn new(services: Vec<Arc<dyn Service>>, key: Option<ClusterKey>, limits: ServerLimits) -> Server {
         Server::with_shm(services, key, limits, ShmLimits::default())
     }
 
-    /// [`Server::new`] with other bounds of shared memory; bounds that [`ShmLimits::check`] refuses offer none.
+    /// [`Server::new`] with other bounds of shared memory; bounds that [`ShmLimits::check`] refuses
+    /// offer none.
     pub fn with_shm(
         services: Vec<Arc<dyn Service>>,
         key: Option<ClusterKey>,
@@ -95,8 +100,8 @@ impl Server {
         Server { shared: Arc::new(shared), acceptors: Mutex::default() }
     }
 
-    /// Listens on a unix socket at `path` (mode 0666: identity comes from the kernel). A stale socket is
-    /// replaced, a live one is `Busy`; anything else in its place is `Conflict`.
+    /// Listens on a unix socket at `path` (mode 0666: identity comes from the kernel). A stale
+    /// socket is replaced, a live one is `Busy`; anything else in its place is `Conflict`.
     pub fn listen_unix(&self, path: &Path) -> Result<()> {
         self.refuse_if_draining()?;
         let (listener, file) = unix::listen(path)?;
@@ -104,8 +109,9 @@ impl Server {
         self.accept_on(listener, Carrier::Unix)
     }
 
-    /// Listens on a unix socket that this process was given, for callers whom `admits` knows by what the kernel says of
-    /// them: credentials and process. Others are refused before they cost a connection's place.
+    /// Listens on a unix socket that this process was given. `admits` decides by the credentials
+    /// and the process that the kernel reports who may connect. Others are refused before they take
+    /// a connection's place.
     pub fn listen_given(
         &self,
         listener: OwnedFd,
@@ -133,9 +139,10 @@ impl Server {
         Ok(bound)
     }
 
-    /// A caller that comes over a carrier which this crate does not know; the carrier vouches for `credentials` and `pid`, and
-    /// for the address and name of the host of a remote caller. `line` is a connected socket on which nothing is sent: its
-    /// end tells the server of the caller's, and the server ends it when it drains.
+    /// Takes a caller that comes over a carrier which this crate does not know. The carrier vouches
+    /// for `credentials` and `pid`, and for the address and host name of a remote caller. `line` is
+    /// a connected socket on which nothing is sent: the server learns of the caller's end by the
+    /// socket's end, and shuts it down when it drains.
     ///
     /// Fails with `Busy` if there are too many connections, `ShuttingDown` while the server drains.
     pub fn attach(
@@ -158,11 +165,11 @@ impl Server {
         self.shared.treasury.granted()
     }
 
-    /// Stops accepting, lets calls in progress finish for at most `patience`, then closes every connection.
-    /// Returns how many calls were cut off. The unix socket file is removed.
+    /// Stops accepting, lets calls in progress finish for at most `patience`, then closes every
+    /// connection. Returns how many calls were cut off. The unix socket file is removed.
     ///
-    /// A service that is blocked in a call is not interrupted; its thread ends with the call, and `detach`
-    /// follows then.
+    /// A service that is blocked in a call is not interrupted. Its thread ends with the call, and
+    /// `detach` follows then.
     pub fn drain(&self, patience: Duration) -> usize {
         self.shared.registry.begin_drain();
         if let Some(stop) = &self.shared.stop {
@@ -220,7 +227,7 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, carrier: Carrier) {
     let mut starved = false;
     loop {
         let mut waits = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        // A failing poll (EINTR, no memory) is one more round, in which accept says what is wrong.
+        // If poll fails (EINTR, no memory), go on: accept says what is wrong.
         let _ = rustix::event::poll(&mut waits, None);
         if shared.registry.is_draining() {
             return;
@@ -305,7 +312,7 @@ fn peer_host(socket: &OwnedFd) -> Result<IpAddr> {
     Ok(address.map_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |address| address.ip()))
 }
 
-/// Tells a caller that it is one too many, without ever blocking the acceptor.
+/// Tells a caller that there are too many, without ever blocking the acceptor.
 fn refuse(mut stream: Stream, error: &Error) {
     // A fresh socket's send buffer holds these few bytes: this can't block.
     let _ = send_error(&stream, (0, 0, 0), error);

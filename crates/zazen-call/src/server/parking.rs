@@ -1,9 +1,11 @@
-//! Lanes that wait without a thread, and the threads that take them up again when a bell rings.
+//! Lanes that wait without a thread, and the threads that serve them again when a bell rings.
 //!
-//! All cold lanes' sockets are in one epoll set, each armed for one event; threads wait there and serve whichever
-//! lane rings until that is cold again, so thousands of idle clients cost no thread, and a service that blocks
-//! holds up its own lane only. Invariants: while lanes are parked, some thread waits for their bells; a lane is in the set
-//! only while it is parked.
+//! All idle lanes' sockets are in one epoll set, each armed for one event. Threads wait there, and
+//! serve a lane that rings until it is idle again. So thousands of idle clients cost no thread, and
+//! a service that blocks holds up its own lane only.
+//!
+//! Invariants: while lanes are parked, some thread waits for their bells. A lane is in the set only
+//! while it is parked.
 
 use rustix::event::{EventfdFlags, epoll};
 use std::collections::HashMap;
@@ -12,9 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use zazen_core::{Error, Result};
 
-/// Threads that wait for bells beyond the one that must: they take the next bells without being started first.
+/// Spare threads that wait for bells: they take the next bells without having to be started.
 const SPARE_MAX: usize = 2;
-/// The number by which the epoll set tells that the server is gone; no connection has it.
+/// The number with which the epoll set says that the server is gone; no connection has it.
 const THE_END: u64 = u64::MAX;
 
 /// A lane, as far as parking needs it.
@@ -28,14 +30,15 @@ pub(crate) trait Parked: Send {
     /// Says that bells are wanted from now on. False: something has come; serve on.
     fn go_cold(&self) -> bool;
 
-    /// Serves calls until none comes for a while: then it may wait without a thread. `None`: it is over.
+    /// Serves calls until none comes for a while: then it may wait without a thread. `None`: it is
+    /// over.
     fn serve(self: Box<Self>) -> Option<Box<dyn Parked>>;
 }
 
 /// The parked lanes of one server.
 pub(crate) struct Parking {
     epoll: OwnedFd,
-    /// Readable once the server is gone; all threads see it.
+    /// Readable once the server is gone; all threads see that.
     end: OwnedFd,
     lanes: Mutex<HashMap<u64, Box<dyn Parked>>>,
     /// Threads that wait for a bell.
@@ -66,7 +69,7 @@ impl Parking {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server is gone, and all lanes with it: the threads that wait for bells end.
+    /// The server and its lanes are gone: ends the threads that wait for bells.
     pub(crate) fn end(&self) {
         let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
     }
@@ -100,7 +103,7 @@ impl Parking {
         }
     }
 
-    /// If nobody waits for bells, since the system gave no thread for it, this one does.
+    /// If no thread waits for bells (the system gave none), the calling thread does.
     pub(crate) fn stand_in(&self) {
         let nobody = self.waiting.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if nobody && !self.lanes().is_empty() {
@@ -122,10 +125,10 @@ impl Parking {
     }
 }
 
-/// A thread's life: waits for bells, serves, waits again; ends when there are others enough, or the server is gone.
-/// It is counted as waiting when it starts.
+/// A thread's life: it waits for a bell, serves, and waits again. It ends when enough other threads
+/// wait, or when the server is gone. It is counted as waiting when it starts.
 fn answer_bells(parking: &Weak<Parking>) {
-    // Held by the thread: the epoll set lives as long as somebody waits in it.
+    // The thread holds it: the epoll set lives as long as a thread waits in it.
     let Some(here) = parking.upgrade() else { return };
     loop {
         let mut events = Vec::with_capacity(1);

@@ -1,7 +1,7 @@
 //! One connection from its acceptance to its end.
 //!
-//! Invariants: whatever a peer sends costs only its own connection; a service's panic is an error reply;
-//! every service hears of a caller's end exactly once, after the caller's last call.
+//! Invariants: whatever a peer sends costs only its own connection. A service's panic is an error
+//! reply. Every service hears of a caller's end exactly once, after the caller's last call.
 
 use crate::bulk::{Bulk, Output};
 use crate::carriers::account::{Charge, FREE_BYTES, Payer};
@@ -27,9 +27,9 @@ use zazen_wire::Message;
 use zazen_wire::handshake as wire_handshake;
 use zazen_wire::header::{Header, Kind, OFFERS_SHM};
 
-/// A refused peer's last bytes are discarded for so long …
+/// How long a refused peer's last bytes are discarded,
 const LINGER: Duration = Duration::from_secs(1);
-/// … and so many of them.
+/// and how many of them.
 const LINGER_BYTES_MAX: u64 = 64 << 20;
 /// A payload buffer larger than this is not kept for the next call.
 const KEPT_PAYLOAD_BYTES_MAX: usize = FREE_BYTES as usize;
@@ -42,7 +42,7 @@ enum End {
     Lost(Fault),
     /// Its calls go on in shared memory.
     Moved(LaneSeat),
-    /// The peer is told this, then closed.
+    /// The peer is told this, then its connection is closed.
     Refused { about: (u16, u16, u64), error: Error },
 }
 
@@ -54,8 +54,8 @@ impl From<Fault> for End {
 
 type Outcome<T> = std::result::Result<T, End>;
 
-/// Serves the connection until it ends, or its lane in shared memory waits for its next call without a thread. Its
-/// number is free again at its end.
+/// Serves the connection until it ends, or until its lane in shared memory waits for the next call
+/// without a thread. When the connection ends, its number is free again.
 pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, place: Place) {
     let number = place.number;
     let mut peer = Peer {
@@ -71,7 +71,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, plac
     match peer.identify() {
         Err(end) => peer.part(end),
         Ok(caller) => {
-            // Services hear of the caller's end when the group is dropped: before the connection is parted from.
+            // Services hear of the caller's end when the group is dropped, before the peer does.
             let mut group = Group::new(caller, &shared.callers, &peer.place.account);
             let end = loop {
                 if let Err(end) = peer.serve_call(&mut group) {
@@ -96,7 +96,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, stream: Stream, carrier: Carrier, plac
 
 struct Peer<'a> {
     shared: &'a Arc<Shared>,
-    /// The stream, and what of a message is bulk.
+    /// The stream, and the bulk bytes of the message at hand.
     bulk: Bulk,
     carrier: Carrier,
     place: Place,
@@ -105,7 +105,7 @@ struct Peer<'a> {
     called: bool,
     /// The lane that it was offered.
     seat: Option<LaneSeat>,
-    /// Counted for the payload at hand.
+    /// The charge for the payload at hand.
     charge: Option<Charge>,
 }
 
@@ -113,7 +113,7 @@ struct Peer<'a> {
 struct Request {
     header: Header,
     fds: Vec<OwnedFd>,
-    /// There was no room for its payload, which is gone.
+    /// There was no room for its payload, which has been discarded.
     refusal: Option<Error>,
 }
 
@@ -257,7 +257,8 @@ impl Peer<'_> {
         }
     }
 
-    /// The caller asks for shared memory: tells it where its lane is. It moves there once it has mapped the region.
+    /// The caller asks for shared memory: tells it where its lane is. It moves there once it has
+    /// mapped the region.
     fn offer_shm(&mut self, about: (u16, u16, u64), group: &Arc<Group>) -> Outcome<()> {
         let seat = match self.shared.offers_shm(self.carrier) {
             true => group.pool().and_then(|pool| pool.take_lane()),
@@ -325,8 +326,8 @@ impl Peer<'_> {
             line,
         };
         let answer = self.shared.services.dispatch(header.service, caller, call);
-        // The reply waits until the bulk is in: a client that still sends does not read, and neither side could
-        // go on. It also keeps the connection at a message's beginning.
+        // The reply waits until the bulk is in: a client that still sends does not read, and
+        // neither side could go on. It also keeps the connection at a message's beginning.
         self.bulk.discard()?;
         let about = (header.service, header.function, header.call);
         let account = Arc::clone(&self.place.account);
@@ -365,7 +366,7 @@ impl Peer<'_> {
         Ok(Outgoing { payload, ..Outgoing::reply(about) }.send(self.stream())?)
     }
 
-    /// The last words, and the log's.
+    /// Says why the connection ends, to the peer and in the log.
     fn part(mut self, end: End) {
         let (number, carrier) = (self.place.number, self.carrier.name());
         let account = Arc::clone(&self.place.account);

@@ -1,8 +1,11 @@
-//! Which connections a server has: admission within the bound, calls in progress, and draining.
+//! Which connections a server has: admission within its limits, calls in progress, and draining.
 //!
-//! Invariants: whoever has proven nothing has places of its own and takes none of the others'. A call is either begun before draining began (then drain waits for it) or refused. Beginning and ending a
-//! call takes no lock: each connection says in a flag of its own that it is in a call and then looks whether the
-//! server drains; who drains says so first and then looks at the flags.
+//! Invariants: a peer that has proven nothing (a stranger) takes a stranger's place, and no other.
+//! A call either begins before draining does, and drain waits for it, or it is refused.
+//!
+//! Beginning and ending a call takes no lock. Each connection sets a flag of its own that it is in
+//! a call, and then looks whether the server drains. A server that drains says so first, and then
+//! looks at the flags.
 
 use crate::carriers::account::Account;
 use crate::limits::ServerLimits;
@@ -17,23 +20,23 @@ use zazen_core::{Error, ErrorKind, Result};
 struct Entry {
     socket: Arc<OwnedFd>,
     in_call: Arc<AtomicBool>,
-    /// Where a TCP peer that has not proven the key yet comes from, and when it came.
+    /// Of a TCP peer that has not proven the key yet: where it comes from, and when it came.
     stranger: Option<(IpAddr, Instant)>,
-    /// Whose it is; `None` of a stranger.
+    /// Whose connection it is; `None` for a stranger.
     account: Option<Arc<Account>>,
 }
 
 #[derive(Default)]
 struct State {
     connections: BTreeMap<u64, Entry>,
-    /// Numbers ever given.
+    /// The last number given.
     last: u64,
     strangers: usize,
-    /// Connections of whoever is known.
+    /// Connections of peers that are no strangers.
     known: usize,
 }
 
-/// A connection's place among the others: by it calls are begun and ended.
+/// A connection's place among the others. Calls are begun and ended with it.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) number: u64,
@@ -68,14 +71,15 @@ pub(crate) struct Registry {
     strangers_max: usize,
 }
 
-/// A stranger is not sent away before: those who know the key have proven it by then. This does not protect strangers of
-/// an address that has taken more than its share: else the queue in the kernel would fill with that address's.
+/// A stranger may stay for this long: a peer that knows the key has proven it by then. Strangers of
+/// an address that has more than its share may be sent away earlier; else the kernel's queue would
+/// fill with that address's connections.
 const STRANGER_GRACE: Duration = Duration::from_millis(250);
-/// Of so many of the strangers' places one address has its share.
+/// One address's share is a quarter of the strangers' places.
 const ADDRESS_SHARE: usize = 4;
-/// Of so many places one is kept for those who have few …
+/// An eighth of the places is kept for callers that have few connections,
 const RESERVE_SHARE: usize = 8;
-/// … which is so many connections.
+/// fewer than this many.
 const FEW: usize = 16;
 
 impl Registry {
@@ -94,14 +98,15 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection of `account`'s; fails with `Busy` if there are too many, `ShuttingDown` while draining.
+    /// A place for a connection of `account`'s; fails with `Busy` if there are too many,
+    /// `ShuttingDown` while draining.
     pub(crate) fn admit(&self, socket: &Arc<OwnedFd>, account: Arc<Account>) -> Result<Place> {
         let mut state = self.state();
         self.count_in(&mut state, &account)?;
         Ok(state.enter(socket, None, account))
     }
 
-    /// A place for a TCP peer that has proven nothing yet: [`Registry::makes_room`] comes before.
+    /// A place for a TCP peer that has proven nothing yet. Ask [`Registry::makes_room`] before.
     pub(crate) fn admit_stranger(&self, socket: &Arc<OwnedFd>, host: IpAddr) -> Result<Place> {
         let mut state = self.state();
         self.refuse_if_draining()?;
@@ -109,8 +114,9 @@ impl Registry {
         Ok(state.enter(socket, Some((host, Instant::now())), Account::of_stranger()))
     }
 
-    /// Whether there is a place for one more stranger; if not, the oldest is sent away, of the address that has most of
-    /// them. False if all have just come: then the next one is to wait, in the kernel's queue.
+    /// Makes room for one more stranger: if there is none, closes the oldest stranger of the
+    /// address that has most of them. False if all have just come: then the next one waits in the
+    /// kernel's queue.
     pub(crate) fn makes_room(&self) -> bool {
         let mut state = self.state();
         if state.strangers < self.strangers_max {
@@ -121,7 +127,7 @@ impl Registry {
             state.connections.iter().filter_map(|(number, entry)| Some((*number, entry.stranger?)));
         let strangers: Vec<_> = strangers.collect();
         strangers.iter().for_each(|(_, (host, _))| *hosts.entry(*host).or_default() += 1);
-        // Numbers ascend with time: the first of an address is its oldest.
+        // Numbers grow with time: the lowest of an address is its oldest.
         let share = self.strangers_max / ADDRESS_SHARE;
         let overdue = strangers.iter().filter(|(_, (host, since))| {
             since.elapsed() >= STRANGER_GRACE || hosts.get(host).is_some_and(|places| *places > share)
@@ -137,7 +143,7 @@ impl Registry {
         true
     }
 
-    /// A stranger has proven that it is `account`'s; fails as [`Registry::admit`] does.
+    /// A stranger has proven that it belongs to `account`; fails as [`Registry::admit`] does.
     pub(crate) fn prove(&self, place: &mut Place, account: Arc<Account>) -> Result<()> {
         let mut state = self.state();
         self.count_in(&mut state, &account)?;
@@ -214,13 +220,13 @@ impl Registry {
         if !self.is_draining() {
             return true;
         }
-        // With the lock, so that who waits has either seen the flag or hears of it.
+        // Takes the lock, so that a waiting thread has either seen the flag or is woken.
         drop(self.state());
         self.changed.notify_all();
         false
     }
 
-    /// Refuses new calls and connections from now on, and closes those that are in no call.
+    /// Refuses new calls and connections from now on, and closes connections that are in no call.
     pub(crate) fn begin_drain(&self) {
         let state = self.state();
         self.draining.store(true, Ordering::SeqCst);
@@ -229,7 +235,8 @@ impl Registry {
         }
     }
 
-    /// Waits for calls in progress, at most for `patience`; then closes the rest and says how many those were.
+    /// Waits for calls in progress, at most for `patience`; then closes the rest and returns how
+    /// many there were.
     pub(crate) fn finish_drain(&self, patience: Duration) -> usize {
         let until = Instant::now().checked_add(patience);
         let mut state = self.state();
@@ -280,7 +287,7 @@ impl State {
     }
 }
 
-/// Wakes whoever is blocked on the socket; the descriptor itself is closed by its owner.
+/// Wakes a thread that is blocked on the socket; the owner closes the descriptor itself.
 fn close(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }

@@ -1,4 +1,4 @@
-//! A server's services, and the way of a call to one of them.
+//! A server's services, and how a call reaches one of them.
 
 use crate::quiet::may_say;
 use crate::service::{Call, Caller, Reply, Service};
@@ -11,12 +11,13 @@ use zazen_core::{Error, ErrorKind, Result};
 pub(crate) struct Services(BTreeMap<u16, Arc<dyn Service>>);
 
 impl Services {
-    /// Of two with one number, the later.
+    /// Of two services with the same number, the later one counts.
     pub(crate) fn new(services: Vec<Arc<dyn Service>>) -> Services {
         Services(services.into_iter().map(|service| (service.id(), service)).collect())
     }
 
-    /// Calls the service; a panic in it is an error, logged, and the daemon stays up.
+    /// Calls the service. If it panics, the panic is logged and becomes an error, and the daemon
+    /// stays up.
     pub(crate) fn dispatch(&self, service: u16, caller: &Caller, call: Call<'_>) -> Result<Reply> {
         let Some(serving) = self.0.get(&service) else {
             let known: Vec<String> = self.0.keys().map(u16::to_string).collect();
@@ -58,7 +59,7 @@ impl Services {
     }
 }
 
-/// Whether the reply's bulk bytes fit into what the caller said it has room for.
+/// Whether the reply's bulk bytes fit into the room that the caller gave.
 pub(crate) fn check_room(room: Option<u64>, written: u64, reply: &Reply) -> Result<()> {
     let bytes = written.saturating_add(reply.bulk.len() as u64);
     match room {

@@ -1,10 +1,12 @@
 //! What is open goes along when the process becomes another user.
 //!
-//! In two steps, since a program changes its groups, its group and its user one after the other: leaving takes the
-//! descriptors and ends the connections at once; arriving connects anew with the next call.
+//! In two steps, since a program changes its groups, its group and its user one after the other:
+//! leaving takes the descriptors and ends the connections at once; arriving connects anew with the
+//! next call.
 //!
-//! Invariants: between the steps this process has the kernel's descriptors themselves, and no connection of the old
-//! identity's but those of calls in progress; who arrives first enters all of them before anybody else makes a call.
+//! Invariants: between the steps this process has the kernel's descriptors themselves, and no
+//! connection of the old identity's but those of calls in progress; who arrives first enters all of
+//! them before anybody else makes a call.
 
 use super::{
     BUSY, EPOCH, FREE, GREETING, KEY, KNOWN, LANE, LOWEST, Lane, acquire_fresh, drop_lane, raised, release,
@@ -64,7 +66,8 @@ fn drop_carried() {
 
 /// A connection of the old identity's that no thread is in a call on.
 fn free_lane() -> Option<&'static Lane> {
-    // Calls that don't wait end soon; a process whose only connection waits can't take anything along.
+    // Calls that don't wait end soon; a process whose only connection waits can't take anything
+    // along.
     for _ in 0..1000 {
         let mut some_busy = false;
         for lane in &LANE {

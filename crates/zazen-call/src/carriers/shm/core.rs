@@ -1,8 +1,10 @@
-//! The daemon's end of a lane below the calls: records in and out, streamed bytes, granted memory, descriptors.
+//! The daemon's end of a lane below the calls: records in and out, streamed bytes, granted memory,
+//! descriptors.
 //!
-//! Invariants: whatever a client writes costs this lane only: it is checked, and a lie is a [`Fault::Broken`] that ends
-//! the lane; memory that the client may still be copying from or to is kept until it says that it is done, or is gone;
-//! every wait is bounded by the server's stall time.
+//! Invariants: whatever a client writes costs this lane only. Everything is checked, and a lie is a
+//! [`Fault::Broken`] that ends the lane. Memory that the client may still be copying from or to is
+//! kept until the client says that it is done, or is gone. Every wait is bounded by the server's
+//! stall time.
 
 use crate::carriers::shm::cpus::has_cpus_to_spin;
 use crate::carriers::shm::memory::{Grant, LaneSeat, Pool};
@@ -17,13 +19,14 @@ use zazen_lane::{End, Port, Rouse, Source, Taken};
 use zazen_wire::header::{HEADER_BYTES, Header, Kind};
 use zazen_wire::shm::{BELL, FDS, Op, Record, Span};
 
-/// How long a lane sleeps on its futex before it looks whether its client is gone, or goes cold.
+/// How long a lane sleeps on its futex before it checks whether its client is gone, or gives up its
+/// thread.
 pub(crate) const NAP: Duration = Duration::from_millis(50);
-/// How long a call waits for granted memory before it makes do with the lane's own.
+/// How long a call waits for granted memory before it uses the lane's own buffers.
 const GRANT_PATIENCE: Duration = Duration::from_millis(100);
-/// Records of earlier calls that are passed over within one call.
+/// Records of earlier calls that are ignored within one call.
 const STALE_MAX: u32 = 256;
-/// Pieces of input that may be ready at a time.
+/// Pieces of input that may be ready at the same time.
 const READY_MAX: usize = 64;
 
 /// See the module.
@@ -36,13 +39,13 @@ pub(crate) struct Core {
     inline_bytes: usize,
     turn: u32,
     stale: u32,
-    /// Bodies of records that have none.
+    /// Where the bodies of records go that should have none.
     scratch: Vec<u8>,
     input: Input,
     output: OutputPieces,
     /// Grants of the last call that the client may still use.
     lingering: Vec<Grant>,
-    /// Descriptors that came before their request was looked at.
+    /// Descriptors that came before their request was read.
     fds: Option<(u64, Vec<OwnedFd>)>,
 }
 
@@ -50,7 +53,7 @@ pub(crate) type CoreLock = Arc<Mutex<Core>>;
 
 /// Locks a lane's core; only one thread at a time has a lane, so this never waits.
 pub(crate) fn lock(core: &CoreLock) -> MutexGuard<'_, Core> {
-    // A service's panic can't happen while the lock is held: no code of its own runs then.
+    // No service can panic while the lock is held: none of its code runs then.
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -73,13 +76,13 @@ struct Input {
     granted: Option<Span>,
     grant: Option<Grant>,
     ready: VecDeque<Span>,
-    /// The piece given out last: its credit is due when the next is asked for.
+    /// A piece was given out; its credit is due when the next piece is asked for.
     given: bool,
 }
 
 #[derive(Default)]
 struct OutputPieces {
-    /// What is being filled: the piece, and bytes in it.
+    /// The piece that is being filled, and how many bytes of it are.
     current: Option<(Span, u64)>,
     free: VecDeque<Span>,
     in_flight: VecDeque<Span>,
@@ -129,7 +132,7 @@ impl Core {
         &self.seat.pool
     }
 
-    /// The next request, if one is there; records that end an earlier call are seen to.
+    /// The next request, if one is there. Records that end an earlier call are handled on the way.
     pub(crate) fn take_request(&mut self, body: &mut Vec<u8>) -> Result<Option<Taken>, Fault> {
         loop {
             let Some(taken) = take(&mut self.port, body)? else { return Ok(None) };
@@ -140,7 +143,7 @@ impl Core {
         }
     }
 
-    /// A record that is no request, while no call is in progress: the last call's last words.
+    /// Handles a record that is no request and came between calls: the end of the last call.
     fn between_calls(&mut self, record: &Record) -> Result<(), Fault> {
         match record.op {
             Op::Done if record.turn == self.turn => self.lingering.clear(),
@@ -155,14 +158,14 @@ impl Core {
         }
     }
 
-    /// A call begins, `streamed` bytes of which are to be streamed.
+    /// Begins a call of which `streamed` bytes are streamed.
     pub(crate) fn begin(&mut self, turn: u32, streamed: u64) -> Result<(), Fault> {
-        // A new request shows that the client is done with the last one, whether it said so or not.
+        // A new request shows that the client is done with the last one, even if it did not say so.
         self.lingering.clear();
         (self.turn, self.stale) = (turn, 0);
         self.input.reset(streamed);
         self.output.reset(self.port.places().eager_out());
-        // If memory is to be had at once, the client fills it while the service makes ready.
+        // If memory is free now, the client fills it while the service prepares.
         if streamed > 0
             && let Some(grant) = self.seat.pool.stage(streamed, Duration::ZERO)
         {
@@ -186,7 +189,7 @@ impl Core {
         self.post(Record { span, ..Record::of(Op::Grant, self.turn) }, &[0; HEADER_BYTES], NOTHING)
     }
 
-    /// The next piece of streamed input; the one before is the client's again.
+    /// The next piece of streamed input. The client may fill the piece before it again.
     pub(crate) fn next_input(&mut self) -> Result<Span, Fault> {
         if self.input.granted.is_none() {
             let grant = self.seat.pool.stage(self.input.left, GRANT_PATIENCE);
@@ -206,7 +209,7 @@ impl Core {
         }
     }
 
-    /// Waits for a record within a call, and sees to it.
+    /// Waits for a record of this call, and handles it.
     fn next_record(&mut self) -> Result<(), Fault> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let taken = self.wait_record(&mut scratch);
@@ -289,14 +292,14 @@ impl Core {
         }
     }
 
-    /// So much more of the current piece is filled.
+    /// `bytes` more of the current piece are filled.
     pub(crate) fn output_filled(&mut self, bytes: u64) {
         if let Some((_, filled)) = &mut self.output.current {
             *filled += bytes;
         }
     }
 
-    /// Sends the piece that is being filled on its way.
+    /// Sends the piece that is being filled to the client.
     pub(crate) fn flush_output(&mut self, is_payload: bool) -> Result<(), Fault> {
         if let Some((piece, filled)) = self.output.current.take() {
             if filled == 0 {
@@ -319,12 +322,12 @@ impl Core {
         }
     }
 
-    /// Bytes that a reply's payload may have in the ring.
+    /// The longest payload that a reply may have in the ring, in bytes.
     pub(crate) fn inline_bytes(&self) -> usize {
         self.inline_bytes
     }
 
-    /// What was written is not for the caller after all.
+    /// Drops what was written: the call failed.
     pub(crate) fn abandon_output(&mut self) -> Span {
         if let Some((piece, _)) = self.output.current.take() {
             self.output.free.push_front(piece);
@@ -337,7 +340,7 @@ impl Core {
         self.output.current = Some((tail, tail.bytes));
     }
 
-    /// Posts a record; a client whose ring is full does not read.
+    /// Posts a record. A client whose ring is full does not read, which breaks the rules.
     pub(crate) fn post(
         &mut self,
         record: Record,
@@ -375,7 +378,8 @@ impl Core {
         let header = Header::decode(frame).map_err(|_| Fault::Broken("its socket brings no message"))?;
         let plain = header.payload_bytes == 0 && header.bulk_bytes == 0 && header.kind == Kind::Request;
         match (header.service, header.function, header.fd_count) {
-            // The kernel hands over a bell together with the descriptors of the message behind it: they wait.
+            // The kernel delivers a bell together with the descriptors of the message behind it:
+            // they wait for that message.
             (0, BELL, 0) if plain && !self.stream.has_stray_fds() => Ok(()),
             (0, FDS, 1..) if plain && self.fds.is_none() => {
                 let fds = self.stream.take_fds(header.fd_count);
@@ -387,7 +391,7 @@ impl Core {
         }
     }
 
-    /// Takes what the socket has. False: the client has closed it.
+    /// Reads what the socket has. False: the client has closed it.
     pub(crate) fn look_at_socket(&mut self) -> Result<bool, Fault> {
         loop {
             let events = self.socket_events();

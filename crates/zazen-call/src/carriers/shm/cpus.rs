@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-/// CPUs of this machine that are online. Not those that this thread may use: a rank that is bound to one core may well
-/// spin for a daemon on another.
+/// CPUs of this machine that are online. This counts CPUs that the thread may not use, too: a rank
+/// that is bound to one core may well spin for a daemon on another.
 pub(crate) fn cpus_online() -> usize {
     static CPUS: OnceLock<usize> = OnceLock::new();
     *CPUS.get_or_init(|| {
@@ -13,12 +13,12 @@ pub(crate) fn cpus_online() -> usize {
     })
 }
 
-/// Whether a thread may spin at all: not on a machine of one CPU.
+/// Whether a thread may spin at all: false on a machine with one CPU.
 pub(crate) fn has_cpus_to_spin() -> bool {
     cpus_online() > 1
 }
 
-/// How many threads of a daemon may spin at a time: clients are to find a CPU to run on.
+/// How many threads of a daemon may spin at a time. It leaves a CPU for clients to run on.
 pub(crate) fn spinners_max() -> usize {
     static MAX: OnceLock<usize> = OnceLock::new();
     *MAX.get_or_init(|| {

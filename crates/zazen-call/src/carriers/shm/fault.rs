@@ -1,4 +1,4 @@
-//! Places at which a test's client dies; nothing in a release build.
+//! Places where a test kills a client; nothing in a release build.
 
 #[cfg(debug_assertions)]
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(debug_assertions)]
 static LEFT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// This process kills itself (SIGKILL) at the `nth` fault point from now on. For tests; does nothing in a release build.
+/// Makes this process kill itself (SIGKILL) at the `nth` fault point from now on. For tests; does
+/// nothing in a release build.
 #[doc(hidden)]
 pub fn die_at_fault_point(nth: u64) {
     #[cfg(debug_assertions)]

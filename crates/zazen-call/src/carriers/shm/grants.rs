@@ -1,30 +1,33 @@
-//! Who gets pool memory when, as pure state machines: a daemon's budget, first come first served and in turn between
-//! clients; and which parts of one region are taken.
+//! Who gets pool memory, and when, as pure state machines: the daemon's budget, and which parts of
+//! one region are taken. Asks are granted first come first served, and in turn between clients.
 //!
-//! A *transfer* is a call's streaming through granted memory. Only so many are under way at a time: the others wait for
-//! their turn, so that a client gets what others get, wherever the kernel lets it run (ZOID's rendezvous, PPoPP'08 §3).
+//! A *transfer* is a call that streams through granted memory. Only a limited number run at a time,
+//! and the others wait for their turn, so that clients get equal shares wherever the kernel runs
+//! them (ZOID's rendezvous, PPoPP'08 §3).
 //!
-//! Invariants: never more is granted than the budget; nobody overtakes (a large ask is not starved by small ones);
-//! of clients that wait, each gets one grant before any gets a second; what a client held is back when it is gone;
-//! a transfer that lasts keeps its memory, but not its place.
+//! Invariants: never more is granted than the budget. Nobody overtakes: small asks do not starve a
+//! large one. Of clients that wait, each gets one grant before any gets a second. What a client
+//! held is free again when the client is gone. A transfer that takes too long keeps its memory, but
+//! not its place.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A transfer that takes longer no longer counts among those under way: whoever dawdles holds others up no longer.
+/// A transfer that takes longer than this does not count as running any more, so a slow client
+/// holds up nobody.
 pub(crate) const TURN_MAX: Duration = Duration::from_millis(20);
 
-/// The daemon's budget. Clients and tickets are numbers of the user's choice, tickets unique; moments are times since one
-/// of the user's choice.
+/// The daemon's budget. The user of this type chooses the numbers of clients and tickets (tickets
+/// are unique) and the moment from which times count.
 #[derive(Debug)]
 pub(crate) struct Budget {
     free: u64,
     transfers_max: usize,
-    /// Transfers under way, the oldest first: tickets, and when they began.
+    /// Running transfers, the oldest first: each ticket, and when it began.
     under_way: VecDeque<(u64, Duration)>,
-    /// Asks that wait, by client, the oldest first.
+    /// Asks that wait, by client, each client's oldest first.
     waiting: BTreeMap<u64, VecDeque<(u64, u64)>>,
-    /// Clients that wait, the next one first.
+    /// Clients that wait, the next one to be served first.
     turns: VecDeque<u64>,
 }
 
@@ -43,18 +46,18 @@ impl Budget {
         self.free
     }
 
-    /// What the ask that is next wants; 0 if nobody waits.
+    /// Bytes that the next ask wants; 0 if nobody waits.
     fn next_bytes(&self) -> u64 {
         let queue = self.turns.front().and_then(|client| self.waiting.get(client));
         queue.and_then(|queue| queue.front()).map_or(0, |(_, bytes)| *bytes)
     }
 
-    /// Whether those that wait do so for memory, not for their turn.
+    /// Whether the asks wait for memory rather than for their turn.
     pub(crate) fn is_short(&self) -> bool {
         self.next_bytes() > self.free
     }
 
-    /// Takes `bytes` to keep, if there are so many beside what the next transfer waits for.
+    /// Takes `bytes` to keep, if they are free beside what the next transfer waits for.
     pub(crate) fn try_take(&mut self, bytes: u64) -> bool {
         let can = self.next_bytes().saturating_add(bytes) <= self.free;
         if can {
@@ -63,7 +66,8 @@ impl Budget {
         can
     }
 
-    /// Begins transfer `ticket` with `bytes` at once, if nobody waits, there are so many, and it may.
+    /// Begins transfer `ticket` with `bytes` at once, if nobody waits, the bytes are free, and
+    /// there is a place.
     pub(crate) fn try_begin(&mut self, ticket: u64, bytes: u64, now: Duration) -> bool {
         let can = self.turns.is_empty() && bytes <= self.free && self.has_place(now);
         if can {
@@ -80,7 +84,7 @@ impl Budget {
         self.under_way.len() < self.transfers_max
     }
 
-    /// Puts an ask at the end of its client's queue; [`Budget::serve`] says when it is granted.
+    /// Appends an ask to its client's queue; [`Budget::serve`] says when it is granted.
     pub(crate) fn ask(&mut self, client: u64, ticket: u64, bytes: u64) {
         let queue = self.waiting.entry(client).or_default();
         if queue.is_empty() {
@@ -89,7 +93,7 @@ impl Budget {
         queue.push_back((ticket, bytes));
     }
 
-    /// Begins what can begin now; the tickets, in order.
+    /// Begins all transfers that can begin now; their tickets, in order.
     pub(crate) fn serve(&mut self, now: Duration) -> Vec<u64> {
         let mut granted = Vec::new();
         while let Some(client) = self.turns.front().copied() {
@@ -122,7 +126,7 @@ impl Budget {
         granted
     }
 
-    /// An ask is given up before it was granted.
+    /// Drops an ask that was not granted yet.
     pub(crate) fn cancel(&mut self, client: u64, ticket: u64) {
         if let Some(queue) = self.waiting.get_mut(&client) {
             queue.retain(|(waiting, _)| *waiting != ticket);
@@ -133,7 +137,7 @@ impl Budget {
         }
     }
 
-    /// All of transfer `ticket` has moved; its memory is still taken.
+    /// All bytes of transfer `ticket` have moved; its memory is still taken.
     pub(crate) fn end_turn(&mut self, ticket: u64) {
         self.under_way.retain(|(under_way, _)| *under_way != ticket);
     }
@@ -144,7 +148,8 @@ impl Budget {
     }
 }
 
-/// Which units of one region's pool are taken: first fit, so that the same memory is used again and again.
+/// Which units of one region's pool are taken. The first fit is taken, so that the same memory is
+/// used again.
 #[derive(Debug)]
 pub(crate) struct Units {
     taken: Vec<bool>,
@@ -155,7 +160,7 @@ impl Units {
         Units { taken: vec![false; count] }
     }
 
-    /// Takes `count` units in a row; the first one's number.
+    /// Takes `count` units in a row; the number of the first.
     pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
         let mut run = 0;
         for at in 0..self.taken.len() {
@@ -169,7 +174,7 @@ impl Units {
         None
     }
 
-    /// Gives `count` units from `first` on back.
+    /// Gives back `count` units from `first` on.
     pub(crate) fn give_back(&mut self, first: usize, count: usize) {
         self.taken[first..first + count].fill(false);
     }
@@ -227,7 +232,8 @@ mod tests {
         assert_eq!(budget.serve(NOW), [2]);
     }
 
-    /// Sixty-four greedy clients on a small budget: nobody is ever two grants ahead of a client that waits.
+    /// Sixty-four greedy clients on a small budget: nobody is ever two grants ahead of a client
+    /// that waits.
     #[test]
     fn greedy_clients_get_the_same() {
         let mut budget = Budget::new(8, MANY);

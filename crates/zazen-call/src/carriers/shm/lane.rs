@@ -1,4 +1,5 @@
-//! A client's lane as [`crate::Connection`] uses it: [`zazen_lane::Client`], the socket beside it, and memory that grows.
+//! A client's lane as [`crate::Connection`] uses it: [`zazen_lane::Client`], the socket beside it,
+//! and memory that grows.
 
 use crate::carriers::seam::{Ask, Exchanged, Sink};
 use crate::carriers::shm::cpus::has_cpus_to_spin;
@@ -15,7 +16,8 @@ use zazen_wire::Message;
 use zazen_wire::header::{ErrorReply, Header, Kind};
 use zazen_wire::shm::{BELL, FDS, Offer};
 
-/// A client sleeps on its futex for so long, then on the socket, where it also hears of the daemon's death.
+/// A client sleeps on its futex for this long, then on the socket, where it also learns of the
+/// daemon's death.
 const NAP: Duration = Duration::from_millis(20);
 
 /// One lane.
@@ -38,7 +40,7 @@ struct Answer<'s> {
     stream: &'s mut Stream,
     body: Vec<u8>,
     payload: Vec<u8>,
-    /// Where bulk bytes go for which the caller has no buffers.
+    /// Bulk bytes for which the caller has no buffers.
     bulk: Vec<u8>,
 }
 
@@ -82,7 +84,8 @@ impl ClientLane {
         ClientLane { lane, pool, body: Vec::new(), fds: None }
     }
 
-    /// One call: the call that the reply is about, and what it says. An `Err` leaves the connection dead.
+    /// One call: the call that the reply is about, and what it says. An `Err` leaves the connection
+    /// dead.
     pub(crate) fn transact(
         &mut self,
         stream: &mut Stream,
@@ -125,7 +128,8 @@ impl ClientLane {
         Ok((call, Ok(Exchanged { payload, bulk_bytes, fds })))
     }
 
-    /// Makes the call, but for the reply's descriptors. The inner `Err` is what the daemon says on the socket.
+    /// Makes the call, except for the reply's descriptors. The inner `Err` is what the daemon says
+    /// on the socket.
     fn wait_for_reply(
         &mut self,
         request: &Request<'_>,
@@ -136,7 +140,7 @@ impl ClientLane {
         let fault = |fault: Fault| lost(peer, fault);
         let lie = |broken: Broken| lost(peer, broken.into());
         let mut call = self.lane.begin(request, answer).map_err(fault)?;
-        // The clock is looked at only once there is something to wait for.
+        // Read the clock only when there is something to wait for.
         let mut deadline = None;
         loop {
             if let Some(reply) = self.lane.advance(&mut call, answer).map_err(fault)? {
@@ -161,7 +165,8 @@ impl ClientLane {
         }
     }
 
-    /// Sleeps on the socket until it brings something: a bell, descriptors, or the daemon's last words.
+    /// Sleeps on the socket until it brings something: a bell, descriptors, or the daemon's last
+    /// words.
     fn hear_socket(
         &mut self,
         stream: &mut Stream,
@@ -184,7 +189,7 @@ impl ClientLane {
 
     fn take_frame(&mut self, stream: &mut Stream, header: &Header) -> Result<()> {
         match (header.service, header.function) {
-            // Descriptors that came with it are those of the message behind it.
+            // Descriptors that came with a bell belong to the message behind it.
             (0, BELL) => Ok(()),
             (0, FDS) => {
                 self.fds = Some((header.call, stream.take_fds(header.fd_count)?));

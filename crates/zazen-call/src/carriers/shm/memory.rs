@@ -1,7 +1,9 @@
-//! The daemon's side of the shared memory: one budget for all clients, and each client's region with its lanes and pool.
+//! The daemon's side of shared memory: one budget for all clients, and a region with lanes and a
+//! pool for each client.
 //!
-//! Invariants: what is granted goes back when its [`Grant`] is dropped, what a client took for itself when its region is,
-//! whoever died where; a grant is memory of its own client's region only.
+//! Invariants: granted memory is free again when its [`Grant`] is dropped; memory that a client
+//! took for itself is free again when its region is dropped, whoever died where. A grant is memory
+//! of its own client's region only.
 
 use crate::carriers::account::Account;
 use crate::carriers::shm::grants::{Budget, TURN_MAX, Units};
@@ -17,14 +19,15 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_lane::{Geometry, Source};
 use zazen_wire::shm::{LANE_HEAD_BYTES, LanePlaces, Offer, REGION_VERSION, Span};
 
-/// What is granted is a multiple of so much.
+/// Grants are multiples of this.
 const UNIT_BYTES: u64 = 64 << 10;
-/// One identity may keep such a share of the budget for itself.
+/// One identity may keep at most a quarter of the budget for itself.
 const KEPT_SHARE: u64 = 4;
 /// Slots of a ring.
 const SLOTS: u32 = 64;
 
-/// A turn comes, however many wait: nobody holds a place for long. Memory may not, so its patience is the caller's.
+/// How long a call waits for its turn. A turn always comes, since nobody holds a place for long.
+/// Memory may not come, so the caller says how long to wait for it.
 const TURN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One daemon's budget of granted bytes.
@@ -38,9 +41,9 @@ pub(crate) struct Treasury {
 struct State {
     budget: Budget,
     last_ticket: u64,
-    /// Tickets granted whose askers have not looked yet.
+    /// Granted tickets whose threads have not looked yet.
     granted: BTreeSet<u64>,
-    /// Who waits for which ticket.
+    /// Which thread waits for which ticket.
     waiting: BTreeMap<u64, Thread>,
 }
 
@@ -70,12 +73,13 @@ impl Treasury {
         self.bytes - self.state().budget.free()
     }
 
-    /// Takes `bytes` to keep, if they are to be had now.
+    /// Takes `bytes` to keep, if they are free now.
     fn take(&self, bytes: u64) -> bool {
         self.state().budget.try_take(bytes)
     }
 
-    /// Takes `bytes` for a transfer of `client`'s, in its turn; the transfer's ticket. Waits at most so long for memory.
+    /// Takes `bytes` for a transfer of `client`, in its turn; the transfer's ticket. Waits at most
+    /// `patience` for memory.
     fn begin(&self, client: u64, bytes: u64, patience: Duration) -> Option<u64> {
         let mut state = self.state();
         state.last_ticket += 1;
@@ -101,12 +105,13 @@ impl Treasury {
                 break false;
             }
             drop(state);
-            // Places that dawdlers lose are nobody's to tell of: whoever waits looks for itself.
+            // Nobody is told when a slow transfer loses its place, so a waiting thread looks for
+            // itself.
             std::thread::park_timeout(left.min(TURN_MAX));
             state = self.state();
         };
         state.waiting.remove(&ticket);
-        // Whoever waited behind may have its turn now.
+        // The asks behind this one may have their turn now.
         self.serve(&mut state);
         granted.then_some(ticket)
     }
@@ -138,7 +143,7 @@ pub(crate) struct Pool {
     pub(crate) region: Arc<Region>,
     fd: OwnedFd,
     number: u64,
-    /// The caller whom the budget counts it for.
+    /// The caller to whom the budget counts it.
     client: u64,
     account: Arc<Account>,
     limits: ShmLimits,
@@ -149,7 +154,7 @@ pub(crate) struct Pool {
 struct PoolState {
     lanes: Vec<bool>,
     units: Units,
-    /// What the client took for itself: first unit and count.
+    /// Memory that the client took for itself: first unit and count.
     taken: BTreeMap<usize, usize>,
 }
 
@@ -194,7 +199,8 @@ impl Pool {
         geometry(&self.limits).pool()
     }
 
-    /// A free lane; `Busy` if there is none. Its counters start at 0, whatever an earlier user left there.
+    /// A free lane; `Busy` if there is none. Its counters start at 0, whatever an earlier client
+    /// left there.
     pub(crate) fn take_lane(self: &Arc<Pool>) -> Result<LaneSeat> {
         let mut state = self.state();
         let Some(lane) = state.lanes.iter().position(|taken| !taken) else {
@@ -215,7 +221,8 @@ impl Pool {
         Ok(seat)
     }
 
-    /// Memory for one call's streamed bytes; at most what the region has, and perhaps less than asked for.
+    /// Memory for one call's streamed bytes: at most what the region has, and perhaps less than was
+    /// asked for.
     pub(crate) fn stage(self: &Arc<Pool>, bytes: u64, patience: Duration) -> Option<Grant> {
         let bytes = bytes.min(self.limits.staging_bytes_max()).next_multiple_of(UNIT_BYTES);
         let units = (bytes / UNIT_BYTES) as usize;
@@ -227,7 +234,7 @@ impl Pool {
         Some(Grant { pool: Arc::clone(self), first, units, ticket: Some(ticket) })
     }
 
-    /// Pool memory for the client's own use, if there is some at once.
+    /// Pool memory for the client's own use, if some is free now.
     pub(crate) fn take_for_client(&self, bytes: u64) -> Result<Span> {
         let short = || {
             Error::new(
@@ -258,7 +265,7 @@ impl Pool {
         Ok(span)
     }
 
-    /// The client gives a span back that it took; `InvalidArgument` if it has no such.
+    /// Takes back a span that the client took; `InvalidArgument` if it took no such span.
     pub(crate) fn give_back(&self, span: Span) -> Result<()> {
         let mut state = self.state();
         let first = span.at.checked_sub(self.span().at).map(|at| (at / UNIT_BYTES) as usize);
@@ -301,7 +308,7 @@ fn geometry(limits: &ShmLimits) -> Geometry {
     }
 }
 
-/// A lane taken, given back when dropped.
+/// A lane that is taken, and given back when dropped.
 pub(crate) struct LaneSeat {
     pub(crate) pool: Arc<Pool>,
     lane: usize,
@@ -340,7 +347,7 @@ pub(crate) struct Grant {
     pool: Arc<Pool>,
     first: usize,
     units: usize,
-    /// While its transfer counts among those under way.
+    /// Set while its transfer counts as running.
     ticket: Option<u64>,
 }
 
@@ -349,7 +356,7 @@ impl Grant {
         self.pool.units_span(self.first, self.units)
     }
 
-    /// All bytes have moved: it is another's turn.
+    /// All bytes have moved: the next transfer may begin.
     pub(crate) fn end_turn(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.pool.treasury.end_turn(ticket);
@@ -369,7 +376,8 @@ impl Drop for Grant {
 mod tests {
     use super::*;
 
-    /// More threads than turns, more asked for than there is: whoever waits is woken, and all comes back.
+    /// More threads than turns, more bytes asked for than there are: each waiting thread is woken,
+    /// and all memory comes back.
     #[test]
     fn everybody_who_waits_has_a_turn_and_all_comes_back() {
         const BYTES: u64 = 4 << 20;
@@ -388,7 +396,7 @@ mod tests {
                             treasury.end_turn(ticket);
                             std::thread::yield_now();
                         }
-                        // A turn that is not ended lapses, or ends with its memory's.
+                        // A turn that nobody ends lapses, or ends with its memory.
                         treasury.end_turn(ticket);
                         treasury.give_back(bytes);
                     }

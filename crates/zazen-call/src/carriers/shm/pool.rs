@@ -1,5 +1,5 @@
-//! Memory for bulk bytes that a client fills or reads in place: from its connection's shared region where there is
-//! one, else from the heap.
+//! Memory for bulk bytes that a client fills or reads in place: from its connection's shared region
+//! if there is one, else from the heap.
 
 use crate::carriers::shm::region::Region;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -12,8 +12,8 @@ use zazen_wire::shm::{Offer, Span};
 /// Alignment of every buffer.
 pub const POOL_ALIGN: usize = 4096;
 
-/// A buffer, aligned to a page, given back when dropped. Passed to [`crate::Connection::exchange`] of the connection
-/// (or lane) that it came from it is not copied; anywhere else it is memory like any other.
+/// A buffer, aligned to a page, given back when dropped. [`crate::Connection::exchange`] does not
+/// copy it on the connection (or lane) that it came from. Elsewhere it is memory like any other.
 pub struct PoolBuffer {
     start: NonNull<u8>,
     length: usize,
@@ -29,7 +29,8 @@ enum Home {
 const CLASS_BYTES_MIN: u64 = 4096;
 /// Smaller pieces are cut from slabs of this size.
 const SLAB_BYTES: u64 = 1 << 20;
-/// Free bytes of whole slabs and larger that a client keeps for its next buffers; the rest goes back to the daemon.
+/// Free bytes, in slabs and larger, that a client keeps for its next buffers; the rest goes back to
+/// the daemon.
 const KEPT_BYTES_MAX: u64 = 8 << 20;
 
 /// A caller's region as the client has it: shared by its lanes and buffers.
@@ -46,7 +47,7 @@ pub(crate) struct ClientPool {
 struct PoolState {
     /// Free pieces by size class (a power of two).
     free: BTreeMap<u64, Vec<u64>>,
-    /// Sizes of what the daemon granted, by place: pieces of a slab are not in it.
+    /// Sizes of the daemon's grants, by place. Pieces of a slab are not in it.
     grants: BTreeMap<u64, u64>,
 }
 
@@ -70,7 +71,7 @@ impl ClientPool {
         (length as u64).max(CLASS_BYTES_MIN).next_power_of_two()
     }
 
-    /// A buffer from what was granted before, if there is one free.
+    /// A buffer from earlier grants, if one is free.
     pub(crate) fn take(self: &Arc<ClientPool>, length: usize) -> Option<PoolBuffer> {
         if length as u64 > self.span.bytes {
             return None;
@@ -82,12 +83,12 @@ impl ClientPool {
         Some(PoolBuffer { start, length, home: Home::Pool(Arc::clone(self), span) })
     }
 
-    /// What to ask the daemon for, if a buffer of `length` is wanted and none is free.
+    /// How many bytes to ask the daemon for, if a buffer of `length` is wanted and none is free.
     pub(crate) fn wants(length: usize) -> u64 {
         ClientPool::class(length).max(SLAB_BYTES)
     }
 
-    /// Takes in what the daemon granted for a buffer of `length`.
+    /// Adds the daemon's grant for a buffer of `length`.
     pub(crate) fn stock(&self, grant: Span, length: usize) -> bool {
         let class = ClientPool::class(length);
         if !self.span.holds(grant) || grant.bytes < class {
@@ -139,7 +140,8 @@ impl PoolBuffer {
         Some(PoolBuffer { start, length, home: Home::Heap(layout) })
     }
 
-    /// [`PoolBuffer::try_on_heap`] for lengths that the program itself chose: it ends where there is no memory.
+    /// [`PoolBuffer::try_on_heap`] for lengths that the program itself chose: ends the program if
+    /// there is no memory.
     pub fn on_heap(length: usize) -> PoolBuffer {
         let Some(buffer) = PoolBuffer::try_on_heap(length) else {
             match Layout::from_size_align(length.max(1), POOL_ALIGN) {
@@ -163,8 +165,9 @@ impl Deref for PoolBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the buffer owns `length` initialised bytes from `start`; of a shared one the daemon, which the
-        // client trusts, writes only what it was given as output in a call, and then `exchange` holds it mutably.
+        // SAFETY: the buffer owns `length` initialised bytes from `start`; of a shared one the
+        // daemon, which the client trusts, writes only what it was given as output in a call, and
+        // then `exchange` holds it mutably.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }

@@ -1,7 +1,7 @@
 //! Making and mapping a region, and what an end of a lane needs of the kernel.
 //!
-//! Invariants: the mapping has one length for its whole life, and the memory behind it can't shrink (the daemon seals
-//! it); [`View`] checks every access.
+//! Invariants: the mapping has one length for its whole life, and the memory behind it can't shrink
+//! (the daemon seals it); [`View`] checks every access.
 
 use crate::carriers::shm::fault;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -62,19 +62,21 @@ impl Region {
             return Err(Error::new(ErrorKind::Config, "a shared region of that size can't be mapped"));
         };
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that anybody has.
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that
+        // anybody has.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, fd, 0) }
                 .map_err(|errno| Error::io(format!("map {bytes} bytes of shared memory"), errno.into()))?;
-        // SAFETY: the mapping is of a memfd that can't shrink, and is unmapped only when the region is dropped; whoever
-        // has a copy of the view holds the region.
+        // SAFETY: the mapping is of a memfd that can't shrink, and is unmapped only when the region
+        // is dropped; whoever has a copy of the view holds the region.
         Ok(Region(unsafe { View::new(base.cast(), length) }))
     }
 
     /// Makes the pages of `span` present, so that no first touch waits for them. Best effort.
     pub(crate) fn populate(&self, span: Span) {
         let start = self.pointer(span);
-        // SAFETY: the range lies in the mapping (checked by `pointer`); the advice changes no contents.
+        // SAFETY: the range lies in the mapping (checked by `pointer`); the advice changes no
+        // contents.
         let _ = unsafe { rustix::mm::madvise(start.cast(), span.bytes as usize, Advice::LinuxPopulateWrite) };
     }
 }
@@ -96,7 +98,7 @@ impl System for Kernel {
             tv_sec: at_most.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: at_most.subsec_nanos().into(),
         };
-        // Without the private flag: the other end is another process.
+        // Not private: the other end is another process.
         futex::wait(word, futex::Flags::empty(), value, Some(&timeout)) != Err(rustix::io::Errno::TIMEDOUT)
     }
 
@@ -110,7 +112,8 @@ impl System for Kernel {
 
     #[inline]
     fn cpu(&self) -> u32 {
-        // SAFETY: takes nothing and only asks; -1 where the kernel can't say is as good a number as any.
+        // SAFETY: takes nothing and only asks. Where the kernel can't say, -1 is as good a number
+        // as any.
         let cpu = unsafe { libc::sched_getcpu() };
         cpu.unsigned_abs()
     }
