@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use zazen_core::FrameNo;
 
-/// Nodes that a frame looks at for one that it can be sent to. Beyond it, the frame is given up, and
-/// the next frame looks at other nodes.
+/// Nodes that a frame looks at for one that it can be sent to. Beyond it, the frame is given up,
+/// and the next frame looks at other nodes.
 pub const LOOKS_MAX: usize = 64;
 
 /// A frame in flight.
@@ -53,8 +53,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer whose first node follows from `seed`. The caller guarantees `config.nodes` ≥ 1. Many
-    /// writers can share one configuration.
+    /// A writer whose first node follows from `seed`. The caller guarantees `config.nodes` ≥ 1.
+    /// Many writers can share one configuration.
     pub fn new(config: impl Into<Arc<Config>>, seed: u64) -> Writer {
         let config = config.into();
         let mut random = Random::new(seed);
@@ -109,7 +109,8 @@ impl Writer {
         }
     }
 
-    /// Drops the entry of a node that works again, once no outcome can come that is older than that.
+    /// Drops the entry of a node that works again, once no outcome can come that is older than
+    /// that.
     fn forget(&mut self, node: usize) {
         let is_well = self.troubled.get(&node).is_some_and(Node::is_well);
         if is_well && !self.flights.values().any(|flight| flight.tried.last() == Some(&node)) {

@@ -1,4 +1,5 @@
-//! The simulated backing store: one truth for all nodes, which changes under them and at times does not answer.
+//! The simulated backing store: one truth for all nodes, which changes under them and at times does
+//! not answer.
 
 use crate::content::{EPOCH_NS, FrameId};
 use std::collections::BTreeMap;

@@ -33,8 +33,8 @@ impl Checks {
         self.violation
     }
 
-    /// A writer was told that `node` has `version` of `frame`, and nothing has happened since the frame was sent that
-    /// may make the node forget it.
+    /// A writer was told that `node` has `version` of `frame`, and nothing has happened since the
+    /// frame was sent that may make the node forget it.
     pub(crate) fn acknowledged(&mut self, node: usize, frame: FrameId, version: u32) {
         self.pushed += 1;
         self.acknowledged.insert((node, frame), version);

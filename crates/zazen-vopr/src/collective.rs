@@ -7,7 +7,8 @@ fn mixed() -> Error {
     Error::new(ErrorKind::Protocol, "the ranks ask for different collectives")
 }
 
-/// The answers to the steps of all ranks, by rank; an error where the ranks do not ask for the same.
+/// The answers to the steps of all ranks, by rank; an error where the ranks do not ask for the
+/// same.
 pub(crate) fn exchange(steps: Vec<Step>) -> Result<Vec<Answer>> {
     let size = steps.len();
     let kind = steps.first().map(std::mem::discriminant);

@@ -1,4 +1,5 @@
-//! What frames contain: a function of dataset, number and version, so that any bytes can be judged without a record.
+//! What frames contain: a function of dataset, number and version, so that any bytes can be judged
+//! without a record.
 
 use zazen_core::{FrameMeta, FrameNo, Layout, NameTemplate, RelPath, Result, Series, Source, Validator};
 use zazen_wire::checksum::frame_checksum;

@@ -167,7 +167,8 @@ impl World {
         }
     }
 
-    /// A push of an older version, late or come twice, takes the place of the newer one: readers see that it is stale.
+    /// A push of an older version, late or come twice, takes the place of the newer one: readers
+    /// see that it is stale.
     fn excuse_late(&mut self, node: usize, ask: &Push) {
         let Some(dataset) = content::dataset_at(&ask.dataset) else { return };
         let frame = FrameId { dataset, number: ask.meta.number.get() };

@@ -1,4 +1,5 @@
-//! Misses: frames brought from the backing store into a cache, around the shipped flights, copies and outage rules.
+//! Misses: frames brought from the backing store into a cache, around the shipped flights, copies
+//! and outage rules.
 
 use crate::content::{self, FrameId};
 use crate::daemon::Batch;

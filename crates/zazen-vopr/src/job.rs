@@ -1,6 +1,7 @@
 //! Jobs: ranks that agree on who reads what, around the shipped [`Machine`], and read it.
 //!
-//! Ranks and collectives are MPI's: they do not fail. Daemons do; what they do not give is read from the backing store.
+//! Ranks and collectives are MPI's: they do not fail. Daemons do; what they do not give is read
+//! from the backing store.
 
 use crate::calls::{self, Incoming, Reply};
 use crate::collective::exchange;

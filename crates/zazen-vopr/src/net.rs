@@ -1,10 +1,11 @@
 //! The simulated network: connections that carry bytes in order, and what may become of them.
 //!
-//! Fault model. Between hosts each piece of a message takes a time of its own, so that messages of different connections
-//! overtake each other. A connection may go silent for good in one direction (loss), be reset in the middle of a
-//! message, damage a bit, or carry a message twice: a request as a second connection's whose replies nobody reads, a
-//! reply once more some time later. Hosts may be parted, in one direction or both; what is sent meanwhile comes late or never.
-//! Within a host bytes come in order and whole, until a process dies.
+//! Fault model. Between hosts each piece of a message takes a time of its own, so that messages of
+//! different connections overtake each other. A connection may go silent for good in one direction
+//! (loss), be reset in the middle of a message, damage a bit, or carry a message twice: a request
+//! as a second connection's whose replies nobody reads, a reply once more some time later. Hosts
+//! may be parted, in one direction or both; what is sent meanwhile comes late or never. Within a
+//! host bytes come in order and whole, until a process dies.
 
 use crate::profile::NetFaults;
 use std::collections::{BTreeMap, BTreeSet};

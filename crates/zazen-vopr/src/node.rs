@@ -125,7 +125,8 @@ pub(crate) struct Node {
     pub(crate) next_ticket: u64,
     /// What it knows of the backing store's health.
     pub(crate) health: Health,
-    /// A fault has happened that may cost frames or room in ways that are not foreseen: errors of the disk, bad bits.
+    /// A fault has happened that may cost frames or room in ways that are not foreseen: errors of
+    /// the disk, bad bits.
     pub(crate) tainted: bool,
     /// When something last happened that may make the node forget frames, in the world's time.
     pub(crate) forgot_ns: u64,

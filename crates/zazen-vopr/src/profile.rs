@@ -1,6 +1,7 @@
 //! What a seed makes of a run: how large the world is, and which faults there are.
 //!
-//! Each kind of fault is there in some seeds only: a fault that is always there hides what others do.
+//! Each kind of fault is there in some seeds only: a fault that is always there hides what others
+//! do.
 
 use zazen_env::SeededRandom;
 

@@ -1,5 +1,5 @@
-//! Writers: simulations that write frames to the backing store and push them to the nodes, around the shipped
-//! [`zazen_push::Writer`].
+//! Writers: simulations that write frames to the backing store and push them to the nodes, around
+//! the shipped [`zazen_push::Writer`].
 
 use crate::calls::{self, Incoming, Reply};
 use crate::content::{self, FrameId};
@@ -26,7 +26,8 @@ pub(crate) struct WriterSim {
     host: usize,
     /// The frames that it has yet to write, the next one last.
     plan: Vec<FrameId>,
-    /// Versions of the frames in flight. The machine knows frames by number: one dataset at a time has a number.
+    /// Versions of the frames in flight. The machine knows frames by number: one dataset at a time
+    /// has a number.
     flights: BTreeMap<FrameNo, (FrameId, u32)>,
     /// Connections that wait for a reply.
     calls: BTreeMap<u64, Sending>,
@@ -208,7 +209,8 @@ impl World {
             && let Some((id, version)) = self.writers[at].flights.get(&frame).copied()
             && self.backing.latest(id) == version
             && self.nodes[node].forgot_ns < sent_ns
-            // That the frame is there already says nothing of its bytes, which a power failure may have cost.
+            // That the frame is there already says nothing of its bytes, which a power failure may
+            // have cost.
             && !(matches!(outcome, Ok(Pushed::AlreadyHere)) && self.nodes[node].has_lost_power)
         {
             self.checks.acknowledged(node, id, version);

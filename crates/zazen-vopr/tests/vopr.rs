@@ -1,4 +1,5 @@
-//! Some hundred seeds without a broken promise, equal runs of equal seeds, and each planted bug found.
+//! Some hundred seeds without a broken promise, equal runs of equal seeds, and each planted bug
+//! found.
 
 use zazen_vopr::{Mutant, run};
 
