@@ -13,12 +13,12 @@ import socket
 import subprocess
 import tempfile
 import threading
+import tomllib
 import urllib.request
 import warnings
 from pathlib import Path
 
 import pytest
-import tomllib
 import wire
 import zazen
 import zazen.testing

@@ -1,19 +1,19 @@
 //! Which daemons a command talks to: flags first, then the testbed, then this machine's own.
 
-use crate::output;
+mod answers;
+mod node;
+
+pub(crate) use answers::{Answers, Done, Missed, again, is_silence, judge, missed_json, none_answers};
+pub(crate) use node::Node;
+
 use clap::Args;
-use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
 use zazen_call::ClusterKey;
+use zazen_client::NodeList;
 use zazen_client::cluster::{Remote, Target};
-use zazen_client::{NodeList, NodeState};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::DatasetInfo;
 use zazen_testbed::State;
-
-/// How long a node may take to accept a connection before it counts as dead.
-const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
 /// The flags that choose daemons.
 #[derive(Args, Clone, Debug, Default)]
@@ -28,32 +28,6 @@ pub(crate) struct Targets {
     /// The cluster key's file, for --nodes [default: $ZAZEN_KEY]
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
     key: Option<PathBuf>,
-}
-
-/// One daemon to talk to.
-#[derive(Clone)]
-pub(crate) struct Node {
-    /// The testbed's name for it, or where it listens.
-    pub(crate) name: String,
-    /// Where it listens.
-    pub(crate) target: Target,
-    key: Option<ClusterKey>,
-}
-
-impl Node {
-    /// Connects; a dead one is told within seconds.
-    pub(crate) fn connect(&self) -> Result<Remote> {
-        Remote::connect_within(&self.target, self.key.as_ref(), CONNECT_WITHIN)
-    }
-
-    /// What it is shown as proof; `None` for this machine's.
-    pub(crate) fn key(&self) -> Option<&ClusterKey> {
-        self.key.as_ref()
-    }
-
-    fn local(name: String, socket: PathBuf) -> Node {
-        Node { name, target: Target::Local(socket), key: None }
-    }
 }
 
 impl Targets {
@@ -148,89 +122,6 @@ impl Targets {
     }
 }
 
-/// The error of a command that no node answered.
-pub(crate) fn none_answers(missed: Vec<Missed>) -> Error {
-    let count = missed.len();
-    match missed.into_iter().next() {
-        Some(first) if count == 1 => first.error,
-        Some(first) => first.error.within(format!(
-            "none of {count} nodes answers; the first one, {} ({})",
-            first.node, first.state
-        )),
-        None => Error::new(ErrorKind::Config, "nodes: the list is empty; name at least one"),
-    }
-}
-
-/// What the nodes answered, and which did not.
-pub(crate) struct Answers<T> {
-    /// At least one.
-    pub(crate) given: Vec<T>,
-    pub(crate) missed: Vec<Missed>,
-}
-
-/// A node that was to do something and did not.
-pub(crate) struct Missed {
-    /// Its name.
-    pub(crate) node: String,
-    /// What is the matter with it.
-    pub(crate) state: NodeState,
-    /// What it, or the way to it, said.
-    pub(crate) error: Error,
-}
-
-impl Missed {
-    /// `node` failed with `error`.
-    pub(crate) fn new(node: &Node, error: Error) -> Missed {
-        Missed { node: node.name.clone(), state: NodeState::of(&node.target, &error), error }
-    }
-
-    /// For a list of them in JSON.
-    pub(crate) fn as_json(&self) -> Value {
-        json!({
-            "node": self.node,
-            "state": self.state.word(),
-            "error": self.error.to_string(),
-            "remedy": self.state.remedy(),
-        })
-    }
-}
-
-/// A list for JSON.
-pub(crate) fn missed_json(missed: &[Missed]) -> Vec<Value> {
-    missed.iter().map(Missed::as_json).collect()
-}
-
-/// Tells on stderr which nodes were missed and what that means; the exit status follows.
-pub(crate) fn judge(missed: &[Missed], what_now: &str) -> Done {
-    for one in missed {
-        output::note(format!("node {}: {}: {}", one.node, one.state, one.error));
-    }
-    match missed.len() {
-        0 => Done::Wholly,
-        count => {
-            let nodes = if count == 1 { "node was" } else { "nodes were" };
-            output::note(format!("{count} {nodes} not reached: {what_now}"));
-            Done::Partly
-        }
-    }
-}
-
-/// The command that does the rest.
-pub(crate) fn again(command: &str, missed: &[Missed]) -> String {
-    let nodes: Vec<&str> = missed.iter().map(|one| one.node.as_str()).collect();
-    format!("when that is mended, do the rest with `{command} --nodes {}`", nodes.join(","))
-}
-
-/// How far a command that did not fail has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Done {
-    /// All of it is done.
-    Wholly,
-    /// Some nodes were not reached; they have been told on stderr.
-    Partly,
-}
-
 /// The flag that chooses one series of a directory.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Pattern {
@@ -265,11 +156,6 @@ impl Opened {
         let pattern = info.dataset.series_parts().map(|(_, pattern)| pattern).unwrap_or_default();
         Opened { name: node.name.clone(), pattern, node, remote, info }
     }
-}
-
-/// Whether the node, not the request, is at fault.
-pub(crate) fn is_silence(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut | ErrorKind::ShuttingDown)
 }
 
 /// The dataset's path as daemons know it: absolute, spelled as the user does (links are kept), without `.` and `..`.

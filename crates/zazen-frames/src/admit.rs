@@ -20,8 +20,9 @@ pub enum Admission {
 
 /// Compares an arriving frame with the copy that is here; `same_source`: both come from one place.
 ///
-/// A copy is stale where it has another source, or where both validators are known and differ. Equal bytes under a
-/// changed validator (a source that was rewritten alike) are kept, but must not look stale for ever after.
+/// A copy is stale where it has another source, or where both validators are known and differ.
+/// Equal bytes under a changed validator (a source that was rewritten alike) are kept, but must not
+/// look stale for ever after.
 pub fn admit(here: (&FrameMeta, Origin), arriving: (&FrameMeta, Origin), same_source: bool) -> Admission {
     let ((old, had), (new, comes)) = (here, arriving);
     if !same_source {

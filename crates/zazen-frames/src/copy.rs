@@ -1,8 +1,9 @@
 //! Copying one frame from its opened source into the cache: what the leader of a flight does.
 //!
-//! Invariants: a copy that is committed is what its source was at one moment (the opened file and what its name leads to
-//! look the same before and after the bytes are read); the whole is tried at most [`TRIES`] times; a fault of the cache is
-//! never a fault of the source, so the reader still gets the frame.
+//! Invariants: a copy that is committed is what its source was at one moment (the opened file and
+//! what its name leads to look the same before and after the bytes are read); the whole is tried at
+//! most [`TRIES`] times; a fault of the cache is never a fault of the source, so the reader still
+//! gets the frame.
 
 use crate::flight::Outcome;
 use crate::stale::{Held, Validate, is_current};
@@ -46,7 +47,8 @@ pub enum Failure {
 pub enum Event {
     /// The beginning; the source is open.
     Begin,
-    /// Answer to [`Action::LookUp`]: what the cache holds of this number. A cache that cannot be asked holds nothing.
+    /// Answer to [`Action::LookUp`]: what the cache holds of this number. A cache that cannot be
+    /// asked holds nothing.
     Held(Option<Held>),
     /// Answer to [`Action::Reopen`]: what the newly opened file looks like.
     Reopened(Result<SourceStat>),
@@ -54,7 +56,8 @@ pub enum Event {
     Begun(Result<()>),
     /// Answer to [`Action::Copy`]: bytes copied; 0 at the end of the file.
     Copied(std::result::Result<u64, Failure>),
-    /// Answer to [`Action::LookAgain`]: what the opened file and what its name leads to look like now.
+    /// Answer to [`Action::LookAgain`]: what the opened file and what its name leads to look like
+    /// now.
     Looked(Result<[Validator; 2]>),
     /// Answer to [`Action::Commit`].
     Committed(Result<()>),
@@ -189,7 +192,8 @@ impl Copying {
         State::Beginning(Piece { offset, length, copied: 0 })
     }
 
-    /// Whether the copy that is here does: of this source as it is now, and a native if one is asked for.
+    /// Whether the copy that is here does: of this source as it is now, and a native if one is
+    /// asked for.
     fn is_enough(&self, held: &Held) -> bool {
         let Ask { source, origin, validate, own, .. } = &self.ask;
         let is_of_kind = held.origin == Origin::Native || *origin == Origin::Alien;
@@ -294,8 +298,8 @@ pub fn extent_in(size: u64, source: &Source, number: u64, spelled: &str) -> Resu
     }
 }
 
-/// Whether a frame of `length` bytes that the cache can neither take nor give may pass through the daemon's memory. Only
-/// asked of sources that have no descriptor to hand out.
+/// Whether a frame of `length` bytes that the cache can neither take nor give may pass through the
+/// daemon's memory. Only asked of sources that have no descriptor to hand out.
 pub fn check_inline(length: u64, number: u64, spelled: &str) -> Result<()> {
     if length <= INLINE_BYTES_MAX {
         return Ok(());
@@ -495,8 +499,8 @@ mod tests {
     }
 
     proptest! {
-        /// A source that is replaced at any moments: what is stored is one version of it, the one that its name led to
-        /// at the end; after three changes the copy is given up.
+        /// A source that is replaced at any moments: what is stored is one version of it, the one
+        /// that its name led to at the end; after three changes the copy is given up.
         #[test]
         fn what_is_stored_is_one_version(
             sizes in prop::collection::vec(0usize..20, 1..6),

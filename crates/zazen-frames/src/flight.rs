@@ -1,9 +1,11 @@
-//! Who copies a frame from the backing store when several ask for it: one flight a frame, a bound on each user's copies.
+//! Who copies a frame from the backing store when several ask for it: one flight a frame, a bound
+//! on each user's copies.
 //!
-//! Invariants: a frame has one flight at a time, and the flight's leader holds one of its user's slots; a user has at most
-//! the given number of slots; whoever asks comes to lead or gets a share of what the leader brought, once. A failed flight
-//! fails those who joined it only if they are its leader's user: what another user may not do says nothing about them, so
-//! they try for themselves. A joiner of another user than the leader's waits at most [`PATIENCE_NS`], then reads the source
+//! Invariants: a frame has one flight at a time, and the flight's leader holds one of its user's
+//! slots; a user has at most the given number of slots; whoever asks comes to lead or gets a share
+//! of what the leader brought, once. A failed flight fails those who joined it only if they are its
+//! leader's user: what another user may not do says nothing about them, so they try for themselves.
+//! A joiner of another user than the leader's waits at most [`PATIENCE_NS`], then reads the source
 //! itself.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +14,8 @@ use zazen_core::ErrorKind;
 /// How long one user waits for a copy that another user makes.
 pub const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Names one who asks, from [`Event::Want`] until its [`Action::Share`] or its [`Event::Landed`]. The driver chooses it.
+/// Names one who asks, from [`Event::Want`] until its [`Action::Share`] or its [`Event::Landed`].
+/// The driver chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
@@ -25,7 +28,8 @@ pub enum Outcome {
     Present,
     /// The cache has no room for it.
     NoRoom,
-    /// The cache cannot take it for another reason: its disk fails, or something lies in the frame's place.
+    /// The cache cannot take it for another reason: its disk fails, or something lies in the
+    /// frame's place.
     CacheFailed,
     /// Another user is copying the same frame and takes long over it.
     Contended,
@@ -63,7 +67,8 @@ pub enum Event<K, W> {
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// This one holds a slot and leads the frame's flight: it copies, then reports [`Event::Landed`].
+    /// This one holds a slot and leads the frame's flight: it copies, then reports
+    /// [`Event::Landed`].
     Lead {
         /// Who.
         ticket: Ticket,
@@ -137,7 +142,8 @@ impl<K: Ord + Clone, W: Ord + Clone> Flights<K, W> {
         }
     }
 
-    /// First the slot, then the flight: who leads a flight copies, and keeps nobody waiting for a slot of its own.
+    /// First the slot, then the flight: who leads a flight copies, and keeps nobody waiting for a
+    /// slot of its own.
     fn want(&mut self, now_ns: u64, ticket: Ticket, actions: &mut Vec<Action>) {
         let Some(asking) = self.asking.get(&ticket) else { return };
         let slots = self.users.entry(asking.who.clone()).or_default();
@@ -301,7 +307,8 @@ mod tests {
     const USERS: [&str; 3] = ["a", "b", "c"];
 
     proptest! {
-        /// Any order of asking, landing and losing patience: the bounds hold at each step, and all are settled once.
+        /// Any order of asking, landing and losing patience: the bounds hold at each step, and all
+        /// are settled once.
         #[test]
         fn all_are_served_once_within_the_bounds(
             slots in 1usize..4,

@@ -1,11 +1,13 @@
 //! Frames: the messages of the frames service, and all that a daemon decides about frames.
 //!
-//! Pure: each decision is a state machine of the form `step(now_ns, event, &mut actions)`, or a plain function. Disk and
-//! backing-store operations are actions whose results come back as events. `zazend` and `zazen-store` drive the machines
-//! with threads and real disks; the fault tests drive many daemons from the same code with simulated ones.
+//! Pure: each decision is a state machine of the form `step(now_ns, event, &mut actions)`, or a
+//! plain function. Disk and backing-store operations are actions whose results come back as events.
+//! `zazend` and `zazen-store` drive the machines with threads and real disks; the fault tests drive
+//! many daemons from the same code with simulated ones.
 //!
-//! Invariants: no I/O, clock, thread or randomness in here; time is `now_ns`, monotonic nanoseconds of the daemon's own
-//! clock. A machine that says it is sequential has one action under way at a time and awaits its event.
+//! Invariants: no I/O, clock, thread or randomness in here; time is `now_ns`, monotonic nanoseconds
+//! of the daemon's own clock. A machine that says it is sequential has one action under way at a
+//! time and awaits its event.
 //!
 //! | decision | machine |
 //! |---|---|
@@ -24,10 +26,10 @@ pub mod admit;
 pub mod copy;
 pub mod evict_scan_resistant;
 pub mod flight;
+pub mod load;
 pub mod look;
 pub mod make_room;
 pub mod messages;
-mod messages_codec;
 pub mod misses;
 pub mod outage;
 pub mod push;

@@ -1,14 +1,15 @@
-//! Looking at sources before copies of them are handed out: does each copy still stand for its source, and may this user
-//! read that source now?
+//! Looking at sources before copies of them are handed out: does each copy still stand for its
+//! source, and may this user read that source now?
 //!
-//! A copy stands for its source if the layout that the reader's side told names just this source for its number, and the
-//! source looks as it did when it was copied ([`stands_for`]).
+//! A copy stands for its source if the layout that the reader's side told names just this source
+//! for its number, and the source looks as it did when it was copied ([`stands_for`]).
 //!
-//! Invariants: a user other than the daemon's own gets a copy only if its own rights have just opened the source; one
-//! question to the store for a whole group. The daemon's own user is not asked about each frame: it can read the cache's
-//! files. While the store does not answer, copies go out unchecked, to other users only if they owned the source when it
-//! was cached and the daemon's own view of the store has no answer either. A source that is gone while its directory is
-//! there was deleted: its frame is refused, though the copy stays.
+//! Invariants: a user other than the daemon's own gets a copy only if its own rights have just
+//! opened the source; one question to the store for a whole group. The daemon's own user is not
+//! asked about each frame: it can read the cache's files. While the store does not answer, copies
+//! go out unchecked, to other users only if they owned the source when it was cached and the
+//! daemon's own view of the store has no answer either. A source that is gone while its directory
+//! is there was deleted: its frame is refused, though the copy stays.
 
 use crate::outage::is_outage;
 use crate::stale::{Held, Validate, is_same_file, stands_for};
@@ -149,8 +150,8 @@ impl<'a, F: Cached> Looking<'a, F> {
             (State::Asking, Event::Stats(Ok(stats))) => self.judge(stats),
             (State::Asking, Event::Stats(Err(error))) => self.judge_unanswered(&error),
             (State::AskingFolder(stats), Event::Folder(folder)) => match folder {
-                // That the directory is not there says a store that answers: whoever pushed such a frame may have meant
-                // another file than the one that comes.
+                // That the directory is not there says a store that answers: whoever pushed such a
+                // frame may have meant another file than the one that comes.
                 Err(error) if self.is_away(&error) => self.judge_unanswered(&error),
                 _ => self.judge(stats),
             },
@@ -225,8 +226,8 @@ impl<'a, F: Cached> Looking<'a, F> {
         self.open_closed(verdicts, 0)
     }
 
-    /// Mode bits do not tell of access lists; opening the file does. Opens each fresh frame from `from` on whose mode bits
-    /// forbid it to the user.
+    /// Mode bits do not tell of access lists; opening the file does. Opens each fresh frame from
+    /// `from` on whose mode bits forbid it to the user.
     fn open_closed(&mut self, verdicts: Vec<(Verdict, Access)>, from: usize) -> Action {
         let is_closed = |(verdict, (uid, gid, mode)): &(Verdict, Access)| {
             matches!(verdict, Verdict::Fresh) && !self.rules.who.may_read(*uid, *gid, *mode)
@@ -268,13 +269,15 @@ impl<'a, F: Cached> Looking<'a, F> {
         self.ask_daemon(verdicts, unasked)
     }
 
-    /// Whether a cached frame is this user's own: its source belonged to the user when it was cached. Recorded mode bits
-    /// allow nobody anything, since access lists and folders may forbid what they allow.
+    /// Whether a cached frame is this user's own: its source belonged to the user when it was
+    /// cached. Recorded mode bits allow nobody anything, since access lists and folders may forbid
+    /// what they allow.
     fn owns(&self, at: usize) -> bool {
         self.frames[at].meta().uid == self.rules.who.uid
     }
 
-    /// A user can keep its own view of the store busy until it times out; the daemon's view tells whether that is all.
+    /// A user can keep its own view of the store busy until it times out; the daemon's view tells
+    /// whether that is all.
     fn ask_daemon(&mut self, verdicts: Vec<Verdict>, unasked: Vec<(usize, Error)>) -> Action {
         match unasked.iter().any(|(at, _)| self.owns(*at)) {
             true => {

@@ -1,7 +1,8 @@
 //! Making room for a put: reserve, and evict until there is room or no more may go.
 //!
-//! Invariants: only one put evicts at a time (it holds the turn), so that several do not evict for the same shortfall; what
-//! cannot be had evicts nothing; at most [`ATTEMPTS`] plans are carried out before a put is refused.
+//! Invariants: only one put evicts at a time (it holds the turn), so that several do not evict for
+//! the same shortfall; what cannot be had evicts nothing; at most [`ATTEMPTS`] plans are carried
+//! out before a put is refused.
 
 use crate::evict_scan_resistant::{Candidate, Victim, plan};
 use std::collections::VecDeque;
@@ -9,7 +10,8 @@ use zazen_core::{Origin, Result};
 
 /// Plans that are carried out for one put.
 pub const ATTEMPTS: u32 = 8;
-/// The part of the budget that is taken from aliens beyond the shortfall, so that not every frame needs a plan of its own.
+/// The part of the budget that is taken from aliens beyond the shortfall, so that not every frame
+/// needs a plan of its own.
 const SLACK_PART: u64 = 64;
 
 /// What happened: the answer to the last action.
@@ -80,7 +82,8 @@ impl MakeRoom {
         MakeRoom { bytes, budget, for_alien, shrinks: false, state: State::First }
     }
 
-    /// Frees `over` bytes, for a cache that uses more than its budget. Nobody else uses the cache yet.
+    /// Frees `over` bytes, for a cache that uses more than its budget. Nobody else uses the cache
+    /// yet.
     pub fn shrink(over: u64, budget: u64) -> MakeRoom {
         let state = State::Surveying { short: over, plans: ATTEMPTS };
         MakeRoom { bytes: 0, budget, for_alien: false, shrinks: true, state }
@@ -116,7 +119,8 @@ impl MakeRoom {
                     None => (State::Last, Some(Action::Reserve)),
                 }
             }
-            // The others are none the worse for a dataset that stays; whether there is room now, the account says.
+            // The others are none the worse for a dataset that stays; whether there is room now,
+            // the account says.
             (State::Evicting { victim: Victim::Aliens(..), .. }, Event::Evicted(Err(error))) => {
                 done(Err(error))
             }
@@ -256,7 +260,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against brute force: room is granted exactly if what may go suffices; the budget is kept; what must stay stays.
+        /// Against brute force: room is granted exactly if what may go suffices; the budget is
+        /// kept; what must stay stays.
         #[test]
         fn room_is_made_exactly_where_it_can_be(
             datasets in prop::collection::vec((0u64..50, 0u64..50, 0u64..5, 0u8..16), 0..8),

@@ -1,8 +1,13 @@
 //! Messages of the frames service (service 2).
 //!
-//! Each struct is the payload of one request or reply. `messages_codec.rs` holds their bytes.
+//! Each structure is the payload of one request or reply. The golden tests hold every layout.
 
-use zazen_core::{FrameMeta, Layout, Origin, RelPath, RunSet, Series};
+use zazen_core::{FrameMeta, Layout, Origin, RelPath, Result, RunSet, Series, Source};
+use zazen_wire::Message;
+use zazen_wire::codec::{Reader, Writer};
+use zazen_wire::field::{
+    self, AbsolutePath, ClippedText, Field, FrameNumber, Nested, Opt, Record, ShortText, StoredPath,
+};
 
 /// Function numbers of the frames service.
 pub mod frames_fn {
@@ -18,7 +23,8 @@ pub mod frames_fn {
     pub const SCAN_CLOSE: u16 = 5;
     /// [`super::Push`] + bulk bytes → [`super::Pushed`].
     pub const PUSH: u16 = 6;
-    /// [`super::ReportBad`] → (): a reader met bytes that don't match their checksum; the daemon checks and drops.
+    /// [`super::ReportBad`] → (): a reader met bytes that don't match their checksum; the daemon
+    /// checks and drops.
     pub const REPORT_BAD: u16 = 7;
     /// [`super::Fetch`] → [`super::Fetched`]: fill from the backing store (`zazen load`).
     pub const FETCH: u16 = 8;
@@ -34,87 +40,273 @@ pub mod frames_fn {
     pub const DATASETS: u16 = 13;
 }
 
-/// Opens a dataset by the absolute path that the user types.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenDataset {
-    /// Absolute path of the dataset's directory on the backing store.
-    pub path: String,
-    /// Also list the backing directory and return which frame numbers exist.
-    pub want_extent: bool,
-    /// A template given by the user, where detection is not wanted; in [`zazen_core::NameTemplate`] notation. With
-    /// `only_cached` also `pieces` or `list`.
-    pub pattern: Option<String>,
-    /// For tools: the backing store is not asked for a layout; [`DatasetInfo::series`] tells what the cache has.
-    pub only_cached: bool,
-}
+zazen_wire::messages! {
+    /// Opens a dataset by the absolute path that the user types.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    OpenDataset {
+        /// Absolute path of the dataset's directory on the backing store.
+        path: String = AbsolutePath,
+        /// Also list the backing directory and return which frame numbers exist.
+        want_extent: bool,
+        /// A template given by the user, where detection is not wanted; in
+        /// [`zazen_core::NameTemplate`] notation. With `only_cached` also `pieces` or `list`.
+        pattern: Option<String> = Opt<ShortText>,
+        /// For tools: the backing store is not asked for a layout; [`DatasetInfo::series`] tells
+        /// what the cache has.
+        only_cached: bool,
+    }
 
-/// An opened dataset. The handle is valid on this connection only.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DatasetInfo {
-    /// For later calls on the same connection.
-    pub handle: u32,
-    /// The cache's name for the dataset: its path beneath its backing root, and its series where that is known.
-    pub dataset: RelPath,
-    /// How numbers map to files, if known (from a manifest, the pattern, a listing, or an earlier push).
-    pub layout: Option<Layout>,
-    /// The frame numbers that exist on the backing store; `None` if not asked for, or if it does not answer.
-    pub extent: Option<RunSet>,
-    /// False if the backing store did not answer; then what is known comes from the cache alone.
-    pub backing_ok: bool,
-    /// With [`OpenDataset::only_cached`]: the series of this directory in the cache, as patterns for opening each.
-    pub series: Vec<String>,
-}
+    /// An opened dataset. The handle is valid on this connection only.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    DatasetInfo {
+        /// For later calls on the same connection.
+        handle: u32,
+        /// The cache's name for the dataset: its path beneath its backing root, and its series
+        /// where that is known.
+        dataset: RelPath = StoredPath,
+        /// How numbers map to files, if known (from a manifest, the pattern, a listing, or an
+        /// earlier push).
+        layout: Option<Layout> = Opt<Layout>,
+        /// The frame numbers that exist on the backing store; `None` if not asked for, or if it
+        /// does not answer.
+        extent: Option<RunSet> = Opt<RunSet>,
+        /// False if the backing store did not answer; then what is known comes from the cache
+        /// alone.
+        backing_ok: bool,
+        /// With [`OpenDataset::only_cached`]: the series of this directory in the cache, as
+        /// patterns for opening each.
+        series: Vec<String> = field::List<ShortText>,
+    }
 
-/// Asks for what the node holds of an opened dataset.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
-    /// From [`DatasetInfo`].
-    pub handle: u32,
-    /// Only numbers ≥ this,
-    pub begin: u64,
-    /// … ≤ this,
-    pub end: u64,
-    /// … and at this stride from `begin`.
-    pub stride: u64,
-}
+    /// Asks what the node holds of an opened dataset.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Query {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// The first number of the range.
+        begin: u64,
+        /// The last number of the range.
+        end: u64,
+        /// Of the range, every `stride`-th number from `begin` on.
+        stride: u64,
+    }
 
-/// What a node holds, as frame numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holdings {
-    /// Pushed or loaded here.
-    pub native: RunSet,
-    /// Brought here by misses.
-    pub alien: RunSet,
-}
+    /// What a node holds, as frame numbers.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Holdings {
+        /// Pushed or loaded here.
+        native: RunSet,
+        /// Brought here by misses.
+        alien: RunSet,
+    }
 
-/// Starts a scan: the daemon hands out these frames, each once, in storage order, misses last as they arrive.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScanOpen {
-    /// From [`DatasetInfo`].
-    pub handle: u32,
-    /// The frame numbers to hand out.
-    pub set: RunSet,
-}
+    /// Starts a scan: the daemon hands out these frames, each once, in storage order, misses last
+    /// as they arrive.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ScanOpen {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// The frame numbers to hand out.
+        set: RunSet,
+    }
 
-/// A scan begun; ended by [`ScanClose`] or with the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScanOpened {
-    /// For later calls on the same connection.
-    pub scan: u32,
-    /// How many of the frames are in the cache now.
-    pub cached: u64,
-}
+    /// A scan has begun. It ends with [`ScanClose`] or with its connection.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    ScanOpened {
+        /// For later calls on the same connection.
+        scan: u32,
+        /// How many of the frames are in the cache now.
+        cached: u64,
+    }
 
-/// Asks for the next frames of a scan. Several connections of one process may not share a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScanNext {
-    /// From [`ScanOpened`].
-    pub scan: u32,
-    /// At most so many frames (the daemon also bounds it by [`zazen_core::limits::BATCH_FRAMES_MAX`], and the files
-    /// that hold them by [`zazen_core::limits::FDS_PER_MESSAGE_MAX`]).
-    pub frames_max: u16,
-    /// At most so many bytes together, but at least one frame.
-    pub bytes_max: u64,
+    /// Asks for the next frames of a scan. Several connections of one process may not share a scan.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    ScanNext {
+        /// From [`ScanOpened`].
+        scan: u32,
+        /// At most so many frames (the daemon also bounds it by
+        /// [`zazen_core::limits::BATCH_FRAMES_MAX`], and the files that hold them by
+        /// [`zazen_core::limits::FDS_PER_MESSAGE_MAX`]).
+        frames_max: u16,
+        /// At most so many bytes together, but at least one frame.
+        bytes_max: u64,
+    }
+
+    /// One frame of a batch.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    BatchEntry {
+        /// The frame's number.
+        number: u64 = FrameNumber,
+        /// How it came.
+        delivery: Delivery,
+        /// Index into the message's descriptors, where there is one; packed frames share it. Unless
+        /// the delivery is `Failed`, the bytes of a frame without one follow in the reply's bulk
+        /// part, in the order of the entries: packed frames come so to other users than root and
+        /// the daemon's.
+        fd: Option<u16> = Opt<u16>,
+        /// Where the frame begins in the descriptor's file, or in the bulk part, in bytes.
+        offset: u64,
+        /// Its length in bytes.
+        length: u64,
+        /// CRC-64/NVME of its bytes, where known (always for cached frames).
+        checksum: Option<u64> = Opt<u64>,
+        /// Absolute path by which the bytes can be opened: in the cache if cached (empty for other
+        /// users than root and the daemon's: the cache is closed to them), else on the backing
+        /// store. For a piece of a larger file on the backing store it is that file.
+        path: String = AbsolutePath,
+        /// For [`Delivery::Failed`]: (kind code, message).
+        error: Option<(u32, String)> = Opt<(u32, ClippedText)>,
+        /// The file behind descriptor and path has this frame's bytes and nothing else.
+        whole: bool,
+    }
+
+    /// Some frames of a scan; empty exactly when the scan has handed out everything.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ScanBatch {
+        /// The frames.
+        entries: Vec<BatchEntry> = field::List<Nested<BatchEntry>>,
+    }
+
+    /// Ends a scan.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    ScanClose {
+        /// From [`ScanOpened`].
+        scan: u32,
+    }
+
+    /// A frame on its way into a node's cache as a native; its bytes follow as the call's bulk
+    /// part.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Push {
+        /// Absolute path of the dataset as users spell it.
+        dataset: String = AbsolutePath,
+        /// Where the frame lives beneath the dataset (file name), and which part of that file it
+        /// is.
+        source: Source,
+        /// Number, length, checksum, source validator, owner and mode.
+        meta: FrameMeta,
+        /// The series that it belongs to.
+        series: Series,
+    }
+
+    /// A reader met bytes that do not match their checksum.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    ReportBad {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// The frame.
+        number: u64,
+    }
+
+    /// Fills the cache from the backing store. The reply comes when all is done; ask in chunks to
+    /// show progress.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Fetch {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// Frame numbers.
+        set: RunSet,
+        /// What the copies become.
+        origin: Origin,
+    }
+
+    /// The result of a [`Fetch`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Fetched {
+        /// Frames that are in the cache now because of this call.
+        fetched: u64,
+        /// Frames that were there before.
+        present: u64,
+        /// Bytes read from the backing store.
+        bytes: u64,
+        /// Frames that could not be had (at most 100 are named): number, kind code, message.
+        failed: Vec<(u64, u32, String)> = field::List<Record<(u64, u32, ClippedText)>>,
+    }
+
+    /// Removes frames from the cache. Pinned datasets are refused.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Evict {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// Which; `None`: the whole dataset.
+        set: Option<RunSet> = Opt<RunSet>,
+    }
+
+    /// What an [`Evict`] removed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Evicted {
+        /// Frames.
+        frames: u64,
+        /// Bytes.
+        bytes: u64,
+    }
+
+    /// Pins a dataset (never evicted to make room) or unpins it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Pin {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// True to pin.
+        pinned: bool,
+    }
+
+    /// Checks cached frames against their checksums, from frame number `after` on.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Verify {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// First frame number to check.
+        from: u64,
+        /// Stop after so many frames.
+        frames_max: u32,
+    }
+
+    /// What a [`Verify`] found.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Verified {
+        /// Frames checked.
+        checked: u64,
+        /// Bytes checked.
+        bytes: u64,
+        /// Frames whose bytes did not match; they have been dropped.
+        bad: Vec<u64> = field::List<u64>,
+        /// Where to go on; `None`: done.
+        next: Option<u64> = Opt<u64>,
+    }
+
+    /// Asks for the cached frames of a dataset, one row each.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    List {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// First frame number.
+        from: u64,
+        /// At most so many rows (bounded by the daemon).
+        rows_max: u32,
+    }
+
+    /// One cached frame.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ListRow {
+        /// What is known of it.
+        meta: FrameMeta,
+        /// How it came to this node.
+        origin: Origin,
+        /// Its source beneath the dataset.
+        source: Source,
+        /// Absolute path of the bytes in the cache (a segment file for packed frames); empty for
+        /// other users than root and the daemon's.
+        path: String = AbsolutePath,
+    }
+
+    /// Rows of a [`List`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Listing {
+        /// Ascending by number.
+        rows: Vec<ListRow> = field::List<Nested<ListRow>>,
+        /// Where to go on; `None`: done.
+        next: Option<u64> = Opt<u64>,
+    }
 }
 
 /// How a frame of a batch came.
@@ -128,189 +320,65 @@ pub enum Delivery {
     Fetched,
     /// A descriptor of the source itself: the cache had no room, or is told not to keep.
     ReadThrough,
-    /// Bytes follow in the reply's bulk part: the source has no descriptor to pass (served backing) and there is no room.
+    /// Bytes follow in the reply's bulk part: the source has no descriptor to pass (served backing)
+    /// and there is no room.
     Inline,
     /// This frame could not be had; `error` says why. No descriptor.
     Failed,
 }
 
-/// One frame of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BatchEntry {
-    /// The frame's number.
-    pub number: u64,
-    /// How it came.
-    pub delivery: Delivery,
-    /// Index into the message's descriptors, where there is one; packed frames share it. Unless the delivery is
-    /// `Failed`, the bytes of a frame without one follow in the reply's bulk part, in the order of the entries:
-    /// packed frames come so to other users than root and the daemon's.
-    pub fd: Option<u16>,
-    /// Where the frame begins in the descriptor's file, or in the bulk part, in bytes.
-    pub offset: u64,
-    /// Its length in bytes.
-    pub length: u64,
-    /// CRC-64/NVME of its bytes, where known (always for cached frames).
-    pub checksum: Option<u64>,
-    /// Absolute path by which the bytes can be opened: in the cache if cached (empty for other users than root and the
-    /// daemon's: the cache is closed to them), else on the backing store.
-    /// For a piece of a larger file on the backing store it is that file.
-    pub path: String,
-    /// For [`Delivery::Failed`]: (kind code, message).
-    pub error: Option<(u32, String)>,
-    /// The file behind descriptor and path has this frame's bytes and nothing else.
-    pub whole: bool,
-}
-
-/// Some frames of a scan; empty exactly when the scan has handed out everything.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScanBatch {
-    /// The frames.
-    pub entries: Vec<BatchEntry>,
-}
-
-/// Ends a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScanClose {
-    /// From [`ScanOpened`].
-    pub scan: u32,
-}
-
-/// A frame on its way into a node's cache as a native; its bytes follow as the call's bulk part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Push {
-    /// Absolute path of the dataset as users spell it.
-    pub dataset: String,
-    /// Where the frame lives beneath the dataset (file name), and which part of that file it is.
-    pub source: zazen_core::Source,
-    /// Number, length, checksum, source validator, owner and mode.
-    pub meta: FrameMeta,
-    /// The series that it belongs to.
-    pub series: Series,
-}
-
-/// What became of a push. Anything else is an error reply.
+/// The result of a push that succeeded. A failed push gets an error reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
     /// Stored as a native.
     Stored,
-    /// The very same frame (number and checksum) was here already.
+    /// The same frame (number and checksum) was here already.
     AlreadyHere,
 }
 
-/// A reader's complaint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReportBad {
-    /// From [`DatasetInfo`].
-    pub handle: u32,
-    /// The frame.
-    pub number: u64,
+impl Field for Delivery {
+    type Value = Delivery;
+    const BYTES_MIN: usize = 1;
+
+    fn write(delivery: &Delivery, writer: &mut Writer) {
+        writer.u8(match delivery {
+            Delivery::Native => 0,
+            Delivery::Alien => 1,
+            Delivery::Fetched => 2,
+            Delivery::ReadThrough => 3,
+            Delivery::Inline => 4,
+            Delivery::Failed => 5,
+        });
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Delivery> {
+        Ok(match reader.u8()? {
+            0 => Delivery::Native,
+            1 => Delivery::Alien,
+            2 => Delivery::Fetched,
+            3 => Delivery::ReadThrough,
+            4 => Delivery::Inline,
+            5 => Delivery::Failed,
+            other => return Err(reader.malformed(format_args!("unknown delivery {other}"))),
+        })
+    }
 }
 
-/// Fills the cache from the backing store. The reply comes when all is done; ask in chunks to show progress.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetch {
-    /// From [`DatasetInfo`].
-    pub handle: u32,
-    /// Frame numbers.
-    pub set: RunSet,
-    /// What they become.
-    pub origin: Origin,
-}
+impl Message for Pushed {
+    const NAME: &'static str = "Pushed";
 
-/// What became of a [`Fetch`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetched {
-    /// Frames that are in the cache now because of this call.
-    pub fetched: u64,
-    /// Frames that were there before.
-    pub present: u64,
-    /// Bytes read from the backing store.
-    pub bytes: u64,
-    /// Frames that could not be had (at most 100 are named): number, kind code, message.
-    pub failed: Vec<(u64, u32, String)>,
-}
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(match self {
+            Pushed::Stored => 0,
+            Pushed::AlreadyHere => 1,
+        });
+    }
 
-/// Removes frames from the cache. Pinned datasets are refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evict {
-    /// From [`DatasetInfo`].
-    pub handle: u32,
-    /// Which; `None`: the whole dataset.
-    pub set: Option<RunSet>,
-}
-
-/// What an [`Evict`] removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Evicted {
-    /// Frames.
-    pub frames: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// Pins a dataset (never evicted to make room) or unpins it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pin {
-    /// From [`DatasetInfo`].
-    pub handle: u32,
-    /// True to pin.
-    pub pinned: bool,
-}
-
-/// Checks cached frames against their checksums, from frame number `after` on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verify {
-    /// From [`DatasetInfo`].
-    pub handle: u32,
-    /// First frame number to check.
-    pub from: u64,
-    /// Stop after so many frames.
-    pub frames_max: u32,
-}
-
-/// What a [`Verify`] found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verified {
-    /// Frames checked.
-    pub checked: u64,
-    /// Bytes checked.
-    pub bytes: u64,
-    /// Frames whose bytes did not match; they have been dropped.
-    pub bad: Vec<u64>,
-    /// Where to go on; `None`: done.
-    pub next: Option<u64>,
-}
-
-/// Asks for the cached frames of a dataset, one row each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct List {
-    /// From [`DatasetInfo`].
-    pub handle: u32,
-    /// First frame number.
-    pub from: u64,
-    /// At most so many rows (bounded by the daemon).
-    pub rows_max: u32,
-}
-
-/// One cached frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListRow {
-    /// What is known of it.
-    pub meta: FrameMeta,
-    /// How it came to this node.
-    pub origin: Origin,
-    /// Its source beneath the dataset.
-    pub source: zazen_core::Source,
-    /// Absolute path of the bytes in the cache (a segment file for packed frames); empty for other users than root and
-    /// the daemon's.
-    pub path: String,
-}
-
-/// Rows of a [`List`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
-    /// Ascending by number.
-    pub rows: Vec<ListRow>,
-    /// Where to go on; `None`: done.
-    pub next: Option<u64>,
+    fn read(reader: &mut Reader<'_>) -> Result<Pushed> {
+        match reader.u8()? {
+            0 => Ok(Pushed::Stored),
+            1 => Ok(Pushed::AlreadyHere),
+            other => Err(reader.malformed(format_args!("unknown fate {other}"))),
+        }
+    }
 }

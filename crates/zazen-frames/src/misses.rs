@@ -1,8 +1,10 @@
-//! The misses of one scan: brought by workers in the background, a bounded number ahead of the reader.
+//! The misses of one scan: brought by workers in the background, a bounded number ahead of the
+//! reader.
 //!
-//! Invariants: every frame added comes out exactly once; at most [`AHEAD_FRAMES`] frames, and about [`INLINE_AHEAD_BYTES`]
-//! bytes of frames that pass through memory, are ahead of the reader; workers end with the scan, or when nothing is left to
-//! begin. The first worker and one frame at a time are each scan's own; more of either is what its user shares among scans.
+//! Invariants: every frame added comes out exactly once; at most [`AHEAD_FRAMES`] frames, and about
+//! [`INLINE_AHEAD_BYTES`] bytes of frames that pass through memory, are ahead of the reader;
+//! workers end with the scan, or when nothing is left to begin. The first worker and one frame at a
+//! time are each scan's own; more of either is what its user shares among scans.
 
 use std::collections::VecDeque;
 use zazen_core::{Origin, RunSet};
@@ -49,9 +51,11 @@ pub enum Event<T> {
     NotHired,
     /// A worker has nothing to do.
     Idle,
-    /// Answer to an [`Action::Bring`] that reads ahead: its user has no share left. The frame stays wanted.
+    /// Answer to an [`Action::Bring`] that reads ahead: its user has no share left. The frame stays
+    /// wanted.
     Denied(Wanted),
-    /// A worker has dealt with a frame. [`Event::Idle`] of the same worker follows, or [`Event::Lost`].
+    /// A worker has dealt with a frame. [`Event::Idle`] of the same worker follows, or
+    /// [`Event::Lost`].
     Brought(Brought<T>),
     /// A worker is gone without having been told to leave.
     Lost,
@@ -71,18 +75,20 @@ pub enum Action {
     Bring {
         /// The frame.
         wanted: Wanted,
-        /// It is beyond the one frame that each scan may have: it needs a share of its user's, or [`Event::Denied`].
+        /// It is beyond the one frame that each scan may have: it needs a share of its user's, or
+        /// [`Event::Denied`].
         ahead: bool,
     },
-    /// Answer to [`Event::Idle`] and [`Event::Denied`]: report `Idle` again after the next [`Action::Wake`], or at this
-    /// time.
+    /// Answer to [`Event::Idle`] and [`Event::Denied`]: report `Idle` again after the next
+    /// [`Action::Wake`], or at this time.
     Rest {
         /// `None`: after the next wake only.
         until_ns: Option<u64>,
     },
     /// Answer to [`Event::Idle`]: this worker ends.
     Leave,
-    /// Nobody will ever bring these: take what [`Misses::abandon`] gives, and report it as brought, with the reason.
+    /// Nobody will ever bring these: take what [`Misses::abandon`] gives, and report it as brought,
+    /// with the reason.
     Abandon,
     /// Resting workers and the waiting reader look again.
     Wake,
@@ -176,7 +182,8 @@ impl<T> Misses<T> {
         }
     }
 
-    /// The next frames dealt with, at most `frames_max` (at least one). Where it gives some, resting workers look again.
+    /// The next frames dealt with, at most `frames_max` (at least one). Where it gives some,
+    /// resting workers look again.
     pub fn take(&mut self, frames_max: usize) -> Take<T> {
         if self.ready.is_empty() {
             let is_end = self.waiting() == 0 && self.under_way == 0;
@@ -196,7 +203,8 @@ impl<T> Misses<T> {
         }
     }
 
-    /// The next frame that was not begun, for [`Action::Abandon`]; the driver reports each as [`Event::Brought`].
+    /// The next frame that was not begun, for [`Action::Abandon`]; the driver reports each as
+    /// [`Event::Brought`].
     pub fn abandon(&mut self) -> Option<u64> {
         let next = self.next()?;
         self.under_way += 1;
@@ -402,7 +410,8 @@ mod tests {
     }
 
     proptest! {
-        /// Frames are added, brought, taken and given back in any order: each comes out once, and the scan ends.
+        /// Frames are added, brought, taken and given back in any order: each comes out once, and
+        /// the scan ends.
         #[test]
         fn each_frame_comes_out_once(
             todo in 0u64..200, workers_max in 1usize..6, hireable in 0usize..6, shares in 0usize..70,

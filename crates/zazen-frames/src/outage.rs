@@ -1,8 +1,9 @@
 //! When a backing store is asked, and when it is left alone because it did not answer.
 //!
-//! Invariants: the store as a whole counts as ill only if its root does not answer either. A folder that hangs (a user's
-//! own mount beneath the root, one dead server) is ill by itself and costs only its own readers. A store that hangs costs
-//! one timeout in each hold-off, not one for each frame. Illness and recovery are news once each.
+//! Invariants: the store as a whole counts as ill only if its root does not answer either. A folder
+//! that hangs (a user's own mount beneath the root, one dead server) is ill by itself and costs
+//! only its own readers. A store that hangs costs one timeout in each hold-off, not one for each
+//! frame. Illness and recovery are news once each.
 
 use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, RelPath};
@@ -17,7 +18,8 @@ pub const ILL_FOLDERS_MAX: usize = 256;
 /// What happens to a store.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// Somebody wants to ask the store about `path`. Without an [`Action::Refuse`] the question may be asked.
+    /// Somebody wants to ask the store about `path`. Without an [`Action::Refuse`] the question may
+    /// be asked.
     Ask {
         /// The path.
         path: &'a RelPath,
@@ -234,8 +236,8 @@ mod tests {
     const NAMES: [&str; 5] = ["a", "a/b", "a/b/c", "d", "d/e"];
 
     proptest! {
-        /// Against the rule as written: a question is refused exactly if the store, its path or a folder above it failed
-        /// less than a hold-off ago and has not answered since.
+        /// Against the rule as written: a question is refused exactly if the store, its path or a
+        /// folder above it failed less than a hold-off ago and has not answered since.
         #[test]
         fn refuses_exactly_what_failed_lately(
             steps in prop::collection::vec((0u64..3_000_000_000, 0usize..5, 0u8..4, any::<bool>()), 1..60)

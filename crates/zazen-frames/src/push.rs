@@ -1,9 +1,10 @@
 //! Taking in one pushed frame, from the check of its form to its commit as a native.
 //!
-//! Invariants: a local pusher can push only what it could have written to the backing store itself, as its own view of the
-//! store says at that moment: it claims no owner but itself, and it owns or may write the frame's source, or may make it if
-//! it does not exist. Otherwise one user could plant false frames in another's dataset. An operator (root, the daemon's own
-//! user, a holder of the cluster key) is believed. Whoever announces bytes and does not send them is cut off.
+//! Invariants: a local pusher can push only what it could have written to the backing store itself,
+//! as its own view of the store says at that moment: it claims no owner but itself, and it owns or
+//! may write the frame's source, or may make it if it does not exist. Otherwise one user could
+//! plant false frames in another's dataset. An operator (root, the daemon's own user, a holder of
+//! the cluster key) is believed. Whoever announces bytes and does not send them is cut off.
 
 use crate::messages::{Push, Pushed};
 use crate::stale::Held;
@@ -50,7 +51,8 @@ pub enum Event {
     Committed(Result<Pushed>),
 }
 
-/// What to do next. Paths are beneath the root of the backing store; questions are asked with the pusher's own rights.
+/// What to do next. Paths are beneath the root of the backing store; questions are asked with the
+/// pusher's own rights.
 #[derive(Debug)]
 pub enum Action {
     /// What does this look like?
@@ -135,7 +137,8 @@ enum State {
 type Next = Result<(State, Action)>;
 
 impl Intake {
-    /// Takes in `push`, of which `bulk_bytes` follow, for the dataset in `directory` beneath the backing store's root.
+    /// Takes in `push`, of which `bulk_bytes` follow, for the dataset in `directory` beneath the
+    /// backing store's root.
     pub fn new(push: Push, bulk_bytes: u64, pusher: Pusher, directory: RelPath) -> Intake {
         Intake { push, bulk_bytes, pusher, directory, state: State::Beginning }
     }
@@ -171,7 +174,8 @@ impl Intake {
                 Some(uid) => self.settle_squatter(uid != held.meta.uid, held),
                 None => Ok((State::Directory(held), Action::Stat(self.directory.clone()))),
             },
-            // Others may push before they write: in somebody else's folder, that is nobody's business.
+            // Others may push before they write: in somebody else's folder, that is nobody's
+            // business.
             (State::Directory(held), Event::Stat(stat)) => {
                 self.settle_squatter(stat?.uid == self.push.meta.uid, held)
             }
@@ -278,8 +282,9 @@ impl Intake {
         }
     }
 
-    /// Whether the frame that is here squats: another user pushed it in the place of a file that the pusher owns by right,
-    /// and its own file is somebody else's, or is not there in the pusher's own folder. All as the pusher sees it.
+    /// Whether the frame that is here squats: another user pushed it in the place of a file that
+    /// the pusher owns by right, and its own file is somebody else's, or is not there in the
+    /// pusher's own folder. All as the pusher sees it.
     fn judge_own_source(&self, held: Held, stat: Result<SourceStat>) -> Next {
         if owner(stat)? != Some(self.push.meta.uid) {
             return self.settle_squatter(false, held);
@@ -310,7 +315,8 @@ impl Intake {
     }
 
     fn begin_put(&self) -> (State, Action) {
-        // The writer says that the file is whole: however young it is, there is nothing to wait for.
+        // The writer says that the file is whole: however young it is, there is nothing to wait
+        // for.
         let validator = self.push.meta.validator.map(Validator::settled);
         let meta = FrameMeta { validator, ..self.push.meta.clone() };
         (State::BeginningPut, Action::BeginPut { meta })
@@ -338,7 +344,8 @@ fn look_up() -> (State, Action) {
     (State::LookingUp, Action::LookUp)
 }
 
-/// A file that does not exist could be made if the nearest directory above it that exists may be written to.
+/// A file that does not exist could be made if the nearest directory above it that exists may be
+/// written to.
 fn may_create_in(folder: RelPath) -> (State, Action) {
     let ask = Action::Allows(folder.clone(), Rights::WRITE.and(Rights::SEARCH));
     (State::FolderWrite { folder }, ask)
@@ -411,7 +418,8 @@ mod tests {
     use std::collections::BTreeMap;
     use zazen_core::{FrameNo, NameTemplate, Origin, Series, Source};
 
-    /// A directory tree with owners and one right to write for all others; and a cache of one frame.
+    /// A directory tree with owners and one right to write for all others; and a cache of one
+    /// frame.
     #[derive(Clone, Debug, Default)]
     struct World {
         /// Path: (owner, whether everybody may write it, whether it is a directory).
@@ -599,7 +607,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against the rule as written: who may write the file, or make it, may push it, and nobody else.
+        /// Against the rule as written: who may write the file, or make it, may push it, and nobody
+        /// else.
         #[test]
         fn a_user_pushes_what_it_could_write(
             owners in prop::array::uniform4(0u32..3), open in prop::array::uniform4(any::<bool>()),

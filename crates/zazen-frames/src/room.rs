@@ -1,15 +1,16 @@
 //! The arithmetic of a cache's byte budget.
 //!
-//! Invariant: used + reserved never exceeds the budget by a put: what a put uses is reserved before it is written, for the
-//! whole frame at once or step by step. All sizes are counted in blocks of 4 KiB, as a file system gives them.
+//! Invariant: used + reserved never exceeds the budget by a put: what a put uses is reserved before
+//! it is written, for the whole frame at once or step by step. All sizes are counted in blocks of 4
+//! KiB, as a file system gives them.
 
 /// Bytes that a file of `bytes` takes.
 pub fn on_disk(bytes: u64) -> u64 {
     bytes.next_multiple_of(4096)
 }
 
-/// What a put may add beside its frame: a page each of a log, the names file, the dataset's state and the registry,
-/// and the tails of a segment.
+/// What a put may add beside its frame: a page each of a log, the names file, the dataset's state
+/// and the registry, and the tails of a segment.
 pub const PUT_OVERHEAD: u64 = 8 * 4096;
 /// Room that a frame whose bytes come from elsewhere gets at a time, once bytes for it are there.
 pub const STEP_BYTES: u64 = 4 << 20;
@@ -25,7 +26,8 @@ pub struct Account {
     pub used: u64,
     /// Bytes promised to puts under way.
     pub reserved: u64,
-    /// Of the reserved bytes, those that lie in unfinished files: the file system counts them already.
+    /// Of the reserved bytes, those that lie in unfinished files: the file system counts them
+    /// already.
     pub landed: u64,
 }
 
@@ -62,8 +64,9 @@ impl Account {
     }
 }
 
-/// What a put of `length` bytes reserves before its first byte: all that it needs, or nothing yet where the bytes come from
-/// elsewhere (`gradually`) and are many. What can never have room is asked for at once, so that it is refused at once.
+/// What a put of `length` bytes reserves before its first byte: all that it needs, or nothing yet
+/// where the bytes come from elsewhere (`gradually`) and are many. What can never have room is
+/// asked for at once, so that it is refused at once.
 pub fn first_step(length: u64, gradually: bool, budget: u64) -> u64 {
     let whole = on_disk(length) + PUT_OVERHEAD;
     match gradually && length > STEP_BYTES && whole <= budget {
@@ -72,7 +75,8 @@ pub fn first_step(length: u64, gradually: bool, budget: u64) -> u64 {
     }
 }
 
-/// What a put of `length` bytes that has `reserved` bytes must reserve in addition before it is `written` bytes long.
+/// What a put of `length` bytes that has `reserved` bytes must reserve in addition before it is
+/// `written` bytes long.
 pub fn next_step(length: u64, written: u64, reserved: u64) -> u64 {
     let whole = on_disk(length) + PUT_OVERHEAD;
     let needed = on_disk(written) + PUT_OVERHEAD;
@@ -102,7 +106,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes of a put come, what is written is reserved, and never more than the whole needs.
+        /// However the bytes of a put come, what is written is reserved, and never more than the
+        /// whole needs.
         #[test]
         fn what_is_written_is_reserved(
             length in 0u64..64 << 20, gradually: bool, budget in 0u64..128 << 20,
@@ -121,8 +126,8 @@ mod tests {
             }
         }
 
-        /// Puts come, land and end in any order: a put never takes used + reserved beyond the budget, nor the file system
-        /// below its floor.
+        /// Puts come, land and end in any order: a put never takes used + reserved beyond the
+        /// budget, nor the file system below its floor.
         #[test]
         fn no_put_exceeds_the_bounds(
             budget in 0u64..200, floor in 0u64..50, disk in 0u64..300,

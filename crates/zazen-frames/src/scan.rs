@@ -1,8 +1,8 @@
-//! What a scan decides beside [`crate::look`] and [`crate::misses`]: how cached frames are grouped, and what becomes of one
-//! that cannot be handed out as it is.
+//! What a scan decides beside [`crate::look`] and [`crate::misses`]: how cached frames are grouped,
+//! and what becomes of one that cannot be handed out as it is.
 //!
-//! Invariants: memory does not grow with the set (cached frames come from the store page by page); each frame comes out of
-//! the pages once, or is told to be gone.
+//! Invariants: memory does not grow with the set (cached frames come from the store page by page);
+//! each frame comes out of the pages once, or is told to be gone.
 
 use crate::look::Cached;
 use crate::stale::{Validate, is_same_file};
@@ -38,7 +38,8 @@ impl<E: Stored> Pages<E> {
         (self.page.is_empty() && !self.left.is_empty()).then_some(&self.left)
     }
 
-    /// The store described these, in storage order. A page may repeat frames if the store rewrote its log meanwhile.
+    /// The store described these, in storage order. A page may repeat frames if the store rewrote
+    /// its log meanwhile.
     pub fn add(&mut self, entries: Vec<E>) {
         let number = |entry: &E| entry.meta().number.get();
         let seen: RunSet = entries.iter().map(number).collect();
@@ -52,8 +53,8 @@ impl<E: Stored> Pages<E> {
         std::mem::take(&mut self.left)
     }
 
-    /// Up to `frames_max` frames of together `bytes_max` bytes in as many files as a reply has descriptors for, at least
-    /// one; none when the page is through.
+    /// Up to `frames_max` frames of together `bytes_max` bytes in as many files as a reply has
+    /// descriptors for, at least one; none when the page is through.
     pub fn next_group(&mut self, frames_max: usize, bytes_max: u64) -> Vec<E> {
         let mut group: Vec<E> = Vec::new();
         let (mut bytes, mut files) = (0u64, 0);
@@ -72,8 +73,8 @@ impl<E: Stored> Pages<E> {
     }
 }
 
-/// What a frame whose stale copy was dropped becomes when it is fetched again. What was loaded while its source was young
-/// is loaded again; else it is an alien as any miss.
+/// What a frame whose stale copy was dropped becomes when it is fetched again. What was loaded
+/// while its source was young is loaded again; else it is an alien as any miss.
 pub fn refetched_as(meta: &FrameMeta, origin: Origin) -> Origin {
     match meta.validator.is_some_and(|validator| validator.unsettled) {
         true => origin,
@@ -162,7 +163,8 @@ mod tests {
     }
 
     proptest! {
-        /// Pages that repeat, reorder and omit frames: each comes out once, in groups within the bounds, and the rest is told.
+        /// Pages that repeat, reorder and omit frames: each comes out once, in groups within the
+        /// bounds, and the rest is told.
         #[test]
         fn each_frame_comes_out_once(
             count in 1u64..200,

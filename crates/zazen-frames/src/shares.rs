@@ -1,4 +1,5 @@
-//! What each user may have under way with a daemon at a time, so that one user's demands cost nobody else.
+//! What each user may have under way with a daemon at a time, so that one user's demands cost
+//! nobody else.
 
 use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, Result};
@@ -62,7 +63,8 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// Counts a push of `bytes` of user `uid` in; `NoSpace` where its pushes come to more than its part of `budget`.
+    /// Counts a push of `bytes` of user `uid` in; `NoSpace` where its pushes come to more than its
+    /// part of `budget`.
     pub fn take(&mut self, uid: u32, bytes: u64, budget: u64) -> Result<()> {
         let others = self.held.get(&uid).copied().unwrap_or_default();
         let max = unfinished_max(budget);

@@ -1,5 +1,5 @@
-//! Decoders against the world: any bytes give a message or an error, what is read is written the same, and
-//! memory stays in proportion to the input.
+//! Decoders against the world: any bytes give a message or an error, what is read is written the
+//! same, and memory stays in proportion to the input.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use proptest::prelude::*;
@@ -51,8 +51,8 @@ fn peak_of(work: impl FnOnce()) -> usize {
     (PEAK.get() - before) as usize
 }
 
-/// What `bytes` decode to is encoded to something that decodes the same (not always the same bytes: fields of
-/// the future are skipped, a run set may be built otherwise).
+/// What `bytes` decode to is encoded to something that decodes the same (not always the same bytes:
+/// fields of the future are skipped, a run set may be built otherwise).
 fn check<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     if let Ok(message) = M::decode(bytes) {
         let again = M::decode(&message.encode());

@@ -20,8 +20,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `message` is written as the golden bytes and read back from them; a newer peer's longer message is read,
-/// a shorter one is not.
+/// `message` is written as the golden bytes and read back from them; a newer peer's longer message
+/// is read, a shorter one is not.
 fn check<M: Message + PartialEq + Debug>(name: &str, message: M) {
     let bytes = golden(name);
     assert_eq!(hex(&message.encode()), hex(&bytes), "{name}");

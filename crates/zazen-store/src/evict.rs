@@ -47,7 +47,8 @@ impl<D: Disk> Store<D> {
         Err(refused)
     }
 
-    /// Does what `making` asks for, until it ends: whether it has made room for `wanted`, the dataset of a put of `bytes`.
+    /// Does what `making` asks for, until it ends: whether it has made room for `wanted`, the
+    /// dataset of a put of `bytes`.
     pub(crate) fn carry_out(
         &self,
         mut making: MakeRoom,
@@ -135,8 +136,8 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
-    /// Drops `set` (`None`: all) of a dataset: (frames, bytes). `Busy` if it is pinned. Scans under way do not hinder it: what a reader
-    /// has open it keeps, and the rest of its scan are misses.
+    /// Drops `set` (`None`: all) of a dataset: (frames, bytes). `Busy` if it is pinned. Scans under
+    /// way do not hinder it: what a reader has open it keeps, and the rest of its scan are misses.
     pub fn evict(&self, dataset: &RelPath, set: Option<&RunSet>) -> Result<(u64, u64)> {
         let Some(found) = self.dataset(dataset.as_str()) else { return Ok((0, 0)) };
         if found.read_index().state.pinned {
@@ -194,7 +195,8 @@ impl<D: Disk> Store<D> {
 
     /// Evicts a dataset with its logs, and ends it unless somebody is using it: (frames, bytes).
     ///
-    /// The logs go first: a crash after that leaves files that no record speaks of, which the next start removes.
+    /// The logs go first: a crash after that leaves files that no record speaks of, which the next
+    /// start removes.
     pub(crate) fn evict_whole(&self, dataset: &Arc<Dataset<D>>) -> Result<(u64, u64)> {
         let _changing = self.changing()?;
         let mut writer = dataset.lock_writer();

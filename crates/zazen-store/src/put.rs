@@ -1,7 +1,8 @@
-//! Taking a frame in: its bytes to an unfinished file (or to memory, if it will be packed), then its name, then
-//! its record.
+//! Taking a frame in: its bytes to an unfinished file (or to memory, if it will be packed), then
+//! its name, then its record.
 //!
-//! Invariant: whatever fails, and wherever the process dies, nothing that counts is left of an unfinished put.
+//! Invariant: whatever fails, and wherever the process dies, nothing that counts is left of an
+//! unfinished put.
 
 use crate::counters::count;
 use crate::dataset::{Dataset, Found, Lookup, Writer};
@@ -45,11 +46,12 @@ enum Target<D: Disk> {
 impl<D: Disk> Store<D> {
     /// Begins to write a frame of `meta.length` bytes; makes room by evicting if it must.
     ///
-    /// `dataset` is the path of a series. `NoSpace` if no room can be made; `Conflict` if the number is there from the
-    /// same source with another checksum and the same validator (two frames with one number), or if something else
-    /// lies at the frame's path; a differing source or validator replaces the stale copy at commit. For `Origin::Native` with an equal frame present: the put
-    /// succeeds and `commit` says `AlreadyHere`. A checksum of 0 means that it is not known yet
-    /// ([`Put::commit_computed`]); then frames are compared at commit.
+    /// `dataset` is the path of a series. `NoSpace` if no room can be made; `Conflict` if the
+    /// number is there from the same source with another checksum and the same validator (two
+    /// frames with one number), or if something else lies at the frame's path; a differing source
+    /// or validator replaces the stale copy at commit. For `Origin::Native` with an equal frame
+    /// present: the put succeeds and `commit` says `AlreadyHere`. A checksum of 0 means that it is
+    /// not known yet ([`Put::commit_computed`]); then frames are compared at commit.
     pub fn put(
         self: &Arc<Self>,
         dataset: &RelPath,
@@ -60,9 +62,9 @@ impl<D: Disk> Store<D> {
         self.begin_put(dataset, source, meta, origin, false)
     }
 
-    /// As [`Store::put`], for a frame whose bytes somebody else has yet to send: more than the first few MiB get their
-    /// room, and evict for it, only as bytes arrive ([`Put::write`] says `NoSpace` then). Who announces much and sends
-    /// little takes no room from others.
+    /// As [`Store::put`], for a frame whose bytes somebody else has yet to send: more than the
+    /// first few MiB get their room, and evict for it, only as bytes arrive ([`Put::write`] says
+    /// `NoSpace` then). Who announces much and sends little takes no room from others.
     pub fn put_gradually(
         self: &Arc<Self>,
         dataset: &RelPath,
@@ -187,7 +189,8 @@ impl<D: Disk> Put<D> {
         Ok(())
     }
 
-    /// Checks length and checksum (computed from what was written; `Corrupt` if it differs from `meta.checksum`) and makes the frame visible.
+    /// Checks length and checksum (computed from what was written; `Corrupt` if it differs from
+    /// `meta.checksum`) and makes the frame visible.
     pub fn commit(self) -> Result<Stored> {
         if self.digest.finish() != self.meta.checksum {
             let text = format!(
@@ -200,7 +203,8 @@ impl<D: Disk> Put<D> {
         Ok(self.commit_computed()?.0)
     }
 
-    /// As [`Put::commit`], for a frame whose checksum was not known beforehand: the computed one is recorded.
+    /// As [`Put::commit`], for a frame whose checksum was not known beforehand: the computed one is
+    /// recorded.
     pub fn commit_computed(mut self) -> Result<(Stored, u64)> {
         if self.written != self.meta.length {
             let text = format!("{} of {} bytes came; send it again", self.written, self.meta.length);
@@ -296,8 +300,8 @@ impl<D: Disk> Put<D> {
 
     /// Names and records the frame, in the place of `old` if there is one.
     ///
-    /// The old copy goes first: it is of no use any more, and a crash then leaves a miss rather than a record of
-    /// the old bytes over a file with the new ones.
+    /// The old copy goes first: it is of no use any more, and a crash then leaves a miss rather
+    /// than a record of the old bytes over a file with the new ones.
     fn store_new(
         &mut self,
         dataset: &Dataset<D>,
@@ -399,7 +403,8 @@ impl<D: Disk> Drop for Put<D> {
 }
 
 impl<D: Disk> Dataset<D> {
-    /// The frame whose plain file is that of `source`, if there is one. Slow; for the rare clash only.
+    /// The frame whose plain file is that of `source`, if there is one. Slow; for the rare clash
+    /// only.
     fn number_at(&self, source: &Source) -> Result<Option<u64>> {
         let everything = RunSet::range(0, zazen_core::limits::FRAME_NO_MAX);
         let mut cursor = EntriesCursor::default();

@@ -1,5 +1,5 @@
-//! What a store writes to disk: the header of its files, the records of its sequence logs, the entries of its
-//! names file. All little endian; all lengths and offsets in bytes.
+//! What a store writes to disk: the header of its files, the records of its sequence logs, the
+//! entries of its names file. All little endian; all lengths and offsets in bytes.
 //!
 //! A file begins with a header of 64 bytes:
 //!
@@ -25,10 +25,11 @@
 //!  └────────┴─────────┘
 //! ```
 //!
-//! *flags*: bit 0: there is a validator; bits 1–2: storage (0 plain file, 1 piece file, 2 packed); bit 3: the source
-//! is an offset into the names file (else a template's number); bit 4: the source was too young to tell whether it
-//! changed after the copy. A record's CRC also covers the log's id and the record's index, so that a record of another
-//! log, or one at another place, is a bad record; so are zeros.
+//! *flags*: bit 0: there is a validator; bits 1–2: storage (0 plain file, 1 piece file, 2 packed);
+//! bit 3: the source is an offset into the names file (else a template's number); bit 4: the source
+//! was too young to tell whether it changed after the copy. A record's CRC also covers the log's id
+//! and the record's index, so that a record of another log, or one at another place, is a bad
+//! record; so are zeros.
 
 use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Result, Validator};
 use zazen_wire::checksum::crc32c;
@@ -78,8 +79,8 @@ impl FileHeader {
         bytes
     }
 
-    /// Reads a header that should be of `kind`. `Unsupported` for another version, `Corrupt` for anything
-    /// that no version wrote.
+    /// Reads a header that should be of `kind`. `Unsupported` for another version, `Corrupt` for
+    /// anything that no version wrote.
     pub fn decode(bytes: &[u8], kind: FileKind) -> Result<FileHeader> {
         let corrupt = |why: String| Err(Error::new(ErrorKind::Corrupt, format!("file header: {why}")));
         if bytes.len() < FILE_HEADER_BYTES {
@@ -182,7 +183,8 @@ impl Record {
         bytes
     }
 
-    /// The frame number that the bytes of a record claim, unchecked: to skip the records of others cheaply.
+    /// The frame number that the bytes of a record claim, unchecked: to skip the records of others
+    /// cheaply.
     pub fn claimed_number(bytes: &[u8; RECORD_BYTES]) -> u64 {
         le(&bytes[8..14])
     }
@@ -234,8 +236,9 @@ impl Record {
     }
 }
 
-/// One entry of a names file: a source that no template describes. Entries lie end to end behind the header:
-/// CRC-32C (u32), path bytes (u16), flags (u16; bit 0: there is a length), offset (u64), length (u64), path.
+/// One entry of a names file: a source that no template describes. Entries lie end to end behind
+/// the header: CRC-32C (u32), path bytes (u16), flags (u16; bit 0: there is a length), offset
+/// (u64), length (u64), path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameEntry {
     /// The source's path beneath the dataset.

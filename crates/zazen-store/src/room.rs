@@ -45,7 +45,8 @@ impl Room {
         self.guard().release(bytes, landed);
     }
 
-    /// Notes a removal that failed: a file may be left that nobody counts, so the next start must walk the trees.
+    /// Notes a removal that failed: a file may be left that nobody counts, so the next start must
+    /// walk the trees.
     pub(crate) fn removed(&self, removed: zazen_core::Result<()>) -> zazen_core::Result<()> {
         if removed.is_err() {
             self.leaking.store(true, Ordering::Relaxed);

@@ -31,7 +31,8 @@ pub struct RecoveryReport {
     pub temporaries_removed: u64,
     /// Files beneath a dataset that are not Zazen's; left alone.
     pub foreign_files: u64,
-    /// False if the last process did not stop by [`crate::Store::sync`]; then the trees were walked.
+    /// False if the last process did not stop by [`crate::Store::sync`]; then the trees were
+    /// walked.
     pub clean: bool,
     /// What a person should know, one line each; files set aside are named here.
     pub problems: Vec<String>,
@@ -145,7 +146,7 @@ pub struct Space {
 pub enum Stored {
     /// The frame is in the cache.
     Stored,
-    /// The same number with the same checksum was there already; nothing changed but that an alien pushed again
-    /// is a native now.
+    /// The same number with the same checksum was there already; nothing changed but that an alien
+    /// pushed again is a native now.
     AlreadyHere,
 }

@@ -1,7 +1,9 @@
-//! Limited disks: a control group per host, throttled on the cache's disk; it counts processor time too.
+//! Limited disks: a control group per host, throttled on the cache's disk; it counts processor time
+//! too.
 //!
-//! The kernel counts what reaches the disk: reads that the page cache answers, and (version 1) buffered writes,
-//! are not limited. A limit of requests per second takes each request as one, however large.
+//! The kernel counts what reaches the disk: reads that the page cache answers, and (version 1)
+//! buffered writes, are not limited. A limit of requests per second takes each request as one,
+//! however large.
 
 use crate::disk_record::{Disk, V1, V1_PROCESSOR, V2};
 use crate::{Host, Role, State};
@@ -99,7 +101,8 @@ pub(crate) fn enter(disk: &Disk, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of processor time that all processes ever put on host `name` have used; `None` where it is not counted.
+/// Seconds of processor time that all processes ever put on host `name` have used; `None` where it
+/// is not counted.
 pub fn processor_seconds(disk: &Disk, name: &str) -> Option<f64> {
     let read = |file: PathBuf| std::fs::read_to_string(file).ok();
     if disk.unified {

@@ -23,7 +23,8 @@ pub struct Disk {
     pub server_bytes_per_s: Option<u64>,
     /// Folder that holds the hosts' control groups.
     pub group: PathBuf,
-    /// The same in the hierarchy that counts processor time, where that is one of its own (version 1).
+    /// The same in the hierarchy that counts processor time, where that is one of its own (version
+    /// 1).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor_group: Option<PathBuf>,
     /// The disk, `major:minor`.

@@ -41,8 +41,8 @@ pub fn take_down(state: &State, remark: &mut dyn FnMut(String)) -> Result<()> {
     Ok(())
 }
 
-/// Removes the folder of sockets. It lies in a public place, where others may have put another folder
-/// in the meantime.
+/// Removes the folder of sockets. It lies in a public place, where others may have put another
+/// folder in the meantime.
 fn remove_sockets(sockets: &Path, remark: &mut dyn FnMut(String)) {
     let removed = match Folder::open(sockets) {
         Err(error) if error.kind() == ErrorKind::NotFound => return,

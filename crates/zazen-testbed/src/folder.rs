@@ -1,8 +1,8 @@
 //! The testbed's own folder. Root runs testbeds, too, in places where others can put things.
 //!
-//! Invariants: the folder is believed only if nobody but its owner (this user or root) can change it or the way to it;
-//! everything in it is reached beneath its descriptor; no link is ever followed, no mount point crossed, and what is
-//! made is made new.
+//! Invariants: the folder is believed only if nobody but its owner (this user or root) can change
+//! it or the way to it; everything in it is reached beneath its descriptor; no link is ever
+//! followed, no mount point crossed, and what is made is made new.
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock, fstat, mkdirat,
@@ -28,7 +28,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder at `path`. `NotFound` if there is none, `Config` if others could change what it holds.
+    /// The folder at `path`. `NotFound` if there is none, `Config` if others could change what it
+    /// holds.
     pub fn open(path: &Path) -> Result<Folder> {
         ownership::check(path, Trust::of_this_process()).map_err(|error| {
             error.within("testbed: its folder is not yours alone, and what it records will not be done")
@@ -184,8 +185,8 @@ impl Folder {
         }
     }
 
-    /// Removes `name` with all it holds; what is not there is no error. Links are removed, not followed; a mount
-    /// point stops it.
+    /// Removes `name` with all it holds; what is not there is no error. Links are removed, not
+    /// followed; a mount point stops it.
     pub fn remove(&self, name: &str) -> Result<()> {
         let failed = |errno| self.failed("remove", name, errno);
         let Some((above, last)) = name.rsplit_once('/') else {

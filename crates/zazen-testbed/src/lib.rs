@@ -1,12 +1,14 @@
-//! Daemons for tests, benches and demos: one of your own, or a testbed, which is a cluster on one machine.
+//! Daemons for tests, benches and demos: one of your own, or a testbed, which is a cluster on one
+//! machine.
 //!
 //! [`Launch`] is the one place that knows how a daemon is started. The CLI, the Rust tests and the
 //! benches use it; Python has `zazen.testing`.
 //!
-//! Invariants of testbeds: [`up`] records what it makes in `testbed.json` before it makes it, so that
-//! [`take_down`] finds everything after a crash. A record counts only if nobody but its owner could
-//! have written it, and only if it names what [`up`] would have named. Only recorded processes are
-//! ever signalled, and only while their boot, start time and user are the recorded ones.
+//! Invariants of testbeds: [`up`] records what it makes in `testbed.json` before it makes it, so
+//! that [`take_down`] finds everything after a crash. A record counts only if nobody but its owner
+//! could have written it, and only if it names what [`up`] would have named. Only recorded
+//! processes are ever signalled, and only while their boot, start time and user are the recorded
+//! ones.
 
 mod daemon;
 mod disk;

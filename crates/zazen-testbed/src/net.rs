@@ -1,5 +1,5 @@
-//! The testbed's network: a namespace per host on a bridge in a namespace of its own, links shaped by tbf both ways.
-//! Nothing touches the host's own network. Needs root, `ip` and `tc`.
+//! The testbed's network: a namespace per host on a bridge in a namespace of its own, links shaped
+//! by tbf both ways. Nothing touches the host's own network. Needs root, `ip` and `tc`.
 
 use crate::state::Net;
 use crate::{Host, Role, State};
@@ -103,8 +103,8 @@ fn host_commands(host: &Host, index: usize, net: &Net) -> Vec<Vec<String>> {
     ]
 }
 
-/// A token bucket on one end of a link. Its depth is 2 ms of traffic, but never less than the largest segment that
-/// the stack hands over (64 KiB), which would otherwise be dropped.
+/// A token bucket on one end of a link. Its depth is 2 ms of traffic, but never less than the
+/// largest segment that the stack hands over (64 KiB), which would otherwise be dropped.
 fn shape(netns: &str, device: &str, bits_per_s: u64) -> Vec<String> {
     let burst_bytes = (bits_per_s / 8 / 500).max(66_000);
     let (rate, burst) = (format!("{bits_per_s}bit"), format!("{burst_bytes}b"));

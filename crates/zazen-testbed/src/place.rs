@@ -1,4 +1,5 @@
-//! Which host of the testbed a command runs on, and what it finds there: namespace, control group, environment.
+//! Which host of the testbed a command runs on, and what it finds there: namespace, control group,
+//! environment.
 
 use crate::variables::{BACKING, KEY, NODE, NODES, SOCKET, TESTBED};
 use crate::{Host, State, disk};
@@ -12,7 +13,8 @@ pub fn host_of_rank(state: &State, rank: usize) -> &Host {
     &state.nodes[rank % state.nodes.len()]
 }
 
-/// The same where dead nodes get no ranks, as a resource manager would have it; an error if all are dead.
+/// The same where dead nodes get no ranks, as a resource manager would have it; an error if all are
+/// dead.
 pub fn live_host_of_rank(state: &State, rank: usize) -> Result<&Host> {
     let live = |node: &&Host| node.process.is_some_and(|process| process.is_alive());
     let nodes: Vec<&Host> = state.nodes.iter().filter(live).collect();
@@ -40,7 +42,8 @@ pub fn enter(state: &State, host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// The variables that the client library and the tools look at, for a process on `host` (or on none in particular).
+/// The variables that the client library and the tools look at, for a process on `host` (or on none
+/// in particular).
 pub fn environment(state: &State, host: Option<&Host>) -> Vec<(&'static str, String)> {
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let mut variables = vec![

@@ -1,5 +1,5 @@
-//! Processes of a testbed: recorded by pid, boot, start time and user, so that a pid that the kernel has given to
-//! someone else since is never signalled.
+//! Processes of a testbed: recorded by pid, boot, start time and user, so that a pid that the
+//! kernel has given to someone else since is never signalled.
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -24,7 +24,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` in the background, its output to `log`, out of reach of the terminal's Ctrl-C.
+    /// Starts `command` in the background, its output to `log`, out of reach of the terminal's
+    /// Ctrl-C.
     pub fn spawn(command: &mut Command, log: File) -> Result<Process> {
         let name = command.get_program().to_string_lossy().into_owned();
         let errors = log.try_clone().map_err(|e| Error::io(format!("log file of {name}"), e))?;
@@ -36,7 +37,8 @@ impl Process {
             .spawn()
             .map_err(|e| Error::io(format!("start {name}"), e))?;
         let pid = child.id() as i32;
-        // A child that is already gone reads as a zombie until it is reaped: its start time is still there.
+        // A child that is already gone reads as a zombie until it is reaped: its start time is
+        // still there.
         let start_ticks = stat(pid).map_or(0, |stat| stat.start_ticks);
         Ok(Process { pid, start_ticks, uid: rustix::process::geteuid().as_raw(), boot: boot() })
     }
@@ -51,7 +53,8 @@ impl Process {
 
     /// Sends `signal` if the process is still the recorded one; false if it is gone.
     pub fn signal(&self, signal: Signal) -> bool {
-        // The descriptor is taken before the start time is looked at: from then on the pid cannot change hands.
+        // The descriptor is taken before the start time is looked at: from then on the pid cannot
+        // change hands.
         let Some(pid) = Pid::from_raw(self.pid) else { return false };
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
         self.is_alive() && pidfd_send_signal(handle, signal).is_ok()

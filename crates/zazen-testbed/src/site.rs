@@ -20,8 +20,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Makes `folder`/backing and a fresh key, each unless it is there. The socket lies in `folder`/run:
-    /// `folder` must have a short path.
+    /// Makes `folder`/backing and a fresh key, each unless it is there. The socket lies in
+    /// `folder`/run: `folder` must have a short path.
     pub fn make(folder: &Path) -> Result<Site> {
         let failed = |error| Error::io(format!("node's folder {}", folder.display()), error);
         let open_to_all = |path: &Path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755));

@@ -1,7 +1,8 @@
-//! `testbed.json`: what a testbed is made of. Every other command of the testbed starts by reading it.
+//! `testbed.json`: what a testbed is made of. Every other command of the testbed starts by reading
+//! it.
 //!
-//! Readers outside this crate (the client library, analyses) may rely on `nodes[].name`, `nodes[].socket`, `key` and
-//! `backing`; new fields are added, none is renamed.
+//! Readers outside this crate (the client library, analyses) may rely on `nodes[].name`,
+//! `nodes[].socket`, `key` and `backing`; new fields are added, none is renamed.
 
 use crate::disk_record::Disk;
 use crate::variables::TESTBED;
@@ -123,7 +124,8 @@ pub struct Net {
 }
 
 impl State {
-    /// Reads the testbed at `dir`; `NotFound` tells how to make one, `Config` that others could have written it.
+    /// Reads the testbed at `dir`; `NotFound` tells how to make one, `Config` that others could
+    /// have written it.
     pub fn load(dir: &Path) -> Result<State> {
         let folder = match Folder::open(dir) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(there_is_none(dir)),
@@ -142,8 +144,8 @@ impl State {
         Ok(state)
     }
 
-    /// Whether each name in the record is the one that `up` would have chosen in the folder `dir`: nothing else is
-    /// ever opened, entered, signalled or removed.
+    /// Whether each name in the record is the one that `up` would have chosen in the folder `dir`:
+    /// nothing else is ever opened, entered, signalled or removed.
     fn must_be_of(&self, dir: &Path) -> std::result::Result<(), String> {
         let same = |what: &str, found: &Path, expected: &Path| match found == expected {
             true => Ok(()),
@@ -246,7 +248,8 @@ impl State {
     }
 }
 
-/// The testbed's directory as given, or `$ZAZEN_TESTBED`, or `.testbed`; absolute, not necessarily there.
+/// The testbed's directory as given, or `$ZAZEN_TESTBED`, or `.testbed`; absolute, not necessarily
+/// there.
 pub fn directory(given: Option<&Path>) -> Result<PathBuf> {
     let chosen = given
         .map(Path::to_path_buf)

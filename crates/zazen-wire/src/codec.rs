@@ -27,6 +27,8 @@ pub const ABSOLUTE_PATH_BYTES_MAX: usize = 2 * PATH_BYTES_MAX;
 pub trait Message: Sized {
     /// The message's name, for errors.
     const NAME: &'static str;
+    /// The fewest bytes that the message takes.
+    const BYTES_MIN: usize = 0;
 
     /// Appends the fields.
     fn write(&self, writer: &mut Writer);

@@ -7,6 +7,7 @@
 pub mod checksum;
 pub mod codec;
 pub mod control;
+pub mod field;
 pub mod handshake;
 pub mod header;
 pub mod plugins;

@@ -1,5 +1,6 @@
-//! Brings misses from the backing store. `zazen_frames` decides: who copies when several ask (`flight`), and what one copy
-//! does step by step (`copy`). Threads of this file wait, read and write.
+//! Brings misses from the backing store. `zazen_frames` decides: who copies when several ask
+//! (`flight`), and what one copy does step by step (`copy`). Threads of this file wait, read and
+//! write.
 //!
 //! Invariant: everybody who asks comes with the source opened by its own user's rights.
 
@@ -82,9 +83,10 @@ impl Fetcher {
         (ticket, mailbox)
     }
 
-    /// Brings frame `number` of `opened`, whose source is `source`, into the cache; joins a fetch of the same frame
-    /// that is under way. Returns when it is there, or there is no room, or it can't be had. `file` is the source, opened
-    /// by the user of `opened`; where it changed meanwhile it is opened again.
+    /// Brings frame `number` of `opened`, whose source is `source`, into the cache; joins a fetch
+    /// of the same frame that is under way. Returns when it is there, or there is no room, or it
+    /// can't be had. `file` is the source, opened by the user of `opened`; where it changed
+    /// meanwhile it is opened again.
     pub fn fetch(
         &self,
         node: &Node,
@@ -150,7 +152,8 @@ impl Board {
     }
 }
 
-/// Reports the end of a leader's copy, also if the copy panics: a bug of ours must not leave others waiting for ever.
+/// Reports the end of a leader's copy, also if the copy panics: a bug of ours must not leave others
+/// waiting for ever.
 struct Landing<'a> {
     fetcher: &'a Fetcher,
     ticket: Ticket,

@@ -1,6 +1,8 @@
-//! A backing store with a memory of its health: `zazen_frames::outage` decides when it is asked, this file asks.
+//! A backing store with a memory of its health: `zazen_frames::outage` decides when it is asked,
+//! this file asks.
 //!
-//! Invariant: each view has a memory of its own. What one user's calls meet keeps nobody else from asking.
+//! Invariant: each view has a memory of its own. What one user's calls meet keeps nobody else from
+//! asking.
 
 use crate::clock::now_ns;
 use std::os::fd::OwnedFd;
@@ -23,7 +25,8 @@ pub struct GuardedBacking {
 #[derive(Default)]
 struct Memory {
     health: Mutex<Health>,
-    /// A user's view: that user can bring its calls to time out at will, so what they meet is no news.
+    /// A user's view: that user can bring its calls to time out at will, so what they meet is no
+    /// news.
     is_view: bool,
 }
 

@@ -1,6 +1,8 @@
-//! Looking at sources before copies of them are handed out: `zazen_frames::look` decides, this file asks the store.
+//! Looking at sources before copies of them are handed out: `zazen_frames::look` decides, this file
+//! asks the store.
 //!
-//! A pushed copy that came without a validator takes over what its source looks like when the two are first compared.
+//! A pushed copy that came without a validator takes over what its source looks like when the two
+//! are first compared.
 
 use crate::node::{Node, Opened};
 use zazen_core::{Credentials, Error, ErrorKind, Validator};

@@ -1,8 +1,9 @@
-//! The misses of one scan, fetched in the background: `zazen_frames::misses` decides what is begun when, threads of this
-//! file do it.
+//! The misses of one scan, fetched in the background: `zazen_frames::misses` decides what is begun
+//! when, threads of this file do it.
 //!
-//! Invariants: the threads end with the scan. Each source is opened once, with its user's rights, and that descriptor
-//! serves for all that follows: what was checked is what is copied or handed out.
+//! Invariants: the threads end with the scan. Each source is opened once, with its user's rights,
+//! and that descriptor serves for all that follows: what was checked is what is copied or handed
+//! out.
 
 use crate::clock::{left_until, now_ns};
 use crate::fetcher::{Outcome, read_inline};
@@ -81,7 +82,8 @@ impl Misses {
         self.shared.step(&mut self.shared.state(), Event::Add(wanted));
     }
 
-    /// The next frames dealt with, at most `frames_max`; waits for the first. Empty when all have come out.
+    /// The next frames dealt with, at most `frames_max`; waits for the first. Empty when all have
+    /// come out.
     pub fn take(&self, frames_max: usize) -> Vec<Brought> {
         let mut state = self.shared.state();
         loop {
@@ -115,7 +117,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Steps the state machine and does what it asks for, but for the answer to an idle worker, which it returns.
+    /// Steps the state machine and does what it asks for, but for the answer to an idle worker,
+    /// which it returns.
     fn step(self: &Arc<Shared>, state: &mut State<'_>, event: Event<Arrived>) -> Option<Action> {
         let mut actions = Vec::new();
         state.step(now_ns(), event, &mut actions);
@@ -181,7 +184,8 @@ fn work(shared: &Arc<Shared>) {
     loop {
         match shared.step(&mut state, Event::Idle) {
             Some(Action::Bring { wanted, ahead }) => {
-                // One frame is each scan's own; what lies ready beyond it holds files that are its user's to share.
+                // One frame is each scan's own; what lies ready beyond it holds files that are its
+                // user's to share.
                 let share = match ahead {
                     true => shared.share_of(|node| node.shares.ahead.take(&shared.caller).ok()),
                     false => None,
@@ -265,7 +269,8 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     }
 }
 
-/// A frame that the cache cannot take or give: its opened source's descriptor if the store has such, else its bytes.
+/// A frame that the cache cannot take or give: its opened source's descriptor if the store has
+/// such, else its bytes.
 pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn SourceFile>) -> Result<Way> {
     if file.has_descriptor() {
         return Ok(Way::ReadThrough(source, file));

@@ -1,12 +1,15 @@
-//! One scan: hands out a set of frames, each once, cached ones first and in storage order, misses as they arrive.
+//! One scan: hands out a set of frames, each once, cached ones first and in storage order, misses
+//! as they arrive.
 //!
-//! Invariants: memory does not grow with the set (cached frames come from the store page by page, natives first,
-//! each page in storage order); the dataset is not evicted for want of room while the scan goes on; a copy that differs from its source
-//! is dropped and fetched anew; while the backing store does not answer, copies are handed out unchecked (to other
-//! users than the daemon's own only within what [`Opened::may_have_unasked`] says).
+//! Invariants: memory does not grow with the set (cached frames come from the store page by page,
+//! natives first, each page in storage order); the dataset is not evicted for want of room while
+//! the scan goes on; a copy that differs from its source is dropped and fetched anew; while the
+//! backing store does not answer, copies are handed out unchecked (to other users than the daemon's
+//! own only within what [`Opened::may_have_unasked`] says).
 //!
-//! A source that is gone while the store answers and its dataset's directory is there was deleted: its frame is
-//! `NotFound`, though the copy stays until it is evicted (should the file come back unchanged, it counts again).
+//! A source that is gone while the store answers and its dataset's directory is there was deleted:
+//! its frame is `NotFound`, though the copy stays until it is evicted (should the file come back
+//! unchanged, it counts again).
 
 use crate::batch::Batch;
 use crate::clock::now_ns;
@@ -42,7 +45,8 @@ struct Cursor {
 impl Scan {
     /// Begins a scan of `set`; also how many of it are cached now.
     pub fn begin(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
-        // A dataset that was empty when it was opened may have files by now. If it can't be asked, its frames tell.
+        // A dataset that was empty when it was opened may have files by now. If it can't be asked,
+        // its frames tell.
         opened.layout().ok();
         let series = opened.series();
         let guard = node.store.scan(&series);
@@ -162,7 +166,8 @@ impl Scan {
         self.misses.add_around(number);
     }
 
-    /// A copy's bytes were wrong when they were read: it goes if they still are, and the frame is brought again.
+    /// A copy's bytes were wrong when they were read: it goes if they still are, and the frame is
+    /// brought again.
     fn check_copy(&self, node: &Node, number: u64) {
         let good = match node.store.verify(&self.series, number) {
             Ok(good) => good,

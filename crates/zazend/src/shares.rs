@@ -1,7 +1,8 @@
-//! What of the daemon's work each user may have under way at a time, so that one's demands cost nobody else.
+//! What of the daemon's work each user may have under way at a time, so that one's demands cost
+//! nobody else.
 //!
-//! Invariants: root and the daemon's own user have no bounds here; a share is given back when it is dropped; who waits
-//! for one waits on its own call's thread, for its user's other calls only.
+//! Invariants: root and the daemon's own user have no bounds here; a share is given back when it is
+//! dropped; who waits for one waits on its own call's thread, for its user's other calls only.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -97,7 +98,8 @@ pub struct AllShares {
     pub opened: Arc<Shares>,
     /// Threads that fetch for scans, beyond each scan's first.
     pub fetchers: Arc<Shares>,
-    /// Open sources and bytes that scans hold for readers who have not come for them, beyond each scan's first.
+    /// Open sources and bytes that scans hold for readers who have not come for them, beyond each
+    /// scan's first.
     pub ahead: Arc<Shares>,
 }
 

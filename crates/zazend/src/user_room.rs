@@ -1,4 +1,5 @@
-//! What of the byte budget one user may take in ways that eviction cannot undo: frames that it is still sending.
+//! What of the byte budget one user may take in ways that eviction cannot undo: frames that it is
+//! still sending.
 //!
 //! Invariant: operators have no bounds here; a share is given back when it is dropped.
 
@@ -22,7 +23,8 @@ impl Unfinished {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A share for a push of `bytes` of user `uid`; `NoSpace` where its pushes come to more than its part of `budget`.
+    /// A share for a push of `bytes` of user `uid`; `NoSpace` where its pushes come to more than
+    /// its part of `budget`.
     pub fn take(self: &Arc<Unfinished>, uid: u32, bytes: u64, budget: u64) -> Result<UnfinishedShare> {
         self.held().take(uid, bytes, budget)?;
         Ok(UnfinishedShare { all: self.clone(), uid, bytes })

@@ -1,6 +1,6 @@
 //! A row of bits. *Pure.*
 
-/// So many bits, all 0 at first.
+/// A fixed number of bits, all 0 at first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bits {
     words: Vec<u64>,
@@ -13,7 +13,7 @@ impl Bits {
         Bits { words: vec![0; length.div_ceil(64)], length }
     }
 
-    /// Sets one; whether it was not set before.
+    /// Sets a bit. Returns whether it was not set before.
     pub fn set(&mut self, at: usize) -> bool {
         debug_assert!(at < self.length);
         let (word, bit) = (&mut self.words[at / 64], 1 << (at % 64));

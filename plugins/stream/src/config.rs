@@ -1,4 +1,4 @@
-//! How a stream was asked for, and whether it can be.
+//! The settings of a stream, and their checks.
 
 use crate::integrate::Element;
 use crate::packet::TIME_MAX;
@@ -47,7 +47,7 @@ pub(crate) enum Input {
     TcpConnect,
 }
 
-/// A datagram's samples, at most: with its header it is one of UDP's.
+/// The most bytes of samples in a datagram; with the header this is UDP's limit.
 const UDP_BYTES_MAX: u64 = 65_507 - crate::packet::HEADER_BYTES as u64;
 const STATIONS_MAX: u32 = 1024;
 const PACKET_BYTES_MAX: u64 = 16 << 20;
@@ -64,7 +64,7 @@ fn within(value: u64, least: u64, most: u64) -> Result<(), c_int> {
 }
 
 impl Config {
-    /// Checks everything and puts in what was left at 0. `EINVAL` if something can't be.
+    /// Checks all settings and replaces 0 by the defaults. `EINVAL` if a setting is not possible.
     pub(crate) fn complete(mut self) -> Result<Config, c_int> {
         self.ports = self.ports.max(1);
         self.integrate = self.integrate.max(1);
@@ -96,7 +96,7 @@ impl Config {
             self.slots = if slots.is_finite() { slots.clamp(0.0, 1e9) as u32 } else { 0 };
         }
         within(u64::from(self.slots), 2, SLOTS_MAX)?;
-        // Beyond it, no packet can come.
+        // No packet can have a later time.
         let first_max = TIME_MAX / self.block_samples();
         if self.block_first != u64::MAX {
             within(self.block_first, 0, first_max)?;

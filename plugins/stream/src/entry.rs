@@ -1,4 +1,4 @@
-//! The edge to the host: the functions of `stream.h`.
+//! The functions of `stream.h`, which the host calls.
 
 use crate::config::Config;
 use crate::memory::{self, Landing};
@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zazen_plugin_sdk::{Caller, Outcome, caller, guarded, is_cancelled, register_userbuf};
 
-/// A handle's stream, if the caller may use it. Handles are the client's own: the dispatcher has seen to it.
+/// A handle's stream, if the caller may use it. The dispatcher has checked that the handle is the
+/// client's own.
 fn attachment(handle: i64) -> Outcome<Attachment> {
     streams::get(handle)
 }
@@ -43,7 +44,7 @@ pub(crate) extern "C" fn stream_fini() {
     });
 }
 
-/// A client came; it gets its handles by itself.
+/// A client came. It opens its handles itself.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn stream_attached(_caller: *const c_void) {}
 
@@ -129,7 +130,7 @@ pub(crate) unsafe extern "C" fn stream_ports(handle: i64, ports: *mut u16, count
     })
 }
 
-/// Copies as many as there is room for, and says how many; all of them is the result.
+/// Copies as many values as there is room for, and stores their number. Returns the total number.
 ///
 /// # Safety
 ///
@@ -157,7 +158,7 @@ pub(crate) struct Block {
     bytes: u64,
 }
 
-/// A block on its way to a rank; told by the host when it is there, or never will be.
+/// A block on its way to a rank. The host reports when it has arrived, or that it never will.
 struct OnItsWay {
     stream: Arc<Stream>,
     block: u64,
@@ -170,7 +171,7 @@ unsafe extern "C" fn arrived(status: i32, argument: *mut c_void) {
     let _ = catch_unwind(told);
 }
 
-/// What a rank asked for: where the answer goes, and how long it waits.
+/// A rank's request: where the answer goes, and how long the rank waits.
 struct Wanted<'a> {
     timeout_ms: i32,
     block: &'a mut Block,
@@ -179,8 +180,8 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Waits for the next block of this handle, and describes it. The block with its slot; `Some(None)` for one that was
-    /// dropped, `None` at the end.
+    /// Waits for the next block of this handle, and describes it. The block with its slot;
+    /// `Some(None)` for one that was dropped, `None` at the end.
     fn next(self, attachment: &Attachment) -> Outcome<Option<Option<(u64, u32)>>> {
         let config = &attachment.stream.config;
         let rank = attachment.rank.or((config.deal == 1).then_some(0)).ok_or(libc::EINVAL)?;
@@ -295,7 +296,7 @@ pub(crate) extern "C" fn stream_return(handle: i64, block: u64) -> c_int {
     guarded(|| attachment(handle)?.give_back(block).map(|()| 0))
 }
 
-/// Tells the host where the block is, to send it from there.
+/// Names the block's memory to the host, which sends it from there.
 fn hand_out(stream: &Arc<Stream>, block: u64, slot: u32) -> Outcome<()> {
     let on_its_way = Box::into_raw(Box::new(OnItsWay { stream: stream.clone(), block }));
     let at = stream.block_at(slot).cast();

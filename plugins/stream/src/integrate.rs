@@ -1,16 +1,17 @@
-//! Summing results: which group a result belongs to, when a group is whole, and the sums. *Pure.*
+//! Sums results: which group a result belongs to, when a group is complete, and the sums. *Pure.*
 //!
-//! A result is of one block and one *part* (a share of the subbands, or whatever ranks divide the work by). K
-//! blocks that follow each other are a group; of each group and part the K results are added up, element by
-//! element, and leave as one record: the output is cut K-fold.
+//! A result belongs to one block and one *part* (a share of the subbands, or another division of
+//! the work). K consecutive blocks are a group. For each group and part, the K results are added
+//! element by element and leave as one record, so the output is K times smaller.
 //!
-//! Invariants: a result is added exactly once, or counted as duplicate, late or unfit; a record says how many results
-//! are in it. The bytes are summed outside of [`Groups`], under a lock of the group's own.
+//! Invariants: a result is added exactly once, or counted as duplicate, late or unfit; a record
+//! says how many results are in it. The bytes are summed outside of [`Groups`], under a lock of the
+//! group's own.
 
 use crate::bits::Bits;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What results are made of.
+/// The type of a result's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// 32-bit floating point.
@@ -62,16 +63,16 @@ pub fn add(element: Element, sum: &mut [u8], more: &[u8]) {
     }
 }
 
-/// What became of results.
+/// Counts of results by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResultCounters {
     /// Results and skips that came.
     pub arrived: u64,
     /// Of them: added to their group.
     pub added: u64,
-    /// Of them: there is none for this block; its group does not wait for it.
+    /// Of them: skips. The block has no result, and its group does not wait for it.
     pub skipped: u64,
-    /// Of them: of a block and part that had come before.
+    /// Of them: duplicates of a block and part.
     pub duplicate: u64,
     /// Of them: their group had left.
     pub late: u64,
@@ -107,7 +108,7 @@ pub enum Accepted {
     Unfit,
 }
 
-/// What is known of a group that leaves.
+/// The data of a group that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whole {
     /// Which one.
@@ -126,7 +127,7 @@ struct Group {
     added: u32,
     /// Results on their way into the sum.
     pending: u32,
-    /// It leaves as soon as nothing is on its way.
+    /// The group leaves as soon as no result is on its way into the sum.
     is_retired: bool,
     bytes: u64,
     weight: u64,
@@ -143,7 +144,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups of `blocks` blocks each. A group leaves unfinished when one of its part that is `open_max` later begins.
+    /// Groups of `blocks` blocks each. A group leaves unfinished when a group of its part that is
+    /// `open_max` later begins.
     pub fn new(blocks: u32, open_max: u32) -> Groups {
         Groups {
             blocks: blocks.max(1),
@@ -154,8 +156,9 @@ impl Groups {
         }
     }
 
-    /// A result came, of the block that is `index` blocks behind the first one: its bytes and weight, or `None` for
-    /// a skip. What leaves because of it is put into `leaving`, and must be emitted.
+    /// A result came, of the block that is `index` blocks behind the first one: its bytes and
+    /// weight, or `None` for a skip. What leaves because of it is put into `leaving`, and must be
+    /// emitted.
     pub fn accept(
         &mut self,
         index: u64,
@@ -220,7 +223,7 @@ impl Groups {
         self.leave_if_done(key)
     }
 
-    /// All groups leave: these at once, others when what is on its way to them has come.
+    /// All groups leave: these at once, others when the results on their way have arrived.
     pub fn retire_all(&mut self) -> Vec<Whole> {
         let keys: Vec<Key> = self.open.keys().map(|&(part, group)| Key { group, part }).collect();
         keys.into_iter().filter_map(|key| self.retire(key)).collect()
@@ -239,7 +242,7 @@ impl Groups {
         let group = self.open.remove(&(key.part, key.group))?;
         let left = self.left.entry(key.part).or_default();
         left.insert(key.group);
-        // What is open_max behind the newest has left anyway: no need to list it.
+        // Groups that are open_max behind the newest have left anyway, so do not list them.
         while left.len() as u64 > self.open_max {
             left.pop_first();
         }
@@ -249,7 +252,8 @@ impl Groups {
         Some(Whole { key, index, results: group.added, weight: group.weight })
     }
 
-    /// Whether a group has left. Those `open_max` behind the part's newest have, whether they ever began or not.
+    /// Whether a group has left. Those `open_max` behind the part's newest have, whether they ever
+    /// began or not.
     fn has_left(&self, key: Key) -> bool {
         let of_part = (key.part, 0)..=(key.part, u64::MAX);
         let newest_open = self.open.range(of_part).next_back().map(|((_, group), _)| *group);
@@ -272,7 +276,7 @@ impl Groups {
         self.open.len()
     }
 
-    /// What became of results.
+    /// Counts of results by outcome.
     pub fn counters(&self) -> ResultCounters {
         self.counters
     }

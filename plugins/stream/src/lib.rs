@@ -1,11 +1,14 @@
-//! The stream plug-in: what telescopes send, buffered and dealt to compute ranks, and their results summed: the radio
-//! telescope's case of ZOID (PPoPP'08, §4). `stream.h` is the interface, docs/streams.md how to use it.
+//! The stream plug-in: buffers the samples of telescopes, deals them out to ranks, and sums the
+//! ranks' results. This is the radio telescope of the ZOID paper (PPoPP'08, §4). `stream.h` is the
+//! interface; docs/streams.md says how to use it.
 //!
-//! [`ring`], [`integrate`], [`packet`] and [`bits`] decide everything and touch nothing: no bytes, sockets, clocks or
-//! threads. Around them are receivers, waiting ranks, a writer of sums, and the edge to the host.
+//! [`ring`], [`integrate`], [`packet`] and [`bits`] make all decisions and are pure: no bytes of
+//! samples, sockets, clocks or threads. Around them are receivers, waiting ranks, a writer of sums,
+//! and the functions for the host.
 //!
-//! Invariants: each packet is delivered, flagged lost, or counted as late, duplicate or dropped, and the counters add
-//! up; no lock is held over a copy, a sum, a wait or a callback; nothing a station or a client sends is believed.
+//! Invariants: each packet is delivered, marked as missing, or counted as late, duplicate or
+//! dropped, and the counters add up. No lock is held during a copy, a sum, a wait or a callback.
+//! Nothing that a station or a client sends is trusted.
 
 pub mod bits;
 mod config;

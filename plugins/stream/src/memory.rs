@@ -1,4 +1,5 @@
-//! Memory: the buffer of a stream, and the buffers that results land in. All of it is within the host's bound.
+//! Memory: the buffer of a stream, and the buffers for arriving results. All of it is within the
+//! host's limit.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -6,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What `ZAZEN_STREAM_BYTES_MAX` is without it.
+/// The default of `ZAZEN_STREAM_BYTES_MAX`.
 const BYTES_MAX_DEFAULT: u64 = 2 << 30;
 static USED: AtomicU64 = AtomicU64::new(0);
 
@@ -18,13 +19,13 @@ fn bytes_max() -> u64 {
     })
 }
 
-/// Bytes out of what all streams of the host may have; given back when dropped.
+/// Bytes from the limit of all streams of the host. Given back when dropped.
 struct Share(u64);
 
 impl Share {
     fn take(bytes: u64) -> Option<Share> {
         let before = USED.fetch_add(bytes, Ordering::Relaxed);
-        // Made first, so that the bytes are given back if they are too many.
+        // Make this first, so that the bytes are given back if they are too many.
         let share = Share(bytes);
         (before.saturating_add(bytes) <= bytes_max()).then_some(share)
     }
@@ -36,8 +37,8 @@ impl Drop for Share {
     }
 }
 
-/// Zeroed pages, all of them present: the first packets must not wait for page faults. Others can look at them through
-/// a descriptor, and nothing more: its size and what it holds can't be changed through it.
+/// Zeroed pages, all allocated, so that the first packets do not wait for page faults. Others can
+/// read them through a descriptor, which allows no change of size or contents.
 pub(crate) struct Pages {
     start: NonNull<u8>,
     bytes: usize,
@@ -81,8 +82,8 @@ impl Pages {
         if unsafe { libc::fcntl(pages.file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return None;
         }
-        // SAFETY: our mapping. Huge pages are a wish; without memory for a page, populating says so, where touching it
-        // would kill the process.
+        // SAFETY: our mapping. Huge pages are a wish; without memory for a page, populating says
+        // so, where touching it would kill the process.
         let populated = unsafe {
             libc::madvise(start, bytes, libc::MADV_HUGEPAGE);
             libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE)
@@ -119,8 +120,8 @@ const HEAD: usize = 64;
 const SPARE_MAX: usize = 16;
 static SPARE: Mutex<Vec<Landing>> = Mutex::new(Vec::new());
 
-/// A buffer that a result lands in; it becomes the sum if it is the first of its group. C knows it by the address of its
-/// bytes.
+/// A buffer for an arriving result. It becomes the sum if the result is the first of its group. C
+/// identifies it by the address of its bytes.
 pub(crate) struct Landing {
     start: NonNull<u8>,
     room: usize,
@@ -132,7 +133,7 @@ pub(crate) struct Landing {
 unsafe impl Send for Landing {}
 
 impl Landing {
-    /// One of the spare ones, else a new one; `None` beyond the host's bound.
+    /// A spare buffer, else a new one; `None` beyond the host's limit.
     pub(crate) fn new(length: usize) -> Option<Landing> {
         let spare = {
             let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);

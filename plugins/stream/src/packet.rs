@@ -1,4 +1,4 @@
-//! What stations send: a header of 24 bytes, little endian, and samples. *Pure.*
+//! The packets of stations: a header of 24 bytes, little endian, and samples. *Pure.*
 //!
 //! ```text
 //!  0      4        6      8              16       20      24
@@ -7,14 +7,15 @@
 //! +------+--------+------+--------------+--------+-------+----------------
 //! ```
 //!
-//! `time` is the number of the first sample since the beginning of time. With the flag `END` nothing follows, and
-//! `time` is that of the first sample that will not come.
+//! `time` is the number of the first sample since the beginning of time. With the flag `END`
+//! nothing follows, and `time` is that of the first sample that will not come.
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 24;
 /// Nothing follows: the station has ended.
 pub const END: u16 = 1;
-/// Later times are nobody's: numbers of blocks and samples that are counted on from it stay within 64 bits.
+/// The latest time. So numbers of blocks and samples that are computed from a time stay within 64
+/// bits.
 pub const TIME_MAX: u64 = 1 << 62;
 const MAGIC: &[u8; 4] = b"ZST1";
 
@@ -34,7 +35,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads one; `None` if it is none, or of a time beyond [`TIME_MAX`].
+    /// Reads a header; `None` if the bytes are not a header, or its time is beyond [`TIME_MAX`].
     pub fn take(from: &[u8]) -> Option<Header> {
         let bytes: &[u8; HEADER_BYTES] = from.first_chunk()?;
         let [m0, m1, m2, m3, s0, s1, f0, f1, rest @ ..] = *bytes;

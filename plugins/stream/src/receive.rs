@@ -1,7 +1,8 @@
-//! Receivers: threads that take packets off sockets and put them into the ring, many at a time.
+//! Receivers: threads that take packets from sockets and put them into the ring, many at a time.
 //!
-//! Invariants: whatever arrives on a socket is packets of this stream, or counted as foreign and forgotten; a receiver
-//! notices within [`TICK_MS`] that its stream is shut; nobody else reads its socket.
+//! Invariants: all bytes that arrive on a socket are packets of this stream, or are counted as
+//! foreign and dropped. A receiver notices within [`TICK_MS`] that its stream is shut. Nobody else
+//! reads its socket.
 
 use crate::config::{Config, Input};
 use crate::packet::{HEADER_BYTES, Header};
@@ -23,10 +24,10 @@ const DATAGRAM_BYTES: usize = 65_536;
 const TCP_BUFFER_BYTES: usize = 512 << 10;
 /// TCP connections of a stream at once, at most.
 const CONNECTIONS_MAX: usize = 64;
-/// A receiver that found few datagrams rests, so that one call and one awakening bring many: for as long as a quarter
-/// of the socket's buffer lasts at this rate …
+/// A receiver that found few datagrams rests, so that one call and one wake-up bring many: for as
+/// long as a quarter of the socket's buffer lasts at this rate …
 const REST_BYTES_PER_S: f64 = 12.5e9;
-/// … at most so long …
+/// … at most this long …
 const REST_MAX: Duration = Duration::from_micros(500);
 /// … and not at all if that would be shorter than a timer's error.
 const REST_MIN: Duration = Duration::from_micros(50);
@@ -48,7 +49,7 @@ fn number(error: &std::io::Error) -> c_int {
 }
 
 impl Receivers {
-    /// Binds what is to be bound, then starts the threads.
+    /// Binds the sockets, then starts the threads.
     pub(crate) fn start(stream: &Arc<Stream>) -> Result<(), c_int> {
         let config = &stream.config;
         let address = config.address()?;
@@ -80,11 +81,12 @@ impl Receivers {
         let socket = UdpSocket::bind((address, port)).map_err(|error| number(&error))?;
         let wanted = config.receive_bytes.min(i32::MAX as u32) as c_int;
         let raw = socket.as_raw_fd();
-        // Beyond the system's limit if we may, else up to it.
+        // Beyond the system's limit if this process may, else up to the limit.
         if set_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, wanted).is_err() {
             let _ = set_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUF, wanted);
         }
-        // The kernel hands over what a sender or a card has joined as one piece; it is a wish.
+        // Ask the kernel to deliver datagrams that a sender or a card has joined as one piece. It
+        // may decline.
         let _ = set_option(raw, libc::SOL_UDP, libc::UDP_GRO, 1);
         let tick = Duration::from_millis(TICK_MS);
         socket.set_read_timeout(Some(tick)).map_err(|error| number(&error))?;
@@ -216,7 +218,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// Receives at least one datagram, or nothing within a tick: the bytes and the size of the pieces of each.
+    /// Receives at least one datagram, or nothing within a tick: the bytes and the size of the
+    /// pieces of each.
     fn receive(&mut self, socket: RawFd) -> std::io::Result<Vec<(usize, usize)>> {
         let mut parts: Vec<libc::iovec> = self
             .buffers
@@ -245,7 +248,7 @@ impl Batch {
             .iter()
             .map(|message| {
                 let bytes = message.msg_len as usize;
-                // Cut datagrams are no packets of ours.
+                // A cut datagram is not a packet of this stream.
                 let is_cut = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
                 (if is_cut { 0 } else { bytes }, piece_bytes(&message.msg_hdr).unwrap_or(bytes))
             })
@@ -269,7 +272,7 @@ fn piece_bytes(message: &libc::msghdr) -> Option<usize> {
     None
 }
 
-/// How long a receiver whose socket's buffer has so many bytes rests when there is little to do.
+/// How long a receiver rests when there is little to do, for a socket's buffer of this size.
 fn rest(buffer_bytes: u64) -> Option<Duration> {
     let lasts = Duration::from_secs_f64(buffer_bytes as f64 / 4.0 / REST_BYTES_PER_S);
     (lasts >= REST_MIN).then(|| lasts.min(REST_MAX))
@@ -360,7 +363,8 @@ fn connect(stream: &Arc<Stream>, to: SocketAddr) {
     }
 }
 
-/// Packets one after the other, until the other end closes, sends what is none, or the stream is shut.
+/// Packets one after the other, until the other end closes, sends what is none, or the stream is
+/// shut.
 fn receive_bytes(stream: &Arc<Stream>, mut connection: TcpStream) {
     // Accepted from a listener that doesn't block.
     let tick = Some(Duration::from_millis(TICK_MS));
@@ -390,7 +394,8 @@ fn receive_bytes(stream: &Arc<Stream>, mut connection: TcpStream) {
     clock.look(&stream.tally);
 }
 
-/// Takes the whole packets at the beginning of the bytes; how many bytes they are, or `None` for nonsense.
+/// Takes the whole packets at the beginning of the bytes; how many bytes they are, or `None` for
+/// nonsense.
 fn take_packets(stream: &Stream, bytes: &[u8]) -> Option<usize> {
     let mut pieces = Vec::new();
     let mut ends = Vec::new();

@@ -1,9 +1,10 @@
-//! The circular buffer, without its bytes: which packet belongs where, which block goes to whom, and what became
-//! of each packet. *Pure*: time is an argument, the samples are the caller's.
+//! The circular buffer, without its bytes: it decides where a packet goes and which rank gets a
+//! block, and counts the outcome of each packet. *Pure*: time is an argument, and the caller holds
+//! the samples.
 //!
-//! Time is cut into *blocks*: block b holds packets b·P … b·P + P - 1 of every station. Block b lives in slot
-//! b mod N, unless block b - N is still being read there: then b is dropped before it begins. Nothing else waits for a
-//! rank that is slow.
+//! Time is cut into *blocks*: block b holds packets b·P … b·P + P - 1 of every station. Block b is
+//! stored in slot b mod N. If block b - N is still being read there, b is dropped before it begins.
+//! Nothing waits for a slow rank.
 //!
 //! ```text
 //!   open ──(full, or its deadline passed)──► handed to a rank ──► done: delivered
@@ -11,24 +12,25 @@
 //!     │ └─(room is needed)──► done: dropped      └─(the rank is gone: dealt again)──► open
 //! ```
 //!
-//! Invariants, which `check` asserts: a packet that arrived is exactly one of stored, duplicate, late, refused,
-//! outside, strange; a packet of a block that is done is exactly one of delivered, dropped, missing; what is stored
-//! is delivered, dropped or still held. A block being read or written to is never dropped and its slot never
-//! used again.
+//! Invariants, which `check` asserts: a packet that arrived is exactly one of stored, duplicate,
+//! late, refused, outside, strange; a packet of a block that is done is exactly one of delivered,
+//! dropped, missing; what is stored is delivered, dropped or still held. A block being read or
+//! written to is never dropped and its slot never used again.
 
 use crate::bits::Bits;
 use std::collections::BTreeSet;
 
-/// A jump ahead of more blocks than this is a broken clock.
+/// A jump of more blocks than this is taken for a broken clock.
 const JUMP_BLOCKS_MAX: u64 = 65_536;
-/// Dropped blocks of which ranks have not been told yet, at most; beyond it the oldest is forgotten.
+/// The most dropped blocks that are remembered until a rank is told of them. Beyond this, the
+/// oldest is forgotten.
 const GAPS_MAX: usize = 65_536;
 
 /// How blocks are dealt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deal {
-    /// Block b to rank b mod R, in order: what ranks that exchange with those of other nodes need. A rank is told
-    /// of the blocks that it should have got and that were dropped.
+    /// Block b goes to rank b mod R, in order, as ranks need it that exchange data with other
+    /// nodes. A rank is told of dropped blocks that it should have got.
     Turns,
     /// The oldest ready block to whoever asks.
     Free,
@@ -39,7 +41,7 @@ pub enum Deal {
 pub enum Pressure {
     /// The oldest block is dropped for it.
     DropOldest,
-    /// It waits with its sender: for carriers that can make a sender wait.
+    /// The packet waits with its sender. For transports that can make a sender wait (TCP).
     Wait,
 }
 
@@ -58,7 +60,8 @@ pub struct Shape {
     pub deal: Deal,
     /// What happens without room.
     pub pressure: Pressure,
-    /// How long after the first packet of it, or of a later one, a block waits for what is missing.
+    /// How long a block waits for missing packets after the first packet of this block or of a
+    /// later one.
     pub deadline_ns: u64,
     /// All stations silent for so long: the stream has ended. 0: never.
     pub silence_ns: u64,
@@ -128,7 +131,7 @@ pub enum Arrival {
     Refused,
     /// Nowhere: not of this observation.
     Outside,
-    /// Nowhere: nonsense.
+    /// Nowhere: its time is impossible.
     Strange,
     /// Not yet: ask again when something was delivered ([`Pressure::Wait`]); not counted.
     Full,
@@ -144,7 +147,7 @@ pub enum Take {
         /// Where it lies.
         slot: u32,
     },
-    /// Word that this block was dropped.
+    /// A notice that this block was dropped.
     Gap {
         /// Which block.
         block: u64,
@@ -154,7 +157,7 @@ pub enum Take {
         /// When a deadline passes.
         until_ns: Option<u64>,
     },
-    /// Nothing ever more.
+    /// Nothing more: the end.
     End,
 }
 
@@ -315,7 +318,8 @@ impl Ring {
         self.limit = self.shape.count.map(|count| block.saturating_add(count));
     }
 
-    /// One packet alone can't make the ring jump: a flipped bit would flush it. The second one that says the same can.
+    /// One packet alone cannot make the ring jump, because a flipped bit would then empty it. A
+    /// second packet with the same claim can.
     fn is_credible(&mut self, station: u32, block: u64) -> bool {
         let room = u64::from(self.shape.slots);
         let ahead = block - self.next;
@@ -331,7 +335,8 @@ impl Ring {
         (block % self.slots.len() as u64) as usize
     }
 
-    /// Begins all blocks up to this one, dropping old ones if that is the policy; false if it has to wait.
+    /// Begins all blocks up to this one, dropping old ones if that is the policy; false if it has
+    /// to wait.
     fn open_through(&mut self, block: u64, now_ns: u64) -> bool {
         while self.next <= block {
             let at = self.slot_of(self.next);
@@ -373,7 +378,8 @@ impl Ring {
         true
     }
 
-    /// The next block's slot is taken by one that is being read or written: it is dropped before it begins.
+    /// The next block's slot is taken by one that is being read or written: it is dropped before it
+    /// begins.
     fn drop_unborn(&mut self, at: usize) {
         self.overdue.extend(self.slots[at].block);
         self.blocks.dropped += 1;
@@ -425,7 +431,7 @@ impl Ring {
         }
     }
 
-    /// So many packets are where [`Ring::arrive`] said.
+    /// This many packets are stored where [`Ring::arrive`] said.
     pub fn stored(&mut self, slot: u32, count: u32) {
         if self.closed {
             return;
@@ -463,7 +469,7 @@ impl Ring {
         }
     }
 
-    /// The end, which can't be so far away that the blocks up to it would be a broken clock's.
+    /// The end. It is limited, so that a broken clock cannot claim too many blocks.
     fn set_limit(&mut self, limit: u64) {
         if self.first.is_none() {
             self.begin(limit);
@@ -529,7 +535,8 @@ impl Ring {
             self.blocks.gaps += 1;
             return Take::Gap { block };
         }
-        // Not before all blocks are done: those of a rank that dies now are dealt to the others.
+        // Not before all blocks are done, because the blocks of a rank that dies now go to the
+        // others.
         if self.closed || (self.limit == Some(self.next) && self.undone == 0) {
             return Take::End;
         }
@@ -541,7 +548,8 @@ impl Ring {
         self.arrived_ns.filter(|_| is_watched).map(|last| last.saturating_add(self.shape.silence_ns))
     }
 
-    /// After the end, blocks of which nothing came are opened as room comes: they are missing, and have an owner.
+    /// After the end, blocks of which nothing came are opened as room comes: they are missing, and
+    /// have an owner.
     fn notice_end(&mut self, now_ns: u64) {
         if self.silence_at().is_some_and(|at| at <= now_ns) {
             self.finish(now_ns);
@@ -581,7 +589,7 @@ impl Ring {
     /// Ends everything: nothing is stored or handed out any more; what nobody reads is dropped.
     pub fn close(&mut self) {
         for at in 0..self.slots.len() {
-            // What receivers still carry arrives in memory that nobody looks at.
+            // Packets that receivers still hold arrive in memory that nobody reads.
             self.slots[at].pins = 0;
             if self.slots[at].state == State::Open {
                 self.settle(at);
@@ -593,7 +601,8 @@ impl Ring {
         self.closed = true;
     }
 
-    /// Which packets of a handed-out block are there: one bit each, station · P + packet, the lowest bit first.
+    /// Which packets of a handed-out block are there: one bit each, station · P + packet, the
+    /// lowest bit first.
     pub fn present(&self, slot: u32) -> &Bits {
         &self.slots[slot as usize].present
     }
@@ -618,7 +627,8 @@ impl Ring {
         self.blocks
     }
 
-    /// The first block, the oldest that is not done, one past the newest, one past the last (or `u64::MAX`).
+    /// The first block, the oldest that is not done, one past the newest, one past the last (or
+    /// `u64::MAX`).
     pub fn window(&self) -> (u64, u64, u64, u64) {
         let is_undone = |block: &u64| {
             let slot = &self.slots[self.slot_of(*block)];

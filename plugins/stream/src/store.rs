@@ -1,10 +1,11 @@
-//! Where sums go: one thread per stream that writes records to a file or a socket.
+//! Stores sums: one thread per stream writes records to a file or a socket.
 //!
-//! A record is a header of 64 bytes, little endian, and the sum's elements:
-//! `"ZSUM"`, u32 version 1, u32 element, u32 part, u64 first block, u64 time of its first sample, u32 blocks of a
-//! group, u32 results in the sum, u64 weight, u64 bytes that follow, u64 zero.
+//! A record is a header of 64 bytes, little endian, and the sum's elements: `"ZSUM"`, u32 version
+//! 1, u32 element, u32 part, u64 first block, u64 time of its first sample, u32 blocks of a group,
+//! u32 results in the sum, u64 weight, u64 bytes that follow, u64 zero.
 //!
-//! Invariant: records leave whole and in the order in which they were put, or are counted as lost.
+//! Invariant: records are written whole and in the order in which they were put, or are counted as
+//! lost.
 
 use crate::config::Config;
 use crate::integrate::Whole;
@@ -21,10 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a record's header.
 pub(crate) const RECORD_HEADER_BYTES: usize = 64;
-/// Records that wait, at most: then those who bring more wait too.
+/// The most records that wait. Beyond this, callers that bring more wait too.
 const QUEUE_MAX: usize = 8;
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How long storage may take for what waits when the stream ends.
+/// How long storage may take for the waiting records when the stream ends.
 const PARTING: Duration = Duration::from_secs(10);
 
 /// A sum that leaves.
@@ -105,7 +106,8 @@ impl Store {
         state.has_failed = false;
     }
 
-    /// Waits for room in the queue, unless the caller is gone: what it brought must not be lost.
+    /// Waits for room in the queue. If the caller is gone, it does not wait, so that the sum is not
+    /// lost.
     pub(crate) fn put(&self, record: Record, cancelled: &dyn Fn() -> bool) {
         let mut state = lock(&self.shared.state);
         while state.queue.len() >= QUEUE_MAX && !cancelled() {
@@ -149,7 +151,7 @@ impl Store {
             // SAFETY: an open descriptor; of a file it does nothing.
             unsafe { libc::shutdown(stuck.as_raw_fd(), libc::SHUT_RDWR) };
         }
-        // What is left goes nowhere.
+        // The remaining records are dropped.
         state.sink = None;
         state.has_failed |= state.is_busy();
         while state.is_busy() && Instant::now() < until + PATIENCE * 10 {
@@ -176,7 +178,7 @@ fn run(shared: &Shared) {
             continue;
         };
         let sink = state.sink.clone();
-        // A record that goes nowhere is busy for no time.
+        // A record without a sink takes no time.
         state.writing.clone_from(&sink);
         drop(state);
         shared.changed.notify_all();
@@ -187,13 +189,13 @@ fn run(shared: &Shared) {
         state = lock(&shared.state);
         let was = state.writing.take();
         match written {
-            // Nowhere to go; or something else to go to, but it broke before.
+            // No sink is set, or an earlier one failed.
             None if !state.has_failed => {}
             Some(Ok(bytes)) => state.bytes += bytes,
             _ => {
                 state.has_failed = true;
                 state.lost += 1;
-                // Unless another was set meanwhile.
+                // Unless another sink was set meanwhile.
                 if state.sink.as_ref().zip(was).is_some_and(|(sink, was)| Arc::ptr_eq(sink, &was)) {
                     state.sink = None;
                 }

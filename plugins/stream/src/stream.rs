@@ -1,8 +1,9 @@
 //! One stream: its ring and the ring's bytes, the ranks that wait for blocks, the sums under way.
 //!
-//! Invariants: the ring's lock is held for bookkeeping only, never while bytes are copied, zeroed, summed, sent or
-//! waited for. Bytes of a packet are written between `arrive` and `stored`, bytes of a block read or zeroed between
-//! `take` and `returned`: the ring sees to it that these never meet.
+//! Invariants: the ring's lock is held for bookkeeping only, never while bytes are copied, zeroed,
+//! summed, sent or waited for. Bytes of a packet are written between `arrive` and `stored`; bytes
+//! of a block are read or zeroed between `take` and `returned`. The ring makes sure that these
+//! never overlap.
 
 use crate::config::Config;
 use crate::integrate::{self, Accepted, Element, Groups, Key, ResultCounters, Whole};
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a thread sleeps before it asks whether its caller is still there.
+/// How long a thread sleeps before it checks whether its caller is still there.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Sums are made piece by piece, so that both pieces stay in the cache.
 const SUM_BYTES: usize = 64 << 10;
@@ -26,7 +27,7 @@ const GROUPS_MAX: usize = 4096;
 /// Parts, at most.
 const PARTS_MAX: u32 = 65_536;
 
-/// Locks; a panic elsewhere leaves counters that are still right enough to go on.
+/// Locks. After a panic elsewhere the counters are still consistent enough to continue.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -126,7 +127,8 @@ impl Stream {
         self.is_shut.load(Ordering::Acquire)
     }
 
-    /// Puts packets where they belong. Waits for room if that is the policy, until the stream is shut.
+    /// Puts packets where they belong. Waits for room if that is the policy, until the stream is
+    /// shut.
     pub(crate) fn take_in(&self, pieces: &[Piece<'_>]) {
         let mut places = Vec::with_capacity(pieces.len());
         let mut rest = pieces;
@@ -171,7 +173,8 @@ impl Stream {
         for (piece, place) in pieces.iter().zip(places) {
             let &Arrival::Store { slot, index } = place else { continue };
             assert_eq!(piece.samples.len(), packet_bytes);
-            // SAFETY: the ring gave this place to this packet alone, until `stored`; it is packet_bytes long.
+            // SAFETY: the ring gave this place to this packet alone, until `stored`; it is
+            // packet_bytes long.
             unsafe {
                 let to = self.place(slot, index);
                 std::ptr::copy_nonoverlapping(piece.samples.as_ptr(), to, packet_bytes);
@@ -199,7 +202,8 @@ impl Stream {
         self.place(slot, 0).cast_const()
     }
 
-    /// The next block for this rank. Waits; EAGAIN after the timeout, EINTR when `cancelled` says so.
+    /// The next block for this rank. Waits; EAGAIN after the timeout, EINTR when `cancelled` says
+    /// so.
     pub(crate) fn scatter(
         &self,
         rank: u32,
@@ -252,7 +256,8 @@ impl Stream {
         let mut missing = 0;
         for index in (0..packets).filter(|index| !bits.get(*index as usize)) {
             missing += 1;
-            // SAFETY: the block is handed out to this thread alone, and nothing is stored in it any more.
+            // SAFETY: the block is handed out to this thread alone, and nothing is stored in it any
+            // more.
             unsafe { self.place(slot, index).write_bytes(0, packet_bytes) };
         }
         missing
@@ -404,7 +409,7 @@ impl Stream {
         self.room.notify_all();
         self.receivers.join();
         let leaving = lock(&self.groups).retire_all();
-        // Without waiting for room: storage that hangs is given some seconds by `stop`.
+        // Do not wait for room: `stop` gives hanging storage some seconds.
         self.emit(leaving, &|| true);
         self.store.stop();
     }

@@ -1,7 +1,7 @@
 //! All streams of the host: their names, and who holds handles on them.
 //!
-//! Invariants: a handle is of one client's; a stream whose last handle is gone is shut. No lock is held while one is
-//! opened, shut or used.
+//! Invariants: a handle belongs to one client. A stream whose last handle is closed is shut. No
+//! lock is held while a stream is opened, shut or used.
 
 use crate::config::Config;
 use crate::stream::{Stream, lock};
@@ -21,7 +21,7 @@ pub(crate) struct Attachment {
     borrowed: Arc<Mutex<Borrowed>>,
 }
 
-/// Blocks that a client looks at where they are.
+/// Blocks that a client reads in place.
 #[derive(Default)]
 struct Borrowed {
     blocks: Vec<u64>,
@@ -29,7 +29,8 @@ struct Borrowed {
 }
 
 impl Attachment {
-    /// The block is this handle's until it is given back, unless the handle has been closed meanwhile.
+    /// The block is this handle's until it is given back, unless the handle has been closed
+    /// meanwhile.
     pub(crate) fn lend(&self, block: u64) -> Outcome<()> {
         let mut borrowed = lock(&self.borrowed);
         if borrowed.is_over {
@@ -144,7 +145,7 @@ pub(crate) fn attach(name: &str, rank: Option<u32>, caller: &Caller) -> Outcome<
         return Err(libc::EINVAL);
     }
     let handle = new_handle(stream.clone(), rank, caller);
-    // Between the two it may have been shut: then the rank gets the end.
+    // The stream may have been shut in between. Then the rank gets the end.
     if let Some(rank) = rank {
         stream.join(rank);
     }
@@ -188,7 +189,7 @@ fn gone(attachments: Vec<Attachment>) {
         }
         attachment.take_back();
         if others.is_empty() {
-            // Attaching is over before the threads are waited for; the name is free after it.
+            // Attaching ends before the threads are joined. The name is free after that.
             stream.shut();
             let mut names = lock(&NAMES);
             let streams = &mut names.get_or_insert_default().streams;

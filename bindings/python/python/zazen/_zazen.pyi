@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Literal, SupportsIndex, final, overload
+from typing import Any, ClassVar, Literal, Self, SupportsIndex, final, overload
 
-from typing_extensions import Buffer, Self
+from typing_extensions import Buffer
 
 from zazen._collectives import Collectives
 

@@ -1,4 +1,5 @@
-//! EVICT, PIN, VERIFY: for those who may administer a dataset; REPORT_BAD: for readers that met bad bytes.
+//! EVICT, PIN, VERIFY: for those who may administer a dataset; REPORT_BAD: for readers that met bad
+//! bytes.
 
 use crate::node::{Node, Opened};
 use std::sync::Arc;

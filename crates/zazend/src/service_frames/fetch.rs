@@ -1,17 +1,17 @@
 //! FETCH: fills the cache from the backing store (`zazen load`).
 //!
-//! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or the daemon stops.
+//! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or
+//! the daemon stops.
 
-use crate::fetcher::Outcome;
+use crate::fetcher::held;
 use crate::node::{Node, Opened};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Line, may_say};
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
+use zazen_frames::load::{Loaded, Step, plan, result_of};
 use zazen_frames::messages::{Fetch, Fetched};
-use zazen_frames::stale;
-use zazen_store::Entry;
 
 /// Bytes copied at a time.
 const COPY_BYTES: u64 = 1 << 20;
@@ -71,51 +71,36 @@ impl Work<'_> {
             let result = self.node.admit().and_then(|()| self.bring(number));
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
-                Ok(Outcome::Stored(bytes)) => {
+                Ok(Loaded::Fetched(bytes)) => {
                     found.fetched += 1;
                     found.bytes += bytes;
                 }
-                Ok(Outcome::Present) => found.present += 1,
-                Ok(Outcome::NoRoom) => {
-                    let what = "finds no room in the cache; raise --budget or evict a dataset";
-                    name_failure(&mut found, number, &Error::new(ErrorKind::NoSpace, what));
-                }
-                Ok(Outcome::CacheFailed) => {
-                    let node = &self.node.config.name;
-                    let what = format!("the cache of {node} cannot take it; see the log of its daemon");
-                    name_failure(&mut found, number, &Error::new(ErrorKind::Io, what));
-                }
-                Ok(Outcome::Contended) => {
-                    let what = "another user is copying it just now; run the command again";
-                    name_failure(&mut found, number, &Error::new(ErrorKind::Busy, what));
-                }
+                Ok(Loaded::Present) => found.present += 1,
                 Err(error) => name_failure(&mut found, number, &error),
             }
         }
     }
 
-    fn bring(&self, number: u64) -> Result<Outcome> {
+    fn bring(&self, number: u64) -> Result<Loaded> {
         let (node, opened) = (self.node, self.opened);
-        let dataset = &opened.series();
         let source = opened.source(number)?;
         let mut file = opened.open_source(&source, number)?;
-        let (validate, own, stat) = (node.config.validate, opened.viewer.is_own(), file.stat());
-        let is_current =
-            |entry: &Entry| stale::is_current(validate, own, (&entry.meta, &entry.source), &source, &stat);
         // What the cache cannot tell of, it does not have.
-        let here = node.store.entry(dataset, number).ok().flatten();
-        if let Some(here) = here.filter(is_current) {
-            let enough = here.origin == Origin::Native || self.origin == Origin::Alien;
-            if enough || self.promote(number)? {
-                return Ok(Outcome::Present);
-            }
+        let here = node.store.entry(&opened.series(), number).ok().flatten().map(held);
+        let how = (node.config.validate, opened.viewer.is_own());
+        match plan(here.as_ref(), self.origin, how, &source, &file.stat()) {
+            Step::Present => return Ok(Loaded::Present),
+            Step::Promote if self.promote(number)? => return Ok(Loaded::Present),
+            Step::Promote | Step::Fetch => {}
         }
-        node.fetcher.fetch(node, opened, &source, number, self.origin, &mut file)
+        let outcome = node.fetcher.fetch(node, opened, &source, number, self.origin, &mut file)?;
+        result_of(outcome, &node.config.name)
     }
 }
 
 impl Work<'_> {
-    /// Makes a native of an alien from its own copy, without asking the backing store; false if that is no good.
+    /// Makes a native of an alien from its own copy, without asking the backing store; false if
+    /// that is no good.
     fn promote(&self, number: u64) -> Result<bool> {
         let (store, dataset) = (&self.node.store, &self.opened.series());
         let Some(frame) = store.open_frame(dataset, number)? else { return Ok(false) };

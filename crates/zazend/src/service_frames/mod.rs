@@ -15,7 +15,8 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::{self, frames_fn};
 use zazen_wire::{Message, service};
 
-/// How long a heavy call waits for its user's other ones: a job's ranks may all open a large directory at once.
+/// How long a heavy call waits for its user's other ones: a job's ranks may all open a large
+/// directory at once.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The frames service of a node.

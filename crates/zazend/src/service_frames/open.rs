@@ -1,4 +1,5 @@
-//! OPEN: finds a dataset and tells its layout and extent, as far as the caller's own rights show them.
+//! OPEN: finds a dataset and tells its layout and extent, as far as the caller's own rights show
+//! them.
 
 use crate::backing_roots::Located;
 use crate::guarded_backing::is_outage;
@@ -58,8 +59,8 @@ fn open_source(
             }
             Ok(())
         }
-        // Frames may be pushed here before a shared file system shows their directory. What exists is then what the
-        // caches hold; a scan asks for each frame's source.
+        // Frames may be pushed here before a shared file system shows their directory. What exists
+        // is then what the caches hold; a scan asks for each frame's source.
         Err(error) if is_outage(&error) || error.kind() == ErrorKind::NotFound => {
             let held = !held_series(node, at).is_empty();
             if held && !opened.owns_what_is_cached(node) {
@@ -83,7 +84,8 @@ fn denied(caller: &Caller, ask: &OpenDataset, why: Error) -> Error {
     )
 }
 
-/// What the cache has of a directory, for tools: one series by its pattern, or the only one there is.
+/// What the cache has of a directory, for tools: one series by its pattern, or the only one there
+/// is.
 fn open_cached(
     node: &Node,
     caller: &Caller,
@@ -135,7 +137,8 @@ fn held_series(node: &Node, at: &Located) -> Vec<(RelPath, String)> {
     held.filter_map(|series| series.series_parts().map(|(_, shown)| (series, shown))).collect()
 }
 
-/// The layout of what the cache has of a directory, where the backing store tells none. An error if it has several.
+/// The layout of what the cache has of a directory, where the backing store tells none. An error if
+/// it has several.
 fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<Option<Layout>> {
     let held = held_series(node, at);
     if let Some(pattern) = pattern {

@@ -1,4 +1,5 @@
-//! PUSH: a frame comes in as a native. `zazen_frames::push` decides whether, and what is done next; this file does it.
+//! PUSH: a frame comes in as a native. `zazen_frames::push` decides whether, and what is done next;
+//! this file does it.
 
 use crate::backing_roots::Located;
 use crate::clock::now_ns;

@@ -1,4 +1,5 @@
-//! `zazen bench assign`: the assignment protocol at any scale, its ranks as threads or under an MPI launcher.
+//! `zazen bench assign`: the assignment protocol at any scale, its ranks as threads or under an MPI
+//! launcher.
 
 use super::model::{Elsewhere, Modelled};
 use super::options::Assign;
@@ -17,7 +18,8 @@ pub(crate) fn run(arguments: &Assign) -> Result<()> {
     let launched = launched_ranks();
     let task = match arguments.task(launched) {
         Ok(task) => task,
-        // Every rank finds the same mistake; one tells it, and the others do not end the job before it has.
+        // Every rank finds the same mistake; one tells it, and the others do not end the job before
+        // it has.
         Err(_) if launched.is_some() && launcher_rank().is_some_and(|rank| rank != 0) => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -46,7 +48,8 @@ fn on_threads(task: &Task, ranks: usize) -> Result<Vec<RankReport>> {
     }
 }
 
-/// This process as one rank of MPI_COMM_WORLD. The carrier's name and the reports by rank, on rank 0.
+/// This process as one rank of MPI_COMM_WORLD. The carrier's name and the reports by rank, on rank
+/// 0.
 fn under_launcher(task: &Task, launched: usize) -> Result<Option<(String, Vec<RankReport>)>> {
     let started = Started::new()?;
     let work = || {
@@ -66,7 +69,8 @@ fn under_launcher(task: &Task, launched: usize) -> Result<Option<(String, Vec<Ra
     match work() {
         Ok(reports) => Ok(reports.map(|reports| (format!("MPI ({})", started.file()), reports))),
         Err(error) => {
-            // The others may be in a collective: MPI_Finalize would wait for them, our exit ends the job.
+            // The others may be in a collective: MPI_Finalize would wait for them, our exit ends
+            // the job.
             std::mem::forget(started);
             Err(error.within(format!("rank {}", launcher_rank().unwrap_or(0))))
         }
@@ -117,8 +121,8 @@ fn finish(
     }
 }
 
-/// The owner protocol's local work and bytes depend on the number of nodes: it is run once more among as many
-/// ranks as the model has nodes, as threads. That of the bitmaps does not.
+/// The owner protocol's local work and bytes depend on the number of nodes: it is run once more
+/// among as many ranks as the model has nodes, as threads. That of the bitmaps does not.
 fn modelled(
     task: &Task,
     there: &Elsewhere,

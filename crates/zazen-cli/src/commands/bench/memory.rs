@@ -10,14 +10,15 @@ pub(crate) fn peak_bytes() -> u64 {
     field("VmHWM:")
 }
 
-/// Starts the peak anew at what is in memory now. Where the kernel does not allow it, the peak stays that of the
-/// whole run.
+/// Starts the peak anew at what is in memory now. Where the kernel does not allow it, the peak
+/// stays that of the whole run.
 pub(crate) fn reset_peak() {
     // 5: reset the peak resident set size (proc(5)).
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Bytes that new work may take on this machine without swapping; `None` where the kernel does not say.
+/// Bytes that new work may take on this machine without swapping; `None` where the kernel does not
+/// say.
 pub(crate) fn available_bytes() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
 }

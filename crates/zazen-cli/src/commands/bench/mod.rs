@@ -1,4 +1,5 @@
-//! `zazen bench`: measurements that need nothing but this program (and a launcher, for more than one machine).
+//! `zazen bench`: measurements that need nothing but this program (and a launcher, for more than
+//! one machine).
 
 mod assign;
 mod memory;

@@ -1,5 +1,5 @@
-//! The paper's cost model of the ring all-reduce (section 5.1), and what it and the owner protocol's
-//! counted rounds give for other links and more nodes.
+//! The paper's cost model of the ring all-reduce (section 5.1), and what it and the owner
+//! protocol's counted rounds give for other links and more nodes.
 
 use super::rates::Rates;
 use super::side::Side;
@@ -12,7 +12,8 @@ pub(crate) fn ring_s(ranks: usize, bytes: f64, alpha_s: f64, beta_s: f64, gamma_
     2.0 * (p - 1.0) * alpha_s + 2.0 * bytes * share * beta_s + bytes * share * gamma_s
 }
 
-/// The vector that a round of the bitmap protocol reduces, in bytes, and whether by the two-bit operator.
+/// The vector that a round of the bitmap protocol reduces, in bytes, and whether by the two-bit
+/// operator.
 pub(crate) fn reduced(round: &str, frames: u64) -> Option<(f64, bool)> {
     match round {
         "natives" => Some((frames as f64 / 8.0, false)),
@@ -36,9 +37,10 @@ pub(crate) struct Modelled {
 }
 
 impl Elsewhere {
-    /// Local work as measured (its processor time: there each rank has a core), plus each round's messages and bytes over the assumed link. `side` was measured
-    /// with as many ranks as there are nodes there (owner), or with any number where the local work does not
-    /// depend on it (bitmaps).
+    /// Local work as measured (its processor time: there each rank has a core), plus each round's
+    /// messages and bytes over the assumed link. `side` was measured with as many ranks as there
+    /// are nodes there (owner), or with any number where the local work does not depend on it
+    /// (bitmaps).
     pub(crate) fn time(&self, side: &Side, frames: u64, rates: &Rates) -> Modelled {
         let (alpha, beta) = (self.latency_s, 1.0 / self.link_bytes_per_s);
         let p = self.nodes;
@@ -60,7 +62,8 @@ impl Elsewhere {
                     messages += 2.0 * steps;
                     bytes += 2.0 * steps * phase.bytes_max as f64;
                 }
-                // To every peer the length and the block; an all-gather's block is counted once by the protocol.
+                // To every peer the length and the block; an all-gather's block is counted once by
+                // the protocol.
                 "header" => {
                     messages += 2.0 * (p as f64 - 1.0);
                     bytes += (p as f64 - 1.0) * phase.bytes_max as f64;

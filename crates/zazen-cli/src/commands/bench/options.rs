@@ -15,8 +15,8 @@ use zazen_core::{Error, ErrorKind, Result};
 const RANKS: usize = 4;
 /// Share of holes of the placement of that name.
 const HOLE_SHARE: f64 = 1e-6;
-/// Bytes that the bitmap protocol takes per frame and rank in one process, at most: bits, entries, and what the
-/// ranks lay down for each other.
+/// Bytes that the bitmap protocol takes per frame and rank in one process, at most: bits, entries,
+/// and what the ranks lay down for each other.
 const BITMAP_BYTES_PER_FRAME: f64 = 1.0;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

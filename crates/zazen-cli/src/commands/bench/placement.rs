@@ -1,16 +1,17 @@
-//! Who holds what: the holdings of each node, worked out by every rank for itself from the same few numbers.
+//! Who holds what: the holdings of each node, worked out by every rank for itself from the same few
+//! numbers.
 //!
-//! Invariants: every frame that is no hole, not left out and not on a dead node is native on exactly one node; the
-//! same plan gives the same holdings in every process. No list of frames is ever made: random placement goes word
-//! by word through bitmaps.
+//! Invariants: every frame that is no hole, not left out and not on a dead node is native on
+//! exactly one node; the same plan gives the same holdings in every process. No list of frames is
+//! ever made: random placement goes word by word through bitmaps.
 
 use clap::ValueEnum;
 use zazen_core::{Run, RunSet};
 
 /// Frames of one bitmap block of a run set.
 const BLOCK: u64 = 1 << 16;
-/// Random bits by which a frame's node is drawn, beyond those that count the nodes: no node's share is off by
-/// more than one part in 2^16.
+/// Random bits by which a frame's node is drawn, beyond those that count the nodes: no node's share
+/// is off by more than one part in 2^16.
 const EVEN_BITS: u32 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -87,8 +88,8 @@ impl Plan {
         }
     }
 
-    /// Frame f goes to the node whose part of the unit interval f's random number lies in; the numbers of 64
-    /// frames are compared at once, bit by bit.
+    /// Frame f goes to the node whose part of the unit interval f's random number lies in; the
+    /// numbers of 64 frames are compared at once, bit by bit.
     fn random(&self, node: u64) -> RunSet {
         if self.nodes == 1 {
             return RunSet::range(0, self.frames - 1);
@@ -103,7 +104,8 @@ impl Plan {
             let base = block * BLOCK;
             let mut stream = Stream::new(self.seed, block);
             for word in &mut words {
-                // Of each frame: is its number below the bound? None is below 0, all are below 2^bits.
+                // Of each frame: is its number below the bound? None is below 0, all are below
+                // 2^bits.
                 let mut below = (0, if high >> bits & 1 == 1 { u64::MAX } else { 0 });
                 for bit in 0..bits {
                     let drawn = stream.next();

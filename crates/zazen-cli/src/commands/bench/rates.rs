@@ -29,7 +29,8 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// This rank's view of the carrier, taken with vectors no larger than those of `frames` frames. Collective.
+    /// This rank's view of the carrier, taken with vectors no larger than those of `frames` frames.
+    /// Collective.
     pub(crate) fn measure(collectives: &dyn Collectives, frames: u64) -> Result<Rates> {
         let bytes = ((frames / 4) as usize).clamp(BYTES_MIN, LARGE_BYTES);
         let peers = collectives.size() - 1;

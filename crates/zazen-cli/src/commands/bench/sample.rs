@@ -1,7 +1,7 @@
 //! One rank's part: it builds its holdings, runs the protocols in turns, and times each step.
 //!
-//! Invariant: the clock runs between two barriers; what is built before and checked afterwards is not in it, on no
-//! rank.
+//! Invariant: the clock runs between two barriers; what is built before and checked afterwards is
+//! not in it, on no rank.
 
 use super::memory;
 use super::placement::Plan;
@@ -69,7 +69,8 @@ pub(crate) struct RankReport {
     pub(crate) samples: Vec<Vec<Sample>>,
 }
 
-/// Does `task` as one rank; returns everyone's reports, by rank, on rank 0 and nothing elsewhere. Collective.
+/// Does `task` as one rank; returns everyone's reports, by rank, on rank 0 and nothing elsewhere.
+/// Collective.
 pub(crate) fn run_rank(task: &Task, collectives: &dyn Collectives) -> Result<Vec<RankReport>> {
     let speaks = !task.one_process || collectives.rank() == 0;
     let memory = || if speaks { memory::resident_bytes() } else { 0 };
@@ -237,7 +238,8 @@ fn sum(set: &RunSet) -> u64 {
     set.segments().map(part).fold(0, u64::wrapping_add)
 }
 
-/// How many bits are set, and the sum of their positions: by pairs, fours and bytes, all of a word at once.
+/// How many bits are set, and the sum of their positions: by pairs, fours and bytes, all of a word
+/// at once.
 fn count_and_positions(word: u64) -> (u64, u64) {
     const PAIRS: u64 = 0x5555_5555_5555_5555;
     const FOURS: u64 = 0x3333_3333_3333_3333;
@@ -250,7 +252,8 @@ fn count_and_positions(word: u64) -> (u64, u64) {
     let (counts, sums) = ((counts & FOURS) + high, (sums & FOURS) + (sums >> 2 & FOURS) + 2 * high);
     let high = counts >> 4 & BYTES;
     let (counts, sums) = ((counts & BYTES) + high, (sums & BYTES) + (sums >> 4 & BYTES) + 4 * high);
-    // The top byte of a product with these is the sum of the bytes, and that of the bytes times their places.
+    // The top byte of a product with these is the sum of the bytes, and that of the bytes times
+    // their places.
     let places = counts.wrapping_mul(0x0001_0203_0405_0607) >> 56;
     (counts.wrapping_mul(ALL) >> 56, (sums.wrapping_mul(ALL) >> 56) + 8 * places)
 }

@@ -1,5 +1,5 @@
-//! One protocol over all ranks and repeats: over ranks the largest and the middle value, over repeats the median and
-//! the range.
+//! One protocol over all ranks and repeats: over ranks the largest and the middle value, over
+//! repeats the median and the range.
 
 use super::sample::{Phase, RankReport, Sample, ascending_sum};
 use super::spread::{Spread, largest, middle};
@@ -42,7 +42,8 @@ pub(crate) struct Side {
     pub(crate) residue: u64,
     /// Of all frames, those that are read where they lie.
     pub(crate) local_share: f64,
-    /// The ranks' shares hold as many frames as were asked for, and their numbers have the same sum.
+    /// The ranks' shares hold as many frames as were asked for, and their numbers have the same
+    /// sum.
     pub(crate) adds_up: bool,
     pub(crate) peak_growth_bytes_max: u64,
     pub(crate) peak_growth_bytes_sum: u64,

@@ -1,4 +1,5 @@
-//! The client runtime, `libzazen_stub.so`: found where this program was installed, put beside the headers.
+//! The client runtime, `libzazen_stub.so`: found where this program was installed, put beside the
+//! headers.
 
 use crate::output;
 use std::path::{Path, PathBuf};

@@ -57,7 +57,8 @@ fn check_name(name: &str) -> Result<()> {
     ))
 }
 
-/// A number for the plug-in, so that two templates rarely meet: FNV-1a of the name, in 1000 … 65535.
+/// A number for the plug-in, so that two templates rarely meet: FNV-1a of the name, in 1000 …
+/// 65535.
 fn number(name: &str) -> u64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

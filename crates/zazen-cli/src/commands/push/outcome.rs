@@ -6,7 +6,8 @@ use std::path::Path;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_push::Counters;
 
-/// Whether the push as a whole counts as done: single frames may be skipped, the backing store has them.
+/// Whether the push as a whole counts as done: single frames may be skipped, the backing store has
+/// them.
 pub(super) fn judge(counters: &Counters, nodes: &str) -> Result<()> {
     if counters.refused > 0 {
         let what = format!("{} frames were refused; the lines above say why", counters.refused);

@@ -1,4 +1,5 @@
-//! `zazen testbed exec`: becomes a command on a host of the testbed. `run` puts it before every rank.
+//! `zazen testbed exec`: becomes a command on a host of the testbed. `run` puts it before every
+//! rank.
 
 use clap::Args;
 use std::os::unix::process::CommandExt;

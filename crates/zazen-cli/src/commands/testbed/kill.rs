@@ -1,4 +1,5 @@
-//! `zazen testbed kill` and `revive`: a node dies without a word, and comes back on the same cache and address.
+//! `zazen testbed kill` and `revive`: a node dies without a word, and comes back on the same cache
+//! and address.
 
 use crate::output;
 use clap::Args;

@@ -7,8 +7,8 @@ use std::process::Command;
 use zazen_core::{Error, Result};
 use zazen_testbed::{State, find_program, own_program, place};
 
-/// Makes MPICH's ranks talk over their node's shaped link: it takes the namespaces for one host otherwise, and
-/// would pass the links by through shared memory.
+/// Makes MPICH's ranks talk over their node's shaped link: it takes the namespaces for one host
+/// otherwise, and would pass the links by through shared memory.
 const OVER_THE_LINKS: [(&str, &str); 4] = [
     ("MPIR_CVAR_NOLOCAL", "1"),
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),

@@ -59,7 +59,8 @@ fn as_json(state: &State) -> serde_json::Value {
     })
 }
 
-/// What the file server has handed out since it started, by its own count; null if it does not answer.
+/// What the file server has handed out since it started, by its own count; null if it does not
+/// answer.
 fn server_traffic(state: &State) -> serde_json::Value {
     let ask = || -> Result<serde_json::Value> {
         place::enter(state, &state.server)?;

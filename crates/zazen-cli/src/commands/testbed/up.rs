@@ -39,7 +39,8 @@ pub(crate) struct Up {
     /// What the file server's disk gives, per second (as --disk-bps)
     #[arg(long, value_name = "RATE", value_parser = parse::byte_rate)]
     server_disk_bps: Option<u64>,
-    /// Readers that each daemon lets at its disk; 1 as for a spinning one [default: by the kind of disk]
+    /// Readers that each daemon lets at its disk; 1 as for a spinning one [default: by the kind of
+    /// disk]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     readers: Option<u16>,
     /// The daemons hand frames out without a look at their sources (`validate = "never"`)
