@@ -292,7 +292,7 @@ impl Pusher {
         if !self.mine.is_mine() {
             return Vec::new();
         }
-        let dead = self.shared.lock().writer.dead(self.shared.now_ns());
+        let dead = self.shared.lock().writer.dead();
         dead.into_iter().map(|node| self.shared.nodes[node].clone()).collect()
     }
 
@@ -448,9 +448,6 @@ impl Shared {
                     resubmit.extend(newer.map(|newer| (frame, newer)));
                     self.settled.notify_all();
                 }
-                // Ticks are not needed: each event compares pauses with its own time. The end is
-                // reached when no entry is left.
-                Action::WakeAt { .. } | Action::Finished => {}
             }
         }
         for (frame, newer) in resubmit {

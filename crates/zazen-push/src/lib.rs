@@ -7,7 +7,7 @@
 mod rest;
 mod writer;
 
-pub use writer::Writer;
+pub use writer::{LOOKS_MAX, Writer};
 
 use zazen_core::FrameNo;
 
@@ -82,10 +82,6 @@ pub enum Event {
         /// The node.
         node: usize,
     },
-    /// Time has passed.
-    Tick,
-    /// No more frames will come.
-    Finish,
 }
 
 /// Something to do.
@@ -110,13 +106,6 @@ pub enum Action {
         /// How it ended.
         fate: Fate,
     },
-    /// Call [`Writer::step`] with a `Tick` at this time.
-    WakeAt {
-        /// Monotonic nanoseconds.
-        at_ns: u64,
-    },
-    /// After a `Finish`: every frame has its fate.
-    Finished,
 }
 
 /// How a frame ended.

@@ -26,33 +26,37 @@ impl Random {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Usable,
     /// Gets no frame until then.
-    Resting {
-        until_ns: u64,
-        dead: bool,
-    },
+    Resting { until_ns: u64, dead: bool },
     /// The pause is over, and one frame is in flight to test the node.
-    Trying {
-        dead: bool,
-    },
+    Trying { dead: bool },
 }
 
-/// One node as the writer sees it.
-#[derive(Clone, Debug)]
+/// One node as the writer sees it. The default is a node that nothing is known of.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
     state: State,
     /// The pause after the next failure; 0: the shortest.
     pause_ns: u64,
     /// Counts changes of state, to recognise old outcomes.
-    pub(crate) era: u64,
+    era: u64,
 }
 
 impl Node {
-    pub(crate) fn new() -> Node {
-        Node { state: State::Usable, pause_ns: 0, era: 0 }
+    /// Whether it works, so that it differs from the default by its era only.
+    pub(crate) fn is_well(&self) -> bool {
+        self.state == State::Usable
+    }
+
+    pub(crate) fn rests_until(&self) -> Option<u64> {
+        match self.state {
+            State::Resting { until_ns, .. } => Some(until_ns),
+            State::Usable | State::Trying { .. } => None,
+        }
     }
 
     pub(crate) fn usable(&self, now_ns: u64) -> bool {
@@ -89,7 +93,7 @@ impl Node {
     }
 
     /// An outcome of a frame sent in `era` shows that the node is dead or full, so the node rests.
-    /// Returns until when, or `None` if the node rests already.
+    /// Returns whether that is news.
     pub(crate) fn fails(
         &mut self,
         era: u64,
@@ -97,9 +101,9 @@ impl Node {
         now_ns: u64,
         (min_ns, max_ns): (u64, u64),
         random: &mut Random,
-    ) -> Option<u64> {
+    ) -> bool {
         if era != self.era {
-            return None;
+            return false;
         }
         let max_ns = max_ns.max(min_ns);
         let pause = self.pause_ns.clamp(min_ns, max_ns);
@@ -110,6 +114,6 @@ impl Node {
         let until_ns = now_ns.saturating_add(pause);
         self.state = State::Resting { until_ns, dead };
         self.era += 1;
-        Some(until_ns)
+        true
     }
 }

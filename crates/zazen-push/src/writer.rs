@@ -1,13 +1,22 @@
 //! The writer itself: window, round-robin, retries, fates.
 //!
 //! Invariants: every submitted frame gets exactly one fate. Frames in flight never exceed the
-//! window. A frame is sent to each node at most once, so it gets its fate after finitely many
-//! outcomes.
+//! window. A frame is sent to each node at most once, and to a bounded number of nodes, so it gets
+//! its fate after finitely many outcomes.
+//!
+//! Size: a writer takes 200 bytes, plus what is in flight, plus an entry for each node that is not
+//! known to work. A frame costs nothing that grows with the number of nodes: with 2 million writers
+//! and as many nodes, both would.
 
 use crate::rest::{Node, Random};
 use crate::{Action, Config, Counters, Event, Fate, OnSlow};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use zazen_core::FrameNo;
+
+/// Nodes that a frame looks at for one that it can be sent to. Beyond it, the frame is given up, and
+/// the next frame looks at other nodes.
+pub const LOOKS_MAX: usize = 64;
 
 /// A frame in flight.
 struct Flight {
@@ -18,6 +27,8 @@ struct Flight {
     era: u64,
     /// Failures so far. A full node is not a failure.
     failures: u32,
+    /// Full nodes so far.
+    full: u32,
 }
 
 /// The state machine. Not for several threads: the driver must serialise its calls.
@@ -27,8 +38,10 @@ struct Flight {
 /// accepted without a `Done`, because the `Done` belongs to the first frame. Outcomes that the
 /// writer does not wait for are ignored.
 pub struct Writer {
-    config: Config,
-    nodes: Vec<Node>,
+    config: Arc<Config>,
+    /// The nodes that rest, are being tried, or have frames in flight that were sent before that
+    /// ended. All others are usable.
+    troubled: BTreeMap<usize, Node>,
     /// The node at which the round-robin continues.
     next: usize,
     flights: BTreeMap<FrameNo, Flight>,
@@ -37,25 +50,23 @@ pub struct Writer {
     waiting: VecDeque<(FrameNo, u64)>,
     counters: Counters,
     random: Random,
-    finishing: bool,
-    finished: bool,
 }
 
 impl Writer {
-    /// A writer whose first node follows from `seed`. The caller guarantees `config.nodes` ≥ 1.
-    pub fn new(config: Config, seed: u64) -> Writer {
+    /// A writer whose first node follows from `seed`. The caller guarantees `config.nodes` ≥ 1. Many
+    /// writers can share one configuration.
+    pub fn new(config: impl Into<Arc<Config>>, seed: u64) -> Writer {
+        let config = config.into();
         let mut random = Random::new(seed);
         let next = random.below(config.nodes as u64) as usize;
         Writer {
-            nodes: vec![Node::new(); config.nodes],
+            troubled: BTreeMap::new(),
             next,
             flights: BTreeMap::new(),
             flight_bytes: 0,
             waiting: VecDeque::new(),
             counters: Counters::default(),
             random,
-            finishing: false,
-            finished: false,
             config,
         }
     }
@@ -67,7 +78,7 @@ impl Writer {
             Event::Acknowledged { frame, node, already } => {
                 if let Some(flight) = self.awaited(frame, node) {
                     let (era, bytes) = (flight.era, flight.bytes);
-                    self.nodes[node].works(era);
+                    self.works(node, era);
                     if already {
                         self.settle(frame, Fate::AlreadyThere, actions);
                     } else {
@@ -79,20 +90,30 @@ impl Writer {
             Event::Refused { frame, node } => {
                 if let Some(flight) = self.awaited(frame, node) {
                     let era = flight.era;
-                    self.nodes[node].works(era);
+                    self.works(node, era);
                     self.settle(frame, Fate::Refused, actions);
                 }
             }
             Event::Full { frame, node } => self.elsewhere(now_ns, frame, node, false, actions),
             Event::Failed { frame, node } => self.elsewhere(now_ns, frame, node, true, actions),
-            // Every event compares rest periods with its own time, so nothing depends on ticks.
-            Event::Tick => {}
-            Event::Finish => self.finishing = true,
         }
         self.admit_waiting(now_ns, actions);
-        if self.finishing && !self.finished && self.in_flight() == 0 {
-            self.finished = true;
-            actions.push(Action::Finished);
+        if let Event::Acknowledged { node, .. } | Event::Refused { node, .. } = event {
+            self.forget(node);
+        }
+    }
+
+    fn works(&mut self, node: usize, era: u64) {
+        if let Some(troubled) = self.troubled.get_mut(&node) {
+            troubled.works(era);
+        }
+    }
+
+    /// Drops the entry of a node that works again, once no outcome can come that is older than that.
+    fn forget(&mut self, node: usize) {
+        let is_well = self.troubled.get(&node).is_some_and(Node::is_well);
+        if is_well && !self.flights.values().any(|flight| flight.tried.last() == Some(&node)) {
+            self.troubled.remove(&node);
         }
     }
 
@@ -106,16 +127,23 @@ impl Writer {
         self.flights.len() + self.waiting.len()
     }
 
-    /// Which nodes count as dead at `now_ns`: they failed last, whether or not it is time to try
-    /// them again.
-    pub fn dead(&self, now_ns: u64) -> Vec<usize> {
-        let _ = now_ns;
-        (0..self.nodes.len()).filter(|node| self.nodes[*node].dead()).collect()
+    /// Which nodes count as dead: they failed last, whether or not it is time to try them again.
+    pub fn dead(&self) -> Vec<usize> {
+        self.troubled.iter().filter(|(_, state)| state.dead()).map(|(node, _)| *node).collect()
+    }
+
+    /// Until when `node` rests, in monotonic nanoseconds; `None` if it does not.
+    pub fn rests_until(&self, node: usize) -> Option<u64> {
+        self.troubled.get(&node).and_then(Node::rests_until)
+    }
+
+    /// Entries for nodes that are not known to work.
+    pub fn troubled(&self) -> usize {
+        self.troubled.len()
     }
 
     fn submit(&mut self, now_ns: u64, frame: FrameNo, bytes: u64, actions: &mut Vec<Action>) {
         self.counters.submitted += 1;
-        self.finished = false;
         let twice =
             self.flights.contains_key(&frame) || self.waiting.iter().any(|(other, _)| *other == frame);
         if twice {
@@ -151,31 +179,36 @@ impl Writer {
     fn admit(&mut self, now_ns: u64, frame: FrameNo, bytes: u64, actions: &mut Vec<Action>) {
         actions.push(Action::Accept { frame });
         self.flight_bytes = self.flight_bytes.saturating_add(bytes);
-        self.flights.insert(frame, Flight { bytes, tried: Vec::new(), era: 0, failures: 0 });
+        self.flights.insert(frame, Flight { bytes, tried: Vec::new(), era: 0, failures: 0, full: 0 });
         self.send(now_ns, frame, actions);
     }
 
-    /// Sends an admitted frame to the next usable node that did not get it before, or gives it up.
+    /// Sends an admitted frame to the next usable node that has not had it, or gives it up.
     fn send(&mut self, now_ns: u64, frame: FrameNo, actions: &mut Vec<Action>) {
         let Some(flight) = self.flights.get_mut(&frame) else { return };
-        let count = self.nodes.len();
-        let next = self.next;
-        let node = (0..count)
-            .map(|step| (next + step) % count)
-            .find(|node| self.nodes[*node].usable(now_ns) && !flight.tried.contains(node));
-        let may_go = flight.failures <= self.config.retries;
-        match node {
-            Some(node) if may_go => {
-                if !flight.tried.is_empty() {
-                    self.counters.resent += 1;
-                }
-                flight.era = self.nodes[node].sending();
-                flight.tried.push(node);
-                self.next = (node + 1) % count;
-                actions.push(Action::Send { frame, node });
+        let (count, first) = (self.config.nodes, self.next);
+        let may_go = flight.failures <= self.config.retries && flight.full <= self.config.retries;
+        let looks = if may_go { count.min(LOOKS_MAX) } else { 0 };
+        for node in (0..looks).map(|step| (first + step) % count) {
+            let state = self.troubled.get_mut(&node);
+            let is_usable = state.as_ref().is_none_or(|state| state.usable(now_ns));
+            if !is_usable || flight.tried.contains(&node) {
+                continue;
             }
-            _ => self.settle(frame, Fate::SkippedNoNode, actions),
+            if !flight.tried.is_empty() {
+                self.counters.resent += 1;
+            }
+            flight.era = state.map_or(0, Node::sending);
+            flight.tried.push(node);
+            self.next = (node + 1) % count;
+            actions.push(Action::Send { frame, node });
+            return;
         }
+        if looks < count {
+            // The next frame looks at others.
+            self.next = (first + looks) % count;
+        }
+        self.settle(frame, Fate::SkippedNoNode, actions);
     }
 
     /// The flight of `frame`, if it waits for the outcome of `node`.
@@ -185,12 +218,12 @@ impl Writer {
 
     fn elsewhere(&mut self, now_ns: u64, frame: FrameNo, node: usize, dead: bool, actions: &mut Vec<Action>) {
         let Some(flight) = self.awaited(frame, node) else { return };
-        flight.failures += u32::from(dead);
+        *(if dead { &mut flight.failures } else { &mut flight.full }) += 1;
         let era = flight.era;
         let pauses = (self.config.backoff_min_ns, self.config.backoff_max_ns);
-        if let Some(at_ns) = self.nodes[node].fails(era, dead, now_ns, pauses, &mut self.random) {
+        let state = self.troubled.entry(node).or_default();
+        if state.fails(era, dead, now_ns, pauses, &mut self.random) {
             self.counters.node_deaths += u64::from(dead);
-            actions.push(Action::WakeAt { at_ns });
         }
         self.send(now_ns, frame, actions);
     }

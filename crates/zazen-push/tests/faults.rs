@@ -69,7 +69,6 @@ struct World {
     sent_to: BTreeMap<u64, usize>,
     rests_until: Vec<u64>,
     sends: Vec<u64>,
-    finished: u32,
 }
 
 impl World {
@@ -91,7 +90,6 @@ impl World {
             sent_to: BTreeMap::new(),
             rests_until: vec![0; nodes],
             sends: vec![0; nodes],
-            finished: 0,
             config,
         }
     }
@@ -106,8 +104,9 @@ impl World {
         let mut actions = Vec::new();
         self.writer.step(self.now, event, &mut actions);
         assert!(actions.len() <= 4 + 4 * self.config.window_frames, "seed {}: {actions:?}", self.seed);
+        self.note_rest(failed_node);
         for action in actions {
-            self.act(action, failed_node);
+            self.act(action);
         }
         let bytes: u64 = self.in_window.values().sum();
         let (seed, window) = (self.seed, &self.config);
@@ -115,7 +114,21 @@ impl World {
         assert!(bytes <= window.window_bytes || self.in_window.len() == 1, "seed {seed}: window of bytes");
     }
 
-    fn act(&mut self, action: Action, failed_node: Option<usize>) {
+    /// A failure may begin a rest, which is as long as the configuration says.
+    fn note_rest(&mut self, failed_node: Option<usize>) {
+        let Some((node, until)) = failed_node.and_then(|node| Some((node, self.writer.rests_until(node)?)))
+        else {
+            return;
+        };
+        if self.rests_until[node] != until {
+            let (seed, pause) = (self.seed, until - self.now);
+            let bounds = self.config.backoff_min_ns..=self.config.backoff_max_ns;
+            assert!(bounds.contains(&pause), "seed {seed}: a pause of {pause} ns");
+            self.rests_until[node] = until;
+        }
+    }
+
+    fn act(&mut self, action: Action) {
         let seed = self.seed;
         match action {
             Action::Accept { frame } => {
@@ -145,14 +158,6 @@ impl World {
                     assert!(holders >= 1, "seed {seed}: {frame} counts as pushed and is nowhere");
                 }
             }
-            Action::WakeAt { at_ns } => {
-                let node = failed_node.unwrap_or_else(|| panic!("seed {seed}: a rest without a failure"));
-                let pause = at_ns - self.now;
-                let bounds = self.config.backoff_min_ns..=self.config.backoff_max_ns;
-                assert!(bounds.contains(&pause), "seed {seed}: a pause of {pause} ns");
-                self.rests_until[node] = at_ns;
-            }
-            Action::Finished => self.finished += 1,
         }
     }
 
@@ -230,11 +235,7 @@ fn run(seed: u64) {
             let node = dice.roll(nodes as u64) as usize;
             world.moods[node] = [Mood::Well, Mood::Dead, Mood::Silent, Mood::Full][dice.roll(4) as usize];
         }
-        if dice.percent(5) {
-            world.step(Event::Tick);
-        }
     }
-    world.step(Event::Finish);
     // No livelock: each sending has one outcome, and only finitely many are ever made.
     let most = frames as usize * (nodes + 1) * 3;
     for _ in 0..most {
@@ -243,7 +244,6 @@ fn run(seed: u64) {
         world.run_until(next);
     }
     assert!(world.pending.is_empty(), "seed {seed}: it never ends");
-    assert_eq!(world.finished, 1, "seed {seed}: finished");
     assert_eq!(world.writer.in_flight(), 0, "seed {seed}: in flight");
     assert_eq!(world.fates.len() as u64, frames, "seed {seed}: fates");
     check_counters(&world, seed);
@@ -355,7 +355,7 @@ fn a_dead_node_is_tried_again_with_growing_pauses_and_one_frame_at_a_time() {
         assert!((least..=least * 5 / 4 + 3).contains(pause), "{pauses:?}");
     }
     assert_eq!(writer.counters().node_deaths, 8);
-    assert_eq!(writer.dead(now), [dead.unwrap()]);
+    assert_eq!(writer.dead(), [dead.unwrap()]);
     assert_eq!(writer.counters().pushed, number, "no frame was lost by it");
 }
 
@@ -366,6 +366,61 @@ fn without_any_node_frames_are_skipped_at_once() {
     writer.step(0, Event::Submit { frame: frame(0), bytes: 1 }, &mut actions);
     let done = Action::Done { frame: frame(0), fate: Fate::SkippedNoNode };
     assert_eq!(actions, [Action::Accept { frame: frame(0) }, done]);
+}
+
+#[test]
+fn a_writer_is_small_whatever_the_number_of_nodes() {
+    assert!(size_of::<Writer>() <= 200, "{} bytes", size_of::<Writer>());
+    let config = std::sync::Arc::new(config(2_000_000, OnSlow::Skip));
+    let mut writer = Writer::new(config, 3);
+    let mut actions = Vec::new();
+    let mut sent = |writer: &mut Writer, now: u64, number: u64| {
+        writer.step(now, Event::Submit { frame: frame(number), bytes: 1 }, &mut actions);
+        actions.drain(..).find_map(|action| match action {
+            Action::Send { node, .. } => Some(node),
+            _ => None,
+        })
+    };
+    // Whoever works leaves nothing behind.
+    for number in 0..1000 {
+        let node = sent(&mut writer, number, number).unwrap();
+        writer.step(
+            number,
+            Event::Acknowledged { frame: frame(number), node, already: false },
+            &mut Vec::new(),
+        );
+    }
+    assert_eq!(writer.troubled(), 0);
+    // A node that failed and works again is forgotten, too.
+    let failed = sent(&mut writer, 1000, 1000).unwrap();
+    let mut more = Vec::new();
+    writer.step(1000, Event::Failed { frame: frame(1000), node: failed }, &mut more);
+    assert_eq!((writer.troubled(), writer.dead()), (1, vec![failed]));
+}
+
+#[test]
+fn a_full_cluster_costs_a_frame_few_calls() {
+    for nodes in [3, 100, 1000] {
+        let mut writer = Writer::new(config(nodes, OnSlow::Skip), 5);
+        let (mut actions, mut sends, mut skipped) = (Vec::new(), 0, 0);
+        let frames = 3 * nodes as u64;
+        for number in 0..frames {
+            writer.step(number, Event::Submit { frame: frame(number), bytes: 1 }, &mut actions);
+            while let Some(action) = actions.pop() {
+                match action {
+                    Action::Send { frame, node } => {
+                        sends += 1;
+                        writer.step(number, Event::Full { frame, node }, &mut actions);
+                    }
+                    Action::Done { fate, .. } => skipped += u64::from(fate == Fate::SkippedNoNode),
+                    Action::Accept { .. } => {}
+                }
+            }
+        }
+        assert_eq!(skipped, frames);
+        // Each node is asked once, since it rests then; no frame asks more than 1 + 2 of them.
+        assert!(sends == nodes as u64, "{sends} sends to {nodes} nodes");
+    }
 }
 
 mod any_events {
@@ -385,8 +440,6 @@ mod any_events {
                     _ => Event::Failed { frame, node },
                 }
             }),
-            Just(Event::Tick),
-            Just(Event::Finish),
         ]
     }
 

@@ -91,10 +91,8 @@ impl World {
     /// The next frame of a writer: first to the backing store, then to a node.
     pub(crate) fn produce(&mut self, at: usize) {
         let now_ns = self.now_ns();
-        let Some(frame) = self.writers[at].plan.pop() else {
-            return self.writer_steps(at, zazen_push::Event::Finish);
-        };
-        if !self.writers[at].plan.is_empty() || self.writers[at].in_flight() > 0 {
+        let Some(frame) = self.writers[at].plan.pop() else { return };
+        if !self.writers[at].plan.is_empty() {
             let pause = self.random.below(2 * self.profile.calm_ns / self.profile.frames);
             self.schedule.after(pause, Event::Produce { writer: at });
         }
