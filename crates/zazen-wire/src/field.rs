@@ -104,20 +104,16 @@ pub struct Record<F>(std::marker::PhantomData<F>);
 /// The encoding of a message within another: a record, which can grow at its end.
 pub struct Nested<M>(std::marker::PhantomData<M>);
 
-fn write_text(writer: &mut Writer, text: &String) {
-    writer.text(text);
-}
-
 fields! {
     u16: u16, 2, |writer, value| writer.u16(*value), |reader| reader.u16();
     u32: u32, 4, |writer, value| writer.u32(*value), |reader| reader.u32();
     u64: u64, 8, |writer, value| writer.u64(*value), |reader| reader.u64();
     u128: u128, 16, |writer, value| writer.u128(*value), |reader| reader.u128();
     bool: bool, 1, |writer, value| writer.bool(*value), |reader| reader.bool();
-    FreeText: String, 4, write_text, |reader| reader.free_text();
+    FreeText: String, 4, |writer, text| writer.text(text), |reader| reader.free_text();
     ClippedText: String, 4, |writer, text| writer.clipped_text(text), |reader| reader.free_text();
-    ShortText: String, 4, write_text, |reader| reader.text(PATH_BYTES_MAX);
-    AbsolutePath: String, 4, write_text, |reader| reader.absolute_path();
+    ShortText: String, 4, |writer, text| writer.text(text), |reader| reader.text(PATH_BYTES_MAX);
+    AbsolutePath: String, 4, |writer, text| writer.text(text), |reader| reader.absolute_path();
     StoredPath: RelPath, 4, |writer, path| writer.rel_path(path), |reader| reader.stored_path();
     FrameNumber: u64, 8, |writer, number| writer.u64(*number),
         |reader| Ok(FrameNo::new(reader.u64()?)?.get());
