@@ -2,19 +2,20 @@
 
 use crate::calls::{self, Part};
 use crate::content::{self, FrameId};
+use crate::intake::Receiving;
 use crate::mutant::Mutant;
-use crate::node::{NodeStore, Receiving, Scan, Session, Task, Waiting};
+use crate::node::{NodeStore, Scan, Session, Task, Waiting};
 use crate::world::{Event, MS, World};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use zazen_core::{Error, ErrorKind, FrameMeta, Origin, Request, Result, RunSet};
+use zazen_core::{Error, ErrorKind, Origin, Request, Result, RunSet};
 use zazen_env::is_trouble;
 use zazen_frames::messages::{
     BatchEntry, DatasetInfo, Delivery, Holdings, OpenDataset, Push, Pushed, Query, ReportBad, ScanBatch,
     ScanNext, ScanOpen, ScanOpened, frames_fn,
 };
 use zazen_frames::stale::stands_for;
-use zazen_store::{Entry, OpenFrame, Stored};
+use zazen_store::{Entry, OpenFrame};
 use zazen_wire::header::Header;
 use zazen_wire::{Message, service};
 
@@ -22,14 +23,14 @@ use zazen_wire::{Message, service};
 const BATCH_FRAMES: usize = 8;
 
 /// A node whose disk fails has no room, as far as the writer is concerned.
-fn of_the_disk(error: Error) -> Error {
+pub(crate) fn of_the_disk(error: Error) -> Error {
     match is_trouble(&error) {
         true => Error::new(ErrorKind::NoSpace, error.to_string()),
         false => error,
     }
 }
 
-fn refused(what: &str) -> Error {
+pub(crate) fn refused(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, what.to_owned())
 }
 
@@ -62,7 +63,11 @@ impl World {
     fn daemon_takes(&mut self, node: usize, conn: u64, store: &Arc<NodeStore>, part: Part) {
         match part {
             Part::Head(header, payload) if header.function == frames_fn::PUSH => {
-                let receiving = begin_push(store, header, &payload);
+                let local_ns = self.nodes[node].time.now_ns();
+                let receiving = Receiving::new(header, &payload).map(|mut receiving| {
+                    receiving.begin(store, local_ns);
+                    Box::new(receiving)
+                });
                 if let (Some(session), Ok(receiving)) = (self.session(node, conn), receiving) {
                     session.receiving = Some(receiving);
                 } else {
@@ -76,20 +81,17 @@ impl World {
                 }
             }
             Part::Bulk(bytes) => {
-                let Some(receiving) = self.session(node, conn).and_then(|it| it.receiving.as_mut()) else {
-                    return;
-                };
-                let written = match &mut receiving.put {
-                    Ok(put) => put.write(&bytes).map_err(of_the_disk),
-                    Err(_) => Ok(()),
-                };
-                if let Err(error) = written {
-                    receiving.put = Err(error);
+                let local_ns = self.nodes[node].time.now_ns();
+                if let Some(receiving) = self.session(node, conn).and_then(|it| it.receiving.as_mut()) {
+                    receiving.takes(store, local_ns, &bytes);
                 }
             }
             Part::End => {
                 let Some(session) = self.session(node, conn) else { return };
-                if let Some(receiving) = session.receiving.take() {
+                if let Some(mut receiving) = session.receiving.take() {
+                    let local_ns = self.nodes[node].time.now_ns();
+                    receiving.has_ended = true;
+                    receiving.go_on(store, local_ns);
                     return self.push_is_here(node, conn, receiving);
                 }
                 let Some((header, payload)) = session.pending.take() else { return };
@@ -112,22 +114,21 @@ impl World {
         self.schedule.after(delay_ns, Event::Task { node, incarnation, task });
     }
 
-    fn push_is_here(&mut self, node: usize, conn: u64, mut receiving: Receiving) {
+    fn push_is_here(&mut self, node: usize, conn: u64, mut receiving: Box<Receiving>) {
         let mut replied = false;
         match self.mutant {
-            Some(Mutant::AckBeforeCommit) if receiving.put.is_ok() => {
+            Some(Mutant::AckBeforeCommit) if receiving.is_well() => {
                 self.reply(conn, &receiving.header, Ok((Pushed::Stored.encode(), Vec::new())));
                 replied = true;
             }
             Some(Mutant::AckWithoutCommit) if receiving.ask.meta.number.get() % 5 == 3 => {
-                receiving.put = Err(refused("dropped by a planted bug"));
+                receiving.drop_put();
                 self.reply(conn, &receiving.header, Ok((Pushed::Stored.encode(), Vec::new())));
                 replied = true;
             }
             _ => {}
         }
         let delay = MS / 20 + self.random.below(3 * MS);
-        let receiving = Box::new(receiving);
         self.later(node, Task::Commit { conn, receiving, replied }, delay);
     }
 
@@ -135,12 +136,10 @@ impl World {
         let Some(store) = self.nodes[node].store.clone() else { return };
         match self.nodes[node].tasks.remove(&task) {
             Some(Task::Commit { conn, receiving, replied }) => {
-                let Receiving { header, ask, put } = *receiving;
+                let (header, ask) = (receiving.header, receiving.ask.clone());
                 self.excuse_late(node, &ask);
-                let committed = put.and_then(|put| match self.mutant {
-                    Some(Mutant::SkipPushChecksum) => put.commit_computed().map(|(stored, _)| stored),
-                    _ => put.commit(),
-                });
+                let local_ns = self.nodes[node].time.now_ns();
+                let committed = receiving.ends(local_ns, self.mutant);
                 let told = format!("{:?}", committed.as_ref().map_err(ToString::to_string));
                 self.tell(|| format!("node {node}: push of {} of {}: {told}", ask.meta.number, ask.dataset));
                 if self.mutant == Some(Mutant::DataAfterRecord) {
@@ -148,11 +147,7 @@ impl World {
                     self.schedule.after(20 * MS, Event::Flush { node, incarnation });
                 }
                 if !replied {
-                    let pushed = committed.map_err(of_the_disk).map(|stored| match stored {
-                        Stored::Stored => Pushed::Stored,
-                        Stored::AlreadyHere => Pushed::AlreadyHere,
-                    });
-                    self.reply(conn, &header, pushed.map(|pushed| (pushed.encode(), Vec::new())));
+                    self.reply(conn, &header, committed.map(|pushed| (pushed.encode(), Vec::new())));
                 }
             }
             Some(Task::Look { conn, header, scan, group }) => {
@@ -325,21 +320,6 @@ impl World {
         }
         batch
     }
-}
-
-fn begin_push(store: &Arc<NodeStore>, header: Header, payload: &[u8]) -> Result<Receiving> {
-    let ask = Push::decode(payload)?;
-    let put = || {
-        if header.bulk_bytes != ask.meta.length {
-            return Err(refused("other bytes follow than are announced"));
-        }
-        let dataset = content::dataset_at(&ask.dataset).ok_or_else(|| refused("no such dataset"))?;
-        let meta = FrameMeta { validator: ask.meta.validator.map(|it| it.settled()), ..ask.meta.clone() };
-        let series = content::series(dataset)?;
-        store.put_gradually(&series, &ask.source, &meta, Origin::Native).map_err(of_the_disk)
-    };
-    let put = put();
-    Ok(Receiving { header, ask, put })
 }
 
 /// The next cached frames of a scan, in storage order; none when all are through.

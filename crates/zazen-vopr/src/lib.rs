@@ -2,9 +2,9 @@
 //! shipped cores, with faults that follow from a seed.
 //!
 //! What ships and runs here: `zazen-store` over a simulated disk, `zazen-push`'s writer,
-//! `zazen-assign`'s machines, the flights, copies, outage and staleness rules of `zazen-frames`,
-//! and all messages as bytes. What stands in for drivers (threads, sockets, descriptors) is this
-//! crate's own; so are the order of a scan and the checks of a push, still.
+//! `zazen-assign`'s machines, the pushes, flights, copies, outage and staleness rules of
+//! `zazen-frames`, and all messages as bytes. What stands in for drivers (threads, sockets,
+//! descriptors) is this crate's own; so is the order of a scan, still.
 //!
 //! One scheduler gives events a total order, by time and then by the order of scheduling; nothing
 //! else decides. A seed therefore gives one run: [`Outcome::trace`] is a digest of every event,
@@ -38,6 +38,7 @@ mod daemon;
 mod disk;
 mod eviction;
 mod fetch;
+mod intake;
 mod job;
 mod mutant;
 mod net;

@@ -5,15 +5,15 @@ use crate::content::FrameId;
 use crate::daemon::Batch;
 use crate::disk::{HeldWrites, NodeDisk};
 use crate::fetch::Copy;
+use crate::intake::Receiving;
 use crate::mutant::Mutant;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use zazen_core::{Origin, Result, RunSet};
 use zazen_env::{Clock, Environment, ManualClock, SimDisk, WatchedDisk};
 use zazen_frames::flight::{Flights, Ticket};
-use zazen_frames::messages::Push;
 use zazen_frames::outage::Health;
-use zazen_store::{EntriesCursor, Entry, Put, ScanGuard, Store, StoreConfig};
+use zazen_store::{EntriesCursor, Entry, ScanGuard, Store, StoreConfig};
 use zazen_wire::header::Header;
 
 /// The disk that a node's store sees.
@@ -54,13 +54,6 @@ impl Skewed {
     }
 }
 
-/// A push whose bytes are coming in.
-pub(crate) struct Receiving {
-    pub(crate) header: Header,
-    pub(crate) ask: Push,
-    pub(crate) put: Result<Put<Disk>>,
-}
-
 /// A scan of one connection.
 pub(crate) struct Scan {
     pub(crate) dataset: usize,
@@ -78,7 +71,7 @@ pub(crate) struct Scan {
 pub(crate) struct Session {
     pub(crate) incoming: Incoming,
     pub(crate) pending: Option<(Header, Vec<u8>)>,
-    pub(crate) receiving: Option<Receiving>,
+    pub(crate) receiving: Option<Box<Receiving>>,
     /// Datasets by handle.
     pub(crate) opened: Vec<usize>,
     pub(crate) scans: BTreeMap<u32, Scan>,
