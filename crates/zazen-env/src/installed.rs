@@ -45,7 +45,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         let programs = root.join("bin");
-        assert_eq!(folders(&programs), [programs.clone()]);
+        assert_eq!(folders(&programs), std::slice::from_ref(&programs));
         let places = [
             "lib",
             "zazen/lib",
