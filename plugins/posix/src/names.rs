@@ -41,7 +41,12 @@ pub(crate) unsafe extern "C" fn px_rename(
                     return Ok(0);
                 }
             }
-            let (from, to) = (Place::new(&from, old_path)?, Place::new(&to, new_path)?);
+            let from = Place::new(&from, old_path)?;
+            let to = match Place::new(&to, new_path) {
+                Ok(to) => to,
+                // The kernel looks at the old name's folder first.
+                Err(error) => return from.may_search().and(Err(error)),
+            };
             libc::syscall(libc::SYS_renameat2, from.fd(), from.name(), to.fd(), to.name(), flags)
         };
         if outcome < 0 { Err(errno()) } else { Ok(0) }

@@ -478,4 +478,11 @@ impl<'a> Place<'a> {
     pub(crate) fn name(&self) -> *const std::ffi::c_char {
         self.name.as_ptr()
     }
+
+    /// Fails as a look at any name in the folder would.
+    pub(crate) fn may_search(&self) -> Outcome<()> {
+        // SAFETY: a descriptor of ours and a constant string.
+        let looked = unsafe { libc::faccessat(self.fd(), c".".as_ptr(), libc::F_OK, 0) };
+        checked(looked).map(|_| ())
+    }
 }
