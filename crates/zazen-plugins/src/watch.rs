@@ -115,8 +115,9 @@ impl Drop for Busy {
 
 fn register() -> Arc<Slot> {
     let slot = Arc::new(Slot::default());
+    // The call itself: libc has had a function for it since glibc 2.30 only.
     // SAFETY: no arguments, no failure.
-    let thread = unsafe { libc::gettid() };
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) as i32 };
     slot.thread.store(thread.unsigned_abs(), Ordering::Relaxed);
     let mut all = registry().lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|slot| slot.strong_count() > 0);

@@ -35,8 +35,9 @@ pub(crate) fn next_tag() -> u64 {
 }
 
 fn this_thread() -> i32 {
+    // The call itself: libc has had a function for it since glibc 2.30 only.
     // SAFETY: no arguments, no failure.
-    unsafe { libc::gettid() }
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 impl Table {
