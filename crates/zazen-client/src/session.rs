@@ -3,9 +3,10 @@
 
 use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
+use crate::daemon_spec::DaemonSpec;
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
-use crate::read::{Access, DaemonSpec, Early, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
+use crate::read::{Access, Early, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::warn::warn_once;
 use std::path::{Path, PathBuf};
