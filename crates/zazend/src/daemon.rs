@@ -12,7 +12,6 @@ use crate::placement::check_placement;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
-use crate::session::Sessions;
 use crate::shares::AllShares;
 use crate::viewer::Powers;
 use std::net::SocketAddr;
@@ -108,7 +107,6 @@ impl Daemon {
             counters: Counters::default(),
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
-            sessions: Sessions::default(),
             shares: AllShares::default(),
             unfinished: Arc::default(),
             readers,

@@ -6,8 +6,10 @@
 //! out.
 
 use crate::clock::{left_until, now_ns};
-use crate::fetcher::{Outcome, read_inline};
-use crate::node::{Node, Opened};
+use crate::fetch::{self, read_inline};
+use crate::fetcher::Outcome;
+use crate::node::Node;
+use crate::opened::Opened;
 use crate::shares::Share;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use zazen_backing::SourceFile;
@@ -261,7 +263,7 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     if around {
         return without_room(opened, source, number, file);
     }
-    match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
+    match fetch::fetch(&node, opened, &source, number, origin, &mut file)? {
         Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at_ns })),
         Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended => {
             without_room(opened, source, number, file)
@@ -275,7 +277,7 @@ pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn 
     if file.has_descriptor() {
         return Ok(Way::ReadThrough(source, file));
     }
-    let (_, length) = crate::fetcher::extent_in(&*file, &source, number, &opened.spelled())?;
+    let (_, length) = fetch::extent_in(&*file, &source, number, &opened.spelled())?;
     check_inline(length, number, &opened.spelled())?;
     let bytes = read_inline(opened, &source, number, &*file)?;
     Ok(Way::Inline(source, bytes))
