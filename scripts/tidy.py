@@ -42,6 +42,7 @@ EDGES = {
     "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
+    "zazen-match": "zazen-core",
     "zazen-stubs": "",
     "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
@@ -50,10 +51,10 @@ EDGES = {
     " | zazen-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-client"
-    " zazen-forward-api zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
+    " zazen-forward-api zazen-match zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
-    "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
-    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
+    "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
+    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-stubs zazend"
     " zazen-stream",
     "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-assign zazen-push",
@@ -63,7 +64,7 @@ EDGES = {
 
 # Protocol logic: events in, actions out. Test modules are exempt.
 PURE = [
-    "zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs",
+    "zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-match", "zazen-stubs",
     "zazen-forward-api", "zazen-plugin-abi",
 ]  # fmt: skip
 IMPURE = re.compile(
@@ -140,6 +141,7 @@ CIRCLE_FREE = [
     "crates/zazen-frames",
     "crates/zazen-fuzz",
     "crates/zazen-lane",
+    "crates/zazen-match",
     "crates/zazen-plugin-abi",
     "crates/zazen-plugin-sdk",
     "crates/zazen-plugins",
