@@ -14,6 +14,7 @@ mod numbers;
 mod runset;
 mod scenario;
 mod writer;
+mod xtc;
 
 use pyo3::prelude::*;
 
@@ -36,6 +37,8 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::PyWriter>()?;
     module.add_class::<writer::PyCounters>()?;
     module.add_function(wrap_pyfunction!(dataset::open, module)?)?;
+    module.add_function(wrap_pyfunction!(xtc::xtc_atoms, module)?)?;
+    module.add_function(wrap_pyfunction!(xtc::xtc_decode, module)?)?;
     module.add_function(wrap_pyfunction!(scenario::scenario_json, module)?)?;
     module.add_function(wrap_pyfunction!(matching::match_json, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_launcher, module)?)?;

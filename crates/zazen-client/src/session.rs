@@ -5,14 +5,16 @@ use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
-use crate::read::{Access, DaemonSpec, Early, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
+use crate::read::{
+    Access, DaemonSpec, Early, Frame, FrameReader, Pool, ReadOptions, Scan, check_same_version, scan_one,
+};
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::warn::warn_once;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_core::{Blocks, Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
 use zazen_frames::messages::DatasetInfo;
 use zazen_wire::control::NodeInfo;
 
@@ -61,6 +63,8 @@ pub struct Dataset {
     node: u128,
     direct_spec: DirectSpec,
     direct: Option<Arc<Direct>>,
+    /// The layout when it was opened.
+    opened: Option<Layout>,
     extent: Option<RunSet>,
 }
 
@@ -78,10 +82,12 @@ impl Dataset {
             Some(local) => local.node.node,
             None => zazen_env::random_u128()?,
         };
-        let mut dataset = Dataset { path, local, lost: None, node, direct_spec, direct: None, extent: None };
+        let (direct, opened, extent) = (None, None, None);
+        let mut dataset = Dataset { path, local, lost: None, node, direct_spec, direct, opened, extent };
         if dataset.local.is_none() {
             dataset.direct()?;
         }
+        dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
         Ok(dataset)
     }
 
@@ -107,6 +113,11 @@ impl Dataset {
         self.node
     }
 
+    /// The version of the file that was opened, if the dataset is the blocks of a file.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        self.opened.as_ref().and_then(Layout::blocks)
+    }
+
     /// How numbers map to files, if known.
     pub fn layout(&self) -> Option<&Layout> {
         match (&self.local, &self.direct) {
@@ -124,6 +135,7 @@ impl Dataset {
         }
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
+            check_same_version(local.spec.layout.as_deref(), info.layout.as_ref())?;
             let extent = match &info.extent {
                 Some(extent) => extent.clone(),
                 None => {
@@ -291,6 +303,7 @@ impl Dataset {
             return Ok(direct.clone());
         }
         let direct = Arc::new(self.direct_spec.open()?);
+        check_same_version(self.opened.as_ref(), direct.layout())?;
         self.direct = Some(direct.clone());
         Ok(direct)
     }
@@ -401,6 +414,7 @@ fn parse_silence(text: &str) -> Result<Duration> {
 
 fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec) -> Result<Local> {
     let info = remote.open(&spec.path, spec.pattern.as_deref(), false)?;
+    check_same_version(spec.layout.as_deref(), info.layout.as_ref())?;
     spec.layout = info.layout.clone().map(Arc::new);
     Ok(Local { remote, node, info, spec })
 }
