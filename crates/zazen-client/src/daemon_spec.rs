@@ -37,6 +37,16 @@ impl DaemonSpec {
         remote.set_timeout(Some(SCAN_TIMEOUT.max(self.silence)));
         remote.give_up_after(self.silence);
         let info = remote.open(&self.path, self.pattern.as_deref(), false)?;
+        check_same_version(self.layout.as_deref(), info.layout.as_ref())?;
         Ok((remote, info.handle))
+    }
+}
+
+/// Fails with `Stale` if `now` is of another version of a file than `before`, which was opened
+/// first.
+pub(crate) fn check_same_version(before: Option<&Layout>, now: Option<&Layout>) -> Result<()> {
+    match (before.and_then(Layout::blocks), now.and_then(Layout::blocks)) {
+        (Some(before), Some(now)) => before.check_version(&now.version),
+        _ => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
-use crate::daemon_spec::DaemonSpec;
+use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
 use crate::read::{Access, Early, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_core::{Blocks, Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
 use zazen_frames::messages::DatasetInfo;
 use zazen_wire::control::NodeInfo;
 
@@ -62,6 +62,8 @@ pub struct Dataset {
     node: u128,
     direct_spec: DirectSpec,
     direct: Option<Arc<Direct>>,
+    /// The layout when it was opened.
+    opened: Option<Layout>,
     extent: Option<RunSet>,
 }
 
@@ -79,10 +81,12 @@ impl Dataset {
             Some(local) => local.node.node,
             None => zazen_env::random_u128()?,
         };
-        let mut dataset = Dataset { path, local, lost: None, node, direct_spec, direct: None, extent: None };
+        let (direct, opened, extent) = (None, None, None);
+        let mut dataset = Dataset { path, local, lost: None, node, direct_spec, direct, opened, extent };
         if dataset.local.is_none() {
             dataset.direct()?;
         }
+        dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
         Ok(dataset)
     }
 
@@ -108,6 +112,11 @@ impl Dataset {
         self.node
     }
 
+    /// The version of the file that was opened, if the dataset is the blocks of a file.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        self.opened.as_ref().and_then(Layout::blocks)
+    }
+
     /// How numbers map to files, if known.
     pub fn layout(&self) -> Option<&Layout> {
         match (&self.local, &self.direct) {
@@ -125,6 +134,7 @@ impl Dataset {
         }
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
+            check_same_version(local.spec.layout.as_deref(), info.layout.as_ref())?;
             let extent = match &info.extent {
                 Some(extent) => extent.clone(),
                 None => {
@@ -292,6 +302,7 @@ impl Dataset {
             return Ok(direct.clone());
         }
         let direct = Arc::new(self.direct_spec.open()?);
+        check_same_version(self.opened.as_ref(), direct.layout())?;
         self.direct = Some(direct.clone());
         Ok(direct)
     }
@@ -402,6 +413,7 @@ fn parse_silence(text: &str) -> Result<Duration> {
 
 fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec) -> Result<Local> {
     let info = remote.open(&spec.path, spec.pattern.as_deref(), false)?;
+    check_same_version(spec.layout.as_deref(), info.layout.as_ref())?;
     spec.layout = info.layout.clone().map(Arc::new);
     Ok(Local { remote, node, info, spec })
 }
