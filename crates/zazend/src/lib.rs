@@ -21,6 +21,7 @@ pub mod look;
 pub mod metrics;
 pub mod misses;
 pub mod node;
+pub mod peers;
 pub mod placement;
 pub mod scan;
 pub mod service_control;

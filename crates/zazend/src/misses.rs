@@ -6,7 +6,7 @@
 //! out.
 
 use crate::clock::{left_until, now_ns};
-use crate::fetcher::{Outcome, read_inline};
+use crate::fetcher::{Outcome, Whence, read_inline};
 use crate::node::{Node, Opened};
 use crate::shares::Share;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -261,7 +261,7 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     if around {
         return without_room(opened, source, number, file);
     }
-    match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
+    match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)? {
         Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at_ns })),
         Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended => {
             without_room(opened, source, number, file)
