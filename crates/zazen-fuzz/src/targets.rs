@@ -78,6 +78,8 @@ pub(crate) fn messages(input: &[u8]) {
         check::<List>,
         check::<ListRow>,
         check::<Listing>,
+        check::<GetBlock>,
+        check::<GivenBlock>,
     ];
     pick(checks, input);
 }

@@ -8,6 +8,7 @@ use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::node::Node;
+use crate::peers::Peers;
 use crate::placement::check_placement;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
@@ -99,6 +100,7 @@ impl Daemon {
             );
         }
         let readers = config.readers.unwrap_or_else(|| disk_kind(&cache_root).readers());
+        let peers = Peers::new(config.peers.clone(), key.clone(), &config.name, store.node());
         let node = Arc::new(Node {
             store,
             disk: health,
@@ -107,6 +109,7 @@ impl Daemon {
             counters: Counters::default(),
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
+            peers,
             shares: AllShares::default(),
             unfinished: Arc::default(),
             readers,

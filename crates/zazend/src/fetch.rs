@@ -6,12 +6,23 @@
 use crate::fetcher::{Asked, Outcome};
 use crate::node::Node;
 use crate::opened::Opened;
+use crate::peers::Wanted;
 use zazen_backing::SourceFile;
 use zazen_core::{Error, ErrorKind, FrameNo, Origin, RelPath, Result, Source, SourceStat, Validator};
 use zazen_env::{RealDisk, WatchedDisk};
 use zazen_frames::copy::{self, Ask, Copying, Failure};
+use zazen_frames::home::GIVEN_BYTES_MAX;
 use zazen_frames::stale::Held;
 use zazen_store::{Entry, Put};
+
+/// Where a copy's bytes may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// From another node, or from the backing store.
+    Any,
+    /// From the backing store alone: another node asks.
+    Store,
+}
 
 /// Brings frame `number` of `opened`, whose source is `source`, into the cache, or joins a fetch of
 /// the same frame that is under way. Returns when the frame is there, or there is no room, or the
@@ -24,14 +35,19 @@ pub fn fetch(
     number: u64,
     origin: Origin,
     file: &mut Box<dyn SourceFile>,
+    whence: Whence,
 ) -> Result<Outcome> {
     let counters = &node.counters;
     let landing = match node.fetcher.ask_for((opened.series(), number), opened.viewer.clone(), counters) {
         Asked::Shared(result) => return result,
         Asked::Lead(landing) => landing,
     };
-    let result = copy_frame(node, opened, source, number, origin, file);
+    let (result, given) = copy_frame(node, opened, source, number, origin, file, whence);
     match &result {
+        Ok(Outcome::Stored(bytes)) if given => {
+            counters.peer_blocks.add(1);
+            counters.peer_bytes.add(*bytes);
+        }
         Ok(Outcome::Stored(bytes)) => {
             counters.fetched.add(1);
             counters.fetched_bytes.add(*bytes);
@@ -53,6 +69,7 @@ pub fn held(entry: Entry) -> Held {
     Held { meta: entry.meta, origin: entry.origin, source: entry.source }
 }
 
+/// Copies a frame; also whether another node gave its bytes.
 fn copy_frame(
     node: &Node,
     opened: &Opened,
@@ -60,9 +77,14 @@ fn copy_frame(
     number: u64,
     origin: Origin,
     file: &mut Box<dyn SourceFile>,
-) -> Result<Outcome> {
+    whence: Whence,
+) -> (Result<Outcome>, bool) {
+    let frame = match FrameNo::new(number) {
+        Ok(frame) => frame,
+        Err(error) => return (Err(error), false),
+    };
     let ask = Ask {
-        number: FrameNo::new(number)?,
+        number: frame,
         source: source.clone(),
         origin,
         validate: node.config.validate,
@@ -71,7 +93,19 @@ fn copy_frame(
     };
     let mut copying = Copying::new(ask, file.stat());
     let series = opened.series();
-    let mut hands = Hands { node, opened, series, source, number, origin, file, put: None, buffer: vec![] };
+    let mut hands = Hands {
+        node,
+        opened,
+        series,
+        source,
+        number,
+        origin,
+        file,
+        put: None,
+        buffer: vec![],
+        ask_peers: whence == Whence::Any,
+        given: None,
+    };
     let mut event = copy::Event::Begin;
     let mut actions = Vec::new();
     loop {
@@ -79,7 +113,7 @@ fn copy_frame(
         let mut answer = None;
         for action in actions.drain(..) {
             match action {
-                copy::Action::Done(result) => return result,
+                copy::Action::Done(result) => return (result, hands.given.is_some()),
                 asked => answer = hands.perform(asked).or(answer),
             }
         }
@@ -98,6 +132,10 @@ struct Hands<'a> {
     file: &'a mut Box<dyn SourceFile>,
     put: Option<Put<WatchedDisk<RealDisk>>>,
     buffer: Vec<u8>,
+    /// Other nodes have not been asked yet, and may be.
+    ask_peers: bool,
+    /// The whole frame, from another node.
+    given: Option<Vec<u8>>,
 }
 
 impl Hands<'_> {
@@ -131,12 +169,25 @@ impl Hands<'_> {
     }
 
     fn reopen(&mut self) -> Result<SourceStat> {
+        // The source changed under the first try.
+        (self.ask_peers, self.given) = (false, None);
         *self.file = self.opened.open_source(self.source, self.number)?;
         Ok(self.file.stat())
     }
 
     fn copy(&mut self, offset: u64, bytes: u64) -> std::result::Result<u64, Failure> {
         let bytes = bytes as usize;
+        if std::mem::take(&mut self.ask_peers) {
+            self.given = self.ask_peers();
+        }
+        if let Some(given) = &self.given {
+            let from = (offset - self.source.offset) as usize;
+            let part = &given[from..from + bytes];
+            if let Some(put) = &mut self.put {
+                put.write(part).map_err(Failure::Cache)?;
+            }
+            return Ok(bytes as u64);
+        }
         if self.buffer.len() < bytes {
             self.buffer = vec![0; bytes];
         }
@@ -145,6 +196,16 @@ impl Hands<'_> {
             put.write(&self.buffer[..read]).map_err(Failure::Cache)?;
         }
         Ok(read as u64)
+    }
+
+    /// The frame from another node, if it is a block of a file and a node gives it.
+    fn ask_peers(&self) -> Option<Vec<u8>> {
+        let layout = self.opened.told_layout()?;
+        let blocks = layout.blocks()?;
+        let length = self.source.length.filter(|length| *length <= GIVEN_BYTES_MAX)?;
+        let dataset = self.opened.spelled();
+        let seen = self.file.stat().validator;
+        self.node.peers.get(&Wanted { dataset: &dataset, blocks, number: self.number, length, seen })
     }
 
     fn look_again(&self) -> Result<[Validator; 2]> {

@@ -24,6 +24,7 @@ pub mod misses;
 pub mod node;
 pub mod node_store;
 pub mod opened;
+pub mod peers;
 pub mod placement;
 pub mod plugin_settings;
 pub mod scan;

@@ -6,7 +6,7 @@
 //! out.
 
 use crate::clock::{left_until, now_ns};
-use crate::fetch::{self, read_inline};
+use crate::fetch::{self, Whence, read_inline};
 use crate::fetcher::Outcome;
 use crate::node::Node;
 use crate::opened::Opened;
@@ -263,7 +263,7 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     if around {
         return without_room(opened, source, number, file);
     }
-    match fetch::fetch(&node, opened, &source, number, origin, &mut file)? {
+    match fetch::fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)? {
         Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at_ns })),
         Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended => {
             without_room(opened, source, number, file)

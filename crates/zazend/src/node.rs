@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::node_store::NodeStore;
+use crate::peers::Peers;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
 use crate::viewer::Powers;
@@ -35,6 +36,8 @@ pub struct Node {
     pub layouts: Layouts,
     /// Brings misses.
     pub fetcher: Fetcher,
+    /// The other nodes, which may have blocks of files.
+    pub peers: Peers,
     /// What each user may have under way.
     pub shares: AllShares,
     /// What each user is still sending.

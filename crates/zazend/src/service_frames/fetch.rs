@@ -3,7 +3,7 @@
 //! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or
 //! the daemon stops.
 
-use crate::fetch::held;
+use crate::fetch::{Whence, held};
 use crate::node::Node;
 use crate::opened::Opened;
 use crate::session::Sessions;
@@ -101,7 +101,8 @@ impl Work<'_> {
             Step::Promote if self.promote(number)? => return Ok(Loaded::Present),
             Step::Promote | Step::Fetch => {}
         }
-        let outcome = crate::fetch::fetch(node, opened, &source, number, self.origin, &mut file)?;
+        let outcome =
+            crate::fetch::fetch(node, opened, &source, number, self.origin, &mut file, Whence::Any)?;
         result_of(outcome, &node.config.name)
     }
 }

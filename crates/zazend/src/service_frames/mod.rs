@@ -2,6 +2,7 @@
 
 mod admin;
 mod fetch;
+mod give;
 mod open;
 mod push;
 mod query;
@@ -85,6 +86,7 @@ impl Service for FramesService {
             frames_fn::LIST => {
                 query::list(node, sessions, caller, messages::List::decode(payload)?).map(reply)
             }
+            frames_fn::GET_BLOCK => give::give(node, caller, messages::GetBlock::decode(payload)?),
             frames_fn::DATASETS => Ok(Reply {
                 payload: crate::status::datasets(node, caller).to_string().into_bytes(),
                 ..Reply::default()
