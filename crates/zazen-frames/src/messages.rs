@@ -38,6 +38,12 @@ pub mod frames_fn {
     pub const LIST: u16 = 12;
     /// () → UTF-8 JSON: datasets with counts and bytes.
     pub const DATASETS: u16 = 13;
+    /// [`crate::scan_record::AskNotes`] → [`crate::scan_record::ScanNotes`]. Local callers only.
+    pub const SCAN_NOTES: u16 = 14;
+    /// [`crate::scan_record::ScanRecord`] → (): keep it for `zazen explain`. Local callers only.
+    pub const KEEP_RECORD: u16 = 15;
+    /// [`crate::scan_record::AskRecords`] → [`crate::scan_record::Records`].
+    pub const RECORDS: u16 = 16;
 }
 
 zazen_wire::messages! {

@@ -2,6 +2,7 @@
 
 use zazen_core::limits;
 use zazen_frames::messages::*;
+use zazen_frames::scan_record::*;
 use zazen_store::record::{FileHeader, FileKind, NameEntry, RECORD_BYTES, Record};
 use zazen_stream::packet;
 use zazen_stream::ring::{Arrival, Deal, Pressure, Ring, Shape, Take};
@@ -78,6 +79,11 @@ pub(crate) fn messages(input: &[u8]) {
         check::<List>,
         check::<ListRow>,
         check::<Listing>,
+        check::<AskNotes>,
+        check::<ScanNotes>,
+        check::<ScanRecord>,
+        check::<AskRecords>,
+        check::<Records>,
     ];
     pick(checks, input);
 }

@@ -9,6 +9,7 @@ use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::node::Node;
 use crate::placement::check_placement;
+use crate::scan_records::ScanRecords;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
@@ -110,6 +111,7 @@ impl Daemon {
             fetcher: Fetcher::new(config.fetchers),
             sessions: Sessions::default(),
             shares: AllShares::default(),
+            records: ScanRecords::default(),
             unfinished: Arc::default(),
             readers,
             cache_root: cache_root.to_string_lossy().into_owned(),

@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::layouts::Layouts;
+use crate::scan_records::ScanRecords;
 use crate::session::Sessions;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
@@ -50,6 +51,8 @@ pub struct Node {
     pub sessions: Sessions,
     /// What each user may have under way.
     pub shares: AllShares,
+    /// The records of the last scans.
+    pub records: ScanRecords,
     /// What each user is still sending.
     pub unfinished: Arc<Unfinished>,
     /// Readers that clients should have in flight.
