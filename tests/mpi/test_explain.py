@@ -13,10 +13,10 @@ from launching import wait_for
 
 HERE = Path(__file__).parent
 RANKS = 4
-FRAMES = 160
+FRAMES = 480
 FRAME_BYTES = 64 << 10
 #: Of the file server.
-FAST, SLOW = "40MB/s", "600kB/s"
+FAST, SLOW = "20MB/s", "600kB/s"
 
 
 def name(number):
@@ -43,7 +43,9 @@ class Bed:
         }
 
     def zazen(self, *words, status=(0,)):
-        environment = zazen.testing.environment() | self.variables | {"ZAZEND": zazen.testing.program("zazend")}
+        environment = (
+            zazen.testing.environment() | self.variables | {"ZAZEND": zazen.testing.program("zazend")}
+        )
         done = subprocess.run(
             [zazen.testing.program("zazen"), *map(str, words)],
             capture_output=True,
@@ -71,8 +73,9 @@ class Bed:
         """The file server goes on at the same address, at a fraction of its rate."""
         host = self.state["server"]
         address = self.state["backing"].split("tcp://")[1].split("/")[0]
-        os.kill(host["pid"], 15)
-        wait_for(lambda: not Path(f"/proc/{host['pid']}").exists(), "the file server's end")
+        pid = host["process"]["pid"]
+        os.kill(pid, 15)
+        wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the file server's end")
         root = self.state["backing_root"]
         words = ["testbed", "serve-files", "--root", root, "--listen", address, "--rate", SLOW]
         ready = self.folder / "ready"
@@ -96,9 +99,7 @@ def bed(tmp_path_factory, request):
 def analyse(launch, bed, path, slow_rank=-1, seconds=0.0):
     """Rows of the ranks, by themselves, and the explanation."""
     script = HERE / "read_and_time.py"
-    output = launch(
-        RANKS, sys.executable, "-m", "mpi4py", script, path, slow_rank, seconds, **bed.variables
-    )
+    output = launch(RANKS, sys.executable, "-m", "mpi4py", script, path, slow_rank, seconds, **bed.variables)
     rows = json.loads(next(line for line in output.splitlines() if line.startswith("[{")))
     assert sum(row["frames"] for row in rows) == FRAMES
     told = json.loads(bed.zazen("explain", path, "--json", status=(0, 3)))
@@ -138,7 +139,7 @@ def test_never_pushed(launch, bed):
     assert again["wall_s"] < told["wall_s"]
 
 
-@pytest.mark.parametrize("bed", [("--budget", "4MB")], indirect=True)
+@pytest.mark.parametrize("bed", [("--budget", "11MB")], indirect=True)
 def test_evicted_for_another_dataset(launch, bed):
     path = bed.dataset()
     bed.push(path, range(FRAMES))
@@ -171,7 +172,9 @@ def test_stale(launch, bed):
         (path / name(number)).write_bytes(bytes([7]) * FRAME_BYTES)
     told = analyse(launch, bed, path)
     assert first(told) == "stale", told
-    assert sum(cause["frames"] for cause in told["causes"] if cause["cause"] == "stale") == FRAMES // 2
+    stale = sum(cause["frames"] for cause in told["causes"] if cause["cause"] == "stale")
+    # While the ranks agree, each daemon already replaces the stale ones of the first 16 frames.
+    assert FRAMES // 2 - 16 * RANKS <= stale <= FRAMES // 2
 
 
 def test_a_throttled_store(launch, bed):
@@ -204,8 +207,10 @@ def test_text_and_page(launch, bed):
     html = page.read_text()
     assert html.count("<svg") >= 1 and told["dataset"] in html
     # Nothing comes from another host.
-    assert "src=" not in html and "href=" not in html and html.count("http") == html.count("http-equiv") + html.count(
-        "http://www.w3.org/2000/svg"
+    assert (
+        "src=" not in html
+        and "href=" not in html
+        and html.count("http") == html.count("http-equiv") + html.count("http://www.w3.org/2000/svg")
     )
 
 

@@ -67,6 +67,8 @@ pub struct Dataset {
     extent: Option<RunSet>,
     /// What the ranks took to agree on who reads what is read next; this rank, and how many.
     agreed: Option<(Duration, u32, u32)>,
+    /// When the caller began with an assignment that is to come.
+    begun: Option<Instant>,
     /// Why there is no daemon, if there is none.
     without: Absence,
 }
@@ -100,6 +102,7 @@ impl Dataset {
             direct: None,
             extent: None,
             agreed: None,
+            begun: None,
             without,
         };
         if dataset.local.is_none() {
@@ -198,7 +201,7 @@ impl Dataset {
         protocol: Protocol,
         collectives: &dyn Collectives,
     ) -> Result<Assignment> {
-        let began = Instant::now();
+        let began = self.begun.take().unwrap_or_else(Instant::now);
         let asked = match range {
             Some((begin, end, stride)) => Request::new(begin, end, stride).map(|request| (request, None)),
             None => Ok(self.agree_on_extent(collectives)?),
@@ -214,13 +217,14 @@ impl Dataset {
             // The other ranks wait in the protocol's first round and learn of the error there.
             Err(error) => Err(zazen_assign::decline(error, collectives)),
         };
-        self.agreed_for(began.elapsed(), collectives);
+        self.agreed = Some((began.elapsed(), collectives.rank() as u32, collectives.size() as u32));
         assigned
     }
 
-    fn agreed_for(&mut self, time: Duration, collectives: &dyn Collectives) {
-        let before = self.agreed.map_or(Duration::ZERO, |(before, ..)| before);
-        self.agreed = Some((before + time, collectives.rank() as u32, collectives.size() as u32));
+    /// The time of the next assignment counts from `began` on, for `zazen explain`; the first call
+    /// before an assignment decides.
+    pub fn begins(&mut self, began: Instant) {
+        self.begun.get_or_insert(began);
     }
 
     /// As [`Dataset::assign`], if the frames are read next: while the ranks agree, the disk begins
@@ -247,14 +251,12 @@ impl Dataset {
         stride: u64,
         collectives: &dyn Collectives,
     ) -> Result<Option<(u64, u64, u64)>> {
-        self.agreed = None;
-        let began = Instant::now();
+        self.begins(Instant::now());
         let Bounds(first, last) = match (begin, end) {
             (None, None) if stride == 1 => return Ok(None),
             (Some(begin), Some(end)) => Bounds(begin, end),
             _ => told_by_rank_0(collectives, || self.bounds())?,
         };
-        self.agreed_for(began.elapsed(), collectives);
         Ok(Some((begin.unwrap_or(first), end.unwrap_or(last), stride)))
     }
 

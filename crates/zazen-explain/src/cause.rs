@@ -101,12 +101,27 @@ pub(crate) fn causes_of(record: &ScanRecord, job: &[ScanRecord], nodes: &[NodeSe
             Absence::NoRoom => all(Cause::OverBudget, String::new()),
             Absence::Denied => all(Cause::NoPermission, String::new()),
             Absence::CacheFails => all(Cause::DiskFails, String::new()),
-            Absence::NodeDead => all(Cause::DeadNode, "the reader's own daemon".to_owned()),
+            Absence::NodeDead => {
+                let node = match record.node.as_str() {
+                    "" => absent_nodes(nodes, record.began_ms),
+                    node => node.to_owned(),
+                };
+                put(Cause::DeadNode, absent.set.clone(), absent.count, &node, OWN_DAEMON.to_owned());
+            }
             Absence::NoDaemon => all(Cause::NoDaemon, String::new()),
             Absence::NeverHere => elsewhere(record, job, nodes, absent, &mut put),
         }
     }
     found
+}
+
+/// The detail of a dead node that is the reader's own.
+pub(crate) const OWN_DAEMON: &str = "the reader's own daemon";
+
+/// The nodes that do not answer, or did not run yet at `began_ms`.
+fn absent_nodes(nodes: &[NodeSeen], began_ms: u64) -> String {
+    let absent = nodes.iter().filter(|node| !node.answers || node.up_since_ms > began_ms);
+    absent.map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn evicted(absent: &Absent, began_ms: u64) -> String {

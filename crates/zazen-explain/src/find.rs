@@ -1,6 +1,6 @@
 //! The verdict: what cost the slowest rank its time, and what mends it.
 
-use crate::cause::{Cause, CauseFound, NodeSeen, causes_of, merged};
+use crate::cause::{Cause, CauseFound, NodeSeen, OWN_DAEMON, causes_of, merged};
 use crate::words::{rate, seconds};
 use zazen_frames::scan_record::{Part, ScanRecord};
 
@@ -178,13 +178,9 @@ fn share_out(causes: &mut [CauseFound], record: &ScanRecord, waited_ns: u64) {
     for cause in causes.iter_mut() {
         cause.cost_ns = (waited_ns as f64 * cause.frames as f64 / all.max(1) as f64) as u64;
     }
-    if let Some(own) = causes.iter_mut().find(|cause| is_own_daemon(cause, record)) {
+    if let Some(own) = causes.iter_mut().find(|cause| cause.detail == OWN_DAEMON) {
         own.cost_ns += record.spent(Part::Daemon);
     }
-}
-
-fn is_own_daemon(cause: &CauseFound, record: &ScanRecord) -> bool {
-    cause.cause == Cause::DeadNode && cause.node == record.node
 }
 
 fn slow_rank(slow: &ScanRecord, usual: &ScanRecord, ranks: usize) -> Option<Finding> {

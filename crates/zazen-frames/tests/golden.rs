@@ -132,8 +132,13 @@ fn scans_and_pushes() {
 
 fn scan_record() -> ScanRecord {
     let set = RunSet::range(10, 19);
-    let absent =
-        Absent { why: Absence::Evicted, at_ms: 1_700_000_000_000, wanted: "/lustre/sim2".into(), count: 10, set };
+    let absent = Absent {
+        why: Absence::Evicted,
+        at_ms: 1_700_000_000_000,
+        wanted: "/lustre/sim2".into(),
+        count: 10,
+        set,
+    };
     ScanRecord {
         dataset: "/lustre/sim1".into(),
         series: "sim1/.zazen@pos-{n}".into(),

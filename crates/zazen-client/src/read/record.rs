@@ -1,9 +1,9 @@
 //! What a scan measures of itself, for `zazen explain`: where the consumer's time went, and which
 //! frames were not on this node.
 //!
-//! Invariants: the cost does not grow with the frames that are read locally: a few clock readings for
-//! each group of frames that the consumer takes at once, sums, and run sets of the other frames. A
-//! record that cannot be kept is lost without a word: it is no result.
+//! Invariants: the cost does not grow with the frames that are read locally: a few clock readings
+//! for each group of frames that the consumer takes at once, sums, and run sets of the other
+//! frames. A record that cannot be kept is lost without a word: it is no result.
 
 use super::pipeline::Outcome;
 use crate::cluster::{Remote, Target};
@@ -79,7 +79,8 @@ struct Inner {
 }
 
 impl Recorder {
-    /// A scan that began at `began`. `None` if the user wants no records (`$ZAZEN_RECORDS` is `off`).
+    /// A scan that began at `began`. `None` if the user wants no records (`$ZAZEN_RECORDS` is
+    /// `off`).
     pub(crate) fn begin(facts: Facts, began: Instant) -> Option<Recorder> {
         let off = std::env::var_os("ZAZEN_RECORDS").is_some_and(|value| value == "off");
         let inner = Inner { daemon: began.elapsed(), ..Inner::default() };
@@ -156,8 +157,8 @@ impl Recorder {
         inner.absent.extend(notes.absent);
     }
 
-    /// The scan has ended; `whole` if the consumer took every frame. Keeps the record at `daemon`, or
-    /// in the user's folder. Does nothing the second time.
+    /// The scan has ended; `whole` if the consumer took every frame. Keeps the record at `daemon`,
+    /// or in the user's folder. Does nothing the second time.
     pub(crate) fn finish(&self, daemon: Option<&Target>, whole: bool) {
         if self.done.swap(true, Ordering::Relaxed) || self.began.elapsed() < WALL_MIN {
             return;
