@@ -141,6 +141,16 @@ impl PyDataset {
         self.0.has_daemon()
     }
 
+    /// The version of the file whose blocks these are, as (size, mtime_ns, ctime_ns, inode); None
+    /// if the dataset is not the blocks of a file.
+    ///
+    /// Reads raise StaleError once the file looks different.
+    #[getter]
+    fn version(&self) -> Option<(u64, i64, i64, u64)> {
+        let version = self.0.blocks()?.version;
+        Some((version.size, version.mtime_ns, version.ctime_ns, version.inode))
+    }
+
     /// Pickles by the arguments of `open`.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (PathBuf,))> {
         let path = self.0.path();
@@ -169,6 +179,7 @@ impl PyDataset {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
                 Layout::List(files) => format!("list of {} files", files.len()),
+                Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
             }))
         })
     }

@@ -11,7 +11,7 @@ mod target;
 use clap::{Parser, Subcommand};
 use commands::{
     assign, bench, datasets, evict, explain, key, load, ls, number, pin, plugin, push, run, stat, status,
-    verify,
+    verify, viz,
 };
 use std::process::ExitCode;
 use target::Done;
@@ -61,6 +61,8 @@ enum Command {
     Verify(verify::Verify),
     /// Run the assignment protocol on a scenario
     Assign(assign::Assign),
+    /// Match the files of a visualization to the ranks near them
+    Viz(viz::Viz),
     /// Measure: the assignment protocol at any scale
     Bench(bench::Bench),
     /// Set up, use and remove a cluster on this machine
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         Command::Pin(arguments) => pin::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Assign(arguments) => wholly(assign::run(&arguments)),
+        Command::Viz(arguments) => wholly(viz::run(&arguments)),
         Command::Bench(arguments) => wholly(bench::run(&arguments)),
         Command::Testbed(arguments) => wholly(commands::testbed::run(arguments)),
         Command::Plugin(arguments) => plugin::run(&arguments),

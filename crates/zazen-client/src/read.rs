@@ -17,7 +17,7 @@ mod resident;
 mod turn;
 mod window;
 
-pub(crate) use access::{Access, DaemonSpec, scan_one};
+pub(crate) use access::{Access, DaemonSpec, check_same_version, scan_one};
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
 pub(crate) use feed::Scan;

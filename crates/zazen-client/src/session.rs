@@ -6,7 +6,8 @@ use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
 use crate::read::{
-    Access, DaemonSpec, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan, scan_one,
+    Access, DaemonSpec, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan,
+    check_same_version, scan_one,
 };
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::warn::warn_once;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_core::{Blocks, Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::DatasetInfo;
 use zazen_wire::control::NodeInfo;
@@ -64,6 +65,8 @@ pub struct Dataset {
     node: u128,
     direct_spec: DirectSpec,
     direct: Option<Arc<Direct>>,
+    /// The layout when it was opened.
+    opened: Option<Layout>,
     extent: Option<RunSet>,
     /// What the ranks took to agree on who reads what is read next; this rank, and how many.
     agreed: Option<(Duration, u32, u32)>,
@@ -100,6 +103,7 @@ impl Dataset {
             node,
             direct_spec,
             direct: None,
+            opened: None,
             extent: None,
             agreed: None,
             begun: None,
@@ -108,6 +112,7 @@ impl Dataset {
         if dataset.local.is_none() {
             dataset.direct()?;
         }
+        dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
         Ok(dataset)
     }
 
@@ -133,6 +138,11 @@ impl Dataset {
         self.node
     }
 
+    /// The version of the file that was opened, if the dataset is the blocks of a file.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        self.opened.as_ref().and_then(Layout::blocks)
+    }
+
     /// How numbers map to files, if known.
     pub fn layout(&self) -> Option<&Layout> {
         match (&self.local, &self.direct) {
@@ -150,6 +160,7 @@ impl Dataset {
         }
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
+            check_same_version(local.spec.layout.as_deref(), info.layout.as_ref())?;
             let extent = match &info.extent {
                 Some(extent) => extent.clone(),
                 None => {
@@ -352,6 +363,7 @@ impl Dataset {
             return Ok(direct.clone());
         }
         let direct = Arc::new(self.direct_spec.open()?);
+        check_same_version(self.opened.as_ref(), direct.layout())?;
         self.direct = Some(direct.clone());
         Ok(direct)
     }
@@ -462,6 +474,7 @@ fn parse_silence(text: &str) -> Result<Duration> {
 
 fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec) -> Result<Local> {
     let info = remote.open(&spec.path, spec.pattern.as_deref(), false)?;
+    check_same_version(spec.layout.as_deref(), info.layout.as_ref())?;
     spec.layout = info.layout.clone().map(Arc::new);
     Ok(Local { remote, node, info, spec })
 }

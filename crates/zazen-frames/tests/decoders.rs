@@ -185,7 +185,7 @@ fn series() -> impl Strategy<Value = Series> {
             NameTemplate::new(prefix.trim_start_matches('/').replace("//", "").as_str(), 0, "").unwrap(),
         )
     });
-    prop_oneof![files, Just(Series::Pieces), Just(Series::List)]
+    prop_oneof![files, Just(Series::Pieces), Just(Series::List), any::<u64>().prop_map(Series::Blocks)]
 }
 
 proptest! {

@@ -3,7 +3,8 @@
 
 use std::fmt::Debug;
 use zazen_core::{
-    FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet, Series, Source, Validator,
+    Blocks, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet, Series, Source,
+    Validator,
 };
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::*;
@@ -72,6 +73,9 @@ fn datasets_and_holdings() {
     check("DatasetInfo pieces", dataset_info(Layout::Pieces(vec![piece]), None, false));
     let list = Layout::List(vec![path("cat.jpg"), path("dog.jpg")]);
     check("DatasetInfo list", dataset_info(list, None, true));
+    let version = Validator { size: 10_000, mtime_ns: 5, ctime_ns: 6, inode: 7, unsettled: false };
+    let blocks = Layout::Blocks(Blocks { path: path("field.h5"), block_bytes: 4096, version });
+    check("DatasetInfo blocks", dataset_info(blocks, None, true));
     check("Query", Query { handle: 3, begin: 1, end: 1 << 40, stride: 5 });
     check("Holdings", Holdings { native: ten(), alien: RunSet::new() });
     check("Fetch", Fetch { handle: 3, set: ten(), origin: Origin::Alien });

@@ -254,6 +254,15 @@ pub(crate) fn manifest(input: &[u8]) {
     }
 }
 
+/// A frame of an XTC trajectory. The caller's memory is for as many atoms as the header says, if
+/// that many could be in a frame of this length: an atom takes at least three bits.
+pub(crate) fn xtc(input: &[u8]) {
+    let Ok(header) = zazen_xtc::header(input) else { return };
+    if header.atoms <= 8 * input.len() {
+        let _ = zazen_xtc::decode(input, &mut vec![0.0; 3 * header.atoms], 10.0);
+    }
+}
+
 /// The daemon's settings file.
 pub(crate) fn config(input: &[u8]) {
     use clap::Parser;

@@ -294,5 +294,6 @@ pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn 
     let (_, length) = crate::fetcher::extent_in(&*file, &source, number, &opened.spelled())?;
     check_inline(length, number, &opened.spelled())?;
     let bytes = read_inline(opened, &source, number, &*file)?;
+    opened.check_version(&file.stat_now()?.validator)?;
     Ok(Way::Inline(source, bytes))
 }

@@ -54,9 +54,8 @@ impl Notes {
     /// Frame `number` could not be handed out from the cache.
     pub fn add(&self, number: u64, why: Absence) {
         let mut inner = self.inner();
-        if !inner.has(number) {
-            inner.other[why as usize].insert(number);
-        } else if why == Absence::NoRoom && inner.other[Absence::NeverHere as usize].remove(number) {
+        let replaces = why == Absence::NoRoom && inner.other[Absence::NeverHere as usize].remove(number);
+        if replaces || !inner.has(number) {
             inner.other[why as usize].insert(number);
         }
     }

@@ -17,3 +17,4 @@ pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod testbed;
 pub(crate) mod verify;
+pub(crate) mod viz;
