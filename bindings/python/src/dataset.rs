@@ -141,6 +141,13 @@ impl PyDataset {
         self.0.has_daemon()
     }
 
+    /// The identity of the node whose daemon answered, a 128-bit number that is the same in all
+    /// processes of the node. Without a daemon: a random one, fixed for this Dataset.
+    #[getter]
+    fn node(&self, py: Python<'_>) -> PyResult<u128> {
+        self.with(py, |dataset| Ok(dataset.node()))
+    }
+
     /// The version of the file whose blocks these are, as (size, mtime_ns, ctime_ns, inode); None
     /// if the dataset is not the blocks of a file.
     ///

@@ -28,6 +28,7 @@ pub mod admit;
 pub mod copy;
 pub mod evict_scan_resistant;
 pub mod flight;
+pub mod home;
 pub mod load;
 pub mod look;
 pub mod make_room;

@@ -76,6 +76,10 @@ fn datasets_and_holdings() {
     let version = Validator { size: 10_000, mtime_ns: 5, ctime_ns: 6, inode: 7, unsettled: false };
     let blocks = Layout::Blocks(Blocks { path: path("field.h5"), block_bytes: 4096, version });
     check("DatasetInfo blocks", dataset_info(blocks, None, true));
+    let pattern = "field.h5{n*4096}".to_owned();
+    check("GetBlock", GetBlock { dataset: "/lustre/sim1".into(), pattern, version, number: 9 });
+    let validator = Validator { unsettled: true, ..version };
+    check("GivenBlock", GivenBlock { validator, checksum: 0x0123_4567_89ab_cdef });
     check("Query", Query { handle: 3, begin: 1, end: 1 << 40, stride: 5 });
     check("Holdings", Holdings { native: ten(), alien: RunSet::new() });
     check("Fetch", Fetch { handle: 3, set: ten(), origin: Origin::Alien });

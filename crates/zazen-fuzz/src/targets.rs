@@ -79,6 +79,8 @@ pub(crate) fn messages(input: &[u8]) {
         check::<List>,
         check::<ListRow>,
         check::<Listing>,
+        check::<GetBlock>,
+        check::<GivenBlock>,
         check::<AskNotes>,
         check::<ScanNotes>,
         check::<ScanRecord>,

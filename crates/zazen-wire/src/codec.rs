@@ -192,6 +192,17 @@ impl Writer {
         });
     }
 
+    /// What a source looks like, as a record.
+    pub fn validator(&mut self, validator: &Validator) {
+        self.record(|writer| {
+            writer.u64(validator.size);
+            writer.i64(validator.mtime_ns);
+            writer.i64(validator.ctime_ns);
+            writer.u64(validator.inode);
+            writer.bool(validator.unsettled);
+        });
+    }
+
     /// A series, as a record: 0 and a name template, 1 for pieces, 2 for a list, 3 and the size of blocks.
     pub fn series(&mut self, series: &Series) {
         self.record(|writer| match series {
@@ -208,8 +219,8 @@ impl Writer {
         });
     }
 
-    /// A layout, as a record: 0 and a name template, or 1 and a list of pieces, or 2 and a list of files, or 3, a
-    /// file's path, the size of its blocks, and its size, mtime, ctime and inode.
+    /// A layout, as a record: 0 and a name template, or 1 and a list of pieces, or 2 and a list of
+    /// files, or 3, a file's path, the size of its blocks, and what it looked like.
     pub fn layout(&mut self, layout: &Layout) {
         self.record(|writer| match layout {
             Layout::Files(template) => {
@@ -235,10 +246,7 @@ impl Writer {
                 writer.u8(3);
                 writer.rel_path(path);
                 writer.u64(*block_bytes);
-                writer.u64(version.size);
-                writer.i64(version.mtime_ns);
-                writer.i64(version.ctime_ns);
-                writer.u64(version.inode);
+                writer.validator(version);
             }
         });
     }
@@ -488,9 +496,16 @@ impl<'a> Reader<'a> {
 
     fn blocks(&mut self) -> Result<Blocks> {
         let (path, block_bytes) = (self.rel_path()?, self.u64()?);
-        let (size, mtime_ns, ctime_ns, inode) = (self.u64()?, self.i64()?, self.i64()?, self.u64()?);
-        let version = Validator { size, mtime_ns, ctime_ns, inode, unsettled: false };
-        Ok(Blocks { path, block_bytes, version })
+        Ok(Blocks { path, block_bytes, version: self.validator()? })
+    }
+
+    /// What a source looks like.
+    pub fn validator(&mut self) -> Result<Validator> {
+        self.record("Validator", |reader| {
+            let (size, mtime_ns, ctime_ns) = (reader.u64()?, reader.i64()?, reader.i64()?);
+            let (inode, unsettled) = (reader.u64()?, reader.bool()?);
+            Ok(Validator { size, mtime_ns, ctime_ns, inode, unsettled })
+        })
     }
 
     fn piece(&mut self) -> Result<Piece> {

@@ -8,6 +8,7 @@ use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::node::Node;
+use crate::peers::Peers;
 use crate::placement::check_placement;
 use crate::scan_records::ScanRecords;
 use crate::service_control::ControlService;
@@ -101,6 +102,7 @@ impl Daemon {
             );
         }
         let readers = config.readers.unwrap_or_else(|| disk_kind(&cache_root).readers());
+        let peers = Peers::new(config.peers.clone(), key.clone(), &config.name, store.node());
         let node = Arc::new(Node {
             store,
             disk: health,
@@ -109,6 +111,7 @@ impl Daemon {
             counters: Counters::default(),
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
+            peers,
             sessions: Sessions::default(),
             shares: AllShares::default(),
             records: ScanRecords::default(),

@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod misses;
 pub mod node;
 pub mod notes;
+pub mod peers;
 pub mod placement;
 pub mod scan;
 pub mod scan_records;

@@ -6,7 +6,7 @@
 //! out.
 
 use crate::clock::{left_until, now_ns};
-use crate::fetcher::{Outcome, read_inline};
+use crate::fetcher::{Outcome, Whence, read_inline};
 use crate::node::{Node, Opened};
 use crate::notes::Notes;
 use crate::shares::Share;
@@ -272,7 +272,7 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     if around {
         return without_room(opened, source, number, file);
     }
-    match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
+    match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)? {
         Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at_ns })),
         outcome @ (Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended) => {
             match outcome {

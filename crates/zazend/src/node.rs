@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::layouts::Layouts;
+use crate::peers::Peers;
 use crate::scan_records::ScanRecords;
 use crate::session::Sessions;
 use crate::shares::AllShares;
@@ -47,6 +48,8 @@ pub struct Node {
     pub layouts: Layouts,
     /// Brings misses.
     pub fetcher: Fetcher,
+    /// The other nodes, which may have blocks of files.
+    pub peers: Peers,
     /// What each connection holds.
     pub sessions: Sessions,
     /// What each user may have under way.

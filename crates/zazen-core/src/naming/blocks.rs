@@ -56,6 +56,11 @@ impl Blocks {
         Some(parsed())
     }
 
+    /// The pattern that opens these blocks.
+    pub fn pattern(&self) -> String {
+        format!("{}{{n*{}}}", self.path, self.block_bytes)
+    }
+
     /// The number of block 0. It follows from the file's path alone, so it stays when the file
     /// grows, and all nodes agree.
     pub fn first(&self) -> u64 {

@@ -3,6 +3,7 @@
 mod admin;
 mod explain;
 mod fetch;
+mod give;
 mod open;
 mod push;
 mod query;
@@ -70,6 +71,7 @@ impl Service for FramesService {
             frames_fn::VERIFY => {
                 admin::verify(node, caller, messages::Verify::decode(payload)?, &call.line).map(reply)
             }
+            frames_fn::GET_BLOCK => give::give(node, caller, messages::GetBlock::decode(payload)?),
             frames_fn::LIST => query::list(node, caller, messages::List::decode(payload)?).map(reply),
             frames_fn::DATASETS => Ok(Reply {
                 payload: crate::status::datasets(node, caller).to_string().into_bytes(),
