@@ -3,6 +3,7 @@
 //!
 //! Invariant: each caller brings the source opened with the rights of its own user.
 
+use crate::clock::now_ns;
 use crate::fetcher::{Asked, Outcome};
 use crate::node::Node;
 use crate::opened::Opened;
@@ -42,6 +43,7 @@ pub fn fetch(
         Asked::Shared(result) => return result,
         Asked::Lead(landing) => landing,
     };
+    let mut timed = Timed::begin(node, source.length.unwrap_or(file.stat().validator.size));
     let (result, given) = copy_frame(node, opened, source, number, origin, file, whence);
     match &result {
         Ok(Outcome::Stored(bytes)) if given => {
@@ -49,6 +51,7 @@ pub fn fetch(
             counters.peer_bytes.add(*bytes);
         }
         Ok(Outcome::Stored(bytes)) => {
+            timed.bytes = *bytes;
             counters.fetched.add(1);
             counters.fetched_bytes.add(*bytes);
         }
@@ -67,6 +70,27 @@ pub fn extent_in(file: &dyn SourceFile, source: &Source, number: u64, spelled: &
 /// What the state machines of `zazen_frames` are told of a cached frame.
 pub fn held(entry: Entry) -> Held {
     Held { meta: entry.meta, origin: entry.origin, source: entry.source }
+}
+
+/// A copy from the backing store under way, for the store's rate.
+struct Timed<'a> {
+    node: &'a Node,
+    length: u64,
+    /// What came of it.
+    bytes: u64,
+}
+
+impl<'a> Timed<'a> {
+    fn begin(node: &'a Node, length: u64) -> Timed<'a> {
+        node.fetcher.rates().begin(now_ns(), length);
+        Timed { node, length, bytes: 0 }
+    }
+}
+
+impl Drop for Timed<'_> {
+    fn drop(&mut self) {
+        self.node.fetcher.rates().end(now_ns(), self.length, self.bytes);
+    }
 }
 
 /// Copies a frame; also whether another node gave its bytes.

@@ -7,6 +7,7 @@ use crate::viewer::Viewer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_frames::absence::{StoreRate, StoreRates};
 use zazen_frames::flight::{self, Flights, Shared, Ticket};
 
 pub use zazen_frames::flight::Outcome;
@@ -23,6 +24,7 @@ pub enum Whence {
 /// One for the daemon.
 pub struct Fetcher {
     board: Mutex<Board>,
+    rates: Mutex<StoreRates>,
 }
 
 struct Board {
@@ -63,12 +65,22 @@ impl Fetcher {
     /// A fetcher that reads at most `at_once` frames at the same time for each user.
     pub fn new(at_once: usize) -> Fetcher {
         let board = Board { flights: Flights::new(at_once), asking: BTreeMap::new(), tickets: 0 };
-        Fetcher { board: Mutex::new(board) }
+        Fetcher { board: Mutex::new(board), rates: Mutex::default() }
     }
 
     /// Fetches under way.
     pub fn under_way(&self) -> usize {
         self.board().flights.under_way()
+    }
+
+    /// How fast the backing store gives frames.
+    pub fn rates(&self) -> MutexGuard<'_, StoreRates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rate of frames of about `length` bytes.
+    pub fn rate(&self, length: u64) -> StoreRate {
+        self.rates().rate(length)
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {

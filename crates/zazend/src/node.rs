@@ -7,6 +7,7 @@ use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::node_store::NodeStore;
 use crate::peers::Peers;
+use crate::scan_records::ScanRecords;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
 use crate::viewer::Powers;
@@ -40,6 +41,8 @@ pub struct Node {
     pub peers: Peers,
     /// What each user may have under way.
     pub shares: AllShares,
+    /// The records of the last scans.
+    pub records: ScanRecords,
     /// What each user is still sending.
     pub unfinished: Arc<Unfinished>,
     /// Readers that clients should have in flight.

@@ -4,6 +4,8 @@
 use super::buffer::{Pool, Slice};
 use super::frame_file::FrameFile;
 use super::job::{Data, Fault, Job, Reading};
+use super::outcome::Got;
+use super::record::Recorder;
 use super::resident::is_resident;
 use super::turn::{Turn, Turns};
 use crate::cluster::{Batch, Remote, Target, daemon_is_gone};
@@ -34,15 +36,8 @@ pub(crate) struct Access {
     direct_spec: DirectSpec,
     direct: Mutex<Option<Arc<Direct>>>,
     turns: Option<Turns>,
-}
-
-/// A frame read.
-pub(crate) struct Got {
-    pub delivery: Option<Delivery>,
-    pub place: FrameFile,
-    pub buffer: Slice,
-    /// A bad checksum was found and repaired.
-    pub mended: bool,
+    /// What the scan measures of itself; `None`: nothing.
+    pub record: Option<Recorder>,
 }
 
 impl Access {
@@ -67,7 +62,14 @@ impl Access {
             repair: Mutex::new(None),
             direct_spec,
             direct: Mutex::new(direct),
+            record: None,
         }
+    }
+
+    /// The daemon, if there is one and it was not lost.
+    pub(crate) fn daemon_now(&self) -> Option<&Target> {
+        let daemon = self.daemon.as_ref().filter(|_| !self.daemon_lost.load(Ordering::Relaxed));
+        daemon.map(|daemon| &daemon.target)
     }
 
     pub(crate) fn stopped(&self) -> bool {
