@@ -29,6 +29,7 @@ EDGES = {
     "zazen-plugin-sdk": "zazen-plugin-abi",
     "zazen-wire": "zazen-core zazen-plugin-abi",
     "zazen-frames": "zazen-core zazen-wire",
+    "zazen-explain": "zazen-core zazen-frames",
     "zazen-store": "zazen-core zazen-env zazen-wire zazen-frames",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
@@ -51,8 +52,8 @@ EDGES = {
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
     " | zazen-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
-    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-client"
-    " zazen-forward-api zazen-match zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
+    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
+    " zazen-client zazen-forward-api zazen-match zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi"
@@ -66,8 +67,8 @@ EDGES = {
 
 # Protocol logic: events in, actions out. Test modules are exempt.
 PURE = [
-    "zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-match", "zazen-stubs",
-    "zazen-forward-api", "zazen-plugin-abi", "zazen-xtc",
+    "zazen-core", "zazen-wire", "zazen-frames", "zazen-explain", "zazen-lane", "zazen-push", "zazen-assign",
+    "zazen-match", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-xtc",
 ]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"

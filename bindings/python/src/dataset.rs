@@ -11,6 +11,7 @@ use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
+use std::time::Instant;
 use zazen_assign::{Assignment, Path, Protocol, Rules};
 use zazen_client::{Dataset, Frame, FrameReader, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
 use zazen_core::{Error, ErrorKind, Layout, Result};
@@ -77,9 +78,11 @@ impl PyDataset {
         wish: &Wish,
         carrier: &Carrier,
         reads: bool,
+        began: Instant,
     ) -> PyResult<PyAssignment> {
         let assignment = carrier.run(py, |collectives| {
             self.0.with(|dataset| {
+                dataset.begins(began);
                 let range = dataset.range(wish.begin, wish.end, wish.stride, collectives)?;
                 match reads {
                     true => dataset.assign_to_read(range, wish.rules, wish.protocol, collectives),
@@ -242,8 +245,9 @@ impl PyDataset {
         protocol: &str,
         carrier: &str,
     ) -> PyResult<PyAssignment> {
+        let began = Instant::now();
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        self.assign_with(py, &wish, &comm.carrier(py, carrier)?, false)
+        self.assign_with(py, &wish, &comm.carrier(py, carrier)?, false, began)
     }
 
     /// Iterates over this rank's frames of `begin ..= end` at `stride` in storage order, as
@@ -272,8 +276,9 @@ impl PyDataset {
         check: bool,
         carrier: &str,
     ) -> PyResult<PyFrames> {
+        let began = Instant::now();
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        let assignment = self.assign_with(py, &wish, &comm.carrier(py, carrier)?, true)?;
+        let assignment = self.assign_with(py, &wish, &comm.carrier(py, carrier)?, true, began)?;
         let set = (*assignment.set.0).clone();
         let total = set.len();
         let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };

@@ -41,6 +41,12 @@ pub mod frames_fn {
     /// [`super::GetBlock`] → [`super::GivenBlock`] + bulk bytes: a daemon asks another one. Remote
     /// callers only.
     pub const GET_BLOCK: u16 = 14;
+    /// [`crate::scan_record::AskNotes`] → [`crate::scan_record::ScanNotes`]. Local callers only.
+    pub const SCAN_NOTES: u16 = 15;
+    /// [`crate::scan_record::ScanRecord`] → (): keep it for `zazen explain`. Local callers only.
+    pub const KEEP_RECORD: u16 = 16;
+    /// [`crate::scan_record::AskRecords`] → [`crate::scan_record::Records`].
+    pub const RECORDS: u16 = 17;
 }
 
 zazen_wire::messages! {

@@ -9,6 +9,7 @@ use zazen_core::{
     ErrorKind, FrameMeta, FrameNo, NameTemplate, Origin, RelPath, Run, RunSet, Series, Source, Validator,
 };
 use zazen_frames::messages::*;
+use zazen_frames::scan_record::*;
 use zazen_wire::Message;
 use zazen_wire::codec::Writer;
 
@@ -88,6 +89,13 @@ fn check_all(bytes: &[u8]) {
         List,
         ListRow,
         Listing,
+        Absent,
+        AskNotes,
+        ScanNotes,
+        ScanRecord,
+        AskRecords,
+        KeptRecord,
+        Records,
     );
 }
 

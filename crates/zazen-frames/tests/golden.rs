@@ -6,7 +6,9 @@ use zazen_core::{
     Blocks, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet, Series, Source,
     Validator,
 };
+use zazen_frames::absence::Absence;
 use zazen_frames::messages::*;
+use zazen_frames::scan_record::*;
 use zazen_wire::Message;
 
 const GOLDEN: &str = include_str!("golden.txt");
@@ -134,4 +136,59 @@ fn scans_and_pushes() {
     check("Push", push(Series::Pieces));
     check("Push of a file", push(Series::Files(NameTemplate::parse("run/frame-{n}.dcd").unwrap())));
     check("Pushed", Pushed::AlreadyHere);
+}
+
+fn scan_record() -> ScanRecord {
+    let set = RunSet::range(10, 19);
+    let absent = Absent {
+        why: Absence::Evicted,
+        at_ms: 1_700_000_000_000,
+        wanted: "/lustre/sim2".into(),
+        count: 10,
+        set,
+    };
+    ScanRecord {
+        dataset: "/lustre/sim1".into(),
+        series: "sim1/.zazen@pos-{n}".into(),
+        node: "n0".into(),
+        node_id: 7,
+        host: "node7".into(),
+        job: "42".into(),
+        pid: 99,
+        rank: 1,
+        ranks: 4,
+        assigned: true,
+        whole: true,
+        began_ms: 1_700_000_060_000,
+        wall_ns: 28,
+        spent_ns: (1..=7).collect(),
+        near_frames: 90,
+        near_bytes: 900,
+        far_frames: 10,
+        far_bytes: 100,
+        failed_frames: 0,
+        store_rate: 5,
+        store_rate_best: 50,
+        absent: vec![absent],
+    }
+}
+
+#[test]
+fn records_of_scans() {
+    let record = scan_record();
+    check("AskNotes", AskNotes { scan: 4 });
+    let notes = ScanNotes { absent: record.absent.clone(), store_rate: 5, store_rate_best: 50 };
+    check("ScanNotes", notes);
+    check("ScanRecord", record.clone());
+    check("AskRecords", AskRecords { handle: 3 });
+    let records = Records {
+        node: "n0".into(),
+        node_id: 7,
+        now_ms: 1_700_000_100_000,
+        up_ms: 5_000,
+        native: RunSet::range(10, 19),
+        removed: record.absent.clone(),
+        records: vec![KeptRecord { uid: 1000, record }],
+    };
+    check("Records", records);
 }

@@ -2,6 +2,7 @@
 
 use zazen_core::limits;
 use zazen_frames::messages::*;
+use zazen_frames::scan_record::*;
 use zazen_store::record::{FileHeader, FileKind, NameEntry, RECORD_BYTES, Record};
 use zazen_stream::packet;
 use zazen_stream::ring::{Arrival, Deal, Pressure, Ring, Shape, Take};
@@ -80,6 +81,11 @@ pub(crate) fn messages(input: &[u8]) {
         check::<Listing>,
         check::<GetBlock>,
         check::<GivenBlock>,
+        check::<AskNotes>,
+        check::<ScanNotes>,
+        check::<ScanRecord>,
+        check::<AskRecords>,
+        check::<Records>,
     ];
     pick(checks, input);
 }

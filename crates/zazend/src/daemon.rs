@@ -10,6 +10,7 @@ use crate::metrics::MetricsPage;
 use crate::node::Node;
 use crate::peers::Peers;
 use crate::placement::check_placement;
+use crate::scan_records::ScanRecords;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
@@ -113,6 +114,7 @@ impl Daemon {
             peers,
             sessions: Sessions::default(),
             shares: AllShares::default(),
+            records: ScanRecords::default(),
             unfinished: Arc::default(),
             readers,
             cache_root: cache_root.to_string_lossy().into_owned(),

@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use zazen_backing::SourceFile;
 use zazen_core::{Error, ErrorKind, FrameNo, Origin, RelPath, Result, Source, SourceStat, Validator};
 use zazen_env::{RealDisk, WatchedDisk};
+use zazen_frames::absence::{StoreRate, StoreRates};
 use zazen_frames::copy::{self, Ask, Copying, Failure};
 use zazen_frames::flight::{self, Flights, Shared, Ticket};
 use zazen_frames::home::GIVEN_BYTES_MAX;
@@ -33,6 +34,7 @@ pub enum Whence {
 /// One for the daemon.
 pub struct Fetcher {
     board: Mutex<Board>,
+    rates: Mutex<StoreRates>,
 }
 
 struct Board {
@@ -73,12 +75,22 @@ impl Fetcher {
     /// A fetcher that reads at most `at_once` frames at the same time for each user.
     pub fn new(at_once: usize) -> Fetcher {
         let board = Board { flights: Flights::new(at_once), asking: BTreeMap::new(), tickets: 0 };
-        Fetcher { board: Mutex::new(board) }
+        Fetcher { board: Mutex::new(board), rates: Mutex::default() }
     }
 
     /// Fetches under way.
     pub fn under_way(&self) -> usize {
         self.board().flights.under_way()
+    }
+
+    /// How fast the backing store gives frames.
+    pub fn rates(&self) -> MutexGuard<'_, StoreRates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rate of frames of about `length` bytes.
+    pub fn rate(&self, length: u64) -> StoreRate {
+        self.rates().rate(length)
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {
@@ -129,6 +141,7 @@ impl Fetcher {
             }
         }
         let mut landing = Landing { fetcher: self, ticket, result: None };
+        let mut timed = Timed::begin(node, source.length.unwrap_or(file.stat().validator.size));
         let (result, given) = copy_frame(node, opened, source, number, origin, file, whence);
         match &result {
             Ok(Outcome::Stored(bytes)) if given => {
@@ -136,6 +149,7 @@ impl Fetcher {
                 counters.peer_bytes.add(*bytes);
             }
             Ok(Outcome::Stored(bytes)) => {
+                timed.bytes = *bytes;
                 counters.fetched.add(1);
                 counters.fetched_bytes.add(*bytes);
             }
@@ -193,6 +207,27 @@ pub fn extent_in(file: &dyn SourceFile, source: &Source, number: u64, spelled: &
 /// What the state machines of `zazen_frames` are told of a cached frame.
 pub fn held(entry: Entry) -> Held {
     Held { meta: entry.meta, origin: entry.origin, source: entry.source }
+}
+
+/// A copy from the backing store under way, for the store's rate.
+struct Timed<'a> {
+    node: &'a Node,
+    length: u64,
+    /// What came of it.
+    bytes: u64,
+}
+
+impl<'a> Timed<'a> {
+    fn begin(node: &'a Node, length: u64) -> Timed<'a> {
+        node.fetcher.rates().begin(now_ns(), length);
+        Timed { node, length, bytes: 0 }
+    }
+}
+
+impl Drop for Timed<'_> {
+    fn drop(&mut self) {
+        self.node.fetcher.rates().end(now_ns(), self.length, self.bytes);
+    }
 }
 
 /// Copies a frame; also whether another node gave its bytes.

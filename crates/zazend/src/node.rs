@@ -7,6 +7,7 @@ use crate::fetcher::Fetcher;
 use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::layouts::Layouts;
 use crate::peers::Peers;
+use crate::scan_records::ScanRecords;
 use crate::session::Sessions;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
@@ -53,6 +54,8 @@ pub struct Node {
     pub sessions: Sessions,
     /// What each user may have under way.
     pub shares: AllShares,
+    /// The records of the last scans.
+    pub records: ScanRecords,
     /// What each user is still sending.
     pub unfinished: Arc<Unfinished>,
     /// Readers that clients should have in flight.

@@ -4,6 +4,7 @@
 use super::buffer::{Pool, Slice};
 use super::frame_file::FrameFile;
 use super::job::{Data, Fault, Job, Reading};
+use super::record::Recorder;
 use super::resident::is_resident;
 use super::turn::{Turn, Turns};
 use crate::cluster::{Batch, CONNECT_TIMEOUT, Remote, Target, daemon_is_gone};
@@ -79,6 +80,8 @@ pub(crate) struct Access {
     direct_spec: DirectSpec,
     direct: Mutex<Option<Arc<Direct>>>,
     turns: Option<Turns>,
+    /// What the scan measures of itself; `None`: nothing.
+    pub record: Option<Recorder>,
 }
 
 /// A frame read.
@@ -112,7 +115,14 @@ impl Access {
             repair: Mutex::new(None),
             direct_spec,
             direct: Mutex::new(direct),
+            record: None,
         }
+    }
+
+    /// The daemon, if there is one and it was not lost.
+    pub(crate) fn daemon_now(&self) -> Option<&Target> {
+        let daemon = self.daemon.as_ref().filter(|_| !self.daemon_lost.load(Ordering::Relaxed));
+        daemon.map(|daemon| &daemon.target)
     }
 
     pub(crate) fn stopped(&self) -> bool {
