@@ -19,7 +19,8 @@
 //! | what if a frame's number is taken? | [`admit::admit`] |
 //! | may this caller push this frame? | [`push::Intake`] |
 //! | does a copy stand for its source, and who may have it? | [`stale`], [`look::Looking`] |
-//! | how are cached frames grouped, and what becomes of those that fail? | [`scan`] |
+//! | how are cached frames grouped? | [`scan::Pages`] |
+//! | in which order does a scan hand out, and what becomes of a copy that fails? | [`hand_out::HandOut`] |
 //! | how much may one user have under way? | [`shares`] |
 //! | why was a frame not here, and does the store give what it gave? | [`absence`] |
 
@@ -28,6 +29,7 @@ pub mod admit;
 pub mod copy;
 pub mod evict_scan_resistant;
 pub mod flight;
+pub mod hand_out;
 pub mod home;
 pub mod load;
 pub mod look;

@@ -17,6 +17,8 @@ pub const LEASE_NS: u64 = 1_000_000_000;
 pub trait Stored: Cached {
     /// Whether both lie in one file, so that one descriptor shows both.
     fn shares_file_with(&self, other: &Self) -> bool;
+    /// How it came here.
+    fn origin(&self) -> Origin;
 }
 
 /// The cached frames of a scan that were not handed out yet.
@@ -149,6 +151,9 @@ mod tests {
     impl Stored for Entry {
         fn shares_file_with(&self, other: &Entry) -> bool {
             self.file == other.file
+        }
+        fn origin(&self) -> Origin {
+            Origin::Alien
         }
     }
 

@@ -103,6 +103,9 @@ impl scan::Stored for Entry {
     fn shares_file_with(&self, other: &Entry) -> bool {
         self.is_packed_with(other)
     }
+    fn origin(&self) -> Origin {
+        self.origin
+    }
 }
 
 /// Where [`crate::Store::entries_page`] goes on; begin with the default.

@@ -15,7 +15,7 @@ use crate::shares::Share;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use zazen_backing::SourceFile;
 use zazen_call::Caller;
-use zazen_core::{Error, ErrorKind, Origin, Result, RunSet, Source};
+use zazen_core::{Error, ErrorKind, Result, RunSet, Source};
 use zazen_frames::absence::Absence;
 use zazen_frames::copy::check_inline;
 use zazen_frames::misses::{self, Action, Event, Take, Wanted};
@@ -80,17 +80,8 @@ impl Misses {
         Misses { shared }
     }
 
-    /// Adds a frame that was thought to be in the cache; it becomes what `origin` says.
-    pub fn add(&self, number: u64, origin: Origin) {
-        self.add_wanted(Wanted { number, origin, around: false });
-    }
-
-    /// Adds a frame that the cache has and cannot give: it is handed out from its source.
-    pub fn add_around(&self, number: u64) {
-        self.add_wanted(Wanted { number, origin: Origin::Alien, around: true });
-    }
-
-    fn add_wanted(&self, wanted: Wanted) {
+    /// Adds a frame that was thought to be in the cache.
+    pub fn add(&self, wanted: Wanted) {
         self.shared.step(&mut self.shared.state(), Event::Add(wanted));
     }
 

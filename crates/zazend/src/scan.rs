@@ -1,15 +1,15 @@
-//! One scan: hands out a set of frames, each once, cached ones first and in storage order, misses
-//! as they arrive.
+//! One scan: hands out a set of frames, each once. `zazen_frames::hand_out` decides the order, and
+//! what becomes of a copy that cannot be handed out.
 //!
-//! Invariants: memory does not grow with the set (cached frames come from the store page by page,
-//! natives first, each page in storage order); the dataset is not evicted for want of room while
-//! the scan goes on; a copy that differs from its source is dropped and fetched anew; while the
-//! backing store does not answer, copies are handed out unchecked (to other users than the daemon's
-//! own only within what [`Opened::may_have_unasked`] says).
-//!
-//! A source that is gone while the store answers and its dataset's directory is there was deleted:
-//! its frame is `NotFound`, though the copy stays until it is evicted (should the file come back
-//! unchanged, it counts again).
+//! Invariants:
+//! - Memory does not grow with the set: descriptions of cached frames come from the store page by
+//!   page.
+//! - The store does not evict the dataset for want of room while the scan goes on.
+//! - While the backing store does not answer, copies are handed out unchecked; to other users than
+//!   the daemon's own as `zazen_frames::look` allows.
+//! - If a source is gone although its dataset's directory is there, it was deleted: its frame is
+//!   `NotFound`. The copy stays until it is evicted. If the same file comes back, the copy counts
+//!   again.
 
 use crate::batch::Batch;
 use crate::clock::now_ns;
@@ -20,11 +20,13 @@ use crate::notes::Notes;
 use crate::opened::Opened;
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Reply, may_say};
-use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
+use zazen_core::limits::BATCH_FRAMES_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_frames::absence::Absence;
+use zazen_frames::hand_out::{self, Action, Described, Event, HandOut, Handed};
 use zazen_frames::messages::{Delivery, ScanNext};
-use zazen_frames::scan::{AfterCheck, Pages, after_check, refetched_as};
+use zazen_frames::misses::Wanted;
+use zazen_frames::scan::{AfterCheck, Proof, after_check, refetched_as};
 use zazen_frames::scan_record::ScanNotes;
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
@@ -43,7 +45,7 @@ pub struct Scan {
 
 /// Where the scan is in the cached frames.
 struct Cursor {
-    pages: Pages<Entry>,
+    order: HandOut<Entry>,
     at: EntriesCursor,
 }
 
@@ -61,7 +63,7 @@ impl Scan {
         let notes = Arc::new(Notes::begin(node, &series, &missing));
         let misses = Misses::new(node, opened, caller, missing, notes.clone());
         let count = cached.len();
-        let cursor = Cursor { pages: Pages::new(cached), at: EntriesCursor::default() };
+        let cursor = Cursor { order: HandOut::new(cached), at: EntriesCursor::default() };
         let scan = Scan {
             opened: opened.clone(),
             series,
@@ -80,59 +82,88 @@ impl Scan {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::new(self.privileged);
-        while batch.is_empty() {
-            let group = self.next_cached(node, &mut cursor, frames_max, ask.bytes_max);
-            if group.is_empty() {
-                break;
-            }
-            self.hand_out_cached(node, group, &mut batch);
-        }
-        while batch.is_empty() {
-            let brought = self.misses.take(frames_max.min(FDS_PER_MESSAGE_MAX));
-            if brought.is_empty() {
-                break;
-            }
-            self.hand_out_brought(node, brought, ask.bytes_max, &mut batch);
-        }
-        if !batch.is_empty() {
-            self.guard.goes_on();
-        }
-        Ok(batch.into_reply())
-    }
-
-    /// The next cached frames, as many as fit into a reply; none when all are through.
-    fn next_cached(&self, node: &Node, cursor: &mut Cursor, frames_max: usize, bytes_max: u64) -> Vec<Entry> {
-        let Cursor { pages, at } = cursor;
-        while let Some(wanted) = pages.wanted() {
-            match node.store.entries_page(&self.series, wanted, at) {
-                Ok(Some(entries)) => pages.add(entries),
-                // Held when the scan began, and gone since.
-                Ok(None) => pages.give_up().iter().for_each(|number| {
-                    self.notes.add_gone(node, &self.series, number);
-                    self.misses.add(number, Origin::Alien);
-                }),
-                Err(error) => {
-                    node.cache_failed(&error.within(format!("look up frames of {}", self.opened.spelled())));
-                    pages.give_up().iter().for_each(|number| self.add_around(number));
+        let mut refusals = Vec::new();
+        let mut actions = Vec::new();
+        let mut event = Event::Next { frames_max, bytes_max: ask.bytes_max };
+        loop {
+            cursor.order.step(event, &mut actions);
+            let mut answer = None;
+            for action in actions.drain(..) {
+                let entry = |at: usize| &cursor.order.group()[at];
+                match action {
+                    Action::Describe => answer = Some(Event::Described(self.describe(node, &mut cursor))),
+                    Action::Look => {
+                        let looks = look(node, &self.opened, &self.who, cursor.order.group());
+                        let (seen, why) = looks.into_iter().map(seen).unzip();
+                        (answer, refusals) = (Some(Event::Looked(seen)), why);
+                    }
+                    Action::HandOut(at) => {
+                        answer = Some(Event::Handed(self.hand_out(node, entry(at), &mut batch)));
+                    }
+                    Action::Refuse(at) => {
+                        if let Some(error) = refusals.get_mut(at).and_then(Option::take) {
+                            self.fail(node, entry(at).meta.number.get(), &error, &mut batch);
+                        }
+                        answer = Some(Event::Refused);
+                    }
+                    Action::DropStale(at) => {
+                        self.drop_stale(node, entry(at));
+                        answer = Some(Event::Dropped);
+                    }
+                    Action::Check(at) => {
+                        answer = Some(match self.check_copy(node, entry(at).meta.number.get()) {
+                            Ok(good) => Event::Checked(good),
+                            Err(_) => Event::NotChecked,
+                        });
+                    }
+                    Action::Want(wanted) => self.want(wanted),
+                    Action::Take { frames_max } => {
+                        let brought = self.misses.take(frames_max);
+                        let any = !brought.is_empty();
+                        self.hand_out_brought(node, brought, ask.bytes_max, &mut batch);
+                        answer = Some(Event::Took { any, added: !batch.is_empty() });
+                    }
+                    Action::Reply => {
+                        if !batch.is_empty() {
+                            self.guard.goes_on();
+                        }
+                        return Ok(batch.into_reply());
+                    }
                 }
             }
+            event = answer.unwrap_or_else(|| unreachable!("a hand-out asks something or replies"));
         }
-        pages.next_group(frames_max, bytes_max)
     }
 
-    fn hand_out_cached(&self, node: &Node, group: Vec<Entry>, batch: &mut Batch) {
-        let looks = look(node, &self.opened, &self.who, &group);
-        for (entry, look) in group.iter().zip(looks) {
-            let number = entry.meta.number.get();
-            match look {
-                Look::Stale => self.drop_stale(node, entry),
-                Look::Refused(error) => self.fail(node, number, &error, batch),
-                Look::Fresh => self.hand_out_entry(node, entry, batch),
+    fn describe(&self, node: &Node, cursor: &mut Cursor) -> Described<Entry> {
+        let Cursor { order, at } = cursor;
+        let Some(wanted) = order.wanted() else { return Described::Gone };
+        match node.store.entries_page(&self.series, wanted, at) {
+            Ok(Some(entries)) => Described::Page(entries),
+            // They were there when the scan began.
+            Ok(None) => {
+                wanted.iter().for_each(|number| self.notes.add_gone(node, &self.series, number));
+                Described::Gone
+            }
+            Err(error) => {
+                node.cache_failed(&error.within(format!("look up frames of {}", self.opened.spelled())));
+                Described::Failed
             }
         }
     }
 
-    /// A copy that is not its source's any more is fetched anew.
+    fn want(&self, wanted: Wanted) {
+        if wanted.around {
+            self.notes.add(wanted.number, Absence::CacheFails);
+        }
+        self.misses.add(wanted);
+    }
+
+    fn want_again(&self, number: u64, origin: Origin) {
+        self.want(Wanted { number, origin, around: false });
+    }
+
+    /// Drops a copy that does not stand for its source any more.
     fn drop_stale(&self, node: &Node, entry: &Entry) {
         let number = entry.meta.number.get();
         self.notes.add(number, Absence::Stale);
@@ -145,33 +176,33 @@ impl Scan {
                 }
             }
         }
-        self.misses.add(number, refetched_as(&entry.meta, entry.origin));
     }
 
-    fn hand_out_entry(&self, node: &Node, entry: &Entry, batch: &mut Batch) {
-        let number = entry.meta.number.get();
+    fn hand_out(&self, node: &Node, entry: &Entry, batch: &mut Batch) -> Handed {
         let delivery = |origin| match origin {
             Origin::Native => Delivery::Native,
             Origin::Alien => Delivery::Alien,
         };
         if batch.cached_beside(node, entry, delivery(entry.origin)) {
-            return;
+            return Handed::Added;
         }
+        let number = entry.meta.number.get();
         match node.store.open_entry(&self.series, entry) {
             Ok(Some(frame)) => {
                 // The slow way may have found the frame in another place.
                 let in_place = frame.path == entry.path && frame.offset == entry.offset;
                 let origin = delivery(frame.origin);
                 let added = batch.cached(node, frame, in_place.then_some(entry), origin);
-                if added.is_err() {
-                    self.check_copy(node, number);
-                }
+                if added.is_ok() { Handed::Added } else { Handed::Bad }
             }
             Ok(None) => {
                 self.notes.add_gone(node, &self.series, number);
-                self.misses.add(number, Origin::Alien);
+                Handed::Gone
             }
-            Err(error) => self.go_around(node, number, error),
+            Err(error) => {
+                node.cache_failed(&error.within(format!("frame {number} of {}", self.opened.spelled())));
+                Handed::Failed
+            }
         }
     }
 
@@ -188,24 +219,12 @@ impl Scan {
         self.notes.told(node, caller)
     }
 
-    fn add_around(&self, number: u64) {
-        self.notes.add(number, Absence::CacheFails);
-        self.misses.add_around(number);
-    }
-
-    /// The cache has the frame and cannot give it: its source can.
-    fn go_around(&self, node: &Node, number: u64, error: Error) {
-        node.cache_failed(&error.within(format!("frame {number} of {}", self.opened.spelled())));
-        self.add_around(number);
-    }
-
-    /// A copy's bytes were wrong when they were read: it goes if they still are, and the frame is
-    /// brought again.
-    fn check_copy(&self, node: &Node, number: u64) {
-        let good = match node.store.verify(&self.series, number) {
-            Ok(good) => good,
-            Err(error) => return self.go_around(node, number, error),
-        };
+    /// Checks the bytes of a copy that were wrong when they were read; drops it if they still are.
+    fn check_copy(&self, node: &Node, number: u64) -> Result<Option<bool>> {
+        let good = node.store.verify(&self.series, number).inspect_err(|error| {
+            let what = format!("frame {number} of {}: {error}", self.opened.spelled());
+            node.cache_failed(&Error::new(error.kind(), what));
+        })?;
         if good != Some(true) {
             self.notes.add(number, Absence::Corrupt);
         }
@@ -219,10 +238,7 @@ impl Scan {
                 );
             }
         }
-        match after_check(good) {
-            AfterCheck::Bring => self.misses.add(number, Origin::Alien),
-            AfterCheck::Around => self.add_around(number),
-        }
+        Ok(good)
     }
 
     fn hand_out_brought(&self, node: &Node, brought: Vec<Brought>, bytes_max: u64, batch: &mut Batch) {
@@ -255,17 +271,23 @@ impl Scan {
                 match copy {
                     Some(frame) if proof.covers(node.config.validate, &frame.meta) => {
                         if batch.cached(node, frame, None, Delivery::Fetched).is_err() {
-                            self.check_copy(node, number);
+                            let good = self.check_copy(node, number);
+                            let around = good.map_or(true, |good| after_check(good) == AfterCheck::Around);
+                            self.want(Wanted { number, origin: Origin::Alien, around });
                         }
                         Ok(())
                     }
-                    // Another version than the user's rights have opened.
+                    // Another version than the user's rights have opened. It may be newer: a push, or
+                    // the copy of somebody who asked later. Only the source as it is now tells.
                     Some(_) => {
+                        let file = opened.open_source(&opened.source(number)?, number)?;
+                        let proof = Proof { stat: file.stat(), at_ns: now_ns() };
                         match node.store.entry(&self.series, number)? {
                             Some(entry) if !proof.covers(node.config.validate, &entry.meta) => {
-                                self.drop_stale(node, &entry)
+                                self.drop_stale(node, &entry);
+                                self.want_again(number, refetched_as(&entry.meta, entry.origin));
                             }
-                            _ => self.misses.add(number, Origin::Alien),
+                            _ => self.want_again(number, Origin::Alien),
                         }
                         Ok(())
                     }
@@ -284,5 +306,14 @@ impl Scan {
                 Ok(())
             }
         }
+    }
+}
+
+/// What a look says, for the order of the scan; and why the frame is refused, for its caller.
+fn seen(look: Look) -> (hand_out::Look, Option<Error>) {
+    match look {
+        Look::Fresh => (hand_out::Look::Fresh, None),
+        Look::Stale => (hand_out::Look::Stale, None),
+        Look::Refused(error) => (hand_out::Look::Refused, Some(error)),
     }
 }
