@@ -1,7 +1,7 @@
 //! The simulated backing store: one truth for all nodes, which changes under them and at times does
 //! not answer.
 
-use crate::content::{EPOCH_NS, FrameId};
+use crate::content::{EPOCH_NS, FrameId, OWNER};
 use std::collections::BTreeMap;
 use zazen_core::{Error, ErrorKind, Result, SourceStat, Validator};
 
@@ -12,11 +12,16 @@ pub(crate) struct Backing {
     files: BTreeMap<FrameId, Vec<u64>>,
     /// Times without an answer: (from, to, how).
     outages: Vec<(u64, u64, ErrorKind)>,
+    /// Times in which only their owner may read the files of a dataset: (dataset, from, to).
+    closed: Vec<(usize, u64, u64)>,
+    /// Times without a file: (frame, from, to).
+    deleted: Vec<(FrameId, u64, u64)>,
 }
 
 impl Backing {
     /// Writes the next version of a frame in place; its number.
     pub(crate) fn write(&mut self, frame: FrameId, now_ns: u64) -> u32 {
+        self.deleted.iter_mut().filter(|(of, ..)| *of == frame).for_each(|(.., to)| *to = (*to).min(now_ns));
         let versions = self.files.entry(frame).or_default();
         // File servers stamp each change with a time of its own.
         let stamp = versions.last().map_or(now_ns, |last| now_ns.max(last + 1));
@@ -42,12 +47,32 @@ impl Backing {
         let mtime_ns = (EPOCH_NS + written_ns * 2 + 1) as i64;
         let inode = 1 + frame.number + ((frame.dataset as u64) << 32);
         let validator = Validator::seen(length, mtime_ns, mtime_ns, inode, wall_ns);
-        Some(SourceStat { validator, uid: 1000, gid: 1000, mode: 0o644, is_dir: false })
+        Some(SourceStat { validator, uid: OWNER, gid: OWNER, mode: 0o644, is_dir: false })
     }
 
     /// All frames of a dataset.
     pub(crate) fn numbers(&self, dataset: usize) -> impl Iterator<Item = u64> + '_ {
         self.files.keys().filter(move |frame| frame.dataset == dataset).map(|frame| frame.number)
+    }
+
+    /// Only the owner may read the files of a dataset for some time.
+    pub(crate) fn close(&mut self, dataset: usize, from_ns: u64, to_ns: u64) {
+        self.closed.push((dataset, from_ns, to_ns));
+    }
+
+    /// The file of a frame is gone for some time.
+    pub(crate) fn delete(&mut self, frame: FrameId, from_ns: u64, to_ns: u64) {
+        self.deleted.push((frame, from_ns, to_ns));
+    }
+
+    /// Whether a dataset is closed to all but its owner all the time from `from_ns` to `to_ns`.
+    pub(crate) fn is_closed(&self, dataset: usize, from_ns: u64, to_ns: u64) -> bool {
+        self.closed.iter().any(|(of, from, to)| *of == dataset && *from <= from_ns && to_ns < *to)
+    }
+
+    /// Whether a frame has no file all the time from `from_ns` to `to_ns`.
+    pub(crate) fn is_deleted(&self, frame: FrameId, from_ns: u64, to_ns: u64) -> bool {
+        self.deleted.iter().any(|(of, from, to)| *of == frame && *from <= from_ns && to_ns < *to)
     }
 
     pub(crate) fn begin_outage(&mut self, from_ns: u64, to_ns: u64, kind: ErrorKind) {
@@ -67,10 +92,12 @@ impl Backing {
         }
     }
 
-    /// All outages end.
+    /// All outages end, all files are there and open.
     pub(crate) fn recover(&mut self, now_ns: u64) {
         for (_, to, _) in &mut self.outages {
             *to = (*to).min(now_ns);
         }
+        self.closed.iter_mut().for_each(|(.., to)| *to = (*to).min(now_ns));
+        self.deleted.iter_mut().for_each(|(.., to)| *to = (*to).min(now_ns));
     }
 }

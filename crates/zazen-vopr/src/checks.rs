@@ -1,8 +1,9 @@
 //! What must hold in every run, and what is known for judging it.
 
 use crate::backing::Backing;
-use crate::content::FrameId;
-use std::collections::BTreeMap;
+use crate::content::{FrameId, STRANGER};
+use std::collections::{BTreeMap, BTreeSet};
+use zazen_core::Credentials;
 
 /// Longest time for which a node may go by an outage that is over.
 pub(crate) const OUTAGE_MEMORY_NS: u64 = 6_000_000_000;
@@ -12,6 +13,8 @@ pub(crate) const OUTAGE_MEMORY_NS: u64 = 6_000_000_000;
 pub(crate) struct Checks {
     /// What nodes have acknowledged and must have: (node, frame) → version.
     acknowledged: BTreeMap<(usize, FrameId), u32>,
+    /// Datasets whose files' rights have changed: copies that allow too much are dropped.
+    reopened: BTreeSet<usize>,
     violation: Option<String>,
     pub(crate) delivered: u64,
     pub(crate) pushed: u64,
@@ -37,7 +40,9 @@ impl Checks {
     /// frame was sent that may make the node forget it.
     pub(crate) fn acknowledged(&mut self, node: usize, frame: FrameId, version: u32) {
         self.pushed += 1;
-        self.acknowledged.insert((node, frame), version);
+        if !self.reopened.contains(&frame.dataset) {
+            self.acknowledged.insert((node, frame), version);
+        }
     }
 
     /// `node` may have forgotten whatever it was told.
@@ -55,10 +60,34 @@ impl Checks {
         self.acknowledged.retain(|(_, of), _| *of != frame);
     }
 
+    /// Every node may drop its copies of `dataset`, from now on.
+    pub(crate) fn excuse_dataset(&mut self, dataset: usize) {
+        self.reopened.insert(dataset);
+        self.acknowledged.retain(|(_, of), _| of.dataset != dataset);
+    }
+
     /// What `node` must have.
     pub(crate) fn owed(&self, node: usize) -> impl Iterator<Item = (FrameId, u32)> + '_ {
         let all = self.acknowledged.iter().filter(move |((at, _), _)| *at == node);
         all.map(|((_, frame), version)| (*frame, *version))
+    }
+
+    /// A reader gets a cached copy of `frame` for which it asked at `asked_ns`.
+    pub(crate) fn rights(
+        &mut self,
+        backing: &Backing,
+        frame: FrameId,
+        who: Option<Credentials>,
+        (asked_ns, now_ns): (u64, u64),
+    ) {
+        let is_stranger = who.is_some_and(|who| who.uid == STRANGER);
+        if is_stranger && backing.is_closed(frame.dataset, asked_ns, now_ns) {
+            self.fail(format!("forbidden bytes: {frame} was read by a user who may not read it"));
+        }
+        let was_away = backing.was_away(asked_ns.saturating_sub(OUTAGE_MEMORY_NS), now_ns);
+        if backing.is_deleted(frame, asked_ns, now_ns) && !was_away {
+            self.fail(format!("deleted bytes: {frame} was read though its file was gone"));
+        }
     }
 
     /// A reader takes `bytes` for `frame`, which it asked for at `asked_ns`.

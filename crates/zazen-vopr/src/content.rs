@@ -6,6 +6,10 @@ use zazen_wire::checksum::frame_checksum;
 
 /// Nanoseconds since the epoch at which each simulation begins.
 pub(crate) const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
+/// The user whose files all frames are.
+pub(crate) const OWNER: u32 = 1000;
+/// A user whom only the files' mode bits let read them.
+pub(crate) const STRANGER: u32 = 2000;
 /// Where users find the datasets.
 pub(crate) const MOUNT: &str = "/data";
 
@@ -71,8 +75,8 @@ impl FrameId {
             length: bytes.len() as u64,
             checksum: frame_checksum(&bytes),
             validator: Some(validator),
-            uid: 1000,
-            gid: 1000,
+            uid: OWNER,
+            gid: OWNER,
             mode: 0o644,
         })
     }
@@ -81,6 +85,11 @@ impl FrameId {
 /// The names of all datasets' frames.
 pub(crate) fn layout() -> Result<Layout> {
     Ok(Layout::Files(NameTemplate::parse("frame-{n:05}.dcd")?))
+}
+
+/// The number of the frame whose file this is.
+pub(crate) fn number_of(path: &str) -> Option<u64> {
+    path.strip_prefix("frame-")?.strip_suffix(".dcd")?.parse().ok()
 }
 
 /// A dataset as users spell it.

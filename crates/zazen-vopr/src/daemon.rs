@@ -1,26 +1,26 @@
 //! The daemon: calls in, replies out, over the shipped store.
 
-use crate::batch::Batch;
 use crate::calls::{self, Part, refused};
 use crate::content::{self, FrameId};
 use crate::disk::NodeStore;
 use crate::intake::Receiving;
 use crate::mutant::Mutant;
-use crate::node::{Scan, Session, Task, Waiting};
+use crate::node::{Scan, Session, Task};
 use crate::world::{Event, MS, World};
 use std::sync::Arc;
-use zazen_core::{Origin, Request, Result, RunSet};
+use zazen_core::{Request, Result, RunSet};
+use zazen_frames::hand_out::HandOut;
 use zazen_frames::messages::{
-    DatasetInfo, Delivery, Holdings, OpenDataset, Push, Pushed, Query, ReportBad, ScanBatch, ScanNext,
-    ScanOpen, ScanOpened, frames_fn,
+    DatasetInfo, Holdings, OpenDataset, Push, Pushed, Query, ReportBad, ScanNext, ScanOpen, ScanOpened,
+    frames_fn,
 };
-use zazen_frames::stale::stands_for;
-use zazen_store::Entry;
+use zazen_frames::misses::{self, Misses};
+use zazen_store::EntriesCursor;
 use zazen_wire::header::Header;
 use zazen_wire::{Message, service};
 
-/// Frames that one reply may have.
-const BATCH_FRAMES: usize = 8;
+/// Workers of a scan's misses.
+const WORKERS: usize = 3;
 
 impl World {
     pub(crate) fn daemon_receives(&mut self, node: usize, conn: u64, bytes: &[u8]) {
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    fn reply(&mut self, conn: u64, header: &Header, result: Result<(Vec<u8>, Vec<u8>)>) {
+    pub(crate) fn reply(&mut self, conn: u64, header: &Header, result: Result<(Vec<u8>, Vec<u8>)>) {
         let bytes = calls::reply(header, result);
         self.send(conn, false, bytes);
     }
@@ -138,12 +138,8 @@ impl World {
                     self.reply(conn, &header, committed.map(|pushed| (pushed.encode(), Vec::new())));
                 }
             }
-            Some(Task::Look { conn, header, scan, group }) => {
-                // The connection may have ended meanwhile.
-                let Some(dataset) = self.scan(node, conn, scan).map(|scan| scan.dataset) else { return };
-                let batch = self.look(node, conn, scan, &store, dataset, group);
-                self.next_of_scan(node, conn, &store, header, scan, batch);
-            }
+            Some(Task::Look { conn, scan }) => self.looks(node, conn, scan),
+            Some(Task::Work { conn, scan }) => self.misses_step((node, conn, scan), misses::Event::Idle),
             Some(Task::Copy(copy)) => self.copy_goes_on(node, &store, copy),
             Some(Task::Impatient(ticket)) => self.impatient(node, ticket),
             None => {}
@@ -163,10 +159,6 @@ impl World {
 
     pub(crate) fn backing_delay(&mut self) -> u64 {
         MS / 5 + self.random.below(4 * MS)
-    }
-
-    fn scan(&mut self, node: usize, conn: u64, scan: u32) -> Option<&mut Scan> {
-        self.session(node, conn)?.scans.get_mut(&scan)
     }
 
     /// Serves a call; `None`: the reply comes later.
@@ -217,17 +209,23 @@ impl World {
                 let cached = ask.set.intersection(&native.union(&alien));
                 let missing = ask.set.difference(&cached);
                 let opened = ScanOpened { scan: number, cached: cached.len() };
-                let misses = missing.iter().map(|number| (number, Origin::Alien)).collect();
-                let (cursor, page) = Default::default();
-                session.scans.insert(number, Scan { dataset, left: cached, cursor, page, misses, guard });
+                let state = Scan {
+                    dataset,
+                    order: HandOut::new(cached),
+                    cursor: EntriesCursor::default(),
+                    misses: Misses::new(missing, WORKERS),
+                    workers: Vec::new(),
+                    resting: 0,
+                    pending: None,
+                    guard,
+                };
+                session.scans.insert(number, state);
+                self.misses_step((node, conn, number), misses::Event::Begin);
                 Ok(Some(opened.encode()))
             }
             frames_fn::SCAN_NEXT => {
                 let ask = ScanNext::decode(payload)?;
-                if !session.scans.contains_key(&ask.scan) {
-                    return Err(refused("no such scan"));
-                }
-                self.next_of_scan(node, conn, store, header, ask.scan, Batch::default());
+                self.scan_next(node, conn, header, &ask)?;
                 Ok(None)
             }
             frames_fn::REPORT_BAD => {
@@ -238,98 +236,4 @@ impl World {
             _ => Err(refused("no such function")),
         }
     }
-
-    /// Replies with what the batch has, or goes on until it has something or the scan is through.
-    pub(crate) fn next_of_scan(
-        &mut self,
-        node: usize,
-        conn: u64,
-        store: &Arc<NodeStore>,
-        header: Header,
-        scan: u32,
-        batch: Batch,
-    ) {
-        if batch.entries.is_empty() {
-            let Some(state) = self.scan(node, conn, scan) else { return };
-            let group = next_cached(store, state);
-            if !group.is_empty() {
-                let delay = self.backing_delay();
-                return self.later(node, Task::Look { conn, header, scan, group }, delay);
-            }
-            if let Some((number, origin)) = state.misses.pop_front() {
-                let frame = FrameId { dataset: state.dataset, number };
-                return self.want(node, Waiting { conn, header, scan, frame, origin, batch });
-            }
-        }
-        if let Some(guard) = self.scan(node, conn, scan).and_then(|scan| scan.guard.as_ref()) {
-            guard.goes_on();
-        }
-        let reply = ScanBatch { entries: batch.entries }.encode();
-        self.reply(conn, &header, Ok((reply, batch.bulk)));
-    }
-
-    /// Compares copies with their sources and hands out those that stand for them.
-    fn look(
-        &mut self,
-        node: usize,
-        conn: u64,
-        scan: u32,
-        store: &Arc<NodeStore>,
-        dataset: usize,
-        group: Vec<Entry>,
-    ) -> Batch {
-        let mut batch = Batch::default();
-        let Ok(series) = content::series(dataset) else { return batch };
-        for entry in group {
-            let frame = FrameId { dataset, number: entry.meta.number.get() };
-            // Where nobody can tell, the copy is handed out as it is.
-            let source = self.ask_backing(node, frame).ok();
-            let stands = source.is_none_or(|source| stands_for(&entry.meta, &entry.source, &source));
-            let mut missed = Some(Origin::Alien);
-            if stands || self.mutant == Some(Mutant::ForgetStale) {
-                if let Ok(Some(opened)) = store.open_entry(&series, &entry) {
-                    let delivery = match opened.origin {
-                        Origin::Native => Delivery::Native,
-                        Origin::Alien => Delivery::Alien,
-                    };
-                    if batch.add(opened, delivery).is_ok() {
-                        missed = None;
-                    }
-                }
-            } else {
-                let young = entry.meta.validator.is_some_and(|validator| validator.unsettled);
-                missed = Some(if young { entry.origin } else { Origin::Alien });
-                let dropped = store.drop_stale(&series, &entry);
-                self.tell(|| format!("node {node}: {frame} is stale, dropped: {dropped:?}"));
-            }
-            if let (Some(origin), Some(scan)) = (missed, self.scan(node, conn, scan)) {
-                scan.misses.push_back((frame.number, origin));
-            }
-        }
-        batch
-    }
-}
-
-/// The next cached frames of a scan, in storage order; none when all are through.
-fn next_cached(store: &NodeStore, scan: &mut Scan) -> Vec<Entry> {
-    let Ok(series) = content::series(scan.dataset) else { return Vec::new() };
-    while scan.page.is_empty() && !scan.left.is_empty() {
-        match store.entries_page(&series, &scan.left, &mut scan.cursor) {
-            Ok(Some(entries)) => {
-                for entry in entries {
-                    // A page may repeat frames when the store has rewritten its log meanwhile.
-                    if scan.left.remove(entry.meta.number.get()) {
-                        scan.page.push_back(entry);
-                    }
-                }
-            }
-            // Gone since the scan began, or not to be read.
-            Ok(None) | Err(_) => {
-                let gone = std::mem::take(&mut scan.left);
-                scan.misses.extend(gone.iter().map(|number| (number, Origin::Alien)));
-            }
-        }
-    }
-    let count = scan.page.len().min(BATCH_FRAMES);
-    scan.page.drain(..count).collect()
 }

@@ -1,19 +1,18 @@
 //! Misses: frames brought from the backing store into a cache, around the shipped flights, copies
 //! and outage rules.
 
-use crate::batch::Batch;
 use crate::content::{self, FrameId};
 use crate::disk::NodeStore;
 use crate::mutant::Mutant;
 use crate::node::{Copy, Task, Waiting};
+use crate::scanning::user_of;
 use crate::world::{Event, MS, World};
 use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, FrameNo, Result, SourceStat};
 use zazen_frames::copy::{self, Ask, Copying, Failure};
-use zazen_frames::flight::{self, Outcome, Shared, Ticket};
-use zazen_frames::messages::Delivery;
+use zazen_frames::flight::{self, Shared, Ticket};
 use zazen_frames::outage;
-use zazen_frames::stale::{Held, Validate, stands_for};
+use zazen_frames::stale::{Held, Validate};
 
 /// Bytes read at once: few, so that a source may change in the middle of a copy.
 const PIECE: u64 = 16 << 10;
@@ -43,7 +42,12 @@ impl World {
         at.health.step(local_ns, outage::Event::Answered { path: &path }, &mut actions);
         let version = self.backing.version(frame, now_ns);
         let absent = || Error::new(ErrorKind::NotFound, format!("{frame} has no file"));
-        self.backing.seen(frame, version, at.time.wall_ns()).ok_or_else(absent)
+        if self.backing.is_deleted(frame, now_ns, now_ns) {
+            return Err(absent());
+        }
+        let mode = if self.backing.is_closed(frame.dataset, now_ns, now_ns) { 0o600 } else { 0o644 };
+        let seen = self.backing.seen(frame, version, at.time.wall_ns()).ok_or_else(absent)?;
+        Ok(SourceStat { mode, ..seen })
     }
 
     /// A scan needs a frame that the cache does not have.
@@ -51,8 +55,8 @@ impl World {
         let at = &mut self.nodes[node];
         at.next_ticket += 1;
         let ticket = Ticket(at.next_ticket);
-        // Two users share a node.
-        let (key, who) = (waiting.frame, waiting.conn % 2);
+        // Three users share a node.
+        let (key, who) = (waiting.frame, waiting.conn % 3);
         at.waiting.insert(ticket, waiting);
         self.flights_step(node, flight::Event::Want { ticket, key, who });
     }
@@ -81,20 +85,21 @@ impl World {
     }
 
     fn lead(&mut self, node: usize, ticket: Ticket) {
-        let Some((frame, origin)) = self.nodes[node].waiting.get(&ticket).map(|it| (it.frame, it.origin))
+        let Some((frame, origin, conn, proof)) =
+            self.nodes[node].waiting.get(&ticket).map(|it| (it.frame, it.origin, it.conn, it.proof))
         else {
             return;
         };
-        let begun = self.ask_backing(node, frame).and_then(|stat| {
+        let begun = FrameNo::new(frame.number).and_then(|number| {
             let ask = Ask {
-                number: FrameNo::new(frame.number)?,
+                number,
                 source: frame.source()?,
                 origin,
                 validate: Validate::Always,
-                own: true,
+                own: user_of(conn).is_none(),
                 spelled: content::spelled(frame.dataset),
             };
-            Ok(Copying::new(ask, stat))
+            Ok(Copying::new(ask, proof.stat))
         });
         match begun {
             Ok(machine) => {
@@ -144,7 +149,14 @@ impl World {
                 };
                 copy::Event::Held(entry.map(held))
             }
-            copy::Action::Reopen => copy::Event::Reopened(self.ask_backing(node, frame)),
+            copy::Action::Reopen => {
+                let reopened = self.ask_backing(node, frame);
+                if let (Ok(stat), Some(waiting)) = (&reopened, self.nodes[node].waiting.get_mut(&copy.ticket))
+                {
+                    waiting.proof.stat = *stat;
+                }
+                copy::Event::Reopened(reopened)
+            }
             copy::Action::BeginPut { meta } => {
                 let begun = frame.source().and_then(|source| store.put(&series, &source, &meta, copy.origin));
                 if self.profile.rewrites && !self.calm && self.random.percent(3) {
@@ -202,52 +214,5 @@ impl World {
     fn landed(&mut self, node: usize, ticket: Ticket, result: Shared) {
         self.is_brought(node, ticket, result.clone());
         self.flights_step(node, flight::Event::Landed { ticket, result });
-    }
-
-    /// One who asked gets what came of it: the frame goes into its reply.
-    fn is_brought(&mut self, node: usize, ticket: Ticket, result: Shared) {
-        let Some(waiting) = self.nodes[node].waiting.remove(&ticket) else { return };
-        let Some(store) = self.nodes[node].store.clone() else { return };
-        let Waiting { conn, header, scan, frame, mut batch, .. } = waiting;
-        match result {
-            Ok(outcome) => self.hand_out(node, &store, frame, outcome, &mut batch),
-            Err((kind, message)) => batch.fail(frame.number, &Error::new(kind, message)),
-        }
-        self.next_of_scan(node, conn, &store, header, scan, batch);
-    }
-
-    fn hand_out(
-        &mut self,
-        node: usize,
-        store: &Arc<NodeStore>,
-        frame: FrameId,
-        outcome: Outcome,
-        batch: &mut Batch,
-    ) {
-        let stat = match self.ask_backing(node, frame) {
-            Ok(stat) => stat,
-            Err(error) => return batch.fail(frame.number, &error),
-        };
-        let is_cached = matches!(outcome, Outcome::Stored(_) | Outcome::Present);
-        let source = frame.source().ok();
-        let series = content::series(frame.dataset).ok();
-        if let (true, Some(series), Some(source)) = (is_cached, series, source) {
-            let opened = store.open_frame(&series, frame.number).ok().flatten();
-            // Another version than the one that is there now is not handed out for it.
-            let covers = |meta: &zazen_core::FrameMeta| {
-                let meta = zazen_core::FrameMeta {
-                    validator: meta.validator.map(|it| it.settled()),
-                    ..meta.clone()
-                };
-                stands_for(&meta, &source, &stat)
-            };
-            if let Some(opened) = opened.filter(|opened| covers(&opened.meta))
-                && batch.add(opened, Delivery::Fetched).is_ok()
-            {
-                return;
-            }
-        }
-        let now_ns = self.now_ns();
-        batch.inline(frame.number, &frame.bytes(self.backing.version(frame, now_ns)));
     }
 }

@@ -9,12 +9,13 @@ use crate::content::{self, FrameId};
 use crate::mutant::Mutant;
 use crate::net::Caller;
 use crate::rank::{Job, Stage};
+use crate::scanning::user_of;
 use crate::world::{Event, MS, World};
 use zazen_assign::{Answer, Input, Machine, Step};
 use zazen_core::{Request, Result, RunSet};
 use zazen_frames::messages::{
-    BatchEntry, DatasetInfo, Holdings, OpenDataset, Query, ReportBad, ScanBatch, ScanNext, ScanOpen,
-    ScanOpened, frames_fn,
+    BatchEntry, DatasetInfo, Delivery, Holdings, OpenDataset, Query, ReportBad, ScanBatch, ScanNext,
+    ScanOpen, ScanOpened, frames_fn,
 };
 use zazen_wire::checksum::frame_checksum;
 use zazen_wire::{Message, service};
@@ -180,7 +181,13 @@ impl World {
             rank.direct.insert(frame.number);
             return false;
         };
-        let asked_ns = rank.asked_ns;
+        let conn = rank.conn;
+        // A miss was looked at when it was fetched, which may be ahead of its reader.
+        let is_ahead = matches!(entry.delivery, Delivery::Fetched | Delivery::Inline);
+        let asked_ns = if is_ahead { rank.scan_ns } else { rank.asked_ns };
+        if !is_ahead {
+            self.checks.rights(&self.backing, frame, user_of(conn), (asked_ns, now_ns));
+        }
         self.checks.read(&self.backing, frame, bytes, (asked_ns, now_ns));
         self.is_read(job, at, frame.number);
         true
@@ -255,6 +262,7 @@ impl World {
     }
 
     fn assigned(&mut self, job: usize, mut shares: Vec<RunSet>) {
+        let now_ns = self.now_ns();
         let from = shares.iter().position(|share| !share.is_empty());
         let size = shares.len();
         if let (Some(from), true) = (from, size > 1) {
@@ -273,6 +281,7 @@ impl World {
             } else if rank.conn == 0 {
                 self.read_the_rest(job, at);
             } else {
+                rank.scan_ns = now_ns;
                 let ask = ScanOpen { handle: rank.handle, set: rank.todo.clone() };
                 self.ask(job, at, frames_fn::SCAN_OPEN, ask.encode(), Stage::ScanOpening);
             }
@@ -298,6 +307,7 @@ impl World {
         }
         let frame = FrameId { dataset: self.jobs[job].dataset, number };
         let bytes = frame.bytes(self.backing.version(frame, now_ns));
+        // Of a deleted file the rank learns that it is gone.
         self.checks.read(&self.backing, frame, &bytes, (now_ns, now_ns));
         self.is_read(job, at, number);
         self.read_the_rest(job, at);

@@ -2,17 +2,17 @@
 //! shipped cores, with faults that follow from a seed.
 //!
 //! What ships and runs here: `zazen-store` over a simulated disk, `zazen-push`'s writer,
-//! `zazen-assign`'s machines, the pushes, flights, copies, outage and staleness rules of
-//! `zazen-frames`, and all messages as bytes. What stands in for drivers (threads, sockets,
-//! descriptors) is this crate's own; so is the order of a scan, still.
+//! `zazen-assign`'s machines, the machines of `zazen-frames` (pushes, the order of scans, looks,
+//! misses, flights, copies, shares, outages), and all messages as bytes. What stands in for drivers
+//! (threads, sockets, descriptors) is this crate's own.
 //!
 //! One scheduler gives events a total order, by time and then by the order of scheduling; nothing
 //! else decides. A seed therefore gives one run: [`Outcome::trace`] is a digest of every event,
 //! every byte that arrives and every operation of every disk.
 //!
 //! Faults: those of [`zazen_env::sim_disk`], of the network (module `net`), kills, power failures
-//! and stops of daemons, outages of the backing store, frames that are written again, bad bits,
-//! clocks that are off, drift and jump.
+//! and stops of daemons, outages of the backing store, frames that are written again, deleted files,
+//! rights that are taken away, bad bits, clocks that are off, drift and jump.
 //!
 //! Checks, in the order in which they matter:
 //! 1. No wrong bytes: what a reader takes for a frame is a version of it, and one that was there
@@ -24,10 +24,11 @@
 //! 4. No cache exceeds its budget, in its own account and on its disk.
 //! 5. What is being scanned is not evicted for want of room.
 //! 6. A copy from the backing store is what its source was at one moment.
-//! 7. When the faults end, all that was begun ends, and every daemon runs.
+//! 7. A user gets no cached copy of a file that it may not read, and nobody gets one of a file that
+//!    is gone, unless the backing store was away.
+//! 8. When the faults end, all that was begun ends, and every daemon runs.
 //!
-//! Not simulated: threads and locks, shared memory, permissions of other users, deleted sources,
-//! jobs that die.
+//! Not simulated: threads and locks, shared memory, jobs that die.
 
 mod backing;
 mod batch;
@@ -47,6 +48,7 @@ mod node;
 mod profile;
 mod rank;
 mod run;
+mod scanning;
 mod scheduler;
 mod trouble;
 mod world;

@@ -11,6 +11,8 @@ pub enum Mutant {
     DataAfterRecord,
     /// A copy whose source changed is handed out as if it were fresh.
     ForgetStale,
+    /// A frame that its user may not have is handed out.
+    ForgetRights,
     /// A scan does not keep its dataset from eviction.
     EvictInUse,
     /// One frame is assigned to two ranks.
@@ -39,11 +41,12 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 16] = [
+    pub const ALL: [Mutant; 17] = [
         Mutant::SkipFrameChecksum,
         Mutant::SkipPushChecksum,
         Mutant::DataAfterRecord,
         Mutant::ForgetStale,
+        Mutant::ForgetRights,
         Mutant::EvictInUse,
         Mutant::AssignTwice,
         Mutant::AssignNobody,
@@ -66,6 +69,7 @@ impl Mutant {
             Mutant::SkipPushChecksum => &["wrong bytes", "mixed copy"],
             Mutant::SkipSecondLook => &["mixed copy"],
             Mutant::ForgetStale => &["stale bytes"],
+            Mutant::ForgetRights => &["forbidden bytes", "deleted bytes"],
             Mutant::EvictInUse => &["evicted in use"],
             Mutant::AssignTwice => &["read twice"],
             Mutant::AssignNobody => &["read by nobody"],

@@ -6,13 +6,19 @@ use crate::content::FrameId;
 use crate::disk::{Disk, HeldWrites, NodeDisk, NodeStore};
 use crate::intake::Receiving;
 use crate::mutant::Mutant;
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
-use zazen_core::{Origin, Result, RunSet};
+use zazen_core::{Error, Origin, Result};
 use zazen_env::{Clock, Environment, ManualClock, SimDisk, WatchedDisk};
 use zazen_frames::copy::{self, Copying};
 use zazen_frames::flight::{Flights, Ticket};
+use zazen_frames::hand_out::HandOut;
+use zazen_frames::misses::Misses;
 use zazen_frames::outage::Health;
+use zazen_frames::scan::Proof;
+use zazen_frames::shares::Shares;
 use zazen_store::{EntriesCursor, Entry, Put, ScanGuard, Store, StoreConfig};
 use zazen_wire::header::Header;
 
@@ -49,14 +55,63 @@ impl Skewed {
     }
 }
 
+/// One share of what a user may have under way, until it is dropped.
+pub(crate) struct Share {
+    shares: Users,
+    user: u64,
+}
+
+/// What each user of a node may have under way.
+type Users = Rc<RefCell<Shares<u64>>>;
+
+impl Share {
+    pub(crate) fn take(shares: &Users, user: u64) -> Option<Share> {
+        shares.borrow_mut().take(&user).then(|| Share { shares: shares.clone(), user })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shares.borrow_mut().give(&self.user);
+    }
+}
+
+/// How a miss can be handed out.
+pub(crate) enum Way {
+    /// It is in the cache now, and its user's rights have opened its source.
+    Cached(Proof),
+    /// As bytes.
+    Inline(Vec<u8>),
+}
+
+/// A miss that was dealt with.
+pub(crate) struct Arrived {
+    pub(crate) result: Result<Way>,
+    /// What it costs its user to be held until the reader comes.
+    pub(crate) _share: Option<Share>,
+}
+
+/// A SCAN_NEXT without its reply.
+pub(crate) struct Pending {
+    pub(crate) header: Header,
+    pub(crate) batch: Batch,
+    /// Why frames of the group are refused.
+    pub(crate) refusals: Vec<Option<Error>>,
+    /// It waits for misses, at most this many.
+    pub(crate) taking: Option<usize>,
+}
+
 /// A scan of one connection.
 pub(crate) struct Scan {
     pub(crate) dataset: usize,
-    /// Cached frames that the store has not described yet.
-    pub(crate) left: RunSet,
+    pub(crate) order: HandOut<Entry>,
     pub(crate) cursor: EntriesCursor,
-    pub(crate) page: VecDeque<Entry>,
-    pub(crate) misses: VecDeque<(u64, Origin)>,
+    pub(crate) misses: Misses<Arrived>,
+    /// Its workers, with what they cost their user.
+    pub(crate) workers: Vec<Option<Share>>,
+    /// Workers that rest until the next wake.
+    pub(crate) resting: usize,
+    pub(crate) pending: Option<Pending>,
     /// Keeps the dataset from eviction.
     pub(crate) guard: Option<ScanGuard>,
 }
@@ -76,8 +131,10 @@ pub(crate) struct Session {
 pub(crate) enum Task {
     /// Commits a push whose bytes are all here; replies unless that was done.
     Commit { conn: u64, receiving: Box<Receiving>, replied: bool },
-    /// Looks at the sources of these copies, for the reply to a SCAN_NEXT.
-    Look { conn: u64, header: Header, scan: u32, group: Vec<Entry> },
+    /// Looks at the sources of the group that a scan hands out.
+    Look { conn: u64, scan: u32 },
+    /// A worker of a scan's misses asks what to do.
+    Work { conn: u64, scan: u32 },
     /// Does what a copy from the backing store asked for.
     Copy(Box<Copy>),
     /// One who waits for another's copy has waited long enough.
@@ -95,16 +152,21 @@ pub(crate) struct Copy {
     pub(crate) put: Option<Put<Disk>>,
 }
 
-/// A SCAN_NEXT that waits for a frame from the backing store.
+/// A miss of a scan that waits for a copy from the backing store.
 pub(crate) struct Waiting {
     pub(crate) conn: u64,
-    pub(crate) header: Header,
     pub(crate) scan: u32,
     pub(crate) frame: FrameId,
     pub(crate) origin: Origin,
-    pub(crate) batch: Batch,
+    /// What its user's rights have opened.
+    pub(crate) proof: Proof,
+    pub(crate) share: Option<Share>,
 }
 
+/// Workers beyond each scan's first that a user of a node may have.
+const FETCHERS: usize = 2;
+/// Frames beyond each scan's first that a user of a node may have ahead of its readers.
+const AHEAD: usize = 4;
 /// Copies from the backing store that each user of a node may have at a time.
 const SLOTS: usize = 2;
 
@@ -122,6 +184,8 @@ pub(crate) struct Node {
     pub(crate) flights: Flights<FrameId, u64>,
     pub(crate) waiting: BTreeMap<Ticket, Waiting>,
     pub(crate) next_ticket: u64,
+    pub(crate) fetchers: Users,
+    pub(crate) ahead: Users,
     /// What it knows of the backing store's health.
     pub(crate) health: Health,
     /// A fault has happened that may cost frames or room in ways that are not foreseen: errors of
@@ -139,6 +203,10 @@ pub(crate) struct Node {
     seed: u64,
 }
 
+fn users(max: usize) -> Users {
+    Rc::new(RefCell::new(Shares::new(max)))
+}
+
 impl Node {
     pub(crate) fn new(seed: u64, budget: u64, time: Skewed) -> Node {
         Node {
@@ -153,6 +221,8 @@ impl Node {
             flights: Flights::new(SLOTS),
             waiting: BTreeMap::new(),
             next_ticket: 0,
+            fetchers: users(FETCHERS),
+            ahead: users(AHEAD),
             health: Health::default(),
             tainted: false,
             forgot_ns: 0,

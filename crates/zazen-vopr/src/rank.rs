@@ -29,6 +29,8 @@ pub(crate) struct Rank {
     pub(crate) call: u64,
     /// When the awaited call was made, in the world's time.
     pub(crate) asked_ns: u64,
+    /// When its scan was opened, in the world's time.
+    pub(crate) scan_ns: u64,
     pub(crate) stage: Stage,
     pub(crate) handle: u32,
     pub(crate) scan: u32,
@@ -64,6 +66,7 @@ impl Job {
             reply: Reply::default(),
             call: 0,
             asked_ns: 0,
+            scan_ns: 0,
             stage: Stage::Opening,
             handle: 0,
             scan: 0,

@@ -1,6 +1,6 @@
 //! Faults: what happens to nodes, links and the backing store, and how they come back.
 
-use crate::content;
+use crate::content::{self, FrameId};
 use crate::world::{Event, MS, Trouble, World};
 use zazen_core::ErrorKind;
 use zazen_env::SimDisk;
@@ -50,6 +50,15 @@ impl World {
             if random.percent(25) {
                 let dataset = random.below(profile.datasets as u64) as usize;
                 plan.push(Trouble::Pin { node: node(random), dataset, pinned: random.percent(70) });
+            }
+            if random.percent(30) {
+                let dataset = random.below(profile.datasets as u64) as usize;
+                plan.push(Trouble::Close { dataset, for_ns: random.below(4_000) * MS });
+            }
+            if random.percent(30) {
+                let dataset = random.below(profile.datasets as u64) as usize;
+                let frame = FrameId { dataset, number: random.below(profile.frames) };
+                plan.push(Trouble::Delete { frame, for_ns: random.below(4_000) * MS });
             }
         }
         for trouble in plan {
@@ -105,6 +114,11 @@ impl World {
                 }
                 self.evicted_by_hand(node);
             }
+            Trouble::Close { dataset, for_ns } => {
+                self.checks.excuse_dataset(dataset);
+                self.backing.close(dataset, now_ns, now_ns + for_ns);
+            }
+            Trouble::Delete { frame, for_ns } => self.backing.delete(frame, now_ns, now_ns + for_ns),
             Trouble::Pin { node, dataset, pinned } => {
                 if let (Some(store), Ok(series)) = (self.nodes[node].store.clone(), content::series(dataset))
                 {

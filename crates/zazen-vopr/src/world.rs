@@ -97,6 +97,16 @@ pub(crate) enum Trouble {
         dataset: usize,
         pinned: bool,
     },
+    /// Only their owner may read the files of a dataset.
+    Close {
+        dataset: usize,
+        for_ns: u64,
+    },
+    /// The file of a frame is gone.
+    Delete {
+        frame: FrameId,
+        for_ns: u64,
+    },
 }
 
 /// What scanned datasets hold, by (node, dataset), as of the last event.
