@@ -17,6 +17,7 @@ COLUMNS_MAX = 100
 # Folders whose comments are checked. A crate whose comments were rewritten joins the list.
 COMMENTS = [
     *(f"crates/zazen-{name}" for name in ("assign", "backing", "client", "core", "env", "fuzz", "push")),
+    "plugins/posix/src",
     "plugins/stream/src",
     "bindings",
     "demo",

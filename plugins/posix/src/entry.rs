@@ -1,4 +1,5 @@
-//! The edge to the host: the session that a call belongs to, and what the host calls at the beginning and the end.
+//! The edge to the host: the session that a call belongs to, and what the host calls at the
+//! beginning and at the end.
 
 use crate::session::Session;
 use crate::{reach, sessions};

@@ -19,14 +19,14 @@ pub(crate) fn enter(session: &Session, fd: OwnedFd) -> Outcome<Opened> {
 }
 
 fn open(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Outcome<OwnedFd> {
-    // What the page cache holds is the far side's business: O_DIRECT would ask for aligned buffers here.
+    // O_DIRECT would need aligned buffers here, and the program cannot align those.
     let flags = (flags | libc::O_NOCTTY) & !libc::O_DIRECT;
     let creates = flags & (libc::O_CREAT | libc::O_TMPFILE) != 0;
     let _umask = if creates { Some(with_umask(mask)?) } else { None };
     reach::open(base, path, flags, mode)
 }
 
-/// The same without waiting: EINPROGRESS if another's lease on the file would have to be waited for.
+/// The same without waiting: EINPROGRESS if another process has a lease on the file.
 fn open_now(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Outcome<OwnedFd> {
     if flags & (libc::O_NONBLOCK | libc::O_PATH) != 0 {
         return open(base, path, flags, mode, mask);
@@ -44,8 +44,8 @@ fn may_block_from_now_on(fd: &OwnedFd, flags: c_int) -> Outcome<()> {
     checked(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) }).map(|_| ())
 }
 
-/// Whether opening would wait for another end: FIFOs. A guess, for which no walk within the exports is needed: who opens
-/// looks again.
+/// Whether opening would wait for another end, as a FIFO does. This is a guess without a walk
+/// within the exports, because the open itself checks again.
 fn may_wait(base: &Base, path: &CStr, flags: c_int) -> Outcome<bool> {
     let never = libc::O_NONBLOCK | libc::O_PATH | libc::O_DIRECTORY;
     if flags & never != 0 || flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {

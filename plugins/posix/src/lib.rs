@@ -1,12 +1,17 @@
 //! The posix plug-in: what a forwarded program asks of files and sockets, done where the daemon is.
 //!
-//! A session stands for one process: its open file descriptions (each one kernel descriptor here, shared by the
-//! sessions that inherited it, so that offsets, `O_APPEND` and `flock` are the kernel's own), its record locks
-//! and its calls that block. `posix.h` is the interface, docs/forwarding.md the promises.
+//! A session stands for one process. It has the process's open file descriptions, its record locks
+//! and its calls that block. Each description is one kernel descriptor here, which the sessions
+//! that inherited it share, so offsets, `O_APPEND` and `flock` are the kernel's own. `posix.h` is
+//! the interface, and docs/forwarding.md says what is promised.
 //!
-//! Invariants: the process that this runs in is the caller, for good, and serves nobody else (its host's promise), so the
-//! kernel decides what a call may; a path leads nowhere but beneath the exports (`reach.rs`); no lock of ours is held over a call that can block; when a session
-//! ends, all that it held is gone; no panic leaves a function.
+//! Invariants:
+//! - The process that this runs in has the caller's identity for good and serves nobody else. Its
+//!   host sees to that. So the kernel decides what a call may do.
+//! - A path leads only beneath the exports (`reach.rs`).
+//! - No lock of this crate is held during a call that can block.
+//! - When a session ends, all that it held is released.
+//! - No panic leaves a function.
 
 mod base;
 mod blocking;

@@ -1,11 +1,11 @@
 //! Record locks as POSIX has them, for owners that live in one process: pure, no I/O.
 //!
-//! In a daemon all clients are one process to the kernel, which would never see a conflict between them. So the
-//! table is here: an owner is a session, a file is (device, inode).
+//! To the kernel all clients of a daemon are one process, so it never sees a conflict between them.
+//! This table does. An owner is a session, a file is (device, inode).
 //!
-//! Invariants: an owner's segments of a file never overlap and are merged where they touch with the same kind;
-//! segments of two owners overlap only if both are for reading; an owner that would wait for itself, however
-//! many steps away, is refused (EDEADLK).
+//! Invariants: an owner's segments of a file never overlap, and segments of the same kind that
+//! touch are merged. Segments of two owners overlap only if both are for reading. An owner that
+//! would wait for itself, over any number of other owners, is refused (EDEADLK).
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -20,8 +20,8 @@ pub struct Range {
 }
 
 impl Range {
-    /// What `struct flock` means by a start and a length; `None` for a start before the file's (EINVAL) or an
-    /// end beyond 63 bits (EOVERFLOW).
+    /// The range that `struct flock` means by a start and a length. `None` if it begins before the
+    /// file (EINVAL) or ends beyond 63 bits (EOVERFLOW).
     pub fn new(start: i64, length: i64) -> Option<Range> {
         let (first, last) = match length {
             0 => (start, i64::MAX),
@@ -78,7 +78,8 @@ impl<F: Copy + Eq + Hash, O: Copy + Eq + Hash> LockTable<F, O> {
             .copied()
     }
 
-    /// Sets (or with `None` releases) the owner's lock on exactly this range. Nothing may stand in the way.
+    /// Sets the owner's lock on exactly this range, or releases it (`None`). The caller has checked
+    /// that no other lock conflicts.
     pub fn set(&mut self, file: F, owner: O, range: Range, write: Option<bool>) {
         let held = self.files.entry(file).or_default();
         let mut segments = Vec::with_capacity(held.len() + 2);
@@ -139,7 +140,8 @@ impl<F: Copy + Eq + Hash, O: Copy + Eq + Hash> LockTable<F, O> {
         }
     }
 
-    /// The strongest kind over all owners on each part of `range`, in order; `None` where nothing is held.
+    /// The strongest kind of lock on each part of `range`, over all owners, in order; `None` where
+    /// nobody holds one.
     pub fn strongest(&self, file: F, range: Range) -> Vec<(Range, Option<bool>)> {
         let held: Vec<_> = self.held(file).iter().filter(|held| held.range.overlaps(&range)).collect();
         let mut starts = vec![range.first];

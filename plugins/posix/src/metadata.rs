@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn px_stat(
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
-        // SAFETY: all zeros is a valid statx; a path that lives for the call; the dispatcher's memory.
+        // SAFETY: all zeros is a valid statx. The path lives for the call. The dispatcher's memory.
         unsafe {
             let mut x: libc::statx = std::mem::zeroed();
             let how = flags & (libc::AT_STATX_SYNC_TYPE | libc::AT_SYMLINK_NOFOLLOW);

@@ -7,8 +7,8 @@ use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
-/// Has `make` make the name `path`, which is 0 if it did: by its path where the kernel confines this process, else in its
-/// folder.
+/// Lets `make` make the name `path`; `make` returns 0 on success. Where the kernel confines this
+/// process, `make` gets the whole path, else the folder and the last name.
 fn to_make(base: &Base, path: &CStr, make: impl Fn(c_int, *const c_char) -> c_int) -> Outcome<c_int> {
     if Direct::new(base, path).is_some_and(|direct| make(direct.fd(), direct.name()) == 0) {
         return Ok(0);

@@ -1,15 +1,17 @@
 //! Which paths a caller may name: those beneath the folders that the operator exports.
 //!
-//! The kernel walks (`openat2`), with the caller's own rights, and may not leave the export's descriptor, neither by `..`
-//! nor by a link; links of `/proc` that lead anywhere are not followed. Where a walk would leave (`EXDEV`), the
-//! path is expanded link by link, and goes on if it comes to lie beneath an export again: an absolute link from one place of
-//! an export to another is followed.
+//! The kernel walks a path (`openat2`) with the caller's own rights. The walk may not leave the
+//! export's descriptor, neither by `..` nor by a link, and it does not follow links of `/proc` that
+//! lead anywhere. If a walk would leave (`EXDEV`), the path is expanded link by link. The walk goes
+//! on if the result lies beneath an export again. So an absolute link from one place of an export
+//! to another is followed.
 //!
-//! Where Landlock confines the process (`zazen_plugin_sdk::is_confined`), the kernel itself refuses to make, remove and rename
-//! names outside the exports. Such calls then go straight to the path. If one fails, the walk decides on the error.
+//! Where Landlock confines the process (`zazen_plugin_sdk::is_confined`), the kernel itself refuses
+//! to make, remove and rename names outside the exports. Such calls then use the path as it is. If
+//! one fails, the walk decides on the error.
 //!
-//! Invariants: every descriptor that comes from here is of a file beneath an export, as of the moment of its walk; what
-//! lies outside is `EACCES`, whether it exists or not.
+//! Invariants: every descriptor that comes from here is of a file that lay beneath an export at the
+//! moment of its walk. What lies outside is `EACCES`, whether it exists or not.
 
 use crate::base::Base;
 use std::collections::VecDeque;
@@ -49,13 +51,15 @@ pub(crate) struct Export {
     /// Without links.
     canonical: Vec<u8>,
     fd: OwnedFd,
-    /// The mount's id, if the export is all of a mount: whatever lies on that mount lies beneath the export.
+    /// The mount's ID, if the export is a whole mount: then all that lies on the mount lies beneath
+    /// the export.
     mount: Option<u64>,
 }
 
 static EXPORTS: RwLock<Vec<Arc<Export>>> = RwLock::new(Vec::new());
 
-/// Opens the exports; those that aren't there, or that this identity may not reach, are tried again when they are named.
+/// Opens the exports. An export that is missing, or that this identity may not reach, is tried
+/// again when a path names it.
 pub(crate) fn begin() {
     let folders = zazen_plugin_sdk::exported();
     let mut exports = EXPORTS.write().unwrap_or_else(PoisonError::into_inner);
@@ -108,8 +112,7 @@ impl Export {
 
 /// A descriptor that is no folder's.
 fn nothing() -> OwnedFd {
-    // SAFETY: a new eventfd; if there is none, the kernel's "this folder", which the process left at its begin, would be
-    // wrong: so end.
+    // SAFETY: a new eventfd. Without one the process ends: any other number could name a folder.
     unsafe {
         let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
         if fd < 0 {
@@ -124,7 +127,8 @@ fn trimmed(path: &[u8]) -> Vec<u8> {
     path[..end].to_vec()
 }
 
-/// The id of the mount that the folder is the root of; `None` if it is not a root, or the kernel does not tell.
+/// The ID of the mount whose root is this folder. `None` if the folder is not a mount's root, or
+/// the kernel does not say.
 fn mount_of(folder: RawFd) -> Option<u64> {
     // SAFETY: all zeros is a valid statx; a descriptor of ours.
     unsafe {
@@ -187,7 +191,8 @@ impl How {
         how.resolve = resolve | libc::RESOLVE_NO_MAGICLINKS;
         let mut tries = TRIES;
         loop {
-            // SAFETY: a path and a struct that live for the call, with its size; the descriptor is new.
+            // SAFETY: a path and a struct with its size, both alive for the call. The descriptor is
+            // new.
             unsafe {
                 let size = size_of::<libc::open_how>();
                 let fd = libc::syscall(libc::SYS_openat2, from, path.as_ptr(), &raw const how, size);
@@ -254,7 +259,7 @@ fn from_export(how: How, export: &Export, rest: &[u8]) -> Outcome<OwnedFd> {
     how.walk(export.fd.as_raw_fd(), &rest[first..], resolve)
 }
 
-/// The path without links and `..`, as far as it lies beneath exports; `EACCES` if that is not where it ends.
+/// The path without links and `..`. `EACCES` if it does not end beneath an export.
 fn expand(path: &[u8], follow: bool) -> Outcome<(Arc<Export>, Vec<u8>)> {
     let names = |path: &[u8]| -> VecDeque<Vec<u8>> {
         path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
@@ -357,7 +362,8 @@ pub(crate) fn by_number(fd: RawFd) -> CString {
     CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default()
 }
 
-/// A file that is named, for what is asked of files and not of contents: the description itself for an empty path.
+/// A file that a path names, for questions about the file itself. For an empty path it is the
+/// description.
 pub(crate) enum Object {
     Held(RawFd),
     Named(OwnedFd),
@@ -380,8 +386,8 @@ impl Object {
     }
 }
 
-/// Looks at `path` without a walk of its own, where the answer's mount shows that the file lies beneath the export:
-/// one system call. False: a walk has to tell.
+/// Looks at `path` by one system call, without a walk. Returns false if the mount in the answer
+/// does not show that the file lies beneath the export; then a walk must find out.
 pub(crate) fn stat_at_once(
     base: &Base,
     path: &CStr,

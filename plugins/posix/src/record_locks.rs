@@ -1,10 +1,12 @@
-//! `fcntl` record locks of sessions: the table, those who wait, and the mirror that other programs see.
+//! `fcntl` record locks of sessions: the table, the calls that wait, and the mirror that other
+//! programs see.
 //!
-//! The mirror: what sessions hold of a file together is also held, by `F_OFD_SETLK`, on one descriptor of the
-//! daemon's, so that a program on the far side that isn't forwarded conflicts as it should.
+//! The mirror: the daemon also holds what all sessions hold of a file, by `F_OFD_SETLK`, on one
+//! descriptor of its own. So locks of forwarded programs conflict with those of other programs
+//! here.
 //!
-//! Invariants: the mirror holds at least what the table holds, where the file can be opened so; a waiter is
-//! woken whenever anything is released; nobody waits while holding the table.
+//! Invariants: the mirror holds at least what the table holds, if the file can be opened for that.
+//! Every release wakes all waiting calls. No call waits while it holds the table.
 
 use crate::blocking::{SLICE, Waiting};
 use crate::locks::{LockTable, Range, Segment};
@@ -195,7 +197,8 @@ fn range_of(description: &Description, lock: &Lock) -> Outcome<Range> {
     })
 }
 
-/// For writing, for reading, or released; with the check that fcntl(2) makes of how the file was opened.
+/// Whether a lock is for writing or for reading; `None`: it releases. Checks how the file was
+/// opened, as fcntl(2) does.
 fn kind_of(description: &Description, lock: &Lock) -> Outcome<Option<bool>> {
     // SAFETY: numbers only.
     let flags = checked(unsafe { libc::fcntl(description.fd(), libc::F_GETFL) })?;
@@ -259,7 +262,7 @@ pub(crate) fn get(session: &Session, description: &Description, lock: &mut Lock)
         };
         return Ok(());
     }
-    // Does a program that is not forwarded hold one? Ask through the mirror if there is one, because
+    // A program that is not forwarded may hold one. Ask through the mirror if there is one, because
     // a description does not conflict with itself.
     let fd = locks.mirrors.get(&file).map_or(description.fd(), |mirror| mirror.fd.as_raw_fd());
     let asked = Lock { start: range.first, length: range.length(), whence: libc::SEEK_SET, pid: 0, ..*lock };

@@ -117,7 +117,7 @@ fn end(session: &Session) {
     drop(table);
 }
 
-/// Keeps the caller's descriptions for a child; returns the token by which the child takes them over.
+/// Keeps the caller's descriptions for a child. The child takes them over by the returned token.
 pub(crate) fn fork(session: &Session) -> Outcome<u64> {
     let table = session.copy_table();
     let token = random()?;

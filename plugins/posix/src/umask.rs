@@ -1,7 +1,6 @@
 //! The mask that files are made with: one for each thread.
 //!
-//! Who the caller is, is none of this crate's business: the process that it runs in has become the caller, and the
-//! kernel decides.
+//! The process has the caller's identity, so the kernel decides everything else.
 
 use std::cell::Cell;
 use zazen_plugin_sdk::Outcome;
@@ -10,7 +9,8 @@ thread_local! {
     static UMASK_IS_OURS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Creates with this umask while it lives. The thread gets an umask (and a working directory) of its own first.
+/// While this lives, the thread makes files with this umask. The thread first gets an umask, and a
+/// working directory, of its own.
 pub(crate) struct Umask(u32);
 
 pub(crate) fn with_umask(mask: u32) -> Outcome<Umask> {
