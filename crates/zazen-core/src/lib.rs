@@ -16,6 +16,7 @@ pub mod runset;
 pub mod series;
 pub mod source_stat;
 pub mod survey;
+pub mod trajectory;
 
 /// The TCP port of a daemon where none is written.
 pub const DEFAULT_PORT: u16 = 7345;
@@ -29,3 +30,4 @@ pub use request::Request;
 pub use runset::{Run, RunSet};
 pub use series::Series;
 pub use source_stat::{Rights, SourceStat};
+pub use trajectory::{FrameTable, Trajectory, TrajectoryFile};

@@ -5,8 +5,10 @@ use crate::frame::FrameNo;
 use crate::limits::{FRAME_NO_MAX, check_frame_bytes};
 use crate::path::RelPath;
 use crate::runset::{Run, RunSet};
+use crate::trajectory::Trajectory;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 mod pieces;
 
@@ -356,6 +358,8 @@ pub enum Layout {
     Pieces(Vec<Piece>),
     /// One file per frame, whatever its name: frame i is file i of the list.
     List(Vec<RelPath>),
+    /// All frames of trajectory files.
+    Trajectory(Arc<Trajectory>),
 }
 
 impl Layout {
@@ -381,12 +385,13 @@ impl Layout {
                 let path = files.get(usize::try_from(number.get()).ok()?)?;
                 Some(Source { path: path.clone(), offset: 0, length: None })
             }
+            Layout::Trajectory(trajectory) => trajectory.source(number.get()),
         }
     }
 
-    /// For pieces and lists, the set of all frame numbers. `None` for a template: only a directory
-    /// listing shows which of its numbers exist. Pieces that [`Layout::validate`] would refuse are
-    /// left out.
+    /// For pieces, lists and trajectories, the set of all frame numbers. `None` for a template:
+    /// only a directory listing shows which of its numbers exist. Pieces that
+    /// [`Layout::validate`] would refuse are left out.
     pub fn declared_extent(&self) -> Option<RunSet> {
         match self {
             Layout::Files(_) => None,
@@ -395,6 +400,15 @@ impl Layout {
                 0 => RunSet::new(),
                 count => RunSet::range(0, count - 1),
             }),
+            Layout::Trajectory(trajectory) => Some(trajectory.extent()),
+        }
+    }
+
+    /// The trajectory of a layout with all frames of trajectory files.
+    pub fn trajectory(&self) -> Option<&Trajectory> {
+        match self {
+            Layout::Trajectory(trajectory) => Some(trajectory),
+            _ => None,
         }
     }
 
@@ -402,14 +416,14 @@ impl Layout {
     pub fn template(&self) -> Option<&NameTemplate> {
         match self {
             Layout::Files(template) => Some(template),
-            Layout::Pieces(_) | Layout::List(_) => None,
+            Layout::Pieces(_) | Layout::List(_) | Layout::Trajectory(_) => None,
         }
     }
 
     /// The pieces of a layout with frames inside trajectory files.
     pub fn pieces(&self) -> Option<&[Piece]> {
         match self {
-            Layout::Files(_) | Layout::List(_) => None,
+            Layout::Files(_) | Layout::List(_) | Layout::Trajectory(_) => None,
             Layout::Pieces(pieces) => Some(pieces),
         }
     }
@@ -421,7 +435,9 @@ impl Layout {
                 let whole = source.offset == 0 && source.length.is_none();
                 whole && template.number(source.path.as_str()) == Some(number)
             }
-            Layout::Pieces(_) | Layout::List(_) => self.source(number).as_ref() == Some(source),
+            Layout::Pieces(_) | Layout::List(_) | Layout::Trajectory(_) => {
+                self.source(number).as_ref() == Some(source)
+            }
         }
     }
 
@@ -433,6 +449,7 @@ impl Layout {
             Layout::Files(_) => Ok(()),
             Layout::Pieces(pieces) => pieces::validate(pieces),
             Layout::List(files) => check_list(files),
+            Layout::Trajectory(trajectory) => trajectory.validate(),
         }
     }
 }
