@@ -1,12 +1,13 @@
 //! Copying one frame from its opened source into the cache: what the leader of a flight does.
 //!
 //! Invariants: a copy that is committed is what its source was at one moment (the opened file and
-//! what its name leads to look the same before and after the bytes are read); the whole is tried at
+//! what its name leads to look the same before and after the bytes are read, or only grew, if the
+//! frame is a part of a larger file); the whole is tried at
 //! most [`TRIES`] times; a fault of the cache is never a fault of the source, so the reader still
 //! gets the frame.
 
 use crate::flight::Outcome;
-use crate::stale::{Held, Validate, is_current};
+use crate::stale::{Held, Validate, has_grown, is_current};
 use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, Result, Source, SourceStat, Validator};
 
 /// Bytes copied at a time.
@@ -219,13 +220,20 @@ impl Copying {
 
     fn looked(&mut self, piece: Piece, looked: Result<[Validator; 2]>, actions: &mut Vec<Action>) -> State {
         match looked {
-            Ok(now) if now.iter().all(|now| self.stat.validator.looks_like(now)) => {
+            Ok(now) if now.iter().all(|now| self.is_still(now)) => {
                 actions.push(Action::Commit);
                 State::Committing(piece)
             }
             Ok(_) => self.source_failed(Error::new(ErrorKind::Stale, "the source changed"), actions),
             Err(error) => self.source_failed(error, actions),
         }
+    }
+
+    /// Whether the source is what it was, or only grew behind the frame. The copy keeps the
+    /// validator from before, so it is compared with the source again before it is handed out.
+    fn is_still(&self, now: &Validator) -> bool {
+        let then = &self.stat.validator;
+        then.looks_like(now) || self.ask.source.length.is_some() && has_grown(then, now)
     }
 
     fn source_failed(&mut self, error: Error, actions: &mut Vec<Action>) -> State {

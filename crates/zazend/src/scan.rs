@@ -13,6 +13,7 @@
 
 use crate::batch::Batch;
 use crate::clock::now_ns;
+use crate::grown::Comparison;
 use crate::look::{Look, look};
 use crate::misses::{Brought, Misses, Way};
 use crate::node::{Node, Opened};
@@ -22,6 +23,7 @@ use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
 use zazen_core::{Credentials, Error, Origin, RelPath, Result, RunSet};
 use zazen_frames::messages::{Delivery, ScanNext};
 use zazen_frames::scan::{AfterCheck, Pages, after_check, refetched_as};
+use zazen_frames::stale::may_have_grown;
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
 /// A scan under way, of one connection.
@@ -227,7 +229,12 @@ impl Scan {
                     Some(_) => {
                         match node.store.entry(&self.series, number)? {
                             Some(entry) if !proof.covers(node.config.validate, &entry.meta) => {
-                                self.drop_stale(node, &entry)
+                                // Another reader brought it, and its source grew in between.
+                                let grew = may_have_grown(&entry.meta, &entry.source, &proof.stat);
+                                match grew && Comparison::new(node, opened).is_same(&entry)? {
+                                    true => self.hand_out_entry(node, &entry, batch),
+                                    false => self.drop_stale(node, &entry),
+                                }
                             }
                             _ => self.misses.add(number, Origin::Alien),
                         }
