@@ -4,6 +4,7 @@ pub(crate) mod assign;
 pub(crate) mod bench;
 pub(crate) mod datasets;
 pub(crate) mod evict;
+pub(crate) mod index;
 pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod ls;
