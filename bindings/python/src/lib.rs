@@ -12,6 +12,7 @@ mod notices;
 mod numbers;
 mod runset;
 mod scenario;
+mod trajectory;
 mod writer;
 
 use pyo3::prelude::*;
@@ -31,6 +32,7 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<dataset::PyDataset>()?;
     module.add_class::<dataset::PyFrames>()?;
     module.add_class::<dataset::PyReadStats>()?;
+    module.add_class::<trajectory::PyTrajectory>()?;
     module.add_class::<dataset::PyAssignment>()?;
     module.add_class::<writer::PyWriter>()?;
     module.add_class::<writer::PyCounters>()?;

@@ -7,6 +7,7 @@
 mod agree;
 pub mod cluster;
 mod direct;
+mod indexes;
 pub mod load;
 mod lost;
 pub mod node_state;
@@ -16,6 +17,7 @@ pub mod read;
 pub mod session;
 mod shared_dataset;
 pub mod testbed_env;
+mod trajectory;
 mod warn;
 pub mod watch;
 
@@ -29,6 +31,7 @@ pub use push::{FrameSource, Pusher, PusherOptions};
 pub use read::{Frame, FrameReader, ReadOptions, ReadStats, remove_frame_files};
 pub use session::{Dataset, OpenOptions};
 pub use shared_dataset::SharedDataset;
+pub use trajectory::OpenedTrajectory;
 pub use warn::warnings;
 pub use watch::{WatchEvent, WatchOptions, watch};
 pub use zazen_env::fork::Mine;

@@ -14,6 +14,7 @@ pub mod config;
 pub mod counters;
 pub mod daemon;
 pub mod fetcher;
+mod grown;
 pub mod guarded_backing;
 mod http;
 pub mod layouts;
