@@ -32,7 +32,8 @@
 //! trajectories = ["run-0.xtc", "run-1.xtc"]
 //! ```
 //!
-//! A pattern without braces is the name of one trajectory file.
+//! A pattern without braces is the name of one trajectory file. A pattern `FILE{n*BYTES}` means the
+//! blocks of one file ([`zazen_core::Blocks`]). A manifest cannot say so.
 //!
 //! A given pattern overrides the manifest. [`zazen_core::survey`] says how frames are found by
 //! their names, and when that is an error.
@@ -42,7 +43,7 @@ use crate::trajectory::{self, Finder};
 use serde::Deserialize;
 use zazen_core::limits::MANIFEST_NAME;
 use zazen_core::{
-    Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet, Series, survey,
+    Blocks, Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet, Series, survey,
 };
 
 /// The largest manifest, in bytes.
@@ -314,6 +315,10 @@ pub fn told_layout(
             let file = RelPath::new(pattern)?;
             return trajectory::layout(finder, backing, directory, &[file], true).map(Some);
         }
+        if let Some(parsed) = Blocks::parse_pattern(pattern) {
+            let (path, block_bytes) = parsed?;
+            return blocks(backing, directory, path, block_bytes).map(Some);
+        }
         let layout = layout_of_pattern(pattern)?;
         check_is_directory(backing, directory)?;
         return Ok(Some(layout));
@@ -349,7 +354,19 @@ pub fn named_trajectories(
     }
 }
 
-/// The layout of a user's pattern.
+/// The blocks of the file `path` as it is now. `NotFound` if there is no such file.
+fn blocks(backing: &dyn Backing, directory: &RelPath, path: RelPath, block_bytes: u64) -> Result<Layout> {
+    let found = backing.stat(&directory.join(path.as_str())?)?;
+    if found.is_dir {
+        let what = format!("{directory}/{path} on {} is a directory; name a file", backing.describe());
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    let layout = Layout::Blocks(Blocks { path, block_bytes, version: found.validator.settled() });
+    layout.validate()?;
+    Ok(layout)
+}
+
+/// The layout of a user's pattern, unless the pattern means the blocks of a file.
 pub fn layout_of_pattern(pattern: &str) -> Result<Layout> {
     if pattern == "*" {
         return Err(Error::new(

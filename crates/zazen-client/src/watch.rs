@@ -211,6 +211,7 @@ impl Watch {
             Some(Layout::Files(template)) => template.to_string().contains('/'),
             Some(Layout::Pieces(pieces)) => pieces.iter().any(|piece| piece.path.as_str().contains('/')),
             Some(Layout::List(files)) => files.iter().any(|file| file.as_str().contains('/')),
+            Some(Layout::Blocks(blocks)) => blocks.path.as_str().contains('/'),
             Some(Layout::Trajectory(_)) | None => false,
         }
     }
@@ -460,7 +461,8 @@ fn frames_in(layout: Option<&Layout>, name: &str) -> Vec<Part> {
             let number = index.and_then(|index| FrameNo::new(index as u64).ok());
             number.map(|number| Part { number, offset: 0, bytes: None }).into_iter().collect()
         }
-        Some(Layout::Trajectory(_)) => Vec::new(),
+        // Trajectories are pushed as they grow; blocks come to a cache by misses alone.
+        Some(Layout::Trajectory(_) | Layout::Blocks(_)) => Vec::new(),
     }
 }
 

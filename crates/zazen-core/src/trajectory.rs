@@ -10,9 +10,9 @@ pub use table::FrameTable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Validator;
 use crate::limits::FRAME_NO_MAX;
-use crate::naming::Source;
 use crate::path::RelPath;
 use crate::runset::RunSet;
+use crate::source::Source;
 use std::fmt;
 use std::sync::Arc;
 

@@ -2,8 +2,7 @@
 //!
 //! Invariants: a copy that is committed is what its source was at one moment (the opened file and
 //! what its name leads to look the same before and after the bytes are read, or only grew, if the
-//! frame is a part of a larger file); the whole is tried at
-//! most [`TRIES`] times; a fault of the cache is never a fault of the source, so the reader still
+//! frame is one of a trajectory); the whole is tried at most [`TRIES`] times; a fault of the cache is never a fault of the source, so the reader still
 //! gets the frame.
 
 use crate::flight::Outcome;
@@ -30,6 +29,8 @@ pub struct Ask {
     pub validate: Validate,
     /// The daemon's own user asks; it can read the cache's files anyway.
     pub own: bool,
+    /// The frame is one of a trajectory, whose file may grow behind it.
+    pub grows: bool,
     /// The dataset as users spell it, for messages.
     pub spelled: String,
 }
@@ -233,7 +234,7 @@ impl Copying {
     /// validator from before, so it is compared with the source again before it is handed out.
     fn is_still(&self, now: &Validator) -> bool {
         let then = &self.stat.validator;
-        then.looks_like(now) || self.ask.source.length.is_some() && has_grown(then, now)
+        then.looks_like(now) || self.ask.grows && has_grown(then, now)
     }
 
     fn source_failed(&mut self, error: Error, actions: &mut Vec<Action>) -> State {
@@ -399,7 +400,7 @@ mod tests {
         let source = Source { path: RelPath::new("f").unwrap(), offset: 0, length: None };
         let number = FrameNo::new(3).unwrap();
         let (validate, own, spelled) = (Validate::Always, false, "/b/d".to_owned());
-        Ask { number, source, origin, validate, own, spelled }
+        Ask { number, source, origin, validate, own, grows: false, spelled }
     }
 
     fn run(

@@ -323,7 +323,9 @@ impl<'a, F: Cached> Looking<'a, F> {
 
     fn compare(&mut self, at: usize, frame: &F, stat: &SourceStat) -> Verdict {
         if !stands_for(frame.meta(), frame.source(), stat) {
-            return match may_have_grown(frame.meta(), frame.source(), stat) {
+            // The blocks of a file are of one version of it.
+            let is_block = self.rules.layout.is_some_and(|layout| layout.blocks().is_some());
+            return match !is_block && may_have_grown(frame.meta(), frame.source(), stat) {
                 true => Verdict::Grown(stat.validator),
                 false => Verdict::Stale,
             };

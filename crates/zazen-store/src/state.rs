@@ -93,6 +93,8 @@ impl State {
                     text.push('\n');
                 }
             }
+            // It is of one version of one file, and its series has blocks of many files.
+            Some(Layout::Blocks(_)) => {}
         }
         text
     }

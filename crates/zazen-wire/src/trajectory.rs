@@ -4,7 +4,7 @@
 use crate::codec::{Reader, Writer, clip};
 use std::sync::Arc;
 use zazen_core::trajectory::{Format, HEADER_BYTES_MAX, Trouble};
-use zazen_core::{Result, Trajectory, TrajectoryFile, Validator};
+use zazen_core::{Result, Trajectory, TrajectoryFile};
 
 /// A file on the wire: record length, path length, two counts, header length, validator, trouble.
 const FILE_BYTES_MIN: usize = 4 + 4 + 2 * 8 + 4 + 4 * 8 + 1 + 1;
@@ -33,15 +33,6 @@ impl Writer {
             });
         });
     }
-
-    /// What a file looked like.
-    pub fn validator(&mut self, validator: &Validator) {
-        self.u64(validator.size);
-        self.i64(validator.mtime_ns);
-        self.i64(validator.ctime_ns);
-        self.u64(validator.inode);
-        self.bool(validator.unsettled);
-    }
 }
 
 impl Reader<'_> {
@@ -68,16 +59,5 @@ impl Reader<'_> {
             })
         })?;
         Ok(Trajectory { format, n_atoms, single, files })
-    }
-
-    /// What a file looked like.
-    pub fn validator(&mut self) -> Result<Validator> {
-        Ok(Validator {
-            size: self.u64()?,
-            mtime_ns: self.i64()?,
-            ctime_ns: self.i64()?,
-            inode: self.u64()?,
-            unsettled: self.bool()?,
-        })
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Small frames that lie one after the other are compared in blocks.
 
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::opened::Opened;
 use std::os::unix::fs::FileExt;
 use zazen_backing::SourceFile;
 use zazen_core::{RelPath, Result, Source};

@@ -5,7 +5,8 @@
 //! are first compared.
 
 use crate::grown::Comparison;
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::opened::Opened;
 use zazen_core::{Credentials, Error, ErrorKind, Validator};
 use zazen_frames::look::{Action, Event, Looking, Refusal, Rules, Verdict};
 use zazen_store::Entry;
@@ -52,7 +53,10 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
     let mut looks = Vec::with_capacity(group.len());
     for (at, (entry, verdict)) in group.iter().zip(verdicts).enumerate() {
         looks.push(match verdict {
-            Verdict::Fresh => Look::Fresh,
+            Verdict::Fresh => match entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) {
+                Ok(()) => Look::Fresh,
+                Err(error) => Look::Refused(error),
+            },
             Verdict::Stale => Look::Stale,
             Verdict::Refused(refusal) => Look::Refused(tell(opened, entry, refusal)),
             Verdict::Grown(now) => match comparison.is_same(entry) {
