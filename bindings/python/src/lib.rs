@@ -10,6 +10,7 @@ mod errors;
 mod frame;
 mod notices;
 mod numbers;
+mod random;
 mod runset;
 mod scenario;
 mod writer;

@@ -105,6 +105,11 @@ impl Access {
         }
     }
 
+    /// Whether there was a daemon when this was made.
+    pub(crate) fn has_daemon(&self) -> bool {
+        self.daemon.is_some()
+    }
+
     pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

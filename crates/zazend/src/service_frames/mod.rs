@@ -45,6 +45,7 @@ impl Service for FramesService {
             | frames_fn::EVICT
             | frames_fn::VERIFY
             | frames_fn::LIST
+            | frames_fn::READ_MANY
             | frames_fn::DATASETS => {
                 let line = call.line.clone();
                 let stops = move || node.admit().is_err() || line.is_cut();
@@ -58,6 +59,7 @@ impl Service for FramesService {
             frames_fn::SCAN_OPEN => scan::open(node, caller, messages::ScanOpen::decode(payload)?).map(reply),
             frames_fn::SCAN_NEXT => scan::next(node, caller, messages::ScanNext::decode(payload)?),
             frames_fn::SCAN_CLOSE => scan::close(node, caller, messages::ScanClose::decode(payload)?),
+            frames_fn::READ_MANY => scan::read_many(node, caller, messages::ReadMany::decode(payload)?),
             frames_fn::PUSH => push::push(node, caller, messages::Push::decode(payload)?, call).map(reply),
             frames_fn::REPORT_BAD => admin::report_bad(node, caller, messages::ReportBad::decode(payload)?),
             frames_fn::FETCH => {

@@ -1,11 +1,11 @@
-//! SCAN_OPEN, SCAN_NEXT, SCAN_CLOSE: for local callers, since descriptors don't travel.
+//! SCAN_OPEN, SCAN_NEXT, SCAN_CLOSE, READ_MANY: for local callers, since descriptors don't travel.
 
 use crate::node::Node;
 use crate::scan::Scan;
 use std::sync::Arc;
 use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_frames::messages::{ScanClose, ScanNext, ScanOpen, ScanOpened};
+use zazen_frames::messages::{ReadMany, ScanClose, ScanNext, ScanOpen, ScanOpened};
 
 fn local_only(caller: &Caller) -> Result<()> {
     if caller.is_local() {
@@ -39,4 +39,14 @@ pub(super) fn close(node: &Node, caller: &Caller, ask: ScanClose) -> Result<Repl
     local_only(caller)?;
     node.sessions.with(caller.connection, |session| session.close_scan(ask.scan));
     Ok(Reply::default())
+}
+
+/// Random access: a scan that ends with its only answer.
+pub(super) fn read_many(node: &Arc<Node>, caller: &Caller, ask: ReadMany) -> Result<Reply> {
+    local_only(caller)?;
+    node.admit()?;
+    let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check(node)?;
+    let (scan, _) = Scan::begin(node, &opened, caller, &ask.set);
+    Ok(scan.all(node, ask.bytes_max))
 }
