@@ -295,8 +295,10 @@ impl PyDataset {
         let (_, owners) =
             carrier.run(py, |collectives| self.0.with(|dataset| dataset.owners(collectives)))?;
         notices::show(py)?;
-        let bytes: Vec<u8> = owners.iter().flat_map(|owner| owner.to_ne_bytes()).collect();
-        py.import("array")?.getattr("array")?.call1(("i", PyBytes::new(py, &bytes)))
+        // SAFETY: the bytes of integers that live as long as this call.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(owners.as_ptr().cast::<u8>(), size_of_val(&owners[..])) };
+        py.import("array")?.getattr("array")?.call1(("i", PyBytes::new(py, bytes)))
     }
 
     /// The number of frames that exist.
