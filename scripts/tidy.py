@@ -29,6 +29,7 @@ EDGES = {
     "zazen-plugin-sdk": "zazen-plugin-abi",
     "zazen-wire": "zazen-core zazen-plugin-abi",
     "zazen-frames": "zazen-core zazen-wire",
+    "zazen-explain": "zazen-core zazen-frames",
     "zazen-store": "zazen-core zazen-env zazen-wire zazen-frames",
     "zazen-assign": "zazen-core zazen-wire",
     "zazen-backing": "zazen-core zazen-env zazen-wire",
@@ -42,20 +43,23 @@ EDGES = {
     "zazen-seccomp": "zazen-core zazen-call zazen-forward-api zazen-stub-runtime | | zazen-stubs-build",
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
+    "zazen-match": "zazen-core",
     "zazen-stubs": "",
+    "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
     " | zazen-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
-    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-client"
-    " zazen-forward-api zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
+    "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
+    " zazen-client zazen-forward-api zazen-match zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
-    "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
-    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-push zazen-mpi",
+    "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
+    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi"
+    " zazen-xtc",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-stubs zazend"
-    " zazen-stream",
+    " zazen-stream zazen-xtc",
     "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-assign zazen-push",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
@@ -63,8 +67,8 @@ EDGES = {
 
 # Protocol logic: events in, actions out. Test modules are exempt.
 PURE = [
-    "zazen-core", "zazen-wire", "zazen-frames", "zazen-lane", "zazen-push", "zazen-assign", "zazen-stubs",
-    "zazen-forward-api", "zazen-plugin-abi",
+    "zazen-core", "zazen-wire", "zazen-frames", "zazen-explain", "zazen-lane", "zazen-push", "zazen-assign",
+    "zazen-match", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-xtc",
 ]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
@@ -86,6 +90,7 @@ BANS = [
         "zazen-wire encodes",
         {
             "crates/zazen-wire/src/": "the encodings",
+            "crates/zazen-xtc/src/": "GROMACS's format: big endian, and bits without padding",
             "crates/zazen-store/src/record.rs": "the records of logs (docs/formats/store.md)",
             "crates/zazen-fuzz/src/": "makes inputs for the decoders",
             "crates/zazen-call/src/contract.rs": "makes bytes to send",
@@ -140,6 +145,7 @@ CIRCLE_FREE = [
     "crates/zazen-frames",
     "crates/zazen-fuzz",
     "crates/zazen-lane",
+    "crates/zazen-match",
     "crates/zazen-plugin-abi",
     "crates/zazen-plugin-sdk",
     "crates/zazen-plugins",

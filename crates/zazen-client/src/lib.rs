@@ -13,6 +13,7 @@ pub mod node_state;
 pub mod nodes;
 pub mod push;
 pub mod read;
+pub mod record_folder;
 pub mod session;
 mod shared_dataset;
 pub mod testbed_env;

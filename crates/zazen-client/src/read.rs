@@ -13,11 +13,12 @@ mod feed;
 mod frame_file;
 pub(crate) mod job;
 mod pipeline;
+mod record;
 mod resident;
 mod turn;
 mod window;
 
-pub(crate) use access::{Access, DaemonSpec, Got, jobs_of};
+pub(crate) use access::{Access, DaemonSpec, Got, check_same_version, jobs_of};
 pub(crate) use apart::read_all;
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
@@ -25,11 +26,13 @@ pub(crate) use extent::SMALL;
 pub(crate) use feed::Scan;
 pub use frame_file::remove_frame_files;
 pub(crate) use job::Job;
+pub(crate) use record::{Facts, Recorder};
 
 use access::LastFile;
 use buffer::Slice;
 use frame_file::{FrameFile, OwnFile};
 use pipeline::{Outcome, Pipeline, Task};
+use record::Waits;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -284,24 +287,23 @@ impl Iterator for FrameReader {
 impl FrameReader {
     /// The next frame with its number, which an error has too.
     pub(crate) fn next_numbered(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
-        if self.local.is_empty()
-            && !self.shared.pipeline.next(&self.shared.access, &mut self.last, &mut self.local)
-        {
+        if self.local.is_empty() && !self.take_ready() {
+            self.end(true);
             return None;
         }
-        self.take_ready()
+        self.take_one()
     }
 
     /// The next frame, if it is ready. Does not wait and does not read. `None` does not mean that
     /// no frame will come.
     pub fn next_ready(&mut self) -> Option<std::result::Result<Frame, Error>> {
         match self.mine.is_mine() {
-            true => self.take_ready().map(|(_, outcome)| outcome),
+            true => self.take_one().map(|(_, outcome)| outcome),
             false => None,
         }
     }
 
-    fn take_ready(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
+    fn take_one(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
         let outcome = self.local.pop_front()?;
         self.shared.pipeline.taken(&outcome);
         self.remaining = self.remaining.saturating_sub(1);
@@ -314,6 +316,24 @@ impl FrameReader {
 }
 
 impl FrameReader {
+    /// Waits for frames and takes those that are ready; false if all were taken.
+    fn take_ready(&mut self) -> bool {
+        let mut waits = Waits::default();
+        let Shared { pipeline, access } = &*self.shared;
+        let goes_on = pipeline.next(access, &mut self.last, &mut self.local, &mut waits);
+        if let Some(record) = &access.record {
+            record.took(waits, &self.local);
+        }
+        goes_on
+    }
+
+    /// The scan has ended: its record is kept.
+    fn end(&self, whole: bool) {
+        if let Some(record) = &self.shared.access.record {
+            record.finish(self.shared.access.daemon_now(), whole);
+        }
+    }
+
     fn check(&self) -> Result<()> {
         self.mine.check("this iteration over frames", "begin one of this process's own")
     }
@@ -329,5 +349,6 @@ impl Drop for FrameReader {
         self.shared.access.stop.store(true, Ordering::Relaxed);
         self.shared.pipeline.stop();
         self.shared.access.pool.close();
+        self.end(self.remaining == 0);
     }
 }

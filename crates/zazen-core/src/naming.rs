@@ -1,4 +1,5 @@
-//! Maps frame numbers to sources: file-name templates, pieces of trajectory files, lists of files.
+//! Maps frame numbers to sources: file-name templates, pieces of trajectory files, lists of files,
+//! blocks of any file.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameNo;
@@ -8,7 +9,10 @@ use crate::runset::{Run, RunSet};
 use std::collections::BTreeMap;
 use std::fmt;
 
+mod blocks;
 mod pieces;
+
+pub use blocks::Blocks;
 
 /// Where a frame's bytes are, relative to its dataset's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -356,6 +360,8 @@ pub enum Layout {
     Pieces(Vec<Piece>),
     /// One file per frame, whatever its name: frame i is file i of the list.
     List(Vec<RelPath>),
+    /// Byte ranges of one version of a file.
+    Blocks(Blocks),
 }
 
 impl Layout {
@@ -381,12 +387,13 @@ impl Layout {
                 let path = files.get(usize::try_from(number.get()).ok()?)?;
                 Some(Source { path: path.clone(), offset: 0, length: None })
             }
+            Layout::Blocks(blocks) => blocks.source(number),
         }
     }
 
-    /// For pieces and lists, the set of all frame numbers. `None` for a template: only a directory
-    /// listing shows which of its numbers exist. Pieces that [`Layout::validate`] would refuse are
-    /// left out.
+    /// For pieces, lists and blocks, the set of all frame numbers. `None` for a template: only a
+    /// directory listing shows which of its numbers exist. Pieces that [`Layout::validate`] would
+    /// refuse are left out.
     pub fn declared_extent(&self) -> Option<RunSet> {
         match self {
             Layout::Files(_) => None,
@@ -395,6 +402,7 @@ impl Layout {
                 0 => RunSet::new(),
                 count => RunSet::range(0, count - 1),
             }),
+            Layout::Blocks(blocks) => Some(blocks.extent()),
         }
     }
 
@@ -402,14 +410,22 @@ impl Layout {
     pub fn template(&self) -> Option<&NameTemplate> {
         match self {
             Layout::Files(template) => Some(template),
-            Layout::Pieces(_) | Layout::List(_) => None,
+            Layout::Pieces(_) | Layout::List(_) | Layout::Blocks(_) => None,
+        }
+    }
+
+    /// The version of a file that this layout is made for; `None` for a layout of another kind.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        match self {
+            Layout::Files(_) | Layout::Pieces(_) | Layout::List(_) => None,
+            Layout::Blocks(blocks) => Some(blocks),
         }
     }
 
     /// The pieces of a layout with frames inside trajectory files.
     pub fn pieces(&self) -> Option<&[Piece]> {
         match self {
-            Layout::Files(_) | Layout::List(_) => None,
+            Layout::Files(_) | Layout::List(_) | Layout::Blocks(_) => None,
             Layout::Pieces(pieces) => Some(pieces),
         }
     }
@@ -421,7 +437,9 @@ impl Layout {
                 let whole = source.offset == 0 && source.length.is_none();
                 whole && template.number(source.path.as_str()) == Some(number)
             }
-            Layout::Pieces(_) | Layout::List(_) => self.source(number).as_ref() == Some(source),
+            Layout::Pieces(_) | Layout::List(_) | Layout::Blocks(_) => {
+                self.source(number).as_ref() == Some(source)
+            }
         }
     }
 
@@ -433,6 +451,7 @@ impl Layout {
             Layout::Files(_) => Ok(()),
             Layout::Pieces(pieces) => pieces::validate(pieces),
             Layout::List(files) => check_list(files),
+            Layout::Blocks(blocks) => blocks.validate(),
         }
     }
 }

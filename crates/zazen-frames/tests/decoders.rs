@@ -9,6 +9,7 @@ use zazen_core::{
     ErrorKind, FrameMeta, FrameNo, NameTemplate, Origin, RelPath, Run, RunSet, Series, Source, Validator,
 };
 use zazen_frames::messages::*;
+use zazen_frames::scan_record::*;
 use zazen_wire::Message;
 use zazen_wire::codec::Writer;
 
@@ -89,6 +90,13 @@ fn check_all(bytes: &[u8]) {
         List,
         ListRow,
         Listing,
+        Absent,
+        AskNotes,
+        ScanNotes,
+        ScanRecord,
+        AskRecords,
+        KeptRecord,
+        Records,
     );
 }
 
@@ -178,7 +186,7 @@ fn series() -> impl Strategy<Value = Series> {
             NameTemplate::new(prefix.trim_start_matches('/').replace("//", "").as_str(), 0, "").unwrap(),
         )
     });
-    prop_oneof![files, Just(Series::Pieces), Just(Series::List)]
+    prop_oneof![files, Just(Series::Pieces), Just(Series::List), any::<u64>().prop_map(Series::Blocks)]
 }
 
 proptest! {

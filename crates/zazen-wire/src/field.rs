@@ -6,7 +6,7 @@
 
 use crate::codec::{Message, Reader, Writer};
 use zazen_core::limits::PATH_BYTES_MAX;
-use zazen_core::{FrameMeta, FrameNo, Layout, Origin, RelPath, Result, RunSet, Series, Source};
+use zazen_core::{FrameMeta, FrameNo, Layout, Origin, RelPath, Result, RunSet, Series, Source, Validator};
 
 /// An encoding of one field.
 pub trait Field {
@@ -121,6 +121,7 @@ fields! {
     Origin: Origin, 1, |writer, origin| writer.origin(*origin), |reader| reader.origin();
     Source: Source, 4 + 13, |writer, source| writer.source(source), |reader| reader.source();
     FrameMeta: FrameMeta, 4 + 37, |writer, meta| writer.frame_meta(meta), |reader| reader.frame_meta();
+    Validator: Validator, 4 + 33, |writer, seen| writer.validator(seen), |reader| reader.validator();
     Series: Series, 4, |writer, series| writer.series(series), |reader| reader.series();
     Layout: Layout, 4, |writer, layout| writer.layout(layout), |reader| reader.layout();
 }

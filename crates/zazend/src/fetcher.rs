@@ -6,22 +6,35 @@
 
 use crate::clock::{left_until, now_ns};
 use crate::node::{Node, Opened};
+use crate::peers::Wanted;
 use crate::viewer::Viewer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use zazen_backing::SourceFile;
 use zazen_core::{Error, ErrorKind, FrameNo, Origin, RelPath, Result, Source, SourceStat, Validator};
 use zazen_env::{RealDisk, WatchedDisk};
+use zazen_frames::absence::{StoreRate, StoreRates};
 use zazen_frames::copy::{self, Ask, Copying, Failure};
 use zazen_frames::flight::{self, Flights, Shared, Ticket};
+use zazen_frames::home::GIVEN_BYTES_MAX;
 use zazen_frames::stale::Held;
 use zazen_store::{Entry, Put};
 
 pub use zazen_frames::flight::Outcome;
 
+/// Where a copy's bytes may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// From another node, or from the backing store.
+    Any,
+    /// From the backing store alone: another node asks.
+    Store,
+}
+
 /// One for the daemon.
 pub struct Fetcher {
     board: Mutex<Board>,
+    rates: Mutex<StoreRates>,
 }
 
 struct Board {
@@ -62,12 +75,22 @@ impl Fetcher {
     /// A fetcher that reads at most `at_once` frames at the same time for each user.
     pub fn new(at_once: usize) -> Fetcher {
         let board = Board { flights: Flights::new(at_once), asking: BTreeMap::new(), tickets: 0 };
-        Fetcher { board: Mutex::new(board) }
+        Fetcher { board: Mutex::new(board), rates: Mutex::default() }
     }
 
     /// Fetches under way.
     pub fn under_way(&self) -> usize {
         self.board().flights.under_way()
+    }
+
+    /// How fast the backing store gives frames.
+    pub fn rates(&self) -> MutexGuard<'_, StoreRates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rate of frames of about `length` bytes.
+    pub fn rate(&self, length: u64) -> StoreRate {
+        self.rates().rate(length)
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {
@@ -87,6 +110,7 @@ impl Fetcher {
     /// of the same frame that is under way. Returns when it is there, or there is no room, or it
     /// can't be had. `file` is the source, opened by the user of `opened`; where it changed
     /// meanwhile it is opened again.
+    #[allow(clippy::too_many_arguments, reason = "each is another thing, and one caller has all of them")]
     pub fn fetch(
         &self,
         node: &Node,
@@ -95,6 +119,7 @@ impl Fetcher {
         number: u64,
         origin: Origin,
         file: &mut Box<dyn SourceFile>,
+        whence: Whence,
     ) -> Result<Outcome> {
         let counters = &node.counters;
         let (ticket, mailbox) = self.ask((opened.series(), number), opened.viewer.clone());
@@ -116,9 +141,15 @@ impl Fetcher {
             }
         }
         let mut landing = Landing { fetcher: self, ticket, result: None };
-        let result = copy_frame(node, opened, source, number, origin, file);
+        let mut timed = Timed::begin(node, source.length.unwrap_or(file.stat().validator.size));
+        let (result, given) = copy_frame(node, opened, source, number, origin, file, whence);
         match &result {
+            Ok(Outcome::Stored(bytes)) if given => {
+                counters.peer_blocks.add(1);
+                counters.peer_bytes.add(*bytes);
+            }
             Ok(Outcome::Stored(bytes)) => {
+                timed.bytes = *bytes;
                 counters.fetched.add(1);
                 counters.fetched_bytes.add(*bytes);
             }
@@ -178,6 +209,28 @@ pub fn held(entry: Entry) -> Held {
     Held { meta: entry.meta, origin: entry.origin, source: entry.source }
 }
 
+/// A copy from the backing store under way, for the store's rate.
+struct Timed<'a> {
+    node: &'a Node,
+    length: u64,
+    /// What came of it.
+    bytes: u64,
+}
+
+impl<'a> Timed<'a> {
+    fn begin(node: &'a Node, length: u64) -> Timed<'a> {
+        node.fetcher.rates().begin(now_ns(), length);
+        Timed { node, length, bytes: 0 }
+    }
+}
+
+impl Drop for Timed<'_> {
+    fn drop(&mut self) {
+        self.node.fetcher.rates().end(now_ns(), self.length, self.bytes);
+    }
+}
+
+/// Copies a frame; also whether another node gave its bytes.
 fn copy_frame(
     node: &Node,
     opened: &Opened,
@@ -185,9 +238,14 @@ fn copy_frame(
     number: u64,
     origin: Origin,
     file: &mut Box<dyn SourceFile>,
-) -> Result<Outcome> {
+    whence: Whence,
+) -> (Result<Outcome>, bool) {
+    let frame = match FrameNo::new(number) {
+        Ok(frame) => frame,
+        Err(error) => return (Err(error), false),
+    };
     let ask = Ask {
-        number: FrameNo::new(number)?,
+        number: frame,
         source: source.clone(),
         origin,
         validate: node.config.validate,
@@ -196,7 +254,19 @@ fn copy_frame(
     };
     let mut copying = Copying::new(ask, file.stat());
     let series = opened.series();
-    let mut hands = Hands { node, opened, series, source, number, origin, file, put: None, buffer: vec![] };
+    let mut hands = Hands {
+        node,
+        opened,
+        series,
+        source,
+        number,
+        origin,
+        file,
+        put: None,
+        buffer: vec![],
+        ask_peers: whence == Whence::Any,
+        given: None,
+    };
     let mut event = copy::Event::Begin;
     let mut actions = Vec::new();
     loop {
@@ -204,7 +274,7 @@ fn copy_frame(
         let mut answer = None;
         for action in actions.drain(..) {
             match action {
-                copy::Action::Done(result) => return result,
+                copy::Action::Done(result) => return (result, hands.given.is_some()),
                 asked => answer = hands.perform(asked).or(answer),
             }
         }
@@ -223,6 +293,10 @@ struct Hands<'a> {
     file: &'a mut Box<dyn SourceFile>,
     put: Option<Put<WatchedDisk<RealDisk>>>,
     buffer: Vec<u8>,
+    /// Other nodes have not been asked yet, and may be.
+    ask_peers: bool,
+    /// The whole frame, from another node.
+    given: Option<Vec<u8>>,
 }
 
 impl Hands<'_> {
@@ -256,12 +330,25 @@ impl Hands<'_> {
     }
 
     fn reopen(&mut self) -> Result<SourceStat> {
+        // The source changed under the first try.
+        (self.ask_peers, self.given) = (false, None);
         *self.file = self.opened.open_source(self.source, self.number)?;
         Ok(self.file.stat())
     }
 
     fn copy(&mut self, offset: u64, bytes: u64) -> std::result::Result<u64, Failure> {
         let bytes = bytes as usize;
+        if std::mem::take(&mut self.ask_peers) {
+            self.given = self.ask_peers();
+        }
+        if let Some(given) = &self.given {
+            let from = (offset - self.source.offset) as usize;
+            let part = &given[from..from + bytes];
+            if let Some(put) = &mut self.put {
+                put.write(part).map_err(Failure::Cache)?;
+            }
+            return Ok(bytes as u64);
+        }
         if self.buffer.len() < bytes {
             self.buffer = vec![0; bytes];
         }
@@ -270,6 +357,16 @@ impl Hands<'_> {
             put.write(&self.buffer[..read]).map_err(Failure::Cache)?;
         }
         Ok(read as u64)
+    }
+
+    /// The frame from another node, if it is a block of a file and a node gives it.
+    fn ask_peers(&self) -> Option<Vec<u8>> {
+        let layout = self.opened.told_layout()?;
+        let blocks = layout.blocks()?;
+        let length = self.source.length.filter(|length| *length <= GIVEN_BYTES_MAX)?;
+        let dataset = self.opened.spelled();
+        let seen = self.file.stat().validator;
+        self.node.peers.get(&Wanted { dataset: &dataset, blocks, number: self.number, length, seen })
     }
 
     fn look_again(&self) -> Result<[Validator; 2]> {

@@ -49,7 +49,10 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
     };
     adopt(node, opened, group, &adopted);
     let told = |(entry, verdict): (&Entry, Verdict)| match verdict {
-        Verdict::Fresh => Look::Fresh,
+        Verdict::Fresh => match entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) {
+            Ok(()) => Look::Fresh,
+            Err(error) => Look::Refused(error),
+        },
         Verdict::Stale => Look::Stale,
         Verdict::Refused(refusal) => Look::Refused(tell(opened, entry, refusal)),
     };

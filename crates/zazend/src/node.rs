@@ -6,6 +6,8 @@ use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::layouts::Layouts;
+use crate::peers::Peers;
+use crate::scan_records::ScanRecords;
 use crate::session::Sessions;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
@@ -15,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use zazen_backing::{Backing, Rights, SourceFile};
 use zazen_call::{Caller, Server};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, Source};
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, Source, Validator};
 use zazen_env::{DiskHealth, RealDisk, Seldom, WatchedDisk};
 use zazen_plugins::Plugins;
 use zazen_store::Store;
@@ -46,10 +48,14 @@ pub struct Node {
     pub layouts: Layouts,
     /// Brings misses.
     pub fetcher: Fetcher,
+    /// The other nodes, which may have blocks of files.
+    pub peers: Peers,
     /// What each connection holds.
     pub sessions: Sessions,
     /// What each user may have under way.
     pub shares: AllShares,
+    /// The records of the last scans.
+    pub records: ScanRecords,
     /// What each user is still sending.
     pub unfinished: Arc<Unfinished>,
     /// Readers that clients should have in flight.
@@ -173,16 +179,30 @@ impl Opened {
     }
 
     /// Opens the source of frame `number` with its user's rights. What this descriptor reads, the user may read.
+    ///
+    /// Fails with `Stale` if the dataset is the blocks of another version of the file.
     pub fn open_source(&self, source: &Source, number: u64) -> Result<Box<dyn SourceFile>> {
         let path = self.at.beneath.join(source.path.as_str())?;
         let within = |error: Error| error.within(format!("frame {number} of {}", self.spelled()));
-        self.backing().open(&path).map_err(|error| match error.kind() {
+        let file = self.backing().open(&path).map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied => self.denied(number, &error),
             _ if is_outage(&error) => {
                 within(error).within("not in the cache, and its backing store does not answer")
             }
             _ => within(error),
-        })
+        })?;
+        self.check_version(&file.stat().validator)?;
+        Ok(file)
+    }
+
+    /// Fails with `Stale` if the dataset is the blocks of a file, and what looks like `found` is another version of
+    /// that file than the one that was opened.
+    pub fn check_version(&self, found: &Validator) -> Result<()> {
+        let layout = self.known().layout.clone();
+        match layout.as_deref().and_then(Layout::blocks) {
+            None => Ok(()),
+            Some(blocks) => blocks.check_version(found).map_err(|error| error.within(self.spelled())),
+        }
     }
 
     /// The refusal of a frame whose source the user may not read.

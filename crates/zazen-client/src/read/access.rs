@@ -4,6 +4,7 @@
 use super::buffer::{Pool, Slice};
 use super::frame_file::FrameFile;
 use super::job::{Data, Fault, Job, Reading};
+use super::record::Recorder;
 use super::resident::is_resident;
 use super::turn::{Turn, Turns};
 use crate::cluster::{Batch, CONNECT_TIMEOUT, Remote, Target, daemon_is_gone};
@@ -50,7 +51,17 @@ impl DaemonSpec {
         remote.set_timeout(Some(SCAN_TIMEOUT.max(self.silence)));
         remote.give_up_after(self.silence);
         let info = remote.open(&self.path, self.pattern.as_deref(), false)?;
+        check_same_version(self.layout.as_deref(), info.layout.as_ref())?;
         Ok((remote, info.handle))
+    }
+}
+
+/// Fails with `Stale` if `now` is of another version of a file than `before`, which was opened
+/// first.
+pub(crate) fn check_same_version(before: Option<&Layout>, now: Option<&Layout>) -> Result<()> {
+    match (before.and_then(Layout::blocks), now.and_then(Layout::blocks)) {
+        (Some(before), Some(now)) => before.check_version(&now.version),
+        _ => Ok(()),
     }
 }
 
@@ -69,6 +80,8 @@ pub(crate) struct Access {
     direct_spec: DirectSpec,
     direct: Mutex<Option<Arc<Direct>>>,
     turns: Option<Turns>,
+    /// What the scan measures of itself; `None`: nothing.
+    pub record: Option<Recorder>,
 }
 
 /// A frame read.
@@ -102,12 +115,19 @@ impl Access {
             repair: Mutex::new(None),
             direct_spec,
             direct: Mutex::new(direct),
+            record: None,
         }
     }
 
     /// Whether there was a daemon when this was made.
     pub(crate) fn has_daemon(&self) -> bool {
         self.daemon.is_some()
+    }
+
+    /// The daemon, if there is one and it was not lost.
+    pub(crate) fn daemon_now(&self) -> Option<&Target> {
+        let daemon = self.daemon.as_ref().filter(|_| !self.daemon_lost.load(Ordering::Relaxed));
+        daemon.map(|daemon| &daemon.target)
     }
 
     pub(crate) fn stopped(&self) -> bool {
@@ -121,6 +141,7 @@ impl Access {
             return Ok(direct.clone());
         }
         let direct = Arc::new(self.direct_spec.open()?);
+        check_same_version(self.layout().as_deref(), direct.layout())?;
         *held = Some(direct.clone());
         Ok(direct)
     }
@@ -143,17 +164,38 @@ impl Access {
         // If readers take turns at the disk, do not touch it before this process has the turn.
         let from_disk = from_disk && self.turns.is_none();
         match job.read(&Reading { from_disk, on_cold, turn: &turn, ..self.reading() }) {
-            Ok(buffer) => {
-                let buffer = Slice::all(buffer);
+            Ok(buffer) => Some(self.check_version(&job).map(|()| {
                 let place = self.file_of(&job);
-                Some(Ok(Got { delivery: job.delivery, place, buffer, mended: false }))
-            }
+                Got { delivery: job.delivery, place, buffer: Slice::all(buffer), mended: false }
+            })),
             Err(Fault::Stopped) => None,
             Err(Fault::Bad(error)) => match job.delivery {
                 Some(_) => self.mend(job, error),
                 None => Some(Err(error)),
             },
         }
+    }
+
+    /// For blocks of a file: what was just read from the file itself is of the version that was
+    /// opened. The daemon has checked what came from the cache.
+    fn check_version(&self, job: &Job) -> Result<()> {
+        if job.is_cached() {
+            return Ok(());
+        }
+        let opened = match self.daemon {
+            Some(_) => self.layout(),
+            None => self.direct()?.layout().cloned().map(Arc::new),
+        };
+        let Some(blocks) = opened.as_deref().and_then(Layout::blocks) else { return Ok(()) };
+        let now = match &job.data {
+            Data::Descriptor(file, _) => {
+                let found = zazen_backing::directory::stat_file(&**file);
+                found.map_err(|error| Error::io(job.path.display().to_string(), error))?.validator
+            }
+            Data::Source(file, _) => file.stat_now()?.validator,
+            Data::Inline(..) => return Ok(()),
+        };
+        blocks.check_version(&now)
     }
 
     /// The path by which other programs find the frame of `job`.
@@ -232,6 +274,7 @@ impl Access {
 
     fn read_once(&self, job: Job) -> std::result::Result<Got, Fault> {
         let buffer = Slice::all(job.read(&self.reading())?);
+        self.check_version(&job).map_err(Fault::Bad)?;
         let place = self.file_of(&job);
         Ok(Got { delivery: job.delivery, place, buffer, mended: true })
     }

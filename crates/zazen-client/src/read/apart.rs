@@ -42,7 +42,8 @@ pub(crate) fn read_all(access: &Access, jobs: Vec<Job>, done: &mut dyn FnMut(u64
 
 /// What a small frame takes of a shared buffer; `None` if it gets a buffer of its own.
 fn room_of(job: &Job) -> Option<usize> {
-    let in_memory = matches!(job.data, Data::Descriptor(..) | Data::Inline(..));
+    // Other frames come from their source itself, whose version is checked with each.
+    let in_memory = job.is_cached() || matches!(job.data, Data::Inline(..));
     (in_memory && job.length <= SMALL).then(|| (job.length as usize).next_multiple_of(ALIGN))
 }
 

@@ -31,6 +31,10 @@ impl Dataset {
             // Files may have come since the dataset was opened.
             self.extent()?;
         }
+        let several = || {
+            let text = format!("file {name} of dataset {path}: holds several frames; give a frame's number");
+            Err(Error::new(ErrorKind::InvalidArgument, text))
+        };
         match self.layout() {
             None => Err(none("the dataset has no frames")),
             Some(Layout::Files(template)) => {
@@ -57,12 +61,10 @@ impl Dataset {
                 match (held.next(), held.next()) {
                     (None, _) => Err(none("no piece is of this file")),
                     (Some(only), None) if only.count == 1 => Ok(only.first),
-                    _ => Err(Error::new(
-                        ErrorKind::InvalidArgument,
-                        format!("file {name} of dataset {path}: holds several frames; give a frame's number"),
-                    )),
+                    _ => several(),
                 }
             }
+            Some(Layout::Blocks(_)) => several(),
         }
     }
 

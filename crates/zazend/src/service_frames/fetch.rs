@@ -3,7 +3,7 @@
 //! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or
 //! the daemon stops.
 
-use crate::fetcher::held;
+use crate::fetcher::{Whence, held};
 use crate::node::{Node, Opened};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,7 +93,8 @@ impl Work<'_> {
             Step::Promote if self.promote(number)? => return Ok(Loaded::Present),
             Step::Promote | Step::Fetch => {}
         }
-        let outcome = node.fetcher.fetch(node, opened, &source, number, self.origin, &mut file)?;
+        let outcome =
+            node.fetcher.fetch(node, opened, &source, number, self.origin, &mut file, Whence::Any)?;
         result_of(outcome, &node.config.name)
     }
 }

@@ -1,7 +1,9 @@
 //! The frames service: decodes a call, hands it to its operation, encodes the answer.
 
 mod admin;
+mod explain;
 mod fetch;
+mod give;
 mod open;
 mod push;
 mod query;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::{self, frames_fn};
+use zazen_frames::scan_record::{AskNotes, AskRecords};
 use zazen_wire::{Message, service};
 
 /// How long a heavy call waits for its user's other ones: a job's ranks may all open a large
@@ -70,11 +73,15 @@ impl Service for FramesService {
             frames_fn::VERIFY => {
                 admin::verify(node, caller, messages::Verify::decode(payload)?, &call.line).map(reply)
             }
+            frames_fn::GET_BLOCK => give::give(node, caller, messages::GetBlock::decode(payload)?),
             frames_fn::LIST => query::list(node, caller, messages::List::decode(payload)?).map(reply),
             frames_fn::DATASETS => Ok(Reply {
                 payload: crate::status::datasets(node, caller).to_string().into_bytes(),
                 ..Reply::default()
             }),
+            frames_fn::SCAN_NOTES => explain::notes(node, caller, AskNotes::decode(payload)?).map(reply),
+            frames_fn::KEEP_RECORD => explain::keep(node, caller, payload),
+            frames_fn::RECORDS => explain::records(node, caller, AskRecords::decode(payload)?).map(reply),
             other => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("the frames service has no function {other}; install the same release on both sides"),

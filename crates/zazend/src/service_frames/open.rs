@@ -7,7 +7,7 @@ use crate::node::{Node, Opened};
 use std::sync::Arc;
 use zazen_backing::{Rights, dataset};
 use zazen_call::Caller;
-use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
+use zazen_core::{Blocks, Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
 use zazen_frames::messages::{DatasetInfo, OpenDataset};
 
 pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Result<DatasetInfo> {
@@ -53,7 +53,10 @@ fn open_source(
             match told.layout {
                 Some(layout) => {
                     opened.set_layout(layout.clone(), true);
-                    remember(node, &opened.series(), &layout);
+                    // Blocks are of one version of a file; the next open asks for the file's size again.
+                    if layout.blocks().is_none() {
+                        remember(node, &opened.series(), &layout);
+                    }
                 }
                 None => in_cache()?.into_iter().for_each(|layout| opened.set_layout(layout, false)),
             }
@@ -142,6 +145,10 @@ fn held_series(node: &Node, at: &Located) -> Vec<(RelPath, String)> {
 fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<Option<Layout>> {
     let held = held_series(node, at);
     if let Some(pattern) = pattern {
+        // Only the file itself tells how many blocks it has.
+        if Blocks::parse_pattern(pattern).is_some() {
+            return Ok(None);
+        }
         let layout = dataset::layout_of_pattern(pattern)?;
         let series = at.series(&Series::of(&layout))?;
         return Ok(held.iter().any(|(held, _)| *held == series).then_some(layout));

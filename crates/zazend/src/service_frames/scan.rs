@@ -7,7 +7,7 @@ use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::{ReadMany, ScanClose, ScanNext, ScanOpen, ScanOpened};
 
-fn local_only(caller: &Caller) -> Result<()> {
+pub(super) fn local_only(caller: &Caller) -> Result<()> {
     if caller.is_local() {
         return Ok(());
     }
