@@ -6,6 +6,7 @@
 
 mod agree;
 pub mod cluster;
+mod daemon_spec;
 mod direct;
 pub mod load;
 mod lost;

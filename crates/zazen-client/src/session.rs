@@ -7,12 +7,10 @@ mod random;
 
 use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
+use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
-use crate::read::{
-    Access, DaemonSpec, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan,
-    check_same_version,
-};
+use crate::read::{Access, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan};
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::warn::warn_once;
 use std::path::{Path, PathBuf};

@@ -10,31 +10,12 @@ use zazen_frames::absence::Absence;
 use zazen_frames::messages::*;
 use zazen_frames::scan_record::*;
 use zazen_wire::Message;
+use zazen_wire::contract::check_golden;
 
 const GOLDEN: &str = include_str!("golden.txt");
 
-fn golden(name: &str) -> Vec<u8> {
-    let line = GOLDEN.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
-    let hex = line.unwrap_or_else(|| panic!("{name} is not in golden.txt"));
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// `message` is written as the golden bytes and read back from them; a newer peer's longer message
-/// is read, a shorter one is not.
 fn check<M: Message + PartialEq + Debug>(name: &str, message: M) {
-    let bytes = golden(name);
-    assert_eq!(hex(&message.encode()), hex(&bytes), "{name}");
-    assert_eq!(M::decode(&bytes).unwrap(), message, "{name}");
-    let longer = [&bytes[..], b"a field of the future"].concat();
-    assert_eq!(M::decode(&longer).unwrap(), message, "{name}");
-    for cut in 0..bytes.len() {
-        let error = M::decode(&bytes[..cut]).expect_err(name);
-        assert_eq!(error.kind(), zazen_core::ErrorKind::Protocol, "{name} cut at {cut}: {error}");
-    }
+    check_golden(GOLDEN, name, message);
 }
 
 fn path(text: &str) -> RelPath {

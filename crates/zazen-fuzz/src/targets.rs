@@ -178,9 +178,9 @@ pub(crate) fn plugins(input: &[u8]) {
         check::<Pong>,
         check::<Fate>,
         check::<Cancel>,
-        check::<Open>,
-        check::<OpenFor>,
-        check::<Opened>,
+        check::<OpenPlugin>,
+        check::<OpenPluginFor>,
+        check::<PluginOpened>,
         call_head,
         answer_head,
     ];

@@ -3,10 +3,11 @@
 //! Invariant: each job gets exactly one result, in the order of the jobs. A frame with wrong bytes,
 //! or whose read failed, is read again alone, in the same way as a single frame.
 
-use super::access::{Access, Got};
+use super::access::Access;
 use super::buffer::{Buffer, Slice};
 use super::extent::SMALL;
 use super::job::{Data, Job};
+use super::outcome::Got;
 use rustix::io::{Errno, pread};
 use std::os::fd::OwnedFd;
 use zazen_core::{Error, ErrorKind, Result};
