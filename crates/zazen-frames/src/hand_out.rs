@@ -7,7 +7,6 @@
 
 use crate::misses::Wanted;
 use crate::scan::{AfterCheck, Pages, Stored, after_check, refetched_as};
-use zazen_core::limits::FDS_PER_MESSAGE_MAX;
 use zazen_core::{Origin, RunSet};
 
 /// What the store says of the cached frames that it was asked for.
@@ -54,6 +53,8 @@ pub enum Event<E> {
         frames_max: usize,
         /// At most this many bytes, unless one frame has more.
         bytes_max: u64,
+        /// In at most this many files.
+        files_max: usize,
     },
     /// Answer to [`Action::Describe`].
     Described(Described<E>),
@@ -112,6 +113,7 @@ pub struct HandOut<E> {
     looks: Vec<Look>,
     frames_max: usize,
     bytes_max: u64,
+    files_max: usize,
     /// Whether the reply has a frame or a refusal.
     has_some: bool,
 }
@@ -120,7 +122,8 @@ impl<E: Stored> HandOut<E> {
     /// Hands out `cached`; what is not cached is in the scan's misses.
     pub fn new(cached: RunSet) -> HandOut<E> {
         let (group, looks) = (Vec::new(), Vec::new());
-        HandOut { pages: Pages::new(cached), group, looks, frames_max: 1, bytes_max: 0, has_some: false }
+        let pages = Pages::new(cached);
+        HandOut { pages, group, looks, frames_max: 1, bytes_max: 0, files_max: 1, has_some: false }
     }
 
     /// The cached frames that [`Action::Describe`] is about.
@@ -137,8 +140,9 @@ impl<E: Stored> HandOut<E> {
     /// and only the last action is about the group.
     pub fn step(&mut self, event: Event<E>, actions: &mut Vec<Action>) {
         match event {
-            Event::Next { frames_max, bytes_max } => {
-                (self.frames_max, self.bytes_max, self.has_some) = (frames_max, bytes_max, false);
+            Event::Next { frames_max, bytes_max, files_max } => {
+                (self.frames_max, self.bytes_max, self.files_max) = (frames_max, bytes_max, files_max);
+                self.has_some = false;
                 self.next_group(actions);
             }
             Event::Described(Described::Page(entries)) => {
@@ -190,12 +194,12 @@ impl<E: Stored> HandOut<E> {
         if self.pages.wanted().is_some() {
             return actions.push(Action::Describe);
         }
-        self.group = self.pages.next_group(self.frames_max, self.bytes_max);
+        self.group = self.pages.next_group(self.frames_max, self.bytes_max, self.files_max);
         if self.group.is_empty() { self.take(actions) } else { actions.push(Action::Look) }
     }
 
     fn take(&self, actions: &mut Vec<Action>) {
-        actions.push(Action::Take { frames_max: self.frames_max.min(FDS_PER_MESSAGE_MAX) });
+        actions.push(Action::Take { frames_max: self.frames_max.min(self.files_max) });
     }
 
     fn give_up(&mut self, around: bool, actions: &mut Vec<Action>) {
@@ -300,7 +304,7 @@ mod tests {
 
         /// One reply; how many frames it has.
         fn next(&mut self, frames_max: usize) -> usize {
-            let mut event = Event::Next { frames_max, bytes_max: 45 };
+            let mut event = Event::Next { frames_max, bytes_max: 45, files_max: 9 };
             let mut in_reply = 0;
             loop {
                 let mut actions = Vec::new();
@@ -408,7 +412,7 @@ mod tests {
         let check = |answer: Vec<Event<Entry>>, expected: Wanted| {
             let mut machine: HandOut<Entry> = HandOut::new(RunSet::range(4, 4));
             let mut actions = Vec::new();
-            machine.step(Event::Next { frames_max: 1, bytes_max: 1 }, &mut actions);
+            machine.step(Event::Next { frames_max: 1, bytes_max: 1, files_max: 9 }, &mut actions);
             assert_eq!(actions, [Action::Describe]);
             machine.step(Event::Described(Described::Page(vec![entry(4)])), &mut actions);
             for event in answer {

@@ -97,6 +97,7 @@ impl World {
                 origin,
                 validate: Validate::Always,
                 own: user_of(conn).is_none(),
+                grows: false,
                 spelled: content::spelled(frame.dataset),
             };
             Ok(Copying::new(ask, proof.stat))

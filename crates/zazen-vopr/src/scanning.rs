@@ -8,6 +8,7 @@ use crate::mutant::Mutant;
 use crate::node::{Arrived, Pending, Share, Task, Waiting, Way};
 use crate::world::{MS, World};
 use std::sync::Arc;
+use zazen_core::limits::FDS_PER_MESSAGE_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, SourceStat};
 use zazen_frames::flight::{Outcome, Shared, Ticket};
 use zazen_frames::hand_out::{self, Described, Handed};
@@ -39,7 +40,8 @@ impl World {
         let state = self.scan(at).ok_or_else(|| refused("no such scan"))?;
         state.pending = Some(Pending { header, batch: Batch::default(), refusals: Vec::new(), taking: None });
         let (frames_max, bytes_max) = (usize::from(ask.frames_max).max(1), ask.bytes_max);
-        self.scan_steps(at, hand_out::Event::Next { frames_max, bytes_max });
+        let files_max = FDS_PER_MESSAGE_MAX;
+        self.scan_steps(at, hand_out::Event::Next { frames_max, bytes_max, files_max });
         Ok(())
     }
 
@@ -202,7 +204,8 @@ impl World {
             Verdict::Stale if mutant == Some(Mutant::ForgetStale) => (hand_out::Look::Fresh, None),
             Verdict::Refused(_) if mutant == Some(Mutant::ForgetRights) => (hand_out::Look::Fresh, None),
             Verdict::Fresh => (hand_out::Look::Fresh, None),
-            Verdict::Stale => (hand_out::Look::Stale, None),
+            // Files of frames do not grow here.
+            Verdict::Stale | Verdict::Grown(_) => (hand_out::Look::Stale, None),
             Verdict::Refused(refusal) => (hand_out::Look::Refused, Some(error_of(refusal))),
         });
         let (looks, refusals): (Vec<_>, Vec<_>) = seen.unzip();

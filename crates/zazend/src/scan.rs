@@ -13,14 +13,16 @@
 
 use crate::batch::Batch;
 use crate::clock::now_ns;
+use crate::grown::Comparison;
 use crate::look::{Look, look};
 use crate::misses::{Brought, Misses, Way};
 use crate::node::Node;
 use crate::notes::Notes;
 use crate::opened::Opened;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use zazen_call::{Caller, Reply, may_say};
-use zazen_core::limits::BATCH_FRAMES_MAX;
+use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX, READ_MANY_FRAMES_MAX, READ_MANY_SENT_MAX};
 use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_frames::absence::Absence;
 use zazen_frames::hand_out::{self, Action, Described, Event, HandOut, Handed};
@@ -28,7 +30,11 @@ use zazen_frames::messages::{Delivery, ScanNext};
 use zazen_frames::misses::Wanted;
 use zazen_frames::scan::{AfterCheck, Proof, after_check, refetched_as};
 use zazen_frames::scan_record::ScanNotes;
+use zazen_frames::stale::may_have_grown;
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
+
+/// A call of random access answers what it has after this time.
+const READ_MANY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A scan under way, of one connection.
 pub struct Scan {
@@ -47,6 +53,28 @@ pub struct Scan {
 struct Cursor {
     order: HandOut<Entry>,
     at: EntriesCursor,
+}
+
+/// What one reply can still take.
+struct Room {
+    frames: usize,
+    bytes: u64,
+    files: usize,
+}
+
+impl Room {
+    /// What the answer to a call of random access can take beside `batch`; `None` if it is full.
+    fn left(batch: &Batch, bytes_max: u64) -> Option<Room> {
+        let frames = READ_MANY_FRAMES_MAX.saturating_sub(batch.frames());
+        let files = FDS_PER_MESSAGE_MAX.saturating_sub(batch.files());
+        let sent = (READ_MANY_SENT_MAX as u64).saturating_sub(batch.sent_bytes());
+        let bytes = bytes_max.saturating_sub(batch.bytes());
+        if batch.is_empty() {
+            return Some(Room { frames, bytes, files });
+        }
+        let bytes = if batch.sends_packed() { bytes.min(sent) } else { bytes };
+        (frames > 0 && files > 0 && sent > 0 && bytes > 0).then_some(Room { frames, bytes, files })
+    }
 }
 
 impl Scan {
@@ -82,27 +110,62 @@ impl Scan {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::new(self.privileged);
+        let room = Room { frames: frames_max, bytes: ask.bytes_max, files: FDS_PER_MESSAGE_MAX };
+        self.fill(node, &mut cursor, &room, ask.bytes_max, &mut batch);
+        if !batch.is_empty() {
+            self.guard.goes_on();
+        }
+        Ok(batch.into_reply())
+    }
+
+    /// The whole scan in one reply, as far as it fits: for a call of random access. Empty exactly
+    /// when everything has been handed out.
+    pub fn all(&self, node: &Arc<Node>, bytes_max: u64) -> Reply {
+        let begun = Instant::now();
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = Batch::new(self.privileged);
+        while let Some(room) = Room::left(&batch, bytes_max) {
+            if !batch.is_empty() && begun.elapsed() > READ_MANY_PATIENCE {
+                break;
+            }
+            if !self.fill(node, &mut cursor, &room, bytes_max, &mut batch) {
+                break;
+            }
+        }
+        batch.into_reply()
+    }
+
+    /// Adds the next frames to `batch`, as many as `room` has room for; whether there were any.
+    fn fill(
+        &self,
+        node: &Arc<Node>,
+        cursor: &mut Cursor,
+        room: &Room,
+        bytes_max: u64,
+        batch: &mut Batch,
+    ) -> bool {
+        let before = batch.frames();
         let mut refusals = Vec::new();
         let mut actions = Vec::new();
-        let mut event = Event::Next { frames_max, bytes_max: ask.bytes_max };
+        let mut event = Event::Next { frames_max: room.frames, bytes_max: room.bytes, files_max: room.files };
         loop {
             cursor.order.step(event, &mut actions);
             let mut answer = None;
             for action in actions.drain(..) {
                 let entry = |at: usize| &cursor.order.group()[at];
                 match action {
-                    Action::Describe => answer = Some(Event::Described(self.describe(node, &mut cursor))),
+                    Action::Describe => answer = Some(Event::Described(self.describe(node, cursor))),
                     Action::Look => {
                         let looks = look(node, &self.opened, &self.who, cursor.order.group());
                         let (seen, why) = looks.into_iter().map(seen).unzip();
                         (answer, refusals) = (Some(Event::Looked(seen)), why);
                     }
                     Action::HandOut(at) => {
-                        answer = Some(Event::Handed(self.hand_out(node, entry(at), &mut batch)));
+                        answer = Some(Event::Handed(self.hand_out(node, entry(at), batch)));
                     }
                     Action::Refuse(at) => {
                         if let Some(error) = refusals.get_mut(at).and_then(Option::take) {
-                            self.fail(node, entry(at).meta.number.get(), &error, &mut batch);
+                            self.fail(node, entry(at).meta.number.get(), &error, batch);
                         }
                         answer = Some(Event::Refused);
                     }
@@ -120,15 +183,10 @@ impl Scan {
                     Action::Take { frames_max } => {
                         let brought = self.misses.take(frames_max);
                         let any = !brought.is_empty();
-                        self.hand_out_brought(node, brought, ask.bytes_max, &mut batch);
-                        answer = Some(Event::Took { any, added: !batch.is_empty() });
+                        self.hand_out_brought(node, brought, bytes_max, batch);
+                        answer = Some(Event::Took { any, added: batch.frames() > before });
                     }
-                    Action::Reply => {
-                        if !batch.is_empty() {
-                            self.guard.goes_on();
-                        }
-                        return Ok(batch.into_reply());
-                    }
+                    Action::Reply => return batch.frames() > before,
                 }
             }
             event = answer.unwrap_or_else(|| unreachable!("a hand-out asks something or replies"));
@@ -284,8 +342,23 @@ impl Scan {
                         let proof = Proof { stat: file.stat(), at_ns: now_ns() };
                         match node.store.entry(&self.series, number)? {
                             Some(entry) if !proof.covers(node.config.validate, &entry.meta) => {
-                                self.drop_stale(node, &entry);
-                                self.want_again(number, refetched_as(&entry.meta, entry.origin));
+                                // Another reader brought it, and its source grew in between.
+                                let is_frame =
+                                    opened.told_layout().is_some_and(|layout| layout.trajectory().is_some());
+                                let grew =
+                                    is_frame && may_have_grown(&entry.meta, &entry.source, &proof.stat);
+                                let same = grew && Comparison::new(node, opened).is_same(&entry)?;
+                                match if same { self.hand_out(node, &entry, batch) } else { Handed::Gone } {
+                                    Handed::Added => {}
+                                    Handed::Gone if !same => {
+                                        self.drop_stale(node, &entry);
+                                        self.want_again(number, refetched_as(&entry.meta, entry.origin));
+                                    }
+                                    Handed::Gone => self.want_again(number, Origin::Alien),
+                                    Handed::Bad | Handed::Failed => {
+                                        self.want(Wanted { number, origin: Origin::Alien, around: true });
+                                    }
+                                }
                             }
                             _ => self.want_again(number, Origin::Alien),
                         }
