@@ -126,7 +126,8 @@ impl Dataset {
             dataset.direct()?;
         }
         dataset.trajectory().inspect(OpenedTrajectory::warn);
-        dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
+        let is_of_a_version = |layout: &&Layout| layout.blocks().is_some() || layout.trajectory().is_some();
+        dataset.opened = dataset.layout().filter(is_of_a_version).cloned();
         Ok(dataset)
     }
 
