@@ -2,8 +2,11 @@
 
 use crate::status::{guard, invalid};
 use std::ffi::c_void;
-use zazen_assign::Collectives;
+use zazen_assign::{Blocks, Collectives, check_blocks, dense, sparse};
 use zazen_core::{Error, ErrorKind, Result};
+
+/// The most bytes in all that an all-gather reduces.
+const GATHER_BYTES_MAX: u64 = 1 << 20;
 
 /// Collective operations of the caller's ranks. zazen_mpi.h fills it from an MPI_Comm; programs
 /// without MPI fill it themselves.
@@ -174,22 +177,40 @@ impl Collectives for Table {
     fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()> {
         zazen_mpi::two_bit_by_exchange(self, values)
     }
-    fn alltoallv(&self, mut send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        if send.len() != self.size() {
-            return Err(invalid(format!(
-                "all-to-all with {} blocks among {} ranks",
-                send.len(),
-                self.size()
-            )));
-        }
+    fn alltoallv(&self, send: Blocks) -> Result<Blocks> {
+        check_blocks(&send, self.size())?;
+        let mut send = dense(send, self.size());
         let mut received = self.exchange(|to| &send[to])?;
         received[self.rank()] = std::mem::take(&mut send[self.rank()]);
-        Ok(received)
+        Ok(sparse(received))
     }
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut received = self.exchange(|_| mine)?;
-        received[self.rank()] = mine.to_vec();
-        Ok(received)
+        // The table has no all-gather. Short blocks are laid side by side in one bitwise or, which
+        // takes a few messages; an all-to-all would take one for each rank.
+        let mut lengths = vec![0; self.size()];
+        lengths[self.rank()] = mine.len() as u64;
+        self.allreduce_or(&mut lengths)?;
+        let words = |length: &u64| length.div_ceil(8) as usize;
+        let total = lengths.iter().fold(0, |sum: u64, length| sum.saturating_add(*length));
+        if total > GATHER_BYTES_MAX {
+            let mut received = self.exchange(|_| mine)?;
+            received[self.rank()] = mine.to_vec();
+            return Ok(received);
+        }
+        let mut side_by_side = vec![0u64; lengths.iter().map(words).sum()];
+        let start: usize = lengths[..self.rank()].iter().map(words).sum();
+        for (at, byte) in mine.iter().enumerate() {
+            side_by_side[start + at / 8] |= u64::from(*byte) << (at % 8 * 8);
+        }
+        self.allreduce_or(&mut side_by_side)?;
+        let mut rest = side_by_side.as_slice();
+        let block = |length: &u64| {
+            let (words, after) = rest.split_at(words(length));
+            rest = after;
+            let byte = |at: usize| (words[at / 8] >> (at % 8 * 8)) as u8;
+            (0..*length as usize).map(byte).collect()
+        };
+        Ok(lengths.iter().map(block).collect())
     }
     fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {
         let mut length = (mine.len() as u64).to_le_bytes();

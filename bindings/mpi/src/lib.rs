@@ -16,6 +16,7 @@ mod carrier;
 mod exchange;
 mod launcher;
 mod library;
+mod sparse;
 mod start;
 
 pub use abi::Abi;

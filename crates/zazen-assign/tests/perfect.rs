@@ -203,8 +203,10 @@ fn a_hole_in_a_random_placement_costs_little_and_settles_the_rest() {
         // One chunk of 65 536 frames was exchanged: 8 KiB from each rank at most.
         assert!(share.bytes_sent < 40_000, "{}", share.bytes_sent);
     }
-    // Start, header, chunk counts, chunk fingerprints, offer, tally, answer.
-    assert_eq!(rounds, [false, false, true, true, false, true, false]);
+    // Start, header; node ids, members, held; chunk counts, chunk fingerprints; offer, tally,
+    // answer.
+    let words = [false, true, false, false, true, true, true, false, false, false];
+    assert_eq!(rounds, words);
 }
 
 #[test]
