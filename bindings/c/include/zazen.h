@@ -198,6 +198,20 @@ typedef struct zazen_collectives_t {
   // NULL, on all ranks or on none. If it is NULL, or missing in a table of an older program,
   // alltoall and alltoallv do its work.
   int32_t (*allreduce_xor)(void *context, uint64_t *words, uint64_t count);
+  // Sends `send_bytes[i]` bytes at `send[i]` to rank `to[i]`, for each i below `count`. `to`
+  // ascends and does not name this rank; no length is 0. For each block that another rank sends
+  // here, calls `room(sink, from, bytes)` once and writes the block to the memory that it
+  // returns. If that is NULL, there is no room, and the function fails. Ranks that have nothing
+  // to say to each other should cost no message and no memory. May be NULL, on all ranks or on
+  // none. If it is NULL, or missing in a table of an older program, alltoall and alltoallv do
+  // its work, at 8 bytes or more for each rank.
+  int32_t (*exchange)(void *context,
+                      uint64_t count,
+                      const uint64_t *to,
+                      const void *const *send,
+                      const uint64_t *send_bytes,
+                      void *(*room)(void *sink, uint64_t from, uint64_t bytes),
+                      void *sink);
 } zazen_collectives_t;
 
 // How the frames were assigned.

@@ -8,6 +8,7 @@
 use crate::abi::{Abi, Handle};
 use crate::launcher::check_launcher;
 use crate::library::{Mpi, UserOp, running};
+use crate::links::slow_by_exchange;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -381,6 +382,10 @@ impl Collectives for MpiCollectives {
             self.bcast(chunk.as_mut_ptr().cast(), chunk.len(), self.mpi.constants.byte)?;
         }
         Ok(bytes)
+    }
+
+    fn is_slow(&self) -> Result<bool> {
+        slow_by_exchange(self)
     }
 }
 

@@ -6,7 +6,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyList, PyString};
 use std::sync::Mutex;
 use zazen_assign::{Blocks, Collectives, Solo, check_blocks, dense, sparse};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_mpi::{MpiCollectives, two_bit_by_exchange, xor_by_exchange};
+use zazen_mpi::{MpiCollectives, slow_by_exchange, two_bit_by_exchange, xor_by_exchange};
 
 /// The implementation of an assignment's collectives.
 pub(crate) enum Carrier {
@@ -222,6 +222,9 @@ impl Collectives for PythonCarrier {
         self.call("broadcast", |object| {
             bytes_of(&object.call_method1("broadcast", (PyBytes::new(object.py(), mine),))?)
         })
+    }
+    fn is_slow(&self) -> Result<bool> {
+        slow_by_exchange(self)
     }
 }
 

@@ -66,6 +66,11 @@ pub trait Collectives {
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
     /// Root 0's bytes on every rank.
     fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>>;
+    /// Whether a byte takes longer to another rank than packing and unpacking take, which is about
+    /// 4 ns. Then large blocks are packed. May send 2 MB to find out. The ranks need not agree.
+    fn is_slow(&self) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// The paper's commutative operator (§4 step 5) on 32 two-bit entries at once: 00 no holder, 01
@@ -178,6 +183,9 @@ impl Collectives for Counting<'_> {
     fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {
         self.count(if self.inner.rank() == 0 { mine.len() } else { 0 });
         self.inner.broadcast(mine)
+    }
+    fn is_slow(&self) -> Result<bool> {
+        self.inner.is_slow()
     }
 }
 

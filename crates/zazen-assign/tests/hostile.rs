@@ -24,6 +24,7 @@ fn machines(inputs: &[Input]) -> Vec<Machine> {
 fn spoil(draw: &mut Draw, answer: &mut Answer) {
     match answer {
         Answer::Start => (),
+        Answer::Slow(slow) => *slow = !*slow,
         Answer::Words(shared) => {
             let mut words = shared.to_vec();
             let at = draw.below(words.len() as u64 + 1) as usize;
@@ -125,7 +126,7 @@ fn malformed_blocks_are_protocol_errors() {
                 _ if at != round || rank != 1 => (),
                 Answer::Blocks(blocks) => *blocks = vec![(0, garbage.to_vec())],
                 Answer::Gathered(blocks) => *blocks = vec![garbage.to_vec(); blocks.len()].into(),
-                Answer::Words(_) | Answer::Start => (),
+                Answer::Words(_) | Answer::Slow(_) | Answer::Start => (),
             });
             if let Err(error) = &results[1] {
                 assert_eq!(error.kind(), ErrorKind::Protocol, "round {round}: {error}");

@@ -31,7 +31,8 @@ fn by_lockstep(inputs: &[Input]) -> Vec<Assignment> {
 }
 
 /// Chunks are always compared, even if little is gained, and are as small as possible.
-const FINE: Tuning = Tuning { chunk_words_min: 1, offer_bytes_per_chunk: 0 };
+const FINE: Tuning =
+    Tuning { chunk_words_min: 1, offer_bytes_per_chunk: 0, weighed_bytes: 0, packed_bytes_min: 1 };
 
 fn by_chunks(inputs: &[Input]) -> Vec<Assignment> {
     let size = inputs.len();

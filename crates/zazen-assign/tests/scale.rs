@@ -181,7 +181,7 @@ fn held(ranks: usize, per_node: usize, native: fn(u64, u64) -> RunSet) -> usize 
                     done += 1;
                     drop(share);
                 }
-                Step::Or(_) | Step::TwoBit(_) => unreachable!(),
+                Step::Or(_) | Step::TwoBit(_) | Step::IsSlow => unreachable!(),
             }
         }
         if done > 0 {

@@ -83,6 +83,7 @@ fn drive(
             }
             Step::Alltoallv(blocks) => Answer::Blocks(collectives.alltoallv(blocks)?),
             Step::Allgatherv(mine) => Answer::Gathered(collectives.allgatherv(&mine)?.into()),
+            Step::IsSlow => Answer::Slow(collectives.is_slow()?),
             Step::Done(assignment) => return Ok(*assignment),
         };
         observer.collective_done(round);

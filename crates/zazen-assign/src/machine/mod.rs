@@ -14,6 +14,7 @@
 //! | node fingerprint | xor | *owner*, if ranks share nodes and the leaders hold as many natives as frames: as above |
 //! | chunk counts | sum | *owner*, if the offers would be large: natives against target by chunk, see `chunks.rs` |
 //! | chunk fingerprints | xor | the same of those chunks whose counts match; where both do, the chunk is settled |
+//! | links | – | *owner*, if the offers are large: whether packing them pays |
 //! | offer | all-to-all | *owner*: leaders' natives and aliens in chunks that are not settled, cut by slice |
 //! | native count | sum | *bitmaps*: whether any frame is native twice |
 //! | natives, native entries, alien entries | or, two-bit, two-bit | *bitmaps*: the paper's steps 2 and 5 |
@@ -39,7 +40,7 @@ mod trouble;
 pub use drive::{Observer, assign, assign_observed, decline};
 
 use crate::bitmaps::Global;
-use crate::blocks::{Pair, decode_offer, decode_pair, encode_pair};
+use crate::blocks::{Pair, decode_offer, decode_pair, encode_pair, packed, unpacked};
 use crate::chunks::{Chunks, Tuning, offer_bytes};
 use crate::collectives::{Blocks, check_blocks};
 use crate::fingerprint::Fingerprinter;
@@ -49,6 +50,7 @@ use crate::owner::{Offer, resolve};
 use crate::shared::Shared;
 use crate::tally::{Dealt, Tally};
 use crate::{Assignment, Counts, Input, Path, Protocol};
+use std::borrow::Cow;
 use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
@@ -74,6 +76,8 @@ pub enum Step {
     Alltoallv(Blocks),
     /// [`Collectives::allgatherv`]; answer with [`Answer::Gathered`].
     Allgatherv(Vec<u8>),
+    /// [`Collectives::is_slow`]; answer with [`Answer::Slow`].
+    IsSlow,
     /// The end: this rank's share.
     Done(Box<Assignment>),
 }
@@ -90,6 +94,8 @@ pub enum Answer {
     Blocks(Blocks),
     /// One block from each rank, by rank.
     Gathered(Shared<Vec<Vec<u8>>>),
+    /// Whether links are slower than packing.
+    Slow(bool),
 }
 
 /// What the machine waits for.
@@ -106,6 +112,7 @@ enum Stage {
     NodeFingerprint { survey: Option<Survey> },
     ChunkCounts { survey: Survey },
     ChunkFingerprints { survey: Survey, matching: Vec<usize> },
+    Links,
     Offer,
     NativeCount,
     Natives { copies: u64 },
@@ -186,6 +193,10 @@ struct Plan {
     residue: RunSet,
     total: Counts,
     path: Path,
+    /// About how many bytes all leaders offer together.
+    offered: u64,
+    /// Whether this rank packs large blocks.
+    packs: bool,
 }
 
 impl Machine {
@@ -228,6 +239,8 @@ impl Machine {
             residue: RunSet::new(),
             total: Counts::default(),
             path: Path::Exchange,
+            offered: 0,
+            packs: false,
         };
         Ok(Machine {
             rank,
@@ -269,7 +282,11 @@ impl Machine {
                 })?;
                 self.blocks(stage, blocks)?
             }
-            (_, Answer::Gathered(_)) => return Err(out_of_turn()),
+            (Stage::Links, Answer::Slow(slow)) => {
+                self.plan.packs = slow;
+                self.offer()
+            }
+            (_, Answer::Gathered(_) | Answer::Slow(_)) => return Err(out_of_turn()),
             (_, Answer::Start) => return Err(out_of_turn()),
         };
         self.count(&step);
@@ -292,6 +309,7 @@ impl Machine {
             Stage::NodeFingerprint { .. } => "node fingerprint",
             Stage::ChunkCounts { .. } => "chunk counts",
             Stage::ChunkFingerprints { .. } => "chunk fingerprints",
+            Stage::Links => "links",
             Stage::Offer => "offer",
             Stage::NativeCount => "native count",
             Stage::Natives { .. } => "natives",
@@ -320,7 +338,7 @@ impl Machine {
                 let others = blocks.iter().filter(|(to, _)| *to != self.rank);
                 others.map(|(_, block)| block.len()).sum()
             }
-            Step::Done(_) => 0,
+            Step::IsSlow | Step::Done(_) => 0,
         };
         bytes as u64
     }
@@ -472,12 +490,13 @@ impl Machine {
             self.plan.native = RunSet::new();
         }
         if self.input()?.protocol == Protocol::Owner {
-            self.stage = Stage::Offer;
-            let blocks = match &self.plan.open {
-                Some(open) => self.by_slice(&self.plan.native.intersection(open), &self.plan.alien),
-                None => self.by_slice(&self.plan.native, &self.plan.alien),
-            };
-            return Ok(Step::Alltoallv(blocks));
+            let open = self.plan.open.as_ref().map_or(self.plan.count, RunSet::len);
+            let each = u128::from(self.plan.offered / self.size as u64) * u128::from(open);
+            if each / u128::from(self.plan.count) < u128::from(self.tuning.weighed_bytes) {
+                return Ok(self.offer());
+            }
+            self.stage = Stage::Links;
+            return Ok(Step::IsSlow);
         }
         if self.plan.count > BITMAP_FRAMES_MAX {
             let context = format!(
@@ -490,6 +509,21 @@ impl Machine {
         Ok(Step::Sum(vec![self.plan.native.len()]))
     }
 
+    fn offer(&mut self) -> Step {
+        self.stage = Stage::Offer;
+        Step::Alltoallv(match &self.plan.open {
+            Some(open) => self.by_slice(&self.plan.native.intersection(open), &self.plan.alien),
+            None => self.by_slice(&self.plan.native, &self.plan.alien),
+        })
+    }
+
+    /// A block that holds two sets.
+    fn block(&self, first: &RunSet, second: &RunSet) -> Vec<u8> {
+        let block = encode_pair(first, second);
+        let long = block.len() >= self.tuning.packed_bytes_min;
+        if self.plan.packs && long { packed(block) } else { block }
+    }
+
     /// The sets cut by slice. Visits only slices that they touch.
     fn by_slice(&self, first: &RunSet, second: &RunSet) -> Blocks {
         let next = |set: &RunSet, from: u64| set.select(set.rank(from));
@@ -497,7 +531,7 @@ impl Machine {
         while let Some(index) = [next(first, at), next(second, at)].into_iter().flatten().min() {
             let owner = self.owner_of(index);
             let (low, end) = self.slice(owner);
-            blocks.push((owner, encode_pair(&first.slice(low, end - 1), &second.slice(low, end - 1))));
+            blocks.push((owner, self.block(&first.slice(low, end - 1), &second.slice(low, end - 1))));
             at = end;
         }
         blocks
@@ -505,7 +539,9 @@ impl Machine {
 
     fn on_offer(&mut self, blocks: &Blocks) -> Result<Step> {
         let (first, end) = self.slice(self.rank);
-        let offers = blocks.iter().map(|(rank, block)| decode_offer(*rank, block, first, end));
+        let whole = blocks.iter().map(|(rank, block)| Ok((*rank, unpacked("offer", *rank, block)?)));
+        let whole: Vec<(usize, Cow<'_, [u8]>)> = whole.collect::<Result<_>>()?;
+        let offers = whole.iter().map(|(rank, block)| decode_offer(*rank, block, first, end));
         let offers: Vec<Offer<'_>> = offers.collect::<Result<_>>()?;
         let rules = self.input()?.rules;
         let plan = &self.plan;

@@ -65,6 +65,7 @@ impl Machine {
     pub(super) fn on_held(&mut self, words: &[u64]) -> Result<Step> {
         expect(words, 3)?;
         self.plan.shared = words[0] < self.size as u64;
+        self.plan.offered = words[2];
         self.compare(words[1], words[2])
     }
 }

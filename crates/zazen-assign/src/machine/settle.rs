@@ -162,7 +162,7 @@ impl Machine {
             }
         }
         let encoded =
-            |(rank, (gone, residue)): (usize, (RunSet, RunSet))| (rank, encode_pair(&gone, &residue));
+            |(rank, (gone, residue)): (usize, (RunSet, RunSet))| (rank, self.block(&gone, &residue));
         let blocks = told.into_iter().map(encoded).collect();
         self.stage = Stage::Answer { dealt };
         Ok(Step::Alltoallv(blocks))
