@@ -59,6 +59,7 @@ pub struct zazen_collectives_t {
     /// to say to each other should cost no message and no memory. May be NULL, on all ranks or on
     /// none. If it is NULL, or missing in a table of an older program, alltoall and alltoallv do
     /// its work, at 8 bytes or more for each rank.
+    #[allow(clippy::type_complexity, reason = "the header shows the function as it is written here")]
     pub exchange: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
