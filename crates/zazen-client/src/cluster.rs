@@ -12,9 +12,10 @@ use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::messages::{
     BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, OpenDataset, Pin, Push,
-    Pushed, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify,
-    frames_fn,
+    Pushed, Query, ReadMany, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified,
+    Verify, frames_fn,
 };
+use zazen_frames::scan_record::{AskNotes, AskRecords, Records, ScanNotes, ScanRecord};
 use zazen_wire::control::{NodeInfo, control_fn};
 use zazen_wire::{Message, service};
 
@@ -224,9 +225,32 @@ impl Remote {
         Ok(Batch { entries: batch.entries, fds: reply.fds, bulk: reply.bulk })
     }
 
+    /// Frames of `set`, each once, in storage order: as many as fit into one answer, and at least
+    /// one. For random access; works with local daemons only.
+    pub fn read_many(&mut self, handle: u32, set: RunSet, bytes_max: u64) -> Result<Batch> {
+        let reply = self.frames(frames_fn::READ_MANY, &ReadMany { handle, set, bytes_max }, &[])?;
+        let batch: ScanBatch = self.understood(&reply)?;
+        Ok(Batch { entries: batch.entries, fds: reply.fds, bulk: reply.bulk })
+    }
+
     /// Ends a scan before it has handed out everything.
     pub fn scan_close(&mut self, scan: u32) -> Result<()> {
         self.frames(frames_fn::SCAN_CLOSE, &ScanClose { scan }, &[]).map(drop)
+    }
+
+    /// Why frames of a scan were not in the cache. A local daemon only.
+    pub fn scan_notes(&mut self, scan: u32) -> Result<ScanNotes> {
+        self.ask(frames_fn::SCAN_NOTES, &AskNotes { scan })
+    }
+
+    /// Keeps a scan's record for `zazen explain`. A local daemon only.
+    pub fn keep_record(&mut self, record: &ScanRecord) -> Result<()> {
+        self.frames(frames_fn::KEEP_RECORD, record, &[]).map(drop)
+    }
+
+    /// What the daemon knows of a dataset's last scans.
+    pub fn records(&mut self, handle: u32) -> Result<Records> {
+        self.ask(frames_fn::RECORDS, &AskRecords { handle })
     }
 
     /// Stores a frame as a native.

@@ -1,18 +1,25 @@
 //! A dataset that is opened through the node's daemon, or directly from the backing store if no
 //! daemon answers.
 
+mod names;
+mod owners;
+mod random;
+
 use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
+use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
-use crate::read::{Access, DaemonSpec, Early, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
+use crate::read::{Access, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan};
 use crate::testbed_env::{testbed_backing, testbed_socket};
+use crate::trajectory::OpenedTrajectory;
 use crate::warn::warn_once;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_core::{Blocks, Error, ErrorKind, Layout, Request, Result, RunSet};
+use zazen_frames::absence::Absence;
 use zazen_frames::messages::DatasetInfo;
 use zazen_wire::control::NodeInfo;
 
@@ -61,11 +68,27 @@ pub struct Dataset {
     node: u128,
     direct_spec: DirectSpec,
     direct: Option<Arc<Direct>>,
+    /// The layout when it was opened.
+    opened: Option<Layout>,
     extent: Option<RunSet>,
+    /// What calls of random access share.
+    near: Option<Arc<Access>>,
+    /// Where files are in the layout's list, once somebody asked by name.
+    names: names::Names,
+    /// What the ranks took to agree on who reads what is read next; this rank, and how many.
+    agreed: Option<(Duration, u32, u32)>,
+    /// When the caller began with an assignment that is to come.
+    begun: Option<Instant>,
+    /// Why there is no daemon, if there is none.
+    without: Absence,
 }
 
+pub use owners::NO_OWNER;
+pub use random::READ_MANY_MAX;
+
 impl Dataset {
-    /// Opens the dataset whose directory is `path` (absolute or relative, as the user types it).
+    /// Opens the dataset whose directory is `path` (absolute or relative, as the user types it), or
+    /// the trajectory file `path`.
     ///
     /// With no daemon: a warning once per process, then the backing store. `NotFound` if there is
     /// no such directory.
@@ -73,15 +96,37 @@ impl Dataset {
         let path = absolute(path)?;
         let backing = options.backing.clone().or_else(|| variable("ZAZEN_BACKING")).or_else(testbed_backing);
         let direct_spec = DirectSpec { path: path.clone(), pattern: options.pattern.clone(), backing };
-        let local = if options.direct { None } else { open_local(&path, options)? };
+        let (local, without) = match options.direct {
+            true => (None, Absence::NoDaemon),
+            false => match open_local(&path, options)? {
+                Ok(local) => (Some(local), Absence::NodeDead),
+                Err(without) => (None, without),
+            },
+        };
         let node = match &local {
             Some(local) => local.node.node,
             None => zazen_env::random_u128()?,
         };
-        let mut dataset = Dataset { path, local, lost: None, node, direct_spec, direct: None, extent: None };
+        let mut dataset = Dataset {
+            path,
+            local,
+            lost: None,
+            node,
+            direct_spec,
+            direct: None,
+            opened: None,
+            extent: None,
+            near: None,
+            names: names::Names::new(),
+            agreed: None,
+            begun: None,
+            without,
+        };
         if dataset.local.is_none() {
             dataset.direct()?;
         }
+        dataset.trajectory().inspect(OpenedTrajectory::warn);
+        dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
         Ok(dataset)
     }
 
@@ -89,6 +134,7 @@ impl Dataset {
     pub(crate) fn disown(mut self) {
         drop(self.local.take());
         std::mem::forget(self.direct.take());
+        std::mem::forget(self.near.take());
     }
 
     /// Absolute path as opened.
@@ -107,6 +153,11 @@ impl Dataset {
         self.node
     }
 
+    /// The version of the file that was opened, if the dataset is the blocks of a file.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        self.opened.as_ref().and_then(Layout::blocks)
+    }
+
     /// How numbers map to files, if known.
     pub fn layout(&self) -> Option<&Layout> {
         match (&self.local, &self.direct) {
@@ -114,6 +165,11 @@ impl Dataset {
             (None, Some(direct)) => direct.layout(),
             (None, None) => None,
         }
+    }
+
+    /// The trajectory files that hold the frames, if the dataset is made of such files.
+    pub fn trajectory(&self) -> Option<OpenedTrajectory> {
+        OpenedTrajectory::of(self.layout(), &self.path, self.direct_spec.pattern.as_deref())
     }
 
     /// The frame numbers that exist on the backing store (or, if that doesn't answer, in this
@@ -124,6 +180,7 @@ impl Dataset {
         }
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
+            check_same_version(local.spec.layout.as_deref(), info.layout.as_ref())?;
             let extent = match &info.extent {
                 Some(extent) => extent.clone(),
                 None => {
@@ -134,6 +191,7 @@ impl Dataset {
             local.info = info;
             Ok(extent)
         })?;
+        self.names.clear();
         let extent = match listed {
             Some(extent) => extent,
             None => self.direct()?.extent()?,
@@ -175,6 +233,7 @@ impl Dataset {
         protocol: Protocol,
         collectives: &dyn Collectives,
     ) -> Result<Assignment> {
+        let began = self.begun.take().unwrap_or_else(Instant::now);
         let asked = match range {
             Some((begin, end, stride)) => Request::new(begin, end, stride).map(|request| (request, None)),
             None => Ok(self.agree_on_extent(collectives)?),
@@ -185,11 +244,19 @@ impl Dataset {
             let node = self.node;
             Ok(Input { node, native, alien, request, target, rules, protocol, verify_exact: false, seed })
         });
-        match input {
+        let assigned = match input {
             Ok(input) => zazen_assign::assign(input, collectives),
             // The other ranks wait in the protocol's first round and learn of the error there.
             Err(error) => Err(zazen_assign::decline(error, collectives)),
-        }
+        };
+        self.agreed = Some((began.elapsed(), collectives.rank() as u32, collectives.size() as u32));
+        assigned
+    }
+
+    /// The time of the next assignment counts from `began` on, for `zazen explain`; the first call
+    /// before an assignment decides.
+    pub fn begins(&mut self, began: Instant) {
+        self.begun.get_or_insert(began);
     }
 
     /// As [`Dataset::assign`], if the frames are read next: while the ranks agree, the disk begins
@@ -216,6 +283,7 @@ impl Dataset {
         stride: u64,
         collectives: &dyn Collectives,
     ) -> Result<Option<(u64, u64, u64)>> {
+        self.begins(Instant::now());
         let Bounds(first, last) = match (begin, end) {
             (None, None) if stride == 1 => return Ok(None),
             (Some(begin), Some(end)) => Bounds(begin, end),
@@ -257,25 +325,46 @@ impl Dataset {
 
     /// Reads one frame: bytes checked against their checksum.
     pub fn read(&mut self, number: u64) -> Result<Frame> {
-        FrameNo::new(number)?;
-        let job = self.with_daemon(|local| scan_one(&mut local.remote, local.info.handle, number))?;
-        let access = self.access(Pool::new(0), true)?;
-        let job = match job {
-            Some(job) => job,
-            None => access.open_direct(number, &mut None)?,
-        };
-        match access.read(job, &|| ()) {
-            Some(got) => Ok(Frame::new(number, got?, access.layout())),
-            None => Err(Error::new(ErrorKind::ShuttingDown, format!("frame {number}: the read was stopped"))),
-        }
+        let missing = || Error::new(ErrorKind::Io, format!("frame {number}: was not read; ask again"));
+        self.read_many(&[number])?.pop().unwrap_or_else(|| Err(missing()))
     }
 
     /// Reads `set` in storage order with read-ahead.
     pub fn frames(&mut self, set: RunSet, options: &ReadOptions) -> Result<FrameReader> {
+        let began = Instant::now();
         let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
-        let advised = self.local.as_ref().map(|local| usize::from(local.node.readers));
-        let access = self.access(Pool::new(options.memory_max), options.check)?;
+        let advised = self.advised();
+        let mut access = self.access(Pool::new(options.memory_max), options.check)?;
+        access.record = Recorder::begin(self.facts(), began);
         FrameReader::start(access, scan, set, options, advised)
+    }
+
+    /// Files in flight that the daemon advises for its disk.
+    fn advised(&self) -> Option<usize> {
+        self.local.as_ref().map(|local| usize::from(local.node.readers))
+    }
+
+    /// What a scan's record begins with.
+    fn facts(&mut self) -> Facts {
+        let agreed = self.agreed.take();
+        let without = if self.lost.is_some() { Absence::NodeDead } else { self.without };
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        match &self.local {
+            Some(local) => Facts {
+                dataset: text(&local.spec.path),
+                series: local.info.dataset.to_string(),
+                node: (local.node.name.clone(), self.node),
+                agreed,
+                without,
+            },
+            None => Facts {
+                dataset: text(&self.path),
+                series: String::new(),
+                node: (String::new(), self.node),
+                agreed,
+                without,
+            },
+        }
     }
 
     fn access(&mut self, pool: Arc<Pool>, check: bool) -> Result<Access> {
@@ -291,6 +380,7 @@ impl Dataset {
             return Ok(direct.clone());
         }
         let direct = Arc::new(self.direct_spec.open()?);
+        check_same_version(self.opened.as_ref(), direct.layout())?;
         self.direct = Some(direct.clone());
         Ok(direct)
     }
@@ -313,6 +403,7 @@ impl Dataset {
                 match open_again(&local.spec) {
                     Ok(reopened) => {
                         *local = reopened;
+                        self.names.clear();
                         match ask(local) {
                             Err(error) if lost(local, &error) => error,
                             answer => return answer.map(Some),
@@ -326,6 +417,8 @@ impl Dataset {
         warn_of_lost_daemon(&local.spec, &self.path, &last);
         self.lost = Some((local.spec.clone(), Retry::new(local.spec.silence)));
         self.local = None;
+        self.near = None;
+        self.names.clear();
         Ok(None)
     }
 
@@ -340,6 +433,8 @@ impl Dataset {
                 tracing::info!("the {} answers again", spec.target);
                 self.local = Some(local);
                 self.lost = None;
+                self.near = None;
+                self.names.clear();
             }
             Err(error) => tracing::debug!("{error}; continuing without it"),
         }
@@ -401,12 +496,13 @@ fn parse_silence(text: &str) -> Result<Duration> {
 
 fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec) -> Result<Local> {
     let info = remote.open(&spec.path, spec.pattern.as_deref(), false)?;
+    check_same_version(spec.layout.as_deref(), info.layout.as_ref())?;
     spec.layout = info.layout.clone().map(Arc::new);
     Ok(Local { remote, node, info, spec })
 }
 
-/// The daemon's side, or `None` with a warning if no daemon can serve this path.
-fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
+/// The daemon's side; or, with a warning, why no daemon can serve this path.
+fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<Local, Absence>> {
     let explicit = options.socket.clone().or_else(|| variable("ZAZEN_SOCKET").map(PathBuf::from));
     let socket = explicit.or_else(testbed_socket).unwrap_or_else(zazen_env::socket_path::find_socket_path);
     let target = Target::Local(socket.clone());
@@ -424,12 +520,15 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
             ),
         };
         warn_once(&format!("no daemon {shown}"), &text);
+        match error.kind() {
+            ErrorKind::Authentication => Absence::NoDaemon,
+            _ => Absence::NodeDead,
+        }
     };
     let (remote, node) = match connect(&target, silence) {
         Ok(connected) => connected,
         Err(error) if daemon_is_gone(&error) || error.kind() == ErrorKind::NotFound => {
-            no_daemon(&error);
-            return Ok(None);
+            return Ok(Err(no_daemon(&error)));
         }
         Err(error) => return Err(error.within(target)),
     };
@@ -441,16 +540,13 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
             node.backing_roots.join(", ")
         );
         warn_once(&format!("outside {}", path.display()), &text);
-        return Ok(None);
+        return Ok(Err(Absence::NoDaemon));
     };
     let pattern = options.pattern.clone();
     let spec = DaemonSpec { target, path: known, pattern, layout: None, node: node.name.clone(), silence };
     match open_on(remote, node, spec) {
-        Ok(local) => Ok(Some(local)),
-        Err(error) if daemon_is_gone(&error) => {
-            no_daemon(&error);
-            Ok(None)
-        }
+        Ok(local) => Ok(Ok(local)),
+        Err(error) if daemon_is_gone(&error) => Ok(Err(no_daemon(&error))),
         Err(error) => Err(error),
     }
 }

@@ -6,18 +6,18 @@
 //! ([`RelPath::new`] refuses it).
 //!
 //! Invariant: two layouts share a series only if they differ only in the width of the number, or
-//! both have pieces, or both have a list of files. So a series says where to look for a copy. The
-//! copy's own source says whether it is the right one ([`crate::Source`]).
+//! both have pieces, or both have a list of files, or both have blocks of the same size, or both
+//! are of the same trajectory file, or of the manifest's. So a series says where to look for a
+//! copy. The copy's own source says whether it is the right one ([`crate::Source`]).
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::fnv::fnv1a_128;
 use crate::frame::FrameNo;
-use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
+use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, SERIES_MARK};
 use crate::naming::{Layout, NameTemplate};
 use crate::path::RelPath;
 use std::fmt;
 
-/// The name of every series' folder begins with this.
-pub const SERIES_MARK: &str = ".zazen@";
 /// A longer name is cut and gets a hash of the whole name.
 const NAME_BYTES_WHOLE: usize = 180;
 /// The bytes that remain of a longer name.
@@ -34,7 +34,16 @@ pub enum Series {
     Pieces,
     /// Files from a list.
     List,
+    /// The frames of one trajectory file, beneath the dataset's directory.
+    Trajectory(RelPath),
+    /// The frames of the trajectory files that the manifest names.
+    Trajectories,
+    /// Blocks of this many bytes, of any files.
+    Blocks(u64),
 }
+
+/// In a folder's name, this stands before a trajectory's name.
+const TRAJECTORY_MARK: &str = "trajectory=";
 
 impl Series {
     /// The series of frames in `layout`.
@@ -43,6 +52,11 @@ impl Series {
             Layout::Files(template) => Series::Files(template.unpadded()),
             Layout::Pieces(_) => Series::Pieces,
             Layout::List(_) => Series::List,
+            Layout::Trajectory(trajectory) => match &trajectory.files[..] {
+                [file] if trajectory.single => Series::Trajectory(file.path.clone()),
+                _ => Series::Trajectories,
+            },
+            Layout::Blocks(blocks) => Series::Blocks(blocks.block_bytes),
         }
     }
 
@@ -63,6 +77,10 @@ impl Series {
             Series::Files(template) => !is_part && template.spells(path, number),
             Series::Pieces => is_part,
             Series::List => !is_part,
+            Series::Trajectory(file) => is_part && file.as_str() == path,
+            Series::Trajectories => is_part,
+            // Blocks come by misses alone.
+            Series::Blocks(_) => false,
         }
     }
 
@@ -72,6 +90,9 @@ impl Series {
             Series::Files(template) => encode(&template.to_string()),
             Series::Pieces => "pieces".to_owned(),
             Series::List => "list".to_owned(),
+            Series::Trajectory(file) => format!("{TRAJECTORY_MARK}{}", encode_braces(file.as_str())),
+            Series::Trajectories => "trajectories".to_owned(),
+            Series::Blocks(_) => encode(&self.to_string()),
         };
         if whole.len() <= NAME_BYTES_WHOLE {
             return format!("{SERIES_MARK}{whole}");
@@ -90,6 +111,9 @@ impl fmt::Display for Series {
             Series::Files(template) => template.fmt(f),
             Series::Pieces => f.write_str("pieces"),
             Series::List => f.write_str("list"),
+            Series::Trajectory(file) => write!(f, "{TRAJECTORY_MARK}{file}"),
+            Series::Trajectories => f.write_str("trajectories"),
+            Series::Blocks(block_bytes) => write!(f, "{{n*{block_bytes}}}"),
         }
     }
 }
@@ -165,6 +189,11 @@ fn encode(text: &str) -> String {
     encoded
 }
 
+/// As [`encode`], and braces too: a trajectory's name is no template.
+fn encode_braces(text: &str) -> String {
+    encode(text).replace('{', "%7b").replace('}', "%7d")
+}
+
 /// The text that [`encode`] was given, for people. A cut name ends with an ellipsis. `None` if no
 /// series has this name.
 fn decode(name: &str) -> Option<String> {
@@ -197,17 +226,21 @@ fn decode(name: &str) -> Option<String> {
     if cut {
         return Some(format!("{text}…"));
     }
-    let is_known = matches!(text.as_str(), "pieces" | "list")
+    if let Some(file) = text.strip_prefix(TRAJECTORY_MARK)
+        && encode_braces(&text) == name
+        && RelPath::new(file).is_ok_and(|path| path.as_str() == file && !path.is_root())
+    {
+        return Some(text);
+    }
+    let is_known = matches!(text.as_str(), "pieces" | "list" | "trajectories")
+        || is_blocks(&text)
         || NameTemplate::parse(&text).is_ok_and(|template| template.width() == 0);
     (is_known && encode(&text) == name).then_some(text)
 }
 
-/// FNV-1a with 128 bits. A collision loses no data: the frames of two series that share a folder
-/// still differ in their sources.
-fn fnv1a_128(bytes: &[u8]) -> u128 {
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
-    const START: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    bytes.iter().fold(START, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+fn is_blocks(text: &str) -> bool {
+    let size = text.strip_prefix("{n*").and_then(|rest| rest.strip_suffix('}'));
+    size.and_then(|size| size.parse().ok()).is_some_and(|size| Series::Blocks(size).to_string() == text)
 }
 
 #[cfg(test)]
@@ -235,6 +268,12 @@ mod tests {
         check(files("50% {n}\té"), ".zazen@50%25 {n}%09é", "50% {n}\té");
         check(Series::Pieces, ".zazen@pieces", "pieces");
         check(Series::List, ".zazen@list", "list");
+        let file = |name: &str| Series::Trajectory(RelPath::new(name).unwrap());
+        check(file("md.xtc"), ".zazen@trajectory=md.xtc", "trajectory=md.xtc");
+        check(file("a/{n}%.xtc"), ".zazen@trajectory=a%2f%7bn%7d%25.xtc", "trajectory=a/{n}%.xtc");
+        check(files("trajectory=x{n}"), ".zazen@trajectory=x{n}", "trajectory=x{n}");
+        check(Series::Trajectories, ".zazen@trajectories", "trajectories");
+        check(Series::Blocks(4096), ".zazen@{n*4096}", "{n*4096}");
         let root = RelPath::default().series(&files("f{n}")).unwrap();
         assert_eq!(root.as_str(), ".zazen@f{n}");
         assert_eq!(root.series_parts(), Some((RelPath::default(), "f{n}".to_owned())));
@@ -264,6 +303,8 @@ mod tests {
             ".zazen@a%2",
             ".zazen@%41{n}",
             ".zazen@{n}/x",
+            ".zazen@{n*04096}",
+            ".zazen@x{n*4096}",
             "../.zazen@{n}",
         ] {
             assert!(RelPath::stored(text).is_err(), "{text}");
@@ -321,7 +362,7 @@ mod tests {
                 prop_assert_eq!(one == other, one.folder_name() == other.folder_name());
                 let path = RelPath::new("d").unwrap().series(&one).unwrap();
                 prop_assert_eq!(&RelPath::stored(path.as_str()).unwrap(), &path);
-                if one.folder_name().len() < NAME_BYTES_WHOLE {
+                if !one.folder_name().contains(CUT_MARK) {
                     prop_assert_eq!(path.series_parts().unwrap().1, one.to_string());
                 }
             }

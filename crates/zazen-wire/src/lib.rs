@@ -6,6 +6,7 @@
 
 pub mod checksum;
 pub mod codec;
+pub mod contract;
 pub mod control;
 pub mod field;
 pub mod handshake;
@@ -15,5 +16,6 @@ pub mod plugins;
 pub mod runset_codec;
 pub mod service;
 pub mod shm;
+mod trajectory;
 
 pub use codec::Message;
