@@ -5,12 +5,14 @@
 //! buffers. The consumer takes frames as they become ready, and reads some itself if none is ready.
 
 mod access;
+mod any_reader;
 mod buffer;
 mod early;
 mod extent;
 mod feed;
 mod frame_file;
 pub(crate) mod job;
+mod ordered;
 mod pipeline;
 mod record;
 mod resident;
@@ -18,10 +20,12 @@ mod turn;
 mod window;
 
 pub(crate) use access::{Access, DaemonSpec, check_same_version, scan_one};
+pub use any_reader::AnyReader;
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
 pub(crate) use feed::Scan;
 pub use frame_file::remove_frame_files;
+pub use ordered::OrderedReader;
 pub(crate) use record::{Facts, Recorder};
 
 use access::{Got, LastFile};
@@ -157,6 +161,8 @@ pub struct FrameReader {
     last: LastFile,
     stats: ReadStats,
     remaining: u64,
+    /// The scan's record ends with this reader.
+    ends_record: bool,
 }
 
 struct Shared {
@@ -195,6 +201,7 @@ impl FrameReader {
             last: None,
             stats: ReadStats::default(),
             remaining,
+            ends_record: true,
         };
         // The consumer reads too, so one thread less than there are frames is enough.
         let most = readers.min(usize::try_from(remaining.saturating_sub(1)).unwrap_or(readers));
@@ -231,6 +238,17 @@ impl FrameReader {
 }
 
 impl ReadStats {
+    /// Both together.
+    pub(crate) fn plus(self, other: ReadStats) -> ReadStats {
+        ReadStats {
+            native: self.native + other.native,
+            alien: self.alien + other.alien,
+            backing_reads: self.backing_reads + other.backing_reads,
+            bytes: self.bytes + other.bytes,
+            mended: self.mended + other.mended,
+        }
+    }
+
     pub(crate) fn count(&mut self, got: &Got) {
         match got.delivery {
             Some(Delivery::Native) => self.native += 1,
@@ -268,13 +286,32 @@ impl FrameReader {
         if !self.mine.is_mine() {
             return None;
         }
+        self.take_one().map(|(_, frame)| frame)
+    }
+
+    fn take_one(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
         let outcome = self.local.pop_front()?;
         self.shared.pipeline.taken(&outcome);
         self.remaining = self.remaining.saturating_sub(1);
-        Some(outcome.got.map(|got| {
+        let frame = outcome.got.map(|got| {
             self.stats.count(&got);
             Frame::new(outcome.number, got, self.shared.access.layout())
-        }))
+        });
+        Some((outcome.number, frame))
+    }
+
+    /// The next frame with its number, also if it failed; only in the process that made the reader.
+    pub(crate) fn next_numbered(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
+        if self.local.is_empty() && !self.take_ready() {
+            return None;
+        }
+        self.take_one()
+    }
+
+    /// Its end is not the end of the scan's record.
+    pub(crate) fn as_window(mut self) -> FrameReader {
+        self.ends_record = false;
+        self
     }
 }
 
@@ -292,7 +329,7 @@ impl FrameReader {
 
     /// The scan has ended: its record is kept.
     fn end(&self, whole: bool) {
-        if let Some(record) = &self.shared.access.record {
+        if let Some(record) = self.shared.access.record.as_ref().filter(|_| self.ends_record) {
             record.finish(self.shared.access.daemon_now(), whole);
         }
     }

@@ -6,8 +6,8 @@ use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
 use crate::read::{
-    Access, DaemonSpec, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan,
-    check_same_version, scan_one,
+    Access, AnyReader, DaemonSpec, Early, Facts, Frame, FrameReader, OrderedReader, Pool, ReadOptions,
+    Recorder, Scan, check_same_version, scan_one,
 };
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::warn::warn_once;
@@ -323,8 +323,55 @@ impl Dataset {
         let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
         let advised = self.local.as_ref().map(|local| usize::from(local.node.readers));
         let mut access = self.access(Pool::new(options.memory_max), options.check)?;
-        access.record = Recorder::begin(self.facts(), began);
+        access.record = Recorder::begin(self.facts(), began).map(Arc::new);
         FrameReader::start(access, scan, set, options, advised)
+    }
+
+    /// Reads `set` by ascending number, in about `options.memory_max` bytes. This costs speed where
+    /// numbers are not the storage order: each window of numbers is a scan of its own, and a miss
+    /// holds up the frames behind it.
+    pub fn frames_ordered(&mut self, set: RunSet, options: &ReadOptions) -> Result<OrderedReader> {
+        let began = Instant::now();
+        let mut daemon = self.with_daemon(|local| {
+            local.remote.ping()?;
+            Ok(local.spec.clone())
+        })?;
+        if daemon.is_none() {
+            self.direct()?;
+        }
+        let advised = self.local.as_ref().map(|local| usize::from(local.node.readers));
+        let record = Recorder::begin(self.facts(), began).map(Arc::new);
+        let (direct_spec, direct, path) = (self.direct_spec.clone(), self.direct.clone(), self.path.clone());
+        let options = ReadOptions { memory_max: (options.memory_max / 2).max(1), ..options.clone() };
+        let kept = record.clone().map(|record| (record, daemon.as_ref().map(|spec| spec.target.clone())));
+        let memory_max = options.memory_max * 2;
+        let start = move |window: RunSet| {
+            let begun = daemon.as_ref().map(|spec| (Scan::begin(spec, &window), spec));
+            let scan = match begun {
+                Some((Ok(scan), _)) => Some(scan),
+                Some((Err(error), spec)) if daemon_is_gone(&error) => {
+                    warn_of_lost_daemon(spec, &path, &error);
+                    daemon = None;
+                    None
+                }
+                Some((Err(error), _)) => return Err(error),
+                None => None,
+            };
+            let pool = Pool::new(options.memory_max);
+            let mut access =
+                Access::new(pool, options.check, daemon.clone(), direct_spec.clone(), direct.clone());
+            access.record = record.clone();
+            FrameReader::start(access, scan, window, &options, advised).map(FrameReader::as_window)
+        };
+        OrderedReader::new(Box::new(start), set, memory_max, kept)
+    }
+
+    /// As [`Dataset::frames`], or as [`Dataset::frames_ordered`] if `ordered`.
+    pub fn frames_in(&mut self, set: RunSet, options: &ReadOptions, ordered: bool) -> Result<AnyReader> {
+        match ordered {
+            true => self.frames_ordered(set, options).map(|reader| AnyReader::Ordered(Box::new(reader))),
+            false => self.frames(set, options).map(AnyReader::Storage),
+        }
     }
 
     /// What a scan's record begins with.

@@ -81,7 +81,7 @@ pub(crate) struct Access {
     direct: Mutex<Option<Arc<Direct>>>,
     turns: Option<Turns>,
     /// What the scan measures of itself; `None`: nothing.
-    pub record: Option<Recorder>,
+    pub record: Option<Arc<Recorder>>,
 }
 
 /// A frame read.
