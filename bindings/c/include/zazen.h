@@ -435,10 +435,10 @@ int32_t zazen_open(const char *path,
 // `dataset` is NULL or live, and not used afterwards.
 void zazen_close(struct zazen_dataset_t *dataset);
 
-// How the dataset's numbers map to files: "frame-{n:07}.dcd", "pieces of N files" or "list of N
-// files". Writes at most `capacity` bytes to `text`, with a NUL at the end, and the length without
-// it to `*length`; 0 if the layout is not known. ZAZEN_TOO_LARGE if it does not fit; `*length` is
-// set.
+// How the dataset's numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N
+// files" or "xtc trajectory of N files". Writes at most `capacity` bytes to `text`, with a NUL at
+// the end, and the length without it to `*length`; 0 if the layout is not known. ZAZEN_TOO_LARGE
+// if it does not fit; `*length` is set.
 //
 // The caller sees to it that:
 // `dataset` is NULL or live; `text` has room for `capacity` bytes, or is NULL if that is 0;

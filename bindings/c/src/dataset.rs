@@ -164,10 +164,10 @@ pub unsafe extern "C" fn zazen_close(dataset: *mut zazen_dataset_t) {
     ask((), || (!dataset.is_null()).then(|| drop(unsafe { Box::from_raw(dataset) })))
 }
 
-/// How the dataset's numbers map to files: "frame-{n:07}.dcd", "pieces of N files" or "list of N
-/// files". Writes at most `capacity` bytes to `text`, with a NUL at the end, and the length without
-/// it to `*length`; 0 if the layout is not known. ZAZEN_TOO_LARGE if it does not fit; `*length` is
-/// set.
+/// How the dataset's numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N
+/// files" or "xtc trajectory of N files". Writes at most `capacity` bytes to `text`, with a NUL at
+/// the end, and the length without it to `*length`; 0 if the layout is not known. ZAZEN_TOO_LARGE
+/// if it does not fit; `*length` is set.
 ///
 /// # Safety
 /// `dataset` is NULL or live; `text` has room for `capacity` bytes, or is NULL if that is 0;
@@ -206,6 +206,7 @@ fn shown(layout: &Layout) -> String {
         Layout::Files(template) => template.to_string(),
         Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
         Layout::List(files) => format!("list of {} files", files.len()),
+        Layout::Trajectory(found) => format!("{} trajectory of {} files", found.format, found.files.len()),
         Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
     }
 }

@@ -6,7 +6,9 @@
 
 mod agree;
 pub mod cluster;
+mod daemon_spec;
 mod direct;
+mod indexes;
 pub mod load;
 mod lost;
 pub mod node_state;
@@ -18,6 +20,7 @@ mod said;
 pub mod session;
 mod shared_dataset;
 pub mod testbed_env;
+mod trajectory;
 mod warn;
 pub mod watch;
 
@@ -29,8 +32,9 @@ pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};
 pub use push::{FrameSource, Pusher, PusherOptions};
 pub use read::{AnyReader, Frame, FrameReader, OrderedReader, ReadOptions, ReadStats, remove_frame_files};
-pub use session::{Dataset, OpenOptions};
+pub use session::{Dataset, NO_OWNER, OpenOptions, READ_MANY_MAX};
 pub use shared_dataset::SharedDataset;
+pub use trajectory::OpenedTrajectory;
 pub use warn::warnings;
 pub use watch::{WatchEvent, WatchOptions, watch};
 pub use zazen_env::fork::Mine;

@@ -6,6 +6,7 @@
 
 mod access;
 mod any_reader;
+mod apart;
 mod buffer;
 mod early;
 mod extent;
@@ -13,25 +14,31 @@ mod feed;
 mod frame_file;
 pub(crate) mod job;
 mod ordered;
+mod outcome;
 mod pipeline;
 mod record;
 mod resident;
 mod turn;
 mod window;
 
-pub(crate) use access::{Access, DaemonSpec, check_same_version, scan_one};
+pub(crate) use access::{Access, jobs_of};
 pub use any_reader::AnyReader;
+pub(crate) use apart::read_all;
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
+pub(crate) use extent::SMALL;
 pub(crate) use feed::Scan;
 pub use frame_file::remove_frame_files;
+pub(crate) use job::Job;
 pub use ordered::OrderedReader;
+pub(crate) use outcome::Got;
 pub(crate) use record::{Facts, Recorder};
 
-use access::{Got, LastFile};
+use access::LastFile;
 use buffer::Slice;
 use frame_file::{FrameFile, OwnFile};
-use pipeline::{Outcome, Pipeline};
+use outcome::Outcome;
+use pipeline::{Pipeline, Task};
 use record::Waits;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -191,9 +198,36 @@ impl FrameReader {
         options: &ReadOptions,
         advised: Option<usize>,
     ) -> Result<FrameReader> {
+        let reader = FrameReader::with_threads(access, set.len(), options, advised)?;
+        let bytes_max = (options.memory_max / 4).max(1);
+        spawn(&reader.shared, "zazen-feed", move |shared| {
+            feed::run(&shared.pipeline, &shared.access, scan, &set, bytes_max);
+        })?;
+        Ok(reader)
+    }
+
+    /// Starts to read `jobs`.
+    pub(crate) fn of_jobs(
+        access: Access,
+        jobs: Vec<Job>,
+        options: &ReadOptions,
+        advised: Option<usize>,
+    ) -> Result<FrameReader> {
+        let reader = FrameReader::with_threads(access, jobs.len() as u64, options, advised)?;
+        reader.shared.pipeline.feed(jobs.into_iter().map(Task::Read));
+        reader.shared.pipeline.fed();
+        Ok(reader)
+    }
+
+    /// A reader with its threads, to which `remaining` frames will be fed.
+    fn with_threads(
+        access: Access,
+        remaining: u64,
+        options: &ReadOptions,
+        advised: Option<usize>,
+    ) -> Result<FrameReader> {
         let readers = options.readers.or(advised).unwrap_or(READERS_UNKNOWN).clamp(1, READERS_MAX);
         let shared = Arc::new(Shared { pipeline: Pipeline::new(options.memory_max, readers), access });
-        let remaining = set.len();
         let reader = FrameReader {
             mine: Mine::of_this_process(),
             shared,
@@ -219,10 +253,6 @@ impl FrameReader {
                 }
             }
         }));
-        let bytes_max = (options.memory_max / 4).max(1);
-        spawn(&reader.shared, "zazen-feed", move |shared| {
-            feed::run(&shared.pipeline, &shared.access, scan, &set, bytes_max);
-        })?;
         Ok(reader)
     }
 
@@ -271,22 +301,27 @@ impl Iterator for FrameReader {
             // The error is reported once; then the iteration has ended.
             return (std::mem::take(&mut self.remaining) > 0).then_some(Err(error));
         }
-        if self.local.is_empty() && !self.take_ready() {
-            self.end(true);
-            return None;
-        }
-        self.next_ready()
+        self.next_numbered().map(|(_, outcome)| outcome)
     }
 }
 
 impl FrameReader {
+    /// The next frame with its number, which an error has too.
+    pub(crate) fn next_numbered(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
+        if self.local.is_empty() && !self.take_ready() {
+            self.end(true);
+            return None;
+        }
+        self.take_one()
+    }
+
     /// The next frame, if it is ready. Does not wait and does not read. `None` does not mean that
     /// no frame will come.
     pub fn next_ready(&mut self) -> Option<std::result::Result<Frame, Error>> {
-        if !self.mine.is_mine() {
-            return None;
+        match self.mine.is_mine() {
+            true => self.take_one().map(|(_, outcome)| outcome),
+            false => None,
         }
-        self.take_one().map(|(_, frame)| frame)
     }
 
     fn take_one(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
@@ -300,16 +335,8 @@ impl FrameReader {
         Some((outcome.number, frame))
     }
 
-    /// The next frame with its number, also if it failed; only in the process that made the reader.
-    pub(crate) fn next_numbered(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
-        if self.local.is_empty() && !self.take_ready() {
-            return None;
-        }
-        self.take_one()
-    }
-
     /// Its end is not the end of the scan's record.
-    pub(crate) fn as_window(mut self) -> FrameReader {
+    pub(crate) fn into_window(mut self) -> FrameReader {
         self.ends_record = false;
         self
     }

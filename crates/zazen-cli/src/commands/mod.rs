@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod datasets;
 pub(crate) mod evict;
 pub(crate) mod explain;
+pub(crate) mod index;
 pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod ls;
