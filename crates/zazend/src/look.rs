@@ -49,14 +49,25 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
     };
     adopt(node, opened, group, &adopted);
     let told = |(entry, verdict): (&Entry, Verdict)| match verdict {
-        Verdict::Fresh => match entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) {
-            Ok(()) => Look::Fresh,
-            Err(error) => Look::Refused(error),
-        },
+        Verdict::Fresh => as_opened(opened, entry),
         Verdict::Stale => Look::Stale,
         Verdict::Refused(refusal) => Look::Refused(tell(opened, entry, refusal)),
     };
     group.iter().zip(verdicts).map(told).collect()
+}
+
+/// Blocks of a file: a copy goes out only if it is of the version that was opened. Where the source
+/// is of that version and the copy is not (sources are taken not to change), the copy is stale.
+fn as_opened(opened: &Opened, entry: &Entry) -> Look {
+    let Err(error) = entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) else {
+        return Look::Fresh;
+    };
+    let path = opened.at.beneath.join(entry.source.path.as_str());
+    let now = path.and_then(|path| opened.backing().stat(&path));
+    match now.and_then(|now| opened.check_version(&now.validator)) {
+        Ok(()) => Look::Stale,
+        Err(_) => Look::Refused(error),
+    }
 }
 
 fn adopt(node: &Node, opened: &Opened, group: &[Entry], adopted: &[(usize, Validator)]) {
