@@ -6,6 +6,7 @@
 
 mod agree;
 pub mod cluster;
+mod daemon_spec;
 mod direct;
 pub mod load;
 mod lost;
@@ -28,7 +29,7 @@ pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};
 pub use push::{FrameSource, Pusher, PusherOptions};
 pub use read::{Frame, FrameReader, ReadOptions, ReadStats, remove_frame_files};
-pub use session::{Dataset, OpenOptions};
+pub use session::{Dataset, NO_OWNER, OpenOptions, READ_MANY_MAX};
 pub use shared_dataset::SharedDataset;
 pub use warn::warnings;
 pub use watch::{WatchEvent, WatchOptions, watch};

@@ -17,9 +17,16 @@ pub const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 pub const FDS_PER_MESSAGE_MAX: usize = 64;
 /// Frames in one batch of a scan; packed ones share descriptors.
 pub const BATCH_FRAMES_MAX: usize = 1024;
+/// Frames in one answer to a call of random access.
+pub const READ_MANY_FRAMES_MAX: usize = 4096;
+/// Bytes that a daemon holds for one answer to a call of random access, but for a single larger
+/// frame: those of frames that have no descriptor for this caller.
+pub const READ_MANY_SENT_MAX: usize = 8 << 20;
 /// The directory inside a dataset's cache folder that holds Zazen's own files; no frame path may
 /// use it.
 pub const OWN_DIR: &str = ".zazen";
+/// The name of every series' folder begins with this; no frame path may.
+pub const SERIES_MARK: &str = ".zazen@";
 /// Suffix of the daemon's socket name for the lock file of turns at its spinning disk. The file
 /// exists only if the daemon advises a single reader.
 pub const TURN_SUFFIX: &str = ".turn";

@@ -3,9 +3,10 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameNo;
-use crate::limits::{FRAME_NO_MAX, check_frame_bytes};
+use crate::limits::FRAME_NO_MAX;
 use crate::path::RelPath;
-use crate::runset::{Run, RunSet};
+use crate::runset::RunSet;
+use crate::source::Source;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -13,17 +14,7 @@ mod blocks;
 mod pieces;
 
 pub use blocks::Blocks;
-
-/// Where a frame's bytes are, relative to its dataset's directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// The file.
-    pub path: RelPath,
-    /// Where the frame begins in it, in bytes.
-    pub offset: u64,
-    /// The frame's length in bytes; `None`: to the end of the file.
-    pub length: Option<u64>,
-}
+pub use pieces::Piece;
 
 /// The most digits that a template may ask for: those of the largest u64.
 pub(crate) const WIDTH_MAX: usize = 20;
@@ -286,69 +277,6 @@ pub(crate) fn last_digits(name: &str) -> Option<(&str, &str, &str)> {
     let last = within(extension).or_else(|| within(name.len()))?;
     let first = name.as_bytes()[..last].iter().rposition(|byte| !digit(byte)).map_or(0, |at| at + 1);
     Some((&name[..first], &name[first..=last], &name[last + 1..]))
-}
-
-/// A run of frames inside one file: frame `first + i·step` is at `offset + i·frame_bytes`, i <
-/// `count`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The file, relative to the dataset.
-    pub path: RelPath,
-    /// The first frame number in it.
-    pub first: u64,
-    /// Frames in it.
-    pub count: u64,
-    /// Distance between consecutive frame numbers in it.
-    pub step: u64,
-    /// Where the first frame begins, in bytes.
-    pub offset: u64,
-    /// Bytes of each frame.
-    pub frame_bytes: u64,
-}
-
-impl Piece {
-    /// Its frame numbers; fails where [`Layout::validate`] would.
-    pub fn numbers(&self) -> Result<Run> {
-        let run = Run::new(self.first, self.count, self.step).map_err(|error| self.named(error))?;
-        FrameNo::new(run.last()).map_err(|error| self.named(error))?;
-        Ok(run)
-    }
-
-    fn named(&self, error: Error) -> Error {
-        error.within(format!("piece {} (frames from {})", self.path, self.first))
-    }
-
-    /// Where frame `number` begins in the file; `None` if it is not in this piece.
-    fn offset_of(&self, number: u64) -> Option<u64> {
-        let distance = number.checked_sub(self.first)?;
-        let index = distance.checked_div(self.step.max(1))?;
-        let held = index < self.count && distance == index * self.step;
-        if !held {
-            return None;
-        }
-        index.checked_mul(self.frame_bytes)?.checked_add(self.offset)
-    }
-
-    fn check(&self) -> Result<Run> {
-        let run = self.numbers()?;
-        let refuse = |kind, why: String| Err(self.named(Error::new(kind, why)));
-        if self.path.is_root() {
-            return refuse(
-                ErrorKind::InvalidArgument,
-                "names no file; give the file's path in the dataset".into(),
-            );
-        }
-        if self.frame_bytes == 0 {
-            return refuse(ErrorKind::InvalidArgument, "frame_bytes is 0; give the size of one frame".into());
-        }
-        check_frame_bytes(self.frame_bytes).map_err(|error| self.named(error))?;
-        // File offsets are signed in the kernel.
-        let end = self.count.checked_mul(self.frame_bytes).and_then(|bytes| bytes.checked_add(self.offset));
-        if end.is_none_or(|end| i64::try_from(end).is_err()) {
-            return refuse(ErrorKind::TooLarge, "its frames end beyond the largest file, 2^63 bytes".into());
-        }
-        Ok(run)
-    }
 }
 
 /// How a dataset's frame numbers map to sources.

@@ -13,13 +13,11 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::fnv::fnv1a_128;
 use crate::frame::FrameNo;
-use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
+use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, SERIES_MARK};
 use crate::naming::{Layout, NameTemplate};
 use crate::path::RelPath;
 use std::fmt;
 
-/// The name of every series' folder begins with this.
-pub const SERIES_MARK: &str = ".zazen@";
 /// A longer name is cut and gets a hash of the whole name.
 const NAME_BYTES_WHOLE: usize = 180;
 /// The bytes that remain of a longer name.

@@ -10,31 +10,12 @@ use zazen_frames::absence::Absence;
 use zazen_frames::messages::*;
 use zazen_frames::scan_record::*;
 use zazen_wire::Message;
+use zazen_wire::contract::check_golden;
 
 const GOLDEN: &str = include_str!("golden.txt");
 
-fn golden(name: &str) -> Vec<u8> {
-    let line = GOLDEN.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
-    let hex = line.unwrap_or_else(|| panic!("{name} is not in golden.txt"));
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// `message` is written as the golden bytes and read back from them; a newer peer's longer message
-/// is read, a shorter one is not.
 fn check<M: Message + PartialEq + Debug>(name: &str, message: M) {
-    let bytes = golden(name);
-    assert_eq!(hex(&message.encode()), hex(&bytes), "{name}");
-    assert_eq!(M::decode(&bytes).unwrap(), message, "{name}");
-    let longer = [&bytes[..], b"a field of the future"].concat();
-    assert_eq!(M::decode(&longer).unwrap(), message, "{name}");
-    for cut in 0..bytes.len() {
-        let error = M::decode(&bytes[..cut]).expect_err(name);
-        assert_eq!(error.kind(), zazen_core::ErrorKind::Protocol, "{name} cut at {cut}: {error}");
-    }
+    check_golden(GOLDEN, name, message);
 }
 
 fn path(text: &str) -> RelPath {
@@ -126,6 +107,7 @@ fn scans_and_pushes() {
     };
     check("ScanBatch", ScanBatch { entries: vec![cached, failed] });
     check("ScanClose", ScanClose { scan: 4 });
+    check("ReadMany", ReadMany { handle: 3, set: RunSet::range(10, 19), bytes_max: 1 << 26 });
     check("ReportBad", ReportBad { handle: 3, number: 7 });
     let source = Source { path: path("run/frame-0000007.dcd"), offset: 16, length: Some(430_000) };
     let validator = Some(Validator { size: 430_000, mtime_ns: -5, ctime_ns: 6, inode: 77, unsettled: true });

@@ -1,7 +1,8 @@
 //! Making room, and eviction by hand.
 
 use crate::counters::count;
-use crate::dataset::{Dataset, Index, Writer, ignore_absent};
+use crate::dataset::{Dataset, Index, Writer};
+use crate::own_file::ignore_absent;
 use crate::own_file::temporary;
 use crate::record::{Record, Storage};
 use crate::room::Room;

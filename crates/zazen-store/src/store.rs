@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-use zazen_core::series::SERIES_MARK;
+use zazen_core::limits::SERIES_MARK;
 use zazen_core::{Error, ErrorKind, Layout, Origin, RelPath, Result, RunSet, Validator};
 use zazen_env::{Disk, DiskFile, DiskPath, Seldom, is_trouble};
 use zazen_frames::absence::{Absence, Removal, Removals};

@@ -5,7 +5,8 @@
 //! path of the cache.
 
 use crate::counters::Counters;
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::opened::Opened;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -36,6 +37,26 @@ impl Batch {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Its frames so far.
+    pub(crate) fn frames(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Its descriptors so far.
+    pub(crate) fn files(&self) -> usize {
+        self.fds.len()
+    }
+
+    /// Bytes that it holds itself so far.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.bulk.len() as u64
+    }
+
+    /// Whether its receiver gets packed frames as bytes.
+    pub(crate) fn sends_packed(&self) -> bool {
+        !self.privileged
     }
 
     /// Bytes of its frames so far.
@@ -166,7 +187,7 @@ impl Batch {
         file: &dyn SourceFile,
     ) -> Result<()> {
         let path = opened.at.beneath.join(source.path.as_str())?;
-        let (offset, length) = crate::fetcher::extent_in(file, source, number, &opened.spelled())?;
+        let (offset, length) = crate::fetch::extent_in(file, source, number, &opened.spelled())?;
         let fd = file.descriptor().ok_or_else(|| {
             Error::new(ErrorKind::Io, format!("frame {number} of {}: no descriptor left", opened.spelled()))
         })?;

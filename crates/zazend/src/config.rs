@@ -3,7 +3,7 @@
 //! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is silently ignored.
 
 use crate::peers::PeerList;
-use crate::service_plugins::{self, PluginTable};
+use crate::plugin_settings::{self, PluginTable};
 use clap::Parser;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -303,8 +303,8 @@ impl Config {
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
             exports: exports(args, file.export, &backing)?,
             backing,
-            plugins: service_plugins::plugin_configs(&args.plugin, &file.plugin)?,
-            plugin_worker: service_plugins::SELF.into(),
+            plugins: plugin_settings::plugin_configs(&args.plugin, &file.plugin)?,
+            plugin_worker: plugin_settings::SELF.into(),
             ready_fd: args.ready_fd,
             ready_file: args.ready_file.clone(),
             cache,

@@ -14,7 +14,6 @@ use crate::scan_records::ScanRecords;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
-use crate::session::Sessions;
 use crate::shares::AllShares;
 use crate::viewer::Powers;
 use std::net::SocketAddr;
@@ -112,7 +111,6 @@ impl Daemon {
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
             peers,
-            sessions: Sessions::default(),
             shares: AllShares::default(),
             records: ScanRecords::default(),
             unfinished: Arc::default(),

@@ -4,7 +4,8 @@
 //! A pushed copy that came without a validator takes over what its source looks like when the two
 //! are first compared.
 
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::opened::Opened;
 use zazen_core::{Credentials, Error, ErrorKind, Validator};
 use zazen_frames::look::{Action, Event, Looking, Refusal, Rules, Verdict};
 use zazen_store::Entry;

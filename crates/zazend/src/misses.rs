@@ -6,9 +6,11 @@
 //! out.
 
 use crate::clock::{left_until, now_ns};
-use crate::fetcher::{Outcome, Whence, read_inline};
-use crate::node::{Node, Opened};
+use crate::fetch::{self, Whence, read_inline};
+use crate::fetcher::Outcome;
+use crate::node::Node;
 use crate::notes::Notes;
+use crate::opened::Opened;
 use crate::shares::Share;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use zazen_backing::SourceFile;
@@ -272,7 +274,7 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     if around {
         return without_room(opened, source, number, file);
     }
-    match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)? {
+    match fetch::fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)? {
         Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at_ns })),
         outcome @ (Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended) => {
             match outcome {
@@ -291,7 +293,7 @@ pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn 
     if file.has_descriptor() {
         return Ok(Way::ReadThrough(source, file));
     }
-    let (_, length) = crate::fetcher::extent_in(&*file, &source, number, &opened.spelled())?;
+    let (_, length) = fetch::extent_in(&*file, &source, number, &opened.spelled())?;
     check_inline(length, number, &opened.spelled())?;
     let bytes = read_inline(opened, &source, number, &*file)?;
     opened.check_version(&file.stat_now()?.validator)?;

@@ -3,9 +3,10 @@
 //!
 //! Invariant: each frame of the set is fed exactly once, even if the daemon dies at any time.
 
-use super::access::{Access, DaemonSpec, jobs_of};
+use super::access::{Access, jobs_of};
 use super::pipeline::{Pipeline, Task};
 use crate::cluster::{Batch, Remote, daemon_is_gone};
+use crate::daemon_spec::DaemonSpec;
 use crate::lost::Retry;
 use zazen_core::limits::{BATCH_FRAMES_MAX, FRAME_NO_MAX};
 use zazen_core::{Error, ErrorKind, Result, RunSet};

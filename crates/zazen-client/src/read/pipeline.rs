@@ -13,8 +13,9 @@
 //! If nothing is ready, the consumer itself reads. Then warm frames cost no thread switch, and
 //! reader threads run ahead only while the consumer computes.
 
-use super::access::{Access, Got, LastFile};
+use super::access::{Access, LastFile};
 use super::job::Job;
+use super::outcome::Outcome;
 use super::record::Waits;
 use super::{extent, window};
 use std::collections::VecDeque;
@@ -22,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use zazen_core::{Error, Result};
+use zazen_core::Error;
 
 /// Small frames are taken together up to this many bytes, so the lock is taken once.
 const TOGETHER_BYTES: u64 = 256 << 10;
@@ -53,14 +54,6 @@ pub(crate) enum Task {
     Read(Job),
     /// The frame could not be fetched.
     Failed(u64, Error),
-}
-
-/// The outcome of a frame.
-pub(crate) struct Outcome {
-    pub number: u64,
-    pub got: Result<Got>,
-    /// Bytes that count towards the limit.
-    charged: u64,
 }
 
 struct State {

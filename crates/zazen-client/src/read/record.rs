@@ -5,7 +5,7 @@
 //! for each group of frames that the consumer takes at once, sums, and run sets of the other
 //! frames. A record that cannot be kept is lost without a word: it is no result.
 
-use super::pipeline::Outcome;
+use super::outcome::Outcome;
 use crate::cluster::{Remote, Target};
 use crate::record_folder;
 use std::collections::{BTreeMap, VecDeque};

@@ -13,9 +13,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fnv::spread_64;
 use crate::frame::{FrameNo, Validator};
 use crate::limits::check_frame_bytes;
-use crate::naming::Source;
 use crate::path::RelPath;
 use crate::runset::RunSet;
+use crate::source::Source;
 
 /// The smallest block.
 const BLOCK_BYTES_MIN: u64 = 4096;

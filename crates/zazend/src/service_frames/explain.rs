@@ -3,6 +3,7 @@
 use super::scan::local_only;
 use crate::node::Node;
 use crate::notes::{told, wall_ms};
+use crate::session::Sessions;
 use zazen_backing::Rights;
 use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
@@ -14,9 +15,9 @@ use zazen_wire::Message;
 /// Removals in one answer.
 const REMOVALS_MAX: usize = 1000;
 
-pub(super) fn notes(node: &Node, caller: &Caller, ask: AskNotes) -> Result<ScanNotes> {
+pub(super) fn notes(node: &Node, sessions: &Sessions, caller: &Caller, ask: AskNotes) -> Result<ScanNotes> {
     local_only(caller)?;
-    let scan = node.sessions.with(caller.connection, |session| session.scan(ask.scan))?;
+    let scan = sessions.with(caller.connection, |session| session.scan(ask.scan))?;
     Ok(scan.notes(node, caller))
 }
 
@@ -37,9 +38,9 @@ pub(super) fn keep(node: &Node, caller: &Caller, payload: &[u8]) -> Result<Reply
     Ok(Reply::default())
 }
 
-pub(super) fn records(node: &Node, caller: &Caller, ask: AskRecords) -> Result<Records> {
-    let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
-    opened.check_now(node, Rights::READ.and(Rights::SEARCH))?;
+pub(super) fn records(node: &Node, sessions: &Sessions, caller: &Caller, ask: AskRecords) -> Result<Records> {
+    let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check_now(&node.store, Rights::READ.and(Rights::SEARCH))?;
     let series = opened.series();
     // A directory of which the cache has no frames was opened without a series: all are meant.
     let is_meant = |other: &RelPath| match series.series_parts() {

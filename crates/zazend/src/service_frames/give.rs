@@ -4,8 +4,10 @@
 //! Invariant: the block comes from this node's cache or from the backing store, never from a third
 //! node.
 
-use crate::fetcher::{Outcome, Whence, read_inline};
-use crate::node::{Node, Opened};
+use crate::fetch::{Whence, fetch, read_inline};
+use crate::fetcher::Outcome;
+use crate::node::Node;
+use crate::opened::Opened;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use zazen_backing::SourceFile;
@@ -45,8 +47,7 @@ pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock) -> Result<R
 
 fn bring(node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<(GivenBlock, Vec<u8>)> {
     let mut file = opened.open_source(source, number)?;
-    let outcome =
-        node.fetcher.fetch(node, opened, source, number, Origin::Alien, &mut file, Whence::Store)?;
+    let outcome = fetch(node, opened, source, number, Origin::Alien, &mut file, Whence::Store)?;
     if matches!(outcome, Outcome::Stored(_) | Outcome::Present)
         && let Some(found) = from_cache(node, opened, &*file, number)
     {
