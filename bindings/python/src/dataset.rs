@@ -7,6 +7,7 @@ use crate::notices;
 use crate::numbers::{Count, FrameNumber};
 use crate::random::{Index, Named, listed, many, numbers_of};
 use crate::runset::PyRunSet;
+use crate::trajectory::PyTrajectory;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -18,7 +19,8 @@ use zazen_assign::{Assignment, Path, Protocol, Rules};
 use zazen_client::{Dataset, Frame, FrameReader, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
 use zazen_core::{Error, ErrorKind, Layout, Result};
 
-/// Opens the dataset whose directory is `path`.
+/// Opens the dataset whose directory is `path`, or the trajectory file `path` (XTC, TRR, DCD, AMBER
+/// NetCDF, GRO, LAMMPS dump, XYZ): its n-th frame is frame n.
 ///
 /// `socket`: the daemon's socket; None: $ZAZEN_SOCKET or the default. `pattern`: the pattern of
 /// file names, such as "frame-{n:07}.dcd"; None: from the manifest or the file names. `backing`:
@@ -220,8 +222,8 @@ impl PyDataset {
         Ok((partial, (path.to_path_buf(),)))
     }
 
-    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", or
-    /// None if unknown.
+    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", "xtc
+    /// trajectory of N files", or None if unknown.
     #[getter]
     fn layout(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with(py, |dataset| {
@@ -229,9 +231,19 @@ impl PyDataset {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
                 Layout::List(files) => format!("list of {} files", files.len()),
+                Layout::Trajectory(found) => {
+                    format!("{} trajectory of {} files", found.format, found.files.len())
+                }
                 Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
             }))
         })
+    }
+
+    /// What is known of the trajectory files that hold the frames; None for a dataset that is not
+    /// made of trajectory files.
+    #[getter]
+    fn trajectory(&self, py: Python<'_>) -> PyResult<Option<PyTrajectory>> {
+        self.with(py, |dataset| Ok(dataset.trajectory().map(PyTrajectory)))
     }
 
     /// The frame numbers that exist on the backing store (or, if that does not answer, in this

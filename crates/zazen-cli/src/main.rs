@@ -10,8 +10,8 @@ mod target;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    assign, bench, datasets, evict, explain, key, load, ls, number, pin, plugin, push, run, stat, status,
-    verify, viz,
+    assign, bench, datasets, evict, explain, index, key, load, ls, number, pin, plugin, push, run, stat,
+    status, verify, viz,
 };
 use std::process::ExitCode;
 use target::Done;
@@ -53,6 +53,8 @@ enum Command {
     Load(load::Load),
     /// Number files whose names hold no frame number
     Number(number::Number),
+    /// Find the frames of trajectory files
+    Index(index::Index),
     /// Remove frames from the caches
     Evict(evict::Evict),
     /// Keep a dataset from being evicted
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Command::Push(arguments) => wholly(push::run(&arguments)),
         Command::Load(arguments) => load::run(&arguments),
         Command::Number(arguments) => wholly(number::run(&arguments)),
+        Command::Index(arguments) => wholly(index::run(&arguments)),
         Command::Evict(arguments) => evict::run(&arguments),
         Command::Pin(arguments) => pin::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),

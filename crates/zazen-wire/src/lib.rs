@@ -15,5 +15,6 @@ pub mod plugins;
 pub mod runset_codec;
 pub mod service;
 pub mod shm;
+mod trajectory;
 
 pub use codec::Message;

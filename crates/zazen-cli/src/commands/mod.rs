@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod datasets;
 pub(crate) mod evict;
 pub(crate) mod explain;
+pub(crate) mod index;
 pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod ls;
