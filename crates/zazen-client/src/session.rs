@@ -180,6 +180,9 @@ impl Dataset {
         if let Some(extent) = &self.extent {
             return Ok(extent.clone());
         }
+        if let Some(blocks) = self.blocks() {
+            return Ok(blocks.extent());
+        }
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
             check_same_version(local.spec.layout.as_deref(), info.layout.as_ref())?;
