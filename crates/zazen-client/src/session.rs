@@ -2,6 +2,7 @@
 //! daemon answers.
 
 mod names;
+mod ordered;
 mod owners;
 mod random;
 
@@ -127,7 +128,8 @@ impl Dataset {
             dataset.direct()?;
         }
         dataset.trajectory().inspect(OpenedTrajectory::warn);
-        dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
+        let is_of_a_version = |layout: &&Layout| layout.blocks().is_some() || layout.trajectory().is_some();
+        dataset.opened = dataset.layout().filter(is_of_a_version).cloned();
         Ok(dataset)
     }
 
@@ -178,6 +180,9 @@ impl Dataset {
     pub fn extent(&mut self) -> Result<RunSet> {
         if let Some(extent) = &self.extent {
             return Ok(extent.clone());
+        }
+        if let Some(blocks) = self.blocks() {
+            return Ok(blocks.extent());
         }
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
@@ -336,7 +341,7 @@ impl Dataset {
         let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
         let advised = self.advised();
         let mut access = self.access(Pool::new(options.memory_max), options.check)?;
-        access.record = Recorder::begin(self.facts(), began);
+        access.record = Recorder::begin(self.facts(), began).map(Arc::new);
         FrameReader::start(access, scan, set, options, advised)
     }
 

@@ -19,6 +19,10 @@ pub enum Mutant {
     AssignTwice,
     /// One frame is assigned to nobody.
     AssignNobody,
+    /// The ranks believe that natives that are as many as the frames are the frames.
+    BelieveCounts,
+    /// An all-to-all loses a block.
+    LoseBlock,
     /// The store takes twice the room that it was given.
     IgnoreBudget,
     /// The daemon acknowledges a frame and drops it.
@@ -41,7 +45,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 17] = [
+    pub const ALL: [Mutant; 19] = [
         Mutant::SkipFrameChecksum,
         Mutant::SkipPushChecksum,
         Mutant::DataAfterRecord,
@@ -50,6 +54,8 @@ impl Mutant {
         Mutant::EvictInUse,
         Mutant::AssignTwice,
         Mutant::AssignNobody,
+        Mutant::BelieveCounts,
+        Mutant::LoseBlock,
         Mutant::IgnoreBudget,
         Mutant::AckWithoutCommit,
         Mutant::AckBeforeCommit,
@@ -73,6 +79,8 @@ impl Mutant {
             Mutant::EvictInUse => &["evicted in use"],
             Mutant::AssignTwice => &["read twice"],
             Mutant::AssignNobody => &["read by nobody"],
+            Mutant::BelieveCounts => &["read twice", "read by nobody"],
+            Mutant::LoseBlock => &["no assignment"],
             Mutant::IgnoreBudget => &["budget"],
             Mutant::LoseOutcome => &["no progress"],
             Mutant::DataAfterRecord
