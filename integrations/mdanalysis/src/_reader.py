@@ -51,7 +51,9 @@ class ZazenReader(base.ReaderBase):
     file's. ``sub``: indices of the atoms to keep; the topology is that of these atoms. ``open_options``: a dict of
     more arguments of ``zazen.open``, such as ``{"direct": True}``.
 
-    It pickles, for MDAnalysis's parallel back ends; an unpickled reader opens the dataset again. Not for several
+    ``ts.data["zazen"]`` says where a frame came from, as ``zazen.Frame.source`` does, and ``ts.data["zazen_bytes"]``
+    how many bytes it has. The reader pickles, for
+    MDAnalysis's parallel back ends; an unpickled reader opens the dataset again. Not for several
     threads at a time. Raises NotFoundError if there is no such trajectory, UnsupportedError if it has no frames,
     and ReadError if the first frame can't be read. A trajectory that ends within a frame gives a ZazenWarning, and
     a ReadError at the end of a loop over all frames.
@@ -129,7 +131,9 @@ class ZazenReader(base.ReaderBase):
         """Fills the Timestep with the frame; the reader stays where it is if that fails."""
         ts = self.ts if ts is None else ts
         try:
-            self._filler.fill(ts, frame, self._opened())
+            source = self._opened()
+            self._filler.fill(ts, frame, source)
+            ts.data["zazen"], ts.data["zazen_bytes"] = source.came_from, source.length
         except Exception as error:
             # Half a frame must not pass for one.
             ts.positions = np.full((self.n_atoms, 3), np.nan, dtype=np.float32)
@@ -160,9 +164,14 @@ class ZazenReader(base.ReaderBase):
         if not self._announced:
             super().rewind()
 
-    def owners(self, frames: np.ndarray, comm: Any) -> np.ndarray:
+    def owners(self, frames: Any, comm: Any) -> np.ndarray:
         """The rank of ``comm`` that reads each of ``frames``. Collective over ``comm``, an mpi4py communicator."""
-        return self._opened().owners(frames, comm)
+        return self._opened().owners(np.asarray(frames, dtype=np.int64), comm)
+
+    @property
+    def assignment(self) -> zazen.Assignment | None:
+        """How ``owners`` assigned frames the last time, as ``MPI`` asks it; None before."""
+        return self._opened().assignment
 
     def restore(self, kept: Timestep) -> None:
         """Makes the Timestep what ``kept``, a copy of it, is. It stays the same object with the same arrays:

@@ -36,6 +36,11 @@ class Source:
         elif len(self._numbers):
             self.format = self._ending()
         self._ahead: Ahead | None = None
+        #: Where the frame came from that was read last, and its length in bytes.
+        self.came_from: str | None = None
+        self.length = 0
+        #: How ``owners`` assigned frames the last time.
+        self.assignment: zazen.Assignment | None = None
         # The last index that was read, and its distance from the one before.
         self._last, self._step = -1, 0
 
@@ -49,12 +54,17 @@ class Source:
         return len(self._numbers)
 
     def read(self, index: int) -> memoryview:
-        """The bytes of the frame. A loop with steps of equal length is read ahead."""
+        """The bytes of the frame. A loop with steps of equal length is read ahead.
+
+        ``came_from`` is then "native", "alien", "backing" or "direct", as in ``Frame.source``, and ``length`` its
+        length in bytes.
+        """
         frame = self._read_ahead(index)
         if frame is None:
             frame = self.dataset.read(self._numbers[index])
         if isinstance(frame, Exception):
             raise frame
+        self.came_from, self.length = frame.source, frame.length
         return frame.data
 
     def _read_ahead(self, index: int) -> Any:
@@ -101,8 +111,8 @@ class Source:
         numbers = self._numbers.at(frames)
         begin, end = int(numbers.min()), int(numbers.max())
         stride = int(np.gcd.reduce(numbers - begin)) or 1
-        mine = self.dataset.assign(begin, end, stride, comm=comm).set
-        places = np.flatnonzero(contained(numbers, mine))
+        self.assignment = self.dataset.assign(begin, end, stride, comm=comm)
+        places = np.flatnonzero(contained(numbers, self.assignment.set))
         ranks = np.full(len(frames), -1, dtype=np.int32)
         for rank, found in enumerate(comm.allgather(places.astype(np.int64))):
             if np.any(ranks[found] != -1):
