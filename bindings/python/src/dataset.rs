@@ -6,16 +6,19 @@ use crate::frame::PyFrame;
 use crate::notices;
 use crate::numbers::{Count, FrameNumber};
 use crate::runset::PyRunSet;
+use crate::trajectory::PyTrajectory;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
+use std::time::Instant;
 use zazen_assign::{Assignment, Path, Protocol, Rules};
 use zazen_client::{Dataset, Frame, FrameReader, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
 use zazen_core::{Error, ErrorKind, Layout, Result};
 
-/// Opens the dataset whose directory is `path`.
+/// Opens the dataset whose directory is `path`, or the trajectory file `path` (XTC, TRR, DCD, AMBER
+/// NetCDF, GRO, LAMMPS dump, XYZ): its n-th frame is frame n.
 ///
 /// `socket`: the daemon's socket; None: $ZAZEN_SOCKET or the default. `pattern`: the pattern of
 /// file names, such as "frame-{n:07}.dcd"; None: from the manifest or the file names. `backing`:
@@ -77,9 +80,11 @@ impl PyDataset {
         wish: &Wish,
         carrier: &Carrier,
         reads: bool,
+        began: Instant,
     ) -> PyResult<PyAssignment> {
         let assignment = carrier.run(py, |collectives| {
             self.0.with(|dataset| {
+                dataset.begins(began);
                 let range = dataset.range(wish.begin, wish.end, wish.stride, collectives)?;
                 match reads {
                     true => dataset.assign_to_read(range, wish.rules, wish.protocol, collectives),
@@ -138,6 +143,13 @@ impl PyDataset {
         self.0.has_daemon()
     }
 
+    /// The identity of the node whose daemon answered, a 128-bit number that is the same in all
+    /// processes of the node. Without a daemon: a random one, fixed for this Dataset.
+    #[getter]
+    fn node(&self, py: Python<'_>) -> PyResult<u128> {
+        self.with(py, |dataset| Ok(dataset.node()))
+    }
+
     /// The version of the file whose blocks these are, as (size, mtime_ns, ctime_ns, inode); None
     /// if the dataset is not the blocks of a file.
     ///
@@ -167,8 +179,8 @@ impl PyDataset {
         Ok((partial, (path.to_path_buf(),)))
     }
 
-    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", or
-    /// None if unknown.
+    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", "xtc
+    /// trajectory of N files", or None if unknown.
     #[getter]
     fn layout(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with(py, |dataset| {
@@ -176,9 +188,19 @@ impl PyDataset {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
                 Layout::List(files) => format!("list of {} files", files.len()),
+                Layout::Trajectory(found) => {
+                    format!("{} trajectory of {} files", found.format, found.files.len())
+                }
                 Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
             }))
         })
+    }
+
+    /// What is known of the trajectory files that hold the frames; None for a dataset that is not
+    /// made of trajectory files.
+    #[getter]
+    fn trajectory(&self, py: Python<'_>) -> PyResult<Option<PyTrajectory>> {
+        self.with(py, |dataset| Ok(dataset.trajectory().map(PyTrajectory)))
     }
 
     /// The frame numbers that exist on the backing store (or, if that does not answer, in this
@@ -235,8 +257,9 @@ impl PyDataset {
         protocol: &str,
         carrier: &str,
     ) -> PyResult<PyAssignment> {
+        let began = Instant::now();
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        self.assign_with(py, &wish, &comm.carrier(py, carrier)?, false)
+        self.assign_with(py, &wish, &comm.carrier(py, carrier)?, false, began)
     }
 
     /// Iterates over this rank's frames of `begin ..= end` at `stride` in storage order, as
@@ -265,8 +288,9 @@ impl PyDataset {
         check: bool,
         carrier: &str,
     ) -> PyResult<PyFrames> {
+        let began = Instant::now();
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        let assignment = self.assign_with(py, &wish, &comm.carrier(py, carrier)?, true)?;
+        let assignment = self.assign_with(py, &wish, &comm.carrier(py, carrier)?, true, began)?;
         let set = (*assignment.set.0).clone();
         let total = set.len();
         let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };

@@ -8,10 +8,12 @@ mod carrier;
 mod dataset;
 mod errors;
 mod frame;
+mod matching;
 mod notices;
 mod numbers;
 mod runset;
 mod scenario;
+mod trajectory;
 mod writer;
 mod xtc;
 
@@ -32,6 +34,7 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<dataset::PyDataset>()?;
     module.add_class::<dataset::PyFrames>()?;
     module.add_class::<dataset::PyReadStats>()?;
+    module.add_class::<trajectory::PyTrajectory>()?;
     module.add_class::<dataset::PyAssignment>()?;
     module.add_class::<writer::PyWriter>()?;
     module.add_class::<writer::PyCounters>()?;
@@ -39,6 +42,7 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(xtc::xtc_atoms, module)?)?;
     module.add_function(wrap_pyfunction!(xtc::xtc_decode, module)?)?;
     module.add_function(wrap_pyfunction!(scenario::scenario_json, module)?)?;
+    module.add_function(wrap_pyfunction!(matching::match_json, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_launcher, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_world, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::mpi_library, module)?)?;

@@ -6,16 +6,20 @@
 
 mod agree;
 pub mod cluster;
+mod daemon_spec;
 mod direct;
+mod indexes;
 pub mod load;
 mod lost;
 pub mod node_state;
 pub mod nodes;
 pub mod push;
 pub mod read;
+pub mod record_folder;
 pub mod session;
 mod shared_dataset;
 pub mod testbed_env;
+mod trajectory;
 mod warn;
 pub mod watch;
 
@@ -29,6 +33,7 @@ pub use push::{FrameSource, Pusher, PusherOptions};
 pub use read::{Frame, FrameReader, ReadOptions, ReadStats, remove_frame_files};
 pub use session::{Dataset, OpenOptions};
 pub use shared_dataset::SharedDataset;
+pub use trajectory::OpenedTrajectory;
 pub use warn::warnings;
 pub use watch::{WatchEvent, WatchOptions, watch};
 pub use zazen_env::fork::Mine;

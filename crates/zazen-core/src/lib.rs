@@ -15,8 +15,10 @@ pub mod path;
 pub mod request;
 pub mod runset;
 pub mod series;
+pub mod source;
 pub mod source_stat;
 pub mod survey;
+pub mod trajectory;
 
 /// The TCP port of a daemon where none is written.
 pub const DEFAULT_PORT: u16 = 7345;
@@ -24,9 +26,11 @@ pub const DEFAULT_PORT: u16 = 7345;
 pub use cred::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use frame::{FrameMeta, FrameNo, Origin, Validator};
-pub use naming::{Blocks, Layout, NameTemplate, Piece, Source};
+pub use naming::{Blocks, Layout, NameTemplate, Piece};
 pub use path::RelPath;
 pub use request::Request;
 pub use runset::{Run, RunSet};
 pub use series::Series;
+pub use source::Source;
 pub use source_stat::{Rights, SourceStat};
+pub use trajectory::{FrameTable, Trajectory, TrajectoryFile};

@@ -2,6 +2,7 @@
 
 use zazen_core::limits;
 use zazen_frames::messages::*;
+use zazen_frames::scan_record::*;
 use zazen_store::record::{FileHeader, FileKind, NameEntry, RECORD_BYTES, Record};
 use zazen_stream::packet;
 use zazen_stream::ring::{Arrival, Deal, Pressure, Ring, Shape, Take};
@@ -78,6 +79,13 @@ pub(crate) fn messages(input: &[u8]) {
         check::<List>,
         check::<ListRow>,
         check::<Listing>,
+        check::<GetBlock>,
+        check::<GivenBlock>,
+        check::<AskNotes>,
+        check::<ScanNotes>,
+        check::<ScanRecord>,
+        check::<AskRecords>,
+        check::<Records>,
     ];
     pick(checks, input);
 }
@@ -169,9 +177,9 @@ pub(crate) fn plugins(input: &[u8]) {
         check::<Pong>,
         check::<Fate>,
         check::<Cancel>,
-        check::<Open>,
-        check::<OpenFor>,
-        check::<Opened>,
+        check::<OpenPlugin>,
+        check::<OpenPluginFor>,
+        check::<PluginOpened>,
         call_head,
         answer_head,
     ];

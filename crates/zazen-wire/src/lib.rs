@@ -6,6 +6,7 @@
 
 pub mod checksum;
 pub mod codec;
+pub mod contract;
 pub mod control;
 pub mod field;
 pub mod handshake;
@@ -14,5 +15,6 @@ pub mod plugins;
 pub mod runset_codec;
 pub mod service;
 pub mod shm;
+mod trajectory;
 
 pub use codec::Message;

@@ -8,11 +8,12 @@ use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::node::Node;
+use crate::peers::Peers;
 use crate::placement::check_placement;
+use crate::scan_records::ScanRecords;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
-use crate::session::Sessions;
 use crate::shares::AllShares;
 use crate::viewer::Powers;
 use std::net::SocketAddr;
@@ -22,13 +23,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zazen_backing::Backing;
+use zazen_backing::trajectory::Indexes;
 use zazen_call::{ClusterKey, Server, ServerLimits};
 use zazen_core::byte_size::show;
-use zazen_core::limits::{NEXT_TURN_SUFFIX, TURN_SUFFIX};
+use zazen_core::limits::{NEXT_TURN_SUFFIX, OWN_DIR, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, RealDisk, Seldom, WatchedDisk, identity, is_trouble};
 use zazen_plugins::Plugins;
 use zazen_store::{Store, StoreConfig};
+
+/// The folder of trajectory indexes, among the cache's own files.
+const INDEX_FOLDER: &str = "trajectories";
 
 /// A peer that stalls in the middle of a message for so long is cut off.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -85,7 +90,8 @@ impl Daemon {
         let limits = space_limits(&config, free, capacity, &mut state);
         let (store, recovered) = Store::open(disk, limits).map_err(without_disk)?;
         state.keep_apart(store.datasets().iter().map(|dataset| dataset.dataset.as_str()));
-        let roots = BackingRoots::new(&config.backing, &mut state)?;
+        let indexes = Arc::new(Indexes::in_folder(cache_root.join(OWN_DIR).join(INDEX_FOLDER)));
+        let roots = BackingRoots::new(&config.backing, &mut state, &indexes)?;
         store.keep_beside(|disk| state.write(disk)).map_err(without_disk)?;
         if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
             tracing::info!(
@@ -100,6 +106,7 @@ impl Daemon {
             );
         }
         let readers = config.readers.unwrap_or_else(|| disk_kind(&cache_root).readers());
+        let peers = Peers::new(config.peers.clone(), key.clone(), &config.name, store.node());
         let node = Arc::new(Node {
             store,
             disk: health,
@@ -108,8 +115,9 @@ impl Daemon {
             counters: Counters::default(),
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
-            sessions: Sessions::default(),
+            peers,
             shares: AllShares::default(),
+            records: ScanRecords::default(),
             unfinished: Arc::default(),
             readers,
             cache_root: cache_root.to_string_lossy().into_owned(),

@@ -13,9 +13,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fnv::fnv1a_128;
 use crate::frame::{FrameNo, Validator};
 use crate::limits::check_frame_bytes;
-use crate::naming::Source;
 use crate::path::RelPath;
 use crate::runset::RunSet;
+use crate::source::Source;
 
 /// The smallest block.
 const BLOCK_BYTES_MIN: u64 = 4096;
@@ -54,6 +54,11 @@ impl Blocks {
             Ok((path, block_bytes))
         };
         Some(parsed())
+    }
+
+    /// The pattern that opens these blocks.
+    pub fn pattern(&self) -> String {
+        format!("{}{{n*{}}}", self.path, self.block_bytes)
     }
 
     /// The number of block 0. It follows from the file's path alone, so it stays when the file
