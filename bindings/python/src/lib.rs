@@ -11,6 +11,7 @@ mod frame;
 mod matching;
 mod notices;
 mod numbers;
+mod random;
 mod runset;
 mod scenario;
 mod trajectory;

@@ -5,6 +5,7 @@
 //! buffers. The consumer takes frames as they become ready, and reads some itself if none is ready.
 
 mod access;
+mod apart;
 mod buffer;
 mod early;
 mod extent;
@@ -18,18 +19,22 @@ mod resident;
 mod turn;
 mod window;
 
-pub(crate) use access::{Access, scan_one};
+pub(crate) use access::{Access, jobs_of};
+pub(crate) use apart::read_all;
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
+pub(crate) use extent::SMALL;
 pub(crate) use feed::Scan;
 pub use frame_file::remove_frame_files;
+pub(crate) use job::Job;
+pub(crate) use outcome::Got;
 pub(crate) use record::{Facts, Recorder};
 
 use access::LastFile;
 use buffer::Slice;
 use frame_file::{FrameFile, OwnFile};
-use outcome::{Got, Outcome};
-use pipeline::Pipeline;
+use outcome::Outcome;
+use pipeline::{Pipeline, Task};
 use record::Waits;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -187,9 +192,36 @@ impl FrameReader {
         options: &ReadOptions,
         advised: Option<usize>,
     ) -> Result<FrameReader> {
+        let reader = FrameReader::with_threads(access, set.len(), options, advised)?;
+        let bytes_max = (options.memory_max / 4).max(1);
+        spawn(&reader.shared, "zazen-feed", move |shared| {
+            feed::run(&shared.pipeline, &shared.access, scan, &set, bytes_max);
+        })?;
+        Ok(reader)
+    }
+
+    /// Starts to read `jobs`.
+    pub(crate) fn of_jobs(
+        access: Access,
+        jobs: Vec<Job>,
+        options: &ReadOptions,
+        advised: Option<usize>,
+    ) -> Result<FrameReader> {
+        let reader = FrameReader::with_threads(access, jobs.len() as u64, options, advised)?;
+        reader.shared.pipeline.feed(jobs.into_iter().map(Task::Read));
+        reader.shared.pipeline.fed();
+        Ok(reader)
+    }
+
+    /// A reader with its threads, to which `remaining` frames will be fed.
+    fn with_threads(
+        access: Access,
+        remaining: u64,
+        options: &ReadOptions,
+        advised: Option<usize>,
+    ) -> Result<FrameReader> {
         let readers = options.readers.or(advised).unwrap_or(READERS_UNKNOWN).clamp(1, READERS_MAX);
         let shared = Arc::new(Shared { pipeline: Pipeline::new(options.memory_max, readers), access });
-        let remaining = set.len();
         let reader = FrameReader {
             mine: Mine::of_this_process(),
             shared,
@@ -214,10 +246,6 @@ impl FrameReader {
                 }
             }
         }));
-        let bytes_max = (options.memory_max / 4).max(1);
-        spawn(&reader.shared, "zazen-feed", move |shared| {
-            feed::run(&shared.pipeline, &shared.access, scan, &set, bytes_max);
-        })?;
         Ok(reader)
     }
 
@@ -255,28 +283,38 @@ impl Iterator for FrameReader {
             // The error is reported once; then the iteration has ended.
             return (std::mem::take(&mut self.remaining) > 0).then_some(Err(error));
         }
-        if self.local.is_empty() && !self.take_ready() {
-            self.end(true);
-            return None;
-        }
-        self.next_ready()
+        self.next_numbered().map(|(_, outcome)| outcome)
     }
 }
 
 impl FrameReader {
+    /// The next frame with its number, which an error has too.
+    pub(crate) fn next_numbered(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
+        if self.local.is_empty() && !self.take_ready() {
+            self.end(true);
+            return None;
+        }
+        self.take_one()
+    }
+
     /// The next frame, if it is ready. Does not wait and does not read. `None` does not mean that
     /// no frame will come.
     pub fn next_ready(&mut self) -> Option<std::result::Result<Frame, Error>> {
-        if !self.mine.is_mine() {
-            return None;
+        match self.mine.is_mine() {
+            true => self.take_one().map(|(_, outcome)| outcome),
+            false => None,
         }
+    }
+
+    fn take_one(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
         let outcome = self.local.pop_front()?;
         self.shared.pipeline.taken(&outcome);
         self.remaining = self.remaining.saturating_sub(1);
-        Some(outcome.got.map(|got| {
+        let frame = outcome.got.map(|got| {
             self.stats.count(&got);
             Frame::new(outcome.number, got, self.shared.access.layout())
-        }))
+        });
+        Some((outcome.number, frame))
     }
 }
 

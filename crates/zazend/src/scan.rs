@@ -20,8 +20,9 @@ use crate::node::Node;
 use crate::notes::Notes;
 use crate::opened::Opened;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use zazen_call::{Caller, Reply, may_say};
-use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
+use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX, READ_MANY_FRAMES_MAX, READ_MANY_SENT_MAX};
 use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::{Delivery, ScanNext};
@@ -29,6 +30,9 @@ use zazen_frames::scan::{AfterCheck, Pages, after_check, refetched_as};
 use zazen_frames::scan_record::ScanNotes;
 use zazen_frames::stale::may_have_grown;
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
+
+/// A call of random access answers what it has after this time.
+const READ_MANY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A scan under way, of one connection.
 pub struct Scan {
@@ -47,6 +51,28 @@ pub struct Scan {
 struct Cursor {
     pages: Pages<Entry>,
     at: EntriesCursor,
+}
+
+/// What one reply can still take.
+struct Room {
+    frames: usize,
+    bytes: u64,
+    files: usize,
+}
+
+impl Room {
+    /// What the answer to a call of random access can take beside `batch`; `None` if it is full.
+    fn left(batch: &Batch, bytes_max: u64) -> Option<Room> {
+        let frames = READ_MANY_FRAMES_MAX.saturating_sub(batch.frames());
+        let files = FDS_PER_MESSAGE_MAX.saturating_sub(batch.files());
+        let sent = (READ_MANY_SENT_MAX as u64).saturating_sub(batch.sent_bytes());
+        let bytes = bytes_max.saturating_sub(batch.bytes());
+        if batch.is_empty() {
+            return Some(Room { frames, bytes, files });
+        }
+        let bytes = if batch.sends_packed() { bytes.min(sent) } else { bytes };
+        (frames > 0 && files > 0 && sent > 0 && bytes > 0).then_some(Room { frames, bytes, files })
+    }
 }
 
 impl Scan {
@@ -83,7 +109,8 @@ impl Scan {
         let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::new(self.privileged);
         while batch.is_empty() {
-            let group = self.next_cached(node, &mut cursor, frames_max, ask.bytes_max);
+            let room = Room { frames: frames_max, bytes: ask.bytes_max, files: FDS_PER_MESSAGE_MAX };
+            let group = self.next_cached(node, &mut cursor, &room);
             if group.is_empty() {
                 break;
             }
@@ -102,8 +129,34 @@ impl Scan {
         Ok(batch.into_reply())
     }
 
+    /// The whole scan in one reply, as far as it fits: for a call of random access. Empty exactly
+    /// when everything has been handed out.
+    pub fn all(&self, node: &Arc<Node>, bytes_max: u64) -> Reply {
+        let begun = Instant::now();
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = Batch::new(self.privileged);
+        while let Some(room) = Room::left(&batch, bytes_max) {
+            let group = self.next_cached(node, &mut cursor, &room);
+            if group.is_empty() {
+                break;
+            }
+            self.hand_out_cached(node, group, &mut batch);
+        }
+        while let Some(room) = Room::left(&batch, bytes_max) {
+            if !batch.is_empty() && begun.elapsed() > READ_MANY_PATIENCE {
+                break;
+            }
+            let brought = self.misses.take(room.frames.min(room.files));
+            if brought.is_empty() {
+                break;
+            }
+            self.hand_out_brought(node, brought, bytes_max, &mut batch);
+        }
+        batch.into_reply()
+    }
+
     /// The next cached frames, as many as fit into a reply; none when all are through.
-    fn next_cached(&self, node: &Node, cursor: &mut Cursor, frames_max: usize, bytes_max: u64) -> Vec<Entry> {
+    fn next_cached(&self, node: &Node, cursor: &mut Cursor, room: &Room) -> Vec<Entry> {
         let Cursor { pages, at } = cursor;
         while let Some(wanted) = pages.wanted() {
             match node.store.entries_page(&self.series, wanted, at) {
@@ -119,7 +172,7 @@ impl Scan {
                 }
             }
         }
-        pages.next_group(frames_max, bytes_max)
+        pages.next_group(room.frames, room.bytes, room.files)
     }
 
     fn hand_out_cached(&self, node: &Node, group: Vec<Entry>, batch: &mut Batch) {

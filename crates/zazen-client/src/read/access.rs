@@ -66,6 +66,11 @@ impl Access {
         }
     }
 
+    /// Whether there was a daemon when this was made.
+    pub(crate) fn has_daemon(&self) -> bool {
+        self.daemon.is_some()
+    }
+
     /// The daemon, if there is one and it was not lost.
     pub(crate) fn daemon_now(&self) -> Option<&Target> {
         let daemon = self.daemon.as_ref().filter(|_| !self.daemon_lost.load(Ordering::Relaxed));
