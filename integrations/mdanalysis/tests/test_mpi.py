@@ -1,5 +1,6 @@
 """The MPI back end under a real MPI: results of all ranks equal those of one process without it."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,8 @@ pytest.importorskip("MDAnalysis", reason="no MDAnalysis: pip install 'zazen[mdan
 pytest.importorskip("MDAnalysisTests", reason="no trajectories to compare: pip install MDAnalysisTests")
 
 import MDAnalysis as mda
+import zazen
+import zazen.testing
 from MDAnalysisTests import datafiles
 
 HERE = Path(__file__).parent
@@ -45,3 +48,30 @@ def test_one_rank_fails_all_ranks_raise(launch, protein, ranks):
         ranks, HERE / "mpi_failures.py", protein / "top.gro", f"zazen:{protein / 'md.xtc'}", seconds=120
     )
     assert output.count(": all raised") == ranks
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_each_rank_reads_what_its_node_holds(launch, protein, folder, backing, nodes):
+    path = shutil.copy(protein / "md.xtc", backing)
+    with zazen.open(path, direct=True) as dataset:
+        frames = {frame.number: bytes(frame.data) for frame in dataset.frames(comm=None)}
+    with zazen.testing.Cluster(folder / "c", backing, nodes=nodes) as cluster:
+        with zazen.Writer(path, cluster.nodes, key=cluster.key, on_slow="block") as writer:
+            for number, data in frames.items():
+                writer.push(number, data)
+        assert writer.counters.pushed == len(frames), writer.problems
+        script = (HERE / "mpi_local.py", protein / "top.gro", f"zazen:{path}")
+        output = launch(3, *script, ZAZEN_TESTBED=cluster.testbed)
+    report = json.loads(output.split("REPORT ")[1].splitlines()[0])
+    assert report["sources"] == {"native": len(frames)} and report["rmsf"]
+    assert sorted(report["shares"].values()) == [3, 3, 4], report
+
+
+def test_a_node_that_dies_costs_time_only(launch, protein, folder, backing):
+    path = shutil.copy(protein / "md.xtc", backing)
+    with zazen.testing.Cluster(folder / "c", backing, nodes=3) as cluster:
+        cluster.kill(1)
+        script = (HERE / "mpi_local.py", protein / "top.gro", f"zazen:{path}")
+        output = launch(3, *script, ZAZEN_TESTBED=cluster.testbed)
+    report = json.loads(output.split("REPORT ")[1].splitlines()[0])
+    assert sum(report["sources"].values()) == 10 and report["rmsf"]
