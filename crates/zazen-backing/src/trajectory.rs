@@ -12,7 +12,7 @@ pub use keep::Indexes;
 
 use crate::{Backing, SourceFile};
 use std::sync::Arc;
-use zazen_core::trajectory::{Format, Trouble};
+use zazen_core::trajectory::Format;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, Source, Trajectory, TrajectoryFile};
 use zazen_trajectory::{FileIndex, Scanner};
 
@@ -143,27 +143,4 @@ pub fn confirm(file: &dyn SourceFile, trajectory: &Trajectory, number: u64, sour
         Some(false) => stale("the file was rewritten since the dataset was opened"),
         _ => Ok(()),
     }
-}
-
-/// The format of the open file called `name`.
-fn format_of(file: &dyn SourceFile, name: &str) -> Result<Format> {
-    let mut head = vec![0; zazen_trajectory::SNIFF_BYTES];
-    let read = build::read_full(file, &mut head, 0)?;
-    zazen_trajectory::sniff(&head[..read], name).ok_or_else(|| {
-        let what = match read {
-            0 => "is empty".to_owned(),
-            _ => "is no trajectory: its first bytes are those of none of XTC, TRR, DCD, AMBER NetCDF, GRO, LAMMPS \
-                  dump (text) and XYZ"
-                .to_owned(),
-        };
-        let kind = if read == 0 { ErrorKind::NotFound } else { ErrorKind::InvalidArgument };
-        Error::new(kind, format!("{what}; frame 0 should begin at byte 0"))
-    })
-}
-
-/// What is wrong with a file none of whose frames is good.
-fn first_is_bad(trouble: &Trouble) -> Error {
-    let what = if trouble.unfinished { "is not complete" } else { "is damaged" };
-    let kind = if trouble.unfinished { ErrorKind::NotFound } else { ErrorKind::Corrupt };
-    Error::new(kind, format!("frame 0, at byte {}, {what}: {}", trouble.offset, trouble.why))
 }

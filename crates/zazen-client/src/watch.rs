@@ -6,11 +6,15 @@
 //! pushed once. A file that is hard-linked into the directory without being written there is found
 //! only at the next listing. Trajectory files are pushed frame by frame as they grow (`growing`).
 
+mod events;
 mod growing;
 mod inbox;
 
+pub use events::WatchEvent;
+
 use crate::Pusher;
 use crate::push::FrameSource;
+use events::{Submit, look_of};
 use growing::Growing;
 use inbox::{Arrival, Inbox};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -51,31 +55,6 @@ impl Default for WatchOptions {
     fn default() -> WatchOptions {
         WatchOptions { pattern: None, existing: true, idle_exit: None, until: None }
     }
-}
-
-/// What [`watch`] reports.
-#[derive(Clone, Debug)]
-pub enum WatchEvent {
-    /// A file was handed to the pusher.
-    Submitted {
-        /// Its frame number.
-        number: u64,
-        /// Its name.
-        name: String,
-        /// Its size.
-        bytes: u64,
-    },
-    /// A file's name gives no frame number. Reported once per name.
-    NotAFrame(String),
-    /// A file could not be read.
-    Failed {
-        /// Its name.
-        name: String,
-        /// Why.
-        reason: String,
-    },
-    /// The existing files have all been handed over.
-    CaughtUp,
 }
 
 /// Watches `directory` and pushes until `stop` is set or the options end it. Runs on the caller's
@@ -400,7 +379,6 @@ impl Watch {
     }
 }
 
-type Submit<'a> = dyn FnMut(FrameNo, Vec<u8>, FrameSource) -> Result<()> + 'a;
 type Found = (Vec<u8>, Validator, (Credentials, u32));
 
 enum Trouble {
@@ -464,13 +442,4 @@ fn frames_in(layout: Option<&Layout>, name: &str) -> Vec<Part> {
         // Trajectories are pushed as they grow; blocks come to a cache by misses alone.
         Some(Layout::Trajectory(_) | Layout::Blocks(_)) => Vec::new(),
     }
-}
-
-fn look_of(file: &File) -> std::io::Result<(Validator, (Credentials, u32))> {
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("is not a plain file"));
-    }
-    let found = zazen_backing::directory::stat_file(file)?;
-    let owner = Credentials { uid: found.uid, gid: found.gid, groups: Vec::new() };
-    Ok((found.validator, (owner, found.mode)))
 }

@@ -6,9 +6,9 @@
 //! ([`RelPath::new`] refuses it).
 //!
 //! Invariant: two layouts share a series only if they differ only in the width of the number, or
-//! both have pieces, or both have a list of files, or both have blocks of the same size, or both are
-//! of the same trajectory file, or of the manifest's. So a series says where to look for a copy. The
-//! copy's own source says whether it is the right one ([`crate::Source`]).
+//! both have pieces, or both have a list of files, or both have blocks of the same size, or both
+//! are of the same trajectory file, or of the manifest's. So a series says where to look for a
+//! copy. The copy's own source says whether it is the right one ([`crate::Source`]).
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fnv::fnv1a_128;

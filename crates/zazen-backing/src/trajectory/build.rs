@@ -3,7 +3,6 @@
 //! Small frames are read in large blocks. Of large frames only the headers are read. So building
 //! is bound by the slower of reading and asking.
 
-use super::{first_is_bad, format_of};
 use crate::SourceFile;
 use std::sync::Arc;
 use zazen_core::trajectory::{Format, FrameTable, Trouble};
@@ -197,4 +196,27 @@ pub(super) fn build(
 /// Whether what the index knows is the beginning of the file, as far as samples show.
 fn is_prefix(file: &dyn SourceFile, known: &FileIndex) -> Result<bool> {
     Ok(sums(file, known.format, known.anchors.seed, known.table.end())? == known.anchors.sums)
+}
+
+/// The format of the open file called `name`.
+fn format_of(file: &dyn SourceFile, name: &str) -> Result<Format> {
+    let mut head = vec![0; zazen_trajectory::SNIFF_BYTES];
+    let read = read_full(file, &mut head, 0)?;
+    zazen_trajectory::sniff(&head[..read], name).ok_or_else(|| {
+        let what = match read {
+            0 => "is empty".to_owned(),
+            _ => "is no trajectory: its first bytes are those of none of XTC, TRR, DCD, AMBER NetCDF, GRO, LAMMPS \
+                  dump (text) and XYZ"
+                .to_owned(),
+        };
+        let kind = if read == 0 { ErrorKind::NotFound } else { ErrorKind::InvalidArgument };
+        Error::new(kind, format!("{what}; frame 0 should begin at byte 0"))
+    })
+}
+
+/// What is wrong with a file none of whose frames is good.
+fn first_is_bad(trouble: &Trouble) -> Error {
+    let what = if trouble.unfinished { "is not complete" } else { "is damaged" };
+    let kind = if trouble.unfinished { ErrorKind::NotFound } else { ErrorKind::Corrupt };
+    Error::new(kind, format!("frame 0, at byte {}, {what}: {}", trouble.offset, trouble.why))
 }

@@ -2,7 +2,7 @@
 //!
 //! Each file's index is built by one thread at a time; others that want it wait.
 
-use super::build;
+use super::build::build;
 use crate::Backing;
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -63,7 +63,7 @@ impl Indexes {
         let mut known = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.take().or_else(|| self.load(&key));
         let name = path.split().map_or("", |(_, name)| name);
-        let index = build::build(&*file, name, &key, before.clone())?;
+        let index = build(&*file, name, &key, before.clone())?;
         if !before.is_some_and(|before| Arc::ptr_eq(&before, &index)) {
             self.save(&index);
         }

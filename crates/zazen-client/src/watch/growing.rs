@@ -6,7 +6,7 @@
 //! Invariant: a frame that is pushed was whole, and lay in the file at that place, when its bytes
 //! were read. If the file was cut or replaced, its frames are pushed anew.
 
-use super::{Submit, WatchEvent, look_of};
+use super::events::{Submit, WatchEvent, look_of};
 use crate::push::FrameSource;
 use std::collections::BTreeMap;
 use std::fs::File;
