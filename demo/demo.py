@@ -35,8 +35,8 @@ VICTIM = "n2"
 SERVER_BYTES_PER_S = 5_000_000
 LINK_BITS_PER_S = 160_000_000
 LOCAL_SHARE_MIN = 0.99
-# What opening a trajectory may read from the file server, on all nodes together: its header, samples of it,
-# and its first frame. No frame of the analysis is among it.
+# What opening a trajectory may read from the file server, on all nodes together: its header, samples
+# of it, and its first frame. No frame of the analysis is among it.
 OPENING_SHARE_MAX = 0.1
 PACKAGES = {
     "openmm": "openmm",
