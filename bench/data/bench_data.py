@@ -137,14 +137,14 @@ class Testbed:
 
     def __init__(self, folder: Path, rate: str) -> None:
         self.folder = folder / "testbed"
-        self._zazen = str(Path(sys.executable).with_name("zazen"))
+        self.zazen = str(Path(sys.executable).with_name("zazen"))
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
         self._environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PATH": path}
         self("up", NODES, "--budget", "4G", "--server-rate", rate)
 
     def __call__(self, *words: object) -> str:
-        command = [self._zazen, "testbed", "--dir", self.folder, *words]
+        command = [self.zazen, "testbed", "--dir", self.folder, *words]
         done = subprocess.run(
             [str(word) for word in command],
             capture_output=True,
@@ -195,18 +195,6 @@ def rmsf(folder: Path, arguments: argparse.Namespace) -> list[dict]:
         testbed("down")
 
 
-def push(path: str, testbed: str) -> None:
-    """Every frame to a node, in blocks, as a simulation would have pushed them."""
-    import zazen
-
-    nodes = Path(testbed, "nodes.txt")
-    with zazen.open(path, direct=True) as dataset, zazen.Writer(path, nodes, on_slow="block") as writer:
-        for frame in dataset.frames(comm=None):
-            writer.push(frame.number, frame.data)
-    if writer.problems:
-        raise SystemExit("\n".join(writer.problems))
-
-
 def analyse(path: str, topology: str, direct: bool) -> None:
     """A rank of the analysis."""
     import hashlib
@@ -244,13 +232,9 @@ def main() -> int:
     )
     parser.add_argument("--folder", type=Path, help="where data goes (default: a temporary folder)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--push", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--analyse", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--direct", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.push:
-        push(*arguments.push)
-        return 0
     if arguments.analyse:
         analyse(*arguments.analyse, arguments.direct)
         return 0

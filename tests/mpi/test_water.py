@@ -1,10 +1,12 @@
 """The water analysis: one result on any number of ranks, and the one that waterdynamics finds serially."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zazen.testing
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "water_residence.py"
 FRAMES = 24
@@ -29,7 +31,7 @@ def small_system():
 @pytest.fixture(scope="module")
 def topology(tmp_path_factory):
     """Atoms that jitter, and waters that come and go: in one DCD file, and in one for each frame."""
-    folder = tmp_path_factory.mktemp("w") / "backing"
+    folder = tmp_path_factory.mktemp("w") / "backing" / "water"
     folder.joinpath("files").mkdir(parents=True)
     universe = small_system()
     universe.atoms.write(str(folder / "topology.pdb"))
@@ -75,17 +77,14 @@ def test_equals_waterdynamics(launch, trajectory, tmp_path):
     assert len(hashes) == 1
 
 
-def test_from_the_caches(launch, trajectory, folder, tmp_path):
-    import zazen
-    import zazen.testing
-
-    with zazen.open(trajectory, direct=True) as dataset:
-        frames = [(frame.number, bytes(frame.data)) for frame in dataset.frames(comm=None)]
-    with zazen.testing.Cluster(folder / "c", trajectory.parent, nodes=4) as cluster:
-        with zazen.Writer(trajectory, cluster.nodes, key=cluster.key, on_slow="block") as writer:
-            for number, data in frames:
-                writer.push(number, data)
-        assert writer.counters.pushed == FRAMES, writer.problems
+def test_from_the_caches(launch, topology, trajectory, folder, tmp_path):
+    with zazen.testing.Cluster(folder / "c", topology.parents[1], nodes=4) as cluster:
+        pushed = trajectory.parent if trajectory.name == "md.dcd" else trajectory
+        (pushed / "done").touch()
+        words = ["push", "--watch", pushed, "--nodes", ",".join(cluster.nodes), "--key", cluster.key]
+        words = [zazen.testing.program("zazen"), *words, "--until", "done", "--json"]
+        output = subprocess.run(list(map(str, words)), capture_output=True, check=True, timeout=120)
+        assert json.loads(output.stdout)["pushed"] == FRAMES, output.stderr
         out = tmp_path / "o.json"
         cached, _ = analyse(launch, 4, trajectory, out, ZAZEN_TESTBED=cluster.testbed)
         assert cached["local_share"] == 1.0 and cached["backing_reads"] == 0
@@ -93,4 +92,4 @@ def test_from_the_caches(launch, trajectory, folder, tmp_path):
         direct, _ = analyse(launch, 2, trajectory, out, "--direct")
         assert direct["backing_reads"] == FRAMES and direct["local_share"] == 0.0
         assert cached["result_sha256"] == direct["result_sha256"]
-        assert cached["bytes"] == direct["bytes"] == sum(len(data) for _, data in frames)
+        assert cached["bytes"] == direct["bytes"] > 0
