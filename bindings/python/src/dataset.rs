@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use std::time::Instant;
 use zazen_assign::{Assignment, Path, Protocol, Rules};
-use zazen_client::{Dataset, Frame, FrameReader, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
+use zazen_client::{AnyReader, Dataset, Frame, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
 use zazen_core::{Error, ErrorKind, Layout, Result};
 
 /// Opens the dataset whose directory is `path`, or the trajectory file `path` (XTC, TRR, DCD, AMBER
@@ -420,12 +420,16 @@ impl PyDataset {
     ///
     /// Arguments are those of `assign`, and: `memory`: the most bytes that are read ahead (a single
     /// larger frame is still read); `readers`: files in flight, None: chosen for the disk; `check`:
-    /// compare checksums. Without `comm` this process reads all frames; if a launcher has started
-    /// several ranks, say so with `comm=None`. The assignment is collective, the iteration is not.
+    /// compare checksums; `ordered`: by ascending number instead, in about `memory` bytes. That is
+    /// slower where numbers are not the storage order: the disk seeks, and a frame that has to be
+    /// fetched holds up those behind it. Without `comm` this process reads all frames; if a
+    /// launcher has started several ranks, say so with `comm=None`. The assignment is collective,
+    /// the iteration is not.
     #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
-        protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto"),
+        protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto",
+        ordered = false),
         text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., rules='full', protocol='owner', \
-        memory=268435456, readers=None, check=True, carrier='auto')")]
+        memory=268435456, readers=None, check=True, carrier='auto', ordered=False)")]
     #[allow(clippy::too_many_arguments)]
     fn frames(
         &self,
@@ -440,6 +444,7 @@ impl PyDataset {
         readers: Option<Count>,
         check: bool,
         carrier: &str,
+        ordered: bool,
     ) -> PyResult<PyFrames> {
         let began = Instant::now();
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
@@ -447,7 +452,7 @@ impl PyDataset {
         let set = (*assignment.set.0).clone();
         let total = set.len();
         let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };
-        let reader = self.with(py, |dataset| dataset.frames(set, &options))?;
+        let reader = self.with(py, |dataset| dataset.frames_in(set, &options, ordered))?;
         let assignment = Py::new(py, assignment)?;
         Ok(PyFrames {
             total,
@@ -493,7 +498,7 @@ pub(crate) struct PyFrames {
 }
 
 struct Reading {
-    reader: Option<FrameReader>,
+    reader: Option<AnyReader>,
     /// The counters when the reader was closed.
     last: ReadStats,
 }
@@ -547,7 +552,7 @@ impl PyFrames {
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<u64> {
         lift(py, self.check())?;
-        Ok(py.detach(|| self.locked(|reading| reading.reader.as_ref().map_or(0, FrameReader::remaining))))
+        Ok(py.detach(|| self.locked(|reading| reading.reader.as_ref().map_or(0, AnyReader::remaining))))
     }
 
     /// Where the frames taken so far came from.
@@ -555,7 +560,7 @@ impl PyFrames {
     fn stats(&self, py: Python<'_>) -> PyResult<PyReadStats> {
         lift(py, self.check())?;
         Ok(PyReadStats(py.detach(|| {
-            self.locked(|reading| reading.reader.as_ref().map_or(reading.last, FrameReader::stats))
+            self.locked(|reading| reading.reader.as_ref().map_or(reading.last, AnyReader::stats))
         })))
     }
 

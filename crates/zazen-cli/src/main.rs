@@ -8,7 +8,7 @@ mod output;
 mod parse;
 mod target;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
     assign, bench, datasets, evict, explain, index, key, load, ls, number, pin, plugin, push, run, stat,
     status, verify, viz,
@@ -75,6 +75,10 @@ enum Command {
     Run(run::Run),
     /// Make a cluster key
     Key(key::Key),
+    /// Print a shell's completions of this command
+    Completions(commands::completions::Completions),
+    /// Write the man pages
+    Man(commands::completions::Man),
 }
 
 fn main() -> ExitCode {
@@ -106,6 +110,10 @@ fn main() -> ExitCode {
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Run(arguments) => wholly(run::run(&arguments)),
         Command::Key(arguments) => wholly(key::run(&arguments)),
+        Command::Completions(arguments) => {
+            wholly(commands::completions::completions(&arguments, Zazen::command()))
+        }
+        Command::Man(arguments) => wholly(commands::completions::man(&arguments, Zazen::command())),
     };
     match outcome {
         Ok(Done::Wholly) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 //! daemon answers.
 
 mod names;
+mod ordered;
 mod owners;
 mod random;
 
@@ -335,7 +336,7 @@ impl Dataset {
         let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
         let advised = self.advised();
         let mut access = self.access(Pool::new(options.memory_max), options.check)?;
-        access.record = Recorder::begin(self.facts(), began);
+        access.record = Recorder::begin(self.facts(), began).map(Arc::new);
         FrameReader::start(access, scan, set, options, advised)
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod assign;
 pub(crate) mod bench;
+pub(crate) mod completions;
 pub(crate) mod datasets;
 pub(crate) mod evict;
 pub(crate) mod explain;
