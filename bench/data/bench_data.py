@@ -165,9 +165,11 @@ def rmsf(folder: Path, arguments: argparse.Namespace) -> list[dict]:
         frames = write_xtc(data / "md.xtc", ATOMS, int(float(arguments.bytes)))
         write_topology(folder / "top.gro", ATOMS)
         say(f"pushing {frames} frames, {(data / 'md.xtc').stat().st_size / 1e9:.2f} GB")
-        testbed(
-            "run", "--on", "sim", "--", sys.executable, __file__, "--push", data / "md.xtc", testbed.folder
-        )
+        (data / "done").touch()
+        nodes = testbed.folder / "nodes.txt"
+        pusher = [testbed.zazen, "push", "--watch", data, "--nodes", nodes, "--until", "done", "--json"]
+        testbed("run", "--on", "sim", "--", *pusher)
+        testbed("run", "-n", NODES, "--", testbed.zazen, "index", data / "md.xtc")
 
         def analyse(*how: str) -> Callable[[], float]:
             def run() -> float:
