@@ -76,6 +76,10 @@ bench-zazen: install $(VENV)/.requirements-bench
 bench-calls: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zoid/run.py $(FIGURES)
 
+## make bench-data  files through fsspec, samples through PyTorch (scripts/test-torch.sh installs it)
+bench-data: install
+	set -e; for row in bench/data/*.py; do $(BIN)/python $$row; done
+
 ## make docs    API documentation of the crates into target/doc
 docs: prerequisites
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
