@@ -7,6 +7,7 @@ use crate::notices;
 use crate::numbers::{Count, FrameNumber};
 use crate::random::{Index, Named, listed, many, numbers_of};
 use crate::runset::PyRunSet;
+use crate::trajectory::PyTrajectory;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -15,10 +16,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 use std::time::Instant;
 use zazen_assign::{Assignment, Path, Protocol, Rules};
-use zazen_client::{Dataset, Frame, FrameReader, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
+use zazen_client::{AnyReader, Dataset, Frame, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
 use zazen_core::{Error, ErrorKind, Layout, Result};
 
-/// Opens the dataset whose directory is `path`.
+/// Opens the dataset whose directory is `path`, or the trajectory file `path` (XTC, TRR, DCD, AMBER
+/// NetCDF, GRO, LAMMPS dump, XYZ): its n-th frame is frame n.
 ///
 /// `socket`: the daemon's socket; None: $ZAZEN_SOCKET or the default. `pattern`: the pattern of
 /// file names, such as "frame-{n:07}.dcd"; None: from the manifest or the file names. `backing`:
@@ -220,8 +222,8 @@ impl PyDataset {
         Ok((partial, (path.to_path_buf(),)))
     }
 
-    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", or
-    /// None if unknown.
+    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", "xtc
+    /// trajectory of N files", or None if unknown.
     #[getter]
     fn layout(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with(py, |dataset| {
@@ -229,9 +231,19 @@ impl PyDataset {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
                 Layout::List(files) => format!("list of {} files", files.len()),
+                Layout::Trajectory(found) => {
+                    format!("{} trajectory of {} files", found.format, found.files.len())
+                }
                 Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
             }))
         })
+    }
+
+    /// What is known of the trajectory files that hold the frames; None for a dataset that is not
+    /// made of trajectory files.
+    #[getter]
+    fn trajectory(&self, py: Python<'_>) -> PyResult<Option<PyTrajectory>> {
+        self.with(py, |dataset| Ok(dataset.trajectory().map(PyTrajectory)))
     }
 
     /// The frame numbers that exist on the backing store (or, if that does not answer, in this
@@ -408,12 +420,16 @@ impl PyDataset {
     ///
     /// Arguments are those of `assign`, and: `memory`: the most bytes that are read ahead (a single
     /// larger frame is still read); `readers`: files in flight, None: chosen for the disk; `check`:
-    /// compare checksums. Without `comm` this process reads all frames; if a launcher has started
-    /// several ranks, say so with `comm=None`. The assignment is collective, the iteration is not.
+    /// compare checksums; `ordered`: by ascending number instead, in about `memory` bytes. That is
+    /// slower where numbers are not the storage order: the disk seeks, and a frame that has to be
+    /// fetched holds up those behind it. Without `comm` this process reads all frames; if a
+    /// launcher has started several ranks, say so with `comm=None`. The assignment is collective,
+    /// the iteration is not.
     #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
-        protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto"),
+        protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto",
+        ordered = false),
         text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., rules='full', protocol='owner', \
-        memory=268435456, readers=None, check=True, carrier='auto')")]
+        memory=268435456, readers=None, check=True, carrier='auto', ordered=False)")]
     #[allow(clippy::too_many_arguments)]
     fn frames(
         &self,
@@ -428,6 +444,7 @@ impl PyDataset {
         readers: Option<Count>,
         check: bool,
         carrier: &str,
+        ordered: bool,
     ) -> PyResult<PyFrames> {
         let began = Instant::now();
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
@@ -435,7 +452,7 @@ impl PyDataset {
         let set = (*assignment.set.0).clone();
         let total = set.len();
         let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };
-        let reader = self.with(py, |dataset| dataset.frames(set, &options))?;
+        let reader = self.with(py, |dataset| dataset.frames_in(set, &options, ordered))?;
         let assignment = Py::new(py, assignment)?;
         Ok(PyFrames {
             total,
@@ -481,7 +498,7 @@ pub(crate) struct PyFrames {
 }
 
 struct Reading {
-    reader: Option<FrameReader>,
+    reader: Option<AnyReader>,
     /// The counters when the reader was closed.
     last: ReadStats,
 }
@@ -535,7 +552,7 @@ impl PyFrames {
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<u64> {
         lift(py, self.check())?;
-        Ok(py.detach(|| self.locked(|reading| reading.reader.as_ref().map_or(0, FrameReader::remaining))))
+        Ok(py.detach(|| self.locked(|reading| reading.reader.as_ref().map_or(0, AnyReader::remaining))))
     }
 
     /// Where the frames taken so far came from.
@@ -543,7 +560,7 @@ impl PyFrames {
     fn stats(&self, py: Python<'_>) -> PyResult<PyReadStats> {
         lift(py, self.check())?;
         Ok(PyReadStats(py.detach(|| {
-            self.locked(|reading| reading.reader.as_ref().map_or(reading.last, FrameReader::stats))
+            self.locked(|reading| reading.reader.as_ref().map_or(reading.last, AnyReader::stats))
         })))
     }
 

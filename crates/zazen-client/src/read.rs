@@ -5,6 +5,7 @@
 //! buffers. The consumer takes frames as they become ready, and reads some itself if none is ready.
 
 mod access;
+mod any_reader;
 mod apart;
 mod buffer;
 mod early;
@@ -12,6 +13,7 @@ mod extent;
 mod feed;
 mod frame_file;
 pub(crate) mod job;
+mod ordered;
 mod outcome;
 mod pipeline;
 mod record;
@@ -20,6 +22,7 @@ mod turn;
 mod window;
 
 pub(crate) use access::{Access, jobs_of};
+pub use any_reader::AnyReader;
 pub(crate) use apart::read_all;
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
@@ -27,6 +30,7 @@ pub(crate) use extent::SMALL;
 pub(crate) use feed::Scan;
 pub use frame_file::remove_frame_files;
 pub(crate) use job::Job;
+pub use ordered::OrderedReader;
 pub(crate) use outcome::Got;
 pub(crate) use record::{Facts, Recorder};
 
@@ -164,6 +168,8 @@ pub struct FrameReader {
     last: LastFile,
     stats: ReadStats,
     remaining: u64,
+    /// The scan's record ends with this reader.
+    ends_record: bool,
 }
 
 struct Shared {
@@ -229,6 +235,7 @@ impl FrameReader {
             last: None,
             stats: ReadStats::default(),
             remaining,
+            ends_record: true,
         };
         // The consumer reads too, so one thread less than there are frames is enough.
         let most = readers.min(usize::try_from(remaining.saturating_sub(1)).unwrap_or(readers));
@@ -261,6 +268,17 @@ impl FrameReader {
 }
 
 impl ReadStats {
+    /// Both together.
+    pub(crate) fn plus(self, other: ReadStats) -> ReadStats {
+        ReadStats {
+            native: self.native + other.native,
+            alien: self.alien + other.alien,
+            backing_reads: self.backing_reads + other.backing_reads,
+            bytes: self.bytes + other.bytes,
+            mended: self.mended + other.mended,
+        }
+    }
+
     pub(crate) fn count(&mut self, got: &Got) {
         match got.delivery {
             Some(Delivery::Native) => self.native += 1,
@@ -316,6 +334,12 @@ impl FrameReader {
         });
         Some((outcome.number, frame))
     }
+
+    /// Its end is not the end of the scan's record.
+    pub(crate) fn into_window(mut self) -> FrameReader {
+        self.ends_record = false;
+        self
+    }
 }
 
 impl FrameReader {
@@ -332,7 +356,7 @@ impl FrameReader {
 
     /// The scan has ended: its record is kept.
     fn end(&self, whole: bool) {
-        if let Some(record) = &self.shared.access.record {
+        if let Some(record) = self.shared.access.record.as_ref().filter(|_| self.ends_record) {
             record.finish(self.shared.access.daemon_now(), whole);
         }
     }

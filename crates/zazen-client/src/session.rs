@@ -2,6 +2,7 @@
 //! daemon answers.
 
 mod names;
+mod ordered;
 mod owners;
 mod random;
 
@@ -12,6 +13,7 @@ use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
 use crate::read::{Access, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan};
 use crate::testbed_env::{testbed_backing, testbed_socket};
+use crate::trajectory::OpenedTrajectory;
 use crate::warn::warn_once;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -87,7 +89,8 @@ pub use owners::NO_OWNER;
 pub use random::READ_MANY_MAX;
 
 impl Dataset {
-    /// Opens the dataset whose directory is `path` (absolute or relative, as the user types it).
+    /// Opens the dataset whose directory is `path` (absolute or relative, as the user types it), or
+    /// the trajectory file `path`.
     ///
     /// With no daemon: a warning once per process, then the backing store. `NotFound` if there is
     /// no such directory.
@@ -124,6 +127,7 @@ impl Dataset {
         if dataset.local.is_none() {
             dataset.direct()?;
         }
+        dataset.trajectory().inspect(OpenedTrajectory::warn);
         dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
         Ok(dataset)
     }
@@ -163,6 +167,11 @@ impl Dataset {
             (None, Some(direct)) => direct.layout(),
             (None, None) => None,
         }
+    }
+
+    /// The trajectory files that hold the frames, if the dataset is made of such files.
+    pub fn trajectory(&self) -> Option<OpenedTrajectory> {
+        OpenedTrajectory::of(self.layout(), &self.path, self.direct_spec.pattern.as_deref())
     }
 
     /// The frame numbers that exist on the backing store (or, if that doesn't answer, in this
@@ -328,7 +337,7 @@ impl Dataset {
         let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
         let advised = self.advised();
         let mut access = self.access(Pool::new(options.memory_max), options.check)?;
-        access.record = Recorder::begin(self.facts(), began);
+        access.record = Recorder::begin(self.facts(), began).map(Arc::new);
         FrameReader::start(access, scan, set, options, advised)
     }
 

@@ -13,6 +13,7 @@
 
 use crate::batch::Batch;
 use crate::clock::now_ns;
+use crate::grown::Comparison;
 use crate::look::{Look, look};
 use crate::misses::{Brought, Misses, Way};
 use crate::node::Node;
@@ -27,6 +28,7 @@ use zazen_frames::absence::Absence;
 use zazen_frames::messages::{Delivery, ScanNext};
 use zazen_frames::scan::{AfterCheck, Pages, after_check, refetched_as};
 use zazen_frames::scan_record::ScanNotes;
+use zazen_frames::stale::may_have_grown;
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
 /// A call of random access answers what it has after this time.
@@ -316,7 +318,15 @@ impl Scan {
                     Some(_) => {
                         match node.store.entry(&self.series, number)? {
                             Some(entry) if !proof.covers(node.config.validate, &entry.meta) => {
-                                self.drop_stale(node, &entry)
+                                // Another reader brought it, and its source grew in between.
+                                let is_frame =
+                                    opened.told_layout().is_some_and(|layout| layout.trajectory().is_some());
+                                let grew =
+                                    is_frame && may_have_grown(&entry.meta, &entry.source, &proof.stat);
+                                match grew && Comparison::new(node, opened).is_same(&entry)? {
+                                    true => self.hand_out_entry(node, &entry, batch),
+                                    false => self.drop_stale(node, &entry),
+                                }
                             }
                             _ => self.misses.add(number, Origin::Alien),
                         }

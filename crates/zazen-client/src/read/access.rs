@@ -37,7 +37,7 @@ pub(crate) struct Access {
     direct: Mutex<Option<Arc<Direct>>>,
     turns: Option<Turns>,
     /// What the scan measures of itself; `None`: nothing.
-    pub record: Option<Recorder>,
+    pub record: Option<Arc<Recorder>>,
 }
 
 impl Access {

@@ -60,6 +60,14 @@ impl Dataset {
                     _ => several(),
                 }
             }
+            Some(Layout::Trajectory(trajectory)) => {
+                let held = trajectory.files.iter().find(|file| file.path == beneath);
+                match held.map(|file| (file.count, file.first)) {
+                    None => Err(none("no trajectory file has this name")),
+                    Some((1, first)) => Ok(first),
+                    Some(_) => several(),
+                }
+            }
             Some(Layout::Blocks(_)) => several(),
         }
     }
