@@ -24,6 +24,9 @@ use zazen_frames::messages::{Delivery, ScanNext};
 use zazen_frames::scan::{AfterCheck, Pages, after_check, refetched_as};
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
+/// Bytes of packed frames that an answer copies at most, beside its first frame.
+const COPIED_BYTES_MAX: u64 = 16 << 20;
+
 /// A scan under way, of one connection.
 pub struct Scan {
     opened: Arc<Opened>,
@@ -72,8 +75,10 @@ impl Scan {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::new(self.privileged);
+        // Users who get copies of packed frames get them in answers of a bounded length.
+        let bytes_max = if self.privileged { ask.bytes_max } else { ask.bytes_max.min(COPIED_BYTES_MAX) };
         while batch.is_empty() {
-            let group = self.next_cached(node, &mut cursor, frames_max, ask.bytes_max);
+            let group = self.next_cached(node, &mut cursor, frames_max, bytes_max);
             if group.is_empty() {
                 break;
             }
