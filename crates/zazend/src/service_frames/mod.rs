@@ -59,6 +59,9 @@ impl Service for FramesService {
             frames_fn::SCAN_NEXT => scan::next(node, caller, messages::ScanNext::decode(payload)?),
             frames_fn::SCAN_CLOSE => scan::close(node, caller, messages::ScanClose::decode(payload)?),
             frames_fn::PUSH => push::push(node, caller, messages::Push::decode(payload)?, call).map(reply),
+            frames_fn::PUSH_MANY => {
+                push::push_many(node, caller, messages::PushMany::decode(payload)?, call).map(reply)
+            }
             frames_fn::REPORT_BAD => admin::report_bad(node, caller, messages::ReportBad::decode(payload)?),
             frames_fn::FETCH => {
                 fetch::fetch(node, caller, messages::Fetch::decode(payload)?, &call.line).map(reply)
