@@ -38,6 +38,7 @@ test-rust: prerequisites
 
 test-python: install
 	$(BIN)/python -m pytest -q -rs bindings/python/tests tests
+	$(BIN)/python -m pytest -q -rs integrations
 
 ## make check   formatting, lints, the house's rules (scripts/tidy.py)
 check: $(VENV)/.requirements

@@ -27,6 +27,8 @@ def sources(profile: str) -> list[Path]:
     files = [built / name for name in [parts["module"], *parts["libraries"], *parts["programs"]]]
     files += [path for pattern in parts["headers"] for path in sorted(ROOT.glob(pattern))]
     files += sorted((ROOT / "bindings/python/python/zazen").glob("*.py*"))
+    files += sorted((ROOT / "bindings/python/python/zazen").glob("*/*.py"))
+    files += sorted(ROOT.glob("integrations/*/src/**/*.py"))
     files += [ROOT / name for name in ["pyproject.toml", "setup.py", "bindings/python/python/zazen/py.typed"]]
     return files + [ROOT / name for name in parts["share"]]
 

@@ -156,3 +156,30 @@ def test_headers_suit_cpp(folder):
         folder / "cc",
     )
     run(folder / "cc")
+
+
+def test_files_are_matched_to_ranks(folder):
+    source = folder / "match.c"
+    source.write_text("""
+#include "zazen.h"
+#include <stdio.h>
+int main(void)
+{
+    const uint32_t node_of_rank[] = {7, 9, 7};
+    const uint64_t bytes[] = {10, 20, 30};
+    const uint64_t begin[] = {0, 1, 3, 3};
+    const uint32_t holders[] = {9, 9, 7};
+    uint32_t rank[3];
+    zazen_matched_t told = {.struct_size = sizeof told};
+    if (zazen_match(node_of_rank, 3, bytes, begin, holders, 3, ZAZEN_MATCH_OPTIMAL, 0, rank, &told) != ZAZEN_OK)
+        return 1;
+    printf("%u %d %llu %llu\\n", rank[0], rank[1] != 1, (unsigned long long)told.remote,
+           (unsigned long long)told.bytes_max);
+    if (zazen_match(node_of_rank, 3, bytes, begin, holders, 3, 99, 0, rank, &told) != ZAZEN_INVALID_ARGUMENT)
+        return 2;
+    return 0;
+}
+""")
+    program = folder / "match"
+    run("cc", *STRICT, "-I", include(), source, library(), "-o", program)
+    assert run(program) == "1 1 1 30\n"

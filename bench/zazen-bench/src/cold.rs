@@ -2,8 +2,9 @@
 
 use crate::cost::{Cost, Meter};
 use crate::measure::{Row, interleave, rate, speed_ratios};
+use crate::reads::read_through;
 use crate::rig::{Daemon, Folder, dataset, drop_caches};
-use crate::warm::{SIZES, read_through, skipped};
+use crate::warm::{SIZES, skipped};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use zazen_core::{Error, ErrorKind, Result, RunSet};

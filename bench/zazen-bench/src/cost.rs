@@ -1,8 +1,8 @@
 //! Processor time. It stays valid on a machine that is busy with other work.
 
 use crate::measure::Spread;
+use crate::reads::read_with;
 use crate::rig::{Daemon, drop_caches};
-use crate::warm::read_with;
 use std::path::Path;
 use std::time::Instant;
 use zazen_client::{Dataset, ReadOptions};

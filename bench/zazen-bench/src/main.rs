@@ -8,6 +8,7 @@ mod cost;
 mod holdings;
 mod measure;
 mod push;
+mod reads;
 mod rig;
 mod small;
 mod warm;

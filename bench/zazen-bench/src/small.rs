@@ -8,8 +8,9 @@
 
 use crate::cost::{Cost, Side};
 use crate::measure::{Row, interleave, rate, speed_ratios};
+use crate::reads::{files_of, read_plain};
 use crate::rig::{Daemon, Folder, dataset, drop_caches};
-use crate::warm::{read_plain, skipped};
+use crate::warm::skipped;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,7 @@ pub(crate) fn small(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
 
 /// `ours` against the dataset's own files, read by as many threads.
 fn against_files(repeats: usize, (name, total): (&str, u64), source: &Path, ours: &mut Side) -> Result<Row> {
-    let files = crate::warm::files_of(source)?;
+    let files = files_of(source)?;
     let (times, plain) =
         interleave(repeats, || ours.seconds(), || cold_seconds(|| read_plain(&files, THREADS)))?;
     let note = format!(
@@ -82,7 +83,7 @@ fn against_bare(
     (source, one): (&Path, &PathBuf),
     ours: &mut Side,
 ) -> Result<Vec<Row>> {
-    let files = crate::warm::files_of(source)?;
+    let files = files_of(source)?;
     let bare = || cold_seconds(|| look_and_read(&files, one));
     let (times, floor) = interleave(repeats, || ours.seconds(), bare)?;
     let (again, sequential) = interleave(repeats, bare, || cold_seconds(|| read_sequentially(one)))?;

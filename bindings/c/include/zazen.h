@@ -94,6 +94,33 @@ typedef int32_t zazen_status_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How files are given to ranks.
+enum zazen_strategy_t
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // No map reads fewer files remotely.
+  ZAZEN_MATCH_OPTIMAL = 0,
+  // File i goes to rank i mod ranks.
+  ZAZEN_MATCH_BLIND = 1,
+  // Files in a drawn order, each to a drawn holder with room.
+  ZAZEN_MATCH_FIRST_COME = 2,
+  // VisIO: the file with the fewest holders left is next, and goes to the first of them.
+  ZAZEN_MATCH_SCARCEST = 3,
+  // The same, to the holder that the fewest other files ask for.
+  ZAZEN_MATCH_LEAST_DEMAND = 4,
+  // Every held file is read at a holder, and the ranks' bytes are balanced.
+  ZAZEN_MATCH_BYTES = 5,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum zazen_strategy_t zazen_strategy_t;
+#else
+typedef int32_t zazen_strategy_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // An opened dataset. Threads may share it; calls run one after the other. A forked child may use
 // it, over connections of its own.
 typedef struct zazen_dataset_t zazen_dataset_t;
@@ -296,6 +323,22 @@ typedef struct zazen_counters_t {
   // Bytes of pushed frames.
   uint64_t bytes_pushed;
 } zazen_counters_t;
+
+// How good a matching is.
+typedef struct zazen_matched_t {
+  // sizeof(zazen_matched_t).
+  size_t struct_size;
+  // Files that their rank's node does not hold.
+  uint64_t remote;
+  // No map has fewer.
+  uint64_t bound;
+  // The most bytes that a rank reads.
+  uint64_t bytes_max;
+  // Bytes that a rank reads on average, rounded down.
+  uint64_t bytes_mean;
+  // In no map does every rank read fewer bytes.
+  uint64_t bytes_bound;
+} zazen_matched_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -564,6 +607,27 @@ int32_t zazen_writer_close(struct zazen_writer_t *writer, struct zazen_counters_
 // The caller sees to it that:
 // `writer` is NULL or live, and not used afterwards.
 void zazen_writer_abandon(struct zazen_writer_t *writer);
+
+// Gives each of `file_count` files to exactly one of `rank_count` ranks, and writes its rank to
+// `rank_of_file`. Rank r runs on node `node_of_rank[r]`; nodes are any numbers. File f has
+// `bytes_of_file[f]` bytes, and the nodes `holders[holders_begin[f]]` up to, but without,
+// `holders[holders_begin[f + 1]]` hold it. `strategy` is a zazen_strategy_t; `seed` matters to
+// ZAZEN_MATCH_FIRST_COME only. A rank gets at most ceil(files / ranks) files, but for
+// ZAZEN_MATCH_BYTES. The result depends on the arguments only. `matched` may be NULL.
+//
+// The caller sees to it that:
+// The arrays have `rank_count`, `file_count`, `file_count + 1` and `holders_begin[file_count]`
+// elements, and `rank_of_file` has room for `file_count`.
+int32_t zazen_match(const uint32_t *node_of_rank,
+                    size_t rank_count,
+                    const uint64_t *bytes_of_file,
+                    const uint64_t *holders_begin,
+                    const uint32_t *holders,
+                    size_t file_count,
+                    int32_t strategy,
+                    uint64_t seed,
+                    uint32_t *rank_of_file,
+                    struct zazen_matched_t *matched);
 
 #ifdef __cplusplus
 }  // extern "C"

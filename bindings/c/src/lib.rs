@@ -13,6 +13,7 @@
 pub mod collectives;
 pub mod dataset;
 pub mod frames;
+pub mod matching;
 pub mod runset;
 pub mod status;
 mod structs;

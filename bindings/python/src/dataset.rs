@@ -11,6 +11,7 @@ use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
+use std::time::Instant;
 use zazen_assign::{Assignment, Path, Protocol, Rules};
 use zazen_client::{Dataset, Frame, FrameReader, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
 use zazen_core::{Error, ErrorKind, Layout, Result};
@@ -77,9 +78,11 @@ impl PyDataset {
         wish: &Wish,
         carrier: &Carrier,
         reads: bool,
+        began: Instant,
     ) -> PyResult<PyAssignment> {
         let assignment = carrier.run(py, |collectives| {
             self.0.with(|dataset| {
+                dataset.begins(began);
                 let range = dataset.range(wish.begin, wish.end, wish.stride, collectives)?;
                 match reads {
                     true => dataset.assign_to_read(range, wish.rules, wish.protocol, collectives),
@@ -138,6 +141,23 @@ impl PyDataset {
         self.0.has_daemon()
     }
 
+    /// The identity of the node whose daemon answered, a 128-bit number that is the same in all
+    /// processes of the node. Without a daemon: a random one, fixed for this Dataset.
+    #[getter]
+    fn node(&self, py: Python<'_>) -> PyResult<u128> {
+        self.with(py, |dataset| Ok(dataset.node()))
+    }
+
+    /// The version of the file whose blocks these are, as (size, mtime_ns, ctime_ns, inode); None
+    /// if the dataset is not the blocks of a file.
+    ///
+    /// Reads raise StaleError once the file looks different.
+    #[getter]
+    fn version(&self) -> Option<(u64, i64, i64, u64)> {
+        let version = self.0.blocks()?.version;
+        Some((version.size, version.mtime_ns, version.ctime_ns, version.inode))
+    }
+
     /// Pickles by the arguments of `open`.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (PathBuf,))> {
         let path = self.0.path();
@@ -166,6 +186,7 @@ impl PyDataset {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
                 Layout::List(files) => format!("list of {} files", files.len()),
+                Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
             }))
         })
     }
@@ -224,8 +245,9 @@ impl PyDataset {
         protocol: &str,
         carrier: &str,
     ) -> PyResult<PyAssignment> {
+        let began = Instant::now();
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        self.assign_with(py, &wish, &comm.carrier(py, carrier)?, false)
+        self.assign_with(py, &wish, &comm.carrier(py, carrier)?, false, began)
     }
 
     /// Iterates over this rank's frames of `begin ..= end` at `stride` in storage order, as
@@ -254,8 +276,9 @@ impl PyDataset {
         check: bool,
         carrier: &str,
     ) -> PyResult<PyFrames> {
+        let began = Instant::now();
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
-        let assignment = self.assign_with(py, &wish, &comm.carrier(py, carrier)?, true)?;
+        let assignment = self.assign_with(py, &wish, &comm.carrier(py, carrier)?, true, began)?;
         let set = (*assignment.set.0).clone();
         let total = set.len();
         let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };

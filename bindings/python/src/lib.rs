@@ -8,11 +8,13 @@ mod carrier;
 mod dataset;
 mod errors;
 mod frame;
+mod matching;
 mod notices;
 mod numbers;
 mod runset;
 mod scenario;
 mod writer;
+mod xtc;
 
 use pyo3::prelude::*;
 
@@ -35,7 +37,10 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::PyWriter>()?;
     module.add_class::<writer::PyCounters>()?;
     module.add_function(wrap_pyfunction!(dataset::open, module)?)?;
+    module.add_function(wrap_pyfunction!(xtc::xtc_atoms, module)?)?;
+    module.add_function(wrap_pyfunction!(xtc::xtc_decode, module)?)?;
     module.add_function(wrap_pyfunction!(scenario::scenario_json, module)?)?;
+    module.add_function(wrap_pyfunction!(matching::match_json, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_launcher, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_world, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::mpi_library, module)?)?;

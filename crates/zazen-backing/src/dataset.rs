@@ -26,13 +26,18 @@
 //! files = ["cat.jpg", "dog.jpg"]
 //! ```
 //!
+//! A pattern `FILE{n*BYTES}` means the blocks of one file ([`zazen_core::Blocks`]). A manifest
+//! cannot say so.
+//!
 //! A given pattern overrides the manifest. [`zazen_core::survey`] says how frames are found by
 //! their names, and when that is an error.
 
 use crate::Backing;
 use serde::Deserialize;
 use zazen_core::limits::MANIFEST_NAME;
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet, survey};
+use zazen_core::{
+    Blocks, Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet, survey,
+};
 
 /// The largest manifest, in bytes.
 pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;
@@ -206,6 +211,10 @@ pub fn told_layout(
     pattern: Option<&str>,
 ) -> Result<Option<Layout>> {
     if let Some(pattern) = pattern {
+        if let Some(parsed) = Blocks::parse_pattern(pattern) {
+            let (path, block_bytes) = parsed?;
+            return blocks(backing, directory, path, block_bytes).map(Some);
+        }
         let layout = layout_of_pattern(pattern)?;
         check_is_directory(backing, directory)?;
         return Ok(Some(layout));
@@ -215,7 +224,19 @@ pub fn told_layout(
     parse_manifest(&text, &named).map(Some)
 }
 
-/// The layout of a user's pattern.
+/// The blocks of the file `path` as it is now. `NotFound` if there is no such file.
+fn blocks(backing: &dyn Backing, directory: &RelPath, path: RelPath, block_bytes: u64) -> Result<Layout> {
+    let found = backing.stat(&directory.join(path.as_str())?)?;
+    if found.is_dir {
+        let what = format!("{directory}/{path} on {} is a directory; name a file", backing.describe());
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
+    }
+    let layout = Layout::Blocks(Blocks { path, block_bytes, version: found.validator.settled() });
+    layout.validate()?;
+    Ok(layout)
+}
+
+/// The layout of a user's pattern, unless the pattern means the blocks of a file.
 pub fn layout_of_pattern(pattern: &str) -> Result<Layout> {
     if pattern == "*" {
         return Err(Error::new(

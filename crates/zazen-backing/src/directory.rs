@@ -5,7 +5,7 @@
 //! view loses a thread or waits for a lock.
 
 use crate::look::{now_ns, source_stat};
-use crate::tree::{Look, Tree};
+use crate::tree::{Look, STATS_AT_ONCE, Tree};
 use crate::watchdog::Watchdog;
 use crate::{Backing, Rights, SourceFile, SourceStat};
 use rustix::io::Errno;
@@ -26,8 +26,6 @@ const READ_BYTES_MAX: usize = 4 << 20;
 const LIST_DEADLINES: u32 = 6;
 /// Read buffers that are kept for reuse. A new buffer costs a page fault every 4 KiB.
 const SPARE_BUFFERS: usize = 16;
-/// Parallel stats, if they are slow.
-pub(crate) const STATS_AT_ONCE: usize = 8;
 /// This many fast stats are worth one more thread.
 const STATS_A_THREAD: usize = 64;
 

@@ -46,7 +46,7 @@ pub fn stat_local(path: &Path) -> Result<SourceStat> {
 }
 
 /// As [`stat_local`], of an open file.
-pub fn stat_file(file: &std::fs::File) -> std::io::Result<SourceStat> {
+pub fn stat_file(file: &impl std::os::fd::AsFd) -> std::io::Result<SourceStat> {
     let now = now_ns();
     Ok(source_stat(&rustix::fs::fstat(file)?, now))
 }

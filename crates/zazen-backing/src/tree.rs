@@ -6,7 +6,6 @@
 //! replaced is `Unavailable`, never a set of missing files. Only regular files on file systems that
 //! hold data are opened, and opening never waits for another process.
 
-use crate::directory::STATS_AT_ONCE;
 use crate::look::{now_ns, source_stat};
 use crate::{Rights, SourceStat};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
@@ -20,6 +19,8 @@ use zazen_core::{Error, ErrorKind, RelPath, Result};
 
 /// Stats slower than this (a network's round trip) are done in parallel.
 const SLOW_STAT: Duration = Duration::from_micros(60);
+/// Parallel stats, if they are slow.
+pub(crate) const STATS_AT_ONCE: usize = 8;
 /// The number of stats after which this is decided.
 const STATS_PROBED: usize = 4;
 /// File systems that show the kernel's own state and hold no data, by the numbers in

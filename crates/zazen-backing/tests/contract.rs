@@ -334,6 +334,7 @@ fn datasets_are_described_by_names_pattern_or_manifest() {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("{} pieces", pieces.len()),
                 Layout::List(files) => format!("{} files", files.len()),
+                Layout::Blocks(blocks) => format!("blocks of {}", blocks.path),
             };
             assert_eq!(found.layout.as_ref().map(named).as_deref(), expected);
             assert_eq!(found.extent, numbers.iter().copied().collect::<RunSet>());

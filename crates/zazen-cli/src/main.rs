@@ -10,7 +10,8 @@ mod target;
 
 use clap::{Parser, Subcommand};
 use commands::{
-    assign, bench, datasets, evict, key, load, ls, number, pin, plugin, push, run, stat, status, verify,
+    assign, bench, datasets, evict, explain, key, load, ls, number, pin, plugin, push, run, stat, status,
+    verify, viz,
 };
 use std::process::ExitCode;
 use target::Done;
@@ -38,6 +39,8 @@ struct Zazen {
 enum Command {
     /// Show the state of the nodes: frames, space, hit rate, dead nodes
     Status(status::Status),
+    /// Say why the last analysis of a dataset was slow, and what would help
+    Explain(explain::Explain),
     /// List the datasets that are cached
     Datasets(datasets::Datasets),
     /// List the cached frames of a dataset
@@ -58,6 +61,8 @@ enum Command {
     Verify(verify::Verify),
     /// Run the assignment protocol on a scenario
     Assign(assign::Assign),
+    /// Match the files of a visualization to the ranks near them
+    Viz(viz::Viz),
     /// Measure: the assignment protocol at any scale
     Bench(bench::Bench),
     /// Set up, use and remove a cluster on this machine
@@ -81,6 +86,7 @@ fn main() -> ExitCode {
     let wholly = |outcome: zazen_core::Result<()>| outcome.map(|()| Done::Wholly);
     let outcome = match Zazen::parse().command {
         Command::Status(arguments) => status::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Datasets(arguments) => datasets::run(&arguments),
         Command::Ls(arguments) => ls::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
@@ -91,6 +97,7 @@ fn main() -> ExitCode {
         Command::Pin(arguments) => pin::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Assign(arguments) => wholly(assign::run(&arguments)),
+        Command::Viz(arguments) => wholly(viz::run(&arguments)),
         Command::Bench(arguments) => wholly(bench::run(&arguments)),
         Command::Testbed(arguments) => wholly(commands::testbed::run(arguments)),
         Command::Plugin(arguments) => plugin::run(&arguments),

@@ -14,12 +14,13 @@ use zazen_client::cluster::{Remote, Target};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::DatasetInfo;
 use zazen_testbed::State;
+use zazen_testbed::variables::NODES;
 
 /// The flags that choose daemons.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Targets {
     /// All these nodes: a file with one host:port a line, or host:port,host:port
-    /// [default: on a testbed all its nodes, else this machine's daemon]
+    /// [default: on a testbed all its nodes, else $ZAZEN_NODES, else this machine's daemon]
     #[arg(long, value_name = "FILE|LIST")]
     nodes: Option<String>,
     /// The daemon behind this socket
@@ -31,18 +32,24 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
+    /// These flags as a user would type them again.
+    pub(crate) fn as_flags(&self) -> String {
+        let nodes = self.nodes.as_ref().map(|nodes| format!(" --nodes {nodes}"));
+        let socket = self.socket.as_ref().map(|socket| format!(" --socket {}", socket.display()));
+        nodes.or(socket).unwrap_or_default()
+    }
+
+    fn listed(&self, spec: &str) -> Result<Vec<Node>> {
+        let key = self.key.as_ref().map(|file| ClusterKey::from_file(file)).transpose()?;
+        let list = NodeList::read(spec)?.nodes.into_iter();
+        let node = |addr: String| Node { name: addr.clone(), target: Target::Tcp(addr), key: key.clone() };
+        Ok(list.map(|listed| node(listed.addr)).collect())
+    }
+
     /// The daemons to talk to; at least one.
     pub(crate) fn nodes(&self) -> Result<Vec<Node>> {
         if let Some(spec) = &self.nodes {
-            let key = self.key.as_ref().map(|file| ClusterKey::from_file(file)).transpose()?;
-            let list = NodeList::read(spec)?.nodes.into_iter();
-            return Ok(list
-                .map(|node| Node {
-                    name: node.addr.clone(),
-                    target: Target::Tcp(node.addr),
-                    key: key.clone(),
-                })
-                .collect());
+            return self.listed(spec);
         }
         if let Some(socket) = &self.socket {
             return Ok(vec![Node::local(socket.display().to_string(), socket.clone())]);
@@ -50,6 +57,11 @@ impl Targets {
         if let Some(dir) = std::env::var_os("ZAZEN_TESTBED").filter(|dir| !dir.is_empty()) {
             let nodes = State::load(Path::new(&dir))?.nodes.into_iter();
             return Ok(nodes.filter_map(|node| Some(Node::local(node.name, node.socket?))).collect());
+        }
+        if let Ok(spec) = std::env::var(NODES)
+            && !spec.is_empty()
+        {
+            return self.listed(&spec);
         }
         let socket = zazen_env::socket_path::find_socket_path();
         Ok(vec![Node::local(socket.display().to_string(), socket)])

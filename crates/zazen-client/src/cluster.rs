@@ -15,6 +15,7 @@ use zazen_frames::messages::{
     PushFate, PushMany, Pushed, PushedMany, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen,
     ScanOpened, Verified, Verify, frames_fn,
 };
+use zazen_frames::scan_record::{AskNotes, AskRecords, Records, ScanNotes, ScanRecord};
 use zazen_wire::control::{NodeInfo, control_fn};
 use zazen_wire::{Message, service};
 
@@ -227,6 +228,21 @@ impl Remote {
     /// Ends a scan before it has handed out everything.
     pub fn scan_close(&mut self, scan: u32) -> Result<()> {
         self.frames(frames_fn::SCAN_CLOSE, &ScanClose { scan }, &[]).map(drop)
+    }
+
+    /// Why frames of a scan were not in the cache. A local daemon only.
+    pub fn scan_notes(&mut self, scan: u32) -> Result<ScanNotes> {
+        self.ask(frames_fn::SCAN_NOTES, &AskNotes { scan })
+    }
+
+    /// Keeps a scan's record for `zazen explain`. A local daemon only.
+    pub fn keep_record(&mut self, record: &ScanRecord) -> Result<()> {
+        self.frames(frames_fn::KEEP_RECORD, record, &[]).map(drop)
+    }
+
+    /// What the daemon knows of a dataset's last scans.
+    pub fn records(&mut self, handle: u32) -> Result<Records> {
+        self.ask(frames_fn::RECORDS, &AskRecords { handle })
     }
 
     /// Stores a frame as a native.

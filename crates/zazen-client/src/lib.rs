@@ -6,6 +6,7 @@
 
 mod agree;
 pub mod cluster;
+mod daemon_spec;
 mod direct;
 pub mod load;
 mod lost;
@@ -13,6 +14,7 @@ pub mod node_state;
 pub mod nodes;
 pub mod push;
 pub mod read;
+pub mod record_folder;
 pub mod session;
 mod shared_dataset;
 pub mod testbed_env;

@@ -1,7 +1,7 @@
 //! A daemon that stopped answering: warns once, and tries the daemon again after a growing pause.
 
 use crate::cluster::answers;
-use crate::read::DaemonSpec;
+use crate::daemon_spec::DaemonSpec;
 use crate::warn::warn_once;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -7,14 +7,16 @@
 
 mod courier;
 mod holders;
+mod payload;
 
 use crate::NodeList;
 use crate::cluster::utf8;
-use courier::Courier;
+use courier::{Shared, State};
 use holders::Holders;
+use payload::Payload;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_backing::{DirectoryBacking, dataset};
 use zazen_call::ClusterKey;
@@ -23,16 +25,12 @@ use zazen_core::{
     limits,
 };
 use zazen_env::fork::Mine;
-use zazen_frames::messages::Push;
-use zazen_push::{Action, Config, Counters, Event, OnSlow, Writer};
-use zazen_wire::checksum::frame_checksum;
+use zazen_push::{Config, Counters, OnSlow, Writer};
 
 /// Other nodes tried before a frame is given up.
 const RETRIES: u32 = 3;
 /// First and longest pause before a dead or full node is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// Failures kept as text.
-const PROBLEMS_MAX: usize = 32;
 /// The most couriers at once, whatever the window.
 const COURIERS_MAX: usize = 32;
 
@@ -96,75 +94,6 @@ pub struct Pusher {
     dataset: PathBuf,
     layout: Option<Layout>,
     owner: (Credentials, u32),
-}
-
-/// The bytes and the metadata of a submitted frame.
-struct Payload {
-    dataset: String,
-    source: Source,
-    series: Series,
-    /// The frame's metadata without the checksum.
-    meta: FrameMeta,
-    bytes: Vec<u8>,
-    checksum: OnceLock<u64>,
-}
-
-impl Payload {
-    /// The arguments of the call. The first courier computes the checksum, so the application's
-    /// thread does not.
-    fn message(&self) -> Push {
-        let mut meta = self.meta.clone();
-        meta.checksum = *self.checksum.get_or_init(|| frame_checksum(&self.bytes));
-        let (dataset, series) = (self.dataset.clone(), self.series.clone());
-        Push { dataset, source: self.source.clone(), meta, series }
-    }
-}
-
-/// A submitted frame without its fate.
-struct InFlight {
-    payload: Arc<Payload>,
-    /// The window has accepted the frame, or it was given up.
-    accepted: bool,
-    /// A newer version of the same frame. It is submitted when this one has its fate.
-    newer: Option<Arc<Payload>>,
-}
-
-/// A frame to send to a node.
-#[derive(Clone, Copy)]
-struct Sending {
-    frame: FrameNo,
-    node: usize,
-    /// How often the node had died when this was queued. If it has died since, no courier waits for
-    /// it again.
-    deaths: u64,
-}
-
-struct State {
-    writer: Writer,
-    entries: BTreeMap<FrameNo, InFlight>,
-    newer_bytes: u64,
-    queue: VecDeque<Sending>,
-    deaths: Vec<u64>,
-    problems: VecDeque<String>,
-    couriers: usize,
-    idle: usize,
-    stop: bool,
-}
-
-struct Shared {
-    state: Mutex<State>,
-    /// Couriers wait here for frames to send.
-    work: Condvar,
-    /// Callers of push wait here for room, callers of finish for the end.
-    settled: Condvar,
-    begun: Instant,
-    nodes: Vec<String>,
-    key: ClusterKey,
-    holders: Holders,
-    timeout: Duration,
-    couriers_max: usize,
-    on_slow: OnSlow,
-    window_bytes: u64,
 }
 
 impl Pusher {
@@ -398,94 +327,6 @@ impl Drop for Pusher {
         drop(state);
         self.shared.work.notify_all();
     }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
-    }
-
-    fn submit(self: &Arc<Shared>, state: &mut State, frame: FrameNo, payload: Arc<Payload>) {
-        let bytes = payload.bytes.len() as u64;
-        state.entries.insert(frame, InFlight { payload, accepted: false, newer: None });
-        self.step(state, Event::Submit { frame, bytes });
-    }
-
-    /// Gives up a frame that waits behind an older frame with its number. The writer counts it as
-    /// skipped.
-    fn drop_newer(self: &Arc<Shared>, state: &mut State, frame: FrameNo, take: bool) {
-        if take && let Some(entry) = state.entries.get_mut(&frame) {
-            let dropped = entry.newer.take();
-            state.newer_bytes -= dropped.map_or(0, |newer| newer.bytes.len() as u64);
-        }
-        self.step(state, Event::Submit { frame, bytes: 0 });
-    }
-
-    /// Gives one event to the writer and carries out the resulting actions.
-    fn step(self: &Arc<Shared>, state: &mut State, event: Event) {
-        let mut actions = Vec::new();
-        let mut resubmit = Vec::new();
-        state.writer.step(self.now_ns(), event, &mut actions);
-        for action in actions {
-            match action {
-                Action::Send { frame, node } => {
-                    let deaths = state.deaths[node];
-                    state.queue.push_back(Sending { frame, node, deaths });
-                    self.call_courier(state);
-                }
-                Action::Accept { frame } => {
-                    if let Some(entry) = state.entries.get_mut(&frame) {
-                        entry.accepted = true;
-                    }
-                    self.settled.notify_all();
-                }
-                Action::Done { frame, .. } => {
-                    let newer = state.entries.remove(&frame).and_then(|entry| entry.newer);
-                    resubmit.extend(newer.map(|newer| (frame, newer)));
-                    self.settled.notify_all();
-                }
-            }
-        }
-        for (frame, newer) in resubmit {
-            state.newer_bytes -= newer.bytes.len() as u64;
-            self.submit(state, frame, newer);
-        }
-    }
-
-    /// Makes sure that a courier takes what was queued.
-    fn call_courier(self: &Arc<Shared>, state: &mut State) {
-        if state.idle >= state.queue.len() || state.couriers >= self.couriers_max {
-            self.work.notify_one();
-            return;
-        }
-        let shared = self.clone();
-        let spawned = std::thread::Builder::new()
-            .name("zazen-push".to_owned())
-            .spawn(move || Courier::new(&shared).run());
-        match spawned {
-            Ok(_) => state.couriers += 1,
-            Err(error) if state.couriers == 0 => {
-                note(state, format!("no thread to push with: {error}"));
-                // No courier will ever send it, so it fails now.
-                if let Some(Sending { frame, node, .. }) = state.queue.pop_back() {
-                    self.step(state, Event::Failed { frame, node });
-                }
-            }
-            Err(_) => self.work.notify_one(),
-        }
-    }
-}
-
-fn note(state: &mut State, problem: String) {
-    tracing::debug!("{problem}");
-    if state.problems.len() == PROBLEMS_MAX {
-        state.problems.pop_front();
-    }
-    state.problems.push_back(problem);
 }
 
 fn layout_of(dataset: &Path, pattern: Option<&str>) -> Result<Option<Layout>> {

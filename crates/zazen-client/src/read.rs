@@ -11,21 +11,26 @@ mod extent;
 mod feed;
 mod frame_file;
 pub(crate) mod job;
+mod outcome;
 mod pipeline;
+mod record;
 mod resident;
 mod turn;
 mod window;
 
-pub(crate) use access::{Access, DaemonSpec, scan_one};
+pub(crate) use access::{Access, scan_one};
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
 pub(crate) use feed::Scan;
 pub use frame_file::remove_frame_files;
+pub(crate) use record::{Facts, Recorder};
 
-use access::{Got, LastFile};
+use access::LastFile;
 use buffer::Slice;
 use frame_file::{FrameFile, OwnFile};
-use pipeline::{Outcome, Pipeline};
+use outcome::{Got, Outcome};
+use pipeline::Pipeline;
+use record::Waits;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -250,9 +255,8 @@ impl Iterator for FrameReader {
             // The error is reported once; then the iteration has ended.
             return (std::mem::take(&mut self.remaining) > 0).then_some(Err(error));
         }
-        if self.local.is_empty()
-            && !self.shared.pipeline.next(&self.shared.access, &mut self.last, &mut self.local)
-        {
+        if self.local.is_empty() && !self.take_ready() {
+            self.end(true);
             return None;
         }
         self.next_ready()
@@ -277,6 +281,24 @@ impl FrameReader {
 }
 
 impl FrameReader {
+    /// Waits for frames and takes those that are ready; false if all were taken.
+    fn take_ready(&mut self) -> bool {
+        let mut waits = Waits::default();
+        let Shared { pipeline, access } = &*self.shared;
+        let goes_on = pipeline.next(access, &mut self.last, &mut self.local, &mut waits);
+        if let Some(record) = &access.record {
+            record.took(waits, &self.local);
+        }
+        goes_on
+    }
+
+    /// The scan has ended: its record is kept.
+    fn end(&self, whole: bool) {
+        if let Some(record) = &self.shared.access.record {
+            record.finish(self.shared.access.daemon_now(), whole);
+        }
+    }
+
     fn check(&self) -> Result<()> {
         self.mine.check("this iteration over frames", "begin one of this process's own")
     }
@@ -292,5 +314,6 @@ impl Drop for FrameReader {
         self.shared.access.stop.store(true, Ordering::Relaxed);
         self.shared.pipeline.stop();
         self.shared.access.pool.close();
+        self.end(self.remaining == 0);
     }
 }

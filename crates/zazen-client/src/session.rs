@@ -3,16 +3,18 @@
 
 use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
+use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
-use crate::read::{Access, DaemonSpec, Early, Frame, FrameReader, Pool, ReadOptions, Scan, scan_one};
+use crate::read::{Access, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan, scan_one};
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::warn::warn_once;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_core::{Blocks, Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_frames::absence::Absence;
 use zazen_frames::messages::DatasetInfo;
 use zazen_wire::control::NodeInfo;
 
@@ -61,7 +63,15 @@ pub struct Dataset {
     node: u128,
     direct_spec: DirectSpec,
     direct: Option<Arc<Direct>>,
+    /// The layout when it was opened.
+    opened: Option<Layout>,
     extent: Option<RunSet>,
+    /// What the ranks took to agree on who reads what is read next; this rank, and how many.
+    agreed: Option<(Duration, u32, u32)>,
+    /// When the caller began with an assignment that is to come.
+    begun: Option<Instant>,
+    /// Why there is no daemon, if there is none.
+    without: Absence,
 }
 
 impl Dataset {
@@ -73,15 +83,34 @@ impl Dataset {
         let path = absolute(path)?;
         let backing = options.backing.clone().or_else(|| variable("ZAZEN_BACKING")).or_else(testbed_backing);
         let direct_spec = DirectSpec { path: path.clone(), pattern: options.pattern.clone(), backing };
-        let local = if options.direct { None } else { open_local(&path, options)? };
+        let (local, without) = match options.direct {
+            true => (None, Absence::NoDaemon),
+            false => match open_local(&path, options)? {
+                Ok(local) => (Some(local), Absence::NodeDead),
+                Err(without) => (None, without),
+            },
+        };
         let node = match &local {
             Some(local) => local.node.node,
             None => zazen_env::random_u128()?,
         };
-        let mut dataset = Dataset { path, local, lost: None, node, direct_spec, direct: None, extent: None };
+        let mut dataset = Dataset {
+            path,
+            local,
+            lost: None,
+            node,
+            direct_spec,
+            direct: None,
+            opened: None,
+            extent: None,
+            agreed: None,
+            begun: None,
+            without,
+        };
         if dataset.local.is_none() {
             dataset.direct()?;
         }
+        dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
         Ok(dataset)
     }
 
@@ -107,6 +136,11 @@ impl Dataset {
         self.node
     }
 
+    /// The version of the file that was opened, if the dataset is the blocks of a file.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        self.opened.as_ref().and_then(Layout::blocks)
+    }
+
     /// How numbers map to files, if known.
     pub fn layout(&self) -> Option<&Layout> {
         match (&self.local, &self.direct) {
@@ -124,6 +158,7 @@ impl Dataset {
         }
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
+            check_same_version(local.spec.layout.as_deref(), info.layout.as_ref())?;
             let extent = match &info.extent {
                 Some(extent) => extent.clone(),
                 None => {
@@ -175,6 +210,7 @@ impl Dataset {
         protocol: Protocol,
         collectives: &dyn Collectives,
     ) -> Result<Assignment> {
+        let began = self.begun.take().unwrap_or_else(Instant::now);
         let asked = match range {
             Some((begin, end, stride)) => Request::new(begin, end, stride).map(|request| (request, None)),
             None => Ok(self.agree_on_extent(collectives)?),
@@ -185,11 +221,19 @@ impl Dataset {
             let node = self.node;
             Ok(Input { node, native, alien, request, target, rules, protocol, verify_exact: false, seed })
         });
-        match input {
+        let assigned = match input {
             Ok(input) => zazen_assign::assign(input, collectives),
             // The other ranks wait in the protocol's first round and learn of the error there.
             Err(error) => Err(zazen_assign::decline(error, collectives)),
-        }
+        };
+        self.agreed = Some((began.elapsed(), collectives.rank() as u32, collectives.size() as u32));
+        assigned
+    }
+
+    /// The time of the next assignment counts from `began` on, for `zazen explain`; the first call
+    /// before an assignment decides.
+    pub fn begins(&mut self, began: Instant) {
+        self.begun.get_or_insert(began);
     }
 
     /// As [`Dataset::assign`], if the frames are read next: while the ranks agree, the disk begins
@@ -216,6 +260,7 @@ impl Dataset {
         stride: u64,
         collectives: &dyn Collectives,
     ) -> Result<Option<(u64, u64, u64)>> {
+        self.begins(Instant::now());
         let Bounds(first, last) = match (begin, end) {
             (None, None) if stride == 1 => return Ok(None),
             (Some(begin), Some(end)) => Bounds(begin, end),
@@ -272,10 +317,35 @@ impl Dataset {
 
     /// Reads `set` in storage order with read-ahead.
     pub fn frames(&mut self, set: RunSet, options: &ReadOptions) -> Result<FrameReader> {
+        let began = Instant::now();
         let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
         let advised = self.local.as_ref().map(|local| usize::from(local.node.readers));
-        let access = self.access(Pool::new(options.memory_max), options.check)?;
+        let mut access = self.access(Pool::new(options.memory_max), options.check)?;
+        access.record = Recorder::begin(self.facts(), began);
         FrameReader::start(access, scan, set, options, advised)
+    }
+
+    /// What a scan's record begins with.
+    fn facts(&mut self) -> Facts {
+        let agreed = self.agreed.take();
+        let without = if self.lost.is_some() { Absence::NodeDead } else { self.without };
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        match &self.local {
+            Some(local) => Facts {
+                dataset: text(&local.spec.path),
+                series: local.info.dataset.to_string(),
+                node: (local.node.name.clone(), self.node),
+                agreed,
+                without,
+            },
+            None => Facts {
+                dataset: text(&self.path),
+                series: String::new(),
+                node: (String::new(), self.node),
+                agreed,
+                without,
+            },
+        }
     }
 
     fn access(&mut self, pool: Arc<Pool>, check: bool) -> Result<Access> {
@@ -291,6 +361,7 @@ impl Dataset {
             return Ok(direct.clone());
         }
         let direct = Arc::new(self.direct_spec.open()?);
+        check_same_version(self.opened.as_ref(), direct.layout())?;
         self.direct = Some(direct.clone());
         Ok(direct)
     }
@@ -401,12 +472,13 @@ fn parse_silence(text: &str) -> Result<Duration> {
 
 fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec) -> Result<Local> {
     let info = remote.open(&spec.path, spec.pattern.as_deref(), false)?;
+    check_same_version(spec.layout.as_deref(), info.layout.as_ref())?;
     spec.layout = info.layout.clone().map(Arc::new);
     Ok(Local { remote, node, info, spec })
 }
 
-/// The daemon's side, or `None` with a warning if no daemon can serve this path.
-fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
+/// The daemon's side; or, with a warning, why no daemon can serve this path.
+fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<Local, Absence>> {
     let explicit = options.socket.clone().or_else(|| variable("ZAZEN_SOCKET").map(PathBuf::from));
     let socket = explicit.or_else(testbed_socket).unwrap_or_else(zazen_env::socket_path::find_socket_path);
     let target = Target::Local(socket.clone());
@@ -424,12 +496,15 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
             ),
         };
         warn_once(&format!("no daemon {shown}"), &text);
+        match error.kind() {
+            ErrorKind::Authentication => Absence::NoDaemon,
+            _ => Absence::NodeDead,
+        }
     };
     let (remote, node) = match connect(&target, silence) {
         Ok(connected) => connected,
         Err(error) if daemon_is_gone(&error) || error.kind() == ErrorKind::NotFound => {
-            no_daemon(&error);
-            return Ok(None);
+            return Ok(Err(no_daemon(&error)));
         }
         Err(error) => return Err(error.within(target)),
     };
@@ -441,16 +516,13 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<Option<Local>> {
             node.backing_roots.join(", ")
         );
         warn_once(&format!("outside {}", path.display()), &text);
-        return Ok(None);
+        return Ok(Err(Absence::NoDaemon));
     };
     let pattern = options.pattern.clone();
     let spec = DaemonSpec { target, path: known, pattern, layout: None, node: node.name.clone(), silence };
     match open_on(remote, node, spec) {
-        Ok(local) => Ok(Some(local)),
-        Err(error) if daemon_is_gone(&error) => {
-            no_daemon(&error);
-            Ok(None)
-        }
+        Ok(local) => Ok(Ok(local)),
+        Err(error) if daemon_is_gone(&error) => Ok(Err(no_daemon(&error))),
         Err(error) => Err(error),
     }
 }

@@ -8,7 +8,7 @@ use crate::session::{Dataset, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::{Blocks, Error, ErrorKind, Result};
 use zazen_env::fork::PerProcess;
 
 /// An opened dataset, for any thread; threads take turns.
@@ -16,6 +16,8 @@ pub struct SharedDataset {
     path: PathBuf,
     options: OpenOptions,
     has_daemon: bool,
+    /// The version of the file that was opened, if the dataset is the blocks of a file.
+    blocks: Option<Blocks>,
     closed: AtomicBool,
     /// `None` in a child that has not needed it yet, and once it is closed.
     opened: PerProcess<Mutex<Option<Dataset>>>,
@@ -29,6 +31,7 @@ impl SharedDataset {
             path: dataset.path().to_path_buf(),
             options,
             has_daemon: dataset.has_daemon(),
+            blocks: dataset.blocks().cloned(),
             closed: AtomicBool::new(false),
             opened: PerProcess::new(),
         };
@@ -44,6 +47,11 @@ impl SharedDataset {
     /// How it was opened.
     pub fn options(&self) -> &OpenOptions {
         &self.options
+    }
+
+    /// The version of the file that was opened, if the dataset is the blocks of a file.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        self.blocks.as_ref()
     }
 
     /// Whether a daemon answered when it was opened.
@@ -62,7 +70,13 @@ impl SharedDataset {
         }
         let dataset = match &mut *opened {
             Some(dataset) => dataset,
-            fresh => fresh.insert(Dataset::open(&self.path, &self.options)?),
+            fresh => {
+                let again = Dataset::open(&self.path, &self.options)?;
+                if let (Some(before), Some(now)) = (&self.blocks, again.blocks()) {
+                    before.check_version(&now.version)?;
+                }
+                fresh.insert(again)
+            }
         };
         body(dataset)
     }

@@ -193,6 +193,7 @@ impl Watch {
             Some(Layout::Files(template)) => template.to_string().contains('/'),
             Some(Layout::Pieces(pieces)) => pieces.iter().any(|piece| piece.path.as_str().contains('/')),
             Some(Layout::List(files)) => files.iter().any(|file| file.as_str().contains('/')),
+            Some(Layout::Blocks(blocks)) => blocks.path.as_str().contains('/'),
             None => false,
         }
     }
@@ -416,6 +417,8 @@ fn frames_in(layout: Option<&Layout>, name: &str) -> Vec<Part> {
             let number = index.and_then(|index| FrameNo::new(index as u64).ok());
             number.map(|number| Part { number, offset: 0, bytes: None }).into_iter().collect()
         }
+        // Blocks come to a cache by misses alone.
+        Some(Layout::Blocks(_)) => Vec::new(),
     }
 }
 

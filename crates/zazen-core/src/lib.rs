@@ -6,6 +6,7 @@
 pub mod byte_size;
 pub mod cred;
 pub mod error;
+pub mod fnv;
 pub mod frame;
 pub mod launcher;
 pub mod limits;
@@ -14,6 +15,7 @@ pub mod path;
 pub mod request;
 pub mod runset;
 pub mod series;
+pub mod source;
 pub mod source_stat;
 pub mod survey;
 
@@ -23,9 +25,10 @@ pub const DEFAULT_PORT: u16 = 7345;
 pub use cred::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use frame::{FrameMeta, FrameNo, Origin, Validator};
-pub use naming::{Layout, NameTemplate, Piece, Source};
+pub use naming::{Blocks, Layout, NameTemplate, Piece};
 pub use path::RelPath;
 pub use request::Request;
 pub use runset::{Run, RunSet};
 pub use series::Series;
+pub use source::Source;
 pub use source_stat::{Rights, SourceStat};

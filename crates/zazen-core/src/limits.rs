@@ -20,6 +20,8 @@ pub const BATCH_FRAMES_MAX: usize = 1024;
 /// The directory inside a dataset's cache folder that holds Zazen's own files; no frame path may
 /// use it.
 pub const OWN_DIR: &str = ".zazen";
+/// The name of every series' folder begins with this; no frame path may.
+pub const SERIES_MARK: &str = ".zazen@";
 /// Suffix of the daemon's socket name for the lock file of turns at its spinning disk. The file
 /// exists only if the daemon advises a single reader.
 pub const TURN_SUFFIX: &str = ".turn";

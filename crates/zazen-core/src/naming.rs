@@ -1,25 +1,20 @@
-//! Maps frame numbers to sources: file-name templates, pieces of trajectory files, lists of files.
+//! Maps frame numbers to sources: file-name templates, pieces of trajectory files, lists of files,
+//! blocks of any file.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::FrameNo;
-use crate::limits::{FRAME_NO_MAX, check_frame_bytes};
+use crate::limits::FRAME_NO_MAX;
 use crate::path::RelPath;
-use crate::runset::{Run, RunSet};
+use crate::runset::RunSet;
+use crate::source::Source;
 use std::collections::BTreeMap;
 use std::fmt;
 
+mod blocks;
 mod pieces;
 
-/// Where a frame's bytes are, relative to its dataset's directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// The file.
-    pub path: RelPath,
-    /// Where the frame begins in it, in bytes.
-    pub offset: u64,
-    /// The frame's length in bytes; `None`: to the end of the file.
-    pub length: Option<u64>,
-}
+pub use blocks::Blocks;
+pub use pieces::Piece;
 
 /// The most digits that a template may ask for: those of the largest u64.
 pub(crate) const WIDTH_MAX: usize = 20;
@@ -284,69 +279,6 @@ pub(crate) fn last_digits(name: &str) -> Option<(&str, &str, &str)> {
     Some((&name[..first], &name[first..=last], &name[last + 1..]))
 }
 
-/// A run of frames inside one file: frame `first + i·step` is at `offset + i·frame_bytes`, i <
-/// `count`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The file, relative to the dataset.
-    pub path: RelPath,
-    /// The first frame number in it.
-    pub first: u64,
-    /// Frames in it.
-    pub count: u64,
-    /// Distance between consecutive frame numbers in it.
-    pub step: u64,
-    /// Where the first frame begins, in bytes.
-    pub offset: u64,
-    /// Bytes of each frame.
-    pub frame_bytes: u64,
-}
-
-impl Piece {
-    /// Its frame numbers; fails where [`Layout::validate`] would.
-    pub fn numbers(&self) -> Result<Run> {
-        let run = Run::new(self.first, self.count, self.step).map_err(|error| self.named(error))?;
-        FrameNo::new(run.last()).map_err(|error| self.named(error))?;
-        Ok(run)
-    }
-
-    fn named(&self, error: Error) -> Error {
-        error.within(format!("piece {} (frames from {})", self.path, self.first))
-    }
-
-    /// Where frame `number` begins in the file; `None` if it is not in this piece.
-    fn offset_of(&self, number: u64) -> Option<u64> {
-        let distance = number.checked_sub(self.first)?;
-        let index = distance.checked_div(self.step.max(1))?;
-        let held = index < self.count && distance == index * self.step;
-        if !held {
-            return None;
-        }
-        index.checked_mul(self.frame_bytes)?.checked_add(self.offset)
-    }
-
-    fn check(&self) -> Result<Run> {
-        let run = self.numbers()?;
-        let refuse = |kind, why: String| Err(self.named(Error::new(kind, why)));
-        if self.path.is_root() {
-            return refuse(
-                ErrorKind::InvalidArgument,
-                "names no file; give the file's path in the dataset".into(),
-            );
-        }
-        if self.frame_bytes == 0 {
-            return refuse(ErrorKind::InvalidArgument, "frame_bytes is 0; give the size of one frame".into());
-        }
-        check_frame_bytes(self.frame_bytes).map_err(|error| self.named(error))?;
-        // File offsets are signed in the kernel.
-        let end = self.count.checked_mul(self.frame_bytes).and_then(|bytes| bytes.checked_add(self.offset));
-        if end.is_none_or(|end| i64::try_from(end).is_err()) {
-            return refuse(ErrorKind::TooLarge, "its frames end beyond the largest file, 2^63 bytes".into());
-        }
-        Ok(run)
-    }
-}
-
 /// How a dataset's frame numbers map to sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
@@ -356,6 +288,8 @@ pub enum Layout {
     Pieces(Vec<Piece>),
     /// One file per frame, whatever its name: frame i is file i of the list.
     List(Vec<RelPath>),
+    /// Byte ranges of one version of a file.
+    Blocks(Blocks),
 }
 
 impl Layout {
@@ -381,12 +315,13 @@ impl Layout {
                 let path = files.get(usize::try_from(number.get()).ok()?)?;
                 Some(Source { path: path.clone(), offset: 0, length: None })
             }
+            Layout::Blocks(blocks) => blocks.source(number),
         }
     }
 
-    /// For pieces and lists, the set of all frame numbers. `None` for a template: only a directory
-    /// listing shows which of its numbers exist. Pieces that [`Layout::validate`] would refuse are
-    /// left out.
+    /// For pieces, lists and blocks, the set of all frame numbers. `None` for a template: only a
+    /// directory listing shows which of its numbers exist. Pieces that [`Layout::validate`] would
+    /// refuse are left out.
     pub fn declared_extent(&self) -> Option<RunSet> {
         match self {
             Layout::Files(_) => None,
@@ -395,6 +330,7 @@ impl Layout {
                 0 => RunSet::new(),
                 count => RunSet::range(0, count - 1),
             }),
+            Layout::Blocks(blocks) => Some(blocks.extent()),
         }
     }
 
@@ -402,14 +338,22 @@ impl Layout {
     pub fn template(&self) -> Option<&NameTemplate> {
         match self {
             Layout::Files(template) => Some(template),
-            Layout::Pieces(_) | Layout::List(_) => None,
+            Layout::Pieces(_) | Layout::List(_) | Layout::Blocks(_) => None,
+        }
+    }
+
+    /// The version of a file that this layout is made for; `None` for a layout of another kind.
+    pub fn blocks(&self) -> Option<&Blocks> {
+        match self {
+            Layout::Files(_) | Layout::Pieces(_) | Layout::List(_) => None,
+            Layout::Blocks(blocks) => Some(blocks),
         }
     }
 
     /// The pieces of a layout with frames inside trajectory files.
     pub fn pieces(&self) -> Option<&[Piece]> {
         match self {
-            Layout::Files(_) | Layout::List(_) => None,
+            Layout::Files(_) | Layout::List(_) | Layout::Blocks(_) => None,
             Layout::Pieces(pieces) => Some(pieces),
         }
     }
@@ -421,7 +365,9 @@ impl Layout {
                 let whole = source.offset == 0 && source.length.is_none();
                 whole && template.number(source.path.as_str()) == Some(number)
             }
-            Layout::Pieces(_) | Layout::List(_) => self.source(number).as_ref() == Some(source),
+            Layout::Pieces(_) | Layout::List(_) | Layout::Blocks(_) => {
+                self.source(number).as_ref() == Some(source)
+            }
         }
     }
 
@@ -433,6 +379,7 @@ impl Layout {
             Layout::Files(_) => Ok(()),
             Layout::Pieces(pieces) => pieces::validate(pieces),
             Layout::List(files) => check_list(files),
+            Layout::Blocks(blocks) => blocks.validate(),
         }
     }
 }

@@ -2,8 +2,7 @@
 //! links (`openat2` with `RESOLVE_BENEATH`).
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{NAME_BYTES_MAX, OWN_DIR, PATH_BYTES_MAX};
-use crate::series::SERIES_MARK;
+use crate::limits::{NAME_BYTES_MAX, OWN_DIR, PATH_BYTES_MAX, SERIES_MARK};
 use std::fmt;
 
 /// A relative path in normal form: components joined by single slashes, no `.`, `..`, NUL or empty

@@ -30,8 +30,6 @@ mod segment;
 mod tests;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::request::Request;
-use ops::{Op, combine};
 pub(crate) use run::{Cluster, clusters, mesh};
 pub use run::{NUMBER_MAX, Run};
 use segment::Seg;
@@ -294,35 +292,6 @@ impl RunSet {
         true
     }
 
-    /// The numbers in either set.
-    pub fn union(&self, other: &RunSet) -> RunSet {
-        match (self.is_empty(), other.is_empty()) {
-            (_, true) => self.clone(),
-            (true, false) => other.clone(),
-            _ => combine(self, other, Op::Union, false),
-        }
-    }
-
-    /// The numbers in both sets.
-    pub fn intersection(&self, other: &RunSet) -> RunSet {
-        combine(self, other, Op::Intersection, false)
-    }
-
-    /// The numbers of this set that are not in `other`.
-    pub fn difference(&self, other: &RunSet) -> RunSet {
-        combine(self, other, Op::Difference, false)
-    }
-
-    /// Whether every number of this set is in `other`.
-    pub fn is_subset(&self, other: &RunSet) -> bool {
-        self.len <= other.len && combine(self, other, Op::Difference, true).is_empty()
-    }
-
-    /// Whether no number is in both sets.
-    pub fn is_disjoint(&self, other: &RunSet) -> bool {
-        combine(self, other, Op::Intersection, true).is_empty()
-    }
-
     /// The numbers within `first ..= last`.
     pub fn slice(&self, first: u64, last: u64) -> RunSet {
         let mut out = RunSet::new();
@@ -344,18 +313,6 @@ impl RunSet {
                 take(&part);
             }
         }
-    }
-
-    /// The numbers that `request` names, as indices of its index space. A run stays a run (closed
-    /// form).
-    pub fn cut(&self, request: &Request) -> RunSet {
-        cut::cut(self, request)
-    }
-
-    /// Indices of `request` back to frame numbers; inverse of [`RunSet::cut`] within the request.
-    /// Indices beyond the request are dropped.
-    pub fn uncut(&self, request: &Request) -> RunSet {
-        cut::uncut(self, request)
     }
 
     /// How many numbers are smaller than `number`.

@@ -6,18 +6,18 @@
 //! ([`RelPath::new`] refuses it).
 //!
 //! Invariant: two layouts share a series only if they differ only in the width of the number, or
-//! both have pieces, or both have a list of files. So a series says where to look for a copy. The
-//! copy's own source says whether it is the right one ([`crate::Source`]).
+//! both have pieces, or both have a list of files, or both have blocks of the same size. So a
+//! series says where to look for a copy. The copy's own source says whether it is the right one
+//! ([`crate::Source`]).
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::fnv::fnv1a_128;
 use crate::frame::FrameNo;
-use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX};
+use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, SERIES_MARK};
 use crate::naming::{Layout, NameTemplate};
 use crate::path::RelPath;
 use std::fmt;
 
-/// The name of every series' folder begins with this.
-pub const SERIES_MARK: &str = ".zazen@";
 /// A longer name is cut and gets a hash of the whole name.
 const NAME_BYTES_WHOLE: usize = 180;
 /// The bytes that remain of a longer name.
@@ -34,6 +34,8 @@ pub enum Series {
     Pieces,
     /// Files from a list.
     List,
+    /// Blocks of this many bytes, of any files.
+    Blocks(u64),
 }
 
 impl Series {
@@ -43,6 +45,7 @@ impl Series {
             Layout::Files(template) => Series::Files(template.unpadded()),
             Layout::Pieces(_) => Series::Pieces,
             Layout::List(_) => Series::List,
+            Layout::Blocks(blocks) => Series::Blocks(blocks.block_bytes),
         }
     }
 
@@ -63,6 +66,8 @@ impl Series {
             Series::Files(template) => !is_part && template.spells(path, number),
             Series::Pieces => is_part,
             Series::List => !is_part,
+            // Blocks come by misses alone.
+            Series::Blocks(_) => false,
         }
     }
 
@@ -72,6 +77,7 @@ impl Series {
             Series::Files(template) => encode(&template.to_string()),
             Series::Pieces => "pieces".to_owned(),
             Series::List => "list".to_owned(),
+            Series::Blocks(_) => encode(&self.to_string()),
         };
         if whole.len() <= NAME_BYTES_WHOLE {
             return format!("{SERIES_MARK}{whole}");
@@ -90,6 +96,7 @@ impl fmt::Display for Series {
             Series::Files(template) => template.fmt(f),
             Series::Pieces => f.write_str("pieces"),
             Series::List => f.write_str("list"),
+            Series::Blocks(block_bytes) => write!(f, "{{n*{block_bytes}}}"),
         }
     }
 }
@@ -198,16 +205,14 @@ fn decode(name: &str) -> Option<String> {
         return Some(format!("{text}…"));
     }
     let is_known = matches!(text.as_str(), "pieces" | "list")
+        || is_blocks(&text)
         || NameTemplate::parse(&text).is_ok_and(|template| template.width() == 0);
     (is_known && encode(&text) == name).then_some(text)
 }
 
-/// FNV-1a with 128 bits. A collision loses no data: the frames of two series that share a folder
-/// still differ in their sources.
-fn fnv1a_128(bytes: &[u8]) -> u128 {
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
-    const START: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    bytes.iter().fold(START, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+fn is_blocks(text: &str) -> bool {
+    let size = text.strip_prefix("{n*").and_then(|rest| rest.strip_suffix('}'));
+    size.and_then(|size| size.parse().ok()).is_some_and(|size| Series::Blocks(size).to_string() == text)
 }
 
 #[cfg(test)]
@@ -235,6 +240,7 @@ mod tests {
         check(files("50% {n}\té"), ".zazen@50%25 {n}%09é", "50% {n}\té");
         check(Series::Pieces, ".zazen@pieces", "pieces");
         check(Series::List, ".zazen@list", "list");
+        check(Series::Blocks(4096), ".zazen@{n*4096}", "{n*4096}");
         let root = RelPath::default().series(&files("f{n}")).unwrap();
         assert_eq!(root.as_str(), ".zazen@f{n}");
         assert_eq!(root.series_parts(), Some((RelPath::default(), "f{n}".to_owned())));
@@ -264,6 +270,8 @@ mod tests {
             ".zazen@a%2",
             ".zazen@%41{n}",
             ".zazen@{n}/x",
+            ".zazen@{n*04096}",
+            ".zazen@x{n*4096}",
             "../.zazen@{n}",
         ] {
             assert!(RelPath::stored(text).is_err(), "{text}");

@@ -21,11 +21,14 @@
 //! | does a copy stand for its source, and who may have it? | [`stale`], [`look::Looking`] |
 //! | how are cached frames grouped, and what becomes of those that fail? | [`scan`] |
 //! | how much may one user have under way? | [`shares`] |
+//! | why was a frame not here, and does the store give what it gave? | [`absence`] |
 
+pub mod absence;
 pub mod admit;
 pub mod copy;
 pub mod evict_scan_resistant;
 pub mod flight;
+pub mod home;
 pub mod load;
 pub mod look;
 pub mod make_room;
@@ -35,5 +38,6 @@ pub mod outage;
 pub mod push;
 pub mod room;
 pub mod scan;
+pub mod scan_record;
 pub mod shares;
 pub mod stale;

@@ -2,7 +2,9 @@
 //!
 //! Each structure is the payload of one request or reply. The golden tests hold every layout.
 
-use zazen_core::{Error, ErrorKind, FrameMeta, Layout, Origin, RelPath, Result, RunSet, Series, Source};
+use zazen_core::{
+    Error, ErrorKind, FrameMeta, Layout, Origin, RelPath, Result, RunSet, Series, Source, Validator,
+};
 use zazen_wire::Message;
 use zazen_wire::codec::{Reader, Writer};
 use zazen_wire::field::{
@@ -38,8 +40,17 @@ pub mod frames_fn {
     pub const LIST: u16 = 12;
     /// () → UTF-8 JSON: datasets with counts and bytes.
     pub const DATASETS: u16 = 13;
+    /// [`super::GetBlock`] → [`super::GivenBlock`] + bulk bytes: a daemon asks another one. Remote
+    /// callers only.
+    pub const GET_BLOCK: u16 = 14;
+    /// [`crate::scan_record::AskNotes`] → [`crate::scan_record::ScanNotes`]. Local callers only.
+    pub const SCAN_NOTES: u16 = 15;
+    /// [`crate::scan_record::ScanRecord`] → (): keep it for `zazen explain`. Local callers only.
+    pub const KEEP_RECORD: u16 = 16;
+    /// [`crate::scan_record::AskRecords`] → [`crate::scan_record::Records`].
+    pub const RECORDS: u16 = 17;
     /// [`super::PushMany`] + bulk bytes → [`super::PushedMany`].
-    pub const PUSH_MANY: u16 = 14;
+    pub const PUSH_MANY: u16 = 18;
 }
 
 /// Frames that one [`PushMany`] may have.
@@ -326,6 +337,29 @@ zazen_wire::messages! {
         /// Absolute path of the bytes in the cache (a segment file for packed frames); empty for
         /// other users than root and the daemon's.
         path: String = AbsolutePath,
+    }
+
+    /// A daemon that has opened a file for its own caller asks another node for one of the file's
+    /// blocks.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    GetBlock {
+        /// Absolute path of the dataset as users spell it.
+        dataset: String = AbsolutePath,
+        /// The file and the size of its blocks, as [`zazen_core::Blocks::pattern`] writes it.
+        pattern: String = ShortText,
+        /// Which version of the file.
+        version: Validator,
+        /// The block's number.
+        number: u64 = FrameNumber,
+    }
+
+    /// A block, whose bytes follow in the bulk part.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    GivenBlock {
+        /// What the file looked like when the bytes were copied.
+        validator: Validator,
+        /// CRC-64/NVME of the bytes.
+        checksum: u64,
     }
 
     /// Rows of a [`List`].

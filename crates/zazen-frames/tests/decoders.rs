@@ -9,8 +9,10 @@ use zazen_core::{
     ErrorKind, FrameMeta, FrameNo, NameTemplate, Origin, RelPath, Run, RunSet, Series, Source, Validator,
 };
 use zazen_frames::messages::*;
+use zazen_frames::scan_record::*;
 use zazen_wire::Message;
 use zazen_wire::codec::Writer;
+use zazen_wire::contract::{check_bytes, golden_messages};
 
 /// Counts what each thread has allocated and not freed, and the most that ever was.
 struct Counting;
@@ -51,18 +53,9 @@ fn peak_of(work: impl FnOnce()) -> usize {
     (PEAK.get() - before) as usize
 }
 
-/// What `bytes` decode to is encoded to something that decodes the same (not always the same bytes:
-/// fields of the future are skipped, a run set may be built otherwise).
-fn check<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
-    if let Ok(message) = M::decode(bytes) {
-        let again = M::decode(&message.encode());
-        assert_eq!(again.expect("an encoded message decodes"), message);
-    }
-}
-
 fn check_all(bytes: &[u8]) {
     macro_rules! all {
-        ($($message:ty),* $(,)?) => { $(check::<$message>(bytes);)* };
+        ($($message:ty),* $(,)?) => { $(check_bytes::<$message>(bytes);)* };
     }
     all!(
         OpenDataset,
@@ -91,16 +84,19 @@ fn check_all(bytes: &[u8]) {
         List,
         ListRow,
         Listing,
+        Absent,
+        AskNotes,
+        ScanNotes,
+        ScanRecord,
+        AskRecords,
+        KeptRecord,
+        Records,
     );
 }
 
 /// Every golden message, as a beginning for mutations.
 fn golden() -> Vec<Vec<u8>> {
-    let lines = include_str!("golden.txt").lines().filter_map(|line| line.split_once(" = "));
-    let decode = |hex: &str| {
-        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
-    };
-    lines.map(|(_, hex)| decode(hex)).collect()
+    golden_messages(include_str!("golden.txt")).map(|(_, bytes)| bytes).collect()
 }
 
 fn run_set() -> impl Strategy<Value = RunSet> {
@@ -180,7 +176,7 @@ fn series() -> impl Strategy<Value = Series> {
             NameTemplate::new(prefix.trim_start_matches('/').replace("//", "").as_str(), 0, "").unwrap(),
         )
     });
-    prop_oneof![files, Just(Series::Pieces), Just(Series::List)]
+    prop_oneof![files, Just(Series::Pieces), Just(Series::List), any::<u64>().prop_map(Series::Blocks)]
 }
 
 proptest! {

@@ -3,36 +3,19 @@
 
 use std::fmt::Debug;
 use zazen_core::{
-    Error, ErrorKind, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet, Series,
-    Source, Validator,
+    Blocks, Error, ErrorKind, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet,
+    Series, Source, Validator,
 };
+use zazen_frames::absence::Absence;
 use zazen_frames::messages::*;
+use zazen_frames::scan_record::*;
 use zazen_wire::Message;
+use zazen_wire::contract::check_golden;
 
 const GOLDEN: &str = include_str!("golden.txt");
 
-fn golden(name: &str) -> Vec<u8> {
-    let line = GOLDEN.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
-    let hex = line.unwrap_or_else(|| panic!("{name} is not in golden.txt"));
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// `message` is written as the golden bytes and read back from them; a newer peer's longer message
-/// is read, a shorter one is not.
 fn check<M: Message + PartialEq + Debug>(name: &str, message: M) {
-    let bytes = golden(name);
-    assert_eq!(hex(&message.encode()), hex(&bytes), "{name}");
-    assert_eq!(M::decode(&bytes).unwrap(), message, "{name}");
-    let longer = [&bytes[..], b"a field of the future"].concat();
-    assert_eq!(M::decode(&longer).unwrap(), message, "{name}");
-    for cut in 0..bytes.len() {
-        let error = M::decode(&bytes[..cut]).expect_err(name);
-        assert_eq!(error.kind(), zazen_core::ErrorKind::Protocol, "{name} cut at {cut}: {error}");
-    }
+    check_golden(GOLDEN, name, message);
 }
 
 fn path(text: &str) -> RelPath {
@@ -71,6 +54,13 @@ fn datasets_and_holdings() {
     check("DatasetInfo pieces", dataset_info(Layout::Pieces(vec![piece]), None, false));
     let list = Layout::List(vec![path("cat.jpg"), path("dog.jpg")]);
     check("DatasetInfo list", dataset_info(list, None, true));
+    let version = Validator { size: 10_000, mtime_ns: 5, ctime_ns: 6, inode: 7, unsettled: false };
+    let blocks = Layout::Blocks(Blocks { path: path("field.h5"), block_bytes: 4096, version });
+    check("DatasetInfo blocks", dataset_info(blocks, None, true));
+    let pattern = "field.h5{n*4096}".to_owned();
+    check("GetBlock", GetBlock { dataset: "/lustre/sim1".into(), pattern, version, number: 9 });
+    let validator = Validator { unsettled: true, ..version };
+    check("GivenBlock", GivenBlock { validator, checksum: 0x0123_4567_89ab_cdef });
     check("Query", Query { handle: 3, begin: 1, end: 1 << 40, stride: 5 });
     check("Holdings", Holdings { native: ten(), alien: RunSet::new() });
     check("Fetch", Fetch { handle: 3, set: ten(), origin: Origin::Alien });
@@ -132,4 +122,59 @@ fn scans_and_pushes() {
     let refused = Error::new(ErrorKind::NoSpace, "no room");
     let fates = [Ok(Pushed::AlreadyHere), Err(refused)].iter().map(PushFate::of).collect();
     check("PushedMany", PushedMany { fates });
+}
+
+fn scan_record() -> ScanRecord {
+    let set = RunSet::range(10, 19);
+    let absent = Absent {
+        why: Absence::Evicted,
+        at_ms: 1_700_000_000_000,
+        wanted: "/lustre/sim2".into(),
+        count: 10,
+        set,
+    };
+    ScanRecord {
+        dataset: "/lustre/sim1".into(),
+        series: "sim1/.zazen@pos-{n}".into(),
+        node: "n0".into(),
+        node_id: 7,
+        host: "node7".into(),
+        job: "42".into(),
+        pid: 99,
+        rank: 1,
+        ranks: 4,
+        assigned: true,
+        whole: true,
+        began_ms: 1_700_000_060_000,
+        wall_ns: 28,
+        spent_ns: (1..=7).collect(),
+        near_frames: 90,
+        near_bytes: 900,
+        far_frames: 10,
+        far_bytes: 100,
+        failed_frames: 0,
+        store_rate: 5,
+        store_rate_best: 50,
+        absent: vec![absent],
+    }
+}
+
+#[test]
+fn records_of_scans() {
+    let record = scan_record();
+    check("AskNotes", AskNotes { scan: 4 });
+    let notes = ScanNotes { absent: record.absent.clone(), store_rate: 5, store_rate_best: 50 };
+    check("ScanNotes", notes);
+    check("ScanRecord", record.clone());
+    check("AskRecords", AskRecords { handle: 3 });
+    let records = Records {
+        node: "n0".into(),
+        node_id: 7,
+        now_ms: 1_700_000_100_000,
+        up_ms: 5_000,
+        native: RunSet::range(10, 19),
+        removed: record.absent.clone(),
+        records: vec![KeptRecord { uid: 1000, record }],
+    };
+    check("Records", records);
 }

@@ -41,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "stubs", run: targets::stubs, seeds: seeds::headers, runs: 2_000 },
     Target { name: "manifest", run: targets::manifest, seeds: seeds::manifests, runs: 5_000 },
     Target { name: "config", run: targets::config, seeds: seeds::configs, runs: 500 },
+    Target { name: "xtc", run: targets::xtc, seeds: seeds::xtc_frames, runs: 50_000 },
     Target { name: "store", run: store::store, seeds: store::files, runs: 1_000 },
 ];
 

@@ -21,6 +21,14 @@ pub(crate) fn golden() -> Vec<Vec<u8>> {
     found
 }
 
+/// Whole frames of XTC trajectories.
+pub(crate) fn xtc_frames() -> Vec<Vec<u8>> {
+    let golden = file("crates/zazen-xtc/tests/golden.txt");
+    let lines = golden.lines().filter_map(|line| line.split_once(" = "));
+    let byte = |hex: &str, at: usize| u8::from_str_radix(&hex[at..at + 2], 16).ok();
+    lines.filter_map(|(_, hex)| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect()).collect()
+}
+
 fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }

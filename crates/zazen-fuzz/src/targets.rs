@@ -2,6 +2,7 @@
 
 use zazen_core::limits;
 use zazen_frames::messages::*;
+use zazen_frames::scan_record::*;
 use zazen_store::record::{FileHeader, FileKind, NameEntry, RECORD_BYTES, Record};
 use zazen_stream::packet;
 use zazen_stream::ring::{Arrival, Deal, Pressure, Ring, Shape, Take};
@@ -81,6 +82,13 @@ pub(crate) fn messages(input: &[u8]) {
         check::<List>,
         check::<ListRow>,
         check::<Listing>,
+        check::<GetBlock>,
+        check::<GivenBlock>,
+        check::<AskNotes>,
+        check::<ScanNotes>,
+        check::<ScanRecord>,
+        check::<AskRecords>,
+        check::<Records>,
     ];
     pick(checks, input);
 }
@@ -172,9 +180,9 @@ pub(crate) fn plugins(input: &[u8]) {
         check::<Pong>,
         check::<Fate>,
         check::<Cancel>,
-        check::<Open>,
-        check::<OpenFor>,
-        check::<Opened>,
+        check::<OpenPlugin>,
+        check::<OpenPluginFor>,
+        check::<PluginOpened>,
         call_head,
         answer_head,
     ];
@@ -248,6 +256,15 @@ pub(crate) fn manifest(input: &[u8]) {
             let number = zazen_core::FrameNo::new(number).expect("within the limit");
             let _ = layout.source(number);
         }
+    }
+}
+
+/// A frame of an XTC trajectory. The caller's memory is for as many atoms as the header says, if
+/// that many could be in a frame of this length: an atom takes at least three bits.
+pub(crate) fn xtc(input: &[u8]) {
+    let Ok(header) = zazen_xtc::header(input) else { return };
+    if header.atoms <= 8 * input.len() {
+        let _ = zazen_xtc::decode(input, &mut vec![0.0; 3 * header.atoms], 10.0);
     }
 }
 

@@ -23,7 +23,7 @@ use zazen_core::limits::PAYLOAD_BYTES_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_plugin_abi::plugin::{self as abi, Caller, DetachReason};
 use zazen_plugin_abi::segment::FUNCTION_BLOCKING;
-use zazen_wire::plugins::{CallHead, Open, Opened, sizes, status};
+use zazen_wire::plugins::{CallHead, OpenPlugin, PluginOpened, sizes, status};
 
 /// Segments' sizes and head are within a payload's limit as well as the message.
 const MESSAGE_BYTES_MAX: u64 = (PAYLOAD_BYTES_MAX - (1 << 20)) as u64;
@@ -165,8 +165,8 @@ impl Instance {
     }
 
     /// Attaches a client, unless it was made from another header.
-    pub fn open(&self, guest: &Guest<'_>, open: &Open) -> Opened {
-        let refuse = |status: i32| Opened { status: status.cast_unsigned(), ..Opened::default() };
+    pub fn open(&self, guest: &Guest<'_>, open: &OpenPlugin) -> PluginOpened {
+        let refuse = |status: i32| PluginOpened { status: status.cast_unsigned(), ..PluginOpened::default() };
         let ours = self.description();
         if open.plugin != ours.id || open.name != ours.name || self.is_stopping() {
             return refuse(status::NO_SERVICE);
@@ -175,7 +175,7 @@ impl Instance {
             return refuse(status::SCHEMA);
         }
         let client = self.clients.get(guest.caller).unwrap_or_else(|| self.attach(guest, open));
-        Opened {
+        PluginOpened {
             status: 0,
             elsewhere: String::new(),
             generation: self.options.generation,
@@ -185,7 +185,7 @@ impl Instance {
         }
     }
 
-    fn attach(&self, guest: &Guest<'_>, open: &Open) -> Arc<Client> {
+    fn attach(&self, guest: &Guest<'_>, open: &OpenPlugin) -> Arc<Client> {
         let client = Arc::new(Client::new(&Who {
             credentials: guest.credentials,
             pid: guest.pid,

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, Connection, Lanes, Reply};
 use zazen_core::{ErrorKind, Result};
 use zazen_wire::Message;
-use zazen_wire::plugins::{About, AnswerHead, FateKind, Open, OpenFor, Opened, plugins_fn, status};
+use zazen_wire::plugins::{
+    About, AnswerHead, FateKind, OpenPlugin, OpenPluginFor, PluginOpened, plugins_fn, status,
+};
 use zazen_wire::service;
 
 /// An answer that says only why there is none.
@@ -60,27 +62,32 @@ impl Relays {
     }
 
     /// Opens the plug-in's process for `caller`; anew if it has become another since.
-    pub(crate) fn open(&self, isolated: &Supervisor, caller: &Caller, open: &Open) -> Result<Opened> {
+    pub(crate) fn open(
+        &self,
+        isolated: &Supervisor,
+        caller: &Caller,
+        open: &OpenPlugin,
+    ) -> Result<PluginOpened> {
         self.try_open(isolated, caller, open).or_else(|error| match error.kind() {
             // What the caller can do something about.
             ErrorKind::PermissionDenied | ErrorKind::Busy => Err(error),
             _ => {
                 tracing::warn!("plug-in {}: {error}", isolated.description().name);
-                Ok(Opened { status: status::NO_SERVICE.cast_unsigned(), ..Opened::default() })
+                Ok(PluginOpened { status: status::NO_SERVICE.cast_unsigned(), ..PluginOpened::default() })
             }
         })
     }
 
-    fn try_open(&self, isolated: &Supervisor, caller: &Caller, open: &Open) -> Result<Opened> {
+    fn try_open(&self, isolated: &Supervisor, caller: &Caller, open: &OpenPlugin) -> Result<PluginOpened> {
         let (mut connection, generation) = isolated.connect(&caller.credentials, None)?;
-        let told = OpenFor {
-            open: Open { stay: false, ..open.clone() },
+        let told = OpenPluginFor {
+            open: OpenPlugin { stay: false, ..open.clone() },
             credentials: caller.credentials.clone(),
             pid: caller.pid,
             host: caller.host.clone().unwrap_or_default(),
         };
         let reply = connection.call(service::PLUGINS, plugins_fn::OPEN_FOR, &told.encode(), &[])?;
-        let opened = Opened::decode(&reply.payload)?;
+        let opened = PluginOpened::decode(&reply.payload)?;
         if opened.status == 0 {
             let lanes = connection.lanes()?;
             let idle = Mutex::new(vec![connection]);

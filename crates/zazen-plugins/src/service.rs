@@ -22,7 +22,9 @@ use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
-use zazen_wire::plugins::{About, CallHead, Cancel, Fate, FateKind, Open, Opened, Pong, plugins_fn, status};
+use zazen_wire::plugins::{
+    About, CallHead, Cancel, Fate, FateKind, OpenPlugin, PluginOpened, Pong, plugins_fn, status,
+};
 use zazen_wire::service;
 
 /// How long a plug-in's process may take to answer a ping.
@@ -201,8 +203,8 @@ impl Plugins {
     }
 
     fn open(&self, caller: &Caller, payload: &[u8]) -> Result<Vec<u8>> {
-        let open = Open::decode(payload)?;
-        let refuse = |status: i32| Opened { status: status.cast_unsigned(), ..Opened::default() };
+        let open = OpenPlugin::decode(payload)?;
+        let refuse = |status: i32| PluginOpened { status: status.cast_unsigned(), ..PluginOpened::default() };
         let opened = match self.hosted.get(&open.plugin) {
             None => refuse(status::NO_SERVICE),
             Some(Hosted::Here(instance, _)) => {
@@ -225,7 +227,7 @@ impl Plugins {
                         found => {
                             let (socket, generation) = found?;
                             let elsewhere = socket.to_string_lossy().into_owned();
-                            Opened { elsewhere, generation, ..Opened::default() }
+                            PluginOpened { elsewhere, generation, ..PluginOpened::default() }
                         }
                     }
                 }

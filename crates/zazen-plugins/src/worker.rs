@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, CallerLimits, Reply, Server, ServerLimits, Service};
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 use zazen_wire::Message;
-use zazen_wire::plugins::{Cancel, Open, OpenFor, Pong, plugins_fn};
+use zazen_wire::plugins::{Cancel, OpenPlugin, OpenPluginFor, Pong, plugins_fn};
 use zazen_wire::service;
 
 /// The argument that makes a worker of the daemon's program.
@@ -266,7 +266,7 @@ impl WorkerService {
                 "only the daemon opens a plug-in for others",
             ));
         }
-        let told = OpenFor::decode(payload)?;
+        let told = OpenPluginFor::decode(payload)?;
         let own = Identity::own()?;
         let is_another = |whom: &Identity| !may_be_served(&Identity::of(&told.credentials), whom, &own);
         if self.whom.as_ref().is_some_and(is_another) {
@@ -293,7 +293,7 @@ impl Service for WorkerService {
         let payload = match call.function {
             plugins_fn::CALL => return Ok(instance.call(caller.connection, call)),
             plugins_fn::OPEN => {
-                let open = Open::decode(call.payload)?;
+                let open = OpenPlugin::decode(call.payload)?;
                 open_here(instance, caller, &open).encode()
             }
             plugins_fn::OPEN_FOR => self.open_for(caller, call.payload)?,
@@ -318,7 +318,11 @@ impl Service for WorkerService {
 }
 
 /// Opens a plug-in of this process for a caller of its server.
-pub(crate) fn open_here(instance: &Instance, caller: &Caller, open: &Open) -> zazen_wire::plugins::Opened {
+pub(crate) fn open_here(
+    instance: &Instance,
+    caller: &Caller,
+    open: &OpenPlugin,
+) -> zazen_wire::plugins::PluginOpened {
     let host = caller.host.clone().unwrap_or_else(own_host);
     let guest = Guest {
         caller: caller.connection,

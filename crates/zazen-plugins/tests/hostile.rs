@@ -13,7 +13,7 @@ use std::time::Duration;
 use zazen_call::{Carrier, Connection, Server, ServerLimits};
 use zazen_plugins::{HostOptions, PluginConfig, Plugins};
 use zazen_wire::Message;
-use zazen_wire::plugins::{About, AnswerHead, CallHead, Open, Opened, plugins_fn, status};
+use zazen_wire::plugins::{About, AnswerHead, CallHead, OpenPlugin, PluginOpened, plugins_fn, status};
 use zazen_wire::service;
 
 const HEADER: &str = "\
@@ -48,7 +48,7 @@ struct Site {
     folder: tempfile::TempDir,
     plugins: Option<Arc<Plugins>>,
     server: Option<Server>,
-    open: Open,
+    open: OpenPlugin,
 }
 
 impl Site {
@@ -71,7 +71,7 @@ impl Site {
         let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
         let schema_hash = u64::from_str_radix(schema["schema_hash"].as_str().unwrap(), 16).unwrap();
         // No opaque types: the layout adds nothing.
-        let open = Open {
+        let open = OpenPlugin {
             plugin: 9,
             name: "victim".into(),
             schema_hash,
@@ -93,7 +93,7 @@ impl Site {
     fn opened(&self, carrier: Carrier) -> Connection {
         let mut connection = self.connect(carrier);
         let reply = connection.call(service::PLUGINS, plugins_fn::OPEN, &self.open.encode(), &[]).unwrap();
-        let opened = Opened::decode(&reply.payload).unwrap();
+        let opened = PluginOpened::decode(&reply.payload).unwrap();
         assert_eq!((opened.status, opened.elsewhere.as_str()), (0, ""));
         connection
     }
@@ -364,14 +364,14 @@ fn what_is_not_open_is_not_served() {
     let honest = honest(0, 0);
     assert_eq!(tell(&mut connection, &honest), Some(status::NO_SERVICE));
     for (change, expected) in [
-        (Open { schema_hash: 1, ..site.open.clone() }, status::SCHEMA),
-        (Open { layout_hash: 1, ..site.open.clone() }, status::SCHEMA),
-        (Open { name: "other".into(), ..site.open.clone() }, status::NO_SERVICE),
-        (Open { plugin: 10, ..site.open.clone() }, status::NO_SERVICE),
+        (OpenPlugin { schema_hash: 1, ..site.open.clone() }, status::SCHEMA),
+        (OpenPlugin { layout_hash: 1, ..site.open.clone() }, status::SCHEMA),
+        (OpenPlugin { name: "other".into(), ..site.open.clone() }, status::NO_SERVICE),
+        (OpenPlugin { plugin: 10, ..site.open.clone() }, status::NO_SERVICE),
         (site.open.clone(), status::OK),
     ] {
         let reply = connection.call(service::PLUGINS, plugins_fn::OPEN, &change.encode(), &[]).unwrap();
-        assert_eq!(Opened::decode(&reply.payload).unwrap().status.cast_signed(), expected);
+        assert_eq!(PluginOpened::decode(&reply.payload).unwrap().status.cast_signed(), expected);
     }
     assert_eq!(tell(&mut connection, &honest), Some(status::OK));
     let unknown = About { plugin: 10, generation: 0 }.encode();

@@ -1,4 +1,4 @@
-//! close, dup and fcntl: what is done with descriptors as numbers.
+//! close, fcntl and ioctl: what is done with descriptors as numbers.
 
 use crate::far::{Lock, far};
 use crate::real::{aliases, give, hooks};
@@ -15,7 +15,7 @@ pub(crate) fn drop_entry(fd: c_int) -> Result<(), c_int> {
 }
 
 /// Another number for a forwarded descriptor, made by the kernel's own dup of the placeholder.
-fn enter_dup(result: Result<c_int, c_int>, entry: Entry) -> Result<c_int, c_int> {
+pub(crate) fn enter_dup(result: Result<c_int, c_int>, entry: Entry) -> Result<c_int, c_int> {
     let fd = result?;
     if !table::set(fd, entry) {
         table::close_kernel(fd);
@@ -35,40 +35,6 @@ hooks! {
         let outcome = drop_entry(fd);
         table::close_kernel(fd);
         give(outcome.map(|()| 0))
-    }
-
-    fn dup(fd: c_int) -> c_int {
-        match table::entry(fd) {
-            None if transport::owns(fd) => give(Err(libc::EBADF)),
-            None => next(fd),
-            Some(entry) => give(enter_dup(table::fcntl_kernel(fd, libc::F_DUPFD, 0), entry)),
-        }
-    }
-
-    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-        if !state::is_active() {
-            return next(old, new, flags);
-        }
-        if transport::owns(old) {
-            return give(Err(libc::EBADF));
-        }
-        if old == new {
-            return give(Err(libc::EINVAL));
-        }
-        give(replace(old, new, flags))
-    }
-
-    fn dup2(old: c_int, new: c_int) -> c_int {
-        if !state::is_active() {
-            return next(old, new);
-        }
-        if transport::owns(old) {
-            return give(Err(libc::EBADF));
-        }
-        if old == new {
-            return next(old, new);
-        }
-        give(replace(old, new, 0))
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -148,40 +114,9 @@ hooks! {
 
 aliases! {
     __close = close, (fd: c_int) -> c_int;
-    __dup2 = dup2, (old: c_int, new: c_int) -> c_int;
     fcntl64 = fcntl, (fd: c_int, command: c_int, argument: usize) -> c_int;
     __fcntl = fcntl, (fd: c_int, command: c_int, argument: usize) -> c_int;
     lockf64 = lockf, (fd: c_int, command: c_int, length: i64) -> c_int;
-}
-
-/// dup2 and dup3 of different numbers.
-fn replace(old: c_int, new: c_int, flags: c_int) -> Result<c_int, c_int> {
-    let entry = table::entry(old);
-    if transport::owns(new) {
-        transport::move_away(new);
-    }
-    if entry.is_none() && table::entry(new).is_none() {
-        return kernel_dup3(old, new, flags);
-    }
-    if entry.is_none() {
-        // The old number must be there before the new one is given up.
-        table::fcntl_kernel(old, libc::F_GETFD, 0)?;
-    }
-    if (0..3).contains(&new) && entry.is_some() {
-        crate::stdio::take_over_standard_streams();
-    }
-    // What closing says is lost, as in dup2(2).
-    let _ = drop_entry(new);
-    kernel_dup3(old, new, flags)?;
-    if let Some(entry) = entry {
-        table::set(new, entry);
-    }
-    Ok(new)
-}
-
-fn kernel_dup3(old: c_int, new: c_int, flags: c_int) -> Result<c_int, c_int> {
-    let arguments = [old as usize, new as usize, flags as usize, 0, 0, 0];
-    crate::real::system_call(libc::SYS_dup3, arguments).map(|fd| fd as c_int)
 }
 
 /// close_range around what is forwarded and what is ours.

@@ -2,11 +2,11 @@
 
 use crate::real::{errno, set_errno};
 use crate::table::{self, Entry};
-use crate::transport::Service;
-use crate::{state, transport};
+use crate::{cwd, state};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use zazen_forward_api::paths::{self, Route, Text};
+use zazen_plugin_abi::stub::StubService;
 
 #[allow(missing_docs, dead_code, unreachable_pub, clippy::all)]
 mod stubs {
@@ -32,7 +32,8 @@ pub(crate) fn outcome<T: PartialOrd + From<i8>>(call: impl FnOnce() -> T) -> Res
     if value < T::from(0) {
         let error = errno();
         // A far side that is gone is a broken disk to a program.
-        let lost = transport::zazen_stub_error() != 0
+        // SAFETY: this thread's number.
+        let lost = unsafe { raw::zazen_stub_error() } != 0
             && matches!(error, libc::ECONNRESET | libc::ECONNREFUSED | libc::EPROTO);
         return Err(if lost { libc::EIO } else { error });
     }
@@ -57,14 +58,14 @@ pub(crate) fn cancel(tag: u32) -> Result<(), c_int> {
     far!(px_cancel(tag)).map(|_| ())
 }
 
-static SERVICE: AtomicPtr<Service> = AtomicPtr::new(std::ptr::null_mut());
+static SERVICE: AtomicPtr<StubService> = AtomicPtr::new(std::ptr::null_mut());
 
 /// What the generated stubs are a client of, as they told the transport.
-pub(crate) fn keep_service(service: *const Service) {
+pub(crate) fn keep_service(service: *const StubService) {
     SERVICE.store(service.cast_mut(), Ordering::Release);
 }
 
-pub(crate) fn service() -> &'static Service {
+pub(crate) fn service() -> &'static StubService {
     let mut service = SERVICE.load(Ordering::Acquire);
     if service.is_null() {
         // SAFETY: it only calls keep_service().
@@ -97,7 +98,7 @@ pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> 
     if bytes.first() == Some(&b'/') {
         return routed(bytes, path, text);
     }
-    let base = if dir == libc::AT_FDCWD { state::far_cwd() } else { table::entry(dir) };
+    let base = if dir == libc::AT_FDCWD { cwd::far() } else { table::entry(dir) };
     match base {
         Some(base) => relative_to_far(base, dir, bytes, path, text),
         None if bytes.is_empty() => Ok(Place::Local(path)),
@@ -184,7 +185,7 @@ fn relative_to_far(
     // Does it leave what is forwarded?
     let mut name = Text::new();
     if dir == libc::AT_FDCWD {
-        state::cwd_name(&mut name);
+        cwd::name(&mut name);
     } else {
         name_of(base, &mut name)?;
     }
@@ -202,12 +203,12 @@ fn relative_to_far(
 }
 
 fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
-    if dir == libc::AT_FDCWD && !state::is_above_a_prefix() && !paths::climbs(bytes) {
+    if dir == libc::AT_FDCWD && !cwd::is_above_a_prefix() && !paths::climbs(bytes) {
         return Ok(Place::Local(path));
     }
     let mut name = Text::new();
     if dir == libc::AT_FDCWD {
-        state::cwd_name(&mut name);
+        cwd::name(&mut name);
     } else if may_enter(bytes) {
         read_local_name(dir, &mut name);
     }
@@ -242,7 +243,7 @@ pub(crate) unsafe fn by_number(dir: c_int, path: *const c_char, flags: c_int) ->
     if flags & libc::AT_EMPTY_PATH == 0 || !could_be_memory(path) || unsafe { *path } != 0 {
         return None;
     }
-    if dir == libc::AT_FDCWD { state::far_cwd() } else { table::entry(dir) }
+    if dir == libc::AT_FDCWD { cwd::far() } else { table::entry(dir) }
 }
 
 /// Whether a path below some local directory could be one of a prefix: by its first component.

@@ -14,9 +14,11 @@
 #![allow(clippy::missing_safety_doc, unused_unsafe)]
 
 mod aio;
+mod cwd;
 mod data;
 mod descriptors;
 mod directories;
+mod dup;
 mod far;
 mod identity;
 mod memory;
@@ -31,6 +33,7 @@ mod rings;
 mod sockets;
 mod state;
 mod stdio;
+mod streams;
 mod table;
 mod transport;
 mod unix_names;
@@ -43,6 +46,9 @@ static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
     state::begin();
+    if state::is_active() {
+        cwd::refresh_local();
+    }
     if state::is_active() {
         process::begin();
     }

@@ -1,9 +1,9 @@
 //! Names: rename, link, unlink, mkdir, links, the working directory.
 
-use crate::far::{EMPTY, Opened, Place, could_be_memory, far, place};
+use crate::far::{EMPTY, Opened, Place, could_be_memory, far, far_name, place};
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::table::{self, Entry};
-use crate::{open, state};
+use crate::{cwd, state};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use zazen_forward_api::paths::{self, Text};
 
@@ -214,7 +214,7 @@ hooks! {
     }
 
     fn getcwd(to: *mut c_char, size: usize) -> *mut c_char {
-        let Some(cwd) = state::far_cwd() else { return next(to, size) };
+        let Some(cwd) = cwd::far() else { return next(to, size) };
         let mut text = Text::new();
         match crate::far::name_of(cwd, &mut text) {
             Ok(()) => give_text(&text, to, size),
@@ -226,14 +226,14 @@ hooks! {
     }
 
     fn get_current_dir_name() -> *mut c_char {
-        if state::far_cwd().is_none() {
+        if cwd::far().is_none() {
             return next();
         }
         getcwd(std::ptr::null_mut(), 0)
     }
 
     fn getwd(to: *mut c_char) -> *mut c_char {
-        if state::far_cwd().is_none() {
+        if cwd::far().is_none() {
             return next(to);
         }
         getcwd(to, paths::PATH_MAX)
@@ -244,7 +244,7 @@ hooks! {
             Ok(Place::Local(path)) => next(path, to),
             Ok(Place::Far(dir, path)) => {
                 let mut text = Text::new();
-                let found = if *path == 0 { Err(libc::ENOENT) } else { open::canonical(dir, path, &mut text) };
+                let found = if *path == 0 { Err(libc::ENOENT) } else { far_name(dir, path, &mut text) };
                 match found {
                     Ok(()) => give_text(&text, to, if to.is_null() { 0 } else { paths::PATH_MAX }),
                     Err(error) => {
@@ -340,10 +340,10 @@ fn read_link(dir: c_int, path: *const c_char, to: *mut c_char, size: usize) -> R
 /// The working directory is this kernel's again.
 fn moved_here() {
     let before = errno();
-    if let Some(entry) = state::set_far_cwd(None) {
+    if let Some(entry) = cwd::set_far(None) {
         let _ = far!(px_close(entry.id(), 1));
     }
-    state::refresh_local_cwd();
+    cwd::refresh_local();
     set_errno(before);
 }
 
@@ -363,7 +363,7 @@ fn move_far(dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
         let _ = far!(px_close(opened.id, 1));
         return Err(error);
     }
-    if let Some(before) = state::set_far_cwd(Some((entry, name.as_bytes()))) {
+    if let Some(before) = cwd::set_far(Some((entry, name.as_bytes()))) {
         let _ = far!(px_close(before.id(), 1));
     }
     Ok(0)

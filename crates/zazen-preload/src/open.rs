@@ -1,6 +1,6 @@
 //! Opening: every name that libc has for it.
 
-use crate::far::{self, Opened, Place, far, place};
+use crate::far::{Opened, Place, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, Entry};
 use crate::{state, transport};
@@ -226,9 +226,4 @@ temporaries! {
     mkstemps64(template, suffix) = (suffix, 0);
     mkostemp(template, flags) = (0, flags);
     mkostemp64(template, flags) = (0, flags);
-}
-
-/// Asks for a far file's name here: for realpath and its kin.
-pub(crate) fn canonical(dir: c_int, path: *const c_char, text: &mut Text) -> Result<(), c_int> {
-    far::far_name(dir, path, text)
 }

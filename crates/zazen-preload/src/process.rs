@@ -9,7 +9,7 @@
 use crate::far::{self, HELLO_EXEC, HELLO_FORK, Place, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, Entry};
-use crate::{data, state, stdio, transport};
+use crate::{cwd, data, state, streams, transport};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
@@ -65,7 +65,7 @@ extern "C" fn after_fork() {}
 
 extern "C" fn in_child() {
     transport::forget();
-    state::after_fork();
+    cwd::after_fork();
     let token = TOKEN.load(Ordering::Acquire);
     if token != 0 {
         let mut hello = far::new_hello(HELLO_FORK, transport::key());
@@ -133,10 +133,10 @@ fn take_over(text: &[u8]) {
         // One that was removed has no name any more.
         let mut name = Text::new();
         let _ = far::name_of(cwd, &mut name);
-        state::set_far_cwd(Some((cwd, name.as_bytes())));
+        cwd::set_far(Some((cwd, name.as_bytes())));
     }
     if found.iter().any(|(fd, _)| *fd < 3) {
-        stdio::take_over_standard_streams();
+        streams::take_over_standard_streams();
     }
 }
 
@@ -171,7 +171,7 @@ fn open_descriptors() -> Vec<c_int> {
 /// What a started program needs to know of what is open here.
 fn describe(kind: u32, token: u64) -> CString {
     use std::fmt::Write;
-    let cwd = state::far_cwd().map_or(0, Entry::id);
+    let cwd = cwd::far().map_or(0, Entry::id);
     let mut text = variables::HANDED.to_string_lossy().into_owned();
     let _ = write!(text, "={kind:x},{:x},{token:x},{cwd:x}", transport::key());
     let mut told: Vec<u32> = Vec::new();

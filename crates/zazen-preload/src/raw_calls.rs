@@ -40,7 +40,7 @@ macro_rules! by_number {
 
 /// The hook of a system call that a program makes by number.
 unsafe fn hooked(number: c_long, a: [usize; 6]) -> Option<c_long> {
-    use crate::{data, descriptors, directories, metadata, names, open};
+    use crate::{data, descriptors, directories, dup, metadata, names, open};
     // SAFETY: the program's arguments, of the types that the call takes.
     unsafe {
         by_number! { number, a;
@@ -66,8 +66,8 @@ unsafe fn hooked(number: c_long, a: [usize; 6]) -> Option<c_long> {
             libc::SYS_openat => open::openat, (0: c_int, 1: *const _, 2: c_int, 3: u32);
             libc::SYS_close => descriptors::close, (0: c_int);
             libc::SYS_close_range => descriptors::close_range, (0: u32, 1: u32, 2: c_int);
-            libc::SYS_dup => descriptors::dup, (0: c_int);
-            libc::SYS_dup3 => descriptors::dup3, (0: c_int, 1: c_int, 2: c_int);
+            libc::SYS_dup => dup::dup, (0: c_int);
+            libc::SYS_dup3 => dup::dup3, (0: c_int, 1: c_int, 2: c_int);
             libc::SYS_fcntl => descriptors::fcntl, (0: c_int, 1: c_int, 2: usize);
             libc::SYS_flock => descriptors::flock, (0: c_int, 1: c_int);
             libc::SYS_ioctl => descriptors::ioctl, (0: c_int, 1: u64, 2: usize);

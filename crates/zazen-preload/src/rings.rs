@@ -9,12 +9,12 @@
 //! signal is noticed there as in the call that it stands for.
 
 use crate::real::system_call;
-use crate::transport::{Call, Segment, Service};
 use crate::wire::{self, Buffers, SEGMENTS, SMALL_BYTES, Waits};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use zazen_lane::{Broken, Client, Receiver, Request, Source, System, Target, View, check_mapping};
+use zazen_plugin_abi::stub::{Segment, StubCall, StubService};
 use zazen_wire::Message;
 use zazen_wire::header::{Header, Kind};
 use zazen_wire::plugins::{self, ANSWER_HEAD_BYTES, plugins_fn, status};
@@ -359,8 +359,8 @@ pub(crate) unsafe fn exchange_in_memory(
     fd: c_int,
     rings: &mut Rings,
     buffers: &mut Buffers,
-    service: &Service,
-    call: &mut Call,
+    service: &StubService,
+    call: &mut StubCall,
     waits: &Waits,
 ) -> (i32, bool) {
     // SAFETY: the caller's promise.
@@ -481,7 +481,7 @@ impl Stage {
 
 unsafe fn take_in_memory(
     buffers: &mut Buffers,
-    call: &mut Call,
+    call: &mut StubCall,
     payload: &[u8],
     bulk: u64,
 ) -> Result<i32, i32> {

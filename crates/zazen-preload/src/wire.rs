@@ -7,8 +7,8 @@
 use crate::far;
 use crate::real::system_call;
 use crate::table;
-use crate::transport::{Call, Service};
 use std::ffi::{CStr, c_int, c_void};
+use zazen_plugin_abi::stub::{StubCall, StubService};
 use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
 use zazen_wire::header::{HEADER_BYTES, Header, Kind, OFFERS_SHM};
@@ -107,7 +107,7 @@ pub(crate) struct Waits {
 }
 
 /// What an open of the plug-in gave.
-pub(crate) enum Opened {
+pub(crate) enum PluginHost {
     Here,
     /// The plug-in has a process of its own, which listens there.
     Elsewhere(String),
@@ -345,10 +345,10 @@ pub(crate) fn ask(
 }
 
 /// The first words on a connection; a transport status on failure.
-pub(crate) fn open(fd: c_int, service: &Service) -> Result<Opened, i32> {
+pub(crate) fn open(fd: c_int, service: &StubService) -> Result<PluginHost, i32> {
     // SAFETY: the stub's static string.
     let name = unsafe { CStr::from_ptr(service.name) }.to_string_lossy().into_owned();
-    let words = plugins::Open {
+    let words = plugins::OpenPlugin {
         plugin: service.id as u16,
         name,
         schema_hash: service.schema_hash,
@@ -362,10 +362,10 @@ pub(crate) fn open(fd: c_int, service: &Service) -> Result<Opened, i32> {
     if header.status != 0 {
         return Err(status::NO_SERVICE);
     }
-    let opened = plugins::Opened::decode(&payload).map_err(|_| status::MALFORMED)?;
+    let opened = plugins::PluginOpened::decode(&payload).map_err(|_| status::MALFORMED)?;
     match opened.status.cast_signed() {
-        status::OK if opened.elsewhere.is_empty() => Ok(Opened::Here),
-        status::OK => Ok(Opened::Elsewhere(opened.elsewhere)),
+        status::OK if opened.elsewhere.is_empty() => Ok(PluginHost::Here),
+        status::OK => Ok(PluginHost::Elsewhere(opened.elsewhere)),
         refused => Err(refused),
     }
 }
@@ -378,8 +378,8 @@ pub(crate) fn open(fd: c_int, service: &Service) -> Result<Opened, i32> {
 pub(crate) unsafe fn exchange(
     fd: c_int,
     buffers: &mut Buffers,
-    service: &Service,
-    call: &mut Call,
+    service: &StubService,
+    call: &mut StubCall,
     waits: &Waits,
 ) -> (i32, bool) {
     // SAFETY: the caller's promise.
@@ -420,8 +420,8 @@ pub(crate) unsafe fn exchange(
 /// `call` is a stub's.
 pub(crate) unsafe fn request(
     buffers: &mut Buffers,
-    service: &Service,
-    call: &Call,
+    service: &StubService,
+    call: &StubCall,
 ) -> Option<(*const u8, usize)> {
     let sizes = (call.in_count + call.out_count) as usize;
     let bytes = CALL_HEAD_BYTES + sizes * 8 + call.request_bytes as usize;
@@ -464,7 +464,7 @@ pub(crate) unsafe fn request(
 }
 
 /// Takes the answer; `Err` if the connection cannot be used any more.
-unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut Call, waits: &Waits) -> Result<i32, i32> {
+unsafe fn answer(fd: c_int, buffers: &mut Buffers, call: &mut StubCall, waits: &Waits) -> Result<i32, i32> {
     let mut head = [0; HEADER_BYTES];
     let small: *mut u8 = buffers.answer.as_mut_ptr().cast();
     let parts = [(head.as_mut_ptr(), HEADER_BYTES), (small, SMALL_BYTES)];
@@ -537,7 +537,7 @@ fn discard(fd: c_int, buffers: &mut Buffers, mut bytes: u64) -> Result<(), i32> 
 unsafe fn take(
     fd: c_int,
     buffers: &mut Buffers,
-    call: &mut Call,
+    call: &mut StubCall,
     payload: &[u8],
     bulk_bytes: u64,
     early_bulk: &[u8],

@@ -6,9 +6,10 @@
 //! waits. The kernel itself does what is not below a prefix, and all calls of a program with
 //! another root directory or other mounts.
 
-use crate::far::{self, Far, Identity, px};
+use crate::far::{self, Far, px};
 use crate::filter::{SYS_FCHMODAT2, SYS_RENAMEAT};
-use crate::notify::{Listener, Notice, Reply, errno};
+use crate::identity::Identity;
+use crate::notify::{Listener, Notice, Outcome, Reply, errno};
 use crate::places::{Place, Places};
 use crate::target::{Status, Target, View, enterable, may_enter};
 use crate::{fifo, records};
@@ -18,9 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use zazen_forward_api::paths::PATH_MAX;
 use zazen_forward_api::structures::{ROOT, Stat, StatFs};
-
-/// A reply, or an errno.
-pub(crate) type Outcome = Result<Reply, i32>;
 
 const HERE: i32 = libc::AT_FDCWD;
 const BUFFER_MAX: usize = 65536;
@@ -327,7 +325,7 @@ impl Call<'_> {
                     px!(px_access(ROOT, path.as_ptr(), right, libc::AT_EACCESS))?;
                     far::open(&path, libc::O_PATH | flags & libc::O_NOFOLLOW, 0, 0)
                 })?;
-                fifo::open_later(self.all, *self.notice, fifo, flags, identity)
+                fifo::open_later(&self.all.listener, &self.all.far, *self.notice, fifo, flags, identity)
             }
             // A symbolic link itself: programs expect that some systems cannot open it.
             Err(libc::ELOOP) if flags & libc::O_PATH != 0 && flags & libc::O_NOFOLLOW != 0 => {

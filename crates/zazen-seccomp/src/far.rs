@@ -8,6 +8,7 @@
 //! call that waits holds up no other; a thread that cannot take its own identity back ends the
 //! process.
 
+use crate::identity::Identity;
 use crate::notify::errno;
 use crate::target::Target;
 use std::collections::HashMap;
@@ -25,14 +26,6 @@ mod stubs {
     include!(concat!(env!("OUT_DIR"), "/posix_raw.rs"));
 }
 pub(crate) use stubs::raw;
-
-/// The user, group and supplementary groups with which a file is accessed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) groups: Vec<u32>,
-}
 
 /// A stub's result, or its errno.
 pub(crate) fn outcome<T: PartialOrd + From<i8>>(value: T) -> Result<T, i32> {

@@ -4,9 +4,9 @@
 //! Invariant: the file is opened with the rights of the waiting program's user, since the path may
 //! have led to another file when its rights were checked.
 
-use crate::calls::{Outcome, Supervisor};
-use crate::far::Identity;
-use crate::notify::{Notice, Reply, errno};
+use crate::far::Far;
+use crate::identity::Identity;
+use crate::notify::{Listener, Notice, Outcome, Reply, errno};
 use crate::target::Target;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::thread::JoinHandleExt;
@@ -32,7 +32,8 @@ pub(crate) fn prepare() {
 
 /// Opens `fifo`, an O_PATH descriptor, on another thread, which also answers the call.
 pub(crate) fn open_later(
-    all: &'static Supervisor,
+    listener: &'static Listener,
+    far: &'static Far,
     notice: Notice,
     fifo: OwnedFd,
     flags: i32,
@@ -40,17 +41,24 @@ pub(crate) fn open_later(
 ) -> Outcome {
     let begun = std::thread::Builder::new()
         .name("fifo".to_owned())
-        .spawn(move || wait(all, notice, fifo, flags, identity));
+        .spawn(move || wait(listener, far, notice, fifo, flags, identity));
     begun.map(|_| Reply::Later).map_err(|_| libc::EAGAIN)
 }
 
-fn wait(all: &'static Supervisor, notice: Notice, fifo: OwnedFd, flags: i32, identity: Identity) {
+fn wait(
+    listener: &'static Listener,
+    far: &'static Far,
+    notice: Notice,
+    fifo: OwnedFd,
+    flags: i32,
+    identity: Identity,
+) {
     let (send, outcome) = channel();
     let opener = std::thread::Builder::new().name("fifo-open".to_owned()).spawn(move || {
-        let _ = send.send(all.far.as_them(&identity, || open(&fifo, flags)));
+        let _ = send.send(far.as_them(&identity, || open(&fifo, flags)));
     });
-    let Ok(opener) = opener else { return all.listener.answer(&notice, Err(libc::EAGAIN)) };
-    let target = Target::of_call(&all.listener, notice);
+    let Ok(opener) = opener else { return listener.answer(&notice, Err(libc::EAGAIN)) };
+    let target = Target::of_call(listener, notice);
     let mut given_up = None;
     let opened = loop {
         match outcome.recv_timeout(PAUSE) {
@@ -74,7 +82,7 @@ fn wait(all: &'static Supervisor, notice: Notice, fifo: OwnedFd, flags: i32, ide
         (Err(libc::EINTR), Some(error)) => Err(error),
         (opened, _) => opened.map(|fd| Reply::Descriptor(fd, flags & libc::O_CLOEXEC != 0)),
     };
-    all.listener.answer(&notice, outcome);
+    listener.answer(&notice, outcome);
 }
 
 fn open(fifo: &OwnedFd, flags: i32) -> Result<OwnedFd, i32> {

@@ -22,13 +22,15 @@ mod calls;
 mod far;
 mod fifo;
 mod filter;
+mod identity;
 mod notify;
 mod places;
 mod records;
 mod target;
 
 use calls::Supervisor;
-use far::{Far, Identity};
+use far::Far;
+use identity::Identity;
 use notify::{Listener, errno};
 use places::Places;
 use std::ffi::{CString, OsStr, c_int};

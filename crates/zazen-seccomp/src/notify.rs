@@ -26,6 +26,9 @@ pub(crate) enum Reply {
     Later,
 }
 
+/// A reply, or an errno.
+pub(crate) type Outcome = Result<Reply, i32>;
+
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
 const SYNC_WAKE_UP: u64 = 1;
 

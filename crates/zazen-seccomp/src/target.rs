@@ -5,7 +5,7 @@
 //! still waits; what is read from its memory is used only after the listener was asked again; what
 //! is written goes to the memory of that folder's process or nowhere.
 
-use crate::far::Identity;
+use crate::identity::Identity;
 use crate::notify::{Listener, Notice, errno};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fstat, openat, readlinkat, statat, statx};
 use std::fs::File;

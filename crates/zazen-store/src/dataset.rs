@@ -8,7 +8,7 @@ use crate::fences::Fences;
 use crate::log::{Log, LogView};
 use crate::names::{Names, NamesReader};
 use crate::open_files::OpenFiles;
-use crate::own_file::temporary;
+use crate::own_file::{ignore_absent, temporary};
 use crate::record::{FileKind, Record, RecordOp, SourceRef, Storage};
 use crate::room::{Room, on_disk};
 use crate::segments::{self, SegmentTable, SegmentWriter};
@@ -16,7 +16,7 @@ use crate::state::State;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
-use zazen_core::{ErrorKind, FrameNo, Origin, RelPath, Result, RunSet, Source};
+use zazen_core::{FrameNo, Origin, RelPath, Result, RunSet, Source};
 use zazen_env::{Disk, DiskPath};
 
 /// The frames of one origin.
@@ -384,13 +384,5 @@ impl<D: Disk> Dataset<D> {
         writer.segments.close(segment);
         self.update(|index| index.segment_gone(segment));
         self.room.removed(ignore_absent(self.disk.remove(&segments::path(&self.path, segment))))
-    }
-}
-
-/// Not to be there is as good as to be removed.
-pub(crate) fn ignore_absent(removed: Result<()>) -> Result<()> {
-    match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }

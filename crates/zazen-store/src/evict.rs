@@ -1,7 +1,8 @@
 //! Making room, and eviction by hand.
 
 use crate::counters::count;
-use crate::dataset::{Dataset, Index, Writer, ignore_absent};
+use crate::dataset::{Dataset, Index, Writer};
+use crate::own_file::ignore_absent;
 use crate::own_file::temporary;
 use crate::record::{Record, Storage};
 use crate::room::Room;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use zazen_core::{Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_env::{Disk, DiskPath};
+use zazen_frames::absence::Absence;
 use zazen_frames::evict_scan_resistant::{Candidate, Victim};
 use zazen_frames::make_room::{Action, Event, MakeRoom};
 
@@ -117,7 +119,7 @@ impl<D: Disk> Store<D> {
         match victim {
             Victim::Dataset(at) => {
                 let path = &surveyed[at].path;
-                let evicted = self.evict_whole(&surveyed[at]);
+                let evicted = self.evict_whole(&surveyed[at], wanted);
                 let (frames, bytes) =
                     evicted.inspect_err(|error| tracing::warn!("evict dataset {path}: {error}"))?;
                 count(&self.tally().evicted_datasets, 1);
@@ -126,7 +128,7 @@ impl<D: Disk> Store<D> {
                 );
             }
             Victim::Aliens(at, bytes) => {
-                let (frames, bytes) = self.evict_aliens(&surveyed[at], bytes)?;
+                let (frames, bytes) = self.evict_aliens(&surveyed[at], bytes, wanted)?;
                 tracing::info!(
                     "evicted the {frames} oldest aliens of dataset {} ({bytes} bytes) {why}",
                     surveyed[at].path
@@ -145,18 +147,23 @@ impl<D: Disk> Store<D> {
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let (frames, bytes) = match set {
-            None => self.evict_whole(&found)?,
-            Some(set) => self.evict_set(&found, set, u64::MAX, EntriesCursor::default())?,
+            None => self.evict_whole(&found, None)?,
+            Some(set) => self.evict_set(&found, set, u64::MAX, EntriesCursor::default(), None)?,
         };
         tracing::info!("evicted {frames} frames of dataset {dataset} ({bytes} bytes), as asked");
         Ok((frames, bytes))
     }
 
     /// Aliens in log order, which is the order in which they came, until so many bytes are free.
-    pub(crate) fn evict_aliens(&self, dataset: &Dataset<D>, bytes: u64) -> Result<(u64, u64)> {
+    pub(crate) fn evict_aliens(
+        &self,
+        dataset: &Dataset<D>,
+        bytes: u64,
+        wanted: Option<&RelPath>,
+    ) -> Result<(u64, u64)> {
         let aliens = dataset.read_index().alien.live.clone();
         let cursor = EntriesCursor { in_aliens: true, ..EntriesCursor::default() };
-        self.evict_set(dataset, &aliens, bytes, cursor)
+        self.evict_set(dataset, &aliens, bytes, cursor, wanted)
     }
 
     fn evict_set(
@@ -165,6 +172,7 @@ impl<D: Disk> Store<D> {
         set: &RunSet,
         bytes_max: u64,
         mut cursor: EntriesCursor,
+        wanted: Option<&RelPath>,
     ) -> Result<(u64, u64)> {
         let _changing = self.changing()?;
         let (mut frames, mut bytes) = (0, 0);
@@ -184,6 +192,9 @@ impl<D: Disk> Store<D> {
                 .collect();
             let before = dataset.read_index().footprint();
             dataset.remove(&mut writer, origin, &records)?;
+            let mut gone: Vec<u64> = records.iter().map(|record| record.meta.number.get()).collect();
+            gone.sort_unstable();
+            self.remember(&dataset.path, Absence::Evicted, wanted, RunSet::from_ascending(gone));
             frames += records.len() as u64;
             bytes += before.saturating_sub(dataset.read_index().footprint());
             self.tidy(dataset, &mut writer);
@@ -197,7 +208,11 @@ impl<D: Disk> Store<D> {
     ///
     /// The logs go first: a crash after that leaves files that no record speaks of, which the next
     /// start removes.
-    pub(crate) fn evict_whole(&self, dataset: &Arc<Dataset<D>>) -> Result<(u64, u64)> {
+    pub(crate) fn evict_whole(
+        &self,
+        dataset: &Arc<Dataset<D>>,
+        wanted: Option<&RelPath>,
+    ) -> Result<(u64, u64)> {
         let _changing = self.changing()?;
         let mut writer = dataset.lock_writer();
         if let Err(error) = self.room().removed(dataset.read_index().pin()) {
@@ -217,6 +232,7 @@ impl<D: Disk> Store<D> {
             std::mem::replace(&mut *index, kept)
         };
         writer.segments.close_all();
+        self.remember(&dataset.path, Absence::Evicted, wanted, old.native.live.union(&old.alien.live));
         let (frames, before) = (old.native.live.len() + old.alien.live.len(), old.footprint());
         let removed = self.remove_files(dataset, old);
         // What could not be removed is not counted any more; the next walk finds it.

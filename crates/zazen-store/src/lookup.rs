@@ -5,14 +5,12 @@ use crate::fences::BLOCK_RECORDS;
 use crate::log::plan_reads;
 use crate::record::{Record, RecordOp, Storage};
 use crate::segments;
-use crate::types::{EntriesCursor, Entry};
+use crate::types::{EntriesCursor, Entry, POSITION_FILES};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use zazen_core::{Origin, Result, RunSet, Source};
 use zazen_env::{Disk, DiskPath};
 
-/// Behind every packed frame: files of their own, in log order.
-pub(crate) const POSITION_FILES: u64 = 1 << 62;
 const POSITION_ALIENS: u64 = 1 << 61;
 
 impl<D: Disk> Dataset<D> {

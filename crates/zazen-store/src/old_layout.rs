@@ -1,10 +1,10 @@
 //! Datasets of releases that knew no series: their frames can't be told from those of another layout of the same
 //! directory, so they are dropped, and fetched again.
 
-use crate::dataset::ignore_absent;
+use crate::own_file::ignore_absent;
 use crate::types::RecoveryReport;
 use zazen_core::limits::OWN_DIR;
-use zazen_core::series::SERIES_MARK;
+use zazen_core::limits::SERIES_MARK;
 use zazen_core::{RelPath, Result};
 use zazen_env::{Disk, DiskPath};
 

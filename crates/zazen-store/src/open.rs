@@ -134,7 +134,7 @@ impl<D: Disk> Store<D> {
             return Ok(());
         }
         for dataset in empty {
-            if let Err(error) = self.evict_whole(&dataset) {
+            if let Err(error) = self.evict_whole(&dataset, None) {
                 tracing::warn!("end dataset {}, of which nothing is left: {error}", dataset.path);
             }
         }

@@ -158,7 +158,7 @@ pub fn write_root_text<D: Disk>(disk: &D, name: &str, text: &str) -> Result<()> 
     let root = RelPath::default();
     let unfinished = temporary_dir().child(name);
     // A crash may have left one; it is emptied with its folder at each start, but not before this one.
-    crate::dataset::ignore_absent(disk.remove(&unfinished))?;
+    ignore_absent(disk.remove(&unfinished))?;
     copies(name)
         .iter()
         .try_for_each(|path| write_text(disk, path, &DiskPath::own_dir(&root), &unfinished, text))
@@ -195,6 +195,14 @@ pub(crate) fn unquote(word: &str) -> Option<String> {
         text.push_str(rest);
     }
     Some(text)
+}
+
+/// Removing or renaming what is not there is no error.
+pub(crate) fn ignore_absent(removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 #[cfg(test)]

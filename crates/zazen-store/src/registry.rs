@@ -100,6 +100,6 @@ pub(crate) fn mark_clean<D: Disk>(disk: &D, serial: u64) -> Result<()> {
 
 /// Takes the mark away, durably, before the first change.
 pub(crate) fn unmark_clean<D: Disk>(disk: &D) -> Result<()> {
-    crate::dataset::ignore_absent(disk.remove(&own("clean")))?;
+    crate::own_file::ignore_absent(disk.remove(&own("clean")))?;
     disk.sync_dir(&folder())
 }

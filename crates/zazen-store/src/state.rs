@@ -76,6 +76,8 @@ impl State {
                     text.push_str(&format!("piece {first} {count} {step} {offset} {frame_bytes} {path}\n"));
                 }
             }
+            // It is of one version of one file, and its series has blocks of many files.
+            Some(Layout::Blocks(_)) => {}
         }
         text
     }

@@ -14,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-use zazen_core::series::SERIES_MARK;
+use zazen_core::limits::SERIES_MARK;
 use zazen_core::{Error, ErrorKind, Layout, Origin, RelPath, Result, RunSet, Validator};
 use zazen_env::{Disk, DiskFile, DiskPath, Seldom, is_trouble};
+use zazen_frames::absence::{Absence, Removal, Removals};
 use zazen_wire::checksum::FrameDigest;
 
 pub(crate) type DatasetMap<D> = BTreeMap<String, Arc<Dataset<D>>>;
@@ -40,6 +41,8 @@ pub struct Store<D: Disk> {
     temporaries: Arc<AtomicU64>,
     pub(crate) registry_bytes: AtomicU64,
     counters: Counters,
+    /// The frames that went lately, and why.
+    removals: Mutex<Removals>,
     /// Says that room was refused; a full cache refuses each frame of a scan.
     pub(crate) refusals: Seldom,
     /// Datasets that could not be opened because of the disk's trouble; they stay on the list of datasets.
@@ -86,6 +89,7 @@ impl<D: Disk> Store<D> {
             temporaries,
             registry_bytes: AtomicU64::new(0),
             counters: Counters::default(),
+            removals: Mutex::default(),
             refusals: Seldom::every(REFUSALS_EVERY),
             left_out: Mutex::default(),
             has_lost_writes: AtomicBool::new(false),
@@ -301,6 +305,7 @@ impl<D: Disk> Store<D> {
             }
             match self.drop_found(&dataset, &found, &self.counters.dropped_missing) {
                 Ok(true) => {
+                    self.remember(&dataset.path, Absence::Corrupt, None, RunSet::range(number, number));
                     tracing::warn!(
                         "frame {number} of dataset {}: its file is gone or short; dropped",
                         dataset.path
@@ -399,6 +404,7 @@ impl<D: Disk> Store<D> {
                 Err(error) => return Err(error),
             };
             if self.drop_found(&dataset, &found, counter)? {
+                self.remember(&dataset.path, Absence::Corrupt, None, RunSet::range(number, number));
                 tracing::warn!("frame {number} of dataset {}: {what}; dropped", dataset.path);
                 return Ok(Some(false));
             }
@@ -431,10 +437,37 @@ impl<D: Disk> Store<D> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(false) };
         match dataset.find(entry.meta.number.get())? {
             Lookup::Here(found) if found.record.meta == entry.meta && found.origin == entry.origin => {
-                self.drop_found(&dataset, &found, &self.counters.dropped_stale)
+                let dropped = self.drop_found(&dataset, &found, &self.counters.dropped_stale)?;
+                if dropped {
+                    let number = entry.meta.number.get();
+                    self.remember(&dataset.path, Absence::Stale, None, RunSet::range(number, number));
+                }
+                Ok(dropped)
             }
             _ => Ok(false),
         }
+    }
+
+    /// Remembers that frames of `series` went, for [`Store::removals`].
+    pub(crate) fn remember(&self, series: &RelPath, why: Absence, wanted: Option<&RelPath>, set: RunSet) {
+        let at_ns = self.activity.now_ns();
+        self.removals().remember(Removal {
+            at_ns,
+            series: series.clone(),
+            why,
+            wanted: wanted.cloned(),
+            set,
+        });
+    }
+
+    /// The frames that went lately, and why. Hold it briefly: whatever removes frames waits for it.
+    pub fn removals(&self) -> MutexGuard<'_, Removals> {
+        self.removals.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The clock of [`Removal::at_ns`] now.
+    pub fn now_ns(&self) -> u64 {
+        self.activity.now_ns()
     }
 
     /// Gives frames that came without a validator the one that their sources have, if they are still as `entries`

@@ -7,6 +7,10 @@ use zazen_env::DiskPath;
 use zazen_frames::look::Cached;
 use zazen_frames::scan;
 
+/// Positions from here on are of frames with files of their own, in log order. Positions of packed
+/// frames are smaller.
+pub(crate) const POSITION_FILES: u64 = 1 << 62;
+
 /// Bounds of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
@@ -85,7 +89,7 @@ impl Entry {
     /// Whether its file may hold other frames, too.
     pub fn is_packed(&self) -> bool {
         // Packed frames have addresses as positions, files of their own lie behind all of those.
-        self.position < crate::lookup::POSITION_FILES
+        self.position < POSITION_FILES
     }
 }
 

@@ -73,6 +73,26 @@ struct Lost {
     before: bool,
 }
 
+impl Link {
+    /// Performs `call`, filled in by a stub; its transport status.
+    ///
+    /// # Safety
+    /// `service` and `call` must be what `zazen_stub.h` says, and all that they point to alive.
+    pub unsafe fn call(&self, service: &StubService, call: &mut StubCall) -> i32 {
+        // SAFETY: the caller's promise.
+        unsafe { perform(self, service, call) }
+    }
+
+    /// Opens the plug-in, if it is not open yet; a transport status.
+    ///
+    /// # Safety
+    /// `service` must be what `zazen_stub.h` says.
+    pub unsafe fn bind(&self, service: &StubService) -> i32 {
+        // SAFETY: the caller's promise.
+        told(unsafe { self.binding(service) }.map(|_| ()))
+    }
+}
+
 /// See [`Link::call`].
 ///
 /// # Safety

@@ -3,7 +3,6 @@
 //! Invariants: a plug-in is opened before its first call, once for each client; a binding whose far side went away is
 //! never used again: the next call opens the plug-in anew, as a new client.
 
-use crate::call;
 use crate::lanes::Pool;
 use crate::settings::Settings;
 use std::ffi::CStr;
@@ -14,9 +13,9 @@ use std::time::Duration;
 use zazen_call::Connection;
 use zazen_core::{Error, ErrorKind};
 use zazen_env::fork::PerProcess;
-use zazen_plugin_abi::stub::{StubCall, StubService};
+use zazen_plugin_abi::stub::StubService;
 use zazen_wire::Message;
-use zazen_wire::plugins::{About, Fate, FateKind, Open, Opened, plugins_fn, status};
+use zazen_wire::plugins::{About, Fate, FateKind, OpenPlugin, PluginOpened, plugins_fn, status};
 use zazen_wire::service;
 
 /// Times that a plug-in's process may vanish while a client is opening it.
@@ -129,24 +128,6 @@ impl Link {
         Ok(())
     }
 
-    /// Performs `call`, filled in by a stub; its transport status.
-    ///
-    /// # Safety
-    /// `service` and `call` must be what `zazen_stub.h` says, and all that they point to alive.
-    pub unsafe fn call(&self, service: &StubService, call: &mut StubCall) -> i32 {
-        // SAFETY: the caller's promise.
-        unsafe { call::perform(self, service, call) }
-    }
-
-    /// Opens the plug-in, if it is not open yet; a transport status.
-    ///
-    /// # Safety
-    /// `service` must be what `zazen_stub.h` says.
-    pub unsafe fn bind(&self, service: &StubService) -> i32 {
-        // SAFETY: the caller's promise.
-        call::told(unsafe { self.binding(service) }.map(|_| ()))
-    }
-
     fn reach_home(&self) -> zazen_core::Result<Pool> {
         Pool::new(self.settings.connect()?, self.settings.call_timeout)
     }
@@ -174,7 +155,7 @@ impl Link {
         Ok(binding)
     }
 
-    unsafe fn words_to_open(&self, service: &StubService) -> Result<Open, Failure> {
+    unsafe fn words_to_open(&self, service: &StubService) -> Result<OpenPlugin, Failure> {
         let none = || {
             Failure::new(status::NO_SERVICE, format!("plug-in {} has no valid number or name", service.id))
         };
@@ -184,7 +165,7 @@ impl Link {
         }
         // SAFETY: a NUL-terminated string in static storage, by zazen_stub.h.
         let name = unsafe { CStr::from_ptr(service.name) }.to_str().map_err(|_| none())?;
-        Ok(Open {
+        Ok(OpenPlugin {
             plugin,
             name: name.to_owned(),
             schema_hash: service.schema_hash,
@@ -195,7 +176,7 @@ impl Link {
         })
     }
 
-    fn open(&self, home: &mut Option<Arc<Pool>>, open: &Open) -> Result<Binding, Failure> {
+    fn open(&self, home: &mut Option<Arc<Pool>>, open: &OpenPlugin) -> Result<Binding, Failure> {
         let mut open = open.clone();
         let mut last = None;
         for _ in 0..OPEN_TRIES {
@@ -208,7 +189,7 @@ impl Link {
                 }
             };
             let asked = pool.ask(plugins_fn::OPEN, &open.encode());
-            let opened = match asked.and_then(|answer| Opened::decode(&answer)) {
+            let opened = match asked.and_then(|answer| PluginOpened::decode(&answer)) {
                 Ok(opened) => opened,
                 // A daemon of before; the one of now may be another.
                 Err(error) if is_gone(&error) && !fresh => {
@@ -239,13 +220,13 @@ impl Link {
         Err(last.unwrap_or_else(none))
     }
 
-    fn open_elsewhere(&self, open: &Open, socket: &str) -> zazen_core::Result<(Pool, Opened)> {
+    fn open_elsewhere(&self, open: &OpenPlugin, socket: &str) -> zazen_core::Result<(Pool, PluginOpened)> {
         let settings = &self.settings;
         let mut connection =
             Connection::local(Path::new(socket), settings.carrier, settings.connect_timeout)?;
         connection.set_timeout(settings.call_timeout);
         let reply = connection.call(service::PLUGINS, plugins_fn::OPEN, &open.encode(), &[])?;
-        let opened = Opened::decode(&reply.payload)?;
+        let opened = PluginOpened::decode(&reply.payload)?;
         Ok((Pool::new(connection, settings.call_timeout)?, opened))
     }
 
@@ -281,7 +262,12 @@ impl Link {
 }
 
 impl Binding {
-    fn new(open: &Open, opened: &Opened, pool: Arc<Pool>, elsewhere: Option<(u64, Arc<Pool>)>) -> Binding {
+    fn new(
+        open: &OpenPlugin,
+        opened: &PluginOpened,
+        pool: Arc<Pool>,
+        elsewhere: Option<(u64, Arc<Pool>)>,
+    ) -> Binding {
         Binding {
             plugin: open.plugin,
             schema_hash: open.schema_hash,
@@ -299,7 +285,7 @@ fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Protocol | ErrorKind::ShuttingDown)
 }
 
-fn check(open: &Open, answered: u32) -> Result<(), Failure> {
+fn check(open: &OpenPlugin, answered: u32) -> Result<(), Failure> {
     let (name, id) = (&open.name, open.plugin);
     match answered.cast_signed() {
         status::OK => Ok(()),

@@ -1,7 +1,7 @@
 //! What the comments say: `DIR:KIND[:option...]` after a parameter, words about a whole function.
 
 use crate::diagnostic::{Diagnostics, Place, nearest};
-use crate::lex::{Kind, Token};
+use crate::lex::{Kind, Token, is_identifier};
 use crate::model::{Direction, Shape};
 
 /// A parameter's annotation as written.
@@ -213,12 +213,6 @@ fn size(value: &str, place: Place) -> Option<SizeOption> {
         return None;
     }
     Some(SizeOption { offset: index.parse().ok()?, through_pointer, place })
-}
-
-pub(crate) fn is_identifier(text: &str) -> bool {
-    !text.is_empty()
-        && !text.starts_with(|c: char| c.is_ascii_digit())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// The words that describe a function: (word, value of `handle=`), each with its place.

@@ -3,7 +3,7 @@
 use crate::annotation::{Annotation, SizeOption};
 use crate::diagnostic::{Diagnostics, Place};
 use crate::model::{Base, Direction, Function, Param, Shape, Size};
-use crate::parse::{RawFunction, RawParam};
+use crate::raw::{RawFunction, RawParam};
 
 /// At most so many functions a header: they are numbered in 16 bits.
 const FUNCTIONS_MAX: usize = 4096;

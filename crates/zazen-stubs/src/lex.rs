@@ -158,6 +158,12 @@ fn literal_length(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
+pub(crate) fn is_identifier(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

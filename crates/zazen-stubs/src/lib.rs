@@ -17,21 +17,14 @@ mod lex;
 mod marker;
 mod model;
 mod parse;
+mod raw;
 mod types;
 
 pub use diagnostic::{Diagnostic, Severity};
+pub use emit::File;
 
 /// The largest header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 1 << 20;
-
-/// One generated file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
-    /// Its name, without a folder.
-    pub name: String,
-    /// What is in it.
-    pub text: String,
-}
 
 /// What a header was turned into.
 #[derive(Clone, Debug)]

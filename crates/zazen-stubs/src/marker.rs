@@ -1,7 +1,7 @@
 //! `START-ZAZEN-SCANNER ID=… INIT=… FINI=…`: where the scanned part begins, and whose header it is.
 
-use crate::annotation::is_identifier;
 use crate::diagnostic::{Diagnostics, Place, nearest};
+use crate::lex::is_identifier;
 
 /// What the marker says.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -2,35 +2,14 @@
 //!
 //! After a mistake the parser goes on at the next parameter or declaration, so that one run reports them all.
 
-use crate::annotation::{self, Annotation, Comment, FunctionWords};
+use crate::annotation::{self, Comment, FunctionWords};
 use crate::check;
 use crate::diagnostic::{Diagnostics, Place};
 use crate::lex::{self, Kind, Token};
 use crate::marker::{self, Marker};
 use crate::model::{Base, Interface, Type};
+use crate::raw::{RawFunction, RawParam};
 use crate::types;
-
-/// A parameter as written.
-#[derive(Debug)]
-pub(crate) struct RawParam {
-    pub(crate) name: Option<String>,
-    pub(crate) ty: Type,
-    pub(crate) annotation: Option<Annotation>,
-    /// A mistake in it has been reported; another one about what is missing would only confuse.
-    pub(crate) broken: bool,
-    pub(crate) place: Place,
-}
-
-/// A prototype as written.
-#[derive(Debug)]
-pub(crate) struct RawFunction {
-    pub(crate) name: String,
-    pub(crate) name_place: Place,
-    pub(crate) result: Type,
-    pub(crate) params: Vec<RawParam>,
-    pub(crate) words: FunctionWords,
-    pub(crate) line: usize,
-}
 
 /// Reads a header; `None` if nothing can be said about it at all.
 pub(crate) fn parse(file_name: &str, text: &str, diagnostics: &mut Diagnostics<'_>) -> Option<Interface> {

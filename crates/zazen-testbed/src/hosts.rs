@@ -56,6 +56,8 @@ pub fn start_node(state: &mut State, index: usize, programs: &Programs) -> Resul
         free_floor: Some(FREE_FLOOR.to_owned()),
         ..Launch::new(host.dir.join("cache"), &state.backing, socket_of(host)?)
     };
+    // Written once all nodes are up, and read when the first block of a file is wanted.
+    launch = launch.with(["--peers".into(), state.nodes_file.clone().into_os_string()]);
     if let Some(readers) = state.readers {
         launch = launch.with(["--readers".to_owned(), readers.to_string()]);
     }

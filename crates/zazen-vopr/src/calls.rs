@@ -2,6 +2,7 @@
 
 use crate::scheduler::Trace;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::is_trouble;
 use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
 use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, Kind};
@@ -135,6 +136,18 @@ impl Reply {
 /// What a connection that ended tells its caller.
 pub(crate) fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "the connection was reset")
+}
+
+/// A node whose disk fails has no room, as far as the writer is concerned.
+pub(crate) fn of_the_disk(error: Error) -> Error {
+    match is_trouble(&error) {
+        true => Error::new(ErrorKind::NoSpace, error.to_string()),
+        false => error,
+    }
+}
+
+pub(crate) fn refused(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, what.to_owned())
 }
 
 /// Notes bytes of a message in a trace.

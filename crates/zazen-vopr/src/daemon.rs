@@ -1,38 +1,26 @@
 //! The daemon: calls in, replies out, over the shipped store.
 
-use crate::calls::{self, Part};
+use crate::batch::Batch;
+use crate::calls::{self, Part, refused};
 use crate::content::{self, FrameId};
+use crate::disk::NodeStore;
 use crate::intake::Receiving;
 use crate::mutant::Mutant;
-use crate::node::{NodeStore, Scan, Session, Task, Waiting};
+use crate::node::{Scan, Session, Task, Waiting};
 use crate::world::{Event, MS, World};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use zazen_core::{Error, ErrorKind, Origin, Request, Result, RunSet};
-use zazen_env::is_trouble;
+use zazen_core::{Origin, Request, Result, RunSet};
 use zazen_frames::messages::{
-    BatchEntry, DatasetInfo, Delivery, Holdings, OpenDataset, Push, Pushed, Query, ReportBad, ScanBatch,
-    ScanNext, ScanOpen, ScanOpened, frames_fn,
+    DatasetInfo, Delivery, Holdings, OpenDataset, Push, Pushed, Query, ReportBad, ScanBatch, ScanNext,
+    ScanOpen, ScanOpened, frames_fn,
 };
 use zazen_frames::stale::stands_for;
-use zazen_store::{Entry, OpenFrame};
+use zazen_store::Entry;
 use zazen_wire::header::Header;
 use zazen_wire::{Message, service};
 
 /// Frames that one reply may have.
 const BATCH_FRAMES: usize = 8;
-
-/// A node whose disk fails has no room, as far as the writer is concerned.
-pub(crate) fn of_the_disk(error: Error) -> Error {
-    match is_trouble(&error) {
-        true => Error::new(ErrorKind::NoSpace, error.to_string()),
-        false => error,
-    }
-}
-
-pub(crate) fn refused(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidArgument, what.to_owned())
-}
 
 impl World {
     pub(crate) fn daemon_receives(&mut self, node: usize, conn: u64, bytes: &[u8]) {
@@ -344,49 +332,4 @@ fn next_cached(store: &NodeStore, scan: &mut Scan) -> Vec<Entry> {
     }
     let count = scan.page.len().min(BATCH_FRAMES);
     scan.page.drain(..count).collect()
-}
-
-/// Frames for a reply.
-#[derive(Default)]
-pub(crate) struct Batch {
-    entries: Vec<BatchEntry>,
-    bulk: Vec<u8>,
-}
-
-impl Batch {
-    fn entry(&mut self, number: u64, delivery: Delivery, bytes: &[u8], checksum: Option<u64>) {
-        let entry = BatchEntry {
-            number,
-            delivery,
-            fd: None,
-            offset: self.bulk.len() as u64,
-            length: bytes.len() as u64,
-            checksum,
-            path: String::new(),
-            error: None,
-            whole: false,
-        };
-        self.entries.push(entry);
-        self.bulk.extend_from_slice(bytes);
-    }
-
-    /// A cached frame: its bytes travel, where a real reader would get a descriptor.
-    pub(crate) fn add(&mut self, frame: OpenFrame, delivery: Delivery) -> Result<()> {
-        let mut bytes = vec![0; frame.meta.length as usize];
-        let read = frame.file.read_exact_at(&mut bytes, frame.offset);
-        read.map_err(|cause| Error::io("read a cached frame", cause))?;
-        self.entry(frame.meta.number.get(), delivery, &bytes, Some(frame.meta.checksum));
-        Ok(())
-    }
-
-    pub(crate) fn inline(&mut self, number: u64, bytes: &[u8]) {
-        self.entry(number, Delivery::Inline, bytes, None);
-    }
-
-    pub(crate) fn fail(&mut self, number: u64, error: &Error) {
-        self.entry(number, Delivery::Failed, &[], None);
-        if let Some(entry) = self.entries.last_mut() {
-            entry.error = Some((error.kind() as u32, error.to_string()));
-        }
-    }
 }

@@ -4,7 +4,13 @@ use crate::mutant::Mutant;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zazen_core::Result;
-use zazen_env::{Disk, DiskFile, DiskPath, SimDisk, SimFile, Stat};
+use zazen_env::{DiskFile, DiskPath, SimDisk, SimFile, Stat, WatchedDisk};
+use zazen_store::Store;
+
+/// The disk that a node's store sees.
+pub(crate) type Disk = WatchedDisk<NodeDisk>;
+/// A node's store.
+pub(crate) type NodeStore = Store<Disk>;
 
 /// Writes that a planted bug holds back.
 type Held = Arc<Mutex<Vec<(Arc<SimFile>, Vec<u8>, u64)>>>;
@@ -63,7 +69,7 @@ fn sync(mutant: Option<Mutant>, sync: impl Fn() -> Result<()>) -> Result<()> {
     }
 }
 
-impl Disk for NodeDisk {
+impl zazen_env::Disk for NodeDisk {
     type File = NodeFile;
 
     fn root(&self) -> &Path {

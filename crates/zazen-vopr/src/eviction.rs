@@ -2,11 +2,7 @@
 
 use crate::content;
 use crate::world::World;
-use std::collections::BTreeMap;
 use zazen_core::RunSet;
-
-/// What scanned datasets hold, by (node, dataset), as of the last event.
-pub(crate) type Holdings = BTreeMap<(usize, usize), RunSet>;
 
 impl World {
     fn held(&self, node: usize, dataset: usize) -> Option<RunSet> {

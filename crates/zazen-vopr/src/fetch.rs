@@ -1,33 +1,22 @@
 //! Misses: frames brought from the backing store into a cache, around the shipped flights, copies
 //! and outage rules.
 
+use crate::batch::Batch;
 use crate::content::{self, FrameId};
-use crate::daemon::Batch;
+use crate::disk::NodeStore;
 use crate::mutant::Mutant;
-use crate::node::{Disk, NodeStore, Task, Waiting};
+use crate::node::{Copy, Task, Waiting};
 use crate::world::{Event, MS, World};
 use std::sync::Arc;
-use zazen_core::{Error, ErrorKind, FrameNo, Origin, Result, SourceStat};
+use zazen_core::{Error, ErrorKind, FrameNo, Result, SourceStat};
 use zazen_frames::copy::{self, Ask, Copying, Failure};
 use zazen_frames::flight::{self, Outcome, Shared, Ticket};
 use zazen_frames::messages::Delivery;
 use zazen_frames::outage;
 use zazen_frames::stale::{Held, Validate, stands_for};
-use zazen_store::Put;
 
 /// Bytes read at once: few, so that a source may change in the middle of a copy.
 const PIECE: u64 = 16 << 10;
-
-/// A copy that a flight's leader makes.
-pub(crate) struct Copy {
-    ticket: Ticket,
-    frame: FrameId,
-    origin: Origin,
-    machine: Copying,
-    /// What the machine waits for.
-    action: copy::Action,
-    put: Option<Put<Disk>>,
-}
 
 impl World {
     /// What the backing store tells `node` of a frame's file, or why it does not.

@@ -1,9 +1,9 @@
 //! A push whose bytes are coming in, around the shipped [`Intake`].
 
+use crate::calls::{of_the_disk, refused};
 use crate::content;
-use crate::daemon::{of_the_disk, refused};
+use crate::disk::{Disk, NodeStore};
 use crate::mutant::Mutant;
-use crate::node::{Disk, NodeStore};
 use std::sync::Arc;
 use zazen_core::{Credentials, Origin, Result};
 use zazen_frames::messages::{Push, Pushed};

@@ -1,18 +1,17 @@
-//! Jobs: ranks that agree on who reads what, around the shipped [`Machine`], and read it.
+//! Jobs run: ranks that agree on who reads what, around the shipped [`Machine`], and read it.
 //!
 //! Ranks and collectives are MPI's: they do not fail. Daemons do; what they do not give is read
 //! from the backing store.
 
-use crate::calls::{self, Incoming, Reply};
+use crate::calls;
 use crate::collective::exchange;
 use crate::content::{self, FrameId};
 use crate::mutant::Mutant;
 use crate::net::Caller;
+use crate::rank::{Job, Stage};
 use crate::world::{Event, MS, World};
-use std::collections::BTreeMap;
-use zazen_assign::{Answer, Input, Machine, Protocol, Rules, Step};
+use zazen_assign::{Answer, Input, Machine, Step};
 use zazen_core::{Request, Result, RunSet};
-use zazen_env::SeededRandom;
 use zazen_frames::messages::{
     BatchEntry, DatasetInfo, Holdings, OpenDataset, Query, ReportBad, ScanBatch, ScanNext, ScanOpen,
     ScanOpened, frames_fn,
@@ -22,93 +21,6 @@ use zazen_wire::{Message, service};
 
 /// How long a rank waits for its daemon.
 const TIMEOUT_NS: u64 = 10_000 * MS;
-
-/// What a rank waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Opening,
-    Asking,
-    Assigning,
-    ScanOpening,
-    Scanning,
-    Reporting,
-    Direct,
-    Done,
-}
-
-/// One rank.
-struct Rank {
-    node: usize,
-    conn: u64,
-    incoming: Incoming,
-    reply: Reply,
-    call: u64,
-    /// When the awaited call was made, in the world's time.
-    asked_ns: u64,
-    stage: Stage,
-    handle: u32,
-    scan: u32,
-    identity: u128,
-    holdings: Holdings,
-    machine: Option<Machine>,
-    answer: Answer,
-    /// Frames that it has yet to read.
-    todo: RunSet,
-    /// Of these, those that its daemon does not give.
-    direct: RunSet,
-}
-
-/// A job.
-pub(crate) struct Job {
-    dataset: usize,
-    protocol: Protocol,
-    verify_exact: bool,
-    rules: Rules,
-    target: RunSet,
-    ranks: Vec<Rank>,
-    begun: bool,
-    /// By number: which rank read it.
-    read: BTreeMap<u64, usize>,
-}
-
-impl Job {
-    fn new(nodes: usize, datasets: usize, random: &mut SeededRandom) -> Job {
-        let rank = |at: usize, node: usize| Rank {
-            node,
-            conn: 0,
-            incoming: Incoming::default(),
-            reply: Reply::default(),
-            call: 0,
-            asked_ns: 0,
-            stage: Stage::Opening,
-            handle: 0,
-            scan: 0,
-            identity: (1 << 100) + at as u128,
-            holdings: Holdings { native: RunSet::new(), alien: RunSet::new() },
-            machine: None,
-            answer: Answer::Start,
-            todo: RunSet::new(),
-            direct: RunSet::new(),
-        };
-        let size = 1 + random.below(6) as usize;
-        Job {
-            dataset: random.below(datasets as u64) as usize,
-            protocol: if random.percent(75) { Protocol::Owner } else { Protocol::Bitmaps },
-            verify_exact: random.percent(25),
-            rules: if random.percent(75) { Rules::Full } else { Rules::Paper },
-            target: RunSet::new(),
-            ranks: (0..size).map(|at| rank(at, random.below(nodes as u64) as usize)).collect(),
-            begun: false,
-            read: BTreeMap::new(),
-        }
-    }
-
-    /// Datasets and nodes with a scan under way: (node, dataset).
-    fn scans(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let scanning = self.ranks.iter().filter(|rank| rank.stage == Stage::Scanning);
-        scanning.map(|rank| (rank.node, self.dataset))
-    }
-}
 
 impl World {
     /// Jobs at random times, and one for each dataset after the faults have ended.

@@ -30,6 +30,7 @@
 //! jobs that die.
 
 mod backing;
+mod batch;
 mod calls;
 mod checks;
 mod collective;
@@ -44,10 +45,13 @@ mod mutant;
 mod net;
 mod node;
 mod profile;
+mod rank;
+mod run;
 mod scheduler;
 mod trouble;
 mod world;
 mod writer;
+mod writing;
 
 pub use mutant::Mutant;
-pub use world::{Outcome, Stats, run, tell};
+pub use run::{Outcome, Stats, run, tell};

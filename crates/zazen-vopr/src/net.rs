@@ -8,6 +8,7 @@
 //! host bytes come in order and whole, until a process dies.
 
 use crate::profile::NetFaults;
+use crate::scheduler::MS;
 use std::collections::{BTreeMap, BTreeSet};
 use zazen_env::SeededRandom;
 
@@ -54,8 +55,6 @@ pub(crate) struct Net {
     /// Messages that met a fault, for the statistics.
     pub(crate) faults: u64,
 }
-
-const MS: u64 = 1_000_000;
 
 impl Net {
     pub(crate) fn connect(&mut self, caller: Caller, host: usize, node: usize) -> u64 {

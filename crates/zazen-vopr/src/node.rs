@@ -1,25 +1,20 @@
 //! One simulated node: its disk, its clock, and the daemon that may run on it.
 
+use crate::batch::Batch;
 use crate::calls::Incoming;
 use crate::content::FrameId;
-use crate::daemon::Batch;
-use crate::disk::{HeldWrites, NodeDisk};
-use crate::fetch::Copy;
+use crate::disk::{Disk, HeldWrites, NodeDisk, NodeStore};
 use crate::intake::Receiving;
 use crate::mutant::Mutant;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use zazen_core::{Origin, Result, RunSet};
 use zazen_env::{Clock, Environment, ManualClock, SimDisk, WatchedDisk};
+use zazen_frames::copy::{self, Copying};
 use zazen_frames::flight::{Flights, Ticket};
 use zazen_frames::outage::Health;
-use zazen_store::{EntriesCursor, Entry, ScanGuard, Store, StoreConfig};
+use zazen_store::{EntriesCursor, Entry, Put, ScanGuard, Store, StoreConfig};
 use zazen_wire::header::Header;
-
-/// The disk that a node's store sees.
-pub(crate) type Disk = WatchedDisk<NodeDisk>;
-/// A node's store.
-pub(crate) type NodeStore = Store<Disk>;
 
 /// A clock that is off by some time and runs at a rate of its own.
 pub(crate) struct Skewed {
@@ -87,6 +82,17 @@ pub(crate) enum Task {
     Copy(Box<Copy>),
     /// One who waits for another's copy has waited long enough.
     Impatient(Ticket),
+}
+
+/// A copy that a flight's leader makes.
+pub(crate) struct Copy {
+    pub(crate) ticket: Ticket,
+    pub(crate) frame: FrameId,
+    pub(crate) origin: Origin,
+    pub(crate) machine: Copying,
+    /// What the machine waits for.
+    pub(crate) action: copy::Action,
+    pub(crate) put: Option<Put<Disk>>,
 }
 
 /// A SCAN_NEXT that waits for a frame from the backing store.

@@ -3,6 +3,7 @@
 //! Each kind of fault is there in some seeds only: a fault that is always there hides what others
 //! do.
 
+use crate::scheduler::MS;
 use zazen_env::SeededRandom;
 
 /// Faults of the network, each in 1/1000 of the messages (of the pieces, for damage).
@@ -45,7 +46,6 @@ pub(crate) struct Profile {
     pub(crate) calm_ns: u64,
 }
 
-const MS: u64 = 1_000_000;
 /// A budget that holds all frames of a run.
 const ROOMY_BYTES: u64 = 64 << 20;
 

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// Nanoseconds of a millisecond.
+pub(crate) const MS: u64 = 1_000_000;
+
 /// What will happen, and when.
 pub(crate) struct Scheduler<E> {
     now_ns: u64,

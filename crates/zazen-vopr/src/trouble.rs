@@ -1,64 +1,9 @@
 //! Faults: what happens to nodes, links and the backing store, and how they come back.
 
 use crate::content;
-use crate::world::{Event, MS, World};
+use crate::world::{Event, MS, Trouble, World};
 use zazen_core::ErrorKind;
 use zazen_env::SimDisk;
-
-/// A fault.
-#[derive(Debug)]
-pub(crate) enum Trouble {
-    /// The daemon is killed now, or at a step of its disk to come; with the power or without.
-    Crash {
-        node: usize,
-        power: bool,
-        in_steps: u64,
-    },
-    /// The daemon stops in good order; then the power may fail.
-    Stop {
-        node: usize,
-        power: bool,
-        sync_fails: bool,
-    },
-    /// Hosts do not reach each other.
-    Part {
-        from: usize,
-        to: usize,
-        both: bool,
-        for_ns: u64,
-    },
-    /// The backing store does not answer.
-    Outage {
-        for_ns: u64,
-        kind: ErrorKind,
-    },
-    /// A change or a read of a disk fails.
-    DiskError {
-        node: usize,
-        in_steps: u64,
-        of_read: bool,
-    },
-    /// A bit of a file goes bad.
-    Rot {
-        node: usize,
-        draw: u64,
-    },
-    /// A node's clock jumps ahead.
-    Jump {
-        node: usize,
-        by_ns: u64,
-    },
-    /// An operator evicts a dataset, or pins or unpins one.
-    Evict {
-        node: usize,
-        dataset: usize,
-    },
-    Pin {
-        node: usize,
-        dataset: usize,
-        pinned: bool,
-    },
-}
 
 impl World {
     pub(crate) fn plan_trouble(&mut self) {

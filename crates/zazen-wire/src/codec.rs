@@ -14,8 +14,8 @@
 
 use zazen_core::limits::{FRAME_NO_MAX, PATH_BYTES_MAX, check_frame_bytes};
 use zazen_core::{
-    Error, ErrorKind, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, Result, RunSet,
-    Series, Source, Validator,
+    Blocks, Error, ErrorKind, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, Result,
+    RunSet, Series, Source, Validator,
 };
 
 /// The longest free text in a message (names, error messages), in bytes.
@@ -192,7 +192,18 @@ impl Writer {
         });
     }
 
-    /// A series, as a record: 0 and a name template, 1 for pieces, 2 for a list.
+    /// What a source looks like, as a record.
+    pub fn validator(&mut self, validator: &Validator) {
+        self.record(|writer| {
+            writer.u64(validator.size);
+            writer.i64(validator.mtime_ns);
+            writer.i64(validator.ctime_ns);
+            writer.u64(validator.inode);
+            writer.bool(validator.unsettled);
+        });
+    }
+
+    /// A series, as a record: 0 and a name template, 1 for pieces, 2 for a list, 3 and the size of blocks.
     pub fn series(&mut self, series: &Series) {
         self.record(|writer| match series {
             Series::Files(template) => {
@@ -201,10 +212,15 @@ impl Writer {
             }
             Series::Pieces => writer.u8(1),
             Series::List => writer.u8(2),
+            Series::Blocks(block_bytes) => {
+                writer.u8(3);
+                writer.u64(*block_bytes);
+            }
         });
     }
 
-    /// A layout, as a record: 0 and a name template, or 1 and a list of pieces, or 2 and a list of files.
+    /// A layout, as a record: 0 and a name template, or 1 and a list of pieces, or 2 and a list of
+    /// files, or 3, a file's path, the size of its blocks, and what it looked like.
     pub fn layout(&mut self, layout: &Layout) {
         self.record(|writer| match layout {
             Layout::Files(template) => {
@@ -225,6 +241,12 @@ impl Writer {
             Layout::List(files) => {
                 writer.u8(2);
                 writer.list(files, |writer, file| writer.rel_path(file));
+            }
+            Layout::Blocks(Blocks { path, block_bytes, version }) => {
+                writer.u8(3);
+                writer.rel_path(path);
+                writer.u64(*block_bytes);
+                writer.validator(version);
             }
         });
     }
@@ -451,6 +473,7 @@ impl<'a> Reader<'a> {
                 0 => Series::Files(NameTemplate::parse(&reader.text(PATH_BYTES_MAX)?)?.unpadded()),
                 1 => Series::Pieces,
                 2 => Series::List,
+                3 => Series::Blocks(reader.u64()?),
                 other => return Err(reader.malformed(format_args!("unknown series {other}"))),
             })
         })
@@ -463,10 +486,25 @@ impl<'a> Reader<'a> {
                 0 => Layout::Files(NameTemplate::parse(&reader.text(PATH_BYTES_MAX)?)?),
                 1 => Layout::Pieces(reader.list(PIECE_BYTES_MIN, Reader::piece)?),
                 2 => Layout::List(reader.list(4, Reader::rel_path)?),
+                3 => Layout::Blocks(reader.blocks()?),
                 other => return Err(reader.malformed(format_args!("unknown layout {other}"))),
             };
             layout.validate()?;
             Ok(layout)
+        })
+    }
+
+    fn blocks(&mut self) -> Result<Blocks> {
+        let (path, block_bytes) = (self.rel_path()?, self.u64()?);
+        Ok(Blocks { path, block_bytes, version: self.validator()? })
+    }
+
+    /// What a source looks like.
+    pub fn validator(&mut self) -> Result<Validator> {
+        self.record("Validator", |reader| {
+            let (size, mtime_ns, ctime_ns) = (reader.u64()?, reader.i64()?, reader.i64()?);
+            let (inode, unsettled) = (reader.u64()?, reader.bool()?);
+            Ok(Validator { size, mtime_ns, ctime_ns, inode, unsettled })
         })
     }
 

@@ -6,7 +6,9 @@
 
 use crate::codec::{Message, Reader, Writer};
 use zazen_core::limits::PATH_BYTES_MAX;
-use zazen_core::{FrameMeta, FrameNo, Layout, Origin, RelPath, Result, RunSet, Series, Source};
+use zazen_core::{
+    Credentials, FrameMeta, FrameNo, Layout, Origin, RelPath, Result, RunSet, Series, Source, Validator,
+};
 
 /// An encoding of one field.
 pub trait Field {
@@ -87,8 +89,10 @@ macro_rules! fields {
 pub struct FreeText;
 /// The encoding of a message to people that is cut to the longest that a reader takes.
 pub struct ClippedText;
+/// The encoding of a text of at most `MAX` bytes.
+pub struct Text<const MAX: usize>;
 /// The encoding of a pattern or another text that is no longer than a path.
-pub struct ShortText;
+pub type ShortText = Text<PATH_BYTES_MAX>;
 /// The encoding of a path that the kernel could take.
 pub struct AbsolutePath;
 /// The encoding of the cache's name for a dataset.
@@ -105,6 +109,7 @@ pub struct Record<F>(std::marker::PhantomData<F>);
 pub struct Nested<M>(std::marker::PhantomData<M>);
 
 fields! {
+    u8: u8, 1, |writer, value| writer.u8(*value), |reader| reader.u8();
     u16: u16, 2, |writer, value| writer.u16(*value), |reader| reader.u16();
     u32: u32, 4, |writer, value| writer.u32(*value), |reader| reader.u32();
     u64: u64, 8, |writer, value| writer.u64(*value), |reader| reader.u64();
@@ -112,7 +117,6 @@ fields! {
     bool: bool, 1, |writer, value| writer.bool(*value), |reader| reader.bool();
     FreeText: String, 4, |writer, text| writer.text(text), |reader| reader.free_text();
     ClippedText: String, 4, |writer, text| writer.clipped_text(text), |reader| reader.free_text();
-    ShortText: String, 4, |writer, text| writer.text(text), |reader| reader.text(PATH_BYTES_MAX);
     AbsolutePath: String, 4, |writer, text| writer.text(text), |reader| reader.absolute_path();
     StoredPath: RelPath, 4, |writer, path| writer.rel_path(path), |reader| reader.stored_path();
     FrameNumber: u64, 8, |writer, number| writer.u64(*number),
@@ -121,8 +125,46 @@ fields! {
     Origin: Origin, 1, |writer, origin| writer.origin(*origin), |reader| reader.origin();
     Source: Source, 4 + 13, |writer, source| writer.source(source), |reader| reader.source();
     FrameMeta: FrameMeta, 4 + 37, |writer, meta| writer.frame_meta(meta), |reader| reader.frame_meta();
+    Validator: Validator, 4 + 33, |writer, seen| writer.validator(seen), |reader| reader.validator();
     Series: Series, 4, |writer, series| writer.series(series), |reader| reader.series();
     Layout: Layout, 4, |writer, layout| writer.layout(layout), |reader| reader.layout();
+}
+
+impl<const MAX: usize> Field for Text<MAX> {
+    type Value = String;
+    const BYTES_MIN: usize = 4;
+    fn write(value: &String, writer: &mut Writer) {
+        writer.text(value);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<String> {
+        reader.text(MAX)
+    }
+}
+
+impl<const N: usize> Field for [u8; N] {
+    type Value = [u8; N];
+    const BYTES_MIN: usize = N;
+    fn write(value: &[u8; N], writer: &mut Writer) {
+        writer.raw(value);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(reader.raw(N)?);
+        Ok(array)
+    }
+}
+
+impl Field for Credentials {
+    type Value = Credentials;
+    const BYTES_MIN: usize = 12;
+    fn write(value: &Credentials, writer: &mut Writer) {
+        <(u32, u32)>::write(&(value.uid, value.gid), writer);
+        List::<u32>::write(&value.groups, writer);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Credentials> {
+        let (uid, gid) = <(u32, u32)>::read(reader)?;
+        Ok(Credentials { uid, gid, groups: List::<u32>::read(reader)? })
+    }
 }
 
 impl<F: Field> Field for Opt<F> {
@@ -147,7 +189,7 @@ impl<F: Field> Field for List<F> {
     }
 }
 
-/// Values one behind the other.
+/// Values one after the other.
 macro_rules! tuples {
     ($(($($name:ident $at:tt),+);)+) => {$(
         impl<$($name: Field),+> Field for ($($name,)+) {

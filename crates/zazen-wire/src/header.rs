@@ -21,7 +21,7 @@
 //! so that any two versions can refuse each other in words. Reserved bytes are written as 0 and not looked at.
 
 use crate::checksum::crc32c;
-use crate::codec::{Message, Reader, Writer};
+use crate::field::ClippedText;
 use zazen_core::limits::{FDS_PER_MESSAGE_MAX, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use zazen_core::{Error, ErrorKind, Result};
 
@@ -227,22 +227,12 @@ pub fn version_refusal(min: u16, max: u16) -> Error {
     )
 }
 
-/// The payload of a reply whose status is not 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ErrorReply {
-    /// What went wrong, for a person; clipped to [`crate::codec::TEXT_BYTES_MAX`].
-    pub message: String,
-}
-
-impl Message for ErrorReply {
-    const NAME: &'static str = "ErrorReply";
-
-    fn write(&self, writer: &mut Writer) {
-        writer.clipped_text(&self.message);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<ErrorReply> {
-        Ok(ErrorReply { message: reader.free_text()? })
+crate::messages! {
+    /// The payload of a reply whose status is not 0.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ErrorReply {
+        /// What went wrong, for a person; clipped to [`crate::codec::TEXT_BYTES_MAX`].
+        message: String = ClippedText,
     }
 }
 

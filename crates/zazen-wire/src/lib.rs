@@ -6,6 +6,7 @@
 
 pub mod checksum;
 pub mod codec;
+pub mod contract;
 pub mod control;
 pub mod field;
 pub mod handshake;

@@ -7,7 +7,8 @@
 //!
 //! Invariant: a head's segment counts are bounded before memory is asked for.
 
-use crate::codec::{ABSOLUTE_PATH_BYTES_MAX, Message, Reader, Writer};
+use crate::codec::Reader;
+use crate::field::{AbsolutePath, Nested, Text};
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 pub use zazen_plugin_abi::status;
 
@@ -22,7 +23,7 @@ pub const ANSWER_HEAD_BYTES: usize = 16;
 
 /// Function numbers of the plug-ins service.
 pub mod plugins_fn {
-    /// [`super::Open`] → [`super::Opened`].
+    /// [`super::OpenPlugin`] → [`super::PluginOpened`].
     pub const OPEN: u16 = 1;
     /// See the module.
     pub const CALL: u16 = 2;
@@ -36,60 +37,100 @@ pub mod plugins_fn {
     pub const CLOSE: u16 = 6;
     /// [`super::Cancel`] → (): a call in progress on another lane of the caller is to end early.
     pub const CANCEL: u16 = 7;
-    /// [`super::OpenFor`] → [`super::Opened`]: the daemon opens a plug-in's process for a caller of its own.
+    /// [`super::OpenPluginFor`] → [`super::PluginOpened`]: the daemon opens a plug-in's process for a caller of its own.
     pub const OPEN_FOR: u16 = 8;
     /// () → the folders that callers may reach by plug-ins that act as they: absolute paths, each with a NUL behind it.
     pub const EXPORTS: u16 = 9;
 }
 
-macro_rules! plain_message {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ident),* $(,)? })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name {
-            $($(#[$field_doc])* pub $field: $kind),*
-        }
+/// The encoding of a name: of a plug-in, or of a host.
+type Name = Text<NAME_BYTES_MAX>;
 
-        impl Message for $name {
-            const NAME: &'static str = stringify!($name);
-            fn write(&self, writer: &mut Writer) {
-                $(writer.$kind(self.$field);)*
-            }
-            fn read(reader: &mut Reader<'_>) -> Result<$name> {
-                Ok($name { $($field: reader.$kind()?),* })
-            }
-        }
-    )*};
-}
-
-plain_message! {
+crate::messages! {
     /// Which plug-in, and which start of it (0: the one that runs).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     About {
         /// The plug-in's ID.
         plugin: u16,
         /// Counts the starts of the plug-in.
         generation: u64,
     }
+
     /// The answer to a ping.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     Pong {
         /// Counts the starts of the plug-in.
         generation: u64,
         /// Clients attached.
         clients: u64,
     }
+
     /// What became of a plug-in's process.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     Fate {
         /// A [`FateKind`]'s number.
         kind: u8,
-        /// Calls that ran for at least so long were taken to hang; 0 if that is not why.
+        /// A call that runs for at least this time counts as hung; 0 if that is not why.
         call_timeout_ms: u64,
     }
+
     /// Ends a call of this client early.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     Cancel {
         /// The plug-in's ID.
         plugin: u16,
         /// The call's [`CallHead::tag`].
         tag: u64,
+    }
+
+    /// A client's first message to a plug-in.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    OpenPlugin {
+        /// The plug-in's ID.
+        plugin: u16,
+        /// The name of its header.
+        name: String = Name,
+        /// Hash of the header that the client was generated from.
+        schema_hash: u64,
+        /// Hash of the layouts of its structures, as compiled.
+        layout_hash: u64,
+        /// The client's MPI rank, two's complement; -1 if it has none.
+        rank: u32,
+        /// The number of ranks, in the same form.
+        ranks: u32,
+        /// The client cannot connect elsewhere, so the daemon passes its calls on.
+        stay: bool,
+    }
+
+    /// [`OpenPlugin`], sent by the daemon to a plug-in's process for a caller whom only the daemon
+    /// can reach.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    OpenPluginFor {
+        /// The caller's message.
+        open: OpenPlugin = Nested<OpenPlugin>,
+        /// Who the caller is.
+        credentials: Credentials,
+        /// Its process.
+        pid: u32,
+        /// Its machine; empty for this one.
+        host: String = Name,
+    }
+
+    /// The answer to [`OpenPlugin`].
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    PluginOpened {
+        /// `enum zazen_call_status`; if it is not 0, nothing else counts.
+        status: u32,
+        /// The socket of the plug-in's own process, where the client opens it; empty: here.
+        elsewhere: String = AbsolutePath,
+        /// Counts the starts of the plug-in.
+        generation: u64,
+        /// The client's number, as the plug-in sees it.
+        client: u64,
+        /// The largest request or reply, in bytes, without segments.
+        message_bytes_max: u64,
+        /// The most bytes of all segments of a call.
+        segment_bytes_max: u64,
     }
 }
 
@@ -116,131 +157,6 @@ impl FateKind {
             3 => FateKind::Stopped,
             _ => FateKind::Crashed,
         }
-    }
-}
-
-/// A client's first words to a plug-in.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Open {
-    /// The plug-in's ID.
-    pub plugin: u16,
-    /// The name of its header.
-    pub name: String,
-    /// What the client was made from.
-    pub schema_hash: u64,
-    /// The same, as compiled.
-    pub layout_hash: u64,
-    /// The client's MPI rank, two's complement; -1 if it has none.
-    pub rank: u32,
-    /// How many ranks there are; likewise.
-    pub ranks: u32,
-    /// The client cannot connect elsewhere: the daemon is to pass its calls on.
-    pub stay: bool,
-}
-
-impl Message for Open {
-    const NAME: &'static str = "Open";
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u16(self.plugin);
-        writer.text(&self.name);
-        writer.u64(self.schema_hash);
-        writer.u64(self.layout_hash);
-        writer.u32(self.rank);
-        writer.u32(self.ranks);
-        writer.bool(self.stay);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Open> {
-        Ok(Open {
-            plugin: reader.u16()?,
-            name: reader.text(NAME_BYTES_MAX)?,
-            schema_hash: reader.u64()?,
-            layout_hash: reader.u64()?,
-            rank: reader.u32()?,
-            ranks: reader.u32()?,
-            stay: reader.bool()?,
-        })
-    }
-}
-
-/// [`Open`], said by the daemon to a plug-in's process for a caller whom only the daemon can reach.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenFor {
-    /// What the caller said.
-    pub open: Open,
-    /// Who the caller is.
-    pub credentials: Credentials,
-    /// Its process.
-    pub pid: u32,
-    /// Its machine; empty for this one.
-    pub host: String,
-}
-
-impl Message for OpenFor {
-    const NAME: &'static str = "OpenFor";
-
-    fn write(&self, writer: &mut Writer) {
-        writer.record(|writer| self.open.write(writer));
-        writer.u32(self.credentials.uid);
-        writer.u32(self.credentials.gid);
-        writer.list(&self.credentials.groups, |writer, group| writer.u32(*group));
-        writer.u32(self.pid);
-        writer.text(&self.host);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<OpenFor> {
-        Ok(OpenFor {
-            open: reader.record("Open", Open::read)?,
-            credentials: Credentials {
-                uid: reader.u32()?,
-                gid: reader.u32()?,
-                groups: reader.list(4, Reader::u32)?,
-            },
-            pid: reader.u32()?,
-            host: reader.text(NAME_BYTES_MAX)?,
-        })
-    }
-}
-
-/// The answer to [`Open`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
-    /// `enum zazen_call_status`; if it is not 0, nothing else counts.
-    pub status: u32,
-    /// The socket of the plug-in's own process, to be opened there; empty: here.
-    pub elsewhere: String,
-    /// Counts the starts of the plug-in.
-    pub generation: u64,
-    /// The client's number, as the plug-in sees it.
-    pub client: u64,
-    /// The largest request or reply, in bytes, without segments.
-    pub message_bytes_max: u64,
-    /// The most bytes of all segments of a call.
-    pub segment_bytes_max: u64,
-}
-
-impl Message for Opened {
-    const NAME: &'static str = "Opened";
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u32(self.status);
-        writer.text(&self.elsewhere);
-        writer.u64(self.generation);
-        writer.u64(self.client);
-        writer.u64(self.message_bytes_max);
-        writer.u64(self.segment_bytes_max);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Opened> {
-        Ok(Opened {
-            status: reader.u32()?,
-            elsewhere: reader.text(ABSOLUTE_PATH_BYTES_MAX)?,
-            generation: reader.u64()?,
-            client: reader.u64()?,
-            message_bytes_max: reader.u64()?,
-            segment_bytes_max: reader.u64()?,
-        })
     }
 }
 
@@ -354,6 +270,7 @@ fn bounded(count: u32) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Message;
     use proptest::prelude::*;
 
     proptest! {
@@ -369,9 +286,9 @@ mod tests {
                 prop_assert_eq!(size_bytes, count as usize * 8);
                 prop_assert!(at <= bytes.len() && at % 8 == 0);
             }
-            let _ = Open::decode(&bytes);
-            let _ = Opened::decode(&bytes);
-            let _ = OpenFor::decode(&bytes);
+            let _ = OpenPlugin::decode(&bytes);
+            let _ = PluginOpened::decode(&bytes);
+            let _ = OpenPluginFor::decode(&bytes);
         }
 
         #[test]
@@ -390,7 +307,7 @@ mod tests {
 
     #[test]
     fn messages_come_back() {
-        let open = Open {
+        let open = OpenPlugin {
             plugin: 77,
             name: "service".into(),
             schema_hash: 1,
@@ -399,19 +316,19 @@ mod tests {
             ranks: 4,
             stay: true,
         };
-        assert_eq!(Open::decode(&open.encode()).unwrap(), open);
+        assert_eq!(OpenPlugin::decode(&open.encode()).unwrap(), open);
         let credentials = Credentials { uid: 1, gid: 2, groups: vec![3, 4] };
-        let told = OpenFor { open, credentials, pid: 5, host: "far".into() };
-        assert_eq!(OpenFor::decode(&told.encode()).unwrap(), told);
-        let opened = Opened {
+        let told = OpenPluginFor { open, credentials, pid: 5, host: "far".into() };
+        assert_eq!(OpenPluginFor::decode(&told.encode()).unwrap(), told);
+        let opened = PluginOpened {
             elsewhere: "/run/zazen/plug-in".into(),
             generation: 2,
             client: 3,
             message_bytes_max: 4,
             segment_bytes_max: 5,
-            ..Opened::default()
+            ..PluginOpened::default()
         };
-        assert_eq!(Opened::decode(&opened.encode()).unwrap(), opened);
+        assert_eq!(PluginOpened::decode(&opened.encode()).unwrap(), opened);
     }
 
     #[test]

@@ -37,13 +37,15 @@ pub const NOT_IN_POOL: u64 = u64::MAX;
 /// Bytes before a lane's rings: its counters and the two ends' lines.
 pub const LANE_HEAD_BYTES: u64 = 4096;
 
-/// A range of the region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span {
-    /// Bytes from the region's beginning.
-    pub at: u64,
-    /// How many bytes.
-    pub bytes: u64,
+crate::messages! {
+    /// A range of the region.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    Span {
+        /// Bytes from the region's beginning.
+        at: u64,
+        /// How many bytes.
+        bytes: u64,
+    }
 }
 
 impl Span {
@@ -58,19 +60,6 @@ impl Span {
             (Some(end), Some(inner_end)) => inner.at >= self.at && inner_end <= end,
             _ => false,
         }
-    }
-}
-
-impl Message for Span {
-    const NAME: &'static str = "Span";
-
-    fn write(&self, writer: &mut Writer) {
-        writer.u64(self.at);
-        writer.u64(self.bytes);
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Span> {
-        Ok(Span { at: reader.u64()?, bytes: reader.u64()? })
     }
 }
 

@@ -5,22 +5,14 @@ use proptest::prelude::*;
 use zazen_core::ErrorKind;
 use zazen_wire::Message;
 use zazen_wire::codec::{Reader, clip};
+use zazen_wire::contract::{check_bytes, golden_messages};
 use zazen_wire::control::NodeInfo;
 use zazen_wire::handshake::{ClientHello, Proof, ServerHello};
 use zazen_wire::header::{ErrorReply, Header};
 
-/// What `bytes` decode to is encoded to something that decodes the same (not always the same bytes: fields of
-/// the future are skipped, a run set may be built otherwise).
-fn check<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
-    if let Ok(message) = M::decode(bytes) {
-        let again = M::decode(&message.encode());
-        assert_eq!(again.expect("an encoded message decodes"), message);
-    }
-}
-
 fn check_all(bytes: &[u8]) {
     macro_rules! all {
-        ($($message:ty),* $(,)?) => { $(check::<$message>(bytes);)* };
+        ($($message:ty),* $(,)?) => { $(check_bytes::<$message>(bytes);)* };
     }
     all!(NodeInfo, ErrorReply, ClientHello, ServerHello, Proof);
     if let Ok(header) = bytes.try_into().map(|bytes: &[u8; 64]| Header::decode(bytes))
@@ -32,11 +24,7 @@ fn check_all(bytes: &[u8]) {
 
 /// Every golden message, as a beginning for mutations.
 fn golden() -> Vec<Vec<u8>> {
-    let lines = include_str!("golden.txt").lines().filter_map(|line| line.split_once(" = "));
-    let decode = |hex: &str| {
-        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
-    };
-    lines.map(|(_, hex)| decode(hex)).collect()
+    golden_messages(include_str!("golden.txt")).map(|(_, bytes)| bytes).collect()
 }
 
 proptest! {

@@ -5,7 +5,8 @@
 //! path of the cache.
 
 use crate::counters::Counters;
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::opened::Opened;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -166,7 +167,7 @@ impl Batch {
         file: &dyn SourceFile,
     ) -> Result<()> {
         let path = opened.at.beneath.join(source.path.as_str())?;
-        let (offset, length) = crate::fetcher::extent_in(file, source, number, &opened.spelled())?;
+        let (offset, length) = crate::fetch::extent_in(file, source, number, &opened.spelled())?;
         let fd = file.descriptor().ok_or_else(|| {
             Error::new(ErrorKind::Io, format!("frame {number} of {}: no descriptor left", opened.spelled()))
         })?;

@@ -2,7 +2,8 @@
 //!
 //! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is silently ignored.
 
-use crate::service_plugins::{self, PluginTable};
+use crate::peers::PeerList;
+use crate::plugin_settings::{self, PluginTable};
 use clap::Parser;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,10 @@ pub struct Args {
     /// Cluster key file, the same on all nodes (`zazen key new FILE` makes one)
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY")]
     pub key: Option<PathBuf>,
+    /// Other nodes, which are asked for blocks of files before the backing store: a file with one host:port a line,
+    /// or host:port,host:port; the same list on all nodes (needs --key) [default: none]
+    #[arg(long, value_name = "FILE|LIST")]
+    pub peers: Option<String>,
     /// Bytes that the cache may use, such as 200G [default: 80 % of what is free at the first start]
     #[arg(long, value_name = "SIZE")]
     pub budget: Option<String>,
@@ -126,6 +131,7 @@ struct File {
     listen: Option<String>,
     socket: Option<PathBuf>,
     key: Option<PathBuf>,
+    peers: Option<String>,
     budget: Option<String>,
     free_floor: Option<String>,
     metrics: Option<String>,
@@ -167,6 +173,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// Cluster key file.
     pub key: Option<PathBuf>,
+    /// The other nodes that may have blocks of files.
+    pub peers: Option<PeerList>,
     /// Bytes that the cache may use; `None`: [`DEFAULT_BUDGET_PERCENT`] of what is free at the first start.
     pub budget_bytes: Option<u64>,
     /// Free bytes never used; `None`: 5 GiB, or 5 % of a smaller disk.
@@ -230,6 +238,10 @@ impl Config {
                 "listen is set but no cluster key: give --key FILE (`zazen key new FILE` makes one; the same on all nodes)",
             ));
         }
+        let peers = args.peers.clone().or(file.peers).as_deref().map(PeerList::parse).transpose()?;
+        if peers.is_some() && key.is_none() {
+            return Err(refuse("peers is set but no cluster key: give --key FILE, the same on all nodes"));
+        }
         let size = |name: &str, flag: &Option<String>, key: Option<String>| {
             let text = flag.clone().or(key);
             text.map(|text| byte_size::parse(&text).map_err(|error| error.within(name))).transpose()
@@ -272,6 +284,7 @@ impl Config {
                 None => zazen_env::socket_path::daemon_socket_path()?,
             },
             key: absolute("key", key)?,
+            peers,
             budget_bytes: size("budget", &args.budget, file.budget)?,
             free_floor_bytes: size("free_floor", &args.free_floor, file.free_floor)?,
             metrics: args
@@ -290,8 +303,8 @@ impl Config {
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
             exports: exports(args, file.export, &backing)?,
             backing,
-            plugins: service_plugins::plugin_configs(&args.plugin, &file.plugin)?,
-            plugin_worker: service_plugins::SELF.into(),
+            plugins: plugin_settings::plugin_configs(&args.plugin, &file.plugin)?,
+            plugin_worker: plugin_settings::SELF.into(),
             ready_fd: args.ready_fd,
             ready_file: args.ready_file.clone(),
             cache,

@@ -8,11 +8,12 @@ use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::node::Node;
+use crate::peers::Peers;
 use crate::placement::check_placement;
+use crate::scan_records::ScanRecords;
 use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
-use crate::session::Sessions;
 use crate::shares::AllShares;
 use crate::viewer::Powers;
 use std::net::SocketAddr;
@@ -100,6 +101,7 @@ impl Daemon {
             );
         }
         let readers = config.readers.unwrap_or_else(|| disk_kind(&cache_root).readers());
+        let peers = Peers::new(config.peers.clone(), key.clone(), &config.name, store.node());
         let node = Arc::new(Node {
             store,
             disk: health,
@@ -108,8 +110,9 @@ impl Daemon {
             counters: Counters::default(),
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
-            sessions: Sessions::default(),
+            peers,
             shares: AllShares::default(),
+            records: ScanRecords::default(),
             unfinished: Arc::default(),
             readers,
             cache_root: cache_root.to_string_lossy().into_owned(),

@@ -1,27 +1,30 @@
-//! Brings misses from the backing store. `zazen_frames` decides: who copies when several ask
-//! (`flight`), and what one copy does step by step (`copy`). Threads of this file wait, read and
-//! write.
-//!
-//! Invariant: everybody who asks comes with the source opened by its own user's rights.
+//! Who fetches a frame, when several threads ask for it: `zazen_frames::flight` decides, threads of
+//! this file wait.
 
 use crate::clock::{left_until, now_ns};
-use crate::node::{Node, Opened};
+use crate::counters::Counters;
 use crate::viewer::Viewer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use zazen_backing::SourceFile;
-use zazen_core::{Error, ErrorKind, FrameNo, Origin, RelPath, Result, Source, SourceStat, Validator};
-use zazen_env::{RealDisk, WatchedDisk};
-use zazen_frames::copy::{self, Ask, Copying, Failure};
+use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_frames::absence::{StoreRate, StoreRates};
 use zazen_frames::flight::{self, Flights, Shared, Ticket};
-use zazen_frames::stale::Held;
-use zazen_store::{Entry, Put};
 
 pub use zazen_frames::flight::Outcome;
+
+/// Where a copy's bytes may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// From another node, or from the backing store.
+    Any,
+    /// From the backing store alone: another node asks.
+    Store,
+}
 
 /// One for the daemon.
 pub struct Fetcher {
     board: Mutex<Board>,
+    rates: Mutex<StoreRates>,
 }
 
 struct Board {
@@ -62,12 +65,22 @@ impl Fetcher {
     /// A fetcher that reads at most `at_once` frames at the same time for each user.
     pub fn new(at_once: usize) -> Fetcher {
         let board = Board { flights: Flights::new(at_once), asking: BTreeMap::new(), tickets: 0 };
-        Fetcher { board: Mutex::new(board) }
+        Fetcher { board: Mutex::new(board), rates: Mutex::default() }
     }
 
     /// Fetches under way.
     pub fn under_way(&self) -> usize {
         self.board().flights.under_way()
+    }
+
+    /// How fast the backing store gives frames.
+    pub fn rates(&self) -> MutexGuard<'_, StoreRates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rate of frames of about `length` bytes.
+    pub fn rate(&self, length: u64) -> StoreRate {
+        self.rates().rate(length)
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {
@@ -83,31 +96,22 @@ impl Fetcher {
         (ticket, mailbox)
     }
 
-    /// Brings frame `number` of `opened`, whose source is `source`, into the cache; joins a fetch
-    /// of the same frame that is under way. Returns when it is there, or there is no room, or it
-    /// can't be had. `file` is the source, opened by the user of `opened`; where it changed
-    /// meanwhile it is opened again.
-    pub fn fetch(
-        &self,
-        node: &Node,
-        opened: &Opened,
-        source: &Source,
-        number: u64,
-        origin: Origin,
-        file: &mut Box<dyn SourceFile>,
-    ) -> Result<Outcome> {
-        let counters = &node.counters;
-        let (ticket, mailbox) = self.ask((opened.series(), number), opened.viewer.clone());
+    /// Asks to fetch a frame: the caller is to fetch it itself, or gets the result of a fetch that
+    /// is under way.
+    pub(crate) fn ask_for(&self, key: (RelPath, u64), who: Viewer, counters: &Counters) -> Asked<'_> {
+        let (ticket, mailbox) = self.ask(key, who);
         let mut until_ns = None;
         loop {
             match mailbox.wait(until_ns) {
-                Some(flight::Action::Lead { .. }) => break,
+                Some(flight::Action::Lead { .. }) => {
+                    return Asked::Lead(Landing { fetcher: self, ticket, result: None });
+                }
                 Some(flight::Action::Joined { until_ns: patience, .. }) => {
                     counters.fetches_shared.add(1);
                     until_ns = patience;
                 }
                 Some(flight::Action::Share { result, .. }) => {
-                    return result.map_err(|(kind, message)| Error::new(kind, message));
+                    return Asked::Shared(result.map_err(|(kind, message)| Error::new(kind, message)));
                 }
                 None => {
                     self.board().step(flight::Event::Impatient { ticket });
@@ -115,20 +119,15 @@ impl Fetcher {
                 }
             }
         }
-        let mut landing = Landing { fetcher: self, ticket, result: None };
-        let result = copy_frame(node, opened, source, number, origin, file);
-        match &result {
-            Ok(Outcome::Stored(bytes)) => {
-                counters.fetched.add(1);
-                counters.fetched_bytes.add(*bytes);
-            }
-            Ok(_) => {}
-            Err(_) => counters.fetch_failures.add(1),
-        }
-        let shared = result.as_ref().map(|outcome| *outcome);
-        landing.result = Some(shared.map_err(|error| (error.kind(), error.to_string())));
-        result
     }
+}
+
+/// The answer to who wants a frame fetched.
+pub(crate) enum Asked<'a> {
+    /// The caller fetches it. It then reports the result.
+    Lead(Landing<'a>),
+    /// Another thread has fetched it.
+    Shared(Result<Outcome>),
 }
 
 impl Board {
@@ -154,10 +153,18 @@ impl Board {
 
 /// Reports the end of a leader's copy, also if the copy panics: a bug of ours must not leave others
 /// waiting for ever.
-struct Landing<'a> {
+pub(crate) struct Landing<'a> {
     fetcher: &'a Fetcher,
     ticket: Ticket,
     result: Option<Shared>,
+}
+
+impl Landing<'_> {
+    /// Shares the result with those who wait for it.
+    pub(crate) fn land(mut self, result: &Result<Outcome>) {
+        let shared = result.as_ref().map(|outcome| *outcome);
+        self.result = Some(shared.map_err(|error| (error.kind(), error.to_string())));
+    }
 }
 
 impl Drop for Landing<'_> {
@@ -166,133 +173,4 @@ impl Drop for Landing<'_> {
         let result = self.result.take().unwrap_or_else(lost);
         self.fetcher.board().step(flight::Event::Landed { ticket: self.ticket, result });
     }
-}
-
-/// Where the frame is in its opened source file: (offset, length).
-pub fn extent_in(file: &dyn SourceFile, source: &Source, number: u64, spelled: &str) -> Result<(u64, u64)> {
-    copy::extent_in(file.stat().validator.size, source, number, spelled)
-}
-
-/// What the state machines of `zazen_frames` are told of a cached frame.
-pub fn held(entry: Entry) -> Held {
-    Held { meta: entry.meta, origin: entry.origin, source: entry.source }
-}
-
-fn copy_frame(
-    node: &Node,
-    opened: &Opened,
-    source: &Source,
-    number: u64,
-    origin: Origin,
-    file: &mut Box<dyn SourceFile>,
-) -> Result<Outcome> {
-    let ask = Ask {
-        number: FrameNo::new(number)?,
-        source: source.clone(),
-        origin,
-        validate: node.config.validate,
-        own: opened.viewer.is_own(),
-        spelled: opened.spelled(),
-    };
-    let mut copying = Copying::new(ask, file.stat());
-    let series = opened.series();
-    let mut hands = Hands { node, opened, series, source, number, origin, file, put: None, buffer: vec![] };
-    let mut event = copy::Event::Begin;
-    let mut actions = Vec::new();
-    loop {
-        copying.step(event, &mut actions);
-        let mut answer = None;
-        for action in actions.drain(..) {
-            match action {
-                copy::Action::Done(result) => return result,
-                asked => answer = hands.perform(asked).or(answer),
-            }
-        }
-        event = answer.unwrap_or_else(|| unreachable!("a copy asks something or ends"));
-    }
-}
-
-/// Does what a copy asks for, on the real disk and the real backing store.
-struct Hands<'a> {
-    node: &'a Node,
-    opened: &'a Opened,
-    series: RelPath,
-    source: &'a Source,
-    number: u64,
-    origin: Origin,
-    file: &'a mut Box<dyn SourceFile>,
-    put: Option<Put<WatchedDisk<RealDisk>>>,
-    buffer: Vec<u8>,
-}
-
-impl Hands<'_> {
-    /// The answer, where one is awaited.
-    fn perform(&mut self, action: copy::Action) -> Option<copy::Event> {
-        let store = &self.node.store;
-        Some(match action {
-            copy::Action::LookUp => {
-                copy::Event::Held(store.entry(&self.series, self.number).ok().flatten().map(held))
-            }
-            copy::Action::Reopen => copy::Event::Reopened(self.reopen()),
-            copy::Action::BeginPut { meta } => {
-                let begun = store.put(&self.series, self.source, &meta, self.origin);
-                copy::Event::Begun(begun.map(|put| self.put = Some(put)))
-            }
-            copy::Action::Copy { offset, bytes } => copy::Event::Copied(self.copy(offset, bytes)),
-            copy::Action::LookAgain => copy::Event::Looked(self.look_again()),
-            copy::Action::Commit => {
-                copy::Event::Committed(self.put.take().map_or(Ok(()), |put| put.commit_computed().map(drop)))
-            }
-            copy::Action::Abandon => {
-                self.put = None;
-                return None;
-            }
-            copy::Action::CacheFailed(error) => {
-                self.node.cache_failed(&error);
-                return None;
-            }
-            copy::Action::Done(_) => return None,
-        })
-    }
-
-    fn reopen(&mut self) -> Result<SourceStat> {
-        *self.file = self.opened.open_source(self.source, self.number)?;
-        Ok(self.file.stat())
-    }
-
-    fn copy(&mut self, offset: u64, bytes: u64) -> std::result::Result<u64, Failure> {
-        let bytes = bytes as usize;
-        if self.buffer.len() < bytes {
-            self.buffer = vec![0; bytes];
-        }
-        let read = self.file.read_at(&mut self.buffer[..bytes], offset).map_err(Failure::Source)?;
-        if let Some(put) = &mut self.put {
-            put.write(&self.buffer[..read]).map_err(Failure::Cache)?;
-        }
-        Ok(read as u64)
-    }
-
-    fn look_again(&self) -> Result<[Validator; 2]> {
-        let path = self.opened.at.beneath.join(self.source.path.as_str())?;
-        Ok([self.file.stat_now()?.validator, self.opened.backing().stat(&path)?.validator])
-    }
-}
-
-/// Reads a whole frame from its opened source, for want of room in the cache.
-pub fn read_inline(opened: &Opened, source: &Source, number: u64, file: &dyn SourceFile) -> Result<Vec<u8>> {
-    let (offset, length) = extent_in(file, source, number, &opened.spelled())?;
-    let mut bytes = vec![0; length as usize];
-    let mut done = 0;
-    while done < bytes.len() {
-        match file.read_at(&mut bytes[done..], offset + done as u64)? {
-            0 => {
-                return Err(Error::new(
-                    ErrorKind::Stale,
-                    format!("{} became shorter while it was read", source.path),
-                ));
-            }
-            read => done += read,
-        }
-    }
-    Ok(bytes)
 }

@@ -4,7 +4,8 @@
 //! A pushed copy that came without a validator takes over what its source looks like when the two
 //! are first compared.
 
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::opened::Opened;
 use zazen_core::{Credentials, Error, ErrorKind, Validator};
 use zazen_frames::look::{Action, Event, Looking, Refusal, Rules, Verdict};
 use zazen_store::Entry;
@@ -49,7 +50,10 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
     };
     adopt(node, opened, group, &adopted);
     let told = |(entry, verdict): (&Entry, Verdict)| match verdict {
-        Verdict::Fresh => Look::Fresh,
+        Verdict::Fresh => match entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) {
+            Ok(()) => Look::Fresh,
+            Err(error) => Look::Refused(error),
+        },
         Verdict::Stale => Look::Stale,
         Verdict::Refused(refusal) => Look::Refused(tell(opened, entry, refusal)),
     };

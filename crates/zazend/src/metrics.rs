@@ -71,7 +71,7 @@ impl Collector for NodeCollector {
         }
         let space = node.store.space();
         let disk = node.disk.report();
-        let (opened, scans) = node.sessions.counts();
+        let (opened, scans) = (node.shares.opened.under_way(), node.shares.scans.under_way());
         let ok = node.roots.roots.iter().filter(|root| root.backing.is_ok()).count();
         for (name, help, value) in [
             ("space_used_bytes", "Bytes that the cache uses", space.used),

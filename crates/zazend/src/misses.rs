@@ -6,13 +6,17 @@
 //! out.
 
 use crate::clock::{left_until, now_ns};
-use crate::fetcher::{Outcome, read_inline};
-use crate::node::{Node, Opened};
+use crate::fetch::{self, Whence, read_inline};
+use crate::fetcher::Outcome;
+use crate::node::Node;
+use crate::notes::Notes;
+use crate::opened::Opened;
 use crate::shares::Share;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use zazen_backing::SourceFile;
 use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet, Source};
+use zazen_frames::absence::Absence;
 use zazen_frames::copy::check_inline;
 use zazen_frames::misses::{self, Action, Event, Take, Wanted};
 use zazen_frames::scan::Proof;
@@ -47,6 +51,7 @@ struct Shared {
     node: Weak<Node>,
     opened: Arc<Opened>,
     caller: Caller,
+    notes: Arc<Notes>,
     state: Mutex<misses::Misses<Arrived>>,
     changed: Condvar,
 }
@@ -55,12 +60,19 @@ type State<'a> = MutexGuard<'a, misses::Misses<Arrived>>;
 
 impl Misses {
     /// Begins to bring `todo` with the rights of the user who opened the dataset.
-    pub fn new(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, todo: RunSet) -> Misses {
+    pub fn new(
+        node: &Arc<Node>,
+        opened: &Arc<Opened>,
+        caller: &Caller,
+        todo: RunSet,
+        notes: Arc<Notes>,
+    ) -> Misses {
         let state = Mutex::new(misses::Misses::new(todo, node.config.fetchers));
         let shared = Arc::new(Shared {
             node: Arc::downgrade(node),
             opened: opened.clone(),
             caller: caller.clone(),
+            notes,
             state,
             changed: Condvar::new(),
         });
@@ -258,12 +270,18 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     let source = opened.source(number)?;
     let mut file = opened.open_source(&source, number)?;
     let at_ns = now_ns();
+    shared.notes.length(source.length.unwrap_or(file.stat().validator.size));
     if around {
         return without_room(opened, source, number, file);
     }
-    match node.fetcher.fetch(&node, opened, &source, number, origin, &mut file)? {
+    match fetch::fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)? {
         Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at_ns })),
-        Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended => {
+        outcome @ (Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended) => {
+            match outcome {
+                Outcome::NoRoom => shared.notes.add(number, Absence::NoRoom),
+                Outcome::CacheFailed => shared.notes.add(number, Absence::CacheFails),
+                _ => {}
+            }
             without_room(opened, source, number, file)
         }
     }
@@ -275,8 +293,9 @@ pub fn without_room(opened: &Opened, source: Source, number: u64, file: Box<dyn 
     if file.has_descriptor() {
         return Ok(Way::ReadThrough(source, file));
     }
-    let (_, length) = crate::fetcher::extent_in(&*file, &source, number, &opened.spelled())?;
+    let (_, length) = fetch::extent_in(&*file, &source, number, &opened.spelled())?;
     check_inline(length, number, &opened.spelled())?;
     let bytes = read_inline(opened, &source, number, &*file)?;
+    opened.check_version(&file.stat_now()?.validator)?;
     Ok(Way::Inline(source, bytes))
 }

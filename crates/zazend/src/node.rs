@@ -1,32 +1,23 @@
 //! What all services of a daemon share.
 
-use crate::backing_roots::{BackingRoots, Located};
+use crate::backing_roots::BackingRoots;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::fetcher::Fetcher;
-use crate::guarded_backing::{GuardedBacking, is_outage};
 use crate::layouts::Layouts;
-use crate::session::Sessions;
+use crate::node_store::NodeStore;
+use crate::peers::Peers;
+use crate::scan_records::ScanRecords;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
-use crate::viewer::{Powers, Viewer};
+use crate::viewer::Powers;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
-use zazen_backing::{Backing, Rights, SourceFile};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 use zazen_call::{Caller, Server};
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, Source};
-use zazen_env::{DiskHealth, RealDisk, Seldom, WatchedDisk};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::{DiskHealth, Seldom};
 use zazen_plugins::Plugins;
-use zazen_store::Store;
-
-/// The store on this machine's disk.
-pub type NodeStore = Store<WatchedDisk<RealDisk>>;
-
-/// A layout that was looked for in vain is looked for again after this.
-const LAYOUT_HOLD_OFF: Duration = Duration::from_secs(1);
-/// How long an answer about a directory's permission counts.
-pub const LEASE: Duration = Duration::from_nanos(zazen_frames::scan::LEASE_NS);
 
 /// The daemon's shared state.
 pub struct Node {
@@ -46,10 +37,12 @@ pub struct Node {
     pub layouts: Layouts,
     /// Brings misses.
     pub fetcher: Fetcher,
-    /// What each connection holds.
-    pub sessions: Sessions,
+    /// The other nodes, which may have blocks of files.
+    pub peers: Peers,
     /// What each user may have under way.
     pub shares: AllShares,
+    /// The records of the last scans.
+    pub records: ScanRecords,
     /// What each user is still sending.
     pub unfinished: Arc<Unfinished>,
     /// Readers that clients should have in flight.
@@ -108,217 +101,5 @@ impl Node {
     /// Whether `caller` could read the cache's own files anyway: a local process of root or of the daemon's user.
     pub fn is_privileged(&self, caller: &Caller) -> bool {
         caller.is_local() && (caller.credentials.uid == 0 || caller.credentials.uid == self.powers.uid)
-    }
-}
-
-/// A dataset that a connection has opened, as the connection's user sees it.
-pub struct Opened {
-    /// Where it is.
-    pub at: Located,
-    /// The template that the user gave, if any.
-    pub pattern: Option<String>,
-    /// Who opened it.
-    pub viewer: Viewer,
-    view: Arc<GuardedBacking>,
-    layout: Mutex<KnownLayout>,
-    /// When the directory was last found to be open to the viewer.
-    allowed: Mutex<Option<Instant>>,
-}
-
-struct KnownLayout {
-    layout: Option<Arc<Layout>>,
-    /// The user or the backing store told it; else it is what the cache remembers.
-    told: bool,
-    /// The cache's name for the series.
-    series: RelPath,
-    looked: Option<Instant>,
-    /// Frames in the cache are meant, whatever the backing store says.
-    only_cached: bool,
-}
-
-impl Opened {
-    /// The dataset at `at` for `viewer`; its layout is not known yet.
-    pub fn new(at: Located, pattern: Option<String>, viewer: Viewer) -> Result<Opened> {
-        let view = at.root.seen_by(&viewer)?;
-        let series = at.dataset.clone();
-        let known = KnownLayout { layout: None, told: false, series, looked: None, only_cached: false };
-        let (layout, allowed) = (Mutex::new(known), Mutex::default());
-        Ok(Opened { at, pattern, viewer, view, layout, allowed })
-    }
-
-    /// From now on a series of the cache is meant, for a tool that looks after the cache alone.
-    pub fn mean_cached(&self, series: RelPath, layout: Option<Layout>) {
-        let layout = layout.map(Arc::new);
-        *self.known() = KnownLayout { layout, told: false, series, looked: None, only_cached: true };
-    }
-
-    fn known(&self) -> MutexGuard<'_, KnownLayout> {
-        self.layout.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The cache's name for the series that is open: the dataset's directory alone while its layout is not known, which
-    /// has no frames.
-    pub fn series(&self) -> RelPath {
-        self.known().series.clone()
-    }
-
-    /// As users spell it.
-    pub fn spelled(&self) -> String {
-        self.at.root.spelled(&self.at.beneath)
-    }
-
-    /// The store that it lives on, as its user sees it.
-    pub fn backing(&self) -> &dyn Backing {
-        &*self.view
-    }
-
-    /// Opens the source of frame `number` with its user's rights. What this descriptor reads, the user may read.
-    pub fn open_source(&self, source: &Source, number: u64) -> Result<Box<dyn SourceFile>> {
-        let path = self.at.beneath.join(source.path.as_str())?;
-        let within = |error: Error| error.within(format!("frame {number} of {}", self.spelled()));
-        self.backing().open(&path).map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => self.denied(number, &error),
-            _ if is_outage(&error) => {
-                within(error).within("not in the cache, and its backing store does not answer")
-            }
-            _ => within(error),
-        })
-    }
-
-    /// The refusal of a frame whose source the user may not read.
-    pub fn denied(&self, number: u64, why: &Error) -> Error {
-        Error::new(
-            ErrorKind::PermissionDenied,
-            format!(
-                "frame {number} of {}: {} may not read its source ({why}); ask the owner for read permission",
-                self.spelled(),
-                self.who()
-            ),
-        )
-    }
-
-    /// The user, for messages.
-    pub fn who(&self) -> String {
-        match &self.viewer {
-            Viewer::Own => "the daemon's user".into(),
-            Viewer::Other(identity) => format!("user {}", identity.uid()),
-        }
-    }
-
-    /// Whether the user may (still) use the dataset's directory: an old handle ends with the permission. The answer
-    /// counts for [`LEASE`].
-    pub fn check(&self, node: &Node) -> Result<()> {
-        if self.viewer.is_own() {
-            return Ok(());
-        }
-        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
-        if allowed.is_some_and(|since| since.elapsed() < LEASE) {
-            return Ok(());
-        }
-        self.check_now(node, Rights::SEARCH)?;
-        *allowed = Some(Instant::now());
-        Ok(())
-    }
-
-    /// Whether the user may use the dataset's directory so, asked now.
-    pub fn check_now(&self, node: &Node, rights: Rights) -> Result<()> {
-        if self.viewer.is_own() {
-            return Ok(());
-        }
-        match self.backing().allows(&self.at.beneath, rights) {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                let what = "may not use its directory so; ask the owner for permission";
-                let text = format!("dataset {}: {} {what}", self.spelled(), self.who());
-                Err(Error::new(ErrorKind::PermissionDenied, text))
-            }
-            Err(error) if is_outage(&error) || error.kind() == ErrorKind::NotFound => {
-                if self.owns_what_is_cached(node) { Ok(()) } else { Err(self.unknowable(error)) }
-            }
-            Err(error) => Err(error.within(format!("dataset {}", self.spelled()))),
-        }
-    }
-
-    /// Whether the user owned the source of the first cached frame. While nobody can be asked, that user alone may
-    /// learn what is cached of the dataset.
-    pub fn owns_what_is_cached(&self, node: &Node) -> bool {
-        let Viewer::Other(identity) = &self.viewer else { return true };
-        node.store.series_of(&self.at.dataset).iter().any(|series| {
-            let (native, alien) = node.store.holdings(series);
-            let first = native.first().or(alien.first());
-            let entry = first.and_then(|number| node.store.entry(series, number).ok().flatten());
-            entry.is_some_and(|entry| entry.meta.uid == identity.uid())
-        })
-    }
-
-    /// Whether the daemon's own view of the dataset has no answer either. A user can keep its own view busy until it
-    /// times out; that says nothing of the store.
-    pub fn is_store_away(&self) -> bool {
-        self.at.root.backing.stat(&self.at.beneath).is_err_and(|error| is_outage(&error))
-    }
-
-    /// The refusal of what may be allowed, where nobody can be asked.
-    pub fn unknowable(&self, why: Error) -> Error {
-        let kind = if is_outage(&why) { why.kind() } else { ErrorKind::PermissionDenied };
-        Error::new(
-            kind,
-            format!(
-                "dataset {}: without its backing store zazend cannot tell what {} may read; try again when the \
-                 store answers ({why})",
-                self.spelled(),
-                self.who()
-            ),
-        )
-    }
-
-    /// The layout, if it is known already.
-    pub fn known_layout(&self) -> Option<Layout> {
-        self.known().layout.as_deref().cloned()
-    }
-
-    /// The layout, if the user or the backing store told it.
-    pub fn told_layout(&self) -> Option<Arc<Layout>> {
-        let known = self.known();
-        known.layout.clone().filter(|_| known.told)
-    }
-
-    /// Replaces what is known of the layout; `told` by the user or the backing store, else remembered by the cache.
-    pub fn set_layout(&self, layout: Layout, told: bool) {
-        self.put_layout(&mut self.known(), layout, told);
-    }
-
-    fn put_layout(&self, known: &mut KnownLayout, layout: Layout, told: bool) {
-        // A path that is too long for a series has no frames in the cache.
-        known.series = self.at.series(&Series::of(&layout)).unwrap_or_else(|_| self.at.dataset.clone());
-        known.layout = Some(Arc::new(layout));
-        known.told = told;
-    }
-
-    /// The layout; looked for on the backing store if it isn't known yet (a dataset that was empty when it was
-    /// opened may have frames by now).
-    pub fn layout(&self) -> Result<Option<Arc<Layout>>> {
-        let mut known = self.known();
-        let unknown = known.layout.is_none() && !known.only_cached;
-        if unknown && known.looked.is_none_or(|at| at.elapsed() > LAYOUT_HOLD_OFF) {
-            let found =
-                zazen_backing::dataset::layout(self.backing(), &self.at.beneath, self.pattern.as_deref())?;
-            known.looked = Some(Instant::now());
-            found.into_iter().for_each(|layout| self.put_layout(&mut known, layout, true));
-        }
-        Ok(known.layout.clone())
-    }
-
-    /// Where frame `number` is on the backing store.
-    pub fn source(&self, number: u64) -> Result<Source> {
-        let found = self.layout()?.and_then(|layout| layout.source(FrameNo::new(number).ok()?));
-        found.ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!(
-                    "frame {number} of {}: the dataset has no such frame; check its names or zazen.toml",
-                    self.spelled()
-                ),
-            )
-        })
     }
 }

@@ -15,13 +15,17 @@ use crate::batch::Batch;
 use crate::clock::now_ns;
 use crate::look::{Look, look};
 use crate::misses::{Brought, Misses, Way};
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::notes::Notes;
+use crate::opened::Opened;
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_call::{Caller, Reply, may_say};
 use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
-use zazen_core::{Credentials, Error, Origin, RelPath, Result, RunSet};
+use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet};
+use zazen_frames::absence::Absence;
 use zazen_frames::messages::{Delivery, ScanNext};
 use zazen_frames::scan::{AfterCheck, Pages, after_check, refetched_as};
+use zazen_frames::scan_record::ScanNotes;
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
 /// Bytes of packed frames that an answer copies at most, beside its first frame.
@@ -36,6 +40,7 @@ pub struct Scan {
     privileged: bool,
     cursor: Mutex<Cursor>,
     misses: Misses,
+    notes: Arc<Notes>,
     guard: ScanGuard,
 }
 
@@ -55,7 +60,9 @@ impl Scan {
         let guard = node.store.scan(&series);
         let (native, alien) = node.store.holdings(&series);
         let cached = set.intersection(&native).union(&set.intersection(&alien));
-        let misses = Misses::new(node, opened, caller, set.difference(&cached));
+        let missing = set.difference(&cached);
+        let notes = Arc::new(Notes::begin(node, &series, &missing));
+        let misses = Misses::new(node, opened, caller, missing, notes.clone());
         let count = cached.len();
         let cursor = Cursor { pages: Pages::new(cached), at: EntriesCursor::default() };
         let scan = Scan {
@@ -65,6 +72,7 @@ impl Scan {
             privileged: node.is_privileged(caller),
             cursor: Mutex::new(cursor),
             misses,
+            notes,
             guard,
         };
         (scan, count)
@@ -104,10 +112,13 @@ impl Scan {
             match node.store.entries_page(&self.series, wanted, at) {
                 Ok(Some(entries)) => pages.add(entries),
                 // Held when the scan began, and gone since.
-                Ok(None) => pages.give_up().iter().for_each(|number| self.misses.add(number, Origin::Alien)),
+                Ok(None) => pages.give_up().iter().for_each(|number| {
+                    self.notes.add_gone(node, &self.series, number);
+                    self.misses.add(number, Origin::Alien);
+                }),
                 Err(error) => {
                     node.cache_failed(&error.within(format!("look up frames of {}", self.opened.spelled())));
-                    pages.give_up().iter().for_each(|number| self.misses.add_around(number));
+                    pages.give_up().iter().for_each(|number| self.add_around(number));
                 }
             }
         }
@@ -120,7 +131,7 @@ impl Scan {
             let number = entry.meta.number.get();
             match look {
                 Look::Stale => self.drop_stale(node, entry),
-                Look::Refused(error) => batch.fail(node, number, &error),
+                Look::Refused(error) => self.fail(node, number, &error, batch),
                 Look::Fresh => self.hand_out_entry(node, entry, batch),
             }
         }
@@ -129,6 +140,7 @@ impl Scan {
     /// A copy that is not its source's any more is fetched anew.
     fn drop_stale(&self, node: &Node, entry: &Entry) {
         let number = entry.meta.number.get();
+        self.notes.add(number, Absence::Stale);
         match node.store.drop_stale(&self.series, entry) {
             Ok(true) => node.counters.stale_dropped.add(1),
             Ok(false) => {}
@@ -160,15 +172,36 @@ impl Scan {
                     self.check_copy(node, number);
                 }
             }
-            Ok(None) => self.misses.add(number, Origin::Alien),
+            Ok(None) => {
+                self.notes.add_gone(node, &self.series, number);
+                self.misses.add(number, Origin::Alien);
+            }
             Err(error) => self.go_around(node, number, error),
         }
+    }
+
+    /// A frame that its caller does not get.
+    fn fail(&self, node: &Node, number: u64, error: &Error, batch: &mut Batch) {
+        if error.kind() == ErrorKind::PermissionDenied {
+            self.notes.add(number, Absence::Denied);
+        }
+        batch.fail(node, number, error);
+    }
+
+    /// Why frames of the scan were not in the cache, so far.
+    pub fn notes(&self, node: &Node, caller: &Caller) -> ScanNotes {
+        self.notes.told(node, caller)
+    }
+
+    fn add_around(&self, number: u64) {
+        self.notes.add(number, Absence::CacheFails);
+        self.misses.add_around(number);
     }
 
     /// The cache has the frame and cannot give it: its source can.
     fn go_around(&self, node: &Node, number: u64, error: Error) {
         node.cache_failed(&error.within(format!("frame {number} of {}", self.opened.spelled())));
-        self.misses.add_around(number);
+        self.add_around(number);
     }
 
     /// A copy's bytes were wrong when they were read: it goes if they still are, and the frame is
@@ -178,6 +211,9 @@ impl Scan {
             Ok(good) => good,
             Err(error) => return self.go_around(node, number, error),
         };
+        if good != Some(true) {
+            self.notes.add(number, Absence::Corrupt);
+        }
         if good == Some(false) {
             node.counters.corrupt_dropped.add(1);
             if let Some(left_out) = may_say("dropped bad", &self.opened.spelled()) {
@@ -190,7 +226,7 @@ impl Scan {
         }
         match after_check(good) {
             AfterCheck::Bring => self.misses.add(number, Origin::Alien),
-            AfterCheck::Around => self.misses.add_around(number),
+            AfterCheck::Around => self.add_around(number),
         }
     }
 
@@ -204,7 +240,7 @@ impl Scan {
             let number = next.number;
             let handed = next.what.result.and_then(|way| self.hand_out_way(node, number, way, batch));
             if let Err(error) = handed {
-                batch.fail(node, number, &error);
+                self.fail(node, number, &error, batch);
             }
         }
     }

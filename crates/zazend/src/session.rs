@@ -1,6 +1,6 @@
 //! What connections hold: opened datasets and scans, by handle; released with the connection.
 
-use crate::node::Opened;
+use crate::opened::Opened;
 use crate::scan::Scan;
 use crate::shares::Share;
 use std::collections::HashMap;
@@ -110,15 +110,5 @@ impl Sessions {
     pub fn release(&self, connection: u64) {
         let session = self.all().remove(&connection);
         drop(session);
-    }
-
-    /// (datasets open, scans under way).
-    pub fn counts(&self) -> (usize, usize) {
-        let sessions: Vec<_> = self.all().values().cloned().collect();
-        let held = sessions.iter().map(|session| {
-            let session = session.lock().unwrap_or_else(PoisonError::into_inner);
-            (session.opened.len(), session.scans.len())
-        });
-        held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1))
     }
 }

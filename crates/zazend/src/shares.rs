@@ -4,6 +4,7 @@
 //! Invariants: root and the daemon's own user have no bounds here; a share is given back when it is
 //! dropped; who waits for one waits on its own call's thread, for its user's other calls only.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_call::Caller;
@@ -22,6 +23,8 @@ pub struct Shares {
     what: &'static str,
     held: Mutex<shares::Shares<Who>>,
     freed: Condvar,
+    /// Shares of all users, of those without bounds too.
+    under_way: AtomicUsize,
 }
 
 /// One share, until dropped.
@@ -33,11 +36,22 @@ pub struct Share {
 impl Shares {
     /// At most `max` of `what` for each user.
     pub fn new(what: &'static str, max: usize) -> Arc<Shares> {
-        Arc::new(Shares { what, held: Mutex::new(shares::Shares::new(max)), freed: Condvar::new() })
+        let held = Mutex::new(shares::Shares::new(max));
+        Arc::new(Shares { what, held, freed: Condvar::new(), under_way: AtomicUsize::new(0) })
     }
 
     fn held(&self) -> MutexGuard<'_, shares::Shares<Who>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shares that are taken now, by all users.
+    pub fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
+    fn share(self: &Arc<Shares>, who: Option<Who>) -> Share {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        Share { shares: self.clone(), who }
     }
 
     /// A share for `caller`, if there is one now; `Busy` if not.
@@ -55,14 +69,14 @@ impl Shares {
         let own = rustix::process::geteuid().as_raw();
         let uid = caller.credentials.uid;
         if caller.is_local() && (uid == 0 || uid == own) {
-            return Ok(Share { shares: self.clone(), who: None });
+            return Ok(self.share(None));
         }
         let who = (caller.host.clone(), uid);
         let start = Instant::now();
         let mut held = self.held();
         loop {
             if held.take(&who) {
-                return Ok(Share { shares: self.clone(), who: Some(who) });
+                return Ok(self.share(Some(who)));
             }
             let left = patience.saturating_sub(start.elapsed());
             if left.is_zero() || stops() {
@@ -82,6 +96,7 @@ impl Shares {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        self.shares.under_way.fetch_sub(1, Ordering::Relaxed);
         let Some(who) = self.who.take() else { return };
         self.shares.held().give(&who);
         self.shares.freed.notify_all();

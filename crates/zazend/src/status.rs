@@ -22,7 +22,7 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
         })
     });
     let backing: Vec<Value> = backing.collect();
-    let (opened, scans) = node.sessions.counts();
+    let (opened, scans) = (node.shares.opened.under_way(), node.shares.scans.under_way());
     json!({
         "node": format!("{:032x}", node.store.node()),
         "name": node.config.name,
@@ -130,7 +130,7 @@ fn shown_to(node: &Node, caller: &Caller) -> Vec<DatasetSummary> {
 pub fn dump(node: &Node) -> String {
     let mut text = String::new();
     let space = node.store.space();
-    let (opened, scans) = node.sessions.counts();
+    let (opened, scans) = (node.shares.opened.under_way(), node.shares.scans.under_way());
     let head = format!(
         "zazend {} on {} (node {:032x}, pid {}), up {} s\ncache {}: {} used, {} promised, budget {}, {} free on disk\n\
          {} connections, {opened} datasets open, {scans} scans, {} fetches under way\n",

@@ -514,10 +514,10 @@ fn a_scan_that_is_left_in_the_middle_is_released() {
     let scan: ScanOpened = client.ask(frames_fn::SCAN_OPEN, &ScanOpen { handle, set: set(0..300) }).unwrap();
     assert_eq!(scan.cached, 0);
     client.next(scan.scan, 3).unwrap();
-    assert_eq!(daemon.node().sessions.counts().1, 1);
+    assert_eq!(daemon.node().shares.scans.under_way(), 1);
     drop(client);
     let mut other = site.client();
-    while daemon.node().sessions.counts().1 > 0 || daemon.node().fetcher.under_way() > 0 {
+    while daemon.node().shares.scans.under_way() > 0 || daemon.node().fetcher.under_way() > 0 {
         std::thread::yield_now();
     }
     // Far fewer than all were fetched ahead for a reader that took three.

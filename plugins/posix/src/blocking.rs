@@ -1,39 +1,19 @@
-//! Calls that wait: until a descriptor is ready, until they are interrupted, or until nobody waits for them.
+//! Calls that wait: until a descriptor is ready, until they are interrupted, or until their caller
+//! is gone.
 //!
-//! Invariant: no thread sits in a system call that can't be ended; waiting is always poll(2) with an eventfd
-//! beside, in slices, so that a caller who died is noticed.
+//! Invariant: no thread stays in a system call that cannot be ended. A wait is poll(2), with an
+//! eventfd that interrupts it, and in slices, so that it notices when its caller died.
 
-use crate::entry::answer;
+use crate::interrupt::Interrupt;
 use crate::session::Session;
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::RawFd;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_plugin_sdk::{Outcome, checked, errno, is_cancelled};
+use zazen_plugin_sdk::{Outcome, errno, is_cancelled};
 
 /// How often a waiting call looks whether its caller is still there.
 pub(crate) const SLICE: Duration = Duration::from_millis(200);
-
-/// The way to end one waiting call.
-pub(crate) struct Interrupt {
-    event: OwnedFd,
-    raised: AtomicBool,
-}
-
-impl Interrupt {
-    pub(crate) fn raise(&self) {
-        self.raised.store(true, Ordering::Release);
-        // SAFETY: eight bytes to an eventfd of ours.
-        unsafe { libc::write(self.event.as_raw_fd(), (&raw const ONE).cast(), 8) };
-    }
-
-    pub(crate) fn is_raised(&self) -> bool {
-        self.raised.load(Ordering::Acquire)
-    }
-}
-
-static ONE: u64 = 1;
 
 /// A waiting call of a session, known by its tag.
 pub(crate) struct Waiting<'a> {
@@ -44,11 +24,7 @@ pub(crate) struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     pub(crate) fn begin(session: &'a Session, tag: u32) -> Outcome<Waiting<'a>> {
-        // SAFETY: numbers only; the descriptor is new.
-        let event = unsafe {
-            OwnedFd::from_raw_fd(checked(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?)
-        };
-        let interrupt = Arc::new(Interrupt { event, raised: false.into() });
+        let interrupt = Arc::new(Interrupt::new()?);
         let mut waiting = session.interrupted.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.insert(tag, interrupt.clone());
         drop(waiting);
@@ -68,7 +44,7 @@ impl<'a> Waiting<'a> {
     /// Waits until one of `fds` has something; false after `until`.
     pub(crate) fn poll(&self, fds: &mut Vec<libc::pollfd>, until: Option<Instant>) -> Outcome<bool> {
         let count = fds.len();
-        fds.push(libc::pollfd { fd: self.interrupt.event.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+        fds.push(libc::pollfd { fd: self.interrupt.fd(), events: libc::POLLIN, revents: 0 });
         let outcome = self.poll_slices(fds, count, until);
         fds.truncate(count);
         outcome
@@ -122,23 +98,17 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Ends all waiting calls of a session that ends.
-pub(crate) fn interrupt_all(session: &Session) {
-    let waiting: Vec<_> = {
-        let waiting = session.interrupted.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.values().cloned().collect()
-    };
-    waiting.iter().for_each(|interrupt| interrupt.raise());
-    crate::record_locks::wake();
-}
-
-/// See posix.h.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn px_cancel(tag: u32) -> c_int {
-    answer(|session| {
-        let waiting = session.interrupted.lock().unwrap_or_else(PoisonError::into_inner).get(&tag).cloned();
-        waiting.ok_or(libc::ESRCH)?.raise();
-        crate::record_locks::wake();
-        Ok(0)
-    })
+/// Repeats `attempt` at growing intervals until it has another answer than EAGAIN: for locks whose
+/// release nobody reports.
+pub(crate) fn patiently<T>(waiting: &Waiting<'_>, mut attempt: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+    let mut patience = Duration::from_micros(200);
+    loop {
+        match attempt() {
+            Err(libc::EAGAIN) => {}
+            other => return other,
+        }
+        waiting.check()?;
+        std::thread::sleep(patience);
+        patience = (patience * 2).min(Duration::from_millis(20));
+    }
 }

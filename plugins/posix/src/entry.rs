@@ -1,6 +1,7 @@
 //! The edge to the host: the session that a call belongs to, and what the host calls at the beginning and the end.
 
-use crate::session::{self, Session};
+use crate::session::Session;
+use crate::{reach, sessions};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::panic::catch_unwind;
@@ -27,7 +28,7 @@ fn session_here() -> Outcome<Arc<Session>> {
         return Ok(session);
     }
     // EBADFD: a connection that has not said hello.
-    let session = session::of_client(caller.client, caller.generation).ok_or(libc::EBADFD)?;
+    let session = sessions::of_client(caller.client, caller.generation).ok_or(libc::EBADFD)?;
     LAST.with(|last| {
         *last.borrow_mut() = Some((caller.client, caller.generation, session.clone()));
     });
@@ -45,15 +46,15 @@ pub(crate) fn answer<T: Answer>(body: impl FnOnce(&Arc<Session>) -> Outcome<T>) 
 /// Called once, before any call.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn px_init(_host: *const c_void) -> c_int {
-    crate::reach::begin();
-    session::begin();
+    reach::begin();
+    sessions::begin();
     0
 }
 
 /// Called once, after the last call.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn px_fini() {
-    session::end_all();
+    sessions::end_all();
 }
 
 /// A connection came; it says hello by itself.
@@ -69,5 +70,5 @@ pub(crate) extern "C" fn px_attach(_caller: *const c_void) {}
 pub(crate) unsafe extern "C" fn px_detach(caller: *const c_void, _reason: i32) {
     // SAFETY: the host's word.
     let caller = unsafe { Caller::of_callback(caller.cast()) };
-    let _ = catch_unwind(|| session::leave(caller.client, caller.generation));
+    let _ = catch_unwind(|| sessions::leave(caller.client, caller.generation));
 }

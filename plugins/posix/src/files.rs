@@ -1,51 +1,15 @@
 //! Opening, reading, writing, and what else is asked of an open description.
 
-use crate::blocking::Waiting;
+use crate::base::Base;
+use crate::blocking::{Waiting, patiently};
 use crate::entry::answer;
 use crate::reach::{self, Object, by_number};
 use crate::session::{Description, Session};
 use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
-use zazen_forward_api::structures::{Opened, ROOT};
+use zazen_forward_api::structures::Opened;
 use zazen_plugin_sdk::{Outcome, checked, errno, text};
-
-/// What a path is resolved against; keeps the description alive.
-pub(crate) enum Base {
-    Root,
-    Held(Arc<Description>),
-    /// No such description: the kernel says so, in its own order of checks.
-    Missing,
-}
-
-impl Base {
-    pub(crate) fn new(session: &Session, dir: c_int) -> Outcome<Base> {
-        if dir == ROOT {
-            return Ok(Base::Root);
-        }
-        let id = u32::try_from(dir).map_err(|_| libc::EBADF)?;
-        Ok(session.description(id).map_or(Base::Missing, Base::Held))
-    }
-
-    /// For a path that must be absolute without a description; else the daemon's own directory would count.
-    pub(crate) fn fd(&self, path: &CStr) -> Outcome<RawFd> {
-        match self {
-            Base::Held(description) => Ok(description.fd()),
-            _ if path.to_bytes().first() == Some(&b'/') => Ok(libc::AT_FDCWD),
-            Base::Root => Err(libc::ENOENT),
-            Base::Missing => Ok(-1),
-        }
-    }
-
-    /// The description itself, for an empty path.
-    pub(crate) fn itself(&self, path: &CStr) -> Option<RawFd> {
-        match self {
-            Base::Held(description) if path.is_empty() => Some(description.fd()),
-            _ => None,
-        }
-    }
-}
 
 /// Enters a descriptor that was opened for the session.
 pub(crate) fn enter(session: &Session, fd: OwnedFd) -> Outcome<Opened> {
@@ -145,7 +109,7 @@ pub(crate) unsafe extern "C" fn px_open_wait(
         let base = Base::new(session, dir)?;
         let waiting = Waiting::begin(session, tag)?;
         let attempt = || open(&base, path, flags | libc::O_NONBLOCK, mode, mask);
-        let fd = crate::record_locks::patiently(&waiting, || match attempt() {
+        let fd = patiently(&waiting, || match attempt() {
             // A FIFO without a reader.
             Err(libc::ENXIO) => Err(libc::EAGAIN),
             other => other,

@@ -8,15 +8,20 @@
 //! kernel decides what a call may; a path leads nowhere but beneath the exports (`reach.rs`); no lock of ours is held over a call that can block; when a session
 //! ends, all that it held is gone; no panic leaves a function.
 
+mod base;
 mod blocking;
 mod entry;
 mod files;
+mod interrupt;
+mod lock_calls;
 mod locks;
 mod metadata;
 mod names;
 mod reach;
 mod record_locks;
 mod session;
+mod session_calls;
+mod sessions;
 mod sockets;
 mod umask;
 

@@ -1,7 +1,7 @@
 //! What is known of a file: statx, permissions, owners, times, extended attributes.
 
+use crate::base::Base;
 use crate::entry::answer;
-use crate::files::Base;
 use crate::reach::{Object, by_number, path_of, stat_at_once};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;

@@ -1,7 +1,7 @@
 //! Names: rename, link, unlink, mkdir and their kin.
 
+use crate::base::Base;
 use crate::entry::answer;
-use crate::files::Base;
 use crate::reach::{Direct, Object, Place, by_number};
 use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};

@@ -11,7 +11,7 @@
 //! Invariants: every descriptor that comes from here is of a file beneath an export, as of the moment of its walk; what
 //! lies outside is `EACCES`, whether it exists or not.
 
-use crate::files::Base;
+use crate::base::Base;
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -7,17 +7,16 @@
 //! woken whenever anything is released; nobody waits while holding the table.
 
 use crate::blocking::{SLICE, Waiting};
-use crate::entry::answer;
 use crate::locks::{LockTable, Range, Segment};
 use crate::session::{Description, Session};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_short};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zazen_forward_api::structures::Lock;
-use zazen_plugin_sdk::{Outcome, checked, errno};
+use zazen_plugin_sdk::{Outcome, checked};
 
 type File = (u64, u64);
 
@@ -214,8 +213,9 @@ fn kind_of(description: &Description, lock: &Lock) -> Outcome<Option<bool>> {
     }
 }
 
-/// `F_OFD_`: the description is one here too, so the kernel's own answer is right.
-fn own_description_lock(description: &Description, command: c_int, lock: &Lock) -> Outcome<Lock> {
+/// A lock of the open file description behind `fd`. The kernel's own answer is right, because each
+/// description of a program is one here too.
+pub(crate) fn description_lock(fd: RawFd, command: c_int, lock: &Lock) -> Outcome<Lock> {
     if lock.pid != 0 {
         return Err(libc::EINVAL);
     }
@@ -227,7 +227,7 @@ fn own_description_lock(description: &Description, command: c_int, lock: &Lock) 
         l_pid: 0,
     };
     // SAFETY: a descriptor of ours and a lock that lives for the call.
-    checked(unsafe { libc::fcntl(description.fd(), command, &raw mut asked) })?;
+    checked(unsafe { libc::fcntl(fd, command, &raw mut asked) })?;
     Ok(Lock {
         start: asked.l_start,
         length: asked.l_len,
@@ -238,40 +238,8 @@ fn own_description_lock(description: &Description, command: c_int, lock: &Lock) 
     })
 }
 
-/// See posix.h.
-///
-/// # Safety
-///
-/// The dispatcher's pointers.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn px_lock(id: u32, command: c_int, lock: *mut Lock) -> c_int {
-    answer(|session| {
-        let description = session.description(id)?;
-        // SAFETY: the dispatcher's memory, of this call only.
-        let lock = unsafe { &mut *lock };
-        match command {
-            libc::F_OFD_GETLK | libc::F_OFD_SETLK => {
-                *lock = own_description_lock(&description, command, lock)?;
-            }
-            libc::F_SETLK => {
-                let (kind, range) = (kind_of(&description, lock)?, range_of(&description, lock)?);
-                session.locked.store(true, Ordering::Release);
-                let standing = locks().try_set(session, &description, range, kind)?;
-                if standing.is_some() {
-                    return Err(libc::EAGAIN);
-                }
-                if kind != Some(true) {
-                    RELEASED.notify_all();
-                }
-            }
-            libc::F_GETLK => get(session, &description, lock)?,
-            _ => return Err(libc::EINVAL),
-        }
-        Ok(0)
-    })
-}
-
-fn get(session: &Session, description: &Description, lock: &mut Lock) -> Outcome<()> {
+/// `F_GETLK`: changes `lock` to one that stands in its way, or to `F_UNLCK`.
+pub(crate) fn get(session: &Session, description: &Description, lock: &mut Lock) -> Outcome<()> {
     let range = range_of(description, lock)?;
     let write = match lock.kind {
         libc::F_RDLCK => false,
@@ -291,11 +259,11 @@ fn get(session: &Session, description: &Description, lock: &mut Lock) -> Outcome
         };
         return Ok(());
     }
-    // Somebody who isn't forwarded? Asked through the mirror if there is one: it doesn't conflict with itself.
+    // Does a program that is not forwarded hold one? Ask through the mirror if there is one, because
+    // a description does not conflict with itself.
     let fd = locks.mirrors.get(&file).map_or(description.fd(), |mirror| mirror.fd.as_raw_fd());
     let asked = Lock { start: range.first, length: range.length(), whence: libc::SEEK_SET, pid: 0, ..*lock };
-    // SAFETY: all zeros is a valid description lock request; see the function.
-    let outside = own_lock_query(fd, &asked)?;
+    let outside = description_lock(fd, libc::F_OFD_GETLK, &asked)?;
     if outside.kind == libc::F_UNLCK {
         lock.kind = libc::F_UNLCK;
     } else {
@@ -304,52 +272,31 @@ fn get(session: &Session, description: &Description, lock: &mut Lock) -> Outcome
     Ok(())
 }
 
-fn own_lock_query(fd: c_int, lock: &Lock) -> Outcome<Lock> {
-    let mut asked = libc::flock64 {
-        l_type: lock.kind as c_short,
-        l_whence: lock.whence as c_short,
-        l_start: lock.start,
-        l_len: lock.length,
-        l_pid: 0,
-    };
-    // SAFETY: a descriptor of ours and a lock that lives for the call.
-    checked(unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &raw mut asked) })?;
-    Ok(Lock {
-        start: asked.l_start,
-        length: asked.l_len,
-        kind: asked.l_type.into(),
-        whence: asked.l_whence.into(),
-        pid: asked.l_pid,
-        reserved: 0,
-    })
+/// `F_SETLK`: sets or releases a lock; EAGAIN if another one stands in its way.
+pub(crate) fn set(session: &Session, description: &Description, lock: &Lock) -> Outcome<()> {
+    let (kind, range) = (kind_of(description, lock)?, range_of(description, lock)?);
+    session.locked.store(true, Ordering::Release);
+    if locks().try_set(session, description, range, kind)?.is_some() {
+        return Err(libc::EAGAIN);
+    }
+    if kind != Some(true) {
+        RELEASED.notify_all();
+    }
+    Ok(())
 }
 
-/// See posix.h.
-///
-/// # Safety
-///
-/// The dispatcher's pointers.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn px_lock_wait(id: u32, command: c_int, tag: u32, lock: *const Lock) -> c_int {
-    answer(|session| {
-        let description = session.description(id)?;
-        // SAFETY: the dispatcher's memory, of this call only.
-        let lock = unsafe { *lock };
-        let waiting = Waiting::begin(session, tag)?;
-        match command {
-            libc::F_SETLKW => {
-                let (kind, range) = (kind_of(&description, &lock)?, range_of(&description, &lock)?);
-                session.locked.store(true, Ordering::Release);
-                wait(session, &description, range, kind, &waiting)?;
-                RELEASED.notify_all();
-            }
-            libc::F_OFD_SETLKW => {
-                patiently(&waiting, || own_description_lock(&description, libc::F_OFD_SETLK, &lock))?;
-            }
-            _ => return Err(libc::EINVAL),
-        }
-        Ok(0)
-    })
+/// `F_SETLKW`: as [`set`], but waits for what stands in its way.
+pub(crate) fn set_waiting(
+    session: &Session,
+    description: &Description,
+    lock: &Lock,
+    waiting: &Waiting<'_>,
+) -> Outcome<()> {
+    let (kind, range) = (kind_of(description, lock)?, range_of(description, lock)?);
+    session.locked.store(true, Ordering::Release);
+    wait(session, description, range, kind, waiting)?;
+    RELEASED.notify_all();
+    Ok(())
 }
 
 fn wait(
@@ -365,7 +312,7 @@ fn wait(
         waiting.check()?;
         let Some(standing) = locks.try_set(session, description, range, kind)? else { return Ok(()) };
         let Some(held) = standing else {
-            // Somebody who isn't forwarded: the kernel tells nobody when he is done.
+            // A program that is not forwarded: the kernel does not report its release.
             patience = (patience * 2).min(Duration::from_millis(50));
             locks = RELEASED.wait_timeout(locks, patience).unwrap_or_else(PoisonError::into_inner).0;
             continue;
@@ -377,45 +324,4 @@ fn wait(
         locks = RELEASED.wait_timeout(locks, SLICE).unwrap_or_else(PoisonError::into_inner).0;
         locks.table.unwait(owner, held.owner);
     }
-}
-
-/// Tries again and again, ever more slowly: for locks whose release nobody tells.
-pub(crate) fn patiently<T>(waiting: &Waiting<'_>, mut attempt: impl FnMut() -> Outcome<T>) -> Outcome<T> {
-    let mut patience = Duration::from_micros(200);
-    loop {
-        match attempt() {
-            Err(libc::EAGAIN) => {}
-            other => return other,
-        }
-        waiting.check()?;
-        std::thread::sleep(patience);
-        patience = (patience * 2).min(Duration::from_millis(20));
-    }
-}
-
-/// See posix.h.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn px_flock(id: u32, operation: c_int) -> c_int {
-    answer(|session| {
-        let description = session.description(id)?;
-        flock_now(&description, operation)
-    })
-}
-
-fn flock_now(description: &Description, operation: c_int) -> Outcome<c_int> {
-    // SAFETY: numbers only.
-    match unsafe { libc::flock(description.fd(), operation | libc::LOCK_NB) } {
-        0 => Ok(0),
-        _ => Err(errno()),
-    }
-}
-
-/// See posix.h.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn px_flock_wait(id: u32, operation: c_int, tag: u32) -> c_int {
-    answer(|session| {
-        let description = session.description(id)?;
-        let waiting = Waiting::begin(session, tag)?;
-        patiently(&waiting, || flock_now(&description, operation))
-    })
 }

@@ -14,12 +14,15 @@ pub mod bits;
 mod config;
 mod entry;
 pub mod integrate;
+mod lock;
 mod memory;
 pub mod packet;
 mod receive;
+mod receivers;
 pub mod ring;
 mod store;
 mod stream;
 mod streams;
+mod tally;
 
 zazen_plugin_sdk::export_entry_table!();

@@ -19,6 +19,15 @@ pub const END: u16 = 1;
 pub const TIME_MAX: u64 = 1 << 62;
 const MAGIC: &[u8; 4] = b"ZST1";
 
+/// A packet in a receiver's buffer.
+pub(crate) struct Piece<'a> {
+    /// Within the stream.
+    pub(crate) station: u32,
+    /// Number since the beginning of time.
+    pub(crate) packet: u64,
+    pub(crate) samples: &'a [u8],
+}
+
 /// A packet's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

@@ -5,18 +5,18 @@
 //! reads its socket.
 
 use crate::config::{Config, Input};
-use crate::packet::{HEADER_BYTES, Header};
-use crate::stream::{Piece, Stream, Tally, lock};
-use std::ffi::{c_int, c_void};
+use crate::packet::{HEADER_BYTES, Header, Piece};
+use crate::receivers::{TICK_MS, get_option, number};
+use crate::stream::Stream;
+use crate::tally::Tally;
+use std::ffi::c_int;
 use std::io::{ErrorKind, Read};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-const TICK_MS: u64 = 50;
 /// Datagrams of one system call, at most.
 const BATCH: usize = 32;
 /// The largest datagram, and what the kernel joins at most (UDP_GRO).
@@ -34,132 +34,56 @@ const REST_MIN: Duration = Duration::from_micros(50);
 /// Batches between two looks at the thread's clock.
 const CLOCK_EVERY: u32 = 64;
 
-/// The receivers of a stream.
-#[derive(Default)]
-pub(crate) struct Receivers {
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    sockets: Mutex<Vec<UdpSocket>>,
-    ports: Mutex<Vec<u16>>,
-    /// Bytes that the kernel keeps for a socket, the smallest.
-    pub(crate) buffer_bytes: AtomicU64,
+/// A stream that receives. The config is complete.
+pub(crate) fn open(config: Config) -> Result<Arc<Stream>, c_int> {
+    let stream = Stream::new(config)?;
+    if let Err(error) = start(&stream) {
+        stream.shut();
+        return Err(error);
+    }
+    Ok(stream)
 }
 
-fn number(error: &std::io::Error) -> c_int {
-    error.raw_os_error().unwrap_or(libc::EIO)
-}
-
-impl Receivers {
-    /// Binds the sockets, then starts the threads.
-    pub(crate) fn start(stream: &Arc<Stream>) -> Result<(), c_int> {
-        let config = &stream.config;
-        let address = config.address()?;
-        let first = config.port as u16;
-        match config.input()? {
-            Input::Udp => {
-                for step in 0..config.ports as u16 {
-                    let port = if first == 0 { 0 } else { first + step };
-                    let socket = stream.receivers.bind(address, port, config)?;
-                    stream.spawn(move |stream| receive_datagrams(stream, &socket))?;
-                }
-            }
-            Input::TcpListen => {
-                let listener = TcpListener::bind((address, first)).map_err(|error| number(&error))?;
-                listener.set_nonblocking(true).map_err(|error| number(&error))?;
-                let port = listener.local_addr().map_err(|error| number(&error))?.port();
-                lock(&stream.receivers.ports).push(port);
-                stream.spawn(move |stream| accept(stream, &listener))?;
-            }
-            Input::TcpConnect => {
-                let to = SocketAddr::new(address, first);
-                stream.spawn(move |stream| connect(stream, to))?;
+/// Binds the sockets, then starts the threads.
+fn start(stream: &Arc<Stream>) -> Result<(), c_int> {
+    let config = &stream.config;
+    let address = config.address()?;
+    let first = config.port as u16;
+    match config.input()? {
+        Input::Udp => {
+            for step in 0..config.ports as u16 {
+                let port = if first == 0 { 0 } else { first + step };
+                let socket = stream.receivers.bind(address, port, config)?;
+                spawn(stream, move |stream| receive_datagrams(stream, &socket))?;
             }
         }
-        Ok(())
-    }
-
-    fn bind(&self, address: IpAddr, port: u16, config: &Config) -> Result<UdpSocket, c_int> {
-        let socket = UdpSocket::bind((address, port)).map_err(|error| number(&error))?;
-        let wanted = config.receive_bytes.min(i32::MAX as u32) as c_int;
-        let raw = socket.as_raw_fd();
-        // Beyond the system's limit if this process may, else up to the limit.
-        if set_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, wanted).is_err() {
-            let _ = set_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUF, wanted);
+        Input::TcpListen => {
+            let listener = TcpListener::bind((address, first)).map_err(|error| number(&error))?;
+            listener.set_nonblocking(true).map_err(|error| number(&error))?;
+            let port = listener.local_addr().map_err(|error| number(&error))?.port();
+            stream.receivers.listens(port);
+            spawn(stream, move |stream| accept(stream, &listener))?;
         }
-        // Ask the kernel to deliver datagrams that a sender or a card has joined as one piece. It
-        // may decline.
-        let _ = set_option(raw, libc::SOL_UDP, libc::UDP_GRO, 1);
-        let tick = Duration::from_millis(TICK_MS);
-        socket.set_read_timeout(Some(tick)).map_err(|error| number(&error))?;
-        let granted = get_option(raw, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0) as u64;
-        let before = self.buffer_bytes.load(Ordering::Relaxed);
-        let least = if before == 0 { granted } else { before.min(granted) };
-        self.buffer_bytes.store(least, Ordering::Relaxed);
-        lock(&self.ports).push(socket.local_addr().map_err(|error| number(&error))?.port());
-        lock(&self.sockets).push(socket.try_clone().map_err(|error| number(&error))?);
-        Ok(socket)
-    }
-
-    /// The ports that are listened on.
-    pub(crate) fn ports(&self) -> Vec<u16> {
-        lock(&self.ports).clone()
-    }
-
-    /// Datagrams that the kernel dropped because the buffer was full.
-    pub(crate) fn kernel_drops(&self) -> u64 {
-        lock(&self.sockets).iter().map(|socket| drops_of(socket.as_raw_fd())).sum()
-    }
-
-    /// Waits for the threads' end; the stream is shut.
-    pub(crate) fn join(&self) {
-        loop {
-            let Some(thread) = lock(&self.threads).pop() else { break };
-            let _ = thread.join();
+        Input::TcpConnect => {
+            let to = SocketAddr::new(address, first);
+            spawn(stream, move |stream| connect(stream, to))?;
         }
-        lock(&self.sockets).clear();
     }
+    Ok(())
 }
 
-impl Stream {
-    fn spawn(self: &Arc<Stream>, work: impl FnOnce(&Arc<Stream>) + Send + 'static) -> Result<(), c_int> {
-        let stream = self.clone();
-        let thread = std::thread::Builder::new()
-            .name("stream-receive".to_owned())
-            .spawn(move || {
-                let mut clock = Clock::default();
-                work(&stream);
-                clock.look(&stream.tally);
-            })
-            .map_err(|error| number(&error))?;
-        let mut threads = lock(&self.receivers.threads);
-        threads.retain(|thread| !thread.is_finished());
-        threads.push(thread);
-        Ok(())
-    }
-}
-
-fn set_option(socket: RawFd, level: c_int, option: c_int, value: c_int) -> Result<(), c_int> {
-    let bytes = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: a number and its size.
-    let done = unsafe { libc::setsockopt(socket, level, option, (&raw const value).cast(), bytes) };
-    if done < 0 { Err(libc::EINVAL) } else { Ok(()) }
-}
-
-fn get_option(socket: RawFd, level: c_int, option: c_int) -> Option<c_int> {
-    let (mut value, mut bytes) = (0, size_of::<c_int>() as libc::socklen_t);
-    // SAFETY: room for a number, as is said.
-    let done = unsafe { libc::getsockopt(socket, level, option, (&raw mut value).cast(), &raw mut bytes) };
-    (done == 0).then_some(value)
-}
-
-fn drops_of(socket: RawFd) -> u64 {
-    /// Where the drops are among what SO_MEMINFO says (linux/sock_diag.h).
-    const DROPS: usize = 8;
-    let mut values = [0u32; 16];
-    let mut bytes = size_of_val(&values) as libc::socklen_t;
-    let at = values.as_mut_ptr().cast::<c_void>();
-    // SAFETY: room for as many numbers as is said.
-    let done = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, at, &raw mut bytes) };
-    if done == 0 { u64::from(values[DROPS]) } else { 0 }
+fn spawn(stream: &Arc<Stream>, work: impl FnOnce(&Arc<Stream>) + Send + 'static) -> Result<(), c_int> {
+    let own = stream.clone();
+    let thread = std::thread::Builder::new()
+        .name("stream-receive".to_owned())
+        .spawn(move || {
+            let mut clock = Clock::default();
+            work(&own);
+            clock.look(&own.tally);
+        })
+        .map_err(|error| number(&error))?;
+    stream.receivers.keep(thread);
+    Ok(())
 }
 
 /// A thread's CPU time, as far as it was counted.
@@ -341,7 +265,7 @@ fn accept(stream: &Arc<Stream>, listener: &TcpListener) {
                 receive_bytes(stream, connection);
                 its.fetch_sub(1, Ordering::Relaxed);
             };
-            if stream.spawn(work).is_err() {
+            if spawn(stream, work).is_err() {
                 open.fetch_sub(1, Ordering::Relaxed);
             }
             continue;

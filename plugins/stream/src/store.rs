@@ -9,8 +9,8 @@
 
 use crate::config::Config;
 use crate::integrate::Whole;
+use crate::lock::lock;
 use crate::memory::Landing;
-use crate::stream::lock;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::fs::File;

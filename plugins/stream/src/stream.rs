@@ -7,15 +7,18 @@
 
 use crate::config::Config;
 use crate::integrate::{self, Accepted, Element, Groups, Key, ResultCounters, Whole};
+use crate::lock::lock;
 use crate::memory::{Landing, Pages};
-use crate::receive::Receivers;
+use crate::packet::Piece;
+use crate::receivers::Receivers;
 use crate::ring::{Arrival, Ring, Take};
 use crate::store::{Record, Store};
+use crate::tally::Tally;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a thread sleeps before it checks whether its caller is still there.
@@ -26,37 +29,6 @@ const SUM_BYTES: usize = 64 << 10;
 const GROUPS_MAX: usize = 4096;
 /// Parts, at most.
 const PARTS_MAX: u32 = 65_536;
-
-/// Locks. After a panic elsewhere the counters are still consistent enough to continue.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A packet in a receiver's buffer.
-pub(crate) struct Piece<'a> {
-    /// Within the stream.
-    pub(crate) station: u32,
-    /// Number since the beginning of time.
-    pub(crate) packet: u64,
-    pub(crate) samples: &'a [u8],
-}
-
-/// What is counted outside of the ring.
-#[derive(Default)]
-pub(crate) struct Tally {
-    pub(crate) foreign: AtomicU64,
-    pub(crate) receives: AtomicU64,
-    pub(crate) bytes_in: AtomicU64,
-    pub(crate) bytes_scattered: AtomicU64,
-    pub(crate) bytes_gathered: AtomicU64,
-    pub(crate) receiver_cpu_ns: AtomicU64,
-}
-
-impl Tally {
-    pub(crate) fn add(counter: &AtomicU64, count: u64) {
-        counter.fetch_add(count, Ordering::Relaxed);
-    }
-}
 
 /// What a rank gets.
 pub(crate) enum Scattered {
@@ -94,11 +66,11 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A stream that receives. The config is complete.
-    pub(crate) fn open(config: Config) -> Result<Arc<Stream>, c_int> {
+    /// A stream that receives nothing yet. The config is complete.
+    pub(crate) fn new(config: Config) -> Result<Arc<Stream>, c_int> {
         let bytes = config.slot_bytes().checked_mul(u64::from(config.slots)).ok_or(libc::ENOMEM)?;
         let memory = Pages::map(usize::try_from(bytes).map_err(|_| libc::ENOMEM)?).ok_or(libc::ENOMEM)?;
-        let stream = Arc::new(Stream {
+        Ok(Arc::new(Stream {
             began: Instant::now(),
             ring: Mutex::new(Ring::new(config.shape()?)),
             news: Condvar::new(),
@@ -111,12 +83,7 @@ impl Stream {
             tally: Tally::default(),
             is_shut: AtomicBool::new(false),
             config,
-        });
-        if let Err(error) = Receivers::start(&stream) {
-            stream.shut();
-            return Err(error);
-        }
-        Ok(stream)
+        }))
     }
 
     fn now_ns(&self) -> u64 {

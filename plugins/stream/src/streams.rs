@@ -4,7 +4,9 @@
 //! lock is held while a stream is opened, shut or used.
 
 use crate::config::Config;
-use crate::stream::{Stream, lock};
+use crate::lock::lock;
+use crate::receive;
+use crate::stream::Stream;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 use zazen_plugin_sdk::{Caller, Outcome};
@@ -110,7 +112,7 @@ pub(crate) fn open(name: &str, config: Config, caller: &Caller) -> Outcome<i64> 
         }
         streams.insert(key.clone(), Name::Taken);
     }
-    let opened = Stream::open(config);
+    let opened = receive::open(config);
     let mut names = lock(&NAMES);
     let streams = &mut names.get_or_insert_default().streams;
     match opened {

@@ -99,7 +99,7 @@ impl Backing for ServedBacking {
     }
 
     fn seen_by(&self, who: &Credentials) -> Result<Arc<dyn Backing>> {
-        Ok(Arc::new(ServedView { inner: self.clone(), who: who.clone() }))
+        Ok(Arc::new(ServedView { inner: Arc::new(self.clone()), who: who.clone() }))
     }
 
     fn traffic(&self) -> (u64, u64) {

@@ -4,14 +4,14 @@
 //! decide here. Access control lists and a network file system's own rules are not seen. Use this
 //! server only for testbeds. If several users share a node, use a mounted directory.
 
-use super::client::ServedBacking;
 use crate::{Backing, Rights, SourceFile, SourceStat};
 use std::collections::HashMap;
 use std::sync::Arc;
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
 
 pub(super) struct ServedView {
-    pub(super) inner: ServedBacking,
+    /// The directory as the server sees it.
+    pub(super) inner: Arc<dyn Backing>,
     pub(super) who: Credentials,
 }
 

@@ -256,6 +256,6 @@ fn number_of(layout: &Layout, name: &str) -> Option<FrameNo> {
             FrameNo::new(index as u64).ok()
         }
         // A file that holds many frames is pushed by --watch, piece by piece.
-        Layout::Pieces(_) => None,
+        Layout::Pieces(_) | Layout::Blocks(_) => None,
     }
 }

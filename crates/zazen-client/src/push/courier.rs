@@ -1,16 +1,21 @@
-//! A courier: a thread that takes frames from the queue and sends them to their nodes, over
-//! connections that it keeps.
+//! The frames in flight, and couriers: threads that take frames from the queue and send them to
+//! their nodes, over connections that they keep. [`Shared::step`] carries out what the writer
+//! decides.
 
-use super::{Payload, Sending, Shared, State, holders, note};
+use super::holders::{Holders, has};
+use super::payload::Payload;
 use crate::NodeState;
 use crate::cluster::{Remote, Target, daemon_is_gone};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
-use zazen_core::{Error, ErrorKind, Result};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_call::ClusterKey;
+use zazen_core::{Error, ErrorKind, FrameNo, Result};
 use zazen_frames::messages::Pushed;
-use zazen_push::Event;
+use zazen_push::{Action, Event, OnSlow, Writer};
 
+/// Failures kept as text.
+const PROBLEMS_MAX: usize = 32;
 /// Connections that one courier keeps.
 const CONNECTIONS_MAX: usize = 64;
 /// Frames that go in one message, and their bytes together, beside the first one's.
@@ -19,7 +24,142 @@ const TOGETHER_BYTES_MAX: usize = 1 << 20;
 /// A courier without work ends after this time.
 const IDLE: Duration = Duration::from_secs(10);
 
-pub(super) struct Courier<'a> {
+/// A submitted frame without its fate.
+pub(super) struct InFlight {
+    pub(super) payload: Arc<Payload>,
+    /// The window has accepted the frame, or it was given up.
+    pub(super) accepted: bool,
+    /// A newer version of the same frame. It is submitted when this one has its fate.
+    pub(super) newer: Option<Arc<Payload>>,
+}
+
+/// A frame to send to a node.
+#[derive(Clone, Copy)]
+pub(super) struct Sending {
+    pub(super) frame: FrameNo,
+    pub(super) node: usize,
+    /// How often the node had died when this was queued. If it has died since, no courier waits for
+    /// it again.
+    pub(super) deaths: u64,
+}
+
+pub(super) struct State {
+    pub(super) writer: Writer,
+    pub(super) entries: BTreeMap<FrameNo, InFlight>,
+    pub(super) newer_bytes: u64,
+    pub(super) queue: VecDeque<Sending>,
+    pub(super) deaths: Vec<u64>,
+    pub(super) problems: VecDeque<String>,
+    pub(super) couriers: usize,
+    pub(super) idle: usize,
+    pub(super) stop: bool,
+}
+
+pub(super) struct Shared {
+    pub(super) state: Mutex<State>,
+    /// Couriers wait here for frames to send.
+    pub(super) work: Condvar,
+    /// Callers of push wait here for room, callers of finish for the end.
+    pub(super) settled: Condvar,
+    pub(super) begun: Instant,
+    pub(super) nodes: Vec<String>,
+    pub(super) key: ClusterKey,
+    pub(super) holders: Holders,
+    pub(super) timeout: Duration,
+    pub(super) couriers_max: usize,
+    pub(super) on_slow: OnSlow,
+    pub(super) window_bytes: u64,
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    pub(super) fn submit(self: &Arc<Shared>, state: &mut State, frame: FrameNo, payload: Arc<Payload>) {
+        let bytes = payload.bytes.len() as u64;
+        state.entries.insert(frame, InFlight { payload, accepted: false, newer: None });
+        self.step(state, Event::Submit { frame, bytes });
+    }
+
+    /// Gives up a frame that waits behind an older frame with its number. The writer counts it as
+    /// skipped.
+    pub(super) fn drop_newer(self: &Arc<Shared>, state: &mut State, frame: FrameNo, take: bool) {
+        if take && let Some(entry) = state.entries.get_mut(&frame) {
+            let dropped = entry.newer.take();
+            state.newer_bytes -= dropped.map_or(0, |newer| newer.bytes.len() as u64);
+        }
+        self.step(state, Event::Submit { frame, bytes: 0 });
+    }
+
+    /// Gives one event to the writer and carries out the resulting actions.
+    fn step(self: &Arc<Shared>, state: &mut State, event: Event) {
+        let mut actions = Vec::new();
+        let mut resubmit = Vec::new();
+        state.writer.step(self.now_ns(), event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Send { frame, node } => {
+                    let deaths = state.deaths[node];
+                    state.queue.push_back(Sending { frame, node, deaths });
+                    self.call_courier(state);
+                }
+                Action::Accept { frame } => {
+                    if let Some(entry) = state.entries.get_mut(&frame) {
+                        entry.accepted = true;
+                    }
+                    self.settled.notify_all();
+                }
+                Action::Done { frame, .. } => {
+                    let newer = state.entries.remove(&frame).and_then(|entry| entry.newer);
+                    resubmit.extend(newer.map(|newer| (frame, newer)));
+                    self.settled.notify_all();
+                }
+            }
+        }
+        for (frame, newer) in resubmit {
+            state.newer_bytes -= newer.bytes.len() as u64;
+            self.submit(state, frame, newer);
+        }
+    }
+
+    /// Makes sure that a courier takes what was queued.
+    fn call_courier(self: &Arc<Shared>, state: &mut State) {
+        if state.idle >= state.queue.len() || state.couriers >= self.couriers_max {
+            self.work.notify_one();
+            return;
+        }
+        let shared = self.clone();
+        let spawned = std::thread::Builder::new()
+            .name("zazen-push".to_owned())
+            .spawn(move || Courier::new(&shared).run());
+        match spawned {
+            Ok(_) => state.couriers += 1,
+            Err(error) if state.couriers == 0 => {
+                note(state, format!("no thread to push with: {error}"));
+                // No courier will ever send it, so it fails now.
+                if let Some(Sending { frame, node, .. }) = state.queue.pop_back() {
+                    self.step(state, Event::Failed { frame, node });
+                }
+            }
+            Err(_) => self.work.notify_one(),
+        }
+    }
+}
+
+fn note(state: &mut State, problem: String) {
+    tracing::debug!("{problem}");
+    if state.problems.len() == PROBLEMS_MAX {
+        state.problems.pop_front();
+    }
+    state.problems.push_back(problem);
+}
+
+struct Courier<'a> {
     shared: &'a Arc<Shared>,
     connections: BTreeMap<usize, Remote>,
     /// Nodes whose daemons take one frame at a time.
@@ -27,11 +167,11 @@ pub(super) struct Courier<'a> {
 }
 
 impl<'a> Courier<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>) -> Courier<'a> {
+    fn new(shared: &'a Arc<Shared>) -> Courier<'a> {
         Courier { shared, connections: BTreeMap::new(), singly: BTreeSet::new() }
     }
 
-    pub(super) fn run(mut self) {
+    fn run(mut self) {
         let mut state = self.shared.lock();
         loop {
             if state.stop {
@@ -156,7 +296,7 @@ impl<'a> Courier<'a> {
     fn carry_to(&mut self, node: usize, payload: &Payload, may_have: bool) -> Result<Pushed> {
         let push = |remote: &mut Remote| {
             // A daemon that does not know this request still takes the frame.
-            if may_have && holders::has(remote, payload).unwrap_or(false) {
+            if may_have && has(remote, payload).unwrap_or(false) {
                 return Ok(Pushed::AlreadyHere);
             }
             remote.push(&payload.message(), &payload.bytes)

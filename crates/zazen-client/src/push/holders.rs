@@ -6,7 +6,7 @@
 //! sends are noted. Later frames of another writer are not seen. Such a frame may be on two nodes,
 //! which costs only space.
 
-use super::Payload;
+use super::payload::Payload;
 use crate::cluster::{Remote, Target};
 use std::collections::HashMap;
 use std::path::Path;

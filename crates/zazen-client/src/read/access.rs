@@ -4,55 +4,22 @@
 use super::buffer::{Pool, Slice};
 use super::frame_file::FrameFile;
 use super::job::{Data, Fault, Job, Reading};
+use super::outcome::Got;
+use super::record::Recorder;
 use super::resident::is_resident;
 use super::turn::{Turn, Turns};
-use crate::cluster::{Batch, CONNECT_TIMEOUT, Remote, Target, daemon_is_gone};
+use crate::cluster::{Batch, Remote, Target, daemon_is_gone};
+use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec};
 use crate::lost::{Retry, warn_of_lost_daemon};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use zazen_backing::SourceFile;
 use zazen_core::limits::check_frame_bytes;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
 use zazen_frames::messages::Delivery;
-
-/// How long a daemon may take for one batch of a scan, with its misses, before it counts as dead.
-pub(crate) const SCAN_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// How to reach the daemon and what to ask it for.
-#[derive(Clone, Debug)]
-pub(crate) struct DaemonSpec {
-    pub target: Target,
-    /// The dataset as the daemon knows it.
-    pub path: PathBuf,
-    pub pattern: Option<String>,
-    /// The layout or pattern that names the frames, as the daemon reported it when the dataset was
-    /// opened.
-    pub layout: Option<Arc<Layout>>,
-    /// The node's name.
-    pub node: String,
-    /// How long the daemon may be silent before it counts as dead.
-    pub silence: Duration,
-}
-
-impl DaemonSpec {
-    /// How long a healthy daemon may take to connect or to answer a ping.
-    pub(crate) fn patience(&self) -> Duration {
-        self.silence.min(CONNECT_TIMEOUT)
-    }
-
-    /// A new connection with the dataset opened on it.
-    pub(crate) fn open(&self) -> Result<(Remote, u32)> {
-        let mut remote = Remote::connect(&self.target, None)?;
-        remote.set_timeout(Some(SCAN_TIMEOUT.max(self.silence)));
-        remote.give_up_after(self.silence);
-        let info = remote.open(&self.path, self.pattern.as_deref(), false)?;
-        Ok((remote, info.handle))
-    }
-}
 
 /// The file a thread opened last.
 pub(crate) type LastFile = Option<(RelPath, Arc<dyn SourceFile>)>;
@@ -69,15 +36,8 @@ pub(crate) struct Access {
     direct_spec: DirectSpec,
     direct: Mutex<Option<Arc<Direct>>>,
     turns: Option<Turns>,
-}
-
-/// A frame read.
-pub(crate) struct Got {
-    pub delivery: Option<Delivery>,
-    pub place: FrameFile,
-    pub buffer: Slice,
-    /// A bad checksum was found and repaired.
-    pub mended: bool,
+    /// What the scan measures of itself; `None`: nothing.
+    pub record: Option<Recorder>,
 }
 
 impl Access {
@@ -102,7 +62,14 @@ impl Access {
             repair: Mutex::new(None),
             direct_spec,
             direct: Mutex::new(direct),
+            record: None,
         }
+    }
+
+    /// The daemon, if there is one and it was not lost.
+    pub(crate) fn daemon_now(&self) -> Option<&Target> {
+        let daemon = self.daemon.as_ref().filter(|_| !self.daemon_lost.load(Ordering::Relaxed));
+        daemon.map(|daemon| &daemon.target)
     }
 
     pub(crate) fn stopped(&self) -> bool {
@@ -116,6 +83,7 @@ impl Access {
             return Ok(direct.clone());
         }
         let direct = Arc::new(self.direct_spec.open()?);
+        check_same_version(self.layout().as_deref(), direct.layout())?;
         *held = Some(direct.clone());
         Ok(direct)
     }
@@ -138,17 +106,38 @@ impl Access {
         // If readers take turns at the disk, do not touch it before this process has the turn.
         let from_disk = from_disk && self.turns.is_none();
         match job.read(&Reading { from_disk, on_cold, turn: &turn, ..self.reading() }) {
-            Ok(buffer) => {
-                let buffer = Slice::all(buffer);
+            Ok(buffer) => Some(self.check_version(&job).map(|()| {
                 let place = self.file_of(&job);
-                Some(Ok(Got { delivery: job.delivery, place, buffer, mended: false }))
-            }
+                Got { delivery: job.delivery, place, buffer: Slice::all(buffer), mended: false }
+            })),
             Err(Fault::Stopped) => None,
             Err(Fault::Bad(error)) => match job.delivery {
                 Some(_) => self.mend(job, error),
                 None => Some(Err(error)),
             },
         }
+    }
+
+    /// For blocks of a file: what was just read from the file itself is of the version that was
+    /// opened. The daemon has checked what came from the cache.
+    fn check_version(&self, job: &Job) -> Result<()> {
+        if job.is_cached() {
+            return Ok(());
+        }
+        let opened = match self.daemon {
+            Some(_) => self.layout(),
+            None => self.direct()?.layout().cloned().map(Arc::new),
+        };
+        let Some(blocks) = opened.as_deref().and_then(Layout::blocks) else { return Ok(()) };
+        let now = match &job.data {
+            Data::Descriptor(file, _) => {
+                let found = zazen_backing::directory::stat_file(&**file);
+                found.map_err(|error| Error::io(job.path.display().to_string(), error))?.validator
+            }
+            Data::Source(file, _) => file.stat_now()?.validator,
+            Data::Inline(..) => return Ok(()),
+        };
+        blocks.check_version(&now)
     }
 
     /// The path by which other programs find the frame of `job`.
@@ -227,6 +216,7 @@ impl Access {
 
     fn read_once(&self, job: Job) -> std::result::Result<Got, Fault> {
         let buffer = Slice::all(job.read(&self.reading())?);
+        self.check_version(&job).map_err(Fault::Bad)?;
         let place = self.file_of(&job);
         Ok(Got { delivery: job.delivery, place, buffer, mended: true })
     }

@@ -4,11 +4,12 @@
 //! This is only advice to the kernel. Nothing waits for it or fails with it. At worst, [`BYTES`]
 //! are read that nobody needs. It is not done if readers take turns at the disk.
 
-use super::access::{DaemonSpec, jobs_of};
+use super::access::jobs_of;
 use super::job::Data;
 use super::turn::Turns;
 use super::window;
 use crate::cluster::Target;
+use crate::daemon_spec::DaemonSpec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zazen_core::limits::FRAME_NO_MAX;

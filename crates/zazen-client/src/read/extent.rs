@@ -4,9 +4,10 @@
 //! Invariant: every job gets exactly one result. A frame with wrong bytes, or whose read failed, is
 //! read again alone, in the same way as a single frame.
 
-use super::access::{Access, Got};
+use super::access::Access;
 use super::buffer::Slice;
 use super::job::{Data, Job};
+use super::outcome::Got;
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

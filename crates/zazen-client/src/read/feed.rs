@@ -3,12 +3,14 @@
 //!
 //! Invariant: each frame of the set is fed exactly once, even if the daemon dies at any time.
 
-use super::access::{Access, DaemonSpec, jobs_of};
+use super::access::{Access, jobs_of};
 use super::pipeline::{Pipeline, Task};
 use crate::cluster::{Batch, Remote, daemon_is_gone};
+use crate::daemon_spec::DaemonSpec;
 use crate::lost::Retry;
 use zazen_core::limits::{BATCH_FRAMES_MAX, FRAME_NO_MAX};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
+use zazen_frames::messages::{BatchEntry, Delivery};
 
 /// How many directly opened frames are fed at a time.
 const DIRECT_FRAMES: usize = 64;
@@ -57,6 +59,7 @@ fn feed_scan(
 ) -> Option<RunSet> {
     let mut handed_out = RunSet::new();
     let mut frames_max = FIRST_FRAMES;
+    let mut was_absent = false;
     let failure = loop {
         if !pipeline.wait_low(access) {
             // If this call fails, the end of the connection ends the scan.
@@ -70,6 +73,9 @@ fn feed_scan(
             Ok(batch) if batch.entries.is_empty() => break None,
             Ok(batch) => {
                 let count = batch.entries.len();
+                let is_absent =
+                    |entry: &BatchEntry| !matches!(entry.delivery, Delivery::Native | Delivery::Alien);
+                was_absent |= batch.entries.iter().any(is_absent);
                 if count > asked {
                     let why = format!("it answered {count} frames where {asked} were asked for");
                     break Some(Error::new(ErrorKind::Protocol, why));
@@ -90,7 +96,15 @@ fn feed_scan(
     };
     let rest = set.difference(&handed_out);
     match failure {
-        None if rest.is_empty() => return Some(rest),
+        None if rest.is_empty() => {
+            if let (Some(record), true) = (&access.record, was_absent) {
+                match scan.remote.scan_notes(scan.scan) {
+                    Ok(notes) => record.told(notes),
+                    Err(error) => tracing::debug!("{error}; the scan's record has no reasons"),
+                }
+            }
+            return Some(rest);
+        }
         None => {
             let why = format!("its scan ended {} frames early", rest.len());
             *retry = access.lose_daemon(&Error::new(ErrorKind::Protocol, why));
@@ -148,6 +162,9 @@ fn feed_direct(
                 }
                 Err(error) => tracing::debug!("{error}; continuing without the daemon"),
             }
+        }
+        if let Some(record) = &access.record {
+            record.direct(&some, retry.is_some());
         }
         pipeline.feed(some.into_iter().map(Task::Direct));
     }

@@ -13,14 +13,17 @@
 //! If nothing is ready, the consumer itself reads. Then warm frames cost no thread switch, and
 //! reader threads run ahead only while the consumer computes.
 
-use super::access::{Access, Got, LastFile};
+use super::access::{Access, LastFile};
 use super::job::Job;
+use super::outcome::Outcome;
+use super::record::Waits;
 use super::{extent, window};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use zazen_core::{Error, Result};
+use std::time::Instant;
+use zazen_core::Error;
 
 /// Small frames are taken together up to this many bytes, so the lock is taken once.
 const TOGETHER_BYTES: u64 = 256 << 10;
@@ -51,14 +54,6 @@ pub(crate) enum Task {
     Read(Job),
     /// The frame could not be fetched.
     Failed(u64, Error),
-}
-
-/// The outcome of a frame.
-pub(crate) struct Outcome {
-    pub number: u64,
-    pub got: Result<Got>,
-    /// Bytes that count towards the limit.
-    charged: u64,
 }
 
 struct State {
@@ -403,7 +398,13 @@ impl Pipeline {
     }
 
     /// Consumer: moves what is ready into `local`, or reads some itself. False when all is done.
-    pub(crate) fn next(&self, access: &Access, last: &mut LastFile, local: &mut VecDeque<Outcome>) -> bool {
+    pub(crate) fn next(
+        &self,
+        access: &Access,
+        last: &mut LastFile,
+        local: &mut VecDeque<Outcome>,
+        waits: &mut Waits,
+    ) -> bool {
         let mut done = Done::default();
         let mut state = self.lock();
         loop {
@@ -417,14 +418,20 @@ impl Pipeline {
                     self.work.notify_all();
                     return false;
                 }
+                let nothing_to_read = state.tasks.is_empty() && state.in_hand == 0;
+                let since = Instant::now();
                 state.consumer_waits = true;
                 state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.consumer_waits = false;
+                let kind = if nothing_to_read { &mut waits.feeder } else { &mut waits.reading };
+                *kind += since.elapsed();
                 continue;
             }
             drop(state);
             let count = taken.tasks.len();
+            let since = Instant::now();
             self.carry_out(access, taken, last, &mut done);
+            waits.reading += since.elapsed();
             state = self.lock();
             self.settle(access, &mut state, count, &mut done.opened);
             // While the consumer computes, another thread must continue. A reader that is working

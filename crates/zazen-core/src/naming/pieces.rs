@@ -1,12 +1,14 @@
-//! All pieces of a layout together: checks that no number appears twice, and computes their
-//! numbers.
+//! Pieces of larger files. All pieces of a layout together: checks that no number appears twice,
+//! and computes their numbers.
 //!
 //! Invariant: the work is bounded, because any user can write a manifest. For n pieces it is n log
 //! n steps, [`PAIRS_MAX`] comparisons of pieces with different steps, and [`SPREAD_MAX`] bits for
 //! the numbers of pieces that interleave so that no run describes them.
 
-use super::Piece;
 use crate::error::{Error, ErrorKind, Result};
+use crate::frame::FrameNo;
+use crate::limits::check_frame_bytes;
+use crate::path::RelPath;
 use crate::runset::{Cluster, Run, RunSet, clusters, mesh};
 use std::collections::BTreeMap;
 
@@ -16,6 +18,69 @@ const PAIRS_MAX: usize = 1 << 22;
 const SPREAD_MAX: u64 = 1 << 27;
 /// Numbers in a window of a bitmap. A window begins at a multiple of this.
 const WINDOW: u64 = 1 << 16;
+
+/// A run of frames inside one file: frame `first + i·step` is at `offset + i·frame_bytes`, i <
+/// `count`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The file, relative to the dataset.
+    pub path: RelPath,
+    /// The first frame number in it.
+    pub first: u64,
+    /// Frames in it.
+    pub count: u64,
+    /// Distance between consecutive frame numbers in it.
+    pub step: u64,
+    /// Where the first frame begins, in bytes.
+    pub offset: u64,
+    /// Bytes of each frame.
+    pub frame_bytes: u64,
+}
+
+impl Piece {
+    /// Its frame numbers; fails where [`crate::Layout::validate`] would.
+    pub fn numbers(&self) -> Result<Run> {
+        let run = Run::new(self.first, self.count, self.step).map_err(|error| self.named(error))?;
+        FrameNo::new(run.last()).map_err(|error| self.named(error))?;
+        Ok(run)
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.within(format!("piece {} (frames from {})", self.path, self.first))
+    }
+
+    /// Where frame `number` begins in the file; `None` if it is not in this piece.
+    pub(super) fn offset_of(&self, number: u64) -> Option<u64> {
+        let distance = number.checked_sub(self.first)?;
+        let index = distance.checked_div(self.step.max(1))?;
+        let held = index < self.count && distance == index * self.step;
+        if !held {
+            return None;
+        }
+        index.checked_mul(self.frame_bytes)?.checked_add(self.offset)
+    }
+
+    fn check(&self) -> Result<Run> {
+        let run = self.numbers()?;
+        let refuse = |kind, why: String| Err(self.named(Error::new(kind, why)));
+        if self.path.is_root() {
+            return refuse(
+                ErrorKind::InvalidArgument,
+                "names no file; give the file's path in the dataset".into(),
+            );
+        }
+        if self.frame_bytes == 0 {
+            return refuse(ErrorKind::InvalidArgument, "frame_bytes is 0; give the size of one frame".into());
+        }
+        check_frame_bytes(self.frame_bytes).map_err(|error| self.named(error))?;
+        // File offsets are signed in the kernel.
+        let end = self.count.checked_mul(self.frame_bytes).and_then(|bytes| bytes.checked_add(self.offset));
+        if end.is_none_or(|end| i64::try_from(end).is_err()) {
+            return refuse(ErrorKind::TooLarge, "its frames end beyond the largest file, 2^63 bytes".into());
+        }
+        Ok(run)
+    }
+}
 
 /// Checks each piece, and that no number is given twice.
 pub(super) fn validate(pieces: &[Piece]) -> Result<()> {

@@ -8,40 +8,44 @@ use super::run::Run;
 use super::segment::{Seg, Sparse, WINDOW, WORDS, Window, base_of, for_each_bit};
 use crate::request::Request;
 
-/// The indices that `request` gives to the numbers of `set`.
-pub(super) fn cut(set: &RunSet, request: &Request) -> RunSet {
-    let (begin, stride) = (request.begin(), request.stride());
-    let wanted = Run::normal(begin, request.count(), stride);
-    let mut out = Shifted::new();
-    set.for_each_clipped(begin, wanted.last(), |seg| match seg {
-        Seg::Run(run) => {
-            if let Some(met) = run.intersection(&wanted) {
-                out.run(Run::normal((met.first - begin) / stride, met.count, (met.step / stride).max(1)));
+impl RunSet {
+    /// The numbers that `request` names, as indices of its index space. A run stays a run (closed
+    /// form).
+    pub fn cut(&self, request: &Request) -> RunSet {
+        let (begin, stride) = (request.begin(), request.stride());
+        let wanted = Run::normal(begin, request.count(), stride);
+        let mut out = Shifted::new();
+        self.for_each_clipped(begin, wanted.last(), |seg| match seg {
+            Seg::Run(run) => {
+                if let Some(met) = run.intersection(&wanted) {
+                    out.run(Run::normal((met.first - begin) / stride, met.count, (met.step / stride).max(1)));
+                }
             }
-        }
-        block if stride == 1 => out.block(block, 0u64.wrapping_sub(begin)),
-        block => for_each_number(block, |number| {
-            if (number - begin).is_multiple_of(stride) {
-                out.set.append((number - begin) / stride);
-            }
-        }),
-    });
-    out.finish()
-}
+            block if stride == 1 => out.block(block, 0u64.wrapping_sub(begin)),
+            block => for_each_number(block, |number| {
+                if (number - begin).is_multiple_of(stride) {
+                    out.set.append((number - begin) / stride);
+                }
+            }),
+        });
+        out.finish()
+    }
 
-/// The numbers that `request` has for the indices in `set`; indices beyond its count have none.
-pub(super) fn uncut(set: &RunSet, request: &Request) -> RunSet {
-    let (begin, stride) = (request.begin(), request.stride());
-    let mut out = Shifted::new();
-    set.for_each_clipped(0, request.count() - 1, |seg| match seg {
-        Seg::Run(run) => {
-            let step = if run.count == 1 { 1 } else { run.step * stride };
-            out.run(Run { first: begin + run.first * stride, count: run.count, step });
-        }
-        block if stride == 1 => out.block(block, begin),
-        block => for_each_number(block, |index| out.set.append(begin + index * stride)),
-    });
-    out.finish()
+    /// Indices of `request` back to frame numbers; inverse of [`RunSet::cut`] within the request.
+    /// Indices beyond the request are dropped.
+    pub fn uncut(&self, request: &Request) -> RunSet {
+        let (begin, stride) = (request.begin(), request.stride());
+        let mut out = Shifted::new();
+        self.for_each_clipped(0, request.count() - 1, |seg| match seg {
+            Seg::Run(run) => {
+                let step = if run.count == 1 { 1 } else { run.step * stride };
+                out.run(Run { first: begin + run.first * stride, count: run.count, step });
+            }
+            block if stride == 1 => out.block(block, begin),
+            block => for_each_number(block, |index| out.set.append(begin + index * stride)),
+        });
+        out.finish()
+    }
 }
 
 fn for_each_number(block: &Seg, mut take: impl FnMut(u64)) {

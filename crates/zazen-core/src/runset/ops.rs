@@ -9,9 +9,40 @@ use super::RunSet;
 use super::run::Run;
 use super::segment::{Seg, Window, base_of, window_end};
 
+impl RunSet {
+    /// The numbers in either set.
+    pub fn union(&self, other: &RunSet) -> RunSet {
+        match (self.is_empty(), other.is_empty()) {
+            (_, true) => self.clone(),
+            (true, false) => other.clone(),
+            _ => combine(self, other, Op::Union, false),
+        }
+    }
+
+    /// The numbers in both sets.
+    pub fn intersection(&self, other: &RunSet) -> RunSet {
+        combine(self, other, Op::Intersection, false)
+    }
+
+    /// The numbers of this set that are not in `other`.
+    pub fn difference(&self, other: &RunSet) -> RunSet {
+        combine(self, other, Op::Difference, false)
+    }
+
+    /// Whether every number of this set is in `other`.
+    pub fn is_subset(&self, other: &RunSet) -> bool {
+        self.len <= other.len && combine(self, other, Op::Difference, true).is_empty()
+    }
+
+    /// Whether no number is in both sets.
+    pub fn is_disjoint(&self, other: &RunSet) -> bool {
+        combine(self, other, Op::Intersection, true).is_empty()
+    }
+}
+
 /// What a result keeps of two sets `a` and `b`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Op {
+enum Op {
     Union,
     Intersection,
     Difference,
@@ -128,7 +159,7 @@ fn emit(out: &mut RunSet, head: &Head<'_>) {
 }
 
 /// `op` of `a` and `b`. With `stop_early` the answer may be cut short once it is not empty.
-pub(super) fn combine(a: &RunSet, b: &RunSet, op: Op, stop_early: bool) -> RunSet {
+fn combine(a: &RunSet, b: &RunSet, op: Op, stop_early: bool) -> RunSet {
     let mut sweep =
         Sweep { out: RunSet::new(), op, left: Cursor::new(a), right: Cursor::new(b), windows: None };
     while let (Some(x), Some(y)) = (sweep.left.head(), sweep.right.head()) {

@@ -1,6 +1,7 @@
 //! Against a `BTreeSet` oracle on small ranges, against closed forms on huge runs.
 
 use super::*;
+use crate::request::Request;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

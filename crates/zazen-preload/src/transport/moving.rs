@@ -8,12 +8,12 @@
 //! connection of the old identity's but those of calls in progress; who arrives first enters all of
 //! them before anybody else makes a call.
 
-use super::{
+use super::lanes::{
     BUSY, EPOCH, FREE, GREETING, KEY, KNOWN, LANE, LOWEST, Lane, acquire_fresh, drop_lane, raised, release,
 };
 use crate::far::{self, far};
 use crate::real::system_call;
-use crate::{state, table};
+use crate::{cwd, table};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
@@ -93,7 +93,7 @@ pub(crate) fn leave() {
     let _locked = lock();
     if let Some(lane) = free_lane() {
         GREETING.set(Some(lane));
-        let held = state::far_cwd().map(table::Entry::id).into_iter().chain(far::bases());
+        let held = cwd::far().map(table::Entry::id).into_iter().chain(far::bases());
         for id in table::each().map(|(_, entry)| entry.id()).chain(held) {
             take_along(id);
         }

@@ -2,7 +2,7 @@
 //!
 //! Each stub goes through the same steps: count, lay out, call, check the whole reply, only then store.
 
-use super::code::Code;
+use super::code::{Code, banner};
 use super::count::{self, Side};
 use crate::model::{Base, Direction, Function, Interface, Param, Shape};
 use crate::types::Class;
@@ -11,7 +11,7 @@ pub(crate) fn text(interface: &Interface) -> String {
     let name = &interface.name;
     let upper = name.to_uppercase();
     let what = "the functions of the header, forwarded to the plug-in";
-    let mut code = Code::after(super::banner(interface, &format!("{name}_client.c"), what));
+    let mut code = Code::after(banner(interface, &format!("{name}_client.c"), what));
     code.lines(&format!(
         "
         #include \"{name}_wire.h\"

@@ -1,5 +1,6 @@
-//! Indented lines.
+//! What all written files share: indented lines, the banner.
 
+use crate::model::Interface;
 use std::fmt::Write;
 
 /// Source text under construction; braces set the depth.
@@ -59,4 +60,21 @@ pub(crate) fn quote(text: &str) -> String {
         }
     }
     quoted
+}
+
+/// One generated file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its name, without a folder.
+    pub name: String,
+    /// What is in it.
+    pub text: String,
+}
+
+/// The first lines of a generated C file.
+pub(super) fn banner(interface: &Interface, file: &str, what: &str) -> String {
+    let header = &interface.file_name;
+    format!(
+        "/* {file}: {what}.\n *\n * Generated from {header} by `zazen plugin generate`: do not edit; edit {header}.\n */\n"
+    )
 }

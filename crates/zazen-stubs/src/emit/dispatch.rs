@@ -5,7 +5,7 @@
 //! function never runs.
 
 use super::client::{flags, line_bytes};
-use super::code::{Code, quote};
+use super::code::{Code, banner, quote};
 use super::count::{self, Side};
 use crate::model::{Base, Direction, Function, Interface, Param, Shape};
 use crate::types::Class;
@@ -13,7 +13,7 @@ use crate::types::Class;
 pub(crate) fn text(interface: &Interface, schema: &str) -> String {
     let name = &interface.name;
     let what = "decodes calls, runs the plug-in's functions, and is its entry table";
-    let mut code = Code::after(super::banner(interface, &format!("{name}_dispatch.c"), what));
+    let mut code = Code::after(banner(interface, &format!("{name}_dispatch.c"), what));
     code.lines(&format!(
         "
         #include \"{name}_wire.h\"

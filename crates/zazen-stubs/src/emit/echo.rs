@@ -1,7 +1,7 @@
 //! `NAME_echo.h`: the plug-in's functions as the tests want them. Each digests its inputs and derives its outputs
 //! from the digest, so that a client can compute what must come back without having been told.
 
-use super::code::Code;
+use super::code::{Code, banner};
 use crate::model::{Base, Direction, Function, Interface, Param, Shape, Size};
 use crate::types::Class;
 
@@ -9,7 +9,7 @@ pub(crate) fn text(interface: &Interface) -> String {
     let name = &interface.name;
     let upper = name.to_uppercase();
     let what = "stand-ins for the plug-in's functions, for the generated tests";
-    let mut code = Code::after(super::banner(interface, &format!("{name}_echo.h"), what));
+    let mut code = Code::after(banner(interface, &format!("{name}_echo.h"), what));
     code.lines(&format!(
         "#ifndef {upper}_ECHO_H
         #define {upper}_ECHO_H

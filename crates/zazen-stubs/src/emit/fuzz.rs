@@ -1,13 +1,13 @@
 //! `NAME_fuzz.c`: hostile messages to the dispatchers: a libFuzzer entry, and a plain program that mutates valid messages.
 
-use super::code::Code;
+use super::code::{Code, banner};
 use crate::model::Interface;
 
 pub(crate) fn text(interface: &Interface) -> String {
     let name = &interface.name;
     let file = format!("{name}_fuzz.c");
     let what = "hostile messages to the dispatchers";
-    let mut code = Code::after(super::banner(interface, &file, what));
+    let mut code = Code::after(banner(interface, &file, what));
     code.lines(&format!(
         "/* Plain:     cc -std=c11 -fsanitize=address,undefined -I SDK/include -I SDK/loopback {file} \\
         SDK/loopback/zazen_loopback.c -o {name}_fuzz && ./{name}_fuzz [MESSAGES [SEED]]

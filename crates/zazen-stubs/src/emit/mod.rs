@@ -13,9 +13,9 @@ mod rust;
 mod schema;
 mod wire;
 
-use crate::File;
 use crate::model::Interface;
 
+pub use code::File;
 pub(crate) use schema::schema_hash;
 
 /// All files of an interface, in the order of their names.
@@ -36,12 +36,4 @@ pub(crate) fn files(interface: &Interface, schema_hash: u64) -> Vec<File> {
     ];
     files.sort_by(|left, right| left.name.cmp(&right.name));
     files
-}
-
-/// The first lines of a generated C file.
-fn banner(interface: &Interface, file: &str, what: &str) -> String {
-    let header = &interface.file_name;
-    format!(
-        "/* {file}: {what}.\n *\n * Generated from {header} by `zazen plugin generate`: do not edit; edit {header}.\n */\n"
-    )
 }

@@ -1,7 +1,7 @@
 //! `NAME_roundtrip.c`: random arguments through client stub, loopback, dispatcher and an echo; what comes back is compared with
 //! what must.
 
-use super::code::Code;
+use super::code::{Code, banner};
 use super::echo::{elements, is_size, lines_of, number};
 use crate::model::{Direction, Function, Interface, Param, Shape, Size};
 
@@ -9,7 +9,7 @@ pub(crate) fn text(interface: &Interface) -> String {
     let name = &interface.name;
     let file = format!("{name}_roundtrip.c");
     let what = "random calls from client stub to plug-in and back, compared";
-    let mut code = Code::after(super::banner(interface, &file, what));
+    let mut code = Code::after(banner(interface, &file, what));
     code.lines(&format!(
         "/* cc -std=c11 -I SDK/include -I SDK/loopback {file} SDK/loopback/zazen_loopback.c -o {name}_roundtrip
         ./{name}_roundtrip [CALLS [SEED]] */

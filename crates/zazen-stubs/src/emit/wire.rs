@@ -1,6 +1,6 @@
 //! `NAME_wire.h`: the fixed parts of all messages, and the proofs that generator and compiler read the same header.
 
-use super::code::Code;
+use super::code::{Code, banner};
 use crate::layout::{self, Content, Layout};
 use crate::model::{Base, Function, Interface, Shape, Type};
 
@@ -9,7 +9,7 @@ pub(crate) fn text(interface: &Interface, schema_hash: u64) -> String {
     let upper = name.to_uppercase();
     let what =
         "the messages of this plug-in, and proofs that the compiler reads the header as the generator did";
-    let mut code = Code::after(super::banner(interface, &format!("{name}_wire.h"), what));
+    let mut code = Code::after(banner(interface, &format!("{name}_wire.h"), what));
     code.lines(&format!(
         "#ifndef {upper}_WIRE_H
         #define {upper}_WIRE_H

@@ -1,7 +1,9 @@
 //! EVICT, PIN, VERIFY: for those who may administer a dataset; REPORT_BAD: for readers that met bad
 //! bytes.
 
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::opened::Opened;
+use crate::session::Sessions;
 use std::sync::Arc;
 use zazen_call::{Caller, Line, Reply, may_say};
 use zazen_core::limits::FRAME_NO_MAX;
@@ -11,8 +13,8 @@ use zazen_frames::messages::{Evict, Evicted, Pin, ReportBad, Verified, Verify};
 /// Frames that one VERIFY checks at most.
 const VERIFY_MAX: u64 = 65_536;
 
-fn opened(node: &Node, caller: &Caller, handle: u32) -> Result<Arc<Opened>> {
-    node.sessions.with(caller.connection, |session| session.opened(handle))
+fn opened(sessions: &Sessions, caller: &Caller, handle: u32) -> Result<Arc<Opened>> {
+    sessions.with(caller.connection, |session| session.opened(handle))
 }
 
 /// Root, the daemon's own user, key holders and the dataset's owner may. Only the former may pin.
@@ -35,15 +37,15 @@ fn may_administer(node: &Node, caller: &Caller, opened: &Opened) -> Result<()> {
     ))
 }
 
-pub(super) fn evict(node: &Node, caller: &Caller, ask: Evict) -> Result<Evicted> {
-    let opened = opened(node, caller, ask.handle)?;
+pub(super) fn evict(node: &Node, sessions: &Sessions, caller: &Caller, ask: Evict) -> Result<Evicted> {
+    let opened = opened(sessions, caller, ask.handle)?;
     may_administer(node, caller, &opened)?;
     let (frames, bytes) = node.store.evict(&opened.series(), ask.set.as_ref())?;
     Ok(Evicted { frames, bytes })
 }
 
-pub(super) fn pin(node: &Node, caller: &Caller, ask: Pin) -> Result<Reply> {
-    let opened = opened(node, caller, ask.handle)?;
+pub(super) fn pin(node: &Node, sessions: &Sessions, caller: &Caller, ask: Pin) -> Result<Reply> {
+    let opened = opened(sessions, caller, ask.handle)?;
     // A pin takes room from everybody for ever, and what is pinned may grow.
     if ask.pinned && !node.is_operator(caller) {
         return Err(Error::new(
@@ -61,8 +63,14 @@ pub(super) fn pin(node: &Node, caller: &Caller, ask: Pin) -> Result<Reply> {
     Ok(Reply::default())
 }
 
-pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify, line: &Line) -> Result<Verified> {
-    let opened = opened(node, caller, ask.handle)?;
+pub(super) fn verify(
+    node: &Node,
+    sessions: &Sessions,
+    caller: &Caller,
+    ask: Verify,
+    line: &Line,
+) -> Result<Verified> {
+    let opened = opened(sessions, caller, ask.handle)?;
     may_administer(node, caller, &opened)?;
     let dataset = &opened.series();
     let (native, alien) = node.store.holdings(dataset);
@@ -90,8 +98,8 @@ pub(super) fn verify(node: &Node, caller: &Caller, ask: Verify, line: &Line) -> 
     Ok(found)
 }
 
-pub(super) fn report_bad(node: &Node, caller: &Caller, ask: ReportBad) -> Result<Reply> {
-    let opened = opened(node, caller, ask.handle)?;
+pub(super) fn report_bad(node: &Node, sessions: &Sessions, caller: &Caller, ask: ReportBad) -> Result<Reply> {
+    let opened = opened(sessions, caller, ask.handle)?;
     if !opened.viewer.is_own()
         && let Some(entry) = node.store.entry(&opened.series(), ask.number)?
     {

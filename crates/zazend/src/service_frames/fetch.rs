@@ -3,8 +3,10 @@
 //! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or
 //! the daemon stops.
 
-use crate::fetcher::held;
-use crate::node::{Node, Opened};
+use crate::fetch::{Whence, held};
+use crate::node::Node;
+use crate::opened::Opened;
+use crate::session::Sessions;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +22,13 @@ const FRAMES_MAX: u64 = 1 << 20;
 /// Failed frames that an answer names.
 const NAMED_MAX: usize = 100;
 
-pub(super) fn fetch(node: &Arc<Node>, caller: &Caller, ask: Fetch, line: &Line) -> Result<Fetched> {
+pub(super) fn fetch(
+    node: &Arc<Node>,
+    sessions: &Sessions,
+    caller: &Caller,
+    ask: Fetch,
+    line: &Line,
+) -> Result<Fetched> {
     node.admit()?;
     if ask.set.len() > FRAMES_MAX {
         return Err(Error::new(
@@ -31,8 +39,8 @@ pub(super) fn fetch(node: &Arc<Node>, caller: &Caller, ask: Fetch, line: &Line) 
             ),
         ));
     }
-    let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
-    opened.check(node)?;
+    let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check(&node.store)?;
     let work = Work {
         node,
         opened: &opened,
@@ -93,7 +101,8 @@ impl Work<'_> {
             Step::Promote if self.promote(number)? => return Ok(Loaded::Present),
             Step::Promote | Step::Fetch => {}
         }
-        let outcome = node.fetcher.fetch(node, opened, &source, number, self.origin, &mut file)?;
+        let outcome =
+            crate::fetch::fetch(node, opened, &source, number, self.origin, &mut file, Whence::Any)?;
         result_of(outcome, &node.config.name)
     }
 }

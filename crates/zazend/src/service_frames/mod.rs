@@ -1,18 +1,22 @@
 //! The frames service: decodes a call, hands it to its operation, encodes the answer.
 
 mod admin;
+mod explain;
 mod fetch;
+mod give;
 mod open;
 mod push;
 mod query;
 mod scan;
 
 use crate::node::Node;
+use crate::session::Sessions;
 use std::sync::Arc;
 use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::{self, frames_fn};
+use zazen_frames::scan_record::{AskNotes, AskRecords};
 use zazen_wire::{Message, service};
 
 /// How long a heavy call waits for its user's other ones: a job's ranks may all open a large
@@ -22,12 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The frames service of a node.
 pub struct FramesService {
     node: Arc<Node>,
+    /// What each connection holds.
+    sessions: Sessions,
 }
 
 impl FramesService {
     /// The service of `node`.
     pub fn new(node: Arc<Node>) -> FramesService {
-        FramesService { node }
+        FramesService { node, sessions: Sessions::default() }
     }
 }
 
@@ -37,7 +43,7 @@ impl Service for FramesService {
     }
 
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
-        let node = &self.node;
+        let FramesService { node, sessions } = self;
         let payload = call.payload;
         let _share = match call.function {
             frames_fn::OPEN
@@ -53,29 +59,50 @@ impl Service for FramesService {
             _ => None,
         };
         match call.function {
-            frames_fn::OPEN => open::open(node, caller, messages::OpenDataset::decode(payload)?).map(reply),
-            frames_fn::QUERY => query::query(node, caller, messages::Query::decode(payload)?).map(reply),
-            frames_fn::SCAN_OPEN => scan::open(node, caller, messages::ScanOpen::decode(payload)?).map(reply),
-            frames_fn::SCAN_NEXT => scan::next(node, caller, messages::ScanNext::decode(payload)?),
-            frames_fn::SCAN_CLOSE => scan::close(node, caller, messages::ScanClose::decode(payload)?),
+            frames_fn::OPEN => {
+                open::open(node, sessions, caller, messages::OpenDataset::decode(payload)?).map(reply)
+            }
+            frames_fn::QUERY => {
+                query::query(node, sessions, caller, messages::Query::decode(payload)?).map(reply)
+            }
+            frames_fn::SCAN_OPEN => {
+                scan::open(node, sessions, caller, messages::ScanOpen::decode(payload)?).map(reply)
+            }
+            frames_fn::SCAN_NEXT => scan::next(node, sessions, caller, messages::ScanNext::decode(payload)?),
+            frames_fn::SCAN_CLOSE => scan::close(sessions, caller, messages::ScanClose::decode(payload)?),
             frames_fn::PUSH => push::push(node, caller, messages::Push::decode(payload)?, call).map(reply),
             frames_fn::PUSH_MANY => {
                 push::push_many(node, caller, messages::PushMany::decode(payload)?, call).map(reply)
             }
-            frames_fn::REPORT_BAD => admin::report_bad(node, caller, messages::ReportBad::decode(payload)?),
+            frames_fn::REPORT_BAD => {
+                admin::report_bad(node, sessions, caller, messages::ReportBad::decode(payload)?)
+            }
             frames_fn::FETCH => {
-                fetch::fetch(node, caller, messages::Fetch::decode(payload)?, &call.line).map(reply)
+                fetch::fetch(node, sessions, caller, messages::Fetch::decode(payload)?, &call.line).map(reply)
             }
-            frames_fn::EVICT => admin::evict(node, caller, messages::Evict::decode(payload)?).map(reply),
-            frames_fn::PIN => admin::pin(node, caller, messages::Pin::decode(payload)?),
+            frames_fn::EVICT => {
+                admin::evict(node, sessions, caller, messages::Evict::decode(payload)?).map(reply)
+            }
+            frames_fn::PIN => admin::pin(node, sessions, caller, messages::Pin::decode(payload)?),
             frames_fn::VERIFY => {
-                admin::verify(node, caller, messages::Verify::decode(payload)?, &call.line).map(reply)
+                admin::verify(node, sessions, caller, messages::Verify::decode(payload)?, &call.line)
+                    .map(reply)
             }
-            frames_fn::LIST => query::list(node, caller, messages::List::decode(payload)?).map(reply),
+            frames_fn::LIST => {
+                query::list(node, sessions, caller, messages::List::decode(payload)?).map(reply)
+            }
+            frames_fn::GET_BLOCK => give::give(node, caller, messages::GetBlock::decode(payload)?),
             frames_fn::DATASETS => Ok(Reply {
                 payload: crate::status::datasets(node, caller).to_string().into_bytes(),
                 ..Reply::default()
             }),
+            frames_fn::SCAN_NOTES => {
+                explain::notes(node, sessions, caller, AskNotes::decode(payload)?).map(reply)
+            }
+            frames_fn::KEEP_RECORD => explain::keep(node, caller, payload),
+            frames_fn::RECORDS => {
+                explain::records(node, sessions, caller, AskRecords::decode(payload)?).map(reply)
+            }
             other => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("the frames service has no function {other}; install the same release on both sides"),
@@ -84,7 +111,7 @@ impl Service for FramesService {
     }
 
     fn detach(&self, caller: &Caller) {
-        self.node.sessions.release(caller.connection);
+        self.sessions.release(caller.connection);
     }
 }
 

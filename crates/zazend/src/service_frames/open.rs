@@ -3,14 +3,21 @@
 
 use crate::backing_roots::Located;
 use crate::guarded_backing::is_outage;
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::opened::Opened;
+use crate::session::Sessions;
 use std::sync::Arc;
 use zazen_backing::{Rights, dataset};
 use zazen_call::Caller;
-use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
+use zazen_core::{Blocks, Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
 use zazen_frames::messages::{DatasetInfo, OpenDataset};
 
-pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Result<DatasetInfo> {
+pub(super) fn open(
+    node: &Arc<Node>,
+    sessions: &Sessions,
+    caller: &Caller,
+    ask: OpenDataset,
+) -> Result<DatasetInfo> {
     node.admit()?;
     let viewer = node.powers.viewer(caller)?;
     let at = node.roots.locate(&ask.path)?;
@@ -29,7 +36,7 @@ pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: OpenDataset) -> Resul
     }
     info.layout = opened.known_layout();
     info.dataset = opened.series();
-    info.handle = node.sessions.with(caller.connection, |session| {
+    info.handle = sessions.with(caller.connection, |session| {
         session.keep_opened(&ask.path, Arc::new(opened), || node.shares.opened.take(caller))
     })?;
     node.counters.opens.add(1);
@@ -53,7 +60,10 @@ fn open_source(
             match told.layout {
                 Some(layout) => {
                     opened.set_layout(layout.clone(), true);
-                    remember(node, &opened.series(), &layout);
+                    // Blocks are of one version of a file; the next open asks for the file's size again.
+                    if layout.blocks().is_none() {
+                        remember(node, &opened.series(), &layout);
+                    }
                 }
                 None => in_cache()?.into_iter().for_each(|layout| opened.set_layout(layout, false)),
             }
@@ -63,7 +73,7 @@ fn open_source(
         // is then what the caches hold; a scan asks for each frame's source.
         Err(error) if is_outage(&error) || error.kind() == ErrorKind::NotFound => {
             let held = !held_series(node, at).is_empty();
-            if held && !opened.owns_what_is_cached(node) {
+            if held && !opened.owns_what_is_cached(&node.store) {
                 return Err(opened.unknowable(error));
             }
             let Some(layout) = in_cache()? else { return Err(within(error)) };
@@ -95,7 +105,7 @@ fn open_cached(
 ) -> Result<()> {
     if !node.is_operator(caller) {
         opened
-            .check_now(node, Rights::READ.and(Rights::SEARCH))
+            .check_now(&node.store, Rights::READ.and(Rights::SEARCH))
             .map_err(|error| denied(caller, ask, error))?;
     }
     let held = held_series(node, &opened.at);
@@ -142,6 +152,10 @@ fn held_series(node: &Node, at: &Located) -> Vec<(RelPath, String)> {
 fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<Option<Layout>> {
     let held = held_series(node, at);
     if let Some(pattern) = pattern {
+        // Only the file itself tells how many blocks it has.
+        if Blocks::parse_pattern(pattern).is_some() {
+            return Ok(None);
+        }
         let layout = dataset::layout_of_pattern(pattern)?;
         let series = at.series(&Series::of(&layout))?;
         return Ok(held.iter().any(|(held, _)| *held == series).then_some(layout));

@@ -3,7 +3,7 @@
 
 use crate::backing_roots::Located;
 use crate::clock::now_ns;
-use crate::fetcher::held;
+use crate::fetch::held;
 use crate::guarded_backing::GuardedBacking;
 use crate::node::Node;
 use crate::user_room::UnfinishedShare;

@@ -1,6 +1,8 @@
 //! QUERY and LIST: what the node holds of a dataset.
 
-use crate::node::{Node, Opened};
+use crate::node::Node;
+use crate::opened::Opened;
+use crate::session::Sessions;
 use zazen_backing::Rights;
 use zazen_call::Caller;
 use zazen_core::limits::FRAME_NO_MAX;
@@ -11,9 +13,9 @@ use zazen_store::Entry;
 /// Rows in one answer.
 const ROWS_MAX: u64 = 4096;
 
-pub(super) fn query(node: &Node, caller: &Caller, ask: Query) -> Result<Holdings> {
-    let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
-    opened.check(node)?;
+pub(super) fn query(node: &Node, sessions: &Sessions, caller: &Caller, ask: Query) -> Result<Holdings> {
+    let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check(&node.store)?;
     let request = Request::new(ask.begin, ask.end, ask.stride)?;
     opened.layout().ok();
     let (native, alien) = node.store.holdings(&opened.series());
@@ -25,9 +27,9 @@ pub(super) fn query(node: &Node, caller: &Caller, ask: Query) -> Result<Holdings
     Ok(Holdings { native: within(&native), alien: within(&alien) })
 }
 
-pub(super) fn list(node: &Node, caller: &Caller, ask: List) -> Result<Listing> {
-    let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
-    opened.check_now(node, Rights::READ.and(Rights::SEARCH))?;
+pub(super) fn list(node: &Node, sessions: &Sessions, caller: &Caller, ask: List) -> Result<Listing> {
+    let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check_now(&node.store, Rights::READ.and(Rights::SEARCH))?;
     let dataset = &opened.series();
     let (native, alien) = node.store.holdings(dataset);
     let held = native.union(&alien).slice(ask.from, FRAME_NO_MAX);

@@ -2,12 +2,13 @@
 
 use crate::node::Node;
 use crate::scan::Scan;
+use crate::session::Sessions;
 use std::sync::Arc;
 use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::{ScanClose, ScanNext, ScanOpen, ScanOpened};
 
-fn local_only(caller: &Caller) -> Result<()> {
+pub(super) fn local_only(caller: &Caller) -> Result<()> {
     if caller.is_local() {
         return Ok(());
     }
@@ -17,26 +18,31 @@ fn local_only(caller: &Caller) -> Result<()> {
     ))
 }
 
-pub(super) fn open(node: &Arc<Node>, caller: &Caller, ask: ScanOpen) -> Result<ScanOpened> {
+pub(super) fn open(
+    node: &Arc<Node>,
+    sessions: &Sessions,
+    caller: &Caller,
+    ask: ScanOpen,
+) -> Result<ScanOpened> {
     local_only(caller)?;
     node.admit()?;
-    let opened = node.sessions.with(caller.connection, |session| session.opened(ask.handle))?;
-    opened.check(node)?;
+    let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check(&node.store)?;
     let share = node.shares.scans.take(caller)?;
     let (scan, cached) = Scan::begin(node, &opened, caller, &ask.set);
-    let scan = node.sessions.with(caller.connection, |session| session.keep_scan(Arc::new(scan), share))?;
+    let scan = sessions.with(caller.connection, |session| session.keep_scan(Arc::new(scan), share))?;
     node.counters.scans.add(1);
     Ok(ScanOpened { scan, cached })
 }
 
-pub(super) fn next(node: &Arc<Node>, caller: &Caller, ask: ScanNext) -> Result<Reply> {
+pub(super) fn next(node: &Arc<Node>, sessions: &Sessions, caller: &Caller, ask: ScanNext) -> Result<Reply> {
     local_only(caller)?;
-    let scan = node.sessions.with(caller.connection, |session| session.scan(ask.scan))?;
+    let scan = sessions.with(caller.connection, |session| session.scan(ask.scan))?;
     scan.next(node, &ask)
 }
 
-pub(super) fn close(node: &Node, caller: &Caller, ask: ScanClose) -> Result<Reply> {
+pub(super) fn close(sessions: &Sessions, caller: &Caller, ask: ScanClose) -> Result<Reply> {
     local_only(caller)?;
-    node.sessions.with(caller.connection, |session| session.close_scan(ask.scan));
+    sessions.with(caller.connection, |session| session.close_scan(ask.scan));
     Ok(Reply::default())
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use zazen_call::{Call, Caller, ClusterKey, Connection, Identity, Reply, Server, ServerLimits, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::Message;
-use zazen_wire::plugins::{self, AnswerHead, Open, plugins_fn};
+use zazen_wire::plugins::{self, AnswerHead, OpenPlugin, plugins_fn};
 use zazen_wire::service;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -99,7 +99,7 @@ impl Service for Passing {
         read.map_err(|error| Error::io("read a call's bulk bytes", error))?;
         let payload = if call.function == plugins_fn::OPEN {
             // The plug-in's own socket, if it has one, is over there.
-            Open { stay: true, ..Open::decode(call.payload)? }.encode()
+            OpenPlugin { stay: true, ..OpenPlugin::decode(call.payload)? }.encode()
         } else {
             call.payload.to_vec()
         };

@@ -53,7 +53,7 @@ fn most_ahead(sizes: &[u64], memory_max: u64, readers: usize) -> u64 {
             state.results.extend(done.outcomes);
         }
         most = most.max(pipeline.used.load(Ordering::SeqCst));
-        if local.is_empty() && !pipeline.next(&access, &mut last, &mut local) {
+        if local.is_empty() && !pipeline.next(&access, &mut last, &mut local, &mut Waits::default()) {
             break;
         }
         if let Some(outcome) = local.pop_front() {
@@ -221,7 +221,7 @@ fn run_through(mix: Mix, seed: u64, frames_max: usize) -> Vec<(u64, Option<Vec<u
             }
             let used = pipeline.used.load(Ordering::SeqCst);
             assert!(used <= memory_max.max(largest), "seed {seed}: {used} bytes ahead, not {memory_max}");
-            if local.is_empty() && !pipeline.next(access, &mut last, &mut local) {
+            if local.is_empty() && !pipeline.next(access, &mut last, &mut local, &mut Waits::default()) {
                 break;
             }
             let Some(outcome) = local.pop_front() else { continue };

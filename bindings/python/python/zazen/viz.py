@@ -1,0 +1,92 @@
+"""Which rank reads which file, where files have replicas on several nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zazen import _zazen
+
+__all__ = ["Matched", "match", "sticky"]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Who reads what, and how good that is.
+
+    ``assigned``: by rank, the indices of its files, ascending. ``remote``: how many files are not on their
+    rank's node. ``bound``: no map has fewer. ``bytes_max``, ``bytes_mean``: bytes that a rank reads, at most
+    and on average. ``bytes_bound``: in no map does every rank read fewer bytes (None for `sticky`).
+    """
+
+    assigned: list[list[int]]
+    remote: int
+    bound: int
+    bytes_max: int
+    bytes_mean: int
+    bytes_bound: int | None = None
+
+
+def match(
+    ranks: Sequence[Hashable],
+    files: Iterable[tuple[int, Iterable[Hashable]]],
+    strategy: str = "optimal",
+    seed: int = 0,
+) -> Matched:
+    """Give every file to exactly one rank.
+
+    ``ranks``: the node of each rank, any hashable name. ``files``: (bytes, nodes that hold it) of each file.
+    ``strategy``:
+
+    - "blind": file i goes to rank i mod ranks, wherever it lies;
+    - "first-come": files in an order drawn from ``seed``, each to a drawn holder with room;
+    - "scarcest": VisIO (IPDPS'11, Algorithm 2): the file with the fewest holders left is next, and goes to
+      the first of them;
+    - "least-demand": the same, to the holder that the fewest other files ask for;
+    - "optimal": no map reads fewer files remotely;
+    - "bytes": every file that a rank's node holds is read there, and the ranks' bytes are balanced.
+
+    A rank gets at most ceil(files / ranks) files, but for "bytes". The result depends on the arguments only,
+    so that all ranks of a job can compute it alike. Raises InvalidArgumentError or TooLargeError. Threads
+    may call it at the same time.
+    """
+    number = _Numbers()
+    scenario = {
+        "ranks": [number(node) for node in ranks],
+        "files": [_file(number, file) for file in files],
+        "strategy": strategy,
+        "seed": seed,
+    }
+    return Matched(**json.loads(_zazen.match_json(json.dumps(scenario))))
+
+
+def sticky(ranks: Sequence[Hashable], steps: Iterable[Iterable[tuple[int, Iterable[Hashable]]]]) -> Matched:
+    """Give every block to one rank for all time steps, with the fewest remote reads over all steps.
+
+    ``ranks``: the node of each rank. ``steps``: the files of each step as for `match`; file i of each step is
+    block i. ``bound`` of the result is what maps of their own for each step would reach.
+    """
+    number = _Numbers()
+    scenario = {
+        "ranks": [number(node) for node in ranks],
+        "steps": [[_file(number, file) for file in files] for files in steps],
+        "strategy": "sticky",
+    }
+    return Matched(**json.loads(_zazen.match_json(json.dumps(scenario))))
+
+
+class _Numbers:
+    """Numbers for nodes, whatever names them."""
+
+    def __init__(self) -> None:
+        self._of: dict[Hashable, int] = {}
+
+    def __call__(self, node: Hashable) -> int:
+        return self._of.setdefault(node, len(self._of))
+
+
+def _file(number: _Numbers, file: tuple[int, Iterable[Hashable]]) -> dict[str, Any]:
+    length, holders = file
+    return {"bytes": int(length), "holders": [number(node) for node in holders]}

@@ -1,0 +1,135 @@
+//! The explanation as text for a terminal.
+
+use crate::output::Table;
+use zazen_core::RunSet;
+use zazen_explain::{Explanation, Finding, What, seconds};
+use zazen_frames::scan_record::{Part, ScanRecord};
+
+/// Columns of a bar.
+const BAR: u64 = 40;
+/// Runs of numbers that are named.
+const RUNS_MAX: usize = 6;
+
+/// A finding's kind in a word, as JSON has it.
+pub(super) fn word(explanation: &Explanation, finding: &Finding) -> String {
+    match finding.what {
+        What::Frames(at) => explanation.causes[at].cause.word().to_owned(),
+        What::SlowStore => "slow store".to_owned(),
+        What::SlowRank(_) => "slow rank".to_owned(),
+        What::Assign => "assignment".to_owned(),
+    }
+}
+
+/// Frame numbers, the first runs of them.
+pub(super) fn numbers(set: &RunSet) -> String {
+    let mut runs = set.runs();
+    let shown: Vec<String> = runs
+        .by_ref()
+        .take(RUNS_MAX)
+        .map(|run| match (run.count, run.step) {
+            (1, _) => run.first.to_string(),
+            (_, 1) => format!("{}-{}", run.first, run.last()),
+            (_, step) => format!("{}-{}:{step}", run.first, run.last()),
+        })
+        .collect();
+    let more = if runs.next().is_some() { ",…" } else { "" };
+    format!("{}{more}", shown.join(","))
+}
+
+/// What a part is, for people.
+pub(super) fn about(part: Part) -> &'static str {
+    match part {
+        Part::Assign => "agreeing on who reads what",
+        Part::Daemon => "waiting for the daemon",
+        Part::Disk => "this node's disk or memory",
+        Part::Peer => "other nodes' caches",
+        Part::Backing => "the backing store",
+        Part::Checksum => "checking frames",
+        Part::Consumer => "the program itself",
+    }
+}
+
+/// All of it; `back` of `count` analyses on record.
+pub(super) fn text(explanation: &Explanation, back: usize, count: usize) -> String {
+    let slow = &explanation.ranks[explanation.slowest];
+    let usual = &explanation.ranks[explanation.median];
+    let mut text = format!("{}\n", explanation.verdict);
+    if !explanation.mend.is_empty() {
+        text.push_str(&format!("  {}\n", explanation.mend));
+    }
+    text.push_str(&format!("\n{}\n", heading(explanation, slow)));
+    text.push_str(&waterfall(slow, (explanation.ranks.len() > 1).then_some(usual)));
+    if !explanation.causes.is_empty() {
+        let all = explanation.near_frames + explanation.far_frames;
+        text.push_str(&format!(
+            "\n{} of {all} frames were not on their reader's node\n",
+            explanation.far_frames
+        ));
+        let mut table = Table::new(&["cause", ">frames", ">cost", "node", "frame numbers", ""]);
+        for cause in &explanation.causes {
+            table.row(vec![
+                cause.cause.word().to_owned(),
+                cause.frames.to_string(),
+                seconds(cause.cost_ns),
+                cause.node.clone(),
+                numbers(&cause.set),
+                cause.detail.clone(),
+            ]);
+        }
+        text.push_str(&table.render());
+    }
+    let others: Vec<_> = explanation.findings.iter().skip(1).collect();
+    if !others.is_empty() {
+        text.push_str("\nAlso:\n");
+        for finding in others {
+            text.push_str(&format!("- {}\n    {}\n", finding.sentence, finding.mend));
+        }
+    }
+    text.push_str(&format!(
+        "\nWith all frames on their readers' nodes: at most {} instead of {}.\n",
+        seconds(explanation.all_local_ns),
+        seconds(explanation.wall_ns)
+    ));
+    for remark in &explanation.remarks {
+        text.push_str(&format!("Note: {remark}.\n"));
+    }
+    let left = count.saturating_sub(back + 1);
+    if left > 0 {
+        text.push_str(&format!("{left} earlier analyses are on record (--back {}).\n", back + 1));
+    }
+    text
+}
+
+fn heading(explanation: &Explanation, slow: &ScanRecord) -> String {
+    let on = if slow.node.is_empty() { &slow.host } else { &slow.node };
+    match explanation.ranks.len() {
+        1 => format!("Where {} went (on {on})", seconds(explanation.wall_ns)),
+        ranks => format!(
+            "Where {} went: rank {} (on {on}), the slowest of {ranks}, beside the median rank {}",
+            seconds(explanation.wall_ns),
+            slow.rank,
+            explanation.ranks[explanation.median].rank
+        ),
+    }
+}
+
+fn waterfall(slow: &ScanRecord, usual: Option<&ScanRecord>) -> String {
+    let mut table = match usual {
+        Some(_) => Table::new(&["part", ">slowest", ">median", "", ""]),
+        None => Table::new(&["part", ">time", "", ""]),
+    };
+    let mut before = 0;
+    for part in Part::ALL {
+        let ns = slow.spent(part);
+        let wall = slow.wall_ns.max(1);
+        let from = (u128::from(before) * u128::from(BAR) / u128::from(wall)) as usize;
+        before += ns;
+        let to = (u128::from(before) * u128::from(BAR) / u128::from(wall)) as usize;
+        let bar = format!("{}{}", " ".repeat(from), "█".repeat(to.saturating_sub(from)));
+        let mut row = vec![part.word().to_owned(), seconds(ns)];
+        row.extend(usual.map(|usual| seconds(usual.spent(part))));
+        row.extend([format!("{bar:40}"), about(part).to_owned()]);
+        table.row(row);
+    }
+    table.render()
+}

@@ -1,0 +1,104 @@
+//! `zazen viz`: which rank reads which file of a visualization.
+
+use crate::output::{self, Table};
+use clap::{Args, Subcommand};
+use std::path::Path;
+use zazen_core::{Error, Result};
+use zazen_match::scenario::{Outcome, Scenario, run_scenario};
+
+/// The longest scenario.
+const SCENARIO_BYTES_MAX: u64 = 256 << 20;
+/// Files shown of a rank's share before the rest is counted.
+const FILES_SHOWN: usize = 8;
+
+#[derive(Args)]
+pub(crate) struct Viz {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Give the files of a scenario to its ranks
+    Match(Match),
+}
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen viz match --scenario scenario.json
+  zazen viz match --scenario - --json < scenario.json
+
+A scenario, with nodes as numbers or names:
+  {\"ranks\": [0, 1], \"files\": [{\"bytes\": 4096, \"holders\": [1]}, {\"bytes\": 4096, \"holders\": [0]}],
+   \"strategy\": \"optimal\", \"seed\": 1}
+
+STRATEGIES:
+  blind         file i goes to rank i mod ranks, wherever it lies
+  first-come    files in a drawn order, each to a drawn holder with room
+  scarcest      VisIO: the file with the fewest holders left first, to the first of them
+  least-demand  the same, to the holder that the fewest other files ask for
+  optimal       no map reads fewer files remotely
+  bytes         all files at their holders, the bytes of the ranks balanced
+  sticky        one map for all time steps: \"steps\": [files of each step] instead of \"files\"")]
+struct Match {
+    /// The scenario's file; - reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    scenario: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Viz) -> Result<()> {
+    match &arguments.command {
+        Command::Match(arguments) => run_match(arguments),
+    }
+}
+
+fn run_match(arguments: &Match) -> Result<()> {
+    let name = match arguments.scenario.as_str() {
+        "-" => "scenario on standard input",
+        file => file,
+    };
+    let file = if arguments.scenario == "-" { "/dev/stdin" } else { &arguments.scenario };
+    let text = crate::parse::text_file(Path::new(file), SCENARIO_BYTES_MAX, "scenario")?;
+    let scenario = Scenario::from_json(&text).map_err(|error| error.within(name))?;
+    let outcome = run_scenario(&scenario).map_err(|error| error.within(name))?;
+    if arguments.json {
+        let value = serde_json::to_value(&outcome).map_err(|error| {
+            Error::new(zazen_core::ErrorKind::InvalidArgument, format!("{name}: outcome as JSON: {error}"))
+        })?;
+        output::json(&value);
+    } else {
+        output::print(&as_table(&outcome));
+    }
+    Ok(())
+}
+
+fn as_table(outcome: &Outcome) -> String {
+    let mut table = Table::new(&["rank", ">files", "which"]);
+    for (rank, files) in outcome.assigned.iter().enumerate() {
+        table.row(vec![rank.to_string(), files.len().to_string(), files_text(files)]);
+    }
+    let bound = outcome.bytes_bound.map_or(String::new(), |bound| format!(", at least {bound}"));
+    format!(
+        "{}{} remote (at least {}); bytes per rank: mean {}, most {}{bound}\n",
+        table.render(),
+        outcome.remote,
+        outcome.bound,
+        outcome.bytes_mean,
+        outcome.bytes_max,
+    )
+}
+
+fn files_text(files: &[u32]) -> String {
+    let mut shown: Vec<String> = files.iter().take(FILES_SHOWN).map(u32::to_string).collect();
+    match files.len() {
+        0 => "-".to_owned(),
+        all if all > FILES_SHOWN => {
+            shown.push(format!("… {} more", all - FILES_SHOWN));
+            shown.join(" ")
+        }
+        _ => shown.join(" "),
+    }
+}

@@ -1,0 +1,52 @@
+//! How a reader reaches its daemon.
+
+use crate::cluster::{CONNECT_TIMEOUT, Remote, Target};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use zazen_core::{Layout, Result};
+
+/// How long a daemon may take for one batch of a scan, with its misses, before it counts as dead.
+pub(crate) const SCAN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How to reach the daemon and what to ask it for.
+#[derive(Clone, Debug)]
+pub(crate) struct DaemonSpec {
+    pub target: Target,
+    /// The dataset as the daemon knows it.
+    pub path: PathBuf,
+    pub pattern: Option<String>,
+    /// The layout or pattern that names the frames, as the daemon reported it when the dataset was
+    /// opened.
+    pub layout: Option<Arc<Layout>>,
+    /// The node's name.
+    pub node: String,
+    /// How long the daemon may be silent before it counts as dead.
+    pub silence: Duration,
+}
+
+impl DaemonSpec {
+    /// How long a healthy daemon may take to connect or to answer a ping.
+    pub(crate) fn patience(&self) -> Duration {
+        self.silence.min(CONNECT_TIMEOUT)
+    }
+
+    /// A new connection with the dataset opened on it.
+    pub(crate) fn open(&self) -> Result<(Remote, u32)> {
+        let mut remote = Remote::connect(&self.target, None)?;
+        remote.set_timeout(Some(SCAN_TIMEOUT.max(self.silence)));
+        remote.give_up_after(self.silence);
+        let info = remote.open(&self.path, self.pattern.as_deref(), false)?;
+        check_same_version(self.layout.as_deref(), info.layout.as_ref())?;
+        Ok((remote, info.handle))
+    }
+}
+
+/// Fails with `Stale` if `now` is of another version of a file than `before`, which was opened
+/// first.
+pub(crate) fn check_same_version(before: Option<&Layout>, now: Option<&Layout>) -> Result<()> {
+    match (before.and_then(Layout::blocks), now.and_then(Layout::blocks)) {
+        (Some(before), Some(now)) => before.check_version(&now.version),
+        _ => Ok(()),
+    }
+}

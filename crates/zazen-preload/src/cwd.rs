@@ -1,0 +1,97 @@
+//! The working directory: the kernel's, or a far one.
+//!
+//! Invariant: the session holds the description of the far working directory.
+
+use crate::real::system_call;
+use crate::state;
+use crate::table::{self, Entry};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use zazen_forward_api::paths::{PATH_MAX, Text, below};
+
+/// The ID of the far working directory; 0 if the working directory is local.
+static FAR_CWD: AtomicU64 = AtomicU64::new(0);
+
+struct Cwd {
+    /// The kernel's; empty if unknown.
+    local: Text,
+    /// The name here of the far one; valid while FAR_CWD is set.
+    far_name: Text,
+}
+
+struct Locked {
+    busy: AtomicBool,
+    cwd: UnsafeCell<Cwd>,
+}
+
+// SAFETY: the cell is touched only by who made it busy.
+unsafe impl Sync for Locked {}
+
+// Not std's mutex: a fork while another thread holds it would leave it locked in the child.
+static CWD: Locked = Locked {
+    busy: AtomicBool::new(false),
+    cwd: UnsafeCell::new(Cwd { local: Text::new(), far_name: Text::new() }),
+};
+
+fn with_cwd<T>(body: impl FnOnce(&mut Cwd) -> T) -> T {
+    while CWD.busy.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        std::hint::spin_loop();
+    }
+    // SAFETY: see Locked.
+    let result = body(unsafe { &mut *CWD.cwd.get() });
+    CWD.busy.store(false, Ordering::Release);
+    result
+}
+
+/// The far working directory.
+pub(crate) fn far() -> Option<Entry> {
+    let id = FAR_CWD.load(Ordering::Acquire);
+    (id != 0).then(|| Entry::new(id as u32, libc::S_IFDIR))
+}
+
+/// Moves to a far directory, whose name here is `name`, or back to the kernel's own working
+/// directory. Returns the description that was held before, if nothing else holds it.
+pub(crate) fn set_far(to: Option<(Entry, &[u8])>) -> Option<Entry> {
+    let id = to.map_or(0, |(entry, _)| u64::from(entry.id()));
+    let before = with_cwd(|cwd| {
+        if let Some((entry, name)) = to {
+            table::hold(entry);
+            cwd.far_name.set(name);
+        }
+        FAR_CWD.swap(id, Ordering::AcqRel)
+    });
+    let before = (before != 0).then(|| Entry::new(before as u32, libc::S_IFDIR))?;
+    table::release(before).then_some(before)
+}
+
+/// Whether the local working directory has a prefix below it. Otherwise a relative path without `..`
+/// is never forwarded.
+static IS_ABOVE: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_above_a_prefix() -> bool {
+    IS_ABOVE.load(Ordering::Relaxed)
+}
+
+/// Asks the kernel for its working directory.
+pub(crate) fn refresh_local() {
+    let mut bytes = [0_u8; PATH_MAX];
+    let arguments = [bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0, 0];
+    let length = system_call(libc::SYS_getcwd, arguments).unwrap_or(0);
+    let name = bytes.get(..length.saturating_sub(1)).filter(|name| name.starts_with(b"/"));
+    let name = name.unwrap_or_default();
+    let above = state::all_prefixes().iter().any(|prefix| below(prefix.local, name).is_some());
+    IS_ABOVE.store(above, Ordering::Relaxed);
+    with_cwd(|cwd| cwd.local.set(name));
+}
+
+/// The name of the working directory here, into `out`; whether it is a far one. Empty if unknown.
+pub(crate) fn name(out: &mut Text) -> bool {
+    let far = far().is_some();
+    with_cwd(|cwd| out.set(if far { cwd.far_name.as_bytes() } else { cwd.local.as_bytes() }));
+    far
+}
+
+/// After fork: a thread that the child does not have may have made it busy.
+pub(crate) fn after_fork() {
+    CWD.busy.store(false, Ordering::Release);
+}

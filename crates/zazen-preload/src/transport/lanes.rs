@@ -1,0 +1,312 @@
+//! The lanes of a process: connections to the daemon, each for one call at a time, and the session
+//! that all of them belong to.
+//!
+//! Invariant: only the thread that made a lane `BUSY` uses what is in it.
+
+use crate::far;
+use crate::real::{errno, system_call};
+use crate::rings::Rings;
+use crate::wire::{self, Buffers, status};
+use crate::{state, table};
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use zazen_forward_api::paths::Text;
+
+const LANES: usize = 128;
+
+pub(super) const FREE: u32 = 0;
+pub(super) const BUSY: u32 = 1;
+
+pub(super) struct Lane {
+    pub(super) state: AtomicU32,
+    /// -1 where not connected.
+    pub(super) fd: AtomicI32,
+    /// Calls that it carried over the socket.
+    pub(super) calls: AtomicU32,
+    /// The identity with which it connected: [`EPOCH`] at that time.
+    pub(super) epoch: AtomicU32,
+    /// Where its pool begins and ends, once the program has memory of it.
+    pub(super) pool: [AtomicUsize; 2],
+    /// What the call in progress uses.
+    pub(super) buffers: UnsafeCell<Buffers>,
+    pub(super) rings: UnsafeCell<Rings>,
+}
+
+// SAFETY: the cells are touched only by the thread that made the lane BUSY.
+unsafe impl Sync for Lane {}
+
+pub(super) static LANE: [Lane; LANES] = [const {
+    Lane {
+        state: AtomicU32::new(FREE),
+        fd: AtomicI32::new(-1),
+        calls: AtomicU32::new(0),
+        epoch: AtomicU32::new(0),
+        pool: [const { AtomicUsize::new(0) }; 2],
+        buffers: UnsafeCell::new(Buffers::new()),
+        rings: UnsafeCell::new(Rings::new()),
+    }
+}; LANES];
+
+/// The session's key; 0 until the first connection.
+pub(super) static KEY: AtomicU64 = AtomicU64::new(0);
+/// Whether the far side knows the session already.
+pub(super) static KNOWN: AtomicU32 = AtomicU32::new(0);
+/// Counts the identities that this process has had.
+pub(super) static EPOCH: AtomicU32 = AtomicU32::new(0);
+
+/// The session's key, made up when first asked for.
+pub(crate) fn key() -> u64 {
+    loop {
+        let key = KEY.load(Ordering::Acquire);
+        if key != 0 {
+            return key;
+        }
+        let mut random = 0_u64;
+        let _ = system_call(libc::SYS_getrandom, [(&raw mut random) as usize, 8, 0, 0, 0, 0]);
+        let _ = KEY.compare_exchange(0, random, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// Whether the far side has heard of this session.
+pub(crate) fn is_known() -> bool {
+    KNOWN.load(Ordering::Acquire) != 0
+}
+
+pub(super) static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
+
+/// Makes room at a number that a program wants: the lane moves elsewhere.
+pub(crate) fn move_away(fd: c_int) {
+    for lane in &LANE {
+        if lane.fd.load(Ordering::Acquire) == fd
+            && let Ok(new) = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1)
+        {
+            lane.fd.store(new, Ordering::Release);
+        }
+    }
+}
+
+/// Moves a descriptor above those that programs use.
+pub(super) fn raised(fd: c_int) -> c_int {
+    // SAFETY: all zeros is a valid limit.
+    let mut limit: libc::rlimit64 = unsafe { std::mem::zeroed() };
+    let asked = [0, libc::RLIMIT_NOFILE as usize, 0, (&raw mut limit) as usize, 0, 0];
+    let _ = system_call(libc::SYS_prlimit64, asked);
+    let lowest = (limit.rlim_cur.min(4096) as usize).saturating_sub(LANES + 8).max(10);
+    let Ok(high) = table::fcntl_kernel(fd, libc::F_DUPFD_CLOEXEC, lowest) else { return fd };
+    table::close_kernel(fd);
+    high
+}
+
+/// The folder of a path that is too long for an address, opened, and a shorter path by its number.
+fn shorten(path: &[u8]) -> Result<(c_int, Text), c_int> {
+    let slash = path.iter().rposition(|byte| *byte == b'/').ok_or(libc::ECONNREFUSED)?;
+    let mut text = Text::new();
+    if !text.set(&path[..=slash]) {
+        return Err(libc::ENAMETOOLONG);
+    }
+    let flags = (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    let arguments = [libc::AT_FDCWD as usize, text.as_ptr() as usize, flags, 0, 0, 0];
+    let folder = system_call(libc::SYS_openat, arguments)? as c_int;
+    let mut digits = [0; 10];
+    let mut first = digits.len();
+    let mut rest = folder;
+    while rest > 0 || first == digits.len() {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    text.set(b"/proc/self/fd/");
+    if text.push(&digits[first..]) && text.push(&path[slash..]) {
+        return Ok((folder, text));
+    }
+    table::close_kernel(folder);
+    Err(libc::ENAMETOOLONG)
+}
+
+fn connect_socket(path: &[u8]) -> Result<c_int, c_int> {
+    // SAFETY: all zeros is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    if path.is_empty() {
+        return Err(libc::ECONNREFUSED);
+    }
+    if path.len() >= address.sun_path.len() {
+        let (folder, short) = shorten(path)?;
+        let fits = short.as_bytes().len() < address.sun_path.len();
+        let connected = if fits { connect_socket(short.as_bytes()) } else { Err(libc::ENAMETOOLONG) };
+        table::close_kernel(folder);
+        return connected;
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as std::ffi::c_char;
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    let fd = system_call(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0])? as c_int;
+    let fd = raised(fd);
+    let length = size_of_val(&address);
+    loop {
+        match system_call(libc::SYS_connect, [fd as usize, (&raw const address) as usize, length, 0, 0, 0]) {
+            Ok(_) => break,
+            Err(libc::EINTR) => {}
+            Err(error) => {
+                table::close_kernel(fd);
+                return Err(error);
+            }
+        }
+    }
+    if !is_believed(fd) {
+        table::close_kernel(fd);
+        return Err(libc::EACCES);
+    }
+    LOWEST.fetch_min(fd, Ordering::AcqRel);
+    Ok(fd)
+}
+
+/// Whether whoever listens at the other end is root, this process's user, or the one that it was
+/// configured to believe: as the kernel has it from the moment of listening. `zazen_call::believes`
+/// has the same rule.
+fn is_believed(fd: c_int) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of_val(&peer) as libc::socklen_t;
+    let (value, bytes) = ((&raw mut peer) as usize, (&raw mut length) as usize);
+    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_PEERCRED as usize);
+    let asked = system_call(libc::SYS_getsockopt, [fd as usize, level, option, value, bytes, 0]);
+    let own = system_call(libc::SYS_geteuid, [0; 6]).map_or(u32::MAX, |uid| uid as u32);
+    asked.is_ok()
+        && peer.uid != u32::MAX
+        && (peer.uid == 0 || peer.uid == own || state::daemon_uid() == Some(peer.uid))
+}
+
+/// A connection on which the plug-in is open: the daemon's, or that of the plug-in's own process,
+/// whose socket the daemon names.
+fn connect(lane: &Lane) -> Result<(), i32> {
+    let service = far::service();
+    lane.epoch.store(EPOCH.load(Ordering::Acquire), Ordering::Release);
+    let mut path = Text::new();
+    path.set(state::socket());
+    for _ in 0..4 {
+        let fd = connect_socket(path.as_bytes()).map_err(|_| status::NO_SERVICE)?;
+        lane.fd.store(fd, Ordering::Release);
+        match wire::open(fd, service) {
+            Ok(wire::PluginHost::Here) => return Ok(()),
+            Ok(wire::PluginHost::Elsewhere(there)) => {
+                path.set(there.as_bytes());
+            }
+            Err(status) => {
+                drop_lane(lane);
+                return Err(status);
+            }
+        }
+        drop_lane(lane);
+    }
+    Err(status::NO_SERVICE)
+}
+
+/// A lane for one call, connected and known to the far side. What the process carries from an
+/// earlier identity is not entered yet.
+pub(super) fn acquire_fresh() -> Result<&'static Lane, i32> {
+    // Connected ones first.
+    for wants_connected in [true, false] {
+        for lane in &LANE {
+            let connected = lane.fd.load(Ordering::Relaxed) >= 0;
+            if connected == wants_connected
+                && lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                if lane.fd.load(Ordering::Acquire) >= 0 {
+                    if !is_stale(lane) {
+                        return Ok(lane);
+                    }
+                    drop_lane(lane);
+                }
+                if let Err(status) = connect(lane) {
+                    release(lane);
+                    return Err(status);
+                }
+                if !greet(lane) {
+                    drop_lane(lane);
+                    release(lane);
+                    return Err(status::NO_SERVICE);
+                }
+                return Ok(lane);
+            }
+        }
+    }
+    Err(status::NO_MEMORY)
+}
+
+thread_local! {
+    /// The lane that a hello is to go over: this thread's, while it greets.
+    pub(super) static GREETING: Cell<Option<&'static Lane>> = const { Cell::new(None) };
+}
+
+/// Says hello over a fresh connection.
+fn greet(lane: &'static Lane) -> bool {
+    let kind = if is_known() { far::HELLO_JOIN } else { far::HELLO_NEW };
+    let hello = far::new_hello(kind, key());
+    GREETING.set(Some(lane));
+    let mut done = far::hello(&hello, &[]).is_ok();
+    if !done && kind == far::HELLO_NEW && errno() == libc::EEXIST {
+        // Another thread was first.
+        let hello = far::new_hello(far::HELLO_JOIN, key());
+        done = far::hello(&hello, &[]).is_ok();
+    }
+    if !done && errno() == libc::ESTALE && !table::any() {
+        // A daemon that has forgotten us, or another one; nothing of ours was there.
+        KEY.store(0, Ordering::Release);
+        done = far::hello(&far::new_hello(far::HELLO_NEW, key()), &[]).is_ok();
+    }
+    GREETING.set(None);
+    if done {
+        KNOWN.store(1, Ordering::Release);
+    }
+    done
+}
+
+/// Connects with this hello: for a process that takes something over.
+pub(crate) fn begin_with(hello: far::Hello, keep: &[u32]) -> Result<(), c_int> {
+    let lane = LANE
+        .iter()
+        .find(|lane| lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok())
+        .ok_or(libc::EMFILE)?;
+    let outcome = connect(lane).map_err(|_| libc::EIO).and_then(|()| {
+        GREETING.set(Some(lane));
+        let outcome = far::hello(&hello, keep);
+        GREETING.set(None);
+        outcome
+    });
+    match outcome {
+        Ok(()) => KNOWN.store(1, Ordering::Release),
+        Err(_) => drop_lane(lane),
+    }
+    release(lane);
+    outcome
+}
+
+/// Whether the lane was connected as somebody whom this process is no more.
+fn is_stale(lane: &Lane) -> bool {
+    lane.epoch.load(Ordering::Acquire) != EPOCH.load(Ordering::Acquire)
+}
+
+pub(super) fn release(lane: &Lane) {
+    if is_stale(lane) {
+        drop_lane(lane);
+    }
+    lane.state.store(FREE, Ordering::Release);
+}
+
+pub(super) fn drop_lane(lane: &Lane) {
+    // SAFETY: whoever drops a lane has made it BUSY.
+    let rings = unsafe { &mut *lane.rings.get() };
+    // Memory that the program has stays where it is, though nobody else looks at it any more.
+    if lane.pool[1].swap(0, Ordering::Relaxed) == 0 {
+        rings.unmap()
+    } else {
+        rings.forget()
+    }
+    lane.calls.store(0, Ordering::Relaxed);
+    let fd = lane.fd.swap(-1, Ordering::AcqRel);
+    if fd >= 0 {
+        table::close_kernel(fd);
+    }
+}

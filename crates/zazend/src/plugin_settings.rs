@@ -1,0 +1,208 @@
+//! Plug-ins as the daemon's flags and file name them.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zazen_core::{Error, ErrorKind, Result, byte_size};
+use zazen_plugins::PluginConfig;
+
+/// Shorter silences of a plug-in's process say nothing: it gives a sign of life each second.
+const SILENCE_SECONDS_MIN: u64 = 3;
+/// Processes of a plug-in that acts as its callers, at most.
+const IDENTITIES_MAX: usize = 4096;
+/// What `--plugin FILE` may end in, for the daemon's own process.
+const IN_PROCESS: &str = ":in-process";
+/// The program of isolated plug-ins' processes: this one, also if its file has been replaced since.
+pub const SELF: &str = "/proc/self/exe";
+
+/// One `[[plugin]]` of the TOML file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PluginTable {
+    path: PathBuf,
+    isolate: Option<bool>,
+    call_timeout_seconds: Option<f64>,
+    silence_seconds: Option<u64>,
+    memory: Option<String>,
+    open_files: Option<u64>,
+    processes: Option<u32>,
+    identity: Option<String>,
+    identities: Option<usize>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    segments: Option<String>,
+}
+
+fn refuse(path: &Path, why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Config, format!("plugin {}: {why}", path.display()))
+}
+
+/// The file of a plug-in: a path, or the bare name of one that comes with Zazen.
+fn locate(path: &Path) -> Result<PathBuf> {
+    if let Some(name) = path.to_str().filter(|name| !name.contains(['/', '.'])) {
+        let library = format!("libzazen_{name}.so");
+        return zazen_env::installed::find_library(&library).ok_or_else(|| {
+            let folders: Vec<String> =
+                zazen_env::installed::library_folders().iter().map(|at| at.display().to_string()).collect();
+            let looked = folders.join(", ");
+            refuse(
+                path,
+                format!("no {library} in {looked}; a plug-in of your own is named by its path, ./{name}"),
+            )
+        });
+    }
+    std::path::absolute(path).map_err(|error| refuse(path, "cannot be made absolute").caused_by(error))
+}
+
+impl PluginTable {
+    fn config(&self) -> Result<PluginConfig> {
+        let path = locate(&self.path)?;
+        let size = |name: &str, text: &Option<String>| {
+            let parsed = text.as_ref().map(|text| byte_size::parse(text)).transpose();
+            parsed.map_err(|error| error.within(format!("plugin {}: {name}", path.display())))
+        };
+        let mut config = PluginConfig::new(path.clone());
+        config.isolate = self.isolate.unwrap_or(true);
+        config.memory_bytes = size("memory", &self.memory)?;
+        config.open_files = self.open_files;
+        if let Some(bytes) = size("segments", &self.segments)? {
+            config.segment_bytes_max = bytes;
+        }
+        if let Some(seconds) = self.call_timeout_seconds {
+            let timeout = Duration::try_from_secs_f64(seconds)
+                .map_err(|_| refuse(&path, "call_timeout_seconds: give a number of seconds, or 0"))?;
+            config.call_timeout = Some(timeout);
+        }
+        if let Some(seconds) = self.silence_seconds {
+            if seconds < SILENCE_SECONDS_MIN {
+                return Err(refuse(&path, format!("silence_seconds: give at least {SILENCE_SECONDS_MIN}")));
+            }
+            config.silence = Duration::from_secs(seconds);
+        }
+        if let Some(processes) = self.processes {
+            config.process_count =
+                i32::try_from(processes).map_err(|_| refuse(&path, "processes: give at most 2147483647"))?;
+        }
+        config.acts_as_caller = match self.identity.as_deref() {
+            None => false,
+            Some("caller") => true,
+            Some(other) => {
+                return Err(refuse(
+                    &path,
+                    format!("identity {other:?}: give \"caller\", or leave it out: the plug-in then says it"),
+                ));
+            }
+        };
+        if let Some(identities) = self.identities {
+            if !(1..=IDENTITIES_MAX).contains(&identities) {
+                return Err(refuse(&path, format!("identities: give a number from 1 to {IDENTITIES_MAX}")));
+            }
+            config.identities_max = identities;
+        }
+        if let Some(name) = self.environment.keys().find(|name| name.is_empty() || name.contains(['=', '\0']))
+        {
+            return Err(refuse(&path, format!("environment: {name:?} is no name of a variable")));
+        }
+        config.environment.clone_from(&self.environment);
+        if !config.isolate && (config.acts_as_caller || !config.environment.is_empty()) {
+            return Err(refuse(
+                &path,
+                "identity and environment are for processes of its own; drop them, or isolate = false",
+            ));
+        }
+        if !config.isolate && (config.memory_bytes.is_some() || config.open_files.is_some()) {
+            return Err(refuse(
+                &path,
+                "memory and open_files bound a process of its own; drop them, or isolate = false",
+            ));
+        }
+        if config.open_files.is_some_and(|files| files < 16) {
+            return Err(refuse(&path, "open_files: give at least 16"));
+        }
+        Ok(config)
+    }
+}
+
+/// Flags over file: if any `--plugin` is given, the file's plug-ins are not.
+pub fn plugin_configs(flags: &[String], file: &[PluginTable]) -> Result<Vec<PluginConfig>> {
+    if flags.is_empty() {
+        return file.iter().map(PluginTable::config).collect();
+    }
+    let configs = flags.iter().map(|flag| {
+        let (path, isolate) = match flag.strip_suffix(IN_PROCESS) {
+            Some(path) => (path, false),
+            None => (flag.as_str(), true),
+        };
+        Ok(PluginConfig { isolate, ..PluginConfig::new(locate(Path::new(path))?) })
+    });
+    configs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_toml(text: &str) -> Result<Vec<PluginConfig>> {
+        #[derive(Deserialize)]
+        struct File {
+            plugin: Vec<PluginTable>,
+        }
+        let file: File = toml::from_str(text).map_err(|error| refuse(Path::new("?"), error))?;
+        plugin_configs(&[], &file.plugin)
+    }
+
+    #[test]
+    fn settings_come_from_the_file_or_the_flags() {
+        let text = "[[plugin]]\npath = \"/a.so\"\n[[plugin]]\npath = \"/b.so\"\nisolate = true\nmemory = \"1G\"\n\
+                    open_files = 64\ncall_timeout_seconds = 0.5\nsilence_seconds = 3\nprocesses = 8\n\
+                    segments = \"1M\"\n";
+        let configs = from_toml(text).unwrap();
+        assert_eq!(configs[0], PluginConfig::new("/a.so".into()));
+        let expected = PluginConfig {
+            memory_bytes: Some(1 << 30),
+            open_files: Some(64),
+            call_timeout: Some(Duration::from_millis(500)),
+            silence: Duration::from_secs(3),
+            process_count: 8,
+            segment_bytes_max: 1 << 20,
+            ..PluginConfig::new("/b.so".into())
+        };
+        assert_eq!(configs[1], expected);
+        let flags = ["/c.so".to_owned(), "/d.so:in-process".to_owned()];
+        let configs = plugin_configs(&flags, &[]).unwrap();
+        assert_eq!(configs[0], PluginConfig::new("/c.so".into()));
+        assert_eq!(configs[1], PluginConfig { isolate: false, ..PluginConfig::new("/d.so".into()) });
+    }
+
+    #[test]
+    fn a_bare_name_is_a_plug_in_that_comes_with_zazen() {
+        let error = plugin_configs(&["nosuch:in-process".to_owned()], &[]).unwrap_err().to_string();
+        assert!(error.contains("no libzazen_nosuch.so in ") && error.contains("./nosuch"), "{error}");
+        let here = std::env::current_exe().unwrap().with_file_name("libzazen_unittest.so");
+        std::fs::write(&here, "").unwrap();
+        let found = plugin_configs(&["unittest".to_owned()], &[]);
+        std::fs::remove_file(&here).unwrap();
+        assert_eq!(found.unwrap()[0].path, here);
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        for (text, says) in [
+            ("memory = \"much\"", "memory"),
+            ("call_timeout_seconds = -1", "call_timeout_seconds"),
+            ("silence_seconds = 2", "at least 3"),
+            ("isolate = false\nopen_files = 64", "isolate"),
+            ("open_files = 3", "at least 16"),
+            ("isolated = true", "isolated"),
+            ("identity = \"daemon\"", "identity"),
+            ("identities = 0", "from 1 to"),
+            ("environment = { \"a=b\" = \"c\" }", "environment"),
+            ("isolate = false\nidentity = \"caller\"", "processes of its own"),
+        ] {
+            let error =
+                from_toml(&format!("[[plugin]]\npath = \"/a.so\"\n{text}\n")).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

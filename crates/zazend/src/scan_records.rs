@@ -1,0 +1,139 @@
+//! The records of the last scans, for `zazen explain`.
+//!
+//! Invariants: memory is bounded for each user and in all, the oldest record goes first; a user's
+//! records make room only at that user's own cost, until the whole is full. What a record says is
+//! believed to concern its user alone; whose it is the kernel told.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zazen_frames::scan_record::{KeptRecord, ScanRecord};
+use zazen_wire::Message;
+
+/// Bytes kept for one user.
+const USER_BYTES_MAX: usize = 2 << 20;
+/// Bytes kept for all.
+const BYTES_MAX: usize = 16 << 20;
+/// Bytes of records in one answer.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// What is kept.
+#[derive(Default)]
+pub struct ScanRecords(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    kept: VecDeque<(KeptRecord, usize)>,
+    bytes: usize,
+}
+
+impl Inner {
+    fn drop_at(&mut self, at: usize) {
+        if let Some((_, bytes)) = self.kept.remove(at) {
+            self.bytes -= bytes;
+        }
+    }
+}
+
+impl ScanRecords {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a record of the user `uid`.
+    pub fn keep(&self, uid: u32, record: ScanRecord) {
+        let bytes = record.encode().len() + 256;
+        let mut inner = self.inner();
+        let own = |inner: &Inner| -> usize {
+            inner.kept.iter().filter(|(kept, _)| kept.uid == uid).map(|(_, bytes)| bytes).sum()
+        };
+        while own(&inner) + bytes > USER_BYTES_MAX {
+            let Some(oldest) = inner.kept.iter().position(|(kept, _)| kept.uid == uid) else { return };
+            inner.drop_at(oldest);
+        }
+        while inner.bytes + bytes > BYTES_MAX {
+            inner.drop_at(0);
+        }
+        inner.bytes += bytes;
+        inner.kept.push_back((KeptRecord { uid, record }, bytes));
+    }
+
+    /// The last records for which `is_meant` holds, the latest first.
+    pub fn last(&self, is_meant: impl Fn(&KeptRecord) -> bool) -> Vec<KeptRecord> {
+        let mut left = ANSWER_BYTES_MAX;
+        let inner = self.inner();
+        let meant = inner.kept.iter().rev().filter(|(kept, _)| is_meant(kept));
+        let fits = meant.take_while(|(_, bytes)| {
+            let fits = *bytes <= left;
+            left = left.saturating_sub(*bytes);
+            fits
+        });
+        fits.map(|(kept, _)| kept.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zazen_core::RunSet;
+    use zazen_frames::absence::Absence;
+    use zazen_frames::scan_record::{Absent, Part};
+
+    fn record(rank: u32, bytes: usize) -> ScanRecord {
+        let absent = Absent {
+            why: Absence::NeverHere,
+            at_ms: 0,
+            wanted: "x".repeat(bytes.min(4000)),
+            count: 1,
+            set: RunSet::range(1, 1),
+        };
+        ScanRecord {
+            dataset: "/d".into(),
+            series: "d".into(),
+            node: "n0".into(),
+            node_id: 1,
+            host: "h".into(),
+            job: String::new(),
+            pid: 1,
+            rank,
+            ranks: 4,
+            assigned: true,
+            whole: true,
+            began_ms: 5,
+            wall_ns: 9,
+            spent_ns: vec![1; Part::ALL.len()],
+            near_frames: 1,
+            near_bytes: 1,
+            far_frames: 0,
+            far_bytes: 0,
+            failed_frames: 0,
+            store_rate: 0,
+            store_rate_best: 0,
+            absent: vec![absent; bytes / 4000],
+        }
+    }
+
+    #[test]
+    fn one_user_does_not_displace_another() {
+        let records = ScanRecords::default();
+        records.keep(7, record(99, 0));
+        for rank in 0..100 {
+            records.keep(8, record(rank, 200_000));
+        }
+        let of = |uid| records.last(|kept| kept.uid == uid).into_iter().map(|kept| kept.record.rank);
+        assert_eq!(of(7).collect::<Vec<_>>(), [99]);
+        let eights: Vec<u32> = of(8).collect();
+        assert!(eights.len() < 12 && eights[..2] == [99, 98], "{eights:?}");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let records = ScanRecords::default();
+        for uid in 0..2000 {
+            records.keep(uid, record(0, 40_000));
+        }
+        let inner = records.inner();
+        assert!(inner.bytes <= BYTES_MAX);
+        assert_eq!(inner.bytes, inner.kept.iter().map(|(_, bytes)| bytes).sum::<usize>());
+        assert_eq!(inner.kept.back().map(|(kept, _)| kept.uid), Some(1999));
+    }
+}

@@ -1,0 +1,75 @@
+//! GET_BLOCK: gives a block of a file to the daemon of another node, which has opened the file for
+//! its own caller. Only holders of the cluster key can ask.
+//!
+//! Invariant: the block comes from this node's cache or from the backing store, never from a third
+//! node.
+
+use crate::fetch::{Whence, fetch, read_inline};
+use crate::fetcher::Outcome;
+use crate::node::Node;
+use crate::opened::Opened;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use zazen_backing::SourceFile;
+use zazen_call::{Caller, Reply};
+use zazen_core::{Blocks, Error, ErrorKind, Origin, Result, Source};
+use zazen_frames::home::GIVEN_BYTES_MAX;
+use zazen_frames::messages::{GetBlock, GivenBlock};
+use zazen_wire::Message;
+use zazen_wire::checksum::frame_checksum;
+
+pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock) -> Result<Reply> {
+    let refuse =
+        |kind, why: &str| Err(Error::new(kind, format!("block {} of {}: {why}", ask.number, ask.dataset)));
+    if caller.is_local() {
+        return refuse(
+            ErrorKind::Unsupported,
+            "only daemons of other nodes ask for blocks; read it by a scan",
+        );
+    }
+    node.admit()?;
+    if Blocks::parse_pattern(&ask.pattern).is_none() {
+        return refuse(ErrorKind::InvalidArgument, "its pattern is not one of blocks");
+    }
+    let at = node.roots.locate(&ask.dataset)?;
+    let opened = Opened::new(at, Some(ask.pattern.clone()), node.powers.viewer(caller)?)?;
+    if let Some(blocks) = opened.layout()?.as_deref().and_then(|layout| layout.blocks()) {
+        blocks.check_version(&ask.version)?;
+    }
+    let source = opened.source(ask.number)?;
+    if source.length.is_none_or(|length| length > GIVEN_BYTES_MAX) {
+        return refuse(ErrorKind::TooLarge, "it is too large to be given to another node");
+    }
+    let (given, bulk) = bring(node, &opened, &source, ask.number)?;
+    node.counters.peer_blocks_given.add(1);
+    Ok(Reply { payload: given.encode(), bulk, ..Reply::default() })
+}
+
+fn bring(node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<(GivenBlock, Vec<u8>)> {
+    let mut file = opened.open_source(source, number)?;
+    let outcome = fetch(node, opened, source, number, Origin::Alien, &mut file, Whence::Store)?;
+    if matches!(outcome, Outcome::Stored(_) | Outcome::Present)
+        && let Some(found) = from_cache(node, opened, &*file, number)
+    {
+        return Ok(found);
+    }
+    let bytes = read_inline(opened, source, number, &*file)?;
+    let validator = file.stat_now()?.validator;
+    opened.check_version(&validator)?;
+    Ok((GivenBlock { validator, checksum: frame_checksum(&bytes) }, bytes))
+}
+
+/// The copy in the cache, if it is of the file that was opened. The receiver compares it with its
+/// checksum.
+fn from_cache(
+    node: &Node,
+    opened: &Opened,
+    file: &dyn SourceFile,
+    number: u64,
+) -> Option<(GivenBlock, Vec<u8>)> {
+    let frame = node.store.open_frame(&opened.series(), number).ok().flatten()?;
+    let validator = frame.meta.validator.filter(|validator| validator.looks_like(&file.stat().validator))?;
+    let mut bytes = vec![0; usize::try_from(frame.meta.length).ok()?];
+    frame.file.read_exact_at(&mut bytes, frame.offset).ok()?;
+    Some((GivenBlock { validator, checksum: frame.meta.checksum }, bytes))
+}

@@ -1,0 +1,126 @@
+"""One version of a file, read in blocks that the node's daemon caches."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import zazen
+
+__all__ = ["BLOCK_BYTES", "BlockReader", "Version"]
+
+#: Bytes of a block. Readers that use the same size share what is cached.
+BLOCK_BYTES = 1 << 20
+
+#: Size, modification time, change time and inode; times in nanoseconds, 0 where they are not known.
+Version = tuple[int, int, int, int]
+
+
+class BlockReader:
+    """Byte ranges of one version of the file at `path`.
+
+    All bytes that it returns are of the version that it opened. Once the file is changed or replaced, reads raise
+    ``zazen.StaleError``. Threads may share it; their reads run one after the other. Pickled, it opens the file again,
+    and raises StaleError if it is another version by then.
+
+    ``block_bytes``: the unit of caching. ``kept_bytes``: how many bytes of blocks it keeps in memory. ``options`` go to
+    ``zazen.open``. Raises what ``zazen.open`` raises.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        block_bytes: int = BLOCK_BYTES,
+        kept_bytes: int = 32 << 20,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.path, self.block_bytes, self.kept_bytes = path, block_bytes, kept_bytes
+        self._options = dict(options or {})
+        folder, name = os.path.split(path)
+        pattern = f"{name}{{n*{block_bytes}}}"
+        self._dataset = zazen.open(folder or "/", pattern=pattern, **self._options)
+        version = self._dataset.version
+        assert version is not None, f"{pattern} is a pattern of blocks"
+        self.version: Version = version
+        numbers = self._dataset.extent()
+        self._first = next(iter(numbers), 0)
+        #: Blocks by index, the one used last at the end.
+        self._kept: OrderedDict[int, memoryview] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.version[0]
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from `start` up to, but not including, `end`, as far as the file has them."""
+        return self.read_ranges([(start, end)])[0]
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """As `read`, for many ranges: each block is read once, blocks that are not in memory in one call."""
+        clipped = [(max(start, 0), min(end, self.size)) for start, end in ranges]
+        blocks = self._blocks({index for start, end in clipped for index in self._indices(start, end)})
+        return [self._join(blocks, start, end) for start, end in clipped]
+
+    def keep_ahead(self, start: int, end: int) -> None:
+        """Reads the blocks of this range into memory, as far as they fit there and the file has them."""
+        end = min(end, self.size, start + self.kept_bytes)
+        self._blocks(set(self._indices(start, end)))
+
+    def has(self, start: int, end: int) -> bool:
+        """Whether the blocks of this range are in memory."""
+        with self._lock:
+            return all(index in self._kept for index in self._indices(start, end))
+
+    def close(self) -> None:
+        """Closes the connection to the daemon and frees the blocks."""
+        self._dataset.close()
+        with self._lock:
+            self._kept.clear()
+
+    def _indices(self, start: int, end: int) -> range:
+        return range(start // self.block_bytes, -(-end // self.block_bytes)) if start < end else range(0)
+
+    def _blocks(self, wanted: set[int]) -> dict[int, memoryview]:
+        with self._lock:
+            found = {index: self._kept[index] for index in wanted if index in self._kept}
+            for index in found:
+                self._kept.move_to_end(index)
+        missing = sorted(wanted - found.keys())
+        if missing:
+            read = dict(zip(missing, self._fetch(missing), strict=True))
+            with self._lock:
+                self._kept.update(read)
+                while len(self._kept) * self.block_bytes > max(self.kept_bytes, self.block_bytes):
+                    self._kept.popitem(last=False)
+            found |= read
+        return found
+
+    def _fetch(self, indices: Iterable[int]) -> list[memoryview]:
+        return [self._dataset.read(self._first + index).data for index in indices]
+
+    def _join(self, blocks: dict[int, memoryview], start: int, end: int) -> bytes:
+        parts = []
+        for index in self._indices(start, end):
+            origin = index * self.block_bytes
+            parts.append(blocks[index][max(start - origin, 0) : end - origin])
+        return b"".join(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_again, (self.path, self.block_bytes, self.kept_bytes, self._options, self.version)
+
+
+def _open_again(
+    path: str, block_bytes: int, kept_bytes: int, options: dict[str, Any], version: Version
+) -> BlockReader:
+    reader = BlockReader(path, block_bytes, kept_bytes, options)
+    if reader.version != version:
+        reader.close()
+        raise zazen.StaleError(
+            116, f"{path} was changed or replaced after it was opened; open it again", path
+        )
+    return reader

@@ -1,0 +1,83 @@
+//! The functions of posix.h about a session and its descriptions.
+
+use crate::entry::answer;
+use crate::session::Description;
+use crate::{record_locks, sessions};
+use std::ffi::c_int;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::{Arc, PoisonError};
+use zazen_plugin_sdk::checked;
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_fork(token: *mut u64) -> c_int {
+    answer(|session| {
+        let number = sessions::fork(session)?;
+        // SAFETY: the dispatcher's memory.
+        unsafe { *token = number };
+        Ok(0)
+    })
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_exec(coming: c_int) -> c_int {
+    answer(|session| {
+        sessions::announce_exec(session, coming != 0)?;
+        Ok(0)
+    })
+}
+
+/// See posix.h.
+///
+/// # Safety
+///
+/// The dispatcher's pointers.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn px_give(id: u32, fd: *mut c_int) -> c_int {
+    answer(|session| {
+        let description = session.description(id)?;
+        // SAFETY: a descriptor of ours; the dispatcher's memory; the host closes what it sent.
+        unsafe { *fd = checked(libc::fcntl(description.fd(), libc::F_DUPFD_CLOEXEC, 3))? };
+        Ok(0)
+    })
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_take(id: u32, fd: c_int) -> c_int {
+    answer(|session| {
+        // SAFETY: the host's, for the length of the call; the copy is new.
+        let own = unsafe { OwnedFd::from_raw_fd(checked(libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3))?) };
+        session.enter_as(id, Description::new(own)?)?;
+        Ok(0)
+    })
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_close(id: u32, last: c_int) -> c_int {
+    answer(|session| {
+        let description = if last != 0 { session.remove(id)? } else { session.description(id)? };
+        record_locks::closed(session, &description);
+        match Arc::into_inner(description).filter(|_| last != 0) {
+            Some(description) => description.close(),
+            None => Ok(0),
+        }
+    })
+}
+
+/// See posix.h.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn px_cancel(tag: u32) -> c_int {
+    answer(|session| {
+        let waiting = session.interrupted.lock().unwrap_or_else(PoisonError::into_inner).get(&tag).cloned();
+        waiting.ok_or(libc::ESRCH)?.raise();
+        record_locks::wake();
+        Ok(0)
+    })
+}
