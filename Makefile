@@ -5,6 +5,11 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Says which step runs, what it waits for, and about how long it takes.
+STEP := $(PYTHON) scripts/progress.py
+# pip's remarks about root and about its own version are of no interest in an environment of our own.
+export PIP_ROOT_USER_ACTION := ignore
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # rustup's cargo looks for its toolchains beneath $$HOME; where HOME is another (CI, containers), they still lie
 # beside cargo itself.
@@ -28,17 +33,18 @@ help:
 
 ## make demo    set up, simulate, push, analyse under MPI, print what happened (writes demo-report.json)
 demo: install
-	$(BIN)/python demo/demo.py
+	@$(STEP) demo "simulating, pushing and analysing under MPI" 85 $(BIN)/python demo/demo.py
 
 ## make test    set up and run every test
 test: install test-rust test-python
 
 test-rust: prerequisites
-	cargo test --workspace --locked
+	@$(STEP) "test 1 of 3" "building and running the Rust tests" 305 cargo test --workspace --locked
 
 test-python: install
-	$(BIN)/python -m pytest -q -rs bindings/python/tests tests
-	$(BIN)/python -m pytest -q -rs integrations
+	@$(STEP) "test 2 of 3" "running the Python, C and MPI tests" 315 \
+	  $(BIN)/python -m pytest -q -rs bindings/python/tests tests
+	@$(STEP) "test 3 of 3" "running the tests of the integrations" 120 $(BIN)/python -m pytest -q -rs integrations
 
 ## make check   formatting, lints, the house's rules (scripts/tidy.py)
 check: $(VENV)/.requirements
@@ -74,25 +80,26 @@ prerequisites:
 	@PYTHON="$(PYTHON)" scripts/prerequisites.sh
 
 $(VENV)/.requirements: requirements/demo.txt requirements/test.txt | prerequisites
-	@echo "installing Python packages into $(VENV) (MPI, OpenMM, MDAnalysis, test tools: about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip --disable-pip-version-check install --quiet -r requirements/demo.txt -r requirements/test.txt
+	@$(STEP) "install 1 of 3" "fetching Python packages (MPI, OpenMM, MDAnalysis, test tools)" 60 \
+	  $(BIN)/python -m pip install --quiet -r requirements/demo.txt -r requirements/test.txt
 	@touch $@
 
 $(VENV)/.requirements-bench: requirements/bench.txt $(VENV)/.requirements
-	$(BIN)/python -m pip --disable-pip-version-check install --quiet -r requirements/bench.txt
+	@$(STEP) "install" "fetching Python packages of the benches" 30 $(BIN)/python -m pip install --quiet -r requirements/bench.txt
 	@touch $@
 
 # pip fetches packages while cargo compiles.
 install: prerequisites
 	@$(MAKE) --no-print-directory --jobs=2 packages native PROFILE=$(PROFILE)
-	@$(BIN)/python scripts/install.py --profile $(PROFILE) --built
+	@$(STEP) "install 3 of 3" "installing zazen into $(VENV)" 10 \
+	  $(BIN)/python scripts/install.py --profile $(PROFILE) --built
 
 packages: $(VENV)/.requirements
 
 native: prerequisites
-	@echo "building zazen, cargo profile $(PROFILE) (the first time: about 3 minutes on 2 cores)"
-	@cargo build --workspace --locked --profile $(PROFILE)
+	@$(STEP) "install 2 of 3" "compiling zazen (cargo profile $(PROFILE))" $(if $(filter release,$(PROFILE)),600,145) \
+	  cargo build --workspace --locked --profile $(PROFILE)
 
 ## make wheel   one wheel for Python 3.11 and later and glibc 2.28 and later, into dist/
 wheel: $(VENV)/.requirements

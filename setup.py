@@ -22,7 +22,10 @@ from setuptools.command.build_ext import build_ext
 from distutils.command.build_scripts import build_scripts  # isort: skip
 
 ROOT = Path(__file__).resolve().parent
-PARTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["zazen"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PARTS, VERSION = PROJECT["tool"]["zazen"], PROJECT["project"]["version"]
+sys.path.insert(0, str(ROOT / "scripts"))
+from c_library import lay_out  # noqa: E402, isort: skip
 
 
 def target_folder() -> Path:
@@ -70,6 +73,7 @@ class BuildExt(build_ext):
         package = Path(self.build_lib, "zazen")
         for library in PARTS["libraries"]:
             copy_stripped(built / library, package / "lib" / library)
+        lay_out(built, package, VERSION, copy_stripped)
         headers = package / "include"
         headers.mkdir(parents=True, exist_ok=True)
         for pattern in PARTS["headers"]:

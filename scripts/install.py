@@ -12,9 +12,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
+
+import c_library
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,12 +25,24 @@ def sources(profile: str) -> list[Path]:
     parts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["zazen"]
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = target / {"dev": "debug"}.get(profile, profile)
-    files = [built / name for name in [parts["module"], *parts["libraries"], *parts["programs"]]]
+    files = [
+        built / name
+        for name in [parts["module"], *parts["libraries"], *parts["c_library"], *parts["programs"]]
+    ]
     files += [path for pattern in parts["headers"] for path in sorted(ROOT.glob(pattern))]
     files += sorted((ROOT / "bindings/python/python/zazen").glob("*.py*"))
     files += sorted((ROOT / "bindings/python/python/zazen").glob("*/*.py"))
     files += sorted(ROOT.glob("integrations/*/src/**/*.py"))
-    files += [ROOT / name for name in ["pyproject.toml", "setup.py", "bindings/python/python/zazen/py.typed"]]
+    files += sorted((ROOT / "bindings/c/install").glob("*.in"))
+    files += [
+        ROOT / name
+        for name in [
+            "pyproject.toml",
+            "setup.py",
+            "scripts/c_library.py",
+            "bindings/python/python/zazen/py.typed",
+        ]
+    ]
     return files + [ROOT / name for name in parts["share"]]
 
 
@@ -57,16 +70,16 @@ def main() -> int:
     now = digest(options.profile)
     if stamp.is_file() and json.loads(stamp.read_text())["digest"] == now:
         return 0
-    print(f"installing zazen (cargo profile {options.profile}) into {sys.prefix}", flush=True)
-    begun = time.monotonic()
     stamp.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     command += ["--no-build-isolation", "--no-deps", "--force-reinstall", str(ROOT)]
     environment = {**os.environ, "ZAZEN_PROFILE": options.profile}
     status = subprocess.run(command, cwd=ROOT, env=environment).returncode
     if status == 0:
+        # Files of an environment can be links, other than files of a wheel.
+        for package in Path(sys.prefix, "lib").glob("python3*/site-packages/zazen"):
+            c_library.link(package)
         stamp.write_text(json.dumps({"digest": now}))
-        print(f"installed in {time.monotonic() - begun:.0f} s", flush=True)
     return status
 
 

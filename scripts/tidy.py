@@ -32,7 +32,8 @@ EDGES = {
     "zazen-explain": "zazen-core zazen-frames",
     "zazen-store": "zazen-core zazen-env zazen-wire zazen-frames",
     "zazen-assign": "zazen-core zazen-wire",
-    "zazen-backing": "zazen-core zazen-env zazen-wire",
+    "zazen-trajectory": "zazen-core zazen-wire",
+    "zazen-backing": "zazen-core zazen-env zazen-trajectory zazen-wire",
     "zazen-lane": "zazen-core zazen-wire",
     "zazen-call": "zazen-core zazen-wire zazen-lane",
     "zazen-plugins": "zazen-core zazen-env zazen-wire zazen-call zazen-plugin-abi | zazen-stubs",
@@ -68,7 +69,7 @@ EDGES = {
 # Protocol logic: events in, actions out. Test modules are exempt.
 PURE = [
     "zazen-core", "zazen-wire", "zazen-frames", "zazen-explain", "zazen-lane", "zazen-push", "zazen-assign",
-    "zazen-match", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-xtc",
+    "zazen-match", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-trajectory", "zazen-xtc",
 ]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
@@ -109,6 +110,7 @@ BANS = [
             "crates/zazen-preload/src/": "the same, and the kernel's socket address; no codec without a heap",
             "crates/zazen-stub-runtime/src/interrupt.rs": "thread numbers through a pipe of one process",
             "crates/zazen-cli/src/commands/run/elf.rs": "the ELF format",
+            "crates/zazen-trajectory/src/bytes.rs": "the formats of trajectory files",
             "crates/zazen-seccomp/src/": "registers and memory of a traced program",
             "crates/zazen-cli/src/commands/bench/sample.rs": "makes bytes to measure with",
             "plugins/stream/src/integrate.rs": "adds the elements of samples",

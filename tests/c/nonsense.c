@@ -86,6 +86,15 @@ static void datasets(const char *path) {
     TRUE(dataset == NULL);
     TRUE(zazen_open(path, NULL, &dataset) == ZAZEN_OK);
     TRUE(zazen_has_daemon(dataset) == 1 && strcmp(zazen_path(dataset), path) == 0);
+    char layout[64];
+    size_t length = 0;
+    TRUE(zazen_layout(dataset, layout, sizeof layout, &length) == ZAZEN_OK);
+    TRUE(strcmp(layout, "frame-{n:07}.bin") == 0 && length == 16);
+    TRUE(zazen_layout(dataset, layout, 16, &length) == ZAZEN_TOO_LARGE && length == 16);
+    REFUSED(zazen_layout(NULL, layout, sizeof layout, &length));
+    REFUSED(zazen_layout(dataset, NULL, 5, &length));
+    REFUSED(zazen_layout(dataset, layout, sizeof layout, NULL));
+    TRUE(zazen_next_warning() == NULL);
     REFUSED(zazen_extent(NULL, &set));
     REFUSED(zazen_extent(dataset, NULL));
     REFUSED(zazen_query(dataset, NULL, &set, &alien));

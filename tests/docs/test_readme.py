@@ -22,9 +22,9 @@ BIN = pathlib.Path(sys.executable).parent
 FRAMES = 40
 
 
-def blocks(language):
+def blocks(language, title="Use it on your data"):
     text = (ROOT / "README.md").read_text()
-    section = text.split("## Use it on your data")[1].split("\n## ")[0]
+    section = text.split(f"## {title}")[1].split("\n## ")[0]
     # Fences alternate: every second piece is inside one.
     inside = section.split("```")[1::2]
     return [block.split("\n", 1)[1] for block in inside if block.split("\n", 1)[0] == language]
@@ -33,7 +33,7 @@ def blocks(language):
 def commands():
     """The shell lines, without comments; lines that only install are left to `make test` itself."""
     lines = [line.split("  #")[0].strip() for block in blocks("") for line in block.splitlines()]
-    return [line for line in lines if line and line != "pip install ."]
+    return [line for line in lines if line]
 
 
 class Site:
@@ -112,11 +112,13 @@ def site(tmp_path):
 def test_readme_commands_work_as_typed(site):
     program = blocks("python")[0]
     assert "..." in program
-    program = site.here(program).replace("...", "print(f'<{number} {len(data)} {path}>', flush=True)")
+    # A scan of less than 50 ms leaves nothing to explain.
+    body = "print(f'<{number} {len(data)} {path}>', flush=True); time.sleep(0.005)"
+    program = "import time\n" + site.here(program).replace("...", body)
     (site.folder / "analysis.py").write_text(program)
     typed = []
     for line in commands():
-        if line == "mpirun -n 64 python analysis.py":
+        if line == "mpirun -n 64 python -m mpi4py analysis.py":
             wait_for(lambda: held(site) == 2 * FRAMES, "all frames to be held")
             out = site.run(site.here(line))
             # The ranks' lines may run into each other.
@@ -131,12 +133,42 @@ def test_readme_commands_work_as_typed(site):
             )
             time.sleep(0.5)
             write_frames(site.lustre / "sim1")
-        elif line.startswith(("zazen key new", "zazen load", "zazen status")):
+        elif line.startswith(("zazen key new", "zazen load", "zazen status", "zazen explain")):
             site.run(site.here(line))
         else:
             pytest.fail(f"README has a command that this test does not know: {line}")
         typed.append(line.split()[0])
-    assert typed == ["zazen", "zazend", "zazen", "zazen", "mpirun", "zazen"]
+    assert typed == ["zazen", "zazend", "zazen", "zazen", "mpirun", "zazen", "zazen"]
+
+
+@pytest.mark.skipif(not shutil.which("mpiexec", path=str(BIN)), reason="mpiexec is not in this environment")
+def test_the_tour_on_one_machine_works_as_typed(tmp_path_factory):
+    """All its shell lines in one shell, word for word, but for the installation, which is this environment's."""
+    title = "Try it on one machine"
+    folder = tmp_path_factory.mktemp("tour")
+    (folder / "analysis.py").write_text(blocks("python", title)[0])
+    lines = [line for block in blocks("", title) for line in block.splitlines()]
+    assert lines[0].startswith("pip install '.[mpi]'")
+    script = "set -e\n" + "\n".join(f"echo '## {number}'\n{line}" for number, line in enumerate(lines[1:]))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZAZEN")}
+    environment |= {
+        "PATH": f"{BIN}{os.pathsep}{environment['PATH']}",
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
+    try:
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        if (folder / ".testbed").exists():
+            subprocess.run(
+                [BIN / "zazen", "testbed", "down"], cwd=folder, env=environment, timeout=60, check=False
+            )
+    assert "never pushed" in done.stdout and "zazen load" in done.stdout, done.stdout
+    runs = done.stdout.split("zazen testbed run")[0]
+    totals = [int(total) for total in re.findall(r"^\d (\d+)$", runs, flags=re.M)]
+    assert sum(totals) == 2 * 200 * 100_000, done.stdout
 
 
 def held(site):

@@ -580,9 +580,10 @@ class CInterface:
     """The C library, as a C program calls it."""
 
     def __init__(self):
-        path = Path(zazen.__file__).parent / "lib" / "libzazen.so"
-        if not path.exists():
-            pytest.skip(f"{path} is not there: this installation carries no C library")
+        try:
+            path = zazen.get_library()
+        except zazen.NotFoundError as error:
+            pytest.skip(str(error))
         self.library = ctypes.CDLL(str(path))
         for name in ("zazen_frame_data", "zazen_last_error"):
             with contextlib.suppress(AttributeError):

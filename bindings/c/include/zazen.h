@@ -165,6 +165,9 @@ typedef struct zazen_open_options_t {
   const char *backing;
   // Not 0: ask no daemon at all.
   uint64_t direct;
+  // Milliseconds of silence after which a daemon is asked whether it is alive; 0:
+  // $ZAZEN_TIMEOUT, or 10 000.
+  uint64_t timeout_ms;
 } zazen_open_options_t;
 
 // Frames begin, begin + stride, … up to end, inclusive.
@@ -225,6 +228,20 @@ typedef struct zazen_collectives_t {
   // NULL, on all ranks or on none. If it is NULL, or missing in a table of an older program,
   // alltoall and alltoallv do its work.
   int32_t (*allreduce_xor)(void *context, uint64_t *words, uint64_t count);
+  // Sends `send_bytes[i]` bytes at `send[i]` to rank `to[i]`, for each i below `count`. `to`
+  // ascends and does not name this rank; no length is 0. For each block that another rank sends
+  // here, calls `room(sink, from, bytes)` once and writes the block to the memory that it
+  // returns. If that is NULL, there is no room, and the function fails. Ranks that have nothing
+  // to say to each other should cost no message and no memory. May be NULL, on all ranks or on
+  // none. If it is NULL, or missing in a table of an older program, alltoall and alltoallv do
+  // its work, at 8 bytes or more for each rank.
+  int32_t (*exchange)(void *context,
+                      uint64_t count,
+                      const uint64_t *to,
+                      const void *const *send,
+                      const uint64_t *send_bytes,
+                      void *(*room)(void *sink, uint64_t from, uint64_t bytes),
+                      void *sink);
 } zazen_collectives_t;
 
 // How the frames were assigned.
@@ -261,6 +278,8 @@ typedef struct zazen_read_options_t {
   uint64_t readers;
   // Not 0: do not compare checksums.
   uint64_t unchecked;
+  // Not 0: by ascending number, in about memory_max bytes. 0: in storage order, which is faster.
+  uint64_t ordered;
 } zazen_read_options_t;
 
 // Where the frames taken so far came from.
@@ -429,6 +448,21 @@ int32_t zazen_open(const char *path,
 // The caller sees to it that:
 // `dataset` is NULL or live, and not used afterwards.
 void zazen_close(struct zazen_dataset_t *dataset);
+
+// How the dataset's numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N
+// files" or "xtc trajectory of N files". Writes at most `capacity` bytes to `text`, with a NUL at
+// the end, and the length without it to `*length`; 0 if the layout is not known. ZAZEN_TOO_LARGE
+// if it does not fit; `*length` is set.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `text` has room for `capacity` bytes, or is NULL if that is 0;
+// `length` is writable.
+int32_t zazen_layout(struct zazen_dataset_t *dataset, char *text, size_t capacity, size_t *length);
+
+// Takes this process's oldest warning that was not taken: something that costs time but no
+// results, such as a daemon that does not answer. The string is valid until this thread's next
+// call. NULL if there is none.
+const char *zazen_next_warning(void);
 
 // Whether a daemon answered when the dataset was opened: 1 or 0.
 //

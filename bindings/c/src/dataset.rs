@@ -4,11 +4,15 @@ use crate::collectives::{Table, zazen_collectives_t};
 use crate::runset::zazen_runset_t;
 use crate::status::{ask, guard, invalid, needed_text, optional_text};
 use crate::structs::Sized0;
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use zazen_assign::{Collectives, Path as Found, Protocol, Rules, Solo};
 use zazen_client::{Dataset, OpenOptions, SharedDataset};
-use zazen_core::Result;
+use zazen_core::{Error, ErrorKind, Layout, Result};
 
 /// An opened dataset. Threads may share it; calls run one after the other. A forked child may use
 /// it, over connections of its own.
@@ -33,6 +37,9 @@ pub struct zazen_open_options_t {
     pub backing: *const c_char,
     /// Not 0: ask no daemon at all.
     pub direct: u64,
+    /// Milliseconds of silence after which a daemon is asked whether it is alive; 0:
+    /// $ZAZEN_TIMEOUT, or 10 000.
+    pub timeout_ms: u64,
 }
 
 // SAFETY: repr(C), size first, zeroes are NULL and 0, no padding.
@@ -142,7 +149,7 @@ unsafe fn open_options(given: *const zazen_open_options_t) -> Result<OpenOptions
             pattern: optional_text(given.pattern, "pattern")?.map(str::to_owned),
             backing: optional_text(given.backing, "backing")?.map(str::to_owned),
             direct: given.direct != 0,
-            ..OpenOptions::default()
+            silence: (given.timeout_ms != 0).then(|| Duration::from_millis(given.timeout_ms)),
         })
     }
 }
@@ -155,6 +162,73 @@ unsafe fn open_options(given: *const zazen_open_options_t) -> Result<OpenOptions
 pub unsafe extern "C" fn zazen_close(dataset: *mut zazen_dataset_t) {
     // SAFETY: made by Box::into_raw, by the caller's word not closed before.
     ask((), || (!dataset.is_null()).then(|| drop(unsafe { Box::from_raw(dataset) })))
+}
+
+/// How the dataset's numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N
+/// files" or "xtc trajectory of N files". Writes at most `capacity` bytes to `text`, with a NUL at
+/// the end, and the length without it to `*length`; 0 if the layout is not known. ZAZEN_TOO_LARGE
+/// if it does not fit; `*length` is set.
+///
+/// # Safety
+/// `dataset` is NULL or live; `text` has room for `capacity` bytes, or is NULL if that is 0;
+/// `length` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zazen_layout(
+    dataset: *mut zazen_dataset_t,
+    text: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> i32 {
+    guard(|| {
+        // SAFETY: by the caller's word.
+        let dataset = unsafe { live(dataset) }?;
+        if length.is_null() || (text.is_null() && capacity > 0) {
+            return Err(invalid("zazen_layout: text or length is NULL"));
+        }
+        let shown = dataset.inner.with(|dataset| Ok(dataset.layout().map(shown).unwrap_or_default()))?;
+        // SAFETY: by the caller's word.
+        unsafe { *length = shown.len() };
+        if shown.len() >= capacity {
+            let why = format!("zazen_layout: {} bytes; there is room for {capacity}", shown.len() + 1);
+            return Err(Error::new(ErrorKind::TooLarge, why));
+        }
+        // SAFETY: there is room for the text and its NUL, as was just compared.
+        unsafe {
+            std::ptr::copy_nonoverlapping(shown.as_ptr(), text.cast::<u8>(), shown.len());
+            text.add(shown.len()).write(0);
+        }
+        Ok(())
+    })
+}
+
+fn shown(layout: &Layout) -> String {
+    match layout {
+        Layout::Files(template) => template.to_string(),
+        Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
+        Layout::List(files) => format!("list of {} files", files.len()),
+        Layout::Trajectory(found) => format!("{} trajectory of {} files", found.format, found.files.len()),
+        Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
+    }
+}
+
+/// Takes this process's oldest warning that was not taken: something that costs time but no
+/// results, such as a daemon that does not answer. The string is valid until this thread's next
+/// call. NULL if there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn zazen_next_warning() -> *const c_char {
+    thread_local! {
+        static SHOWN: RefCell<CString> = RefCell::default();
+    }
+    static WAITING: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+    ask(std::ptr::null(), || {
+        let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.extend(zazen_client::warnings());
+        let text = CString::new(waiting.pop_front()?.replace('\0', " ")).ok()?;
+        SHOWN.with_borrow_mut(|shown| {
+            *shown = text;
+            Some(shown.as_ptr())
+        })
+    })
 }
 
 /// Whether a daemon answered when the dataset was opened: 1 or 0.

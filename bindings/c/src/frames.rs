@@ -8,7 +8,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
-use zazen_client::{Frame, FrameReader, Mine, ReadOptions};
+use zazen_client::{AnyReader, Frame, Mine, ReadOptions};
 use zazen_core::Result;
 use zazen_frames::messages::Delivery;
 
@@ -24,11 +24,11 @@ pub struct zazen_frame_t {
 pub struct zazen_frames_t {
     /// In a forked child, a thread that does not exist there may hold the lock.
     mine: Mine,
-    reader: Mutex<FrameReader>,
+    reader: Mutex<AnyReader>,
 }
 
 impl zazen_frames_t {
-    fn lock(&self) -> Result<MutexGuard<'_, FrameReader>> {
+    fn lock(&self) -> Result<MutexGuard<'_, AnyReader>> {
         self.mine.check("this iteration over frames", "call zazen_frames in this one")?;
         Ok(self.reader.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
@@ -46,6 +46,8 @@ pub struct zazen_read_options_t {
     pub readers: u64,
     /// Not 0: do not compare checksums.
     pub unchecked: u64,
+    /// Not 0: by ascending number, in about memory_max bytes. 0: in storage order, which is faster.
+    pub ordered: u64,
 }
 
 // SAFETY: repr(C), size first, plain integers, no padding.
@@ -142,13 +144,13 @@ pub unsafe extern "C" fn zazen_frames(
         let Some(set) = set.filter(|_| !frames.is_null()) else {
             return Err(invalid("zazen_frames: set or frames is NULL"));
         };
-        let defaults = ReadOptions::default();
+        let (defaults, ordered) = (ReadOptions::default(), options.ordered != 0);
         let options = ReadOptions {
             memory_max: if options.memory_max == 0 { defaults.memory_max } else { options.memory_max },
             readers: (options.readers != 0).then_some(options.readers as usize),
             check: options.unchecked == 0,
         };
-        let reader = dataset.inner.with(|dataset| dataset.frames((*set.0).clone(), &options))?;
+        let reader = dataset.inner.with(|dataset| dataset.frames_in((*set.0).clone(), &options, ordered))?;
         // SAFETY: by the caller's word.
         unsafe {
             *frames = Box::into_raw(Box::new(zazen_frames_t {

@@ -1,22 +1,26 @@
 //! `zazen.Dataset` and the iterator over its frames.
 
 use crate::carrier::{Carrier, Comm};
-use crate::errors::{lift, raise, raise_kind};
+use crate::errors::{lift, raise, raise_kind, raise_of_frame};
 use crate::frame::PyFrame;
 use crate::notices;
 use crate::numbers::{Count, FrameNumber};
+use crate::random::{Index, Named, listed, many, numbers_of};
 use crate::runset::PyRunSet;
+use crate::trajectory::PyTrajectory;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict, PyList};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 use std::time::Instant;
 use zazen_assign::{Assignment, Path, Protocol, Rules};
-use zazen_client::{Dataset, Frame, FrameReader, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
+use zazen_client::{AnyReader, Dataset, Frame, Mine, OpenOptions, ReadOptions, ReadStats, SharedDataset};
 use zazen_core::{Error, ErrorKind, Layout, Result};
 
-/// Opens the dataset whose directory is `path`.
+/// Opens the dataset whose directory is `path`, or the trajectory file `path` (XTC, TRR, DCD, AMBER
+/// NetCDF, GRO, LAMMPS dump, XYZ): its n-th frame is frame n.
 ///
 /// `socket`: the daemon's socket; None: $ZAZEN_SOCKET or the default. `pattern`: the pattern of
 /// file names, such as "frame-{n:07}.dcd"; None: from the manifest or the file names. `backing`:
@@ -44,6 +48,26 @@ pub(crate) fn open(
     Ok(PyDataset(dataset))
 }
 
+/// The number of a frame that a user named. `NotFound` if there is none.
+fn number_of(dataset: &mut Dataset, named: &Named) -> Result<u64> {
+    match named {
+        Named::Number(number) => Ok(*number),
+        Named::File(name) => dataset.number_of(name),
+        Named::FromEnd(back) => {
+            let extent = dataset.extent()?;
+            let at = extent.len().checked_sub(*back);
+            at.and_then(|at| extent.select(at)).ok_or_else(|| {
+                let text = format!(
+                    "there is no frame -{back}: dataset {} has {} frames",
+                    dataset.path().display(),
+                    extent.len()
+                );
+                Error::new(ErrorKind::NotFound, text)
+            })
+        }
+    }
+}
+
 fn seconds_of(seconds: f64) -> Result<Duration> {
     let positive = Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero());
     positive.ok_or_else(|| {
@@ -69,6 +93,27 @@ impl PyDataset {
         let done = lift(py, py.detach(|| self.0.with(body)))?;
         notices::show(py)?;
         Ok(done)
+    }
+
+    /// As [`PyDataset::with`], for frames that a user named.
+    fn with_frames<T: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce(&mut Dataset) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let done = py.detach(|| self.0.with(body)).map_err(|error| raise_of_frame(py, &error))?;
+        notices::show(py)?;
+        Ok(done)
+    }
+
+    fn read_listed<'py>(
+        &self,
+        py: Python<'py>,
+        numbers: Vec<u64>,
+        keeps_errors: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let outcomes = self.with(py, |dataset| dataset.read_many(&numbers))?;
+        listed(py, &numbers, outcomes, keeps_errors)
     }
 
     /// `reads`: the frames are read next.
@@ -177,8 +222,8 @@ impl PyDataset {
         Ok((partial, (path.to_path_buf(),)))
     }
 
-    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", or
-    /// None if unknown.
+    /// How numbers map to files: "frame-{n:07}.dcd", "pieces of N files", "list of N files", "xtc
+    /// trajectory of N files", or None if unknown.
     #[getter]
     fn layout(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with(py, |dataset| {
@@ -186,9 +231,19 @@ impl PyDataset {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("pieces of {} files", pieces.len()),
                 Layout::List(files) => format!("list of {} files", files.len()),
+                Layout::Trajectory(found) => {
+                    format!("{} trajectory of {} files", found.format, found.files.len())
+                }
                 Layout::Blocks(blocks) => format!("{}{{n*{}}}", blocks.path, blocks.block_bytes),
             }))
         })
+    }
+
+    /// What is known of the trajectory files that hold the frames; None for a dataset that is not
+    /// made of trajectory files.
+    #[getter]
+    fn trajectory(&self, py: Python<'_>) -> PyResult<Option<PyTrajectory>> {
+        self.with(py, |dataset| Ok(dataset.trajectory().map(PyTrajectory)))
     }
 
     /// The frame numbers that exist on the backing store (or, if that does not answer, in this
@@ -218,6 +273,116 @@ impl PyDataset {
     fn read(&self, py: Python<'_>, number: FrameNumber) -> PyResult<PyFrame> {
         let frame = self.with(py, |dataset| dataset.read(*number))?;
         PyFrame::new(py, frame)
+    }
+
+    /// Reads the frames `numbers` in one call: a list of `Frame`s in the order asked, each as often
+    /// as it is asked for.
+    ///
+    /// `numbers`: an iterable of frame numbers or file names, or a RunSet; at most 2**20. Unlike
+    /// `frames`, it holds all frames in memory. If a frame cannot be read: `on_error="raise"`
+    /// raises its error, which names the frame and how many others failed; `on_error="return"`
+    /// puts the exception in the frame's place. Raises NoSuchFrameError for a frame that does not
+    /// exist, TooLargeError for too many numbers.
+    #[pyo3(signature = (numbers, *, on_error = "raise"))]
+    fn read_many<'py>(
+        &self,
+        py: Python<'py>,
+        numbers: &Bound<'py, PyAny>,
+        on_error: &str,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let keeps_errors = match on_error {
+            "raise" => false,
+            "return" => true,
+            other => {
+                let text = format!("on_error is {other:?}; give \"raise\" or \"return\"");
+                return Err(raise_kind(py, ErrorKind::InvalidArgument, &text));
+            }
+        };
+        let named = many(numbers)?;
+        let numbers =
+            self.with_frames(py, |dataset| named.iter().map(|name| number_of(dataset, name)).collect())?;
+        self.read_listed(py, numbers, keeps_errors)
+    }
+
+    /// The number of the frame whose file is `name`: a path relative to the dataset, or an absolute
+    /// one.
+    ///
+    /// Raises NoSuchFrameError if no frame has a file of that name, InvalidArgumentError if the
+    /// file holds several frames.
+    fn number_of(&self, py: Python<'_>, name: PathBuf) -> PyResult<u64> {
+        let name = Named::File(name.to_string_lossy().into_owned());
+        self.with_frames(py, |dataset| number_of(dataset, &name))
+    }
+
+    /// For each frame that exists, in ascending order (as in `extent()`), the rank of `comm` whose
+    /// node holds it, and -1 if no node does: an `array.array("i")`, which numpy.asarray takes
+    /// without a copy. Collective. Nothing is read.
+    ///
+    /// A pushed frame (native) counts before a fetched one (alien). If several nodes hold a frame
+    /// alike, the node with the fewest frames per rank so far owns it; ties go to the node of the
+    /// lowest rank. The ranks of a node own its frames in contiguous blocks. `comm` and `carrier`
+    /// are those of `assign`.
+    #[pyo3(signature = (comm = Comm::Unsaid, *, carrier = "auto"), text_signature = "($self, comm=..., *, carrier='auto')")]
+    fn owners<'py>(&self, py: Python<'py>, comm: Comm, carrier: &str) -> PyResult<Bound<'py, PyAny>> {
+        let carrier = comm.carrier(py, carrier)?;
+        let (_, owners) =
+            carrier.run(py, |collectives| self.0.with(|dataset| dataset.owners(collectives)))?;
+        notices::show(py)?;
+        // SAFETY: the bytes of integers that live as long as this call.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(owners.as_ptr().cast::<u8>(), size_of_val(&owners[..])) };
+        py.import("array")?.getattr("array")?.call1(("i", PyBytes::new(py, bytes)))
+    }
+
+    /// The number of frames that exist.
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let count = self.with(py, |dataset| Ok(dataset.extent()?.len()))?;
+        Ok(usize::try_from(count).unwrap_or(usize::MAX))
+    }
+
+    /// A dataset is true, also if it has no frames.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    /// The frame with this number, or of this file name; with a slice, a list of frames.
+    ///
+    /// An index is a frame number, as everywhere in Zazen, not a position: in a dataset whose files
+    /// are numbered from 1 on, the first frame is `dataset[1]`. A negative index counts from the
+    /// end: `dataset[-1]` is the last frame. A slice has the existing frames whose numbers are in
+    /// `range(start, stop, step)`. Raises NoSuchFrameError, which is an IndexError and a KeyError.
+    fn __getitem__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        match Index::of(index)? {
+            Index::One(named) => {
+                let frame = self.with_frames(py, |dataset| {
+                    let number = number_of(dataset, &named)?;
+                    dataset.read(number)
+                })?;
+                Ok(Bound::new(py, PyFrame::new(py, frame)?)?.into_any())
+            }
+            Index::Slice(slice) => {
+                let extent = self.with(py, |dataset| dataset.extent())?;
+                let numbers = numbers_of(&slice, &extent)?;
+                Ok(self.read_listed(py, numbers, false)?.into_any())
+            }
+        }
+    }
+
+    /// Whether a frame with this number, or of this file name, exists.
+    fn __contains__(&self, py: Python<'_>, index: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Ok(named) = Named::of(index) else { return Ok(false) };
+        let held = self.with(py, |dataset| {
+            let extent = dataset.extent()?;
+            Ok(number_of(dataset, &named).is_ok_and(|number| extent.contains(number)))
+        })?;
+        Ok(held)
+    }
+
+    /// Not defined: `frames()` iterates with read-ahead, and shares the frames among ranks.
+    fn __iter__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a Dataset is not iterated over itself: dataset.frames() reads ahead, and shares the frames among ranks",
+        ))
     }
 
     /// Agrees with the other ranks on which rank reads which frames of `begin ..= end` at `stride`.
@@ -255,12 +420,16 @@ impl PyDataset {
     ///
     /// Arguments are those of `assign`, and: `memory`: the most bytes that are read ahead (a single
     /// larger frame is still read); `readers`: files in flight, None: chosen for the disk; `check`:
-    /// compare checksums. Without `comm` this process reads all frames; if a launcher has started
-    /// several ranks, say so with `comm=None`. The assignment is collective, the iteration is not.
+    /// compare checksums; `ordered`: by ascending number instead, in about `memory` bytes. That is
+    /// slower where numbers are not the storage order: the disk seeks, and a frame that has to be
+    /// fetched holds up those behind it. Without `comm` this process reads all frames; if a
+    /// launcher has started several ranks, say so with `comm=None`. The assignment is collective,
+    /// the iteration is not.
     #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
-        protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto"),
+        protocol = "owner", memory = Count(268_435_456), readers = None, check = true, carrier = "auto",
+        ordered = false),
         text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., rules='full', protocol='owner', \
-        memory=268435456, readers=None, check=True, carrier='auto')")]
+        memory=268435456, readers=None, check=True, carrier='auto', ordered=False)")]
     #[allow(clippy::too_many_arguments)]
     fn frames(
         &self,
@@ -275,6 +444,7 @@ impl PyDataset {
         readers: Option<Count>,
         check: bool,
         carrier: &str,
+        ordered: bool,
     ) -> PyResult<PyFrames> {
         let began = Instant::now();
         let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
@@ -282,7 +452,7 @@ impl PyDataset {
         let set = (*assignment.set.0).clone();
         let total = set.len();
         let options = ReadOptions { memory_max: memory.0, readers: readers.map(Count::as_usize), check };
-        let reader = self.with(py, |dataset| dataset.frames(set, &options))?;
+        let reader = self.with(py, |dataset| dataset.frames_in(set, &options, ordered))?;
         let assignment = Py::new(py, assignment)?;
         Ok(PyFrames {
             total,
@@ -328,7 +498,7 @@ pub(crate) struct PyFrames {
 }
 
 struct Reading {
-    reader: Option<FrameReader>,
+    reader: Option<AnyReader>,
     /// The counters when the reader was closed.
     last: ReadStats,
 }
@@ -382,7 +552,7 @@ impl PyFrames {
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<u64> {
         lift(py, self.check())?;
-        Ok(py.detach(|| self.locked(|reading| reading.reader.as_ref().map_or(0, FrameReader::remaining))))
+        Ok(py.detach(|| self.locked(|reading| reading.reader.as_ref().map_or(0, AnyReader::remaining))))
     }
 
     /// Where the frames taken so far came from.
@@ -390,7 +560,7 @@ impl PyFrames {
     fn stats(&self, py: Python<'_>) -> PyResult<PyReadStats> {
         lift(py, self.check())?;
         Ok(PyReadStats(py.detach(|| {
-            self.locked(|reading| reading.reader.as_ref().map_or(reading.last, FrameReader::stats))
+            self.locked(|reading| reading.reader.as_ref().map_or(reading.last, AnyReader::stats))
         })))
     }
 

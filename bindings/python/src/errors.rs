@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use zazen_core::error::ERROR_TABLE;
 use zazen_core::{Error, ErrorKind};
 
-/// The base, then one class per row of the table, in its order.
+/// The base, then one class per row of the table, in its order; last, that of missing frames.
 static TREE: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
 
 /// All exception classes, the base first.
@@ -47,7 +47,25 @@ fn make_tree(py: Python<'_>) -> PyResult<Vec<Py<PyType>>> {
         }
         tree.push(class(name, vec![base.bind(py).clone().into_any(), builtin], attributes)?);
     }
+    let attributes = PyDict::new(py);
+    attributes.set_item("__doc__", "The dataset has no such frame; also an IndexError and a KeyError.")?;
+    let bases = [ErrorKind::NotFound as usize].map(|at| tree[at].bind(py).clone().into_any());
+    let lookups =
+        ["IndexError", "KeyError"].map(|name| py.import("builtins").and_then(|all| all.getattr(name)));
+    let bases = bases.into_iter().map(Ok).chain(lookups).collect::<PyResult<Vec<_>>>()?;
+    tree.push(class("NoSuchFrameError", bases, attributes)?);
     Ok(tree)
+}
+
+/// The exception of random access for `error`: what is not there is a frame.
+pub(crate) fn raise_of_frame(py: Python<'_>, error: &Error) -> PyErr {
+    match (error.kind(), tree(py).ok().and_then(|tree| tree.into_iter().last())) {
+        (ErrorKind::NotFound, Some(class)) => {
+            let errno = ErrorKind::NotFound.row().2;
+            PyErr::from_type(class.bind(py).clone(), (errno, error.to_string()))
+        }
+        _ => raise(py, error),
+    }
 }
 
 /// The exception for `error`.

@@ -11,8 +11,10 @@ mod frame;
 mod matching;
 mod notices;
 mod numbers;
+mod random;
 mod runset;
 mod scenario;
+mod trajectory;
 mod writer;
 mod xtc;
 
@@ -33,6 +35,7 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<dataset::PyDataset>()?;
     module.add_class::<dataset::PyFrames>()?;
     module.add_class::<dataset::PyReadStats>()?;
+    module.add_class::<trajectory::PyTrajectory>()?;
     module.add_class::<dataset::PyAssignment>()?;
     module.add_class::<writer::PyWriter>()?;
     module.add_class::<writer::PyCounters>()?;

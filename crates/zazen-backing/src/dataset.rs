@@ -26,17 +26,24 @@
 //! files = ["cat.jpg", "dog.jpg"]
 //! ```
 //!
-//! A pattern `FILE{n*BYTES}` means the blocks of one file ([`zazen_core::Blocks`]). A manifest
-//! cannot say so.
+//! or trajectories, for files that hold many frames, one after the other. They are indexed.
+//!
+//! ```toml
+//! trajectories = ["run-0.xtc", "run-1.xtc"]
+//! ```
+//!
+//! A pattern without braces is the name of one trajectory file. A pattern `FILE{n*BYTES}` means the
+//! blocks of one file ([`zazen_core::Blocks`]). A manifest cannot say so.
 //!
 //! A given pattern overrides the manifest. [`zazen_core::survey`] says how frames are found by
 //! their names, and when that is an error.
 
 use crate::Backing;
+use crate::trajectory::{self, Finder};
 use serde::Deserialize;
 use zazen_core::limits::MANIFEST_NAME;
 use zazen_core::{
-    Blocks, Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet, survey,
+    Blocks, Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet, Series, survey,
 };
 
 /// The largest manifest, in bytes.
@@ -54,11 +61,12 @@ pub struct DatasetDescription {
 /// Describes the dataset in `directory` of `backing`: by `pattern` if given, else by its manifest
 /// if it has one, else by the file names. `NotFound` if there is no such directory.
 pub fn describe(
+    finder: Finder<'_>,
     backing: &dyn Backing,
     directory: &RelPath,
     pattern: Option<&str>,
 ) -> Result<DatasetDescription> {
-    let described = match told_layout(backing, directory, pattern)? {
+    let described = match told_layout(finder, backing, directory, pattern)? {
         Some(Layout::Files(template)) => {
             let extent = files_extent(backing, directory, &template)?;
             DatasetDescription { layout: Some(Layout::Files(template)), extent }
@@ -69,14 +77,15 @@ pub fn describe(
         }
         None => {
             let names = backing.list_files(directory)?;
-            match choose(backing, directory, &names)? {
-                Some(template) => {
+            let layout = choose(finder, backing, directory, &names)?;
+            let extent = match &layout {
+                Some(Layout::Files(template)) => {
                     let numbers = names.iter().filter_map(|name| template.number(name));
-                    let extent = numbers.map(FrameNo::get).collect();
-                    DatasetDescription { layout: Some(Layout::Files(template)), extent }
+                    numbers.map(FrameNo::get).collect()
                 }
-                None => DatasetDescription { layout: None, extent: RunSet::new() },
-            }
+                other => other.as_ref().and_then(Layout::declared_extent).unwrap_or_default(),
+            };
+            DatasetDescription { layout, extent }
         }
     };
     Ok(described)
@@ -84,22 +93,77 @@ pub fn describe(
 
 /// The layout alone. It lists the directory only if neither a pattern nor a manifest gives the
 /// layout.
-pub fn layout(backing: &dyn Backing, directory: &RelPath, pattern: Option<&str>) -> Result<Option<Layout>> {
-    match told_layout(backing, directory, pattern)? {
+pub fn layout(
+    finder: Finder<'_>,
+    backing: &dyn Backing,
+    directory: &RelPath,
+    pattern: Option<&str>,
+) -> Result<Option<Layout>> {
+    match told_layout(finder, backing, directory, pattern)? {
         Some(layout) => Ok(Some(layout)),
-        None => layout_by_names(backing, directory),
+        None => layout_by_names(finder, backing, directory),
     }
 }
 
-/// The layout, from the names in `directory`.
-pub fn layout_by_names(backing: &dyn Backing, directory: &RelPath) -> Result<Option<Layout>> {
+/// The layout, from the names in `directory`. A single trajectory file without other numbered files
+/// is the dataset.
+pub fn layout_by_names(
+    finder: Finder<'_>,
+    backing: &dyn Backing,
+    directory: &RelPath,
+) -> Result<Option<Layout>> {
     let names = backing.list_files(directory)?;
-    Ok(choose(backing, directory, &names)?.map(Layout::Files))
+    choose(finder, backing, directory, &names)
 }
 
-fn choose(backing: &dyn Backing, directory: &RelPath, names: &[String]) -> Result<Option<NameTemplate>> {
-    survey::choose(frame_names(names))
-        .map_err(|error| error.within(format!("directory {directory} of {}", backing.describe())))
+fn choose(
+    finder: Finder<'_>,
+    backing: &dyn Backing,
+    directory: &RelPath,
+    names: &[String],
+) -> Result<Option<Layout>> {
+    if let Some(alone) = survey::lone_trajectory(frame_names(names)) {
+        return trajectory::layout(finder, backing, directory, &[RelPath::new(alone)?], true).map(Some);
+    }
+    let chosen = survey::choose(frame_names(names))
+        .map_err(|error| error.within(format!("directory {directory} of {}", backing.describe())))?;
+    Ok(chosen.map(Layout::Files))
+}
+
+/// The trajectory file in `directory`, if it has exactly one, without a number in its name, and no
+/// series.
+pub fn lone_trajectory(backing: &dyn Backing, directory: &RelPath) -> Result<Option<String>> {
+    let names = backing.list_files(directory)?;
+    Ok(survey::lone_trajectory(frame_names(&names)).map(str::to_owned))
+}
+
+/// The directory of the dataset that users call `path`, and the pattern that stands for it: a
+/// dataset may also be one trajectory file. Asks the store what `path` is.
+///
+/// `InvalidArgument` for a file whose name is a pattern.
+pub fn place(backing: &dyn Backing, path: &RelPath) -> Result<(RelPath, Option<String>)> {
+    let is_file = backing.stat(path).is_ok_and(|stat| !stat.is_dir);
+    match path.split().filter(|_| is_file) {
+        None => Ok((path.clone(), None)),
+        Some((_, name)) if name.contains(['{', '}']) => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{path}: a trajectory file with braces in its name cannot be opened; rename it"),
+        )),
+        Some((directory, name)) => Ok((directory, Some(name.to_owned()))),
+    }
+}
+
+/// Whether a pattern is the name of a trajectory file.
+pub fn is_file_name(pattern: &str) -> bool {
+    pattern != "*" && !pattern.contains(['{', '}'])
+}
+
+/// The series that a user's pattern means.
+pub fn series_of_pattern(pattern: &str) -> Result<Series> {
+    match is_file_name(pattern) {
+        true => RelPath::new(pattern).map(Series::Trajectory),
+        false => layout_of_pattern(pattern).map(|layout| Series::of(&layout)),
+    }
 }
 
 /// Whether programs use names like `name` for unfinished or hidden files: `.x`, `x.tmp`, `x.part`,
@@ -111,27 +175,61 @@ pub fn is_temporary_name(name: &str) -> bool {
 
 /// Reads a manifest's text; `named` is its path, for messages.
 pub fn parse_manifest(text: &str, named: &str) -> Result<Layout> {
+    match parse_any_manifest(text, named)? {
+        Told::Layout(layout) => Ok(layout),
+        Told::Trajectories(_) => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("dataset manifest {named}: names trajectories, which are found in their files only"),
+        )),
+    }
+}
+
+/// What a manifest tells.
+enum Told {
+    Layout(Layout),
+    /// Files that are indexed.
+    Trajectories(Vec<RelPath>),
+}
+
+fn parse_any_manifest(text: &str, named: &str) -> Result<Told> {
     let refuse = |why: String| Error::new(ErrorKind::Config, format!("dataset manifest {named}: {why}"));
     let manifest = read_toml(text).map_err(refuse)?;
-    let layout = match (manifest.pattern, manifest.pieces, manifest.files) {
-        (Some(pattern), None, None) => {
+    let layout = match (manifest.pattern, manifest.pieces, manifest.files, manifest.trajectories) {
+        (None, None, None, Some(files)) => {
+            let files = files.iter().map(|file| RelPath::new(file)).collect::<Result<Vec<RelPath>>>();
+            // A list has the same rules: each file is named, and once.
+            let list = Layout::List(files.map_err(|error| refuse(format!("trajectories: {error}")))?);
+            list.validate().map_err(|error| refuse(format!("trajectories: {error}")))?;
+            let Layout::List(files) = list else { return Err(refuse("names no files".into())) };
+            if files.is_empty() {
+                return Err(refuse("`trajectories` is empty; name the files".into()));
+            }
+            return Ok(Told::Trajectories(files));
+        }
+        (Some(pattern), None, None, None) => {
             Layout::Files(NameTemplate::parse(&pattern).map_err(|error| refuse(format!("pattern: {error}")))?)
         }
-        (None, None, Some(files)) => {
+        (None, None, Some(files), None) => {
             let files = files.iter().map(|file| RelPath::new(file)).collect::<Result<Vec<RelPath>>>();
             Layout::List(files.map_err(|error| refuse(format!("files: {error}")))?)
         }
-        (None, Some(pieces), None) => {
+        (None, Some(pieces), None, None) => {
             let pieces = pieces.into_iter().map(ManifestPiece::check).collect::<Result<Vec<Piece>>>();
             Layout::Pieces(pieces.map_err(|error| refuse(error.to_string()))?)
         }
-        (None, None, None) => {
-            return Err(refuse("has none of `pattern`, `files` and [[pieces]]; give one".into()));
+        (None, None, None, None) => {
+            return Err(refuse(
+                "has none of `pattern`, `files`, `trajectories` and [[pieces]]; give one".into(),
+            ));
         }
-        _ => return Err(refuse("has two of `pattern`, `files` and [[pieces]]; keep one".into())),
+        _ => {
+            return Err(refuse(
+                "has two of `pattern`, `files`, `trajectories` and [[pieces]]; keep one".into(),
+            ));
+        }
     };
     layout.validate().map_err(|error| refuse(error.to_string()))?;
-    Ok(layout)
+    Ok(Told::Layout(layout))
 }
 
 /// Bytes of a manifest that are parsed at a time. The parser needs about thirty times as much
@@ -171,6 +269,7 @@ struct Manifest {
     pattern: Option<String>,
     pieces: Option<Vec<ManifestPiece>>,
     files: Option<Vec<String>>,
+    trajectories: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -206,11 +305,16 @@ impl ManifestPiece {
 ///
 /// A pattern overrides the manifest: a user who gives one has said which files are meant.
 pub fn told_layout(
+    finder: Finder<'_>,
     backing: &dyn Backing,
     directory: &RelPath,
     pattern: Option<&str>,
 ) -> Result<Option<Layout>> {
     if let Some(pattern) = pattern {
+        if is_file_name(pattern) {
+            let file = RelPath::new(pattern)?;
+            return trajectory::layout(finder, backing, directory, &[file], true).map(Some);
+        }
         if let Some(parsed) = Blocks::parse_pattern(pattern) {
             let (path, block_bytes) = parsed?;
             return blocks(backing, directory, path, block_bytes).map(Some);
@@ -221,7 +325,33 @@ pub fn told_layout(
     }
     let Some(text) = read_manifest(backing, directory)? else { return Ok(None) };
     let named = format!("{directory}/{MANIFEST_NAME} on {}", backing.describe());
-    parse_manifest(&text, &named).map(Some)
+    match parse_any_manifest(&text, &named)? {
+        Told::Layout(layout) => Ok(Some(layout)),
+        Told::Trajectories(files) => trajectory::layout(finder, backing, directory, &files, false)
+            .map_err(|error| error.within(named))
+            .map(Some),
+    }
+}
+
+/// The trajectory files that a dataset is said to have: those of its manifest (and `true`), or the
+/// one that `pattern` names. They need not exist yet. `None` if neither names any.
+pub fn named_trajectories(
+    backing: &dyn Backing,
+    directory: &RelPath,
+    pattern: Option<&str>,
+) -> Result<Option<(Vec<RelPath>, bool)>> {
+    if let Some(pattern) = pattern {
+        return match is_file_name(pattern) {
+            true => Ok(Some((vec![RelPath::new(pattern)?], false))),
+            false => Ok(None),
+        };
+    }
+    let Some(text) = read_manifest(backing, directory)? else { return Ok(None) };
+    let named = format!("{directory}/{MANIFEST_NAME} on {}", backing.describe());
+    match parse_any_manifest(&text, &named)? {
+        Told::Trajectories(files) => Ok(Some((files, true))),
+        Told::Layout(_) => Ok(None),
+    }
 }
 
 /// The blocks of the file `path` as it is now. `NotFound` if there is no such file.

@@ -10,6 +10,7 @@ pub mod dataset;
 pub mod directory;
 mod look;
 pub mod served;
+pub mod trajectory;
 mod tree;
 mod watchdog;
 

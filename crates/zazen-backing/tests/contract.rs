@@ -5,8 +5,9 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use zazen_backing::dataset::{describe, layout, parse_manifest};
+use zazen_backing::dataset::{self, DatasetDescription, parse_manifest};
 use zazen_backing::served::{FileServer, serve};
+use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{Backing, DirectoryBacking, Rights, ServedBacking};
 use zazen_core::{Credentials, ErrorKind, FrameNo, Layout, RelPath, RunSet};
 
@@ -45,6 +46,26 @@ fn stand(kind: &str) -> Stand {
 fn set_mode(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn describe(
+    backing: &dyn Backing,
+    directory: &RelPath,
+    pattern: Option<&str>,
+) -> zazen_core::Result<DatasetDescription> {
+    dataset::describe(finder(&Indexes::in_memory()), backing, directory, pattern)
+}
+
+fn layout(
+    backing: &dyn Backing,
+    directory: &RelPath,
+    pattern: Option<&str>,
+) -> zazen_core::Result<Option<Layout>> {
+    dataset::layout(finder(&Indexes::in_memory()), backing, directory, pattern)
+}
+
+fn finder(indexes: &Indexes) -> Finder<'_> {
+    Finder { indexes, store: "/" }
 }
 
 fn path(text: &str) -> RelPath {
@@ -334,6 +355,7 @@ fn datasets_are_described_by_names_pattern_or_manifest() {
                 Layout::Files(template) => template.to_string(),
                 Layout::Pieces(pieces) => format!("{} pieces", pieces.len()),
                 Layout::List(files) => format!("{} files", files.len()),
+                Layout::Trajectory(found) => format!("{} trajectories", found.files.len()),
                 Layout::Blocks(blocks) => format!("blocks of {}", blocks.path),
             };
             assert_eq!(found.layout.as_ref().map(named).as_deref(), expected);

@@ -8,10 +8,10 @@ mod output;
 mod parse;
 mod target;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    assign, bench, datasets, evict, explain, key, load, ls, number, pin, plugin, push, run, stat, status,
-    verify, viz,
+    assign, bench, datasets, evict, explain, index, key, load, ls, number, pin, plugin, push, run, stat,
+    status, verify, viz,
 };
 use std::process::ExitCode;
 use target::Done;
@@ -53,6 +53,8 @@ enum Command {
     Load(load::Load),
     /// Number files whose names hold no frame number
     Number(number::Number),
+    /// Find the frames of trajectory files
+    Index(index::Index),
     /// Remove frames from the caches
     Evict(evict::Evict),
     /// Keep a dataset from being evicted
@@ -73,6 +75,10 @@ enum Command {
     Run(run::Run),
     /// Make a cluster key
     Key(key::Key),
+    /// Print a shell's completions of this command
+    Completions(commands::completions::Completions),
+    /// Write the man pages
+    Man(commands::completions::Man),
 }
 
 fn main() -> ExitCode {
@@ -93,6 +99,7 @@ fn main() -> ExitCode {
         Command::Push(arguments) => wholly(push::run(&arguments)),
         Command::Load(arguments) => load::run(&arguments),
         Command::Number(arguments) => wholly(number::run(&arguments)),
+        Command::Index(arguments) => wholly(index::run(&arguments)),
         Command::Evict(arguments) => evict::run(&arguments),
         Command::Pin(arguments) => pin::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
@@ -103,6 +110,10 @@ fn main() -> ExitCode {
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Run(arguments) => wholly(run::run(&arguments)),
         Command::Key(arguments) => wholly(key::run(&arguments)),
+        Command::Completions(arguments) => {
+            wholly(commands::completions::completions(&arguments, Zazen::command()))
+        }
+        Command::Man(arguments) => wholly(commands::completions::man(&arguments, Zazen::command())),
     };
     match outcome {
         Ok(Done::Wholly) => ExitCode::SUCCESS,

@@ -12,8 +12,8 @@ use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::messages::{
     BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, OpenDataset, Pin, Push,
-    PushFate, PushMany, Pushed, PushedMany, Query, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen,
-    ScanOpened, Verified, Verify, frames_fn,
+    PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch, ScanClose, ScanNext,
+    ScanOpen, ScanOpened, Verified, Verify, frames_fn,
 };
 use zazen_frames::scan_record::{AskNotes, AskRecords, Records, ScanNotes, ScanRecord};
 use zazen_wire::control::{NodeInfo, control_fn};
@@ -221,6 +221,14 @@ impl Remote {
     /// The next frames of a scan; empty when it has handed out everything.
     pub fn scan_next(&mut self, scan: u32, frames_max: u16, bytes_max: u64) -> Result<Batch> {
         let reply = self.frames(frames_fn::SCAN_NEXT, &ScanNext { scan, frames_max, bytes_max }, &[])?;
+        let batch: ScanBatch = self.understood(&reply)?;
+        Ok(Batch { entries: batch.entries, fds: reply.fds, bulk: reply.bulk })
+    }
+
+    /// Frames of `set`, each once, in storage order: as many as fit into one answer, and at least
+    /// one. For random access; works with local daemons only.
+    pub fn read_many(&mut self, handle: u32, set: RunSet, bytes_max: u64) -> Result<Batch> {
+        let reply = self.frames(frames_fn::READ_MANY, &ReadMany { handle, set, bytes_max }, &[])?;
         let batch: ScanBatch = self.understood(&reply)?;
         Ok(Batch { entries: batch.entries, fds: reply.fds, bulk: reply.bulk })
     }

@@ -1,8 +1,10 @@
 //! Reads a dataset directly from its backing store, without a daemon.
 
+use crate::indexes::indexes;
 use crate::read::job::{Data, Job};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zazen_backing::trajectory::Finder;
 use zazen_backing::{Backing, DirectoryBacking, ServedBacking, SourceFile, dataset};
 use zazen_core::limits::check_frame_bytes;
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, RunSet, Source};
@@ -18,8 +20,18 @@ pub(crate) struct DirectSpec {
     pub backing: Option<String>,
 }
 
-/// (for listing, for reading, the dataset beneath their root).
-type Views = (Arc<dyn Backing>, Arc<dyn Backing>, RelPath);
+/// Two views of one store, and where the dataset is in it.
+struct Views {
+    lister: Arc<dyn Backing>,
+    reader: Arc<dyn Backing>,
+    /// The dataset's directory beneath the store's root.
+    directory: RelPath,
+    /// The directory as users spell it.
+    path: PathBuf,
+    /// The trajectory file that is the dataset, if the user named one.
+    file: Option<String>,
+    store: String,
+}
 
 /// A dataset opened directly. Shared by reader threads.
 pub(crate) struct Direct {
@@ -31,32 +43,29 @@ pub(crate) struct Direct {
     layout: Option<Layout>,
     /// Known if the layout was found by a listing.
     extent: Option<RunSet>,
+    /// The store, for trajectory indexes.
+    store: String,
 }
 
 impl DirectSpec {
     /// Opens the dataset: `NotFound` if there is no such directory.
     pub(crate) fn open(&self) -> Result<Direct> {
         let named = |error: Error| error.within(format!("dataset {}", self.path.display()));
-        let (lister, backing, directory) = self.backing().map_err(named)?;
-        let pattern = self.pattern.as_deref();
-        let (layout, extent) = match pattern {
-            Some(_) => (dataset::layout(&*lister, &directory, pattern).map_err(named)?, None),
+        let Views { lister, reader, directory, path, file, store } = self.backing().map_err(named)?;
+        let pattern = self.pattern.clone().or(file);
+        let indexes = indexes();
+        let finder = Finder { indexes: &indexes, store: &store };
+        let (layout, extent) = match pattern.as_deref() {
+            Some(given) => (dataset::layout(finder, &*lister, &directory, Some(given)).map_err(named)?, None),
             None => {
-                let described = dataset::describe(&*lister, &directory, None).map_err(named)?;
+                let described = dataset::describe(finder, &*lister, &directory, None).map_err(named)?;
                 (described.layout, Some(described.extent))
             }
         };
-        Ok(Direct {
-            backing,
-            directory,
-            path: self.path.clone(),
-            pattern: self.pattern.clone(),
-            layout,
-            extent,
-        })
+        Ok(Direct { backing: reader, directory, path, pattern, layout, extent, store })
     }
 
-    /// Two views of one store, for listing and for reading, and the dataset's path in it. Listing
+    /// Two views of one store, for listing and for reading, and the dataset in it. Listing
     /// has a deadline. Reading has none, which saves a thread switch.
     fn backing(&self) -> Result<Views> {
         if let Some(spec) = &self.backing {
@@ -64,16 +73,26 @@ impl DirectSpec {
             if let (Ok(beneath), Some(addr)) = (self.path.strip_prefix(&root), store) {
                 let beneath = RelPath::new(crate::cluster::utf8(beneath)?)?;
                 let served: Arc<dyn Backing> = Arc::new(ServedBacking::connect(&addr)?);
-                return Ok((served.clone(), served, beneath));
+                let store = root.to_string_lossy().into_owned();
+                let (directory, file) = match self.pattern {
+                    None => dataset::place(&*served, &beneath)?,
+                    Some(_) => (beneath, None),
+                };
+                let path = root.join(directory.as_str());
+                return Ok(Views { lister: served.clone(), reader: served, directory, path, file, store });
             }
         }
-        match std::fs::metadata(&self.path) {
-            Ok(found) if found.is_dir() => {}
+        let (path, file) = match std::fs::metadata(&self.path) {
+            Ok(found) if found.is_dir() => (self.path.clone(), None),
             Ok(_) => {
-                return Err(Error::new(
-                    ErrorKind::InvalidArgument,
-                    "is a file; give the directory that holds the frames",
-                ));
+                let name = crate::cluster::utf8(Path::new(self.path.file_name().unwrap_or_default()))?;
+                if self.pattern.is_some() || !dataset::is_file_name(name) {
+                    return Err(Error::new(
+                        ErrorKind::InvalidArgument,
+                        "is a file; give the directory that holds the frames, or a trajectory file without a pattern",
+                    ));
+                }
+                (self.path.parent().unwrap_or(&self.path).to_owned(), Some(name.to_owned()))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Error::new(
@@ -82,10 +101,11 @@ impl DirectSpec {
                 ));
             }
             Err(error) => return Err(Error::io("cannot be looked at", error)),
-        }
-        let lister = Arc::new(DirectoryBacking::new(&self.path)?);
-        let reader = Arc::new(DirectoryBacking::with_deadline(&self.path, None)?);
-        Ok((lister, reader, RelPath::default()))
+        };
+        let lister = Arc::new(DirectoryBacking::new(&path)?);
+        let reader = Arc::new(DirectoryBacking::with_deadline(&path, None)?);
+        let store = path.to_string_lossy().into_owned();
+        Ok(Views { lister, reader, directory: RelPath::default(), path, file, store })
     }
 }
 
@@ -129,7 +149,10 @@ impl Direct {
         if let Some(extent) = &self.extent {
             return Ok(extent.clone());
         }
-        let described = dataset::describe(&*self.backing, &self.directory, self.pattern.as_deref());
+        let indexes = indexes();
+        let finder = Finder { indexes: &indexes, store: &self.store };
+        let pattern = self.pattern.as_deref();
+        let described = dataset::describe(finder, &*self.backing, &self.directory, pattern);
         Ok(described.map_err(|error| error.within(format!("dataset {}", self.path.display())))?.extent)
     }
 
@@ -149,6 +172,9 @@ impl Direct {
                 file
             }
         };
+        if let Some(trajectory) = self.layout.as_ref().and_then(Layout::trajectory) {
+            zazen_backing::trajectory::confirm(&*file, trajectory, number, &source).map_err(named)?;
+        }
         let size = file.stat().validator.size;
         let rest = size.saturating_sub(source.offset);
         let length = source.length.unwrap_or(rest);
@@ -178,7 +204,13 @@ impl Direct {
             )
         };
         let layout = self.layout.as_ref().ok_or_else(|| none("the dataset has no frames"))?;
-        layout.source(FrameNo::new(number)?).ok_or_else(|| none("no file of the dataset holds it"))
+        layout.source(FrameNo::new(number)?).ok_or_else(|| match layout.trajectory() {
+            None => none("no file of the dataset holds it"),
+            Some(trajectory) => {
+                let (kind, why) = trajectory.why_not(number);
+                Error::new(kind, format!("frame {number} of dataset {}: {why}", self.path.display()))
+            }
+        })
     }
 }
 

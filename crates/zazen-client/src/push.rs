@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use zazen_backing::trajectory::Finder;
 use zazen_backing::{DirectoryBacking, dataset};
 use zazen_call::ClusterKey;
 use zazen_core::{
@@ -82,6 +83,8 @@ pub struct FrameSource {
     pub validator: Option<Validator>,
     /// Owner and mode to record; `None`: this process's, 0o644 less umask.
     pub owner: Option<(Credentials, u32)>,
+    /// The series that the frame belongs to; `None`: that of the layout, or of the file's name.
+    pub series: Option<Series>,
 }
 
 /// A writer into the caches of many nodes. Threads may share it.
@@ -255,7 +258,10 @@ impl Pusher {
         let length = bytes.len() as u64;
         limits::check_frame_bytes(length).map_err(|error| error.within(format!("frame {number}")))?;
         let at = self.source(number, length, &source)?;
-        let series = self.series_of(number, &at)?;
+        let series = match source.series.clone() {
+            Some(series) => series,
+            None => self.series_of(number, &at)?,
+        };
         let validator = match source.validator {
             Some(validator) => Some(validator),
             None => self.look_at(&at, length),
@@ -332,7 +338,9 @@ impl Drop for Pusher {
 fn layout_of(dataset: &Path, pattern: Option<&str>) -> Result<Option<Layout>> {
     let named = |error: Error| error.within(format!("dataset {}", dataset.display()));
     let backing = DirectoryBacking::new(dataset)?;
-    match dataset::layout(&backing, &RelPath::default(), pattern) {
+    let (indexes, store) = (crate::indexes::indexes(), dataset.to_string_lossy());
+    let finder = Finder { indexes: &indexes, store: &store };
+    match dataset::layout(finder, &backing, &RelPath::default(), pattern) {
         Ok(layout) => Ok(layout),
         // The simulation may create its directory later. Then the pattern or the caller gives the
         // names.

@@ -5,12 +5,15 @@
 //! buffers. The consumer takes frames as they become ready, and reads some itself if none is ready.
 
 mod access;
+mod any_reader;
+mod apart;
 mod buffer;
 mod early;
 mod extent;
 mod feed;
 mod frame_file;
 pub(crate) mod job;
+mod ordered;
 mod outcome;
 mod pipeline;
 mod record;
@@ -18,18 +21,24 @@ mod resident;
 mod turn;
 mod window;
 
-pub(crate) use access::{Access, scan_one};
+pub(crate) use access::{Access, jobs_of};
+pub use any_reader::AnyReader;
+pub(crate) use apart::read_all;
 pub(crate) use buffer::Pool;
 pub(crate) use early::Early;
+pub(crate) use extent::SMALL;
 pub(crate) use feed::Scan;
 pub use frame_file::remove_frame_files;
+pub(crate) use job::Job;
+pub use ordered::OrderedReader;
+pub(crate) use outcome::Got;
 pub(crate) use record::{Facts, Recorder};
 
 use access::LastFile;
 use buffer::Slice;
 use frame_file::{FrameFile, OwnFile};
-use outcome::{Got, Outcome};
-use pipeline::Pipeline;
+use outcome::Outcome;
+use pipeline::{Pipeline, Task};
 use record::Waits;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -159,6 +168,8 @@ pub struct FrameReader {
     last: LastFile,
     stats: ReadStats,
     remaining: u64,
+    /// The scan's record ends with this reader.
+    ends_record: bool,
 }
 
 struct Shared {
@@ -187,9 +198,36 @@ impl FrameReader {
         options: &ReadOptions,
         advised: Option<usize>,
     ) -> Result<FrameReader> {
+        let reader = FrameReader::with_threads(access, set.len(), options, advised)?;
+        let bytes_max = (options.memory_max / 4).max(1);
+        spawn(&reader.shared, "zazen-feed", move |shared| {
+            feed::run(&shared.pipeline, &shared.access, scan, &set, bytes_max);
+        })?;
+        Ok(reader)
+    }
+
+    /// Starts to read `jobs`.
+    pub(crate) fn of_jobs(
+        access: Access,
+        jobs: Vec<Job>,
+        options: &ReadOptions,
+        advised: Option<usize>,
+    ) -> Result<FrameReader> {
+        let reader = FrameReader::with_threads(access, jobs.len() as u64, options, advised)?;
+        reader.shared.pipeline.feed(jobs.into_iter().map(Task::Read));
+        reader.shared.pipeline.fed();
+        Ok(reader)
+    }
+
+    /// A reader with its threads, to which `remaining` frames will be fed.
+    fn with_threads(
+        access: Access,
+        remaining: u64,
+        options: &ReadOptions,
+        advised: Option<usize>,
+    ) -> Result<FrameReader> {
         let readers = options.readers.or(advised).unwrap_or(READERS_UNKNOWN).clamp(1, READERS_MAX);
         let shared = Arc::new(Shared { pipeline: Pipeline::new(options.memory_max, readers), access });
-        let remaining = set.len();
         let reader = FrameReader {
             mine: Mine::of_this_process(),
             shared,
@@ -197,6 +235,7 @@ impl FrameReader {
             last: None,
             stats: ReadStats::default(),
             remaining,
+            ends_record: true,
         };
         // The consumer reads too, so one thread less than there are frames is enough.
         let most = readers.min(usize::try_from(remaining.saturating_sub(1)).unwrap_or(readers));
@@ -214,10 +253,6 @@ impl FrameReader {
                 }
             }
         }));
-        let bytes_max = (options.memory_max / 4).max(1);
-        spawn(&reader.shared, "zazen-feed", move |shared| {
-            feed::run(&shared.pipeline, &shared.access, scan, &set, bytes_max);
-        })?;
         Ok(reader)
     }
 
@@ -233,6 +268,17 @@ impl FrameReader {
 }
 
 impl ReadStats {
+    /// Both together.
+    pub(crate) fn plus(self, other: ReadStats) -> ReadStats {
+        ReadStats {
+            native: self.native + other.native,
+            alien: self.alien + other.alien,
+            backing_reads: self.backing_reads + other.backing_reads,
+            bytes: self.bytes + other.bytes,
+            mended: self.mended + other.mended,
+        }
+    }
+
     pub(crate) fn count(&mut self, got: &Got) {
         match got.delivery {
             Some(Delivery::Native) => self.native += 1,
@@ -255,28 +301,44 @@ impl Iterator for FrameReader {
             // The error is reported once; then the iteration has ended.
             return (std::mem::take(&mut self.remaining) > 0).then_some(Err(error));
         }
-        if self.local.is_empty() && !self.take_ready() {
-            self.end(true);
-            return None;
-        }
-        self.next_ready()
+        self.next_numbered().map(|(_, outcome)| outcome)
     }
 }
 
 impl FrameReader {
+    /// The next frame with its number, which an error has too.
+    pub(crate) fn next_numbered(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
+        if self.local.is_empty() && !self.take_ready() {
+            self.end(true);
+            return None;
+        }
+        self.take_one()
+    }
+
     /// The next frame, if it is ready. Does not wait and does not read. `None` does not mean that
     /// no frame will come.
     pub fn next_ready(&mut self) -> Option<std::result::Result<Frame, Error>> {
-        if !self.mine.is_mine() {
-            return None;
+        match self.mine.is_mine() {
+            true => self.take_one().map(|(_, outcome)| outcome),
+            false => None,
         }
+    }
+
+    fn take_one(&mut self) -> Option<(u64, std::result::Result<Frame, Error>)> {
         let outcome = self.local.pop_front()?;
         self.shared.pipeline.taken(&outcome);
         self.remaining = self.remaining.saturating_sub(1);
-        Some(outcome.got.map(|got| {
+        let frame = outcome.got.map(|got| {
             self.stats.count(&got);
             Frame::new(outcome.number, got, self.shared.access.layout())
-        }))
+        });
+        Some((outcome.number, frame))
+    }
+
+    /// Its end is not the end of the scan's record.
+    pub(crate) fn into_window(mut self) -> FrameReader {
+        self.ends_record = false;
+        self
     }
 }
 
@@ -294,7 +356,7 @@ impl FrameReader {
 
     /// The scan has ended: its record is kept.
     fn end(&self, whole: bool) {
-        if let Some(record) = &self.shared.access.record {
+        if let Some(record) = self.shared.access.record.as_ref().filter(|_| self.ends_record) {
             record.finish(self.shared.access.daemon_now(), whole);
         }
     }

@@ -1,19 +1,25 @@
 //! A dataset that is opened through the node's daemon, or directly from the backing store if no
 //! daemon answers.
 
+mod names;
+mod ordered;
+mod owners;
+mod random;
+
 use crate::agree::{Bounds, told_by_rank_0};
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
 use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
-use crate::read::{Access, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan, scan_one};
+use crate::read::{Access, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan};
 use crate::testbed_env::{testbed_backing, testbed_socket};
+use crate::trajectory::OpenedTrajectory;
 use crate::warn::warn_once;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
-use zazen_core::{Blocks, Error, ErrorKind, FrameNo, Layout, Request, Result, RunSet};
+use zazen_core::{Blocks, Error, ErrorKind, Layout, Request, Result, RunSet};
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::DatasetInfo;
 use zazen_wire::control::NodeInfo;
@@ -66,6 +72,10 @@ pub struct Dataset {
     /// The layout when it was opened.
     opened: Option<Layout>,
     extent: Option<RunSet>,
+    /// What calls of random access share.
+    near: Option<Arc<Access>>,
+    /// Where files are in the layout's list, once somebody asked by name.
+    names: names::Names,
     /// What the ranks took to agree on who reads what is read next; this rank, and how many.
     agreed: Option<(Duration, u32, u32)>,
     /// When the caller began with an assignment that is to come.
@@ -74,8 +84,12 @@ pub struct Dataset {
     without: Absence,
 }
 
+pub use owners::NO_OWNER;
+pub use random::READ_MANY_MAX;
+
 impl Dataset {
-    /// Opens the dataset whose directory is `path` (absolute or relative, as the user types it).
+    /// Opens the dataset whose directory is `path` (absolute or relative, as the user types it), or
+    /// the trajectory file `path`.
     ///
     /// With no daemon: a warning once per process, then the backing store. `NotFound` if there is
     /// no such directory.
@@ -103,6 +117,8 @@ impl Dataset {
             direct: None,
             opened: None,
             extent: None,
+            near: None,
+            names: names::Names::new(),
             agreed: None,
             begun: None,
             without,
@@ -110,6 +126,7 @@ impl Dataset {
         if dataset.local.is_none() {
             dataset.direct()?;
         }
+        dataset.trajectory().inspect(OpenedTrajectory::warn);
         dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
         Ok(dataset)
     }
@@ -118,6 +135,7 @@ impl Dataset {
     pub(crate) fn disown(mut self) {
         drop(self.local.take());
         std::mem::forget(self.direct.take());
+        std::mem::forget(self.near.take());
     }
 
     /// Absolute path as opened.
@@ -150,6 +168,11 @@ impl Dataset {
         }
     }
 
+    /// The trajectory files that hold the frames, if the dataset is made of such files.
+    pub fn trajectory(&self) -> Option<OpenedTrajectory> {
+        OpenedTrajectory::of(self.layout(), &self.path, self.direct_spec.pattern.as_deref())
+    }
+
     /// The frame numbers that exist on the backing store (or, if that doesn't answer, in this
     /// node's cache). Listed on the first call, then remembered.
     pub fn extent(&mut self) -> Result<RunSet> {
@@ -169,6 +192,7 @@ impl Dataset {
             local.info = info;
             Ok(extent)
         })?;
+        self.names.clear();
         let extent = match listed {
             Some(extent) => extent,
             None => self.direct()?.extent()?,
@@ -302,27 +326,23 @@ impl Dataset {
 
     /// Reads one frame: bytes checked against their checksum.
     pub fn read(&mut self, number: u64) -> Result<Frame> {
-        FrameNo::new(number)?;
-        let job = self.with_daemon(|local| scan_one(&mut local.remote, local.info.handle, number))?;
-        let access = self.access(Pool::new(0), true)?;
-        let job = match job {
-            Some(job) => job,
-            None => access.open_direct(number, &mut None)?,
-        };
-        match access.read(job, &|| ()) {
-            Some(got) => Ok(Frame::new(number, got?, access.layout())),
-            None => Err(Error::new(ErrorKind::ShuttingDown, format!("frame {number}: the read was stopped"))),
-        }
+        let missing = || Error::new(ErrorKind::Io, format!("frame {number}: was not read; ask again"));
+        self.read_many(&[number])?.pop().unwrap_or_else(|| Err(missing()))
     }
 
     /// Reads `set` in storage order with read-ahead.
     pub fn frames(&mut self, set: RunSet, options: &ReadOptions) -> Result<FrameReader> {
         let began = Instant::now();
         let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
-        let advised = self.local.as_ref().map(|local| usize::from(local.node.readers));
+        let advised = self.advised();
         let mut access = self.access(Pool::new(options.memory_max), options.check)?;
-        access.record = Recorder::begin(self.facts(), began);
+        access.record = Recorder::begin(self.facts(), began).map(Arc::new);
         FrameReader::start(access, scan, set, options, advised)
+    }
+
+    /// Files in flight that the daemon advises for its disk.
+    fn advised(&self) -> Option<usize> {
+        self.local.as_ref().map(|local| usize::from(local.node.readers))
     }
 
     /// What a scan's record begins with.
@@ -384,6 +404,7 @@ impl Dataset {
                 match open_again(&local.spec) {
                     Ok(reopened) => {
                         *local = reopened;
+                        self.names.clear();
                         match ask(local) {
                             Err(error) if lost(local, &error) => error,
                             answer => return answer.map(Some),
@@ -397,6 +418,8 @@ impl Dataset {
         warn_of_lost_daemon(&local.spec, &self.path, &last);
         self.lost = Some((local.spec.clone(), Retry::new(local.spec.silence)));
         self.local = None;
+        self.near = None;
+        self.names.clear();
         Ok(None)
     }
 
@@ -411,6 +434,8 @@ impl Dataset {
                 tracing::info!("the {} answers again", spec.target);
                 self.local = Some(local);
                 self.lost = None;
+                self.near = None;
+                self.names.clear();
             }
             Err(error) => tracing::debug!("{error}; continuing without it"),
         }

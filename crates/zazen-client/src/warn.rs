@@ -1,4 +1,5 @@
-//! Warnings for the user. Each goes once per process to the log and to the front end.
+//! Warnings for the user. Each goes once per process, and once per job, to the log and to the front
+//! end.
 //!
 //! Libraries do not print. A front end calls [`warnings`] after opening and after reading, and
 //! shows the warnings in its own way.
@@ -28,13 +29,18 @@ pub fn warnings() -> Vec<String> {
     warnings.kept.drain(..).collect()
 }
 
-/// Warns, once per process for each `key`.
+/// Warns, once per process for each `key`, and once per job for each `text` where several ranks of
+/// a launcher would say the same.
 pub(crate) fn warn_once(key: &str, text: &str) {
     let mut warnings = WARNINGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     if warnings.said.len() >= SAID_MAX {
         warnings.said.clear();
     }
     if !warnings.said.insert(key.to_owned()) {
+        return;
+    }
+    if !crate::said::is_ours(text) {
+        tracing::debug!("another rank of this job has said: {text}");
         return;
     }
     if warnings.kept.len() == KEPT_MAX {

@@ -4,12 +4,18 @@
 //!
 //! The watch begins before the directory is listed, so no file is missed. A file that both find is
 //! pushed once. A file that is hard-linked into the directory without being written there is found
-//! only at the next listing.
+//! only at the next listing. Trajectory files are pushed frame by frame as they grow (`growing`).
 
+mod events;
+mod growing;
 mod inbox;
+
+pub use events::WatchEvent;
 
 use crate::Pusher;
 use crate::push::FrameSource;
+use events::{Submit, look_of};
+use growing::Growing;
 use inbox::{Arrival, Inbox};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -17,6 +23,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use zazen_backing::trajectory::Finder;
 use zazen_backing::{DirectoryBacking, dataset};
 use zazen_core::{Credentials, Error, ErrorKind, FrameNo, Layout, NameTemplate, RelPath, Result, Validator};
 
@@ -50,31 +57,6 @@ impl Default for WatchOptions {
     }
 }
 
-/// What [`watch`] reports.
-#[derive(Clone, Debug)]
-pub enum WatchEvent {
-    /// A file was handed to the pusher.
-    Submitted {
-        /// Its frame number.
-        number: u64,
-        /// Its name.
-        name: String,
-        /// Its size.
-        bytes: u64,
-    },
-    /// A file's name gives no frame number. Reported once per name.
-    NotAFrame(String),
-    /// A file could not be read.
-    Failed {
-        /// Its name.
-        name: String,
-        /// Why.
-        reason: String,
-    },
-    /// The existing files have all been handed over.
-    CaughtUp,
-}
-
 /// Watches `directory` and pushes until `stop` is set or the options end it. Runs on the caller's
 /// thread.
 ///
@@ -94,6 +76,7 @@ pub fn watch(
     let mut submit = |number, bytes, source| pusher.push(number, bytes, source);
     let mut last = Instant::now();
     watcher.work_off(stop, &mut submit, tell);
+    watcher.growing.work_off(&mut submit, tell);
     let mut catching_up = options.existing;
     let mut ended = watcher.until_seen;
     loop {
@@ -121,7 +104,8 @@ pub fn watch(
                 }
             }
         }
-        if watcher.work_off(stop, &mut submit, tell) > 0 {
+        let grown = watcher.growing.work_off(&mut submit, tell);
+        if watcher.work_off(stop, &mut submit, tell) + grown > 0 {
             last = Instant::now();
         }
         if quiet && watcher.nothing_due() {
@@ -152,6 +136,7 @@ struct Watch {
     /// What was pushed last under each number, so that a file that is found twice is pushed once.
     pushed: HashMap<u64, Validator>,
     strangers: BTreeSet<String>,
+    growing: Growing,
 }
 
 impl Watch {
@@ -175,8 +160,17 @@ impl Watch {
             Err(error) => return Err(Error::io(format!("directory {}", directory.display()), error)),
         }
         let backing = DirectoryBacking::new(crate::direct::absolute(directory)?)?;
-        let layout = dataset::layout(&backing, &RelPath::default(), options.pattern.as_deref())?;
+        let (indexes, store) = (crate::indexes::indexes(), directory.to_string_lossy());
+        let finder = Finder { indexes: &indexes, store: &store };
+        let (root, pattern) = (RelPath::default(), options.pattern.as_deref());
+        let named = dataset::named_trajectories(&backing, &root, pattern)?;
+        let layout = match &named {
+            Some(_) => None,
+            None => layout_now(finder, &backing, pattern)?,
+        };
+        let (files, joined) = named.unwrap_or_default();
         Ok(Watch {
+            growing: Growing::new(directory, files, joined)?,
             directory: directory.to_owned(),
             layout,
             until: options.until.clone(),
@@ -189,12 +183,15 @@ impl Watch {
 
     /// Whether frames are in folders of the directory.
     fn deep(&self) -> bool {
+        if self.growing.is_deep() {
+            return true;
+        }
         match &self.layout {
             Some(Layout::Files(template)) => template.to_string().contains('/'),
             Some(Layout::Pieces(pieces)) => pieces.iter().any(|piece| piece.path.as_str().contains('/')),
             Some(Layout::List(files)) => files.iter().any(|file| file.as_str().contains('/')),
             Some(Layout::Blocks(blocks)) => blocks.path.as_str().contains('/'),
-            None => false,
+            Some(Layout::Trajectory(_)) | None => false,
         }
     }
 
@@ -233,10 +230,18 @@ impl Watch {
 
     /// The file in its present state is not pushed.
     fn remember(&mut self, name: &str) {
+        if self.takes(name) {
+            return self.growing.skip_existing(name);
+        }
         if let Ok(found) = File::open(self.directory.join(name)).and_then(|file| look_of(&file)) {
             let parts = frames_in(self.layout.as_ref(), name).into_iter();
             self.pushed.extend(parts.map(|part| (part.number.get(), found.0)));
         }
+    }
+
+    /// Whether the file is a trajectory that is pushed frame by frame.
+    fn takes(&mut self, name: &str) -> bool {
+        !dataset::is_temporary_name(name) && self.layout.is_none() && self.growing.takes(name)
     }
 
     fn note(&mut self, name: String) {
@@ -249,7 +254,7 @@ impl Watch {
 
     /// Whether every file that was listed has been dealt with.
     fn caught_up(&self) -> bool {
-        self.due.values().all(|due| !due.listed)
+        self.due.values().all(|due| !due.listed) && self.growing.caught_up()
     }
 
     fn nothing_due(&self) -> bool {
@@ -301,6 +306,9 @@ impl Watch {
         if dataset::is_temporary_name(name) || name == zazen_core::limits::MANIFEST_NAME {
             return Ok(0);
         }
+        if self.takes(name) {
+            return Ok(0);
+        }
         if self.layout.is_none() {
             self.layout = NameTemplate::detect([name]).map(Layout::Files);
         }
@@ -321,6 +329,7 @@ impl Watch {
                 piece: part.bytes.is_some(),
                 validator: Some(validator),
                 owner: Some(owner),
+                series: None,
             };
             submit(part.number, bytes, source).map_err(Trouble::Failed)?;
             self.pushed.insert(part.number.get(), validator);
@@ -370,7 +379,6 @@ impl Watch {
     }
 }
 
-type Submit<'a> = dyn FnMut(FrameNo, Vec<u8>, FrameSource) -> Result<()> + 'a;
 type Found = (Vec<u8>, Validator, (Credentials, u32));
 
 enum Trouble {
@@ -386,6 +394,20 @@ struct Part {
     offset: u64,
     /// `None`: the whole file.
     bytes: Option<u64>,
+}
+
+/// The layout as far as it shows before the simulation has begun. A trajectory that grows is no
+/// layout here.
+fn layout_now(
+    finder: Finder<'_>,
+    backing: &DirectoryBacking,
+    pattern: Option<&str>,
+) -> Result<Option<Layout>> {
+    let root = RelPath::default();
+    match pattern.is_none() && dataset::lone_trajectory(backing, &root)?.is_some() {
+        true => Ok(None),
+        false => dataset::layout(finder, backing, &root, pattern),
+    }
 }
 
 /// Whether a file was written a moment ago, or has a time ahead of this machine's clock.
@@ -417,16 +439,7 @@ fn frames_in(layout: Option<&Layout>, name: &str) -> Vec<Part> {
             let number = index.and_then(|index| FrameNo::new(index as u64).ok());
             number.map(|number| Part { number, offset: 0, bytes: None }).into_iter().collect()
         }
-        // Blocks come to a cache by misses alone.
-        Some(Layout::Blocks(_)) => Vec::new(),
+        // Trajectories are pushed as they grow; blocks come to a cache by misses alone.
+        Some(Layout::Trajectory(_) | Layout::Blocks(_)) => Vec::new(),
     }
-}
-
-fn look_of(file: &File) -> std::io::Result<(Validator, (Credentials, u32))> {
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("is not a plain file"));
-    }
-    let found = zazen_backing::directory::stat_file(file)?;
-    let owner = Credentials { uid: found.uid, gid: found.gid, groups: Vec::new() };
-    Ok((found.validator, (owner, found.mode)))
 }

@@ -18,6 +18,7 @@ pub mod series;
 pub mod source;
 pub mod source_stat;
 pub mod survey;
+pub mod trajectory;
 
 /// The TCP port of a daemon where none is written.
 pub const DEFAULT_PORT: u16 = 7345;
@@ -32,3 +33,4 @@ pub use runset::{Run, RunSet};
 pub use series::Series;
 pub use source::Source;
 pub use source_stat::{Rights, SourceStat};
+pub use trajectory::{FrameTable, Trajectory, TrajectoryFile};

@@ -17,6 +17,11 @@ pub const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 pub const FDS_PER_MESSAGE_MAX: usize = 64;
 /// Frames in one batch of a scan; packed ones share descriptors.
 pub const BATCH_FRAMES_MAX: usize = 1024;
+/// Frames in one answer to a call of random access.
+pub const READ_MANY_FRAMES_MAX: usize = 4096;
+/// Bytes that a daemon holds for one answer to a call of random access, but for a single larger
+/// frame: those of frames that have no descriptor for this caller.
+pub const READ_MANY_SENT_MAX: usize = 8 << 20;
 /// The directory inside a dataset's cache folder that holds Zazen's own files; no frame path may
 /// use it.
 pub const OWN_DIR: &str = ".zazen";

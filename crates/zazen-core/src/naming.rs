@@ -7,8 +7,10 @@ use crate::limits::FRAME_NO_MAX;
 use crate::path::RelPath;
 use crate::runset::RunSet;
 use crate::source::Source;
+use crate::trajectory::Trajectory;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 mod blocks;
 mod pieces;
@@ -288,6 +290,8 @@ pub enum Layout {
     Pieces(Vec<Piece>),
     /// One file per frame, whatever its name: frame i is file i of the list.
     List(Vec<RelPath>),
+    /// All frames of trajectory files.
+    Trajectory(Arc<Trajectory>),
     /// Byte ranges of one version of a file.
     Blocks(Blocks),
 }
@@ -316,12 +320,13 @@ impl Layout {
                 Some(Source { path: path.clone(), offset: 0, length: None })
             }
             Layout::Blocks(blocks) => blocks.source(number),
+            Layout::Trajectory(trajectory) => trajectory.source(number.get()),
         }
     }
 
-    /// For pieces, lists and blocks, the set of all frame numbers. `None` for a template: only a
-    /// directory listing shows which of its numbers exist. Pieces that [`Layout::validate`] would
-    /// refuse are left out.
+    /// For pieces, lists, trajectories and blocks, the set of all frame numbers. `None` for a
+    /// template: only a directory listing shows which of its numbers exist. Pieces that
+    /// [`Layout::validate`] would refuse are left out.
     pub fn declared_extent(&self) -> Option<RunSet> {
         match self {
             Layout::Files(_) => None,
@@ -331,6 +336,15 @@ impl Layout {
                 count => RunSet::range(0, count - 1),
             }),
             Layout::Blocks(blocks) => Some(blocks.extent()),
+            Layout::Trajectory(trajectory) => Some(trajectory.extent()),
+        }
+    }
+
+    /// The trajectory of a layout with all frames of trajectory files.
+    pub fn trajectory(&self) -> Option<&Trajectory> {
+        match self {
+            Layout::Trajectory(trajectory) => Some(trajectory),
+            Layout::Files(_) | Layout::Pieces(_) | Layout::List(_) | Layout::Blocks(_) => None,
         }
     }
 
@@ -338,22 +352,22 @@ impl Layout {
     pub fn template(&self) -> Option<&NameTemplate> {
         match self {
             Layout::Files(template) => Some(template),
-            Layout::Pieces(_) | Layout::List(_) | Layout::Blocks(_) => None,
+            _ => None,
         }
     }
 
     /// The version of a file that this layout is made for; `None` for a layout of another kind.
     pub fn blocks(&self) -> Option<&Blocks> {
         match self {
-            Layout::Files(_) | Layout::Pieces(_) | Layout::List(_) => None,
             Layout::Blocks(blocks) => Some(blocks),
+            _ => None,
         }
     }
 
     /// The pieces of a layout with frames inside trajectory files.
     pub fn pieces(&self) -> Option<&[Piece]> {
         match self {
-            Layout::Files(_) | Layout::List(_) | Layout::Blocks(_) => None,
+            Layout::Files(_) | Layout::List(_) | Layout::Trajectory(_) | Layout::Blocks(_) => None,
             Layout::Pieces(pieces) => Some(pieces),
         }
     }
@@ -365,7 +379,7 @@ impl Layout {
                 let whole = source.offset == 0 && source.length.is_none();
                 whole && template.number(source.path.as_str()) == Some(number)
             }
-            Layout::Pieces(_) | Layout::List(_) | Layout::Blocks(_) => {
+            Layout::Pieces(_) | Layout::List(_) | Layout::Trajectory(_) | Layout::Blocks(_) => {
                 self.source(number).as_ref() == Some(source)
             }
         }
@@ -379,6 +393,7 @@ impl Layout {
             Layout::Files(_) => Ok(()),
             Layout::Pieces(pieces) => pieces::validate(pieces),
             Layout::List(files) => check_list(files),
+            Layout::Trajectory(trajectory) => trajectory.validate(),
             Layout::Blocks(blocks) => blocks.validate(),
         }
     }

@@ -6,9 +6,9 @@
 //! ([`RelPath::new`] refuses it).
 //!
 //! Invariant: two layouts share a series only if they differ only in the width of the number, or
-//! both have pieces, or both have a list of files, or both have blocks of the same size. So a
-//! series says where to look for a copy. The copy's own source says whether it is the right one
-//! ([`crate::Source`]).
+//! both have pieces, or both have a list of files, or both have blocks of the same size, or both
+//! are of the same trajectory file, or of the manifest's. So a series says where to look for a
+//! copy. The copy's own source says whether it is the right one ([`crate::Source`]).
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fnv::fnv1a_128;
@@ -34,9 +34,16 @@ pub enum Series {
     Pieces,
     /// Files from a list.
     List,
+    /// The frames of one trajectory file, beneath the dataset's directory.
+    Trajectory(RelPath),
+    /// The frames of the trajectory files that the manifest names.
+    Trajectories,
     /// Blocks of this many bytes, of any files.
     Blocks(u64),
 }
+
+/// In a folder's name, this stands before a trajectory's name.
+const TRAJECTORY_MARK: &str = "trajectory=";
 
 impl Series {
     /// The series of frames in `layout`.
@@ -45,6 +52,10 @@ impl Series {
             Layout::Files(template) => Series::Files(template.unpadded()),
             Layout::Pieces(_) => Series::Pieces,
             Layout::List(_) => Series::List,
+            Layout::Trajectory(trajectory) => match &trajectory.files[..] {
+                [file] if trajectory.single => Series::Trajectory(file.path.clone()),
+                _ => Series::Trajectories,
+            },
             Layout::Blocks(blocks) => Series::Blocks(blocks.block_bytes),
         }
     }
@@ -66,6 +77,8 @@ impl Series {
             Series::Files(template) => !is_part && template.spells(path, number),
             Series::Pieces => is_part,
             Series::List => !is_part,
+            Series::Trajectory(file) => is_part && file.as_str() == path,
+            Series::Trajectories => is_part,
             // Blocks come by misses alone.
             Series::Blocks(_) => false,
         }
@@ -77,6 +90,8 @@ impl Series {
             Series::Files(template) => encode(&template.to_string()),
             Series::Pieces => "pieces".to_owned(),
             Series::List => "list".to_owned(),
+            Series::Trajectory(file) => format!("{TRAJECTORY_MARK}{}", encode_braces(file.as_str())),
+            Series::Trajectories => "trajectories".to_owned(),
             Series::Blocks(_) => encode(&self.to_string()),
         };
         if whole.len() <= NAME_BYTES_WHOLE {
@@ -96,6 +111,8 @@ impl fmt::Display for Series {
             Series::Files(template) => template.fmt(f),
             Series::Pieces => f.write_str("pieces"),
             Series::List => f.write_str("list"),
+            Series::Trajectory(file) => write!(f, "{TRAJECTORY_MARK}{file}"),
+            Series::Trajectories => f.write_str("trajectories"),
             Series::Blocks(block_bytes) => write!(f, "{{n*{block_bytes}}}"),
         }
     }
@@ -172,6 +189,11 @@ fn encode(text: &str) -> String {
     encoded
 }
 
+/// As [`encode`], and braces too: a trajectory's name is no template.
+fn encode_braces(text: &str) -> String {
+    encode(text).replace('{', "%7b").replace('}', "%7d")
+}
+
 /// The text that [`encode`] was given, for people. A cut name ends with an ellipsis. `None` if no
 /// series has this name.
 fn decode(name: &str) -> Option<String> {
@@ -204,7 +226,13 @@ fn decode(name: &str) -> Option<String> {
     if cut {
         return Some(format!("{text}…"));
     }
-    let is_known = matches!(text.as_str(), "pieces" | "list")
+    if let Some(file) = text.strip_prefix(TRAJECTORY_MARK)
+        && encode_braces(&text) == name
+        && RelPath::new(file).is_ok_and(|path| path.as_str() == file && !path.is_root())
+    {
+        return Some(text);
+    }
+    let is_known = matches!(text.as_str(), "pieces" | "list" | "trajectories")
         || is_blocks(&text)
         || NameTemplate::parse(&text).is_ok_and(|template| template.width() == 0);
     (is_known && encode(&text) == name).then_some(text)
@@ -240,6 +268,11 @@ mod tests {
         check(files("50% {n}\té"), ".zazen@50%25 {n}%09é", "50% {n}\té");
         check(Series::Pieces, ".zazen@pieces", "pieces");
         check(Series::List, ".zazen@list", "list");
+        let file = |name: &str| Series::Trajectory(RelPath::new(name).unwrap());
+        check(file("md.xtc"), ".zazen@trajectory=md.xtc", "trajectory=md.xtc");
+        check(file("a/{n}%.xtc"), ".zazen@trajectory=a%2f%7bn%7d%25.xtc", "trajectory=a/{n}%.xtc");
+        check(files("trajectory=x{n}"), ".zazen@trajectory=x{n}", "trajectory=x{n}");
+        check(Series::Trajectories, ".zazen@trajectories", "trajectories");
         check(Series::Blocks(4096), ".zazen@{n*4096}", "{n*4096}");
         let root = RelPath::default().series(&files("f{n}")).unwrap();
         assert_eq!(root.as_str(), ".zazen@f{n}");
@@ -329,7 +362,7 @@ mod tests {
                 prop_assert_eq!(one == other, one.folder_name() == other.folder_name());
                 let path = RelPath::new("d").unwrap().series(&one).unwrap();
                 prop_assert_eq!(&RelPath::stored(path.as_str()).unwrap(), &path);
-                if one.folder_name().len() < NAME_BYTES_WHOLE {
+                if !one.folder_name().contains(CUT_MARK) {
                     prop_assert_eq!(path.series_parts().unwrap().1, one.to_string());
                 }
             }

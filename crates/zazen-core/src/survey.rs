@@ -61,8 +61,8 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
     if alone && let Some(container) = frames().find(|name| is_container(name)) {
         return Err(refuse(format!(
             "{container} looks like a trajectory file, which holds many frames, and no other files are numbered \
-             alike: say where its frames are in zazen.toml ([[pieces]]), or give pattern= to take the whole file as one \
-             frame"
+             alike: open it by its own path, name it in zazen.toml (trajectories = [..], or [[pieces]]), or give \
+             pattern= to take the whole file as one frame"
         )));
     }
     match chosen {
@@ -72,6 +72,23 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
         Some(group) => Ok(group.template),
         None => Ok(None),
     }
+}
+
+/// The trajectory file among `names`, if there is exactly one and no series of two files or more.
+/// `None` if its name has a number: it may be the first file of a series.
+pub fn lone_trajectory<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let mut names: Vec<&str> = names.into_iter().collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut containers = names.iter().filter(|name| is_container(name));
+    let (Some(alone), None) = (containers.next(), containers.next()) else { return None };
+    let no_series = groups(&names).iter().all(|group| group.files == 1);
+    (no_series && !has_number(alone)).then_some(*alone)
+}
+
+/// Whether a file of this name may be one of a numbered series.
+pub fn has_number(name: &str) -> bool {
+    last_digits(name).is_some()
 }
 
 /// Whether files with this name usually hold many frames.
@@ -208,6 +225,18 @@ mod tests {
         let stamps = ["f-1699999999999.x".to_owned(), "f-1700000000000.x".to_owned()];
         check(&[&stamps], &[], Err(&["2^40"]));
         check(&[&many("f{n}.x", 5), &stamps], &[], Err(&["f-{n}.x (2 files)", "f{n}.x (5 files)"]));
+    }
+
+    #[test]
+    fn a_trajectory_alone_is_found() {
+        let check = |names: &[&str], expected| {
+            assert_eq!(lone_trajectory(names.iter().copied()), expected, "{names:?}");
+        };
+        check(&["md.xtc", "top.gro", "run7.log"], Some("md.xtc"));
+        check(&["md.xtc", "md.trr"], None);
+        check(&["frame-12.xtc"], None);
+        check(&["md.xtc", "f1.bin", "f2.bin"], None);
+        check(&[], None);
     }
 
     #[test]

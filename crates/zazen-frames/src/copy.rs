@@ -1,12 +1,12 @@
 //! Copying one frame from its opened source into the cache: what the leader of a flight does.
 //!
 //! Invariants: a copy that is committed is what its source was at one moment (the opened file and
-//! what its name leads to look the same before and after the bytes are read); the whole is tried at
-//! most [`TRIES`] times; a fault of the cache is never a fault of the source, so the reader still
+//! what its name leads to look the same before and after the bytes are read, or only grew, if the
+//! frame is one of a trajectory); the whole is tried at most [`TRIES`] times; a fault of the cache is never a fault of the source, so the reader still
 //! gets the frame.
 
 use crate::flight::Outcome;
-use crate::stale::{Held, Validate, is_current};
+use crate::stale::{Held, Validate, has_grown, is_current};
 use zazen_core::{Error, ErrorKind, FrameMeta, FrameNo, Origin, Result, Source, SourceStat, Validator};
 
 /// Bytes copied at a time.
@@ -29,6 +29,8 @@ pub struct Ask {
     pub validate: Validate,
     /// The daemon's own user asks; it can read the cache's files anyway.
     pub own: bool,
+    /// The frame is one of a trajectory, whose file may grow behind it.
+    pub grows: bool,
     /// The dataset as users spell it, for messages.
     pub spelled: String,
 }
@@ -219,13 +221,20 @@ impl Copying {
 
     fn looked(&mut self, piece: Piece, looked: Result<[Validator; 2]>, actions: &mut Vec<Action>) -> State {
         match looked {
-            Ok(now) if now.iter().all(|now| self.stat.validator.looks_like(now)) => {
+            Ok(now) if now.iter().all(|now| self.is_still(now)) => {
                 actions.push(Action::Commit);
                 State::Committing(piece)
             }
             Ok(_) => self.source_failed(Error::new(ErrorKind::Stale, "the source changed"), actions),
             Err(error) => self.source_failed(error, actions),
         }
+    }
+
+    /// Whether the source is what it was, or only grew behind the frame. The copy keeps the
+    /// validator from before, so it is compared with the source again before it is handed out.
+    fn is_still(&self, now: &Validator) -> bool {
+        let then = &self.stat.validator;
+        then.looks_like(now) || self.ask.grows && has_grown(then, now)
     }
 
     fn source_failed(&mut self, error: Error, actions: &mut Vec<Action>) -> State {
@@ -391,7 +400,7 @@ mod tests {
         let source = Source { path: RelPath::new("f").unwrap(), offset: 0, length: None };
         let number = FrameNo::new(3).unwrap();
         let (validate, own, spelled) = (Validate::Always, false, "/b/d".to_owned());
-        Ask { number, source, origin, validate, own, spelled }
+        Ask { number, source, origin, validate, own, grows: false, spelled }
     }
 
     fn run(

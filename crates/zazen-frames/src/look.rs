@@ -12,7 +12,7 @@
 //! is there was deleted: its frame is refused, though the copy stays.
 
 use crate::outage::is_outage;
-use crate::stale::{Held, Validate, is_same_file, stands_for};
+use crate::stale::{Held, Validate, is_same_file, may_have_grown, stands_for};
 use std::collections::BTreeMap;
 use zazen_core::{
     Credentials, Error, ErrorKind, FrameMeta, Layout, RelPath, Result, Source, SourceStat, Validator,
@@ -85,6 +85,9 @@ pub enum Action {
 pub enum Verdict {
     /// It may be handed out.
     Fresh,
+    /// It may be handed out if samples of it equal its source, which has grown and looks like this
+    /// now. Whoever compares opens the source with the user's rights.
+    Grown(Validator),
     /// It is not its source's any more.
     Stale,
     /// It may not be handed out.
@@ -320,7 +323,12 @@ impl<'a, F: Cached> Looking<'a, F> {
 
     fn compare(&mut self, at: usize, frame: &F, stat: &SourceStat) -> Verdict {
         if !stands_for(frame.meta(), frame.source(), stat) {
-            return Verdict::Stale;
+            // The blocks of a file are of one version of it.
+            let is_block = self.rules.layout.is_some_and(|layout| layout.blocks().is_some());
+            return match !is_block && may_have_grown(frame.meta(), frame.source(), stat) {
+                true => Verdict::Grown(stat.validator),
+                false => Verdict::Stale,
+            };
         }
         if frame.meta().validator.is_none() && !stat.validator.unsettled {
             self.adopted.push((at, stat.validator));
@@ -432,6 +440,7 @@ mod tests {
     fn name(verdict: &Verdict) -> &'static str {
         match verdict {
             Verdict::Fresh => "fresh",
+            Verdict::Grown(_) => "grown",
             Verdict::Stale => "stale",
             Verdict::Refused(Refusal::Deleted) => "deleted",
             Verdict::Refused(Refusal::Denied(_)) => "denied",
@@ -577,5 +586,42 @@ mod tests {
         let (asked, paths) = sources_of(&[piece("a", 0), piece("b", 0), piece("a", 10)]);
         assert_eq!(asked, [0, 1, 0]);
         assert_eq!(paths.len(), 2);
+    }
+
+    #[test]
+    fn a_part_of_a_file_that_grew_is_compared() {
+        let whole = held(
+            0,
+            &Frame {
+                said: Said::Same,
+                uid: ME,
+                mode: 0o644,
+                has_validator: true,
+                misnamed: false,
+                closed: false,
+            },
+        );
+        let part = Held { source: Source { length: Some(10), ..whole.source.clone() }, ..whole.clone() };
+        let judge = |frame: &Held, size: u64, own: bool| {
+            let who = Credentials { uid: ME, gid: 9, groups: vec![] };
+            let frames = [frame.clone()];
+            let rules = Rules { validate: Validate::Always, own, who: &who, layout: None };
+            let mut looking = Looking::new(rules, &frames);
+            let mut actions = Vec::new();
+            looking.step(Event::Begin, &mut actions);
+            let validator = Validator { size, mtime_ns: 6, inode: 1, ..Validator::default() };
+            let stat = SourceStat { validator, uid: ME, gid: 9, mode: 0o644, is_dir: false };
+            looking.step(Event::Stats(Ok(vec![Ok(stat)])), &mut actions);
+            match actions.pop() {
+                Some(Action::Done(verdicts, adopted)) if adopted.is_empty() => name(&verdicts[0]),
+                other => panic!("{other:?}"),
+            }
+        };
+        for own in [true, false] {
+            assert_eq!(judge(&part, 12, own), "grown");
+            assert_eq!(judge(&part, 10, own), "stale");
+            assert_eq!(judge(&part, 9, own), "stale");
+            assert_eq!(judge(&whole, 12, own), "stale");
+        }
     }
 }

@@ -49,8 +49,10 @@ pub mod frames_fn {
     pub const KEEP_RECORD: u16 = 16;
     /// [`crate::scan_record::AskRecords`] → [`crate::scan_record::Records`].
     pub const RECORDS: u16 = 17;
+    /// [`super::ReadMany`] → [`super::ScanBatch`] with descriptors and bytes. Local callers only.
+    pub const READ_MANY: u16 = 18;
     /// [`super::PushMany`] + bulk bytes → [`super::PushedMany`].
-    pub const PUSH_MANY: u16 = 18;
+    pub const PUSH_MANY: u16 = 19;
 }
 
 /// Frames that one [`PushMany`] may have.
@@ -176,11 +178,28 @@ zazen_wire::messages! {
         whole: bool,
     }
 
-    /// Some frames of a scan; empty exactly when the scan has handed out everything.
+    /// Some frames of a scan; empty exactly when the scan has handed out everything. The answer to
+    /// [`ReadMany`] is empty only if no frame was asked for.
     #[derive(Clone, Debug, PartialEq, Eq)]
     ScanBatch {
         /// The frames.
         entries: Vec<BatchEntry> = field::List<Nested<BatchEntry>>,
+    }
+
+    /// Asks for frames in one call, without a scan: random access. The answer has each of them once,
+    /// in storage order, misses last, or as many as fit into one answer; the caller asks again for
+    /// the others.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ReadMany {
+        /// From [`DatasetInfo`].
+        handle: u32,
+        /// The frame numbers.
+        set: RunSet,
+        /// At most so many bytes together, but at least one frame. The daemon also bounds the
+        /// frames by [`zazen_core::limits::READ_MANY_FRAMES_MAX`], the files that hold them by
+        /// [`zazen_core::limits::FDS_PER_MESSAGE_MAX`], and bytes that it sends itself by
+        /// [`zazen_core::limits::READ_MANY_SENT_MAX`].
+        bytes_max: u64,
     }
 
     /// Ends a scan.

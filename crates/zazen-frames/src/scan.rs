@@ -7,7 +7,6 @@
 use crate::look::Cached;
 use crate::stale::{Validate, is_same_file};
 use std::collections::VecDeque;
-use zazen_core::limits::FDS_PER_MESSAGE_MAX;
 use zazen_core::{FrameMeta, Origin, RunSet, SourceStat};
 
 /// How long an answer about somebody's rights counts.
@@ -53,16 +52,16 @@ impl<E: Stored> Pages<E> {
         std::mem::take(&mut self.left)
     }
 
-    /// Up to `frames_max` frames of together `bytes_max` bytes in as many files as a reply has
-    /// descriptors for, at least one; none when the page is through.
-    pub fn next_group(&mut self, frames_max: usize, bytes_max: u64) -> Vec<E> {
+    /// Up to `frames_max` frames of together `bytes_max` bytes in at most `files_max` files, at
+    /// least one; none when the page is through.
+    pub fn next_group(&mut self, frames_max: usize, bytes_max: u64, files_max: usize) -> Vec<E> {
         let mut group: Vec<E> = Vec::new();
         let (mut bytes, mut files) = (0u64, 0);
         while let Some(entry) = self.page.pop_front() {
             bytes = bytes.saturating_add(entry.meta().length);
             let shares = group.last().is_some_and(|last| last.shares_file_with(&entry));
             files += usize::from(!shares);
-            let full = bytes > bytes_max || group.len() >= frames_max || files > FDS_PER_MESSAGE_MAX;
+            let full = bytes > bytes_max || group.len() >= frames_max || files > files_max;
             if !group.is_empty() && full {
                 self.page.push_front(entry);
                 break;
@@ -169,7 +168,7 @@ mod tests {
         fn each_frame_comes_out_once(
             count in 1u64..200,
             pages in prop::collection::vec(prop::collection::vec((0u64..200, 0u64..100, 0u64..9), 0..90), 0..6),
-            frames_max in 1usize..40, bytes_max in 0u64..600,
+            frames_max in 1usize..40, bytes_max in 0u64..600, files_max in 1usize..80,
         ) {
             let mut left: Pages<Entry> = Pages::new(RunSet::range(0, count - 1));
             let mut out = RunSet::new();
@@ -183,13 +182,13 @@ mod tests {
                 page.dedup_by_key(|entry| entry.meta.number);
                 left.add(page);
                 loop {
-                    let group = left.next_group(frames_max, bytes_max);
+                    let group = left.next_group(frames_max, bytes_max, files_max);
                     if group.is_empty() {
                         break;
                     }
                     let bytes: u64 = group.iter().map(|entry| entry.meta.length).sum();
                     let files = 1 + group.windows(2).filter(|pair| pair[0].file != pair[1].file).count();
-                    prop_assert!(group.len() <= frames_max && files <= FDS_PER_MESSAGE_MAX);
+                    prop_assert!(group.len() <= frames_max && files <= files_max);
                     prop_assert!(bytes <= bytes_max || group.len() == 1);
                     for entry in group {
                         prop_assert!(out.insert(entry.meta.number.get()), "twice");

@@ -107,6 +107,7 @@ fn scans_and_pushes() {
     };
     check("ScanBatch", ScanBatch { entries: vec![cached, failed] });
     check("ScanClose", ScanClose { scan: 4 });
+    check("ReadMany", ReadMany { handle: 3, set: RunSet::range(10, 19), bytes_max: 1 << 26 });
     check("ReportBad", ReportBad { handle: 3, number: 7 });
     let source = Source { path: path("run/frame-0000007.dcd"), offset: 16, length: Some(430_000) };
     let validator = Some(Validator { size: 430_000, mtime_ns: -5, ctime_ns: 6, inode: 77, unsettled: true });

@@ -4,7 +4,10 @@
 //! reordered.
 
 use crate::own_file::{quote, read_text, seal, unquote, write_text};
+use std::sync::Arc;
+use zazen_core::trajectory::{Format, Trouble};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, Source};
+use zazen_core::{Trajectory, TrajectoryFile, Validator};
 use zazen_env::{Disk, DiskFile, DiskPath};
 
 const TITLE: &str = "zazen dataset 1";
@@ -76,6 +79,20 @@ impl State {
                     text.push_str(&format!("piece {first} {count} {step} {offset} {frame_bytes} {path}\n"));
                 }
             }
+            Some(Layout::Trajectory(trajectory)) => {
+                let Trajectory { format, n_atoms, single, files } = &**trajectory;
+                text.push_str(&format!("trajectory {format} {} {n_atoms}\n", u8::from(*single)));
+                for TrajectoryFile { path, first, count, trouble, .. } in files {
+                    let path = quote(path.as_str());
+                    text.push_str(&format!("holds {first} {count} {path}"));
+                    if let Some(Trouble { offset, why, .. }) =
+                        trouble.as_ref().filter(|damage| !damage.unfinished)
+                    {
+                        text.push_str(&format!(" {offset} {}", quote(why)));
+                    }
+                    text.push('\n');
+                }
+            }
             // It is of one version of one file, and its series has blocks of many files.
             Some(Layout::Blocks(_)) => {}
         }
@@ -106,6 +123,34 @@ impl State {
                     let (offset, frame_bytes) = (number()?, number()?);
                     let path = RelPath::new(&unquote(words.next()?)?).ok()?;
                     pieces.push(Piece { path, first, count, step, offset, frame_bytes });
+                }
+                "trajectory" => {
+                    let format = Format::named(words.next()?)?;
+                    let (single, n_atoms) = (words.next()? == "1", words.next()?.parse().ok()?);
+                    let trajectory = Trajectory { format, n_atoms, single, files: Vec::new() };
+                    state.layout = Some(Layout::Trajectory(Arc::new(trajectory)));
+                }
+                "holds" => {
+                    let Some(Layout::Trajectory(trajectory)) = &mut state.layout else { return None };
+                    let (first, count) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                    let path = RelPath::new(&unquote(words.next()?)?).ok()?;
+                    let trouble = match words.next() {
+                        Some(offset) => {
+                            let (offset, why) = (offset.parse().ok()?, unquote(words.next()?)?);
+                            Some(Trouble { offset, unfinished: false, why })
+                        }
+                        None => None,
+                    };
+                    let file = TrajectoryFile {
+                        path,
+                        first,
+                        count,
+                        table: None,
+                        header: Arc::default(),
+                        seen: Validator::default(),
+                        trouble,
+                    };
+                    Arc::make_mut(trajectory).files.push(file);
                 }
                 _ => return None,
             }
@@ -164,6 +209,19 @@ mod tests {
             offset: 96,
             frame_bytes: 430_000,
         };
+        let held = |path: &str, first| TrajectoryFile {
+            path: RelPath::new(path).unwrap(),
+            first,
+            count: 5,
+            table: None,
+            header: Arc::default(),
+            seen: Validator::default(),
+            trouble: None,
+        };
+        let damage = Trouble { offset: 77, unfinished: false, why: "no magic %".into() };
+        let damaged = TrajectoryFile { trouble: Some(damage), ..held("a b.xtc", 0) };
+        let files = vec![damaged, held("c/d.xtc", 6)];
+        let trajectory = Trajectory { format: Format::Xtc, n_atoms: 9, single: false, files };
         let states = [
             State::default(),
             State {
@@ -177,6 +235,7 @@ mod tests {
                 ..State::default()
             },
             State { layout: Some(Layout::Pieces(Vec::new())), ..State::default() },
+            State { layout: Some(Layout::Trajectory(Arc::new(trajectory))), ..State::default() },
             State {
                 layout: Some(Layout::List(vec![RelPath::new("a b/c").unwrap(), RelPath::new("d%").unwrap()])),
                 ..State::default()

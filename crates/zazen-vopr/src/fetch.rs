@@ -92,6 +92,7 @@ impl World {
                 origin,
                 validate: Validate::Always,
                 own: true,
+                grows: false,
                 spelled: content::spelled(frame.dataset),
             };
             Ok(Copying::new(ask, stat))

@@ -115,6 +115,12 @@ impl Writer {
         self.raw(text.as_bytes());
     }
 
+    /// Length and bytes.
+    pub fn blob(&mut self, bytes: &[u8]) {
+        self.u32(length_u32(bytes.len()));
+        self.raw(bytes);
+    }
+
     /// Text cut to the longest that a reader takes, at a character's border: for messages to people.
     pub fn clipped_text(&mut self, text: &str) {
         self.text(clip(text, TEXT_BYTES_MAX));
@@ -203,7 +209,8 @@ impl Writer {
         });
     }
 
-    /// A series, as a record: 0 and a name template, 1 for pieces, 2 for a list, 3 and the size of blocks.
+    /// A series, as a record: 0 and a name template, 1 for pieces, 2 for a list, 3 and the size of
+    /// blocks, 4 and a trajectory file, 5 for the trajectory files of a manifest.
     pub fn series(&mut self, series: &Series) {
         self.record(|writer| match series {
             Series::Files(template) => {
@@ -216,11 +223,17 @@ impl Writer {
                 writer.u8(3);
                 writer.u64(*block_bytes);
             }
+            Series::Trajectory(file) => {
+                writer.u8(4);
+                writer.rel_path(file);
+            }
+            Series::Trajectories => writer.u8(5),
         });
     }
 
     /// A layout, as a record: 0 and a name template, or 1 and a list of pieces, or 2 and a list of
-    /// files, or 3, a file's path, the size of its blocks, and what it looked like.
+    /// files, or 3, a file's path, the size of its blocks, and what it looked like, or 4 and a
+    /// trajectory without the places of its frames.
     pub fn layout(&mut self, layout: &Layout) {
         self.record(|writer| match layout {
             Layout::Files(template) => {
@@ -241,6 +254,10 @@ impl Writer {
             Layout::List(files) => {
                 writer.u8(2);
                 writer.list(files, |writer, file| writer.rel_path(file));
+            }
+            Layout::Trajectory(trajectory) => {
+                writer.u8(4);
+                writer.trajectory(trajectory);
             }
             Layout::Blocks(Blocks { path, block_bytes, version }) => {
                 writer.u8(3);
@@ -349,6 +366,15 @@ impl<'a> Reader<'a> {
         let bytes = self.raw(length)?;
         let text = std::str::from_utf8(bytes).map_err(|_| self.malformed("a text is not UTF-8"))?;
         Ok(text.to_owned())
+    }
+
+    /// At most `bytes_max` bytes.
+    pub fn blob(&mut self, bytes_max: usize) -> Result<&'a [u8]> {
+        let length = self.u32()? as usize;
+        if length > bytes_max {
+            return Err(self.beyond("a field of bytes", length as u64, bytes_max as u64));
+        }
+        self.raw(length)
     }
 
     /// Free text: a name or a message to people.
@@ -474,6 +500,8 @@ impl<'a> Reader<'a> {
                 1 => Series::Pieces,
                 2 => Series::List,
                 3 => Series::Blocks(reader.u64()?),
+                4 => Series::Trajectory(reader.rel_path()?),
+                5 => Series::Trajectories,
                 other => return Err(reader.malformed(format_args!("unknown series {other}"))),
             })
         })
@@ -487,6 +515,7 @@ impl<'a> Reader<'a> {
                 1 => Layout::Pieces(reader.list(PIECE_BYTES_MIN, Reader::piece)?),
                 2 => Layout::List(reader.list(4, Reader::rel_path)?),
                 3 => Layout::Blocks(reader.blocks()?),
+                4 => Layout::Trajectory(std::sync::Arc::new(reader.trajectory()?)),
                 other => return Err(reader.malformed(format_args!("unknown layout {other}"))),
             };
             layout.validate()?;

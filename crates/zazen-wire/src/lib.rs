@@ -11,9 +11,11 @@ pub mod control;
 pub mod field;
 pub mod handshake;
 pub mod header;
+pub mod pack;
 pub mod plugins;
 pub mod runset_codec;
 pub mod service;
 pub mod shm;
+mod trajectory;
 
 pub use codec::Message;

@@ -13,6 +13,7 @@ use crate::viewer::Viewer;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{Backing, DirectoryBacking, ServedBacking};
 use zazen_core::limits::OWN_DIR;
 use zazen_core::{Error, ErrorKind, RelPath, Result, Series};
@@ -111,6 +112,7 @@ pub struct BackingRoot {
     pub prefix: RelPath,
     /// The store, as the daemon itself sees it.
     pub backing: Arc<GuardedBacking>,
+    indexes: Arc<Indexes>,
     views: Mutex<Views>,
 }
 
@@ -123,8 +125,9 @@ struct Views {
 }
 
 impl BackingRoot {
-    /// The store that `spec` names, with the prefix that the cache gave it.
-    pub fn new(spec: &BackingSpec, prefix: &str) -> Result<BackingRoot> {
+    /// The store that `spec` names, with the prefix that the cache gave it. `indexes`: of its
+    /// trajectory files.
+    pub fn new(spec: &BackingSpec, prefix: &str, indexes: Arc<Indexes>) -> Result<BackingRoot> {
         let backing: Arc<dyn Backing> = match &spec.server {
             Some(server) => Arc::new(ServedBacking::connect(server)?),
             None => Arc::new(DirectoryBacking::new(&spec.directory)?),
@@ -132,7 +135,13 @@ impl BackingRoot {
         let prefix =
             RelPath::new(prefix).map_err(|error| error.within(format!("backing {}", spec.directory)))?;
         let backing = Arc::new(GuardedBacking::new(backing));
-        Ok(BackingRoot { directory: spec.directory.clone(), prefix, backing, views: Mutex::default() })
+        Ok(BackingRoot {
+            directory: spec.directory.clone(),
+            prefix,
+            backing,
+            indexes,
+            views: Mutex::default(),
+        })
     }
 
     /// The store as `viewer` sees it.
@@ -152,6 +161,11 @@ impl BackingRoot {
         views.warm.push_front(view.clone());
         views.warm.truncate(WARM_MAX);
         Ok(view)
+    }
+
+    /// Where the layouts of its datasets are looked for.
+    pub fn finder(&self) -> Finder<'_> {
+        Finder { indexes: &self.indexes, store: &self.directory }
     }
 
     /// `path` beneath this root, as users spell it.
@@ -195,9 +209,14 @@ pub struct BackingRoots {
 
 impl BackingRoots {
     /// The stores of `specs`; prefixes come from `state`, which is extended by those chosen now.
-    pub fn new(specs: &[BackingSpec], state: &mut CacheState) -> Result<BackingRoots> {
-        let roots =
-            specs.iter().map(|spec| BackingRoot::new(spec, &state.prefix(&spec.directory)).map(Arc::new));
+    pub fn new(
+        specs: &[BackingSpec],
+        state: &mut CacheState,
+        indexes: &Arc<Indexes>,
+    ) -> Result<BackingRoots> {
+        let roots = specs.iter().map(|spec| {
+            BackingRoot::new(spec, &state.prefix(&spec.directory), indexes.clone()).map(Arc::new)
+        });
         Ok(BackingRoots { roots: roots.collect::<Result<_>>()? })
     }
 
@@ -262,7 +281,7 @@ mod tests {
 
     fn roots(directories: &[&str], state: &mut CacheState) -> BackingRoots {
         let specs = directories.iter().map(|d| BackingSpec { directory: (*d).into(), server: None });
-        BackingRoots::new(&specs.collect::<Vec<_>>(), state).unwrap()
+        BackingRoots::new(&specs.collect::<Vec<_>>(), state, &Arc::default()).unwrap()
     }
 
     #[test]

@@ -39,6 +39,26 @@ impl Batch {
         self.entries.is_empty()
     }
 
+    /// Its frames so far.
+    pub(crate) fn frames(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Its descriptors so far.
+    pub(crate) fn files(&self) -> usize {
+        self.fds.len()
+    }
+
+    /// Bytes that it holds itself so far.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.bulk.len() as u64
+    }
+
+    /// Whether its receiver gets packed frames as bytes.
+    pub(crate) fn sends_packed(&self) -> bool {
+        !self.privileged
+    }
+
     /// Bytes of its frames so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

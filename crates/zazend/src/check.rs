@@ -144,7 +144,7 @@ fn remembered(root: &Path) -> Result<CacheState> {
 
 fn check_backing(config: &Config, report: &mut Report) {
     let mut state = remembered(&config.cache).unwrap_or_default();
-    let roots = match BackingRoots::new(&config.backing, &mut state) {
+    let roots = match BackingRoots::new(&config.backing, &mut state, &std::sync::Arc::default()) {
         Ok(roots) => roots,
         Err(error) => return report.add("backing", Err(error)),
     };

@@ -23,13 +23,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zazen_backing::Backing;
+use zazen_backing::trajectory::Indexes;
 use zazen_call::{ClusterKey, Server, ServerLimits};
 use zazen_core::byte_size::show;
-use zazen_core::limits::{NEXT_TURN_SUFFIX, TURN_SUFFIX};
+use zazen_core::limits::{NEXT_TURN_SUFFIX, OWN_DIR, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, RealDisk, Seldom, WatchedDisk, identity, is_trouble};
 use zazen_plugins::Plugins;
 use zazen_store::{PACKED_BYTES_MAX, Store, StoreConfig};
+
+/// The folder of trajectory indexes, among the cache's own files.
+const INDEX_FOLDER: &str = "trajectories";
 
 /// A peer that stalls in the middle of a message for so long is cut off.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -86,7 +90,8 @@ impl Daemon {
         let limits = space_limits(&config, free, capacity, &mut state);
         let (store, recovered) = Store::open(disk, limits).map_err(without_disk)?;
         state.keep_apart(store.datasets().iter().map(|dataset| dataset.dataset.as_str()));
-        let roots = BackingRoots::new(&config.backing, &mut state)?;
+        let indexes = Arc::new(Indexes::in_folder(cache_root.join(OWN_DIR).join(INDEX_FOLDER)));
+        let roots = BackingRoots::new(&config.backing, &mut state, &indexes)?;
         store.keep_beside(|disk| state.write(disk)).map_err(without_disk)?;
         if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
             tracing::info!(

@@ -113,6 +113,7 @@ fn copy_frame(
         origin,
         validate: node.config.validate,
         own: opened.viewer.is_own(),
+        grows: opened.told_layout().is_some_and(|layout| layout.trajectory().is_some()),
         spelled: opened.spelled(),
     };
     let mut copying = Copying::new(ask, file.stat());

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use zazen_backing::trajectory::Finder;
 use zazen_backing::{Backing, Rights, dataset};
 use zazen_core::{Layout, RelPath, Result, Validator};
 
@@ -25,18 +26,21 @@ impl Layouts {
     /// it may list the directory, unless it is `trusted`.
     pub fn of(
         &self,
+        finder: Finder<'_>,
         backing: &dyn Backing,
         dataset: &RelPath,
         directory: &RelPath,
         pattern: Option<&str>,
         trusted: bool,
     ) -> Result<Option<Layout>> {
-        self.at(SystemTime::now(), backing, dataset, directory, pattern, trusted)
+        self.at(SystemTime::now(), finder, backing, dataset, directory, pattern, trusted)
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn at(
         &self,
         now: SystemTime,
+        finder: Finder<'_>,
         backing: &dyn Backing,
         dataset: &RelPath,
         directory: &RelPath,
@@ -44,7 +48,7 @@ impl Layouts {
         trusted: bool,
     ) -> Result<Option<Layout>> {
         let (None, Ok(before)) = (pattern, backing.stat(directory)) else {
-            return dataset::layout(backing, directory, pattern);
+            return dataset::layout(finder, backing, directory, pattern);
         };
         let mut known = None;
         if let Some((of, layout)) = self.lock().get(dataset)
@@ -56,11 +60,13 @@ impl Layouts {
         if known.is_some() && (trusted || backing.allows(directory, Rights::READ.and(Rights::SEARCH))?) {
             return Ok(known);
         }
-        if let Some(told) = dataset::told_layout(backing, directory, pattern)? {
+        if let Some(told) = dataset::told_layout(finder, backing, directory, pattern)? {
             return Ok(Some(told));
         }
-        let found = dataset::layout_by_names(backing, directory)?;
-        if let Some(layout) = found.as_ref().filter(|_| is_settled(before.validator, now)) {
+        let found = dataset::layout_by_names(finder, backing, directory)?;
+        // A trajectory grows without a change of its directory.
+        let by_names = found.as_ref().filter(|layout| layout.trajectory().is_none());
+        if let Some(layout) = by_names.filter(|_| is_settled(before.validator, now)) {
             let mut known = self.lock();
             if known.len() >= DATASETS_MAX {
                 known.clear();
@@ -103,8 +109,10 @@ mod tests {
         let backing = DirectoryBacking::with_deadline(folder.path(), None).unwrap();
         let (layouts, at) = (Layouts::default(), RelPath::new("sim").unwrap());
         let later = SystemTime::now() + 2 * SETTLED;
+        let indexes = zazen_backing::trajectory::Indexes::in_memory();
+        let finder = Finder { indexes: &indexes, store: "/" };
         let told = |now, pattern: Option<&str>| {
-            let layout = layouts.at(now, &backing, &at, &at, pattern, false).unwrap();
+            let layout = layouts.at(now, finder, &backing, &at, &at, pattern, false).unwrap();
             layout.map(|layout| match layout {
                 Layout::Files(template) => template.to_string(),
                 other => panic!("{other:?}"),

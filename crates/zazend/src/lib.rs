@@ -15,6 +15,7 @@ pub mod counters;
 pub mod daemon;
 pub mod fetch;
 pub mod fetcher;
+mod grown;
 pub mod guarded_backing;
 mod http;
 pub mod layouts;

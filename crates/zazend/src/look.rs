@@ -4,6 +4,7 @@
 //! A pushed copy that came without a validator takes over what its source looks like when the two
 //! are first compared.
 
+use crate::grown::Comparison;
 use crate::node::Node;
 use crate::opened::Opened;
 use zazen_core::{Credentials, Error, ErrorKind, Validator};
@@ -28,7 +29,7 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
     let mut event = Event::Begin;
     let mut actions = Vec::with_capacity(1);
     let beneath = &opened.at.beneath;
-    let (verdicts, adopted) = loop {
+    let (verdicts, mut adopted) = loop {
         looking.step(event, &mut actions);
         event = match actions.pop() {
             Some(Action::StatAll(paths)) => {
@@ -48,16 +49,31 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
             None => unreachable!("a look asks for something or ends"),
         };
     };
+    let mut comparison = Comparison::new(node, opened);
+    let mut looks = Vec::with_capacity(group.len());
+    for (at, (entry, verdict)) in group.iter().zip(verdicts).enumerate() {
+        looks.push(match verdict {
+            Verdict::Fresh => match entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) {
+                Ok(()) => Look::Fresh,
+                Err(error) => Look::Refused(error),
+            },
+            Verdict::Stale => Look::Stale,
+            Verdict::Refused(refusal) => Look::Refused(tell(opened, entry, refusal)),
+            Verdict::Grown(now) => match comparison.is_same(entry) {
+                Ok(true) => {
+                    // The next look need not compare bytes, unless the file grows again.
+                    if !now.unsettled {
+                        adopted.push((at, now));
+                    }
+                    Look::Fresh
+                }
+                Ok(false) => Look::Stale,
+                Err(error) => Look::Refused(error),
+            },
+        });
+    }
     adopt(node, opened, group, &adopted);
-    let told = |(entry, verdict): (&Entry, Verdict)| match verdict {
-        Verdict::Fresh => match entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) {
-            Ok(()) => Look::Fresh,
-            Err(error) => Look::Refused(error),
-        },
-        Verdict::Stale => Look::Stale,
-        Verdict::Refused(refusal) => Look::Refused(tell(opened, entry, refusal)),
-    };
-    group.iter().zip(verdicts).map(told).collect()
+    looks
 }
 
 fn adopt(node: &Node, opened: &Opened, group: &[Entry], adopted: &[(usize, Validator)]) {

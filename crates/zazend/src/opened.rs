@@ -78,7 +78,8 @@ impl Opened {
     /// Opens the source of frame `number` with its user's rights. What this descriptor reads, the
     /// user may read.
     ///
-    /// Fails with `Stale` if the dataset is the blocks of another version of the file.
+    /// Fails with `Stale` if the dataset is the blocks of another version of the file, or if a
+    /// trajectory's frame is no longer where it was.
     pub fn open_source(&self, source: &Source, number: u64) -> Result<Box<dyn SourceFile>> {
         let path = self.at.beneath.join(source.path.as_str())?;
         let within = |error: Error| error.within(format!("frame {number} of {}", self.spelled()));
@@ -90,6 +91,11 @@ impl Opened {
             _ => within(error),
         })?;
         self.check_version(&file.stat().validator)?;
+        if let Some(layout) = self.told_layout()
+            && let Some(trajectory) = layout.trajectory()
+        {
+            zazen_backing::trajectory::confirm(&*file, trajectory, number, source).map_err(within)?;
+        }
         Ok(file)
     }
 
@@ -218,8 +224,8 @@ impl Opened {
         let mut known = self.known();
         let unknown = known.layout.is_none() && !known.only_cached;
         if unknown && known.looked.is_none_or(|at| at.elapsed() > LAYOUT_HOLD_OFF) {
-            let found =
-                zazen_backing::dataset::layout(self.backing(), &self.at.beneath, self.pattern.as_deref())?;
+            let (finder, pattern) = (self.at.root.finder(), self.pattern.as_deref());
+            let found = zazen_backing::dataset::layout(finder, self.backing(), &self.at.beneath, pattern)?;
             known.looked = Some(Instant::now());
             found.into_iter().for_each(|layout| self.put_layout(&mut known, layout, true));
         }
@@ -228,15 +234,18 @@ impl Opened {
 
     /// Where frame `number` is on the backing store.
     pub fn source(&self, number: u64) -> Result<Source> {
-        let found = self.layout()?.and_then(|layout| layout.source(FrameNo::new(number).ok()?));
+        let layout = self.layout()?;
+        let found = layout.as_ref().and_then(|layout| layout.source(FrameNo::new(number).ok()?));
         found.ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!(
-                    "frame {number} of {}: the dataset has no such frame; check its names or zazen.toml",
-                    self.spelled()
-                ),
-            )
+            let trajectory = layout.as_ref().and_then(|layout| layout.trajectory());
+            let (kind, why) = match trajectory {
+                Some(trajectory) => trajectory.why_not(number),
+                None => {
+                    let why = "the dataset has no such frame; check its names or zazen.toml";
+                    (ErrorKind::NotFound, why.to_owned())
+                }
+            };
+            Error::new(kind, format!("frame {number} of {}: {why}", self.spelled()))
         })
     }
 }

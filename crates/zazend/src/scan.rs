@@ -13,23 +13,28 @@
 
 use crate::batch::Batch;
 use crate::clock::now_ns;
+use crate::grown::Comparison;
 use crate::look::{Look, look};
 use crate::misses::{Brought, Misses, Way};
 use crate::node::Node;
 use crate::notes::Notes;
 use crate::opened::Opened;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use zazen_call::{Caller, Reply, may_say};
-use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX};
+use zazen_core::limits::{BATCH_FRAMES_MAX, FDS_PER_MESSAGE_MAX, READ_MANY_FRAMES_MAX, READ_MANY_SENT_MAX};
 use zazen_core::{Credentials, Error, ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::{Delivery, ScanNext};
 use zazen_frames::scan::{AfterCheck, Pages, after_check, refetched_as};
 use zazen_frames::scan_record::ScanNotes;
+use zazen_frames::stale::may_have_grown;
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
 /// Bytes of packed frames that an answer copies at most, beside its first frame.
 const COPIED_BYTES_MAX: u64 = 16 << 20;
+/// A call of random access answers what it has after this time.
+const READ_MANY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A scan under way, of one connection.
 pub struct Scan {
@@ -48,6 +53,28 @@ pub struct Scan {
 struct Cursor {
     pages: Pages<Entry>,
     at: EntriesCursor,
+}
+
+/// What one reply can still take.
+struct Room {
+    frames: usize,
+    bytes: u64,
+    files: usize,
+}
+
+impl Room {
+    /// What the answer to a call of random access can take beside `batch`; `None` if it is full.
+    fn left(batch: &Batch, bytes_max: u64) -> Option<Room> {
+        let frames = READ_MANY_FRAMES_MAX.saturating_sub(batch.frames());
+        let files = FDS_PER_MESSAGE_MAX.saturating_sub(batch.files());
+        let sent = (READ_MANY_SENT_MAX as u64).saturating_sub(batch.sent_bytes());
+        let bytes = bytes_max.saturating_sub(batch.bytes());
+        if batch.is_empty() {
+            return Some(Room { frames, bytes, files });
+        }
+        let bytes = if batch.sends_packed() { bytes.min(sent) } else { bytes };
+        (frames > 0 && files > 0 && sent > 0 && bytes > 0).then_some(Room { frames, bytes, files })
+    }
 }
 
 impl Scan {
@@ -86,7 +113,8 @@ impl Scan {
         // Users who get copies of packed frames get them in answers of a bounded length.
         let bytes_max = if self.privileged { ask.bytes_max } else { ask.bytes_max.min(COPIED_BYTES_MAX) };
         while batch.is_empty() {
-            let group = self.next_cached(node, &mut cursor, frames_max, bytes_max);
+            let room = Room { frames: frames_max, bytes: bytes_max, files: FDS_PER_MESSAGE_MAX };
+            let group = self.next_cached(node, &mut cursor, &room);
             if group.is_empty() {
                 break;
             }
@@ -105,8 +133,34 @@ impl Scan {
         Ok(batch.into_reply())
     }
 
+    /// The whole scan in one reply, as far as it fits: for a call of random access. Empty exactly
+    /// when everything has been handed out.
+    pub fn all(&self, node: &Arc<Node>, bytes_max: u64) -> Reply {
+        let begun = Instant::now();
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch = Batch::new(self.privileged);
+        while let Some(room) = Room::left(&batch, bytes_max) {
+            let group = self.next_cached(node, &mut cursor, &room);
+            if group.is_empty() {
+                break;
+            }
+            self.hand_out_cached(node, group, &mut batch);
+        }
+        while let Some(room) = Room::left(&batch, bytes_max) {
+            if !batch.is_empty() && begun.elapsed() > READ_MANY_PATIENCE {
+                break;
+            }
+            let brought = self.misses.take(room.frames.min(room.files));
+            if brought.is_empty() {
+                break;
+            }
+            self.hand_out_brought(node, brought, bytes_max, &mut batch);
+        }
+        batch.into_reply()
+    }
+
     /// The next cached frames, as many as fit into a reply; none when all are through.
-    fn next_cached(&self, node: &Node, cursor: &mut Cursor, frames_max: usize, bytes_max: u64) -> Vec<Entry> {
+    fn next_cached(&self, node: &Node, cursor: &mut Cursor, room: &Room) -> Vec<Entry> {
         let Cursor { pages, at } = cursor;
         while let Some(wanted) = pages.wanted() {
             match node.store.entries_page(&self.series, wanted, at) {
@@ -122,7 +176,7 @@ impl Scan {
                 }
             }
         }
-        pages.next_group(frames_max, bytes_max)
+        pages.next_group(room.frames, room.bytes, room.files)
     }
 
     fn hand_out_cached(&self, node: &Node, group: Vec<Entry>, batch: &mut Batch) {
@@ -268,7 +322,15 @@ impl Scan {
                     Some(_) => {
                         match node.store.entry(&self.series, number)? {
                             Some(entry) if !proof.covers(node.config.validate, &entry.meta) => {
-                                self.drop_stale(node, &entry)
+                                // Another reader brought it, and its source grew in between.
+                                let is_frame =
+                                    opened.told_layout().is_some_and(|layout| layout.trajectory().is_some());
+                                let grew =
+                                    is_frame && may_have_grown(&entry.meta, &entry.source, &proof.stat);
+                                match grew && Comparison::new(node, opened).is_same(&entry)? {
+                                    true => self.hand_out_entry(node, &entry, batch),
+                                    false => self.drop_stale(node, &entry),
+                                }
                             }
                             _ => self.misses.add(number, Origin::Alien),
                         }

@@ -21,6 +21,10 @@
 #include <string.h>
 
 #ifdef __cplusplus
+/* Generated clients are C11, and may be compiled as C++11 too: these words of C have other names there. */
+#define _Static_assert static_assert
+#define _Alignof alignof
+#define __builtin_types_compatible_p(one, other) __is_same(one, other)
 extern "C" {
 #endif
 

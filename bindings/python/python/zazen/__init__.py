@@ -46,6 +46,7 @@ from zazen._zazen import (
     IoError,
     MpiError,
     NoSpaceError,
+    NoSuchFrameError,
     NotFoundError,
     PermissionDeniedError,
     ProtocolError,
@@ -55,6 +56,7 @@ from zazen._zazen import (
     StaleError,
     TimedOutError,
     TooLargeError,
+    Trajectory,
     UnavailableError,
     UnsupportedError,
     Writer,
@@ -80,6 +82,7 @@ __all__ = [
     "IoError",
     "MpiError",
     "NoSpaceError",
+    "NoSuchFrameError",
     "NotFoundError",
     "PermissionDeniedError",
     "ProtocolError",
@@ -89,6 +92,7 @@ __all__ = [
     "StaleError",
     "TimedOutError",
     "TooLargeError",
+    "Trajectory",
     "UnavailableError",
     "UnsupportedError",
     "Writer",
@@ -97,6 +101,7 @@ __all__ = [
     "assign_scenario",
     "get_include",
     "get_library",
+    "get_prefix",
     "open",
 ]
 
@@ -119,7 +124,7 @@ def assign_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_include() -> str:
-    """The folder of ``zazen.h`` and ``zazen_mpi.h``, for a C compiler's ``-I``.
+    """The folder of ``zazen.h``, ``zazen_mpi.h`` and ``zazen.f90``, for a compiler's ``-I``.
 
     Raises NotFoundError if this installation does not carry the C library.
     """
@@ -127,11 +132,22 @@ def get_include() -> str:
 
 
 def get_library() -> str:
-    """The path of ``libzazen.so``, to link a C program with.
+    """The path of the C library, to link a program with or to load.
+
+    It is the file of the SONAME (``libzazen.so.0``); programs that link with it ask the loader for that name. Raises
+    NotFoundError if this installation does not carry the C library.
+    """
+    folder = _carried("lib")
+    named = folder / "libzazen.so.0"
+    return str(named if named.exists() else (folder / "libzazen.so").resolve())
+
+
+def get_prefix() -> str:
+    """The folder above ``include`` and ``lib``: for ``CMAKE_PREFIX_PATH``; ``PKG_CONFIG_PATH`` is ``lib/pkgconfig`` in it.
 
     Raises NotFoundError if this installation does not carry the C library.
     """
-    return str(_carried("lib") / "libzazen.so")
+    return str(_carried("lib").parent)
 
 
 def _carried(folder: str) -> Path:

@@ -24,7 +24,7 @@ use zazen_frames::scan_record::{Part, Records, ScanRecord};
   zazen explain /lustre/sim1 --html why.html         # a page with pictures, in one file
   zazen explain /lustre/sim1 --json | jq -r .mend
 
-Readers leave a record of each scan of 20 ms or longer with their node's daemon, or in
+Readers leave a record of each scan of 50 ms or longer with their node's daemon, or in
 ~/.local/state/zazen/scans where no daemon takes it. You see your own records; root sees all.
 ZAZEN_RECORDS=off in an analysis' environment turns them off.")]
 pub(crate) struct Explain {
@@ -79,7 +79,7 @@ fn none(dataset: &Path, jobs: usize, missed: Vec<Missed>) -> Error {
         return Error::new(ErrorKind::NotFound, text);
     }
     let text = format!(
-        "dataset {path}: no analysis of yours is on record. Read it with zazen.open(…).frames() for 20 ms or \
+        "dataset {path}: no analysis of yours is on record. Read it with zazen.open(…).frames() for 50 ms or \
          longer first; daemons forget records when they stop"
     );
     let none = Error::new(ErrorKind::NotFound, text);

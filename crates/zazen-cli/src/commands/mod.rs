@@ -2,9 +2,11 @@
 
 pub(crate) mod assign;
 pub(crate) mod bench;
+pub(crate) mod completions;
 pub(crate) mod datasets;
 pub(crate) mod evict;
 pub(crate) mod explain;
+pub(crate) mod index;
 pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod ls;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{DirectoryBacking, dataset};
 use zazen_client::watch::{WatchEvent, WatchOptions, watch};
 use zazen_client::{FrameSource, NodeList, Pusher, PusherOptions};
@@ -234,7 +235,9 @@ impl Push {
             return dataset::layout_of_pattern(pattern);
         }
         let backing = DirectoryBacking::new(dataset)?;
-        if let Some(told) = dataset::told_layout(&backing, &RelPath::default(), None)? {
+        let (indexes, store) = (Indexes::of_this_user(), dataset.to_string_lossy());
+        let finder = Finder { indexes: &indexes, store: &store };
+        if let Some(told) = dataset::told_layout(finder, &backing, &RelPath::default(), None)? {
             return Ok(told);
         }
         let names = self.files.iter().filter_map(|file| file.file_name()?.to_str());
@@ -256,6 +259,6 @@ fn number_of(layout: &Layout, name: &str) -> Option<FrameNo> {
             FrameNo::new(index as u64).ok()
         }
         // A file that holds many frames is pushed by --watch, piece by piece.
-        Layout::Pieces(_) | Layout::Blocks(_) => None,
+        Layout::Pieces(_) | Layout::Trajectory(_) | Layout::Blocks(_) => None,
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Access {
     direct: Mutex<Option<Arc<Direct>>>,
     turns: Option<Turns>,
     /// What the scan measures of itself; `None`: nothing.
-    pub record: Option<Recorder>,
+    pub record: Option<Arc<Recorder>>,
 }
 
 impl Access {
@@ -64,6 +64,11 @@ impl Access {
             direct: Mutex::new(direct),
             record: None,
         }
+    }
+
+    /// Whether there was a daemon when this was made.
+    pub(crate) fn has_daemon(&self) -> bool {
+        self.daemon.is_some()
     }
 
     /// The daemon, if there is one and it was not lost.

@@ -20,7 +20,7 @@ use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
 
 /// Shorter scans leave no record: there is nothing to explain, and keeping it would show.
-const WALL_MIN: Duration = Duration::from_millis(20);
+const WALL_MIN: Duration = Duration::from_millis(50);
 /// How long a daemon may take to accept the record.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The part of reading that checksums can take at most, as they are computed from a rate.

@@ -220,6 +220,7 @@ impl Service for Frames {
             }
             frames_fn::SCAN_NEXT => return fake.scan_next(ScanNext::decode(payload)?),
             frames_fn::SCAN_CLOSE => Vec::new(),
+            frames_fn::READ_MANY => return fake.read_many(ReadMany::decode(payload)?),
             frames_fn::REPORT_BAD => {
                 let number = ReportBad::decode(payload)?.number;
                 fake.reported.lock().unwrap().insert(number);
@@ -315,6 +316,15 @@ impl Fake {
         }
         reply.payload = ScanBatch { entries }.encode();
         Ok(reply)
+    }
+
+    /// A scan of one answer.
+    fn read_many(&self, ask: ReadMany) -> Result<Reply> {
+        let scan = self.next_scan.fetch_add(1, Ordering::SeqCst) as u32;
+        let mut numbers: Vec<_> = ask.set.iter().collect();
+        numbers.reverse();
+        self.scans.lock().unwrap().insert(scan, numbers);
+        self.scan_next(ScanNext { scan, frames_max: u16::MAX, bytes_max: ask.bytes_max })
     }
 
     fn entry(&self, script: &Script, number: u64, draining: bool, reply: &mut Reply) -> Result<BatchEntry> {

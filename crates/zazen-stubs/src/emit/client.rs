@@ -133,6 +133,7 @@ fn declarations(code: &mut Code, name: &str, index: usize, function: &Function) 
                 code.line(format!("{c} result;"));
                 code.line("memset(&result, 0, sizeof result);");
             }
+            Base::Enum(c) => code.line(format!("{c} result = ({c})0;")),
             base => code.line(format!("{} result = {};", base.c(), failure(function))),
         }
     }
@@ -304,7 +305,10 @@ pub(crate) fn line_bytes(code: &mut Code, param: &Param, lengths: &Param, value:
 /// Lists the memory that is to travel, and lays out the tail.
 fn segments(code: &mut Code, function: &Function) {
     if function.has_lines() {
-        code.line("segments = calloc((size_t)(tail_max + in_max + out_max + 1), sizeof *segments);");
+        // The cast is for those who compile their client as C++.
+        code.line(
+            "segments = (struct zazen_segment *)calloc((size_t)(tail_max + in_max + out_max + 1), sizeof *segments);",
+        );
         code.line("ZAZEN_NEED(segments != NULL, ZAZEN_CALL_NO_MEMORY);");
         code.line("tail = segments;");
         code.line("in = tail + tail_max;");

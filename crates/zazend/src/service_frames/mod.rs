@@ -51,6 +51,7 @@ impl Service for FramesService {
             | frames_fn::EVICT
             | frames_fn::VERIFY
             | frames_fn::LIST
+            | frames_fn::READ_MANY
             | frames_fn::DATASETS => {
                 let line = call.line.clone();
                 let stops = move || node.admit().is_err() || line.is_cut();
@@ -70,6 +71,9 @@ impl Service for FramesService {
             }
             frames_fn::SCAN_NEXT => scan::next(node, sessions, caller, messages::ScanNext::decode(payload)?),
             frames_fn::SCAN_CLOSE => scan::close(sessions, caller, messages::ScanClose::decode(payload)?),
+            frames_fn::READ_MANY => {
+                scan::read_many(node, sessions, caller, messages::ReadMany::decode(payload)?)
+            }
             frames_fn::PUSH => push::push(node, caller, messages::Push::decode(payload)?, call).map(reply),
             frames_fn::PUSH_MANY => {
                 push::push_many(node, caller, messages::PushMany::decode(payload)?, call).map(reply)

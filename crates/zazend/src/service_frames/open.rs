@@ -6,6 +6,7 @@ use crate::guarded_backing::is_outage;
 use crate::node::Node;
 use crate::opened::Opened;
 use crate::session::Sessions;
+use crate::viewer::Viewer;
 use std::sync::Arc;
 use zazen_backing::{Rights, dataset};
 use zazen_call::Caller;
@@ -20,7 +21,7 @@ pub(super) fn open(
 ) -> Result<DatasetInfo> {
     node.admit()?;
     let viewer = node.powers.viewer(caller)?;
-    let at = node.roots.locate(&ask.path)?;
+    let (at, ask) = place(node, &viewer, ask)?;
     let opened = Opened::new(at, ask.pattern.clone(), viewer)?;
     let mut info = DatasetInfo {
         handle: 0,
@@ -41,6 +42,32 @@ pub(super) fn open(
     })?;
     node.counters.opens.add(1);
     Ok(info)
+}
+
+/// Where the dataset is. A trajectory file is a dataset of its directory, with the file's name for
+/// a pattern.
+fn place(node: &Node, viewer: &Viewer, mut ask: OpenDataset) -> Result<(Located, OpenDataset)> {
+    let at = node.roots.locate(&ask.path)?;
+    if ask.pattern.is_some() || at.beneath.is_root() {
+        return Ok((at, ask));
+    }
+    let view = at.root.seen_by(viewer)?;
+    let (directory, pattern) = dataset::place(&*view, &at.beneath)?;
+    // The file may be gone while the cache has frames of it.
+    let cached = || trajectory_in_cache(node, &at);
+    let Some((directory, pattern)) = pattern.map(|pattern| (directory, pattern)).or_else(cached) else {
+        return Ok((at, ask));
+    };
+    ask.pattern = Some(pattern);
+    Ok((node.roots.locate(&at.root.spelled(&directory))?, ask))
+}
+
+/// The directory and the name of the trajectory file at `at`, if frames of it are cached.
+fn trajectory_in_cache(node: &Node, at: &Located) -> Option<(RelPath, String)> {
+    let (directory, name) = at.beneath.split()?;
+    let series = at.dataset.split()?.0.series(&Series::Trajectory(RelPath::new(name).ok()?)).ok()?;
+    let (native, alien) = node.store.holdings(&series);
+    (!native.is_empty() || !alien.is_empty()).then(|| (directory, name.to_owned()))
 }
 
 /// A dataset as the backing store has it.
@@ -117,9 +144,10 @@ fn open_cached(
     info.series = held.iter().map(|(_, shown)| shown.clone()).collect();
     let chosen = match ask.pattern.as_deref() {
         Some(pattern) => {
-            let unpadded = dataset::layout_of_pattern(pattern).map(|layout| Series::of(&layout).to_string());
+            let unpadded = dataset::series_of_pattern(pattern).map(|series| series.to_string());
             let asked = unpadded.unwrap_or_else(|_| pattern.to_owned());
-            let found = held.into_iter().find(|(_, shown)| *shown == asked);
+            // A series may also be given as it is shown.
+            let found = held.into_iter().find(|(_, shown)| *shown == asked || *shown == pattern);
             Some(found.ok_or_else(|| {
                 Error::new(
                     ErrorKind::NotFound,
@@ -156,9 +184,14 @@ fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<O
         if Blocks::parse_pattern(pattern).is_some() {
             return Ok(None);
         }
-        let layout = dataset::layout_of_pattern(pattern)?;
-        let series = at.series(&Series::of(&layout))?;
-        return Ok(held.iter().any(|(held, _)| *held == series).then_some(layout));
+        let series = at.series(&dataset::series_of_pattern(pattern)?)?;
+        if !held.iter().any(|(held, _)| *held == series) {
+            return Ok(None);
+        }
+        return match dataset::is_file_name(pattern) {
+            true => Ok(node.store.layout(&series)),
+            false => dataset::layout_of_pattern(pattern).map(Some),
+        };
     }
     match &held[..] {
         [] => Ok(None),
@@ -178,7 +211,11 @@ fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<O
 
 /// Keeps the layout with the cached frames, for when the backing store does not answer.
 fn remember(node: &Node, series: &RelPath, layout: &Layout) {
-    if let Err(error) = node.store.set_layout(series, layout)
+    let layout = match layout.trajectory() {
+        Some(trajectory) => Layout::Trajectory(Arc::new(trajectory.summary())),
+        None => layout.clone(),
+    };
+    if let Err(error) = node.store.set_layout(series, &layout)
         && let Some(left_out) = zazen_call::may_say("layout", "")
     {
         tracing::warn!("the layout of {series} is not remembered: {error}{left_out}");
@@ -193,10 +230,11 @@ struct Told {
 fn look(node: &Node, opened: &Opened, ask: &OpenDataset) -> Result<Told> {
     let (backing, beneath) = (opened.backing(), &opened.at.beneath);
     if ask.want_extent {
-        let described = dataset::describe(backing, beneath, ask.pattern.as_deref())?;
+        let described = dataset::describe(opened.at.root.finder(), backing, beneath, ask.pattern.as_deref())?;
         return Ok(Told { layout: described.layout, extent: Some(described.extent) });
     }
     let layout = node.layouts.of(
+        opened.at.root.finder(),
         backing,
         &opened.at.dataset,
         beneath,

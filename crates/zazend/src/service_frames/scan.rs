@@ -1,4 +1,4 @@
-//! SCAN_OPEN, SCAN_NEXT, SCAN_CLOSE: for local callers, since descriptors don't travel.
+//! SCAN_OPEN, SCAN_NEXT, SCAN_CLOSE, READ_MANY: for local callers, since descriptors don't travel.
 
 use crate::node::Node;
 use crate::scan::Scan;
@@ -6,7 +6,7 @@ use crate::session::Sessions;
 use std::sync::Arc;
 use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_frames::messages::{ScanClose, ScanNext, ScanOpen, ScanOpened};
+use zazen_frames::messages::{ReadMany, ScanClose, ScanNext, ScanOpen, ScanOpened};
 
 pub(super) fn local_only(caller: &Caller) -> Result<()> {
     if caller.is_local() {
@@ -45,4 +45,19 @@ pub(super) fn close(sessions: &Sessions, caller: &Caller, ask: ScanClose) -> Res
     local_only(caller)?;
     sessions.with(caller.connection, |session| session.close_scan(ask.scan));
     Ok(Reply::default())
+}
+
+/// Random access: a scan that ends with its only answer.
+pub(super) fn read_many(
+    node: &Arc<Node>,
+    sessions: &Sessions,
+    caller: &Caller,
+    ask: ReadMany,
+) -> Result<Reply> {
+    local_only(caller)?;
+    node.admit()?;
+    let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
+    opened.check(&node.store)?;
+    let (scan, _) = Scan::begin(node, &opened, caller, &ask.set);
+    Ok(scan.all(node, ask.bytes_max))
 }

@@ -1,0 +1,712 @@
+! The Fortran module of Zazen: reads each frame of a dataset on exactly one MPI rank, and pushes
+! frames to the nodes that will read them.
+!
+! It binds libzazen directly (iso_c_binding) and needs no C compiler. MPI is used through mpi_f08, so
+! compile this file with the program's own MPI:
+!
+!   mpif90 -c "$(python -c 'import zazen; print(zazen.get_include())')/zazen.f90"
+!
+! Every call that can fail has an argument `status`: zazen_ok, or a negative number as zazen.h lists
+! them. zazen_message() then says what failed, and the next step. A call that fails changes nothing.
+! Frames, sets and iterations belong to the caller, who frees them.
+!
+! One thread at a time may use an object.
+
+module zazen
+  use, intrinsic :: iso_c_binding
+  use mpi_f08
+  implicit none
+  private
+
+  public :: zazen_dataset, zazen_runset, zazen_frames, zazen_frame, zazen_writer
+  public :: zazen_assignment, zazen_read_stats, zazen_counters
+  public :: zazen_open, zazen_close, zazen_has_daemon, zazen_extent, zazen_assign
+  public :: zazen_read, zazen_frames_open, zazen_next, zazen_frames_stats, zazen_frames_close
+  public :: zazen_frame_number, zazen_frame_data, zazen_frame_path, zazen_frame_free
+  public :: zazen_runset_len, zazen_runset_free
+  public :: zazen_writer_open, zazen_write, zazen_writer_counters, zazen_writer_close
+  public :: zazen_message, zazen_ok, zazen_mpi
+
+  integer(c_int32_t), parameter :: zazen_ok = 0
+  !> MPI failed, or each rank is an MPI world of its own.
+  integer(c_int32_t), parameter :: zazen_mpi = -17
+  integer(c_int32_t), parameter :: invalid_argument = -1
+  !> Bytes of one message, a multiple of 8: counts are default integers.
+  integer(c_int64_t), parameter :: message_bytes = 2_c_int64_t**30
+
+  !> An opened dataset.
+  type :: zazen_dataset
+    private
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  !> A set of frame numbers.
+  type :: zazen_runset
+    private
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  !> An iteration over frames with read-ahead.
+  type :: zazen_frames
+    private
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  !> A frame in memory.
+  type :: zazen_frame
+    private
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  !> A writer into the caches of many nodes.
+  type :: zazen_writer
+    private
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+
+  !> How the frames were assigned; zazen_assignment_t of zazen.h.
+  type, bind(C) :: zazen_assignment
+    integer(c_size_t) :: struct_size = 0
+    integer(c_int64_t) :: native = 0, alien = 0, residue = 0
+    integer(c_int64_t) :: total_native = 0, total_alien = 0, total_residue = 0
+    integer(c_int64_t) :: bytes_sent = 0, rounds = 0, perfect_hit = 0
+  end type
+
+  !> Where the frames taken so far came from; zazen_read_stats_t of zazen.h.
+  type, bind(C) :: zazen_read_stats
+    integer(c_size_t) :: struct_size = 0
+    integer(c_int64_t) :: native = 0, alien = 0, backing_reads = 0, bytes = 0, mended = 0
+  end type
+
+  !> Fates of pushed frames; zazen_counters_t of zazen.h.
+  type, bind(C) :: zazen_counters
+    integer(c_size_t) :: struct_size = 0
+    integer(c_int64_t) :: submitted = 0, pushed = 0, already_there = 0, skipped_slow = 0
+    integer(c_int64_t) :: skipped_no_node = 0, refused = 0, resent = 0, node_deaths = 0, bytes_pushed = 0
+  end type
+
+  type, bind(C) :: open_options
+    integer(c_size_t) :: struct_size = 0
+    type(c_ptr) :: socket = c_null_ptr, pattern = c_null_ptr, backing = c_null_ptr
+    integer(c_int64_t) :: direct = 0, timeout_ms = 0
+  end type
+
+  type, bind(C) :: frame_range
+    integer(c_int64_t) :: begin = 0, end = 0, stride = 1
+  end type
+
+  type, bind(C) :: assign_options
+    integer(c_size_t) :: struct_size = 0
+    integer(c_int64_t) :: paper_rules = 0, bitmap_protocol = 0, alone = 0
+  end type
+
+  type, bind(C) :: read_options
+    integer(c_size_t) :: struct_size = 0
+    integer(c_int64_t) :: memory_max = 0, readers = 0, unchecked = 0
+  end type
+
+  type, bind(C) :: writer_options
+    integer(c_size_t) :: struct_size = 0
+    type(c_ptr) :: nodes = c_null_ptr, key = c_null_ptr, pattern = c_null_ptr
+    integer(c_int64_t) :: block = 0, window_frames = 0, window_bytes = 0, timeout_ms = 0
+  end type
+
+  type, bind(C) :: collectives
+    integer(c_size_t) :: struct_size = 0
+    type(c_ptr) :: context = c_null_ptr
+    integer(c_int64_t) :: rank = 0, size = 0
+    type(c_funptr) :: allreduce_sum = c_null_funptr, allreduce_or = c_null_funptr
+    type(c_funptr) :: alltoall = c_null_funptr, alltoallv = c_null_funptr
+    type(c_funptr) :: broadcast = c_null_funptr, allreduce_xor = c_null_funptr
+  end type
+
+  !> What the collectives are told: a duplicate of the caller's communicator.
+  type :: ranks_context
+    type(MPI_Comm) :: comm
+    integer :: rank = 0, size = 0
+  end type
+
+  interface
+    function c_last_error() bind(C, name="zazen_last_error") result(text)
+      import :: c_ptr
+      type(c_ptr) :: text
+    end function
+    function c_check_launcher(world) bind(C, name="zazen_check_launcher") result(status)
+      import :: c_int32_t, c_int64_t
+      integer(c_int64_t), value :: world
+      integer(c_int32_t) :: status
+    end function
+    function c_open(path, options, dataset) bind(C, name="zazen_open") result(status)
+      import :: c_ptr, c_int32_t, c_char, open_options
+      character(kind=c_char), intent(in) :: path(*)
+      type(open_options), intent(in) :: options
+      type(c_ptr), intent(inout) :: dataset
+      integer(c_int32_t) :: status
+    end function
+    subroutine c_close(dataset) bind(C, name="zazen_close")
+      import :: c_ptr
+      type(c_ptr), value :: dataset
+    end subroutine
+    function c_has_daemon(dataset) bind(C, name="zazen_has_daemon") result(has)
+      import :: c_ptr, c_int32_t
+      type(c_ptr), value :: dataset
+      integer(c_int32_t) :: has
+    end function
+    function c_extent(dataset, set) bind(C, name="zazen_extent") result(status)
+      import :: c_ptr, c_int32_t
+      type(c_ptr), value :: dataset
+      type(c_ptr), intent(inout) :: set
+      integer(c_int32_t) :: status
+    end function
+    function c_assign(dataset, range, options, everyone, found, set) &
+        bind(C, name="zazen_assign") result(status)
+      import :: c_ptr, c_int32_t, assign_options, zazen_assignment
+      type(c_ptr), value :: dataset, range, everyone
+      type(assign_options), intent(in) :: options
+      type(zazen_assignment), intent(inout) :: found
+      type(c_ptr), intent(inout) :: set
+      integer(c_int32_t) :: status
+    end function
+    function c_read(dataset, number, frame) bind(C, name="zazen_read") result(status)
+      import :: c_ptr, c_int32_t, c_int64_t
+      type(c_ptr), value :: dataset
+      integer(c_int64_t), value :: number
+      type(c_ptr), intent(inout) :: frame
+      integer(c_int32_t) :: status
+    end function
+    function c_frames(dataset, set, options, frames) bind(C, name="zazen_frames") result(status)
+      import :: c_ptr, c_int32_t, read_options
+      type(c_ptr), value :: dataset, set
+      type(read_options), intent(in) :: options
+      type(c_ptr), intent(inout) :: frames
+      integer(c_int32_t) :: status
+    end function
+    function c_next(frames, frame) bind(C, name="zazen_next") result(status)
+      import :: c_ptr, c_int32_t
+      type(c_ptr), value :: frames
+      type(c_ptr), intent(inout) :: frame
+      integer(c_int32_t) :: status
+    end function
+    function c_frames_stats(frames, stats) bind(C, name="zazen_frames_stats") result(status)
+      import :: c_ptr, c_int32_t, zazen_read_stats
+      type(c_ptr), value :: frames
+      type(zazen_read_stats), intent(inout) :: stats
+      integer(c_int32_t) :: status
+    end function
+    subroutine c_frames_close(frames) bind(C, name="zazen_frames_close")
+      import :: c_ptr
+      type(c_ptr), value :: frames
+    end subroutine
+    function c_frame_number(frame) bind(C, name="zazen_frame_number") result(number)
+      import :: c_ptr, c_int64_t
+      type(c_ptr), value :: frame
+      integer(c_int64_t) :: number
+    end function
+    function c_frame_data(frame) bind(C, name="zazen_frame_data") result(data)
+      import :: c_ptr
+      type(c_ptr), value :: frame
+      type(c_ptr) :: data
+    end function
+    function c_frame_bytes(frame) bind(C, name="zazen_frame_bytes") result(bytes)
+      import :: c_ptr, c_int64_t
+      type(c_ptr), value :: frame
+      integer(c_int64_t) :: bytes
+    end function
+    function c_frame_path(frame) bind(C, name="zazen_frame_path") result(path)
+      import :: c_ptr
+      type(c_ptr), value :: frame
+      type(c_ptr) :: path
+    end function
+    subroutine c_frame_free(frame) bind(C, name="zazen_frame_free")
+      import :: c_ptr
+      type(c_ptr), value :: frame
+    end subroutine
+    function c_runset_len(set) bind(C, name="zazen_runset_len") result(count)
+      import :: c_ptr, c_int64_t
+      type(c_ptr), value :: set
+      integer(c_int64_t) :: count
+    end function
+    subroutine c_runset_free(set) bind(C, name="zazen_runset_free")
+      import :: c_ptr
+      type(c_ptr), value :: set
+    end subroutine
+    function c_writer_open(dataset, options, writer) bind(C, name="zazen_writer_open") result(status)
+      import :: c_ptr, c_int32_t, c_char, writer_options
+      character(kind=c_char), intent(in) :: dataset(*)
+      type(writer_options), intent(in) :: options
+      type(c_ptr), intent(inout) :: writer
+      integer(c_int32_t) :: status
+    end function
+    function c_write(writer, number, name, data, bytes) bind(C, name="zazen_write") result(status)
+      import :: c_ptr, c_int32_t, c_int64_t
+      type(c_ptr), value :: writer, name, data
+      integer(c_int64_t), value :: number, bytes
+      integer(c_int32_t) :: status
+    end function
+    function c_writer_counters(writer, counters) bind(C, name="zazen_writer_counters") result(status)
+      import :: c_ptr, c_int32_t, zazen_counters
+      type(c_ptr), value :: writer
+      type(zazen_counters), intent(inout) :: counters
+      integer(c_int32_t) :: status
+    end function
+    function c_writer_close(writer, counters) bind(C, name="zazen_writer_close") result(status)
+      import :: c_ptr, c_int32_t, zazen_counters
+      type(c_ptr), value :: writer
+      type(zazen_counters), intent(inout) :: counters
+      integer(c_int32_t) :: status
+    end function
+    function c_strlen(text) bind(C, name="strlen") result(length)
+      import :: c_ptr, c_size_t
+      type(c_ptr), value :: text
+      integer(c_size_t) :: length
+    end function
+  end interface
+
+contains
+
+  ! Text.
+
+  !> What the last call that failed on this thread says.
+  function zazen_message() result(text)
+    character(len=:), allocatable :: text
+    text = fortran_text(c_last_error())
+  end function
+
+  function fortran_text(from) result(text)
+    type(c_ptr), intent(in) :: from
+    character(len=:), allocatable :: text
+    character(kind=c_char), pointer :: chars(:)
+    integer :: at, length
+    if (.not. c_associated(from)) then
+      text = ""
+      return
+    end if
+    length = int(c_strlen(from))
+    allocate(character(len=length) :: text)
+    if (length == 0) return
+    call c_f_pointer(from, chars, [length])
+    do at = 1, length
+      text(at:at) = chars(at)
+    end do
+  end function
+
+  function c_text(text) result(chars)
+    character(len=*), intent(in) :: text
+    character(kind=c_char), allocatable :: chars(:)
+    integer :: at
+    allocate(chars(len_trim(text) + 1))
+    do at = 1, len_trim(text)
+      chars(at) = text(at:at)
+    end do
+    chars(len_trim(text) + 1) = c_null_char
+  end function
+
+  !> The address of an optional text that `kept` holds; null without one.
+  function kept_text(text, kept) result(address)
+    character(len=*), intent(in), optional :: text
+    character(kind=c_char), allocatable, target, intent(out) :: kept(:)
+    type(c_ptr) :: address
+    address = c_null_ptr
+    if (.not. present(text)) return
+    kept = c_text(text)
+    address = c_loc(kept)
+  end function
+
+  ! Datasets.
+
+  !> Opens the dataset whose directory is `path`. `pattern`: the pattern of file names; `socket`: the
+  !> daemon's socket; `backing`: a served backing store; `direct`: ask no daemon; `timeout`: seconds
+  !> of silence after which a daemon counts as hung. Without them: as zazen_open of zazen.h.
+  subroutine zazen_open(path, dataset, status, pattern, socket, backing, direct, timeout)
+    character(len=*), intent(in) :: path
+    type(zazen_dataset), intent(inout) :: dataset
+    integer(c_int32_t), intent(out) :: status
+    character(len=*), intent(in), optional :: pattern, socket, backing
+    logical, intent(in), optional :: direct
+    real, intent(in), optional :: timeout
+    type(open_options) :: options
+    character(kind=c_char), allocatable, target :: texts(:), patterns(:), backings(:)
+    options%struct_size = c_sizeof(options)
+    options%socket = kept_text(socket, texts)
+    options%pattern = kept_text(pattern, patterns)
+    options%backing = kept_text(backing, backings)
+    if (present(direct)) options%direct = merge(1_c_int64_t, 0_c_int64_t, direct)
+    if (present(timeout)) options%timeout_ms = max(1_c_int64_t, nint(timeout * 1000., c_int64_t))
+    status = c_open(c_text(path), options, dataset%handle)
+  end subroutine
+
+  !> Closes a dataset. Frames and iterations of it stay valid.
+  subroutine zazen_close(dataset)
+    type(zazen_dataset), intent(inout) :: dataset
+    call c_close(dataset%handle)
+    dataset%handle = c_null_ptr
+  end subroutine
+
+  !> Whether a daemon answered when the dataset was opened.
+  logical function zazen_has_daemon(dataset)
+    type(zazen_dataset), intent(in) :: dataset
+    zazen_has_daemon = c_has_daemon(dataset%handle) /= 0
+  end function
+
+  !> The frame numbers that exist.
+  subroutine zazen_extent(dataset, set, status)
+    type(zazen_dataset), intent(in) :: dataset
+    type(zazen_runset), intent(inout) :: set
+    integer(c_int32_t), intent(out) :: status
+    status = c_extent(dataset%handle, set%handle)
+  end subroutine
+
+  !> Agrees with the other ranks of `comm` on which rank reads which frame; collective. Without
+  !> `comm` this process reads all. `first`, `last`, `stride`: only these frames (all three or none).
+  !> `alone`: without `comm`, although a launcher has started several ranks.
+  subroutine zazen_assign(dataset, set, status, comm, first, last, stride, paper_rules, bitmaps, alone, found)
+    type(zazen_dataset), intent(in) :: dataset
+    type(zazen_runset), intent(inout) :: set
+    integer(c_int32_t), intent(out) :: status
+    type(MPI_Comm), intent(in), optional :: comm
+    integer(c_int64_t), intent(in), optional :: first, last, stride
+    logical, intent(in), optional :: paper_rules, bitmaps, alone
+    type(zazen_assignment), intent(out), optional :: found
+    type(zazen_assignment) :: told
+    type(assign_options) :: options
+    type(frame_range), target :: range
+    type(collectives), target :: everyone
+    type(ranks_context), target :: context
+    type(c_ptr) :: range_at, everyone_at
+    options%struct_size = c_sizeof(options)
+    if (present(paper_rules)) options%paper_rules = merge(1_c_int64_t, 0_c_int64_t, paper_rules)
+    if (present(bitmaps)) options%bitmap_protocol = merge(1_c_int64_t, 0_c_int64_t, bitmaps)
+    if (present(alone)) options%alone = merge(1_c_int64_t, 0_c_int64_t, alone)
+    told%struct_size = c_sizeof(told)
+    range_at = c_null_ptr
+    if (present(first) .or. present(last) .or. present(stride)) then
+      if (.not. (present(first) .and. present(last) .and. present(stride))) then
+        status = invalid_argument
+        return
+      end if
+      range = frame_range(first, last, stride)
+      range_at = c_loc(range)
+    end if
+    everyone_at = c_null_ptr
+    if (present(comm)) then
+      call join(comm, context, everyone, status)
+      if (status /= zazen_ok) return
+      everyone_at = c_loc(everyone)
+    end if
+    status = c_assign(dataset%handle, range_at, options, everyone_at, told, set%handle)
+    if (present(comm)) call MPI_Comm_free(context%comm)
+    if (present(found)) found = told
+  end subroutine
+
+  !> How many numbers are in a set.
+  function zazen_runset_len(set) result(count)
+    type(zazen_runset), intent(in) :: set
+    integer(c_int64_t) :: count
+    count = c_runset_len(set%handle)
+  end function
+
+  !> Frees a set.
+  subroutine zazen_runset_free(set)
+    type(zazen_runset), intent(inout) :: set
+    call c_runset_free(set%handle)
+    set%handle = c_null_ptr
+  end subroutine
+
+  ! Frames.
+
+  !> Reads one frame, whose bytes are checked.
+  subroutine zazen_read(dataset, number, frame, status)
+    type(zazen_dataset), intent(in) :: dataset
+    integer(c_int64_t), intent(in) :: number
+    type(zazen_frame), intent(inout) :: frame
+    integer(c_int32_t), intent(out) :: status
+    status = c_read(dataset%handle, number, frame%handle)
+  end subroutine
+
+  !> Begins to read the frames of `set` in storage order. `memory`: the most bytes that are read
+  !> ahead; `readers`: files in flight; `check`: compare checksums (by default it does).
+  subroutine zazen_frames_open(dataset, set, frames, status, memory, readers, check)
+    type(zazen_dataset), intent(in) :: dataset
+    type(zazen_runset), intent(in) :: set
+    type(zazen_frames), intent(inout) :: frames
+    integer(c_int32_t), intent(out) :: status
+    integer(c_int64_t), intent(in), optional :: memory, readers
+    logical, intent(in), optional :: check
+    type(read_options) :: options
+    options%struct_size = c_sizeof(options)
+    if (present(memory)) options%memory_max = memory
+    if (present(readers)) options%readers = readers
+    if (present(check)) options%unchecked = merge(0_c_int64_t, 1_c_int64_t, check)
+    status = c_frames(dataset%handle, set%handle, options, frames%handle)
+  end subroutine
+
+  !> The next frame; `more` is false at the end. A failure concerns one frame, and the iteration can
+  !> continue.
+  subroutine zazen_next(frames, frame, more, status)
+    type(zazen_frames), intent(in) :: frames
+    type(zazen_frame), intent(inout) :: frame
+    logical, intent(out) :: more
+    integer(c_int32_t), intent(out) :: status
+    status = c_next(frames%handle, frame%handle)
+    more = status /= zazen_ok .or. c_associated(frame%handle)
+  end subroutine
+
+  !> Where the frames taken so far came from.
+  subroutine zazen_frames_stats(frames, stats, status)
+    type(zazen_frames), intent(in) :: frames
+    type(zazen_read_stats), intent(out) :: stats
+    integer(c_int32_t), intent(out) :: status
+    stats%struct_size = c_sizeof(stats)
+    status = c_frames_stats(frames%handle, stats)
+  end subroutine
+
+  !> Ends an iteration.
+  subroutine zazen_frames_close(frames)
+    type(zazen_frames), intent(inout) :: frames
+    call c_frames_close(frames%handle)
+    frames%handle = c_null_ptr
+  end subroutine
+
+  !> The frame's number.
+  function zazen_frame_number(frame) result(number)
+    type(zazen_frame), intent(in) :: frame
+    integer(c_int64_t) :: number
+    number = c_frame_number(frame%handle)
+  end function
+
+  !> The frame's bytes, in place. Do not change them, and do not use them after zazen_frame_free.
+  function zazen_frame_data(frame) result(bytes)
+    type(zazen_frame), intent(in) :: frame
+    integer(c_int8_t), pointer :: bytes(:)
+    call c_f_pointer(c_frame_data(frame%handle), bytes, [c_frame_bytes(frame%handle)])
+  end function
+
+  !> The path of a file with exactly these bytes; empty if there is none. It lives as long as the
+  !> frame.
+  function zazen_frame_path(frame) result(path)
+    type(zazen_frame), intent(in) :: frame
+    character(len=:), allocatable :: path
+    path = fortran_text(c_frame_path(frame%handle))
+  end function
+
+  !> Frees a frame.
+  subroutine zazen_frame_free(frame)
+    type(zazen_frame), intent(inout) :: frame
+    call c_frame_free(frame%handle)
+    frame%handle = c_null_ptr
+  end subroutine
+
+  ! Writing.
+
+  !> Opens a writer into the caches of `nodes` ("host:port,…", or a file with one node a line). `key`:
+  !> the cluster key's file; `pattern`: the names of frames that have none, such as
+  !> "frame-{n:07}.dcd"; `block`: wait for slow nodes instead of skipping frames.
+  subroutine zazen_writer_open(dataset, nodes, writer, status, key, pattern, block)
+    character(len=*), intent(in) :: dataset, nodes
+    type(zazen_writer), intent(inout) :: writer
+    integer(c_int32_t), intent(out) :: status
+    character(len=*), intent(in), optional :: key, pattern
+    logical, intent(in), optional :: block
+    type(writer_options) :: options
+    character(kind=c_char), allocatable, target :: node_texts(:), keys(:), patterns(:)
+    options%struct_size = c_sizeof(options)
+    options%nodes = kept_text(nodes, node_texts)
+    options%key = kept_text(key, keys)
+    options%pattern = kept_text(pattern, patterns)
+    if (present(block)) options%block = merge(1_c_int64_t, 0_c_int64_t, block)
+    status = c_writer_open(c_text(dataset), options, writer%handle)
+  end subroutine
+
+  !> Pushes a frame's bytes, which may be reused at once. `name`: the file's name; without it the
+  !> writer's pattern gives it.
+  subroutine zazen_write(writer, number, bytes, status, name)
+    type(zazen_writer), intent(in) :: writer
+    integer(c_int64_t), intent(in) :: number
+    integer(c_int8_t), intent(in), target, contiguous :: bytes(:)
+    integer(c_int32_t), intent(out) :: status
+    character(len=*), intent(in), optional :: name
+    character(kind=c_char), allocatable, target :: names(:)
+    type(c_ptr) :: name_at, data_at
+    name_at = kept_text(name, names)
+    data_at = c_null_ptr
+    if (size(bytes) > 0) data_at = c_loc(bytes)
+    status = c_write(writer%handle, number, name_at, data_at, size(bytes, kind=c_int64_t))
+  end subroutine
+
+  !> The frames by fate so far.
+  subroutine zazen_writer_counters(writer, counters, status)
+    type(zazen_writer), intent(in) :: writer
+    type(zazen_counters), intent(out) :: counters
+    integer(c_int32_t), intent(out) :: status
+    counters%struct_size = c_sizeof(counters)
+    status = c_writer_counters(writer%handle, counters)
+  end subroutine
+
+  !> Sends what is in flight and ends the writer.
+  subroutine zazen_writer_close(writer, counters, status)
+    type(zazen_writer), intent(inout) :: writer
+    type(zazen_counters), intent(out) :: counters
+    integer(c_int32_t), intent(out) :: status
+    counters%struct_size = c_sizeof(counters)
+    status = c_writer_close(writer%handle, counters)
+    if (status == zazen_ok) writer%handle = c_null_ptr
+  end subroutine
+
+  ! Collectives over MPI: what zazen_mpi.h does in C.
+
+  subroutine join(comm, context, everyone, status)
+    type(MPI_Comm), intent(in) :: comm
+    type(ranks_context), intent(inout), target :: context
+    type(collectives), intent(inout) :: everyone
+    integer(c_int32_t), intent(out) :: status
+    logical :: up, inter
+    integer :: world, error
+    status = zazen_mpi
+    call MPI_Initialized(up)
+    if (.not. up) return
+    if (comm == MPI_COMM_NULL) then
+      status = invalid_argument
+      return
+    end if
+    call MPI_Comm_test_inter(comm, inter)
+    if (inter) then
+      status = invalid_argument
+      return
+    end if
+    call MPI_Comm_size(MPI_COMM_WORLD, world)
+    if (c_check_launcher(int(world, c_int64_t)) /= zazen_ok) return
+    call MPI_Comm_dup(comm, context%comm, error)
+    if (error /= MPI_SUCCESS) return
+    call MPI_Comm_set_errhandler(context%comm, MPI_ERRORS_RETURN)
+    call MPI_Comm_rank(context%comm, context%rank)
+    call MPI_Comm_size(context%comm, context%size)
+    everyone%struct_size = c_sizeof(everyone)
+    everyone%context = c_loc(context)
+    everyone%rank = context%rank
+    everyone%size = context%size
+    everyone%allreduce_sum = c_funloc(allreduce_sum)
+    everyone%allreduce_or = c_funloc(allreduce_or)
+    everyone%alltoall = c_funloc(alltoall)
+    everyone%alltoallv = c_funloc(alltoallv)
+    everyone%broadcast = c_funloc(broadcast)
+    everyone%allreduce_xor = c_funloc(allreduce_xor)
+    status = zazen_ok
+  end subroutine
+
+  function allreduce(context, words, count, op) result(error)
+    type(c_ptr), intent(in) :: context, words
+    integer(c_int64_t), intent(in) :: count
+    type(MPI_Op), intent(in) :: op
+    integer :: error
+    type(ranks_context), pointer :: ranks
+    integer(c_int64_t), pointer :: values(:)
+    integer(c_int64_t) :: at, now
+    error = MPI_SUCCESS
+    if (count == 0) return
+    call c_f_pointer(context, ranks)
+    call c_f_pointer(words, values, [count])
+    at = 1
+    do while (at <= count .and. error == MPI_SUCCESS)
+      now = min(count - at + 1, message_bytes / 8)
+      call MPI_Allreduce(MPI_IN_PLACE, values(at:at + now - 1), int(now), MPI_UINT64_T, op, ranks%comm, error)
+      at = at + now
+    end do
+  end function
+
+  function allreduce_sum(context, words, count) bind(C) result(error)
+    type(c_ptr), value :: context, words
+    integer(c_int64_t), value :: count
+    integer(c_int32_t) :: error
+    error = int(allreduce(context, words, count, MPI_SUM), c_int32_t)
+  end function
+
+  function allreduce_or(context, words, count) bind(C) result(error)
+    type(c_ptr), value :: context, words
+    integer(c_int64_t), value :: count
+    integer(c_int32_t) :: error
+    error = int(allreduce(context, words, count, MPI_BOR), c_int32_t)
+  end function
+
+  function allreduce_xor(context, words, count) bind(C) result(error)
+    type(c_ptr), value :: context, words
+    integer(c_int64_t), value :: count
+    integer(c_int32_t) :: error
+    error = int(allreduce(context, words, count, MPI_BXOR), c_int32_t)
+  end function
+
+  function alltoall(context, send, receive) bind(C) result(error)
+    type(c_ptr), value :: context, send, receive
+    integer(c_int32_t) :: error
+    type(ranks_context), pointer :: ranks
+    integer(c_int64_t), pointer :: out(:), into(:)
+    integer :: code
+    call c_f_pointer(context, ranks)
+    call c_f_pointer(send, out, [ranks%size])
+    call c_f_pointer(receive, into, [ranks%size])
+    call MPI_Alltoall(out, 1, MPI_UINT64_T, into, 1, MPI_UINT64_T, ranks%comm, code)
+    error = int(code, c_int32_t)
+  end function
+
+  ! Pairwise in shifted order: 64-bit lengths, and no rank is sent to by all at once.
+  function alltoallv(context, send, send_bytes, receive, receive_bytes) bind(C) result(error)
+    type(c_ptr), value :: context, send, send_bytes, receive, receive_bytes
+    integer(c_int32_t) :: error
+    type(ranks_context), pointer :: ranks
+    type(c_ptr), pointer :: out(:), into(:)
+    integer(c_int64_t), pointer :: out_bytes(:), into_bytes(:)
+    integer(c_int8_t), pointer :: from_here(:), to_here(:)
+    integer(c_int8_t), target :: nothing(1)
+    integer(c_int64_t) :: sent, got, sending, getting
+    integer :: shift, to, from, code
+    call c_f_pointer(context, ranks)
+    call c_f_pointer(send, out, [ranks%size])
+    call c_f_pointer(receive, into, [ranks%size])
+    call c_f_pointer(send_bytes, out_bytes, [ranks%size])
+    call c_f_pointer(receive_bytes, into_bytes, [ranks%size])
+    error = 0
+    do shift = 1, ranks%size - 1
+      to = modulo(ranks%rank + shift, ranks%size)
+      from = modulo(ranks%rank - shift, ranks%size)
+      from_here => nothing
+      to_here => nothing
+      if (out_bytes(to + 1) > 0) call c_f_pointer(out(to + 1), from_here, [out_bytes(to + 1)])
+      if (into_bytes(from + 1) > 0) call c_f_pointer(into(from + 1), to_here, [into_bytes(from + 1)])
+      sent = 0
+      got = 0
+      do while (sent < out_bytes(to + 1) .or. got < into_bytes(from + 1))
+        sending = min(out_bytes(to + 1) - sent, message_bytes)
+        getting = min(into_bytes(from + 1) - got, message_bytes)
+        call MPI_Sendrecv(from_here(sent + 1:sent + sending), int(sending), MPI_BYTE, &
+          merge(to, MPI_PROC_NULL, sending > 0), 0, &
+          to_here(got + 1:got + getting), int(getting), MPI_BYTE, &
+          merge(from, MPI_PROC_NULL, getting > 0), 0, ranks%comm, MPI_STATUS_IGNORE, code)
+        if (code /= MPI_SUCCESS) then
+          error = int(code, c_int32_t)
+          return
+        end if
+        sent = sent + sending
+        got = got + getting
+      end do
+    end do
+  end function
+
+  function broadcast(context, buffer, bytes) bind(C) result(error)
+    type(c_ptr), value :: context, buffer
+    integer(c_int64_t), value :: bytes
+    integer(c_int32_t) :: error
+    type(ranks_context), pointer :: ranks
+    integer(c_int8_t), pointer :: values(:)
+    integer(c_int64_t) :: at, now
+    integer :: code
+    error = 0
+    if (bytes == 0) return
+    call c_f_pointer(context, ranks)
+    call c_f_pointer(buffer, values, [bytes])
+    at = 1
+    do while (at <= bytes)
+      now = min(bytes - at + 1, message_bytes)
+      call MPI_Bcast(values(at:at + now - 1), int(now), MPI_BYTE, 0, ranks%comm, code)
+      if (code /= MPI_SUCCESS) then
+        error = int(code, c_int32_t)
+        return
+      end if
+      at = at + now
+    end do
+  end function
+end module

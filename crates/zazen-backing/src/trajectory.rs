@@ -1,0 +1,146 @@
+//! Trajectory files on a backing store: their indexes, and the layouts made of them.
+//!
+//! Invariants: whoever asks for an index has just opened the file with its own rights. An index is
+//! used only for the file as it looked, or for a file that grew since then and whose earlier part
+//! is unchanged as far as samples show ([`zazen_trajectory::Anchors`]). Nothing is written to the
+//! backing store.
+
+mod build;
+mod keep;
+
+pub use keep::Indexes;
+
+use crate::{Backing, SourceFile};
+use std::sync::Arc;
+use zazen_core::trajectory::Format;
+use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, Source, Trajectory, TrajectoryFile};
+use zazen_trajectory::{FileIndex, Scanner};
+
+/// Bytes of a frame that are enough to check its header.
+const HEAD_BYTES: usize = 4096;
+
+/// Where a dataset's layout is looked for: the indexes, and the name of the store that they are of.
+#[derive(Clone, Copy)]
+pub struct Finder<'a> {
+    /// The indexes of trajectory files.
+    pub indexes: &'a Indexes,
+    /// The store's root as users spell it.
+    pub store: &'a str,
+}
+
+/// The layout of the trajectory `files` in `directory`. `single`: the one file that the user named
+/// or that is alone.
+///
+/// `InvalidArgument` for a file that is no trajectory, or for files of several kinds; `NotFound` if
+/// there is no whole frame in any.
+pub fn layout(
+    finder: Finder<'_>,
+    backing: &dyn Backing,
+    directory: &RelPath,
+    files: &[RelPath],
+    single: bool,
+) -> Result<Layout> {
+    let mut trajectory: Option<Trajectory> = None;
+    let mut first_kind: Option<Scanner> = None;
+    let mut next = 0;
+    for path in files {
+        let named = |error: Error| error.within(format!("trajectory {path}"));
+        let beneath = directory.join(path.as_str())?;
+        let index = finder.indexes.of(backing, finder.store, &beneath).map_err(named)?;
+        let file = TrajectoryFile {
+            path: path.clone(),
+            first: next,
+            count: index.table.count(),
+            table: Some(index.table.clone()),
+            header: index.header.clone(),
+            seen: index.seen,
+            trouble: index.trouble.clone(),
+        };
+        next = file.first + file.numbers();
+        let known = trajectory.get_or_insert_with(|| Trajectory {
+            format: index.format,
+            n_atoms: index.n_atoms,
+            single,
+            files: Vec::new(),
+        });
+        check_alike(known, &index, path, &mut first_kind)?;
+        known.n_atoms = known.n_atoms.max(index.n_atoms);
+        known.files.push(file);
+    }
+    let whole = trajectory.filter(|trajectory| trajectory.files.iter().any(|file| file.numbers() > 0));
+    let Some(trajectory) = whole else {
+        let names: Vec<&str> = files.iter().take(3).map(RelPath::as_str).collect();
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("trajectory {}: holds no whole frame yet; open it when one is written", names.join(", ")),
+        ));
+    };
+    trajectory.validate()?;
+    Ok(Layout::Trajectory(Arc::new(trajectory)))
+}
+
+/// All files of a dataset are of one kind, so that one decoder reads them.
+fn check_alike(
+    known: &Trajectory,
+    index: &FileIndex,
+    path: &RelPath,
+    first: &mut Option<Scanner>,
+) -> Result<()> {
+    let (Some(one), false) = (known.files.first(), index.n_atoms == 0) else { return Ok(()) };
+    let differ = |what: String| {
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("trajectory {path}: {what}; the files of a dataset must be of one kind"),
+        ))
+    };
+    if known.format != index.format {
+        return differ(format!("is {}, but {} is {}", index.format, one.path, known.format));
+    }
+    if known.n_atoms != 0 && known.n_atoms != index.n_atoms {
+        return differ(format!("has {} atoms, but {} has {}", index.n_atoms, one.path, known.n_atoms));
+    }
+    let this = scanner_of(index.format, &index.header);
+    let first = first.get_or_insert_with(|| scanner_of(known.format, &one.header));
+    match this.is_like(first) {
+        true => Ok(()),
+        false => differ(format!("its frames are built unlike those of {}", one.path)),
+    }
+}
+
+/// A scanner that has read this header.
+fn scanner_of(format: Format, header: &[u8]) -> Scanner {
+    let mut scanner = Scanner::new(format);
+    // What is wrong with a header was told when the file was indexed.
+    let _ = scanner.step(header, header.len() as u64);
+    scanner
+}
+
+/// Checks that frame `number` is still at `source` in its opened file, if the file changed since
+/// its frames were found. `Stale` if the file was replaced, cut or rewritten.
+pub fn confirm(file: &dyn SourceFile, trajectory: &Trajectory, number: u64, source: &Source) -> Result<()> {
+    let (Some(held), Some(length)) = (trajectory.file_of(number), source.length) else { return Ok(()) };
+    let now = file.stat().validator;
+    if held.seen.looks_like(&now) {
+        return Ok(());
+    }
+    let stale = |what: &str| {
+        let (path, offset) = (&source.path, source.offset);
+        let text =
+            format!("frame {number}, {length} bytes at byte {offset} of {path}: {what}; open it again");
+        Err(Error::new(ErrorKind::Stale, text))
+    };
+    if held.seen.inode != 0 && now.inode != 0 && held.seen.inode != now.inode {
+        return stale("the file was replaced since the dataset was opened");
+    }
+    if source.offset.checked_add(length).is_none_or(|end| end > now.size) {
+        return stale(&format!("the file was cut to {} bytes since the dataset was opened", now.size));
+    }
+    let mut scanner = scanner_of(trajectory.format, &held.header);
+    scanner.resume(0, source.offset, trajectory.n_atoms);
+    let mut head = vec![0; HEAD_BYTES.min(length as usize)];
+    let read = build::read_full(file, &mut head, source.offset)?;
+    match scanner.confirms(&head[..read], number - held.first, length) {
+        Some(false) => stale("the file was rewritten since the dataset was opened"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,222 @@
+//! Builds the index of one opened file, or extends it.
+//!
+//! Small frames are read in large blocks. Of large frames only the headers are read. So building
+//! is bound by the slower of reading and asking.
+
+use crate::SourceFile;
+use std::sync::Arc;
+use zazen_core::trajectory::{Format, FrameTable, Trouble};
+use zazen_core::{Error, ErrorKind, Result, Validator};
+use zazen_trajectory::{Anchors, FileIndex, Grown, Scanner, Step};
+
+/// Bytes that are read at once where frames are small, or all bytes are looked at.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Bytes that are read for a header where frames are large.
+const HEAD_BYTES: usize = 4 << 10;
+/// Frames from this length on are large.
+const LARGE_BYTES: u64 = 128 << 10;
+
+/// Reads until `buffer` is full or the file ends; how many bytes.
+pub(super) fn read_full(file: &dyn SourceFile, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(&mut buffer[done..], offset + done as u64)? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(done)
+}
+
+/// The bytes of a file around the place that a scanner looks at.
+struct Window<'a> {
+    file: &'a dyn SourceFile,
+    size: u64,
+    bytes: Vec<u8>,
+    at: u64,
+    held: usize,
+}
+
+impl Window<'_> {
+    /// What is held from `position` on.
+    fn from(&self, position: u64) -> &[u8] {
+        match position.checked_sub(self.at) {
+            Some(behind) if behind <= self.held as u64 => &self.bytes[behind as usize..self.held],
+            _ => &[],
+        }
+    }
+
+    /// Reads `least` bytes from `position` on, and more up to `wish`. `Stale` if the file has
+    /// become shorter.
+    fn fill(&mut self, position: u64, least: usize, wish: usize) -> Result<()> {
+        let left = usize::try_from(self.size.saturating_sub(position)).unwrap_or(usize::MAX);
+        let (least, wanted) = (least.min(left), least.max(wish).min(left));
+        if self.bytes.len() < wanted {
+            self.bytes.resize(wanted, 0);
+        }
+        (self.at, self.held) = (position, 0);
+        while self.held < wanted {
+            let offset = position + self.held as u64;
+            match self.file.read_at(&mut self.bytes[self.held..wanted], offset)? {
+                0 => break,
+                read => self.held += read,
+            }
+        }
+        if self.held < least {
+            let end = position + self.held as u64;
+            let text = format!("became shorter while it was read: it ended at byte {end}, not {}", self.size);
+            return Err(Error::new(ErrorKind::Stale, text));
+        }
+        Ok(())
+    }
+}
+
+/// What a scan found.
+struct Found {
+    scanner: Scanner,
+    table: FrameTable,
+    trouble: Option<Trouble>,
+    /// The frames of a known index are its first.
+    extends: bool,
+}
+
+/// Scans `file` from its beginning, or behind the frames of `known`.
+fn scan(file: &dyn SourceFile, format: Format, size: u64, known: Option<&FileIndex>) -> Result<Found> {
+    let mut window = Window { file, size, bytes: Vec::new(), at: 0, held: 0 };
+    let mut scanner = Scanner::new(format);
+    let mut table = FrameTable::new(0, scanner.unit());
+    let (mut wish, extends) = (BLOCK_BYTES, known.is_some());
+    loop {
+        let position = scanner.position();
+        let step = match scanner.step(window.from(position), size) {
+            Ok(step) => step,
+            Err(trouble) => return Ok(Found { scanner, table, trouble: Some(trouble), extends }),
+        };
+        match step {
+            Step::More(least) => {
+                let had = window.from(position).len();
+                window.fill(position, least, wish)?;
+                if window.from(position).len() <= had && window.held as u64 + position < size {
+                    return Err(Error::new(
+                        ErrorKind::Io,
+                        "its parser makes no progress; please report this",
+                    ));
+                }
+            }
+            Step::Header => {
+                table = FrameTable::new(scanner.begin(), scanner.unit());
+                if let Some(known) = known {
+                    if known.table.begin() != scanner.begin() {
+                        return Err(Error::new(ErrorKind::Stale, "its header changed"));
+                    }
+                    table = (*known.table).clone();
+                    scanner.resume(table.count(), table.end(), known.n_atoms);
+                }
+            }
+            Step::Frame(length) => {
+                table.push(length)?;
+                let large = scanner.skips() && length >= LARGE_BYTES;
+                wish = if large { HEAD_BYTES } else { BLOCK_BYTES };
+            }
+            Step::Moved => {}
+            Step::End => return Ok(Found { scanner, table, trouble: None, extends }),
+        }
+    }
+}
+
+/// Samples of the file up to `end`.
+fn sums(file: &dyn SourceFile, format: Format, seed: u64, end: u64) -> Result<Vec<u64>> {
+    let mut buffer = Vec::new();
+    let sum = |sample: zazen_trajectory::Sample| {
+        buffer.resize(sample.bytes as usize, 0);
+        let read = read_full(file, &mut buffer, sample.offset)?;
+        Ok(Anchors::sum(format, sample, &mut buffer[..read]))
+    };
+    Anchors::samples(seed, end).into_iter().map(sum).collect()
+}
+
+/// The index of an opened file called `name`: `known` where it still is right, extended where the
+/// file grew, or a new one.
+///
+/// Fails if the file is no trajectory, or none of its frames is good.
+pub(super) fn build(
+    file: &dyn SourceFile,
+    name: &str,
+    key: &str,
+    known: Option<Arc<FileIndex>>,
+) -> Result<Arc<FileIndex>> {
+    let now = file.stat().validator;
+    let known = match known {
+        Some(known) => match known.compare(&now) {
+            Grown::Same => return Ok(known),
+            Grown::Perhaps if is_prefix(file, &known)? => Some(known),
+            _ => None,
+        },
+        None => None,
+    };
+    let format = match &known {
+        Some(known) => known.format,
+        None => format_of(file, name)?,
+    };
+    let found = match scan(file, format, now.size, known.as_deref()) {
+        // A header that writers replace: the frames are found anew.
+        Err(error) if error.kind() == ErrorKind::Stale && known.is_some() => {
+            scan(file, format, now.size, None)?
+        }
+        found => found?,
+    };
+    if found.table.count() == 0
+        && let Some(trouble) = &found.trouble
+    {
+        return Err(first_is_bad(trouble));
+    }
+    // An index that is extended keeps its seed; so who knew it sees that its frames are the same.
+    let seed = match &known {
+        Some(known) if found.extends => known.anchors.seed,
+        _ => zazen_env::random_u128()? as u64,
+    };
+    let anchors = Anchors { seed, sums: sums(file, format, seed, found.table.end())? };
+    let mut header = vec![0; found.table.begin() as usize];
+    read_full(file, &mut header, 0)?;
+    // If the file changed meanwhile, it is compared again at the next opening.
+    let later = file.stat_now()?.validator;
+    let unsettled = now.unsettled || !now.looks_like(&later);
+    Ok(Arc::new(FileIndex {
+        key: key.to_owned(),
+        format,
+        n_atoms: found.scanner.n_atoms(),
+        header: header.into(),
+        table: Arc::new(found.table),
+        trouble: found.trouble,
+        seen: Validator { unsettled, ..now },
+        anchors,
+    }))
+}
+
+/// Whether what the index knows is the beginning of the file, as far as samples show.
+fn is_prefix(file: &dyn SourceFile, known: &FileIndex) -> Result<bool> {
+    Ok(sums(file, known.format, known.anchors.seed, known.table.end())? == known.anchors.sums)
+}
+
+/// The format of the open file called `name`.
+fn format_of(file: &dyn SourceFile, name: &str) -> Result<Format> {
+    let mut head = vec![0; zazen_trajectory::SNIFF_BYTES];
+    let read = read_full(file, &mut head, 0)?;
+    zazen_trajectory::sniff(&head[..read], name).ok_or_else(|| {
+        let what = match read {
+            0 => "is empty".to_owned(),
+            _ => "is no trajectory: its first bytes are those of none of XTC, TRR, DCD, AMBER NetCDF, GRO, LAMMPS \
+                  dump (text) and XYZ"
+                .to_owned(),
+        };
+        let kind = if read == 0 { ErrorKind::NotFound } else { ErrorKind::InvalidArgument };
+        Error::new(kind, format!("{what}; frame 0 should begin at byte 0"))
+    })
+}
+
+/// What is wrong with a file none of whose frames is good.
+fn first_is_bad(trouble: &Trouble) -> Error {
+    let what = if trouble.unfinished { "is not complete" } else { "is damaged" };
+    let kind = if trouble.unfinished { ErrorKind::NotFound } else { ErrorKind::Corrupt };
+    Error::new(kind, format!("frame 0, at byte {}, {what}: {}", trouble.offset, trouble.why))
+}

@@ -1,0 +1,240 @@
+//! Random access: frames by number and by name, in any order, compared with the files themselves.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
+
+mod common;
+
+use clap::Parser;
+use common::{PATTERN, Running, Script, content, name, write_frames};
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use zazen_client::{Dataset, OpenOptions, READ_MANY_MAX};
+use zazen_core::{Error, ErrorKind};
+use zazend::Daemon;
+use zazend::config::{Args, Config};
+
+struct Site {
+    _folder: tempfile::TempDir,
+    root: PathBuf,
+    places: zazen_testbed::Site,
+}
+
+impl Site {
+    fn new() -> Site {
+        let folder = tempfile::tempdir().unwrap();
+        let places = zazen_testbed::Site::make(folder.path()).unwrap();
+        let root = places.backing.join("sim");
+        std::fs::create_dir_all(&root).unwrap();
+        Site { root, places, _folder: folder }
+    }
+
+    fn start(&self) -> Daemon {
+        let mut launch = self.places.node(0).launch();
+        launch.budget = Some("256M".into());
+        let args = Args::parse_from(std::iter::once("zazend".into()).chain(launch.flags()));
+        Daemon::start(Config::assemble(&args).unwrap()).unwrap()
+    }
+
+    fn open(&self) -> Dataset {
+        let options = OpenOptions { socket: Some(self.places.node(0).socket), ..OpenOptions::default() };
+        let dataset = Dataset::open(&self.root, &options).unwrap();
+        assert!(dataset.has_daemon(), "{:?}", zazen_client::warnings());
+        dataset
+    }
+}
+
+fn kind(outcome: &Result<zazen_client::Frame, Error>) -> Option<ErrorKind> {
+    outcome.as_ref().err().map(Error::kind)
+}
+
+/// Reads `numbers` and compares each with its file.
+fn check(dataset: &mut Dataset, root: &Path, numbers: &[u64]) {
+    let outcomes = dataset.read_many(numbers).unwrap();
+    assert_eq!(outcomes.len(), numbers.len());
+    for (number, outcome) in numbers.iter().zip(outcomes) {
+        match (std::fs::read(root.join(name(*number))), outcome) {
+            (Ok(expected), Ok(frame)) => {
+                assert_eq!(frame.number, *number);
+                assert!(frame.bytes() == expected, "frame {number}");
+            }
+            (Err(_), Err(error)) => {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                assert!(error.to_string().contains(&number.to_string()), "{error}");
+            }
+            (file, outcome) => panic!("frame {number}: {:?}, {outcome:?}", file.map(|bytes| bytes.len())),
+        }
+    }
+}
+
+/// Lengths on both sides of what the store packs, and an empty frame.
+fn length(number: u64) -> usize {
+    match number % 7 {
+        0 => 0,
+        1 => 16 << 10,
+        2 => (16 << 10) + 1,
+        3 => 200_000,
+        _ => 3000 + number as usize,
+    }
+}
+
+#[test]
+fn any_order_any_number_of_times_with_and_without_a_daemon() {
+    let site = Site::new();
+    for number in (0..400).filter(|number| number % 5 != 4) {
+        std::fs::write(site.root.join(name(number)), content(number, length(number))).unwrap();
+    }
+    let daemon = site.start();
+    let mut cached = site.open();
+    let options = OpenOptions { direct: true, ..OpenOptions::default() };
+    let direct = Dataset::open(&site.root, &options).unwrap();
+    check(&mut cached, &site.root, &[]);
+    let both = RefCell::new((cached, direct));
+    let config = ProptestConfig { cases: 40, ..ProptestConfig::default() };
+    proptest!(config, |(numbers in prop::collection::vec(0u64..410, 0..90))| {
+        check(&mut both.borrow_mut().0, &site.root, &numbers);
+        check(&mut both.borrow_mut().1, &site.root, &numbers);
+    });
+    let (mut cached, _) = both.into_inner();
+    // Every frame has been asked for by now, in one go as well.
+    let all: Vec<u64> = (0..410).rev().chain(0..410).collect();
+    check(&mut cached, &site.root, &all);
+    assert!(cached.has_daemon());
+    drop(daemon);
+}
+
+#[test]
+fn more_than_fits_into_one_answer() {
+    let site = Site::new();
+    write_frames(&site.root, 0..9000, 300);
+    // More files of their own than a message has descriptors.
+    write_frames(&site.root, 9000..9300, 17_000);
+    let daemon = site.start();
+    let mut dataset = site.open();
+    let numbers: Vec<u64> = (0..9300).map(|at| at * 7919 % 9300).collect();
+    for _ in 0..2 {
+        check(&mut dataset, &site.root, &numbers);
+    }
+    drop(daemon);
+}
+
+#[test]
+fn what_cannot_be_asked_for() {
+    let site = Site::new();
+    write_frames(&site.root, 0..3, 100);
+    let daemon = site.start();
+    let mut dataset = site.open();
+    let refused = |dataset: &mut Dataset, numbers: &[u64]| dataset.read_many(numbers).unwrap_err();
+    for number in [u64::MAX, 1 << 63, (1 << 40) + 1] {
+        let error = refused(&mut dataset, &[0, number]);
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+        assert!(error.to_string().contains(&number.to_string()), "{error}");
+    }
+    let error = refused(&mut dataset, &vec![0; READ_MANY_MAX + 1]);
+    assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+    check(&mut dataset, &site.root, &[1 << 40, 2, 3]);
+    drop(daemon);
+}
+
+#[test]
+fn a_source_that_changes_or_goes_is_noticed_each_time() {
+    let site = Site::new();
+    write_frames(&site.root, 0..20, 3000);
+    let daemon = site.start();
+    let mut dataset = site.open();
+    let numbers: Vec<u64> = (0..20).collect();
+    check(&mut dataset, &site.root, &numbers);
+    for round in 1..5 {
+        std::fs::write(site.root.join(name(3)), content(1000 + round, 3000 + round as usize)).unwrap();
+        check(&mut dataset, &site.root, &numbers);
+        check(&mut dataset, &site.root, &[3]);
+    }
+    std::fs::remove_file(site.root.join(name(3))).unwrap();
+    check(&mut dataset, &site.root, &numbers);
+    std::fs::write(site.root.join(name(3)), content(7, 10)).unwrap();
+    check(&mut dataset, &site.root, &numbers);
+    drop(daemon);
+}
+
+#[test]
+fn a_daemon_that_dies_or_drains_or_lies_costs_no_frame() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("sim");
+    write_frames(&root, 0..30, 2000);
+    let numbers: Vec<u64> = (0..30).chain(5..9).rev().collect();
+    let some = BTreeSet::from([3, 4, 17]);
+    let scripts = [
+        Script::default(),
+        Script { dies_after: Some(0), ..Script::default() },
+        Script { dies_after: Some(7), ..Script::default() },
+        Script { drains_after: Some(0), ..Script::default() },
+        Script { drains_after: Some(7), ..Script::default() },
+        Script { ends_after: Some(7), ..Script::default() },
+        Script { ends_after: Some(0), ..Script::default() },
+        Script { twice: true, ..Script::default() },
+        Script { bad_once: some.clone(), ..Script::default() },
+        Script { bad_always: some.clone(), ..Script::default() },
+        Script { inline: some.clone(), ..Script::default() },
+    ];
+    for (at, script) in scripts.into_iter().enumerate() {
+        println!("script {at}");
+        let running = Running::start(&root, script);
+        let mut dataset = running.open();
+        check(&mut dataset, &root, &numbers);
+        check(&mut dataset, &root, &[7, 7, 3]);
+    }
+    let running = Running::start(&root, Script { failing: some.clone(), ..Script::default() });
+    let outcomes = running.open().read_many(&numbers).unwrap();
+    for (number, outcome) in numbers.iter().zip(&outcomes) {
+        assert_eq!(kind(outcome), some.contains(number).then_some(ErrorKind::NotFound), "{number}");
+    }
+}
+
+#[test]
+fn frames_have_the_names_of_their_files() {
+    let site = Site::new();
+    write_frames(&site.root, 0..3, 100);
+    let daemon = site.start();
+    let mut dataset = site.open();
+    let by_name = |dataset: &mut Dataset, name: &str| dataset.number_of(name).map_err(|error| error.kind());
+    for number in 0..3 {
+        assert_eq!(by_name(&mut dataset, &name(number)), Ok(number));
+        let absolute = site.root.join(name(number)).to_str().unwrap().to_owned();
+        assert_eq!(by_name(&mut dataset, &absolute), Ok(number));
+    }
+    for bad in ["frame-7.bin", "other", "", "/etc/passwd", "sub/frame-000001.bin"] {
+        assert_eq!(by_name(&mut dataset, bad), Err(ErrorKind::NotFound), "{bad}");
+    }
+    assert_eq!(by_name(&mut dataset, "../sim/frame-000001.bin"), Err(ErrorKind::InvalidArgument));
+    assert_eq!(dataset.layout().and_then(|layout| layout.template()).unwrap().to_string(), PATTERN);
+    drop(daemon);
+}
+
+#[test]
+fn files_of_class_folders_have_stable_numbers() {
+    let site = Site::new();
+    let mut names: Vec<String> = Vec::new();
+    for class in ["cat", "dog_2", "10"] {
+        std::fs::create_dir(site.root.join(class)).unwrap();
+        names.extend((0..40).map(|at| format!("{class}/img_{at}_v2.jpg")));
+        names.push(format!("{class}/plain.jpg"));
+    }
+    names.sort();
+    for file in &names {
+        std::fs::write(site.root.join(file), file.repeat(50)).unwrap();
+    }
+    let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    std::fs::write(site.root.join("zazen.toml"), format!("files = [{}]", quoted.join(","))).unwrap();
+    let daemon = site.start();
+    let mut dataset = site.open();
+    for (number, file) in (0..).zip(&names) {
+        assert_eq!(dataset.number_of(file).unwrap(), number);
+    }
+    assert_eq!(dataset.number_of("cat/none.jpg").unwrap_err().kind(), ErrorKind::NotFound);
+    let numbers: Vec<u64> = (0..names.len() as u64).rev().collect();
+    for (number, outcome) in numbers.iter().zip(dataset.read_many(&numbers).unwrap()) {
+        assert_eq!(outcome.unwrap().bytes(), names[*number as usize].repeat(50).as_bytes());
+    }
+    drop(daemon);
+}

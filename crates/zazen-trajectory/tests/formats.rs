@@ -1,0 +1,231 @@
+//! Every format: good files, files that are cut anywhere, damaged files, hostile bytes.
+
+// The exemption for tests does not reach their helpers.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{samples, scan};
+use proptest::prelude::*;
+use zazen_core::Validator;
+use zazen_core::trajectory::Format;
+use zazen_trajectory::{Anchors, Scanner, Step, sniff};
+
+#[test]
+fn frames_of_good_files_are_found() {
+    for sample in samples() {
+        assert_eq!(sniff(&sample.bytes, &sample.name), Some(sample.format), "{}", sample.name);
+        for look in [1, 100, 1 << 20] {
+            let found = scan(sample.format, &sample.bytes, look);
+            assert_eq!(found.trouble, None, "{}", sample.name);
+            assert_eq!(found.frames, sample.frames, "{}", sample.name);
+            assert_eq!(found.n_atoms, sample.n_atoms, "{}", sample.name);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_gives_the_frames_before() {
+    for sample in samples() {
+        let (first, _) = sample.frames[0];
+        for cut in 0..sample.bytes.len() {
+            let found = scan(sample.format, &sample.bytes[..cut], 1 << 20);
+            let whole = sample.frames.iter().filter(|(offset, length)| offset + length <= cut as u64).count();
+            assert_eq!(found.frames, sample.frames[..whole], "{} cut to {cut}", sample.name);
+            let at_border = sample.frames.iter().any(|(offset, _)| *offset == cut as u64);
+            // A NetCDF file says how many frames it has, and a file without a byte has no header.
+            let last = sample.frames[..whole].last().map_or(0, |(offset, length)| offset + length) as usize;
+            let is_blank = sample.bytes[last..cut].trim_ascii().is_empty();
+            let silent = at_border && sample.format != Format::Ncdf
+                || first == 0 && is_blank && (cut == 0 || sample.format == Format::Xyz);
+            match found.trouble {
+                None => assert!(silent, "{} cut to {cut}", sample.name),
+                Some(trouble) => {
+                    let begin = sample.frames.get(whole).map_or(0, |(offset, _)| *offset);
+                    let in_header = whole == 0 && (cut as u64) < first;
+                    assert!(
+                        !silent && (trouble.offset == begin || in_header),
+                        "{}: {trouble:?}",
+                        sample.name
+                    );
+                    // Of a magic number that is cut, nobody can say that it is whole.
+                    assert!(trouble.unfinished || cut < 12, "{} cut to {cut}: {trouble:?}", sample.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn garbage_between_frames_is_told_with_its_place() {
+    for sample in samples().into_iter().filter(|sample| sample.format != Format::Ncdf) {
+        let Some((second, _)) = sample.frames.get(1).copied() else { continue };
+        let mut bytes = sample.bytes.clone();
+        let at = second as usize;
+        // A GRO title may be anything; the second line may not.
+        let garbage: &[u8] = if sample.format == Format::Gro { b"x\nx\nx\n" } else { b"garbage\n" };
+        bytes.splice(at..at, garbage.iter().copied());
+        let found = scan(sample.format, &bytes, 64);
+        assert_eq!(found.frames, sample.frames[..1], "{}", sample.name);
+        let trouble = found.trouble.unwrap();
+        assert!(trouble.offset == second && !trouble.unfinished, "{}: {trouble:?}", sample.name);
+    }
+}
+
+#[test]
+fn atoms_that_change_are_told() {
+    let joined = |one: common::Sample, other: common::Sample| [one.bytes, other.bytes].concat();
+    let files = [
+        (Format::Xtc, joined(common::xtc(57, &[9, 9], false), common::xtc(58, &[9], false))),
+        (Format::Trr, joined(common::trr(5, 2, 4), common::trr(6, 2, 4))),
+        (Format::Xyz, joined(common::text(Format::Xyz, 4, 2), common::text(Format::Xyz, 3, 2))),
+        (Format::Gro, joined(common::text(Format::Gro, 4, 2), common::text(Format::Gro, 5, 2))),
+        (Format::Lammps, joined(common::text(Format::Lammps, 4, 2), common::text(Format::Lammps, 5, 2))),
+    ];
+    for (format, bytes) in files {
+        let found = scan(format, &bytes, 1 << 20);
+        assert_eq!(found.frames.len(), 2, "{format}");
+        assert!(found.trouble.unwrap().why.contains("atoms, the frames before it"), "{format}");
+    }
+}
+
+#[test]
+fn lengths_of_terabytes_allocate_nothing() {
+    // A frame that says that it has 2^45 bytes, in a file that seems to be as large.
+    let mut frame = common::xtc(57, &[8], true).bytes;
+    frame[88..96].copy_from_slice(&(1i64 << 39).to_be_bytes());
+    let mut scanner = Scanner::new(Format::Xtc);
+    assert_eq!(scanner.step(&[], 1 << 50), Ok(Step::Header));
+    assert_eq!(scanner.step(&frame, 1 << 50), Ok(Step::Frame(96 + (1 << 39))));
+    assert_eq!(scanner.position(), 96 + (1 << 39));
+    frame[88..96].copy_from_slice(&(1i64 << 45).to_be_bytes());
+    let refused = scanner.step(&frame, 1 << 50).unwrap_err();
+    assert!(refused.offset == 96 + (1 << 39) && refused.why.contains("beyond the limit"), "{refused:?}");
+}
+
+#[test]
+fn hdf5_is_refused_with_a_way_out() {
+    let head = b"\x89HDF\r\n\x1a\n\0\0\0\0";
+    assert_eq!(sniff(head, "x.h5"), Some(Format::H5md));
+    assert!(scan(Format::H5md, head, 64).trouble.unwrap().why.contains("convert it"));
+}
+
+#[test]
+fn formats_are_told_by_their_bytes_not_their_names() {
+    let xtc = common::xtc(57, &[8], false).bytes;
+    assert_eq!(sniff(&xtc, "x.dcd"), Some(Format::Xtc));
+    assert_eq!(sniff(b"5\ncomment\n", "x.txt"), None);
+    assert_eq!(sniff(b"5\n6\n", "x.gro"), Some(Format::Gro));
+    assert_eq!(sniff(b"HEADER\nATOM\n", "x.pdb"), None);
+    assert_eq!(sniff(b"", "x.xtc"), None);
+}
+
+#[test]
+fn headers_confirm_the_places_of_frames() {
+    for sample in samples() {
+        let mut scanner = Scanner::new(sample.format);
+        let begin = sample.frames[0].0 as usize;
+        let _ = scanner.step(&sample.bytes[..begin], begin as u64);
+        scanner.resume(0, begin as u64, sample.n_atoms);
+        for (index, (offset, length)) in sample.frames.iter().enumerate() {
+            let head = &sample.bytes[*offset as usize..(offset + length) as usize];
+            let good = scanner.confirms(head, index as u64, *length);
+            assert!(good != Some(false), "{} frame {index}", sample.name);
+            if matches!(sample.format, Format::Xtc | Format::Trr | Format::Dcd) {
+                assert_eq!(scanner.confirms(&head[4..], index as u64, *length), Some(false));
+                assert_eq!(scanner.confirms(head, index as u64, length + 4), Some(false));
+            }
+        }
+    }
+}
+
+#[test]
+fn large_frames_are_skipped() {
+    let sample = common::xtc(57, &[1 << 20; 20], false);
+    let found = scan(Format::Xtc, &sample.bytes, 0);
+    assert_eq!(found.frames, sample.frames);
+    assert!(found.looked_at < 20 * 200, "{} bytes", found.looked_at);
+}
+
+#[test]
+fn samples_cover_head_and_tail() {
+    for end in [0, 5, 256 << 10, (256 << 10) + 1, 1 << 45] {
+        let samples = Anchors::samples(7, end);
+        assert!(samples.iter().all(|sample| sample.offset + sample.bytes <= end));
+        assert!(samples.iter().any(|sample| sample.offset == 0));
+        assert!(samples.iter().any(|sample| sample.offset + sample.bytes == end));
+    }
+    assert_ne!(Anchors::samples(7, 1 << 30), Anchors::samples(8, 1 << 30));
+}
+
+mod index {
+    use super::*;
+    use std::sync::Arc;
+    use zazen_core::trajectory::{FrameTable, Trouble};
+    use zazen_trajectory::{FileIndex, Grown};
+
+    fn index() -> FileIndex {
+        let mut table = FrameTable::new(8, 4);
+        [400, 404, 396].iter().for_each(|length| table.push(*length).unwrap());
+        FileIndex {
+            key: "/lustre/a/md.xtc".into(),
+            format: Format::Xtc,
+            n_atoms: 57,
+            header: Arc::from(&b"header"[..]),
+            table: Arc::new(table),
+            trouble: Some(Trouble { offset: 1208, unfinished: true, why: "cut".into() }),
+            seen: Validator { size: 1300, mtime_ns: 5, ctime_ns: 6, inode: 7, unsettled: false },
+            anchors: Anchors { seed: 9, sums: vec![1, 2, 3] },
+        }
+    }
+
+    #[test]
+    fn an_index_comes_back_and_damage_is_found() {
+        let bytes = index().encode();
+        assert_eq!(FileIndex::decode(&bytes).unwrap(), index());
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(FileIndex::decode(&damaged).is_err(), "bit {bit}");
+        }
+        (0..bytes.len()).for_each(|cut| assert!(FileIndex::decode(&bytes[..cut]).is_err(), "cut to {cut}"));
+    }
+
+    #[test]
+    fn a_file_grows_or_is_another() {
+        let seen = index().seen;
+        let check = |now, expected| assert_eq!(index().compare(&now), expected, "{now:?}");
+        check(seen, Grown::Same);
+        check(Validator { size: 1400, mtime_ns: 9, ctime_ns: 9, ..seen }, Grown::Perhaps);
+        check(Validator { size: 1400, mtime_ns: 9, inode: 8, ..seen }, Grown::Other);
+        check(Validator { size: 1400, mtime_ns: 4, ..seen }, Grown::Other);
+        check(Validator { size: 1300, mtime_ns: 9, ..seen }, Grown::Other);
+        check(Validator { size: 1200, mtime_ns: 9, ..seen }, Grown::Other);
+        let young = FileIndex { seen: Validator { unsettled: true, ..seen }, ..index() };
+        assert_eq!(young.compare(&seen), Grown::Perhaps);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever is done to a file: no panic, and every frame that is told lies in the file.
+    #[test]
+    fn hostile_bytes_make_no_panic(which in 0usize..64, edits in prop::collection::vec((any::<u16>(), any::<u8>()), 0..9),
+        cut in any::<u16>(), look in 1usize..300) {
+        let all = samples();
+        let sample = &all[which % all.len()];
+        let mut bytes = sample.bytes.clone();
+        for (at, value) in edits {
+            let at = usize::from(at) % bytes.len();
+            bytes[at] = value;
+        }
+        bytes.truncate(usize::from(cut) % (bytes.len() + 1));
+        for format in Format::ALL {
+            let found = scan(format, &bytes, look);
+            let end = found.frames.last().map_or(0, |(offset, length)| offset + length);
+            prop_assert!(end <= bytes.len() as u64);
+        }
+        let _ = sniff(&bytes, &sample.name);
+    }
+}
