@@ -128,7 +128,8 @@ impl Dataset {
             dataset.direct()?;
         }
         dataset.trajectory().inspect(OpenedTrajectory::warn);
-        dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
+        let is_of_a_version = |layout: &&Layout| layout.blocks().is_some() || layout.trajectory().is_some();
+        dataset.opened = dataset.layout().filter(is_of_a_version).cloned();
         Ok(dataset)
     }
 
@@ -179,6 +180,9 @@ impl Dataset {
     pub fn extent(&mut self) -> Result<RunSet> {
         if let Some(extent) = &self.extent {
             return Ok(extent.clone());
+        }
+        if let Some(blocks) = self.blocks() {
+            return Ok(blocks.extent());
         }
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;
