@@ -15,11 +15,12 @@ use crate::read::{Access, Early, Facts, Frame, FrameReader, Pool, ReadOptions, R
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::trajectory::OpenedTrajectory;
 use crate::warn::warn_once;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
-use zazen_core::{Blocks, Error, ErrorKind, Layout, Request, Result, RunSet};
+use zazen_core::{Blocks, Error, ErrorKind, Layout, RelPath, Request, Result, RunSet};
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::DatasetInfo;
 use zazen_wire::control::NodeInfo;
@@ -75,7 +76,7 @@ pub struct Dataset {
     /// What calls of random access share.
     near: Option<Arc<Access>>,
     /// Where files are in the layout's list, once somebody asked by name.
-    names: names::Names,
+    names: HashMap<RelPath, u64>,
     /// What the ranks took to agree on who reads what is read next; this rank, and how many.
     agreed: Option<(Duration, u32, u32)>,
     /// When the caller began with an assignment that is to come.
@@ -118,7 +119,7 @@ impl Dataset {
             opened: None,
             extent: None,
             near: None,
-            names: names::Names::new(),
+            names: HashMap::new(),
             agreed: None,
             begun: None,
             without,
