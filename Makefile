@@ -64,6 +64,10 @@ bench: prerequisites
 	cargo build --release --locked -p zazen-bench -p zazend -p zazen-cli
 	target/release/zazen-bench $(BENCH)
 
+## make bench-data  analyses of trajectories beside the plain way (ROWS="xtc-frame rmsf" for some)
+bench-data: install
+	$(BIN)/python bench/data/bench_data.py $(ROWS)
+
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zazen/run.py $(FIGURES)

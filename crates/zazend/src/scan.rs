@@ -33,6 +33,8 @@ use zazen_frames::scan_record::ScanNotes;
 use zazen_frames::stale::may_have_grown;
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
+/// Bytes of packed frames that an answer copies at most, beside its first frame.
+const COPIED_BYTES_MAX: u64 = 16 << 20;
 /// A call of random access answers what it has after this time.
 const READ_MANY_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -110,7 +112,9 @@ impl Scan {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::new(self.privileged);
-        let room = Room { frames: frames_max, bytes: ask.bytes_max, files: FDS_PER_MESSAGE_MAX };
+        // Users who get copies of packed frames get them in answers of a bounded length.
+        let bytes = if self.privileged { ask.bytes_max } else { ask.bytes_max.min(COPIED_BYTES_MAX) };
+        let room = Room { frames: frames_max, bytes, files: FDS_PER_MESSAGE_MAX };
         self.fill(node, &mut cursor, &room, ask.bytes_max, &mut batch);
         if !batch.is_empty() {
             self.guard.goes_on();
