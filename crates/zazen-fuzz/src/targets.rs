@@ -69,6 +69,9 @@ pub(crate) fn messages(input: &[u8]) {
         check::<ReadMany>,
         check::<Push>,
         check::<Pushed>,
+        check::<PushMany>,
+        check::<PushFate>,
+        check::<PushedMany>,
         check::<ReportBad>,
         check::<Fetch>,
         check::<Fetched>,
@@ -274,6 +277,35 @@ pub(crate) fn xtc(input: &[u8]) {
     if header.atoms <= 8 * input.len() {
         let _ = zazen_xtc::decode(input, &mut vec![0.0; 3 * header.atoms], 10.0);
     }
+}
+
+/// A trajectory file of any format, and the index of one. Every frame that is told lies in the
+/// file, behind the one before.
+pub(crate) fn trajectory(mut input: &[u8]) {
+    let [which, look] = take(&mut input);
+    if let Ok(index) = zazen_trajectory::FileIndex::decode(input) {
+        let _ = index.table.get(index.table.count() / 2);
+    }
+    let formats = zazen_core::trajectory::Format::ALL;
+    let told = formats[usize::from(which) % formats.len()];
+    let format = zazen_trajectory::sniff(input, "x.gro").unwrap_or(told);
+    let (size, mut least) = (input.len() as u64, 1 + usize::from(look));
+    let mut scanner = zazen_trajectory::Scanner::new(format);
+    let mut end = 0;
+    for _ in 0..4 * input.len() + 64 {
+        let rest = &input[(scanner.position() as usize).min(input.len())..];
+        match scanner.step(&rest[..rest.len().min(least)], size) {
+            Ok(zazen_trajectory::Step::More(wanted)) => least = least.max(wanted),
+            Ok(zazen_trajectory::Step::Header) => end = scanner.begin(),
+            Ok(zazen_trajectory::Step::Frame(length)) => end += length,
+            Ok(zazen_trajectory::Step::Moved) => {}
+            Ok(zazen_trajectory::Step::End) | Err(_) => {
+                assert!(end <= size, "frames end at {end} of {size}");
+                return;
+            }
+        }
+    }
+    panic!("the scan does not end");
 }
 
 /// The daemon's settings file.
