@@ -63,6 +63,9 @@ def check(probe, comm):
     assert probe.alltoallv([b""] * size) == [b""] * size, "empty all-to-all"
     mine = [bytes([r]) * (r * 70_001) for r in ranks]
     assert probe.allgatherv(mine[rank]) == mine, "all-gather"
+    long = [bytes([r]) * (r * 1_000_001) for r in ranks]
+    assert probe.allgatherv(long[rank]) == long, "all-gather of long blocks"
+    assert probe.allgatherv(b"") == [b""] * size, "all-gather of nothing"
     for length in (0, 1, 1_000_003):
         assert probe.broadcast(bytes([rank + 1]) * (length if rank == 0 else 3)) == b"\x01" * length, (
             "broadcast"

@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "messages", run: targets::messages, seeds: seeds::golden, runs: 100_000 },
     Target { name: "handshake", run: targets::handshake, seeds: seeds::golden, runs: 50_000 },
     Target { name: "runset", run: targets::runset, seeds: seeds::golden, runs: 20_000 },
+    Target { name: "pack", run: targets::pack, seeds: seeds::packed, runs: 5_000 },
     Target { name: "record", run: targets::record, seeds: seeds::golden, runs: 50_000 },
     Target { name: "shm", run: targets::shm, seeds: seeds::golden, runs: 50_000 },
     Target { name: "plugins", run: targets::plugins, seeds: seeds::golden, runs: 50_000 },

@@ -74,3 +74,14 @@ pub(crate) fn headers() -> Vec<Vec<u8>> {
         &file("plugins/posix/posix.h"),
     ])
 }
+
+/// Packed bytes of several densities.
+pub(crate) fn packed() -> Vec<Vec<u8>> {
+    let bytes = |kinds: u8| (0..2000u32).map(move |at| (at * at / 7 % 251) as u8 % kinds);
+    let packed = |kinds: u8| {
+        let mut out = Vec::new();
+        zazen_wire::pack::pack(&bytes(kinds).collect::<Vec<u8>>(), &mut out);
+        out
+    };
+    [1, 2, 5, 40, 250].map(packed).to_vec()
+}

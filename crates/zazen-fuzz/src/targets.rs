@@ -12,8 +12,8 @@ use zazen_wire::control::NodeInfo;
 use zazen_wire::handshake::{ClientHello, Proof, ServerHello};
 use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, MAGIC};
 use zazen_wire::plugins::*;
-use zazen_wire::runset_codec;
 use zazen_wire::shm::{self, SLOT_BYTES, Span};
+use zazen_wire::{pack, runset_codec};
 
 /// Takes a number of bytes from the front, with zeros if there are too few.
 fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
@@ -98,6 +98,16 @@ pub(crate) fn messages(input: &[u8]) {
 /// decode.
 pub(crate) fn handshake(input: &[u8]) {
     pick(&[check::<ClientHello>, check::<ServerHello>, check::<Proof>, check::<ErrorReply>], input);
+}
+
+/// Packed bytes.
+pub(crate) fn pack(input: &[u8]) {
+    if let Ok(bytes) = pack::unpack(input) {
+        assert!(bytes.len() <= 8 * input.len() + 8);
+        let mut again = Vec::new();
+        pack::pack(&bytes, &mut again);
+        assert!(pack::unpack(&again).expect("what was packed unpacks") == bytes);
+    }
 }
 
 /// The run-set codec.
