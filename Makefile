@@ -24,9 +24,9 @@ endif
 
 # The demo and the tests run a lightly optimised build, which `cargo test` shares. Benches and wheels are fully optimised.
 PROFILE := dev
-bench-zazen bench-calls: PROFILE := release
+bench-data bench-zazen bench-calls: PROFILE := release
 
-.PHONY: help demo test check vopr bench bench-zazen bench-calls docs wheel setup prerequisites packages native install clean test-rust test-python
+.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls docs wheel setup prerequisites packages native install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -64,6 +64,10 @@ bench: prerequisites
 	cargo build --release --locked -p zazen-bench -p zazend -p zazen-cli
 	target/release/zazen-bench $(BENCH)
 
+## make bench-data  analyses of trajectories beside the plain way (ROWS="xtc-frame rmsf" for some)
+bench-data: install
+	$(BIN)/python bench/data/bench_data.py $(ROWS)
+
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zazen/run.py $(FIGURES)
@@ -71,6 +75,10 @@ bench-zazen: install $(VENV)/.requirements-bench
 ## make bench-calls  ZOID's evaluation, run again (FUSE and sshfs rows: root; FIGURES="fig4 files" for some)
 bench-calls: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zoid/run.py $(FIGURES)
+
+## make bench-data  files through fsspec, samples through PyTorch (scripts/test-torch.sh installs it)
+bench-data: install
+	set -e; for row in bench/data/*.py; do $(BIN)/python $$row; done
 
 ## make docs    API documentation of the crates into target/doc
 docs: prerequisites

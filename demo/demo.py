@@ -3,12 +3,12 @@
 get it back.
 
 A testbed of four nodes (daemons with caches of their own) and a slow file server; an OpenMM simulation writes
-one file per frame to the file server while `zazen push --watch` places each frame on a node; then the same
-analysis runs under `mpiexec -n 4` straight from the file server, from Zazen, with one node dead, and with it
+a trajectory to the file server while `zazen push --watch` places each of its frames on a node; then the same
+MDAnalysis analysis runs under `mpiexec -n 4` straight from the file server, from Zazen, with one node dead, and with it
 back. Ends with a table on stdout and `demo-report.json`; exits non-zero if the results differ or Zazen did
 not read locally.
 
-    make demo        # or: .venv/bin/python demo/demo.py [--frames N]
+    make demo        # or: .venv/bin/python demo/demo.py [--frames N] [--files]
 
 As root with iproute2 each node gets a network namespace with shaped links; otherwise a token bucket limits
 the file server. Everything lies in `.demo/` and is taken down at the end, also after Ctrl-C.
@@ -35,6 +35,9 @@ VICTIM = "n2"
 SERVER_BYTES_PER_S = 5_000_000
 LINK_BITS_PER_S = 160_000_000
 LOCAL_SHARE_MIN = 0.99
+# What opening a trajectory may read from the file server, on all nodes together: its header, and
+# its first frame where a node does not have it. No frame of the analysis is among it.
+OPENING_SHARE_MAX = 0.05
 PACKAGES = {
     "openmm": "openmm",
     "MDAnalysis": "MDAnalysis",
@@ -60,6 +63,8 @@ class Demo:
         self.folder = ROOT / ".demo"
         self.testbed_dir = self.folder / "testbed"
         self.dataset = self.testbed_dir / "server" / "villin"
+        # With --files the directory is the trajectory.
+        self.trajectory = self.dataset if arguments.files else self.dataset / "md.dcd"
         self.children: list[subprocess.Popen] = []
         binaries = Path(sys.executable).parent
         self.environment = os.environ | {
@@ -167,7 +172,7 @@ class Demo:
             "run", "--on", "sim", "--",
             sys.executable, ROOT / "examples" / "simulate_peptide.py",
             "--out", self.dataset, "--frames", self.arguments.frames, "--steps", self.arguments.steps,
-            "--compare", self.folder / "unwatched",
+            "--compare", self.folder / "unwatched", *(["--files"] if self.arguments.files else []),
             quiet=False,
         )  # fmt: skip
         try:
@@ -180,6 +185,15 @@ class Demo:
             raise DemoError(f"zazen push failed ({pusher.returncode}):\n{said}")
         return json.loads(simulation), json.loads(out)
 
+    def find_frames(self) -> None:
+        """Let each node find the frames in the trajectory; the first opening would do it otherwise."""
+        if not self.arguments.files:
+            before = self.server_bytes()
+            self.testbed("run", "-n", str(NODES), "--", self.zazen, "index", self.trajectory)
+            say(
+                f"each node found the frames: {(self.server_bytes() - before) / 1e6:.1f} MB from the file server"
+            )
+
     def analyse(self, name: str, *, direct: bool = False) -> dict:
         """Run the analysis on all nodes; return its row of the report."""
         say(f"analysis under mpiexec -n {NODES}: {name}")
@@ -187,7 +201,7 @@ class Demo:
         before = self.server_bytes()
         self.testbed(
             "run", "-n", str(NODES), "--",
-            sys.executable, ROOT / "examples" / "water_residence.py", self.dataset,
+            sys.executable, "-m", "mpi4py", ROOT / "examples" / "water_residence.py", self.trajectory,
             "--topology", self.dataset / "topology.pdb", "--json", report_file,
             *(["--direct"] if direct else []),
         )  # fmt: skip
@@ -212,6 +226,7 @@ class Demo:
         say(f"the file server is limited to {megabytes_per_s:.0f} MB/s by {rate_limit['how']}")
         say("simulation with zazen push --watch beside it")
         simulation, push = self.simulate_and_push()
+        self.find_frames()
         runs = [self.analyse("server", direct=True), self.analyse("zazen")]
         self.testbed("kill", VICTIM)
         runs.append(self.analyse("one-node-dead"))
@@ -245,7 +260,7 @@ def faults(report: dict) -> list[str]:
         found.append(f"the run from Zazen read {100 * cached['local_share']:.1f} % locally, not 99 %")
     if cached["backing_reads"] != 0:
         found.append(f"the run from Zazen read {cached['backing_reads']} frames from the file server")
-    if cached["server_bytes"] != 0:
+    if cached["server_bytes"] > OPENING_SHARE_MAX * cached["bytes"]:
         found.append(f"the file server counts {cached['server_bytes']} bytes sent in the run from Zazen")
     return found
 
@@ -297,6 +312,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--frames", type=int, default=300, help="frames to simulate (default 300)")
     parser.add_argument("--steps", type=int, default=4, help="time steps per frame (default 4)")
+    parser.add_argument("--files", action="store_true", help="every frame is a file of its own")
     parser.add_argument("--no-net", action="store_true", help="no network namespaces, even as root")
     parser.add_argument("--keep", action="store_true", help="keep .demo/ with the frames and logs")
     parser.add_argument(

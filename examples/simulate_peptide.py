@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Simulate a small solvated protein with OpenMM and write every frame as a file of its own.
+"""Simulate a small solvated protein with OpenMM and write a trajectory that grows frame by frame.
 
 The system is the villin headpiece in explicit water (8,867 atoms) that the OpenMM package carries as its own
 test structure: Amber99SB, TIP3P, particle-mesh Ewald, 300 K. The code knows nothing of Zazen: it writes
-`topology.pdb` and `frame-0000000.dcd`, `frame-0000001.dcd`, ... (under a hidden name first, then renamed into
-place, so that nobody ever sees half a frame). Beside it, `zazen push --watch DIR --nodes nodes.txt` sends
-each frame to some node's disk.
+`topology.pdb` and `md.dcd`. With `--files` every frame is a file of its own instead, `frame-0000000.dcd`,
+`frame-0000001.dcd`, ... (under a hidden name first, then renamed into place, so that nobody ever sees half a
+frame). Beside it, `zazen push --watch DIR --nodes nodes.txt` sends each frame to some node's disk.
 
     python examples/simulate_peptide.py --out /lustre/villin --frames 300
 
@@ -23,8 +23,10 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any, BinaryIO
 
 FRAME_NAME = "frame-{:07d}.dcd"
+TRAJECTORY_NAME = "md.dcd"
 DONE_NAME = "simulation.done"
 # A pushed frame is on its way for some milliseconds after it was written: this pause keeps it out of the time
 # of the next, unwatched block.
@@ -87,16 +89,60 @@ class Simulation:
         with open(path, "w") as file:
             self._app.PDBFile.writeFile(self.topology, positions, file, keepIds=True)
 
-    def write_frame(self, path: Path, first_step: int) -> int:
-        """Write the present positions as a one-frame DCD at `path`; return its size in bytes."""
+    def dcd(self, file: BinaryIO, first_step: int, interval: int = 1) -> Any:
+        """OpenMM's writer of DCD."""
+        return self._app.DCDFile(file, self.topology, self.timestep, firstStep=first_step, interval=interval)
+
+    def write_frame(self, dcd: Any) -> None:
+        """Append the present positions."""
         state = self._context.getState(getPositions=True)
+        dcd.writeModel(state.getPositions(asNumpy=True), periodicBoxVectors=state.getPeriodicBoxVectors())
+
+
+class FrameFiles:
+    """Every frame is a DCD file of its own."""
+
+    def __init__(self, simulation: Simulation, folder: Path, steps: int) -> None:
+        self._simulation, self._folder, self._steps = simulation, folder, steps
+
+    def write(self, number: int) -> int:
+        """Write the present positions as this frame; return its size in bytes."""
+        path = self._folder / FRAME_NAME.format(number)
         hidden = path.with_name(f".{path.name}.part")
         with open(hidden, "w+b") as file:
-            dcd = self._app.DCDFile(file, self.topology, self.timestep, firstStep=first_step)
-            dcd.writeModel(state.getPositions(asNumpy=True), periodicBoxVectors=state.getPeriodicBoxVectors())
+            self._simulation.write_frame(self._simulation.dcd(file, number * self._steps))
             size = file.seek(0, os.SEEK_END)
         os.rename(hidden, path)
         return size
+
+    def forget(self, first: int, count: int) -> None:
+        """Remove frames."""
+        for number in range(first, first + count):
+            (self._folder / FRAME_NAME.format(number)).unlink()
+
+
+class Trajectory:
+    """All frames are in one DCD file, which grows."""
+
+    def __init__(self, simulation: Simulation, folder: Path, steps: int) -> None:
+        self._simulation, self._path, self._steps = simulation, folder / TRAJECTORY_NAME, steps
+        self._file: BinaryIO | None = None
+
+    def write(self, number: int) -> int:
+        """Append the present positions; return how many bytes the frame has."""
+        if self._file is None:
+            self._file = open(self._path, "w+b")
+            self._dcd = self._simulation.dcd(self._file, number * self._steps, self._steps)
+        before = self._file.seek(0, os.SEEK_END)
+        self._simulation.write_frame(self._dcd)
+        return self._file.seek(0, os.SEEK_END) - before
+
+    def forget(self, first: int, count: int) -> None:
+        """Remove the file; the next frame begins another one."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        self._path.unlink()
 
 
 class Progress:
@@ -118,33 +164,42 @@ class Progress:
         print(f"\r\x1b[K{text}" if self._tty else text, end=end, file=sys.stderr, flush=True)
 
 
-def run_block(simulation: Simulation, folder: Path, first: int, count: int, steps: int) -> tuple[float, int]:
-    """Write `count` frames into `folder`, `steps` time steps after each; return (seconds, frame size)."""
+Output = FrameFiles | Trajectory
+
+
+def run_block(
+    simulation: Simulation, output: Output, first: int, count: int, steps: int
+) -> tuple[float, int]:
+    """Write `count` frames to `output`, `steps` time steps after each; return (seconds, frame size)."""
     frame_bytes = 0
     started = time.perf_counter()
     for number in range(first, first + count):
-        frame_bytes = simulation.write_frame(folder / FRAME_NAME.format(number), number * steps)
+        frame_bytes = output.write(number)
         simulation.step(steps)
     return time.perf_counter() - started, frame_bytes
 
 
 def compared_block(
-    simulation: Simulation, folders: tuple[Path, Path], watched: Path, first: int, count: int, steps: int
+    simulation: Simulation,
+    outputs: tuple[Output, Output],
+    watched: Output,
+    first: int,
+    count: int,
+    steps: int,
 ) -> tuple[float, int]:
     """Compute one block twice from the same state; return (time watched / time unwatched, frame bytes)."""
     checkpoint = simulation.checkpoint()
     seconds = {}
     frame_bytes = 0
-    for folder in folders:
+    for output in outputs:
         simulation.restore(checkpoint)
         time.sleep(SETTLE_S)
-        seconds[folder], frame_bytes = run_block(simulation, folder, first, count, steps)
-        if folder is watched:
+        seconds[output], frame_bytes = run_block(simulation, output, first, count, steps)
+        if output is watched:
             after = simulation.checkpoint()
     simulation.restore(after)
-    (unwatched,) = set(folders) - {watched}
-    for number in range(first, first + count):
-        (unwatched / FRAME_NAME.format(number)).unlink()
+    (unwatched,) = set(outputs) - {watched}
+    unwatched.forget(first, count)
     return seconds[watched] / seconds[unwatched], frame_bytes
 
 
@@ -160,18 +215,21 @@ def simulate(arguments: argparse.Namespace) -> dict:
     simulation.relax()
     simulation.write_topology(out / "topology.pdb")
 
+    kind = FrameFiles if arguments.files else Trajectory
+    watched = kind(simulation, out, arguments.steps)
+    unwatched = kind(simulation, arguments.compare, arguments.steps) if arguments.compare else None
     progress = Progress(arguments.frames)
     ratios: list[float] = []
     frame_bytes = 0
     started = time.perf_counter()
     for block, first in enumerate(range(0, arguments.frames, arguments.block)):
         count = min(arguments.block, arguments.frames - first)
-        if arguments.compare and block % 2 == 1 and count == arguments.block:
-            folders = (out, arguments.compare) if len(ratios) % 2 else (arguments.compare, out)
-            ratio, frame_bytes = compared_block(simulation, folders, out, first, count, arguments.steps)
+        if unwatched and block % 2 == 1 and count == arguments.block:
+            outputs = (watched, unwatched) if len(ratios) % 2 else (unwatched, watched)
+            ratio, frame_bytes = compared_block(simulation, outputs, watched, first, count, arguments.steps)
             ratios.append(ratio)
         else:
-            _, frame_bytes = run_block(simulation, out, first, count, arguments.steps)
+            _, frame_bytes = run_block(simulation, watched, first, count, arguments.steps)
         progress.say(first + count)
     seconds = time.perf_counter() - started
     (out / DONE_NAME).touch()
@@ -197,6 +255,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="directory of the dataset (made if missing)")
+    parser.add_argument("--files", action="store_true", help="every frame is a file of its own")
     parser.add_argument("--frames", type=int, default=300, help="frames to write (default 300)")
     parser.add_argument("--steps", type=int, default=4, help="time steps of 4 fs per frame (default 4)")
     parser.add_argument("--block", type=int, default=4, help="frames per timed block (default 4)")

@@ -1,7 +1,11 @@
 """What the tests of all integrations share."""
 
+import subprocess
+import sys
+
 import pytest
 import zazen.testing
+from launching import mpi_environment, mpiexec
 
 
 @pytest.fixture
@@ -23,6 +27,25 @@ def node(folder, backing):
     """One daemon over the backing store."""
     with zazen.testing.Daemon(folder, backing) as daemon:
         yield daemon
+
+
+@pytest.fixture
+def launch():
+    """Runs a Python file on so many ranks and returns what it printed; fails the test if it fails."""
+    pytest.importorskip("mpi4py", reason="no mpi4py: pip install 'zazen[mpi]'")
+    launcher = mpiexec()
+
+    def run(ranks, *command, seconds=300, **environment):
+        words = [launcher, "-n", str(ranks), sys.executable, *map(str, command)]
+        variables = mpi_environment() | {name: str(value) for name, value in environment.items()}
+        variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=seconds, env=variables, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
 
 
 @pytest.fixture(autouse=True)

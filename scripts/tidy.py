@@ -59,8 +59,8 @@ EDGES = {
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi"
     " zazen-xtc",
-    "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-stubs zazend"
-    " zazen-stream zazen-xtc",
+    "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-trajectory zazen-backing zazen-stubs"
+    " zazend zazen-stream zazen-xtc",
     "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-assign zazen-push",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",

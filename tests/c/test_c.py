@@ -110,29 +110,44 @@ def test_every_call_refuses_nonsense(folder, cluster):
     assert "all refused" in output, output
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_under_mpi(folder, cluster, ranks):
+def mpi():
+    """The compiler, what its programs need to find their library, and the launcher."""
     beside = Path(sys.executable).parent
     mpicc = next((p for p in (beside / "mpicc", shutil.which("mpicc")) if p and Path(p).exists()), None)
     if mpicc is None:
         pytest.skip("no mpicc: pip install mpich")
+    # The wheel's wrapper knows its own library's folder at build time only.
+    paths = [
+        f"-Wl,-rpath,{Path(mpicc).resolve().parent.parent / 'lib'}",
+        f"-Wl,-rpath,{beside.parent / 'lib'}",
+    ]
+    return str(mpicc), paths, Path(mpicc).with_name("mpiexec")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("sparse", [[], ["-DZAZEN_MPI_PAIRWISE_RANKS_MAX=0"]], ids=["pairwise", "sparse"])
+def test_under_mpi(folder, cluster, ranks, sparse):
+    mpicc, paths, mpiexec = mpi()
     dataset = folder / "backing" / "sim1"
     push = compiled(folder, "push_frames.c", "-O1")
     run(push, dataset, ",".join(cluster.nodes), FRAMES, 5000, ZAZEN_KEY=cluster.key)
     alone = counts(
         run(compiled(folder, "assign_and_read.c", "-O1"), dataset, ZAZEN_SOCKET=cluster.sockets[0])
     )
-    # The wheel's wrapper knows its own library's folder at build time only.
-    paths = [
-        f"-Wl,-rpath,{Path(mpicc).resolve().parent.parent / 'lib'}",
-        f"-Wl,-rpath,{beside.parent / 'lib'}",
-    ]
-    program = compiled(folder, "assign_and_read.c", "-DWITH_MPI", *paths, compiler=str(mpicc))
-    mpiexec = Path(mpicc).with_name("mpiexec")
+    program = compiled(folder, "assign_and_read.c", "-DWITH_MPI", *sparse, *paths, compiler=mpicc)
     together = counts(run(mpiexec, "-n", ranks, program, dataset, ZAZEN_TESTBED=cluster.testbed))
     assert together["hash"] == alone["hash"] and together["frames"] == str(FRAMES)
     # The run before made aliens of node 1's frames on node 0: natives come first all the same.
     assert together["native"] == str(FRAMES if ranks > 1 else FRAMES // 2)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_sparse_exchanges_bring_every_block(folder, ranks):
+    mpicc, paths, mpiexec = mpi()
+    program = folder / "sparse_exchange"
+    source = Path(__file__).with_name("sparse_exchange.c")
+    run(mpicc, *STRICT, "-O1", "-I", include(), source, library(), *paths, "-o", program)
+    assert "every block arrived" in run(mpiexec, "-n", ranks, program)
 
 
 def test_headers_suit_cpp(folder):

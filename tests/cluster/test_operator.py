@@ -4,7 +4,9 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
+import pytest
 from conftest import FRAME_BYTES, FRAMES, frame_bytes, frame_name, write_frame
 
 
@@ -124,6 +126,28 @@ def test_watch_takes_old_and_new_files_and_ends_at_the_mark(testbed):
     assert (counters["pushed"], counters["skipped"], counters["refused"]) == (9, 0, 0)
     assert counters["bytes_pushed"] == 9 * FRAME_BYTES
     assert sum(node["native_frames"] for node in read(testbed, "ls", testbed.dataset)["nodes"]) == 9
+
+
+def nice_values(pid):
+    """Of each thread of a process."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return [int(stat.rpartition(")")[2].split()[16]) for stat in stats]
+
+
+@pytest.mark.parametrize("words, nice", [([], 10), (["--nice", "3"], 3)])
+def test_watch_stands_back_behind_the_simulation(testbed, words, nice):
+    testbed.write(4)
+    watcher = testbed.tool.start(
+        "push", "--watch", testbed.dataset, "--nodes", testbed.nodes, "--until", "done", *words
+    )
+    ends = time.monotonic() + 60
+    # The threads that push have come, too.
+    while len(threads := nice_values(watcher.pid)) < 2 and time.monotonic() < ends:
+        time.sleep(0.01)
+    (testbed.dataset / "done").touch()
+    _, errors = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0, errors
+    assert len(threads) > 1 and set(threads) == {nice}, threads
 
 
 def test_watch_ends_when_idle_and_leaves_old_files_if_told(testbed):

@@ -63,6 +63,9 @@ def check(probe, comm):
     assert probe.alltoallv([b""] * size) == [b""] * size, "empty all-to-all"
     mine = [bytes([r]) * (r * 70_001) for r in ranks]
     assert probe.allgatherv(mine[rank]) == mine, "all-gather"
+    long = [bytes([r]) * (r * 1_000_001) for r in ranks]
+    assert probe.allgatherv(long[rank]) == long, "all-gather of long blocks"
+    assert probe.allgatherv(b"") == [b""] * size, "all-gather of nothing"
     for length in (0, 1, 1_000_003):
         assert probe.broadcast(bytes([rank + 1]) * (length if rank == 0 else 3)) == b"\x01" * length, (
             "broadcast"
@@ -85,6 +88,16 @@ def main():
     if carrier == "mpi4py":
         _mpi4py._CHUNK_BYTES = 4096
     check(_zazen.CarrierProbe(comm, carrier, chunk_bytes=4096), comm)
+    # As among many ranks: only blocks that are not empty travel, whole and in pieces.
+    for chunk_bytes in (None, 4096, 100_003):
+        probe = _zazen.CarrierProbe(comm, carrier, chunk_bytes=chunk_bytes, sparse=True)
+        for _ in range(20):
+            to = (comm.rank + 1) % comm.size
+            sent = [bytes([comm.rank]) * 100_003 * (rank == to) for rank in range(comm.size)]
+            got = probe.alltoallv(sent)
+            source = (comm.rank - 1) % comm.size
+            assert got == [bytes([rank]) * 100_003 * (rank == source) for rank in range(comm.size)]
+        check(probe, comm)
     # Many duplicates come and go without running out of context ids.
     for _ in range(3000 if carrier != "mpi4py" else 1):
         probe.rank_and_size()

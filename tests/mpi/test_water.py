@@ -1,10 +1,12 @@
 """The water analysis: one result on any number of ranks, and the one that waterdynamics finds serially."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zazen.testing
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "water_residence.py"
 FRAMES = 24
@@ -27,25 +29,32 @@ def small_system():
 
 
 @pytest.fixture(scope="module")
-def trajectory(tmp_path_factory):
-    """One-frame DCD files of atoms that jitter, and waters that come and go."""
+def topology(tmp_path_factory):
+    """Atoms that jitter, and waters that come and go: in one DCD file, and in one for each frame."""
     folder = tmp_path_factory.mktemp("w") / "backing" / "water"
-    folder.mkdir(parents=True)
+    folder.joinpath("files").mkdir(parents=True)
     universe = small_system()
     universe.atoms.write(str(folder / "topology.pdb"))
+    whole = mda.Writer(str(folder / "md.dcd"), n_atoms=len(universe.atoms))
     rng = np.random.default_rng(7)
     positions = universe.atoms.positions.copy()
     for number in range(FRAMES):
         positions += rng.normal(0, 0.3, positions.shape).astype(np.float32)
         universe.atoms.positions = positions
-        with mda.Writer(str(folder / f"frame-{number:07d}.dcd"), n_atoms=len(universe.atoms)) as writer:
+        whole.write(universe.atoms)
+        with mda.Writer(str(folder / f"files/frame-{number:07d}.dcd"), n_atoms=len(universe.atoms)) as writer:
             writer.write(universe.atoms)
-    return folder
+    whole.close()
+    return folder / "topology.pdb"
+
+
+@pytest.fixture(params=["md.dcd", "files"])
+def trajectory(topology, request):
+    return topology.with_name(request.param)
 
 
 def analyse(launch, ranks, trajectory, out, *arguments, **environment):
-    topology = trajectory / "topology.pdb"
-    common = ["--topology", topology, "--tau-max", TAU_MAX, "--json", out]
+    common = ["--topology", trajectory.with_name("topology.pdb"), "--tau-max", TAU_MAX, "--json", out]
     output = launch(ranks, sys.executable, SCRIPT, trajectory, *common, *arguments, **environment)
     return json.loads(out.read_text()), output
 
@@ -68,14 +77,14 @@ def test_equals_waterdynamics(launch, trajectory, tmp_path):
     assert len(hashes) == 1
 
 
-def test_from_the_caches(launch, trajectory, folder, tmp_path):
-    import zazen
-    import zazen.testing
-
-    with zazen.testing.Cluster(folder / "c", trajectory.parent, nodes=4) as cluster:
-        with zazen.Writer(trajectory, cluster.nodes, key=cluster.key, on_slow="block") as writer:
-            for path in sorted(trajectory.glob("frame-*.dcd")):
-                writer.push(int(path.stem.removeprefix("frame-")), path.read_bytes(), path.name)
+def test_from_the_caches(launch, topology, trajectory, folder, tmp_path):
+    with zazen.testing.Cluster(folder / "c", topology.parents[1], nodes=4) as cluster:
+        pushed = trajectory.parent if trajectory.name == "md.dcd" else trajectory
+        (pushed / "done").touch()
+        words = ["push", "--watch", pushed, "--nodes", ",".join(cluster.nodes), "--key", cluster.key]
+        words = [zazen.testing.program("zazen"), *words, "--until", "done", "--json"]
+        output = subprocess.run(list(map(str, words)), capture_output=True, check=True, timeout=120)
+        assert json.loads(output.stdout)["pushed"] == FRAMES, output.stderr
         out = tmp_path / "o.json"
         cached, _ = analyse(launch, 4, trajectory, out, ZAZEN_TESTBED=cluster.testbed)
         assert cached["local_share"] == 1.0 and cached["backing_reads"] == 0
@@ -83,50 +92,4 @@ def test_from_the_caches(launch, trajectory, folder, tmp_path):
         direct, _ = analyse(launch, 2, trajectory, out, "--direct")
         assert direct["backing_reads"] == FRAMES and direct["local_share"] == 0.0
         assert cached["result_sha256"] == direct["result_sha256"]
-
-
-def test_dcd_parser_equals_mdanalysis(tmp_path):
-    """Every frame of real DCD files of several programs, written out alone, by both byte orders."""
-    data = pytest.importorskip("MDAnalysisTests.datafiles")
-    sys.path.insert(0, str(SCRIPT.parent))
-    import water_residence
-
-    for psf, dcd in [
-        (data.PSF, data.DCD),
-        (data.PSF_TRICLINIC, data.DCD_TRICLINIC),
-        (data.PSF_NAMD_TRICLINIC, data.DCD_NAMD_TRICLINIC),
-    ]:
-        universe = mda.Universe(psf, dcd)
-        for step in universe.trajectory[:5]:
-            path = tmp_path / "one.dcd"
-            with mda.Writer(str(path), n_atoms=len(universe.atoms)) as writer:
-                writer.write(universe.atoms)
-            expected = mda.Universe(psf, str(path)).trajectory.ts
-            positions, box = water_residence.read_dcd_frame(memoryview(path.read_bytes()))
-            assert np.array_equal(positions, expected.positions), (dcd, step.frame)
-            if expected.dimensions is None:
-                assert box is None
-            else:
-                assert np.array_equal(np.asarray(box, dtype=np.float32), expected.dimensions), (
-                    dcd,
-                    step.frame,
-                )
-
-
-def test_damaged_frames_are_told(trajectory):
-    sys.path.insert(0, str(SCRIPT.parent))
-    import water_residence
-
-    good = (trajectory / "frame-0000000.dcd").read_bytes()
-    water_residence.read_dcd_frame(memoryview(good))
-    for cut in (0, 3, 4, 87, 92, 200, len(good) // 2, len(good) - 1):
-        with pytest.raises(water_residence.FrameError):
-            water_residence.read_dcd_frame(memoryview(good[:cut]))
-    for at in (0, 4, 88, 92):
-        bad = bytearray(good)
-        bad[at] ^= 0x40
-        with pytest.raises(water_residence.FrameError):
-            water_residence.read_dcd_frame(memoryview(bytes(bad)))
-    twice = good + good[good.index(b"CORD") - 4 :]
-    with pytest.raises(water_residence.FrameError):
-        water_residence.read_dcd_frame(memoryview(twice))
+        assert cached["bytes"] == direct["bytes"] > 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zazen
 import zazen.testing
-from conftest import slices, universe, write
+from conftest import slices, write
 from test_frames import WAYS, check, frames_of, opened
 
 
@@ -76,6 +76,8 @@ def text_frames(path: Path, starts: str) -> list[bytes]:
         if line.startswith(starts.encode()):
             frames.append(b"")
         frames[-1] += line
+    # MDAnalysis ends an XYZ file with a blank line, which is no frame's.
+    frames[-1] = frames[-1].rstrip(b"\n") + b"\n"
     return frames
 
 
@@ -117,7 +119,6 @@ def test_samples_of_mdanalysis_have_as_many_frames_as_its_readers_say() -> None:
         "TRR",
         "DCD",
         "NCDF",
-        "XYZ_mini",
         "LAMMPSDUMP",
         "DCD_NAMD_TRICLINIC",
         "DCD_TRICLINIC",
@@ -136,12 +137,3 @@ def test_samples_of_mdanalysis_have_as_many_frames_as_its_readers_say() -> None:
                 assert len(dataset.extent()) == known.n_frames, name
         seen += 1
     assert seen >= 5
-
-
-def test_fixed_atoms_shorten_the_later_frames(tmp_path: Path) -> None:
-    files = pytest.importorskip("MDAnalysisTests.datafiles", reason="MDAnalysisTests is not installed")
-    path = Path(files.DCD)
-    assert universe(3).atoms.n_atoms == 3
-    with zazen.open(path, direct=True) as dataset:
-        lengths = {len(frame.data) for frame in dataset.frames()}
-    assert len(lengths) == 1

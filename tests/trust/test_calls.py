@@ -48,7 +48,7 @@ def read_and_warnings(dataset, **options):
             return frames, opened.has_daemon, [str(warning.message) for warning in told]
 
 
-EXPECTED = {number: bytes([number + 1]) * 40_000 for number in range(4)}
+EXPECTED = {number: bytes([number + 1]) * 140_000 for number in range(4)}
 
 
 @pytest.fixture
@@ -414,7 +414,7 @@ def test_idle_strangers_do_not_keep_key_holders_out(folder):
             str(backing / "sim"), cluster.nodes, key=cluster.key, pattern="f-{n}.bin", on_slow="block"
         )
         for number in range(3):
-            writer.push(number, bytes([number + 1]) * 40_000)
+            writer.push(number, bytes([number + 1]) * 140_000)
         assert writer.finish().pushed == 3, writer.problems
         for stranger in strangers:
             stranger.close()

@@ -17,7 +17,7 @@ from conftest import read_frames, write_frames
 from launching import wait_for
 from wire import Raw
 
-SIZE = 40_000
+SIZE = 140_000
 
 
 def zazend(programs: Path, *words: object) -> subprocess.CompletedProcess:

@@ -19,6 +19,6 @@ def test_a_user_is_nobody_else(a, b, ground):
 
 def test_both_read_public_frames(a, b, node):
     write_frames(node.backing / "sim", a)
-    expected = {number: bytes([number + 1]) * 40_000 for number in range(4)}
+    expected = {number: bytes([number + 1]) * 140_000 for number in range(4)}
     assert a.run(read_frames, node.backing / "sim", node.socket) == expected
     assert b.run(read_frames, node.backing / "sim", node.socket) == expected

@@ -19,7 +19,7 @@ SECRET = b"token = 'do-not-tell'\n"
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def expected(count=4, size=40_000):
+def expected(count=4, size=140_000):
     return {number: bytes([number + 1]) * size for number in range(count)}
 
 
@@ -179,7 +179,7 @@ def test_an_access_list_that_gives_and_one_that_takes(a, b, node):
                 denied(b, dataset, node)
 
 
-@pytest.mark.parametrize("size", [3_000, 40_000])
+@pytest.mark.parametrize("size", [3_000, 140_000])
 @pytest.mark.parametrize("validate", ["always", "never"])
 def test_rights_that_end_after_caching(a, b, start_node, size, validate):
     node = start_node("--validate", validate)
@@ -220,7 +220,7 @@ def test_frames_of_a_closed_home_by_their_cache_path(a, b, node):
 
 
 def test_nobody_else_is_told_a_path_of_the_cache(a, b, node, programs):
-    for name, size in [("small", 3_000), ("large", 40_000)]:
+    for name, size in [("small", 3_000), ("large", 140_000)]:
         sim = node.backing / name
         write_frames(sim, a, size=size)
         assert b.run(read_frames, sim, node.socket) == expected(size=size)

@@ -6,7 +6,7 @@ use crate::rig::{Daemon, Folder};
 use std::path::Path;
 use zazen_core::{Error, FrameMeta, FrameNo, Origin, RelPath, Result, Source};
 use zazen_env::RealDisk;
-use zazen_store::{Store, StoreConfig};
+use zazen_store::{PACKED_BYTES_MAX, Store, StoreConfig};
 use zazen_wire::checksum::frame_checksum;
 
 const NODES: u64 = 8;
@@ -39,7 +39,8 @@ impl Placement {
 
 fn fill(cache: &Path, placement: Placement, count: u64) -> Result<u64> {
     std::fs::create_dir_all(cache).map_err(|error| Error::io("make the cache", error))?;
-    let config = StoreConfig { budget_bytes: 16 << 30, free_floor_bytes: 1 << 30 };
+    let config =
+        StoreConfig { budget_bytes: 16 << 30, free_floor_bytes: 1 << 30, packed_bytes_max: PACKED_BYTES_MAX };
     let (store, _) = Store::open(RealDisk::new(cache)?, config)?;
     let dataset = RelPath::new("sim")?;
     let mut last = 0;

@@ -47,6 +47,42 @@ impl Spread {
     }
 }
 
+/// The mean of some values that were taken one by one, and where the true mean lies with 95 %
+/// confidence (Student's t).
+pub(crate) struct Interval {
+    mean: f64,
+    half: f64,
+    count: usize,
+}
+
+impl Interval {
+    pub(crate) fn of(values: &[f64]) -> Interval {
+        let count = values.len();
+        let mean = values.iter().sum::<f64>() / count as f64;
+        let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+        let deviation = (squares / (count as f64 - 1.0)).sqrt();
+        Interval { mean, half: student(count) * deviation / (count as f64).sqrt(), count }
+    }
+}
+
+impl std::fmt::Display for Interval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Interval { mean, half, count } = self;
+        write!(f, "mean of {count} {mean:.1} (95 %: {:.1} … {:.1})", mean - half, mean + half)
+    }
+}
+
+/// The 97.5 % point of Student's t for the mean of `count` values, at most 1 % too large.
+fn student(count: usize) -> f64 {
+    const FEW: [f64; 10] = [f64::NAN, 12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27];
+    let freedom = count.saturating_sub(1);
+    match FEW.get(freedom) {
+        Some(value) => *value,
+        // The first terms of its expansion around the normal distribution's.
+        None => 1.96 + 2.4 / freedom as f64 + 2.8 / (freedom as f64).powi(2),
+    }
+}
+
 /// Seconds that `work` took.
 pub(crate) fn seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let start = Instant::now();

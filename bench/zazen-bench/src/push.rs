@@ -1,7 +1,8 @@
 //! Pushing against writing the same files locally; a writer that is pushed from against the same
 //! writer alone.
 
-use crate::measure::{Row, Spread, interleave, rate, seconds, speed_ratios};
+use crate::cost::{Cost, Meter};
+use crate::measure::{Interval, Row, Spread, interleave, rate, seconds, speed_ratios};
 use crate::rig::{Daemon, Folder, noise};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,31 +34,41 @@ pub(crate) fn throughput(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         std::fs::create_dir_all(&backing).map_err(|error| Error::io("make the backing folder", error))?;
         let daemon = Daemon::start(&place, &backing)?;
         let block = noise(bytes);
+        let total = bytes as u64 * count;
+        let (meter, mut costs, mut plain_costs) = (Meter::of(&daemon, total), Vec::new(), Vec::new());
         let mut turn = 0;
         let ours = || {
             turn += 1;
             // Use a new dataset each time, because a frame that is pushed again is already there.
             let dataset = backing.join(format!("sim{turn}"));
             std::fs::create_dir_all(&dataset).map_err(|error| Error::io("make the dataset", error))?;
-            seconds(|| push_all(&dataset, &daemon, &block, count))
+            let (time, cost) = meter.measure(|| push_all(&dataset, &daemon, &block, count))?;
+            costs.push(cost);
+            Ok(time)
         };
         let mut other = 0;
         let peer = || {
             other += 1;
             let target = place.join(format!("plain{other}"));
             std::fs::create_dir_all(&target).map_err(|error| Error::io("make the folder", error))?;
-            seconds(|| write_all(&target, &block, count))
+            let (time, cost) = meter.measure(|| write_all(&target, &block, count))?;
+            plain_costs.push(cost);
+            Ok(time)
         };
         let (ours, peer) = interleave(repeats, ours, peer)?;
-        let total = bytes as u64 * count;
-        let note =
-            format!("push {:.0} MB/s, plain writes {:.0} MB/s", rate(total, &ours), rate(total, &peer));
+        let note = format!(
+            "push {:.0} MB/s, {}; plain writes {:.0} MB/s, {}",
+            rate(total, &ours),
+            Cost::median(&costs),
+            rate(total, &peer),
+            Cost::median(&plain_costs)
+        );
         let value = speed_ratios(&ours, &peer);
         rows.push(Row {
             name: format!("push, {name} frames / local writes"),
             value,
             unit: "ratio",
-            goal: "-",
+            goal: if bytes == 64 << 10 { ">= 0.8" } else { "-" },
             note,
         });
     }
@@ -91,6 +102,9 @@ fn write_all(target: &Path, block: &[u8], count: u64) -> Result<()> {
     }
     Ok(())
 }
+
+/// Pairs of a writer that is pushed from and one alone, for each repeat.
+const PAIRS_A_REPEAT: usize = 4;
 
 /// A writer that computes for some milliseconds, writes a frame, and so on; alone, and with
 /// `zazen push --watch` on its folder.
@@ -143,12 +157,14 @@ pub(crate) fn slowdown(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         let dataset = fresh(format!("alone{other}"))?;
         seconds(|| simulate(&dataset, &block, FRAMES, COMPUTE))
     };
-    let (with, without) = interleave(repeats, pushed, alone)?;
+    // One pair tells little: other work of the machine changes each side by some percent.
+    let (with, without) = interleave(repeats * PAIRS_A_REPEAT, pushed, alone)?;
     let percent: Vec<f64> =
         with.iter().zip(&without).map(|(with, without)| (with / without - 1.0) * 100.0).collect();
     let note = format!(
-        "{FRAMES} frames of 430 KB, {} ms of computing each: {:.2} s pushed from, {:.2} s alone",
+        "{FRAMES} frames of 430 KB, {} ms of computing each, {}: {:.2} s pushed from, {:.2} s alone",
         COMPUTE.as_millis(),
+        Interval::of(&percent),
         Spread::of(&with).median,
         Spread::of(&without).median
     );

@@ -228,6 +228,20 @@ typedef struct zazen_collectives_t {
   // NULL, on all ranks or on none. If it is NULL, or missing in a table of an older program,
   // alltoall and alltoallv do its work.
   int32_t (*allreduce_xor)(void *context, uint64_t *words, uint64_t count);
+  // Sends `send_bytes[i]` bytes at `send[i]` to rank `to[i]`, for each i below `count`. `to`
+  // ascends and does not name this rank; no length is 0. For each block that another rank sends
+  // here, calls `room(sink, from, bytes)` once and writes the block to the memory that it
+  // returns. If that is NULL, there is no room, and the function fails. Ranks that have nothing
+  // to say to each other should cost no message and no memory. May be NULL, on all ranks or on
+  // none. If it is NULL, or missing in a table of an older program, alltoall and alltoallv do
+  // its work, at 8 bytes or more for each rank.
+  int32_t (*exchange)(void *context,
+                      uint64_t count,
+                      const uint64_t *to,
+                      const void *const *send,
+                      const uint64_t *send_bytes,
+                      void *(*room)(void *sink, uint64_t from, uint64_t bytes),
+                      void *sink);
 } zazen_collectives_t;
 
 // How the frames were assigned.
@@ -584,6 +598,45 @@ zazen_source_t zazen_frame_source(const struct zazen_frame_t *frame);
 // The caller sees to it that:
 // `frame` is NULL or live, and not used afterwards.
 void zazen_frame_free(struct zazen_frame_t *frame);
+
+// Reads the `count` frames `numbers` in one call, in any order, each as often as it is asked for.
+// `frames[i]` is the frame `numbers[i]`; the caller frees each of them. At most 2^20 numbers.
+//
+// `statuses`: NULL, or the status of each frame; where it is not ZAZEN_OK, `frames[i]` is NULL. If
+// `statuses` is NULL and a frame cannot be read, the call fails, names the frame and gives none.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `numbers` has `count` readable elements; `frames`, and `statuses` if
+// it is not NULL, have `count` writable ones.
+int32_t zazen_read_many(struct zazen_dataset_t *dataset,
+                        const uint64_t *numbers,
+                        uint64_t count,
+                        struct zazen_frame_t **frames,
+                        int32_t *statuses);
+
+// The number of the frame whose file is `name`: a path relative to the dataset, or an absolute
+// path. ZAZEN_NOT_FOUND if no frame has this name, ZAZEN_INVALID_ARGUMENT if the file holds
+// several frames.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `name` is NUL-terminated; `number` is writable.
+int32_t zazen_number_of(struct zazen_dataset_t *dataset, const char *name, uint64_t *number);
+
+// For each frame that exists, in ascending order (see zazen_extent), the rank whose node holds it,
+// and -1 if no node does. Collective. Nothing is read. A native counts before an alien. If several
+// nodes hold a frame alike, the node with the fewest frames per rank so far owns it; ties go to
+// the node of the lowest rank. The ranks of a node own its frames in contiguous blocks.
+//
+// `count`: how many frames exist, and how many elements `owners` has; ZAZEN_TOO_LARGE if there are
+// others. `collectives`: as for zazen_assign; NULL: this process alone.
+//
+// The caller sees to it that:
+// `dataset` is NULL or live; `collectives` is NULL or as large as it says; `owners` has `count`
+// writable elements.
+int32_t zazen_owners(struct zazen_dataset_t *dataset,
+                     const struct zazen_collectives_t *collectives,
+                     int32_t *owners,
+                     uint64_t count);
 
 // Opens a writer for the dataset at `dataset`, its absolute path as the readers write it. The
 // writer connects when there is something to send. The caller closes `*writer`.

@@ -26,10 +26,20 @@ extern "C" {
 #define ZAZEN_MPI_BYTES_MAX ((uint64_t)1 << 30)
 #endif
 
+// Up to this many ranks, all-to-alls run pairwise in order. Beyond it, only blocks that exist
+// travel.
+#ifndef ZAZEN_MPI_PAIRWISE_RANKS_MAX
+#define ZAZEN_MPI_PAIRWISE_RANKS_MAX 64
+#endif
+
+// The most messages of a sparse exchange under way at a time.
+#define ZAZEN_MPI_SENDS_MAX_ 64
+
 typedef struct zazen_mpi_context_t {
     MPI_Comm comm;
     int rank;
     int size;
+    int exchanges;
 } zazen_mpi_context_t;
 
 static inline int32_t zazen_mpi_allreduce_(void *context, uint64_t *words, uint64_t count, MPI_Op op) {
@@ -86,6 +96,84 @@ static inline int32_t zazen_mpi_alltoallv_(void *context, const void *const *sen
     return 0;
 }
 
+// Takes a block, if one has come: its length, then its pieces from the same rank.
+static inline int zazen_mpi_take_(zazen_mpi_context_t *mpi, int tag,
+                                  void *(*room)(void *, uint64_t, uint64_t), void *sink) {
+    int come = 0;
+    MPI_Status status;
+    int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi->comm, &come, &status);
+    if (code != MPI_SUCCESS || !come)
+        return code;
+    uint64_t bytes = 0;
+    int from = status.MPI_SOURCE;
+    code = MPI_Recv(&bytes, 1, MPI_UINT64_T, from, tag, mpi->comm, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS)
+        return code;
+    char *into = (char *)room(sink, (uint64_t)from, bytes);
+    if (into == NULL)
+        return MPI_ERR_OTHER;
+    for (uint64_t at = 0; at < bytes; at += ZAZEN_MPI_BYTES_MAX) {
+        uint64_t now = bytes - at < ZAZEN_MPI_BYTES_MAX ? bytes - at : ZAZEN_MPI_BYTES_MAX;
+        code = MPI_Recv(into + at, (int)now, MPI_BYTE, from, tag + 2, mpi->comm, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS)
+            return code;
+    }
+    return MPI_SUCCESS;
+}
+
+// Synchronous sends end when their receiver takes them. A rank whose sends have ended enters a
+// barrier, and takes what comes until the barrier ends (Hoefler et al., PPoPP 2010). Two tags in
+// turn keep exchanges apart: no rank can be two ahead.
+static inline int32_t zazen_mpi_exchange_(void *context, uint64_t count, const uint64_t *to,
+                                          const void *const *send, const uint64_t *send_bytes,
+                                          void *(*room)(void *sink, uint64_t from, uint64_t bytes),
+                                          void *sink) {
+    zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
+    int tag = 1 + mpi->exchanges++ % 2, ended = 0, waits = 0, code = MPI_SUCCESS;
+    uint64_t messages = 0, posted = 0, done = 0, next = 0, first = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        messages += 1 + (send_bytes[i] + ZAZEN_MPI_BYTES_MAX - 1) / ZAZEN_MPI_BYTES_MAX;
+        if (to[i] < (uint64_t)mpi->rank)
+            first = i + 1;
+    }
+    MPI_Request barrier = MPI_REQUEST_NULL,
+                *requests = (MPI_Request *)malloc((size_t)(messages + 1) * sizeof *requests);
+    if (requests == NULL)
+        return MPI_ERR_OTHER;
+    while (!ended && code == MPI_SUCCESS) {
+        code = zazen_mpi_take_(mpi, tag, room, sink);
+        while (code == MPI_SUCCESS && done < posted) {
+            int sent = 0;
+            code = MPI_Test(&requests[done], &sent, MPI_STATUS_IGNORE);
+            if (!sent)
+                break;
+            done++;
+        }
+        while (code == MPI_SUCCESS && next < count && posted - done < ZAZEN_MPI_SENDS_MAX_) {
+            // From the next rank on, so that not all ranks send to the lowest ones first.
+            uint64_t i = (first + next++) % count;
+            code = MPI_Issend((void *)(uintptr_t)&send_bytes[i], 1, MPI_UINT64_T, (int)to[i], tag, mpi->comm,
+                              &requests[posted++]);
+            for (uint64_t at = 0; code == MPI_SUCCESS && at < send_bytes[i]; at += ZAZEN_MPI_BYTES_MAX) {
+                uint64_t now =
+                    send_bytes[i] - at < ZAZEN_MPI_BYTES_MAX ? send_bytes[i] - at : ZAZEN_MPI_BYTES_MAX;
+                code = MPI_Issend((char *)(uintptr_t)send[i] + at, (int)now, MPI_BYTE, (int)to[i], tag + 2,
+                                  mpi->comm, &requests[posted++]);
+            }
+        }
+        if (code == MPI_SUCCESS && !waits && done == messages) {
+            waits = 1;
+            code = MPI_Ibarrier(mpi->comm, &barrier);
+        } else if (code == MPI_SUCCESS && waits) {
+            code = MPI_Test(&barrier, &ended, MPI_STATUS_IGNORE);
+        }
+    }
+    // After a failure requests may be under way: the memory stays with MPI.
+    if (code == MPI_SUCCESS)
+        free(requests);
+    return (int32_t)code;
+}
+
 static inline int32_t zazen_mpi_broadcast_(void *context, void *buffer, uint64_t bytes) {
     zazen_mpi_context_t *mpi = (zazen_mpi_context_t *)context;
     for (uint64_t at = 0; at < bytes; at += ZAZEN_MPI_BYTES_MAX) {
@@ -123,6 +211,7 @@ static inline int32_t zazen_collectives_from_mpi(MPI_Comm comm, zazen_collective
         free(mpi);
         return ZAZEN_MPI;
     }
+    mpi->exchanges = 0;
     MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(mpi->comm, &mpi->rank);
     MPI_Comm_size(mpi->comm, &mpi->size);
@@ -137,6 +226,8 @@ static inline int32_t zazen_collectives_from_mpi(MPI_Comm comm, zazen_collective
     collectives->alltoallv = zazen_mpi_alltoallv_;
     collectives->broadcast = zazen_mpi_broadcast_;
     collectives->allreduce_xor = zazen_mpi_allreduce_xor_;
+    if (mpi->size > ZAZEN_MPI_PAIRWISE_RANKS_MAX)
+        collectives->exchange = zazen_mpi_exchange_;
     return ZAZEN_OK;
 }
 

@@ -1,9 +1,13 @@
 //! `zazen_collectives_t`: the caller's own collectives.
 
 use crate::status::{guard, invalid};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
-use zazen_assign::Collectives;
+use zazen_assign::{Blocks, Collectives, check_blocks, dense, sparse};
 use zazen_core::{Error, ErrorKind, Result};
+
+/// The most bytes in all that an all-gather reduces.
+const GATHER_BYTES_MAX: u64 = 1 << 20;
 
 /// Collective operations of the caller's ranks. zazen_mpi.h fills it from an MPI_Comm; programs
 /// without MPI fill it themselves.
@@ -48,6 +52,25 @@ pub struct zazen_collectives_t {
     /// NULL, on all ranks or on none. If it is NULL, or missing in a table of an older program,
     /// alltoall and alltoallv do its work.
     pub allreduce_xor: Option<unsafe extern "C" fn(context: *mut c_void, words: *mut u64, count: u64) -> i32>,
+    /// Sends `send_bytes[i]` bytes at `send[i]` to rank `to[i]`, for each i below `count`. `to`
+    /// ascends and does not name this rank; no length is 0. For each block that another rank sends
+    /// here, calls `room(sink, from, bytes)` once and writes the block to the memory that it
+    /// returns. If that is NULL, there is no room, and the function fails. Ranks that have nothing
+    /// to say to each other should cost no message and no memory. May be NULL, on all ranks or on
+    /// none. If it is NULL, or missing in a table of an older program, alltoall and alltoallv do
+    /// its work, at 8 bytes or more for each rank.
+    #[allow(clippy::type_complexity, reason = "the header shows the function as it is written here")]
+    pub exchange: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            count: u64,
+            to: *const u64,
+            send: *const *const c_void,
+            send_bytes: *const u64,
+            room: Option<unsafe extern "C" fn(sink: *mut c_void, from: u64, bytes: u64) -> *mut c_void>,
+            sink: *mut c_void,
+        ) -> i32,
+    >,
 }
 
 // SAFETY: repr(C), size first, zero is NULL throughout, no padding.
@@ -73,7 +96,7 @@ impl Table {
             && table.broadcast.is_some();
         if !complete {
             return Err(invalid(
-                "zazen_collectives_t: a function is NULL; only allreduce_xor may be left out",
+                "zazen_collectives_t: a function is NULL; only allreduce_xor and exchange may be left out",
             ));
         }
         Ok(Table(table))
@@ -110,10 +133,76 @@ impl Table {
         Ok(received)
     }
 
+    /// As [`Table::exchange`], by the table's own function for it.
+    fn exchange_sparse(&self, call: Exchange, send: &Blocks) -> Result<Blocks> {
+        let others = || send.iter().filter(|(to, _)| *to != self.rank());
+        let to: Vec<u64> = others().map(|(to, _)| *to as u64).collect();
+        let blocks: Vec<*const c_void> = others().map(|(_, block)| block.as_ptr().cast()).collect();
+        let bytes: Vec<u64> = others().map(|(_, block)| block.len() as u64).collect();
+        let mut inbox = Inbox { size: self.0.size, blocks: BTreeMap::new(), refused: None };
+        let sink = (&raw mut inbox).cast();
+        // SAFETY: the table's contract; the arrays have one entry per block, and `sink` is what
+        // `room_in_inbox` expects.
+        let code = unsafe {
+            call(
+                self.0.context,
+                to.len() as u64,
+                to.as_ptr(),
+                blocks.as_ptr(),
+                bytes.as_ptr(),
+                Some(room_in_inbox),
+                sink,
+            )
+        };
+        if let Some(error) = inbox.refused {
+            return Err(error);
+        }
+        check(code, "exchange")?;
+        Ok(inbox.blocks.into_iter().filter(|(_, block)| !block.is_empty()).collect())
+    }
+
     fn bcast(&self, bytes: &mut [u8]) -> Result<()> {
         let call = self.0.broadcast.ok_or_else(missing)?;
         // SAFETY: the table's contract; the buffer is writable for its length.
         check(unsafe { call(self.0.context, bytes.as_mut_ptr().cast(), bytes.len() as u64) }, "broadcast")
+    }
+}
+
+type Exchange = unsafe extern "C" fn(
+    *mut c_void,
+    u64,
+    *const u64,
+    *const *const c_void,
+    *const u64,
+    Option<unsafe extern "C" fn(*mut c_void, u64, u64) -> *mut c_void>,
+    *mut c_void,
+) -> i32;
+
+/// What comes in by the caller's `exchange`.
+struct Inbox {
+    size: u64,
+    blocks: BTreeMap<usize, Vec<u8>>,
+    refused: Option<Error>,
+}
+
+/// Room for a block of `bytes` bytes from rank `from`; NULL if there is none, or the rank cannot
+/// send a block.
+unsafe extern "C" fn room_in_inbox(sink: *mut c_void, from: u64, bytes: u64) -> *mut c_void {
+    // SAFETY: `sink` is the inbox of the exchange that is under way on this thread.
+    let inbox = unsafe { &mut *sink.cast::<Inbox>() };
+    if from >= inbox.size || inbox.blocks.contains_key(&(from as usize)) {
+        let context = format!(
+            "the caller's exchange brings a block from rank {from}, which does not exist or sent one before"
+        );
+        inbox.refused = Some(Error::new(ErrorKind::Mpi, context));
+        return std::ptr::null_mut();
+    }
+    match room(bytes, from as usize) {
+        Ok(room) => inbox.blocks.entry(from as usize).or_insert(room).as_mut_ptr().cast(),
+        Err(error) => {
+            inbox.refused = Some(error);
+            std::ptr::null_mut()
+        }
     }
 }
 
@@ -174,22 +263,50 @@ impl Collectives for Table {
     fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()> {
         zazen_mpi::two_bit_by_exchange(self, values)
     }
-    fn alltoallv(&self, mut send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        if send.len() != self.size() {
-            return Err(invalid(format!(
-                "all-to-all with {} blocks among {} ranks",
-                send.len(),
-                self.size()
-            )));
+    fn alltoallv(&self, send: Blocks) -> Result<Blocks> {
+        check_blocks(&send, self.size())?;
+        if let Some(call) = self.0.exchange {
+            let mut received = self.exchange_sparse(call, &send)?;
+            let own = send.into_iter().find(|(to, _)| *to == self.rank());
+            if let Some(own) = own {
+                let at = received.partition_point(|(from, _)| *from < own.0);
+                received.insert(at, own);
+            }
+            check_blocks(&received, self.size())?;
+            return Ok(received);
         }
+        let mut send = dense(send, self.size());
         let mut received = self.exchange(|to| &send[to])?;
         received[self.rank()] = std::mem::take(&mut send[self.rank()]);
-        Ok(received)
+        Ok(sparse(received))
     }
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut received = self.exchange(|_| mine)?;
-        received[self.rank()] = mine.to_vec();
-        Ok(received)
+        // The table has no all-gather. Short blocks are laid side by side in one bitwise or, which
+        // takes a few messages; an all-to-all would take one for each rank.
+        let mut lengths = vec![0; self.size()];
+        lengths[self.rank()] = mine.len() as u64;
+        self.allreduce_or(&mut lengths)?;
+        let words = |length: &u64| length.div_ceil(8) as usize;
+        let total = lengths.iter().fold(0, |sum: u64, length| sum.saturating_add(*length));
+        if total > GATHER_BYTES_MAX {
+            let mut received = self.exchange(|_| mine)?;
+            received[self.rank()] = mine.to_vec();
+            return Ok(received);
+        }
+        let mut side_by_side = vec![0u64; lengths.iter().map(words).sum()];
+        let start: usize = lengths[..self.rank()].iter().map(words).sum();
+        for (at, byte) in mine.iter().enumerate() {
+            side_by_side[start + at / 8] |= u64::from(*byte) << (at % 8 * 8);
+        }
+        self.allreduce_or(&mut side_by_side)?;
+        let mut rest = side_by_side.as_slice();
+        let block = |length: &u64| {
+            let (words, after) = rest.split_at(words(length));
+            rest = after;
+            let byte = |at: usize| (words[at / 8] >> (at % 8 * 8)) as u8;
+            (0..*length as usize).map(byte).collect()
+        };
+        Ok(lengths.iter().map(block).collect())
     }
     fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {
         let mut length = (mine.len() as u64).to_le_bytes();
@@ -197,5 +314,8 @@ impl Collectives for Table {
         let mut bytes = if self.rank() == 0 { mine.to_vec() } else { room(u64::from_le_bytes(length), 0)? };
         self.bcast(&mut bytes)?;
         Ok(bytes)
+    }
+    fn is_slow(&self) -> Result<bool> {
+        zazen_mpi::slow_by_exchange(self)
     }
 }

@@ -329,19 +329,8 @@ pub unsafe extern "C" fn zazen_assign(
         }
         let rules = if options.paper_rules != 0 { Rules::Paper } else { Rules::Full };
         let protocol = if options.bitmap_protocol != 0 { Protocol::Bitmaps } else { Protocol::Owner };
-        let carrier: Box<dyn Collectives> = if collectives.is_null() {
-            if let Some(ranks) = zazen_mpi::launched_ranks().filter(|ranks| *ranks > 1 && options.alone == 0)
-            {
-                return Err(invalid(format!(
-                    "zazen_assign: a launcher started {ranks} ranks and collectives is NULL: each would read every frame; \
-                     fill one with zazen_collectives_from_mpi, or set options.alone to read all of them on every rank"
-                )));
-            }
-            Box::new(Solo)
-        } else {
-            // SAFETY: by the caller's word.
-            Box::new(Table::new(unsafe { zazen_collectives_t::take(collectives) }?)?)
-        };
+        // SAFETY: by the caller's word.
+        let carrier = unsafe { carrier("zazen_assign", collectives, options.alone != 0) }?;
         let range = range.map(|range| (range.begin, range.end, range.stride));
         let found =
             dataset.inner.with(|dataset| dataset.assign_to_read(range, rules, protocol, &*carrier))?;
@@ -352,6 +341,28 @@ pub unsafe extern "C" fn zazen_assign(
         }
         Ok(())
     })
+}
+
+/// The collectives of a call; for NULL, those of this process alone.
+///
+/// # Safety
+/// `collectives` is NULL or as large as it says.
+pub(crate) unsafe fn carrier(
+    call: &str,
+    collectives: *const zazen_collectives_t,
+    alone: bool,
+) -> Result<Box<dyn Collectives>> {
+    if !collectives.is_null() {
+        // SAFETY: by the caller's word.
+        return Ok(Box::new(Table::new(unsafe { zazen_collectives_t::take(collectives) }?)?));
+    }
+    if let Some(ranks) = zazen_mpi::launched_ranks().filter(|ranks| *ranks > 1 && !alone) {
+        return Err(invalid(format!(
+            "{call}: a launcher started {ranks} ranks and collectives is NULL: each would read every frame; fill one \
+             with zazen_collectives_from_mpi, or set options.alone to read all of them on every rank"
+        )));
+    }
+    Ok(Box::new(Solo))
 }
 
 fn described(found: &zazen_assign::Assignment) -> zazen_assignment_t {

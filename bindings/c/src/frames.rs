@@ -96,7 +96,7 @@ fn text(path: &Path) -> Option<CString> {
     CString::new(path.as_os_str().as_bytes()).ok()
 }
 
-fn boxed(frame: Frame) -> *mut zazen_frame_t {
+pub(crate) fn boxed(frame: Frame) -> *mut zazen_frame_t {
     let container = frame.container().and_then(|(path, offset)| Some((text(path)?, offset)));
     Box::into_raw(Box::new(zazen_frame_t { frame, path: OnceLock::new(), container }))
 }

@@ -14,6 +14,7 @@ pub mod collectives;
 pub mod dataset;
 pub mod frames;
 pub mod matching;
+pub mod random;
 pub mod runset;
 pub mod status;
 mod structs;

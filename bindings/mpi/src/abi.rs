@@ -32,6 +32,9 @@ pub(crate) struct Constants {
     pub(crate) in_place: usize,
     pub(crate) status_ignore: usize,
     pub(crate) proc_null: c_int,
+    pub(crate) any_source: c_int,
+    /// Which `int` of an MPI_Status is its MPI_SOURCE.
+    pub(crate) status_source: usize,
     /// Handles are 32-bit integers.
     pub(crate) int_handles: bool,
 }
@@ -47,6 +50,8 @@ pub(crate) const STANDARD: Constants = Constants {
     in_place: 1,
     status_ignore: 0,
     proc_null: -3,
+    any_source: -1,
+    status_source: 0,
     int_handles: false,
 };
 
@@ -61,6 +66,8 @@ pub(crate) const MPICH: Constants = Constants {
     in_place: usize::MAX,
     status_ignore: 1,
     proc_null: -1,
+    any_source: -2,
+    status_source: 2,
     int_handles: true,
 };
 
@@ -77,6 +84,8 @@ pub(crate) fn open_mpi(address: impl Fn(&str) -> Option<Handle>) -> Option<Const
         in_place: 1,
         status_ignore: 0,
         proc_null: -2,
+        any_source: -1,
+        status_source: 0,
         int_handles: false,
     })
 }

@@ -1,23 +1,31 @@
 //! [`Collectives`] over a duplicate of the user's communicator.
 //!
-//! All-to-all and all-gather are pairwise exchanges in shifted order. So they do not depend on the
-//! libraries' tuning tables (whose default algorithms are up to twice slower), cause no incast, and
-//! have 64-bit lengths with MPIs whose counts are `int`.
+//! Among few ranks, all-to-alls are pairwise exchanges in shifted order. So they do not depend on
+//! the libraries' tuning tables (whose default algorithms are up to twice slower), cause no incast,
+//! and have 64-bit lengths with MPIs whose counts are `int`. Among many ranks most pairs have
+//! nothing to say to each other, and `sparse.rs` sends only what there is.
 
 use crate::abi::{Abi, Handle};
 use crate::launcher::check_launcher;
 use crate::library::{Mpi, UserOp, running};
+use crate::links::slow_by_exchange;
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::ops::Range;
-use zazen_assign::{Collectives, two_bit};
+use zazen_assign::{Blocks, Collectives, check_blocks, dense, sparse, two_bit};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// The most bytes of one message. It is well below 2³¹ − 1, because some libraries compute byte
 /// offsets in an `int`.
 const CHUNK_BYTES: usize = 1 << 30;
 /// Tag of our messages. The communicator is our own, so no other messages use it.
-const TAG: c_int = 0;
+pub(crate) const TAG: c_int = 0;
+/// Up to this many ranks, every rank learns by one MPI_Alltoall who sends it what, and pairs
+/// exchange in order. Beyond that, the lengths alone would be most of the traffic.
+const PAIRWISE_RANKS_MAX: usize = 64;
+/// Up to this many bytes in all, an all-gather is left to the library, which needs few messages.
+const GATHER_BYTES_MAX: u64 = 1 << 20;
 
 /// A communicator of the MPI that this process runs on.
 ///
@@ -25,11 +33,15 @@ const TAG: c_int = 0;
 /// then. Creating and dropping it are collective. It stays on its thread, because MPI may be
 /// initialised for one thread only.
 pub struct MpiCollectives {
-    mpi: &'static Mpi,
-    comm: Handle,
-    rank: usize,
-    size: usize,
-    chunk_bytes: usize,
+    pub(crate) mpi: &'static Mpi,
+    pub(crate) comm: Handle,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) chunk_bytes: usize,
+    /// Up to so many ranks exchange pairwise.
+    pairwise_ranks_max: usize,
+    /// Sparse exchanges so far.
+    pub(crate) exchanges: Cell<u32>,
     _one_thread: PhantomData<*const ()>,
 }
 
@@ -71,6 +83,8 @@ impl MpiCollectives {
             rank: 0,
             size: 0,
             chunk_bytes: CHUNK_BYTES,
+            pairwise_ranks_max: PAIRWISE_RANKS_MAX,
+            exchanges: Cell::new(0),
             _one_thread: PhantomData,
         };
         // SAFETY: both handles are live; from here on errors come back as codes.
@@ -94,6 +108,13 @@ impl MpiCollectives {
     #[doc(hidden)]
     pub fn chunked(mut self, bytes: usize) -> MpiCollectives {
         self.chunk_bytes = bytes.clamp(8, CHUNK_BYTES);
+        self
+    }
+
+    /// With sparse exchanges whatever the number of ranks, for tests. All ranks must do the same.
+    #[doc(hidden)]
+    pub fn sparse(mut self) -> MpiCollectives {
+        self.pairwise_ranks_max = 0;
         self
     }
 
@@ -157,6 +178,50 @@ impl MpiCollectives {
         Ok(received)
     }
 
+    /// The `length` of each rank.
+    fn gather_lengths(&self, length: u64) -> Result<Vec<u64>> {
+        let mut lengths = vec![0u64; self.size];
+        let uint64 = self.mpi.constants.uint64;
+        // SAFETY: one word goes out, and there is room for one from each rank.
+        let code = unsafe {
+            let send = (&raw const length).cast();
+            (self.mpi.calls.allgather)(send, 1, uint64, lengths.as_mut_ptr().cast(), 1, uint64, self.comm)
+        };
+        self.mpi.check(code, "MPI_Allgather")?;
+        Ok(lengths)
+    }
+
+    /// The bytes of each rank; `lengths` add up to less than an int's range.
+    fn gather_short(&self, mine: &[u8], lengths: &[u64]) -> Result<Vec<Vec<u8>>> {
+        let counts: Vec<c_int> = lengths.iter().map(|length| *length as c_int).collect();
+        let places = counts.iter().scan(0, |end, count| {
+            let start = *end;
+            *end += count;
+            Some(start)
+        });
+        let places: Vec<c_int> = places.collect();
+        let mut room = vec![0u8; lengths.iter().sum::<u64>() as usize];
+        let byte = self.mpi.constants.byte;
+        // SAFETY: `mine` goes out whole; `room` holds every rank's bytes at its place, and both
+        // arrays have one int per rank.
+        let code = unsafe {
+            (self.mpi.calls.allgatherv)(
+                mine.as_ptr().cast(),
+                mine.len() as c_int,
+                byte,
+                room.as_mut_ptr().cast(),
+                counts.as_ptr(),
+                places.as_ptr(),
+                byte,
+                self.comm,
+            )
+        };
+        self.mpi.check(code, "MPI_Allgatherv")?;
+        let block =
+            |(place, count): (&c_int, &c_int)| room[*place as usize..(place + count) as usize].to_vec();
+        Ok(places.iter().zip(&counts).map(block).collect())
+    }
+
     fn send_and_receive(&self, to: usize, send: &[u8], from: usize, receive: &mut [u8]) -> Result<()> {
         let constants = &self.mpi.constants;
         for (out, into) in messages(send.len(), receive.len(), self.chunk_bytes) {
@@ -218,7 +283,7 @@ fn messages(send: usize, receive: usize, limit: usize) -> impl Iterator<Item = (
 }
 
 /// A zeroed buffer for a block that rank `from` announces.
-fn room_for(bytes: u64, from: usize) -> Result<Vec<u8>> {
+pub(crate) fn room_for(bytes: u64, from: usize) -> Result<Vec<u8>> {
     let too_large = || {
         Error::new(
             ErrorKind::TooLarge,
@@ -287,19 +352,23 @@ impl Collectives for MpiCollectives {
         reduced.and(self.mpi.check(freed, "MPI_Op_free"))
     }
 
-    fn alltoallv(&self, mut send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        if send.len() != self.size {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("all-to-all with {} blocks among {} ranks; give one per rank", send.len(), self.size),
-            ));
+    fn alltoallv(&self, send: Blocks) -> Result<Blocks> {
+        check_blocks(&send, self.size)?;
+        if self.size > self.pairwise_ranks_max {
+            return self.exchange_sparse(send);
         }
+        let mut send = dense(send, self.size);
         let mut received = self.exchange(|to| &send[to])?;
         received[self.rank] = std::mem::take(&mut send[self.rank]);
-        Ok(received)
+        Ok(sparse(received))
     }
 
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.gather_lengths(mine.len() as u64)?;
+        let total = lengths.iter().fold(0, |sum: u64, length| sum.saturating_add(*length));
+        if total <= GATHER_BYTES_MAX {
+            return self.gather_short(mine, &lengths);
+        }
         let mut received = self.exchange(|_| mine)?;
         received[self.rank] = mine.to_vec();
         Ok(received)
@@ -313,6 +382,10 @@ impl Collectives for MpiCollectives {
             self.bcast(chunk.as_mut_ptr().cast(), chunk.len(), self.mpi.constants.byte)?;
         }
         Ok(bytes)
+    }
+
+    fn is_slow(&self) -> Result<bool> {
+        slow_by_exchange(self)
     }
 }
 

@@ -1,6 +1,6 @@
 //! All-reduces for collectives that have no operator of their own for them.
 
-use zazen_assign::{Collectives, two_bit};
+use zazen_assign::{Collectives, dense, sparse, two_bit};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// [`Collectives::allreduce_two_bit`] by an all-to-all and an all-gather; see [`xor_by_exchange`].
@@ -25,7 +25,7 @@ fn by_exchange(
     let words = values.len() as u128;
     let bounds = |rank: usize| (words * rank as u128 / size as u128) as usize;
     let slices = (0..size).map(|rank| encode(&values[bounds(rank)..bounds(rank + 1)])).collect();
-    let offered = collectives.alltoallv(slices)?;
+    let offered = dense(collectives.alltoallv(sparse(slices))?, size);
     let own = bounds(collectives.rank())..bounds(collectives.rank() + 1);
     let mut combined = vec![0u64; own.len()];
     for (from, block) in offered.iter().enumerate() {

@@ -16,6 +16,8 @@ mod carrier;
 mod exchange;
 mod launcher;
 mod library;
+mod links;
+mod sparse;
 mod start;
 
 pub use abi::Abi;
@@ -23,4 +25,5 @@ pub use carrier::MpiCollectives;
 pub use exchange::{two_bit_by_exchange, xor_by_exchange};
 pub use launcher::{check_launcher, launched_ranks};
 pub use library::{check_world, loaded_library};
+pub use links::slow_by_exchange;
 pub use start::Started;

@@ -67,6 +67,18 @@ calls! {
     op_free = "MPI_Op_free": fn(*mut c_void);
     allreduce = "MPI_Allreduce": fn(*const c_void, *mut c_void, c_int, Handle, Handle, Handle);
     alltoall = "MPI_Alltoall": fn(*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle);
+    allgather = "MPI_Allgather": fn(*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle);
+    allgatherv = "MPI_Allgatherv": fn(
+        *const c_void, c_int, Handle,
+        *mut c_void, *const c_int, *const c_int, Handle,
+        Handle
+    );
+    issend = "MPI_Issend": fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut c_void);
+    iprobe = "MPI_Iprobe": fn(c_int, c_int, Handle, *mut c_int, *mut c_void);
+    get_count = "MPI_Get_count": fn(*const c_void, Handle, *mut c_int);
+    recv = "MPI_Recv": fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut c_void);
+    ibarrier = "MPI_Ibarrier": fn(Handle, *mut c_void);
+    test = "MPI_Test": fn(*mut c_void, *mut c_int, *mut c_void);
     bcast = "MPI_Bcast": fn(*mut c_void, c_int, Handle, c_int, Handle);
     sendrecv = "MPI_Sendrecv": fn(
         *const c_void, c_int, Handle, c_int, c_int,

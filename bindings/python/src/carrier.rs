@@ -4,9 +4,9 @@ use crate::errors::{lift, raise};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyString};
 use std::sync::Mutex;
-use zazen_assign::{Collectives, Solo};
+use zazen_assign::{Blocks, Collectives, Solo, check_blocks, dense, sparse};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_mpi::{MpiCollectives, two_bit_by_exchange, xor_by_exchange};
+use zazen_mpi::{MpiCollectives, slow_by_exchange, two_bit_by_exchange, xor_by_exchange};
 
 /// The implementation of an assignment's collectives.
 pub(crate) enum Carrier {
@@ -202,12 +202,15 @@ impl Collectives for PythonCarrier {
     fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()> {
         two_bit_by_exchange(self, values)
     }
-    fn alltoallv(&self, send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        self.call("alltoallv", |object| {
+    fn alltoallv(&self, send: Blocks) -> Result<Blocks> {
+        check_blocks(&send, self.size)?;
+        let received = self.call("alltoallv", |object| {
             let py = object.py();
+            let send = dense(send, self.size);
             let blocks = PyList::new(py, send.iter().map(|block| PyBytes::new(py, block)))?;
             self.blocks("alltoallv", &object.call_method1("alltoallv", (blocks,))?)
-        })
+        })?;
+        Ok(sparse(received))
     }
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.call("allgatherv", |object| {
@@ -219,6 +222,9 @@ impl Collectives for PythonCarrier {
         self.call("broadcast", |object| {
             bytes_of(&object.call_method1("broadcast", (PyBytes::new(object.py(), mine),))?)
         })
+    }
+    fn is_slow(&self) -> Result<bool> {
+        slow_by_exchange(self)
     }
 }
 
@@ -247,6 +253,8 @@ pub(crate) struct CarrierProbe {
     carrier: Carrier,
     /// The longest message of a bound MPI, in bytes; `None`: the default.
     chunk_bytes: Option<usize>,
+    /// Whether a bound MPI exchanges as among many ranks.
+    sparse: bool,
     /// Keeps the communicator alive.
     _comm: Option<Py<PyAny>>,
 }
@@ -257,11 +265,13 @@ impl CarrierProbe {
         py: Python<'_>,
         body: impl FnOnce(&dyn Collectives) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let (Carrier::Mpi(handle), Some(bytes)) = (&self.carrier, self.chunk_bytes) else {
-            return self.carrier.run(py, body);
-        };
-        // SAFETY: as in `Carrier::run`; the probe keeps the communicator alive.
-        let result = py.detach(|| body(&unsafe { MpiCollectives::from_handle(*handle) }?.chunked(bytes)));
+        let Carrier::Mpi(handle) = &self.carrier else { return self.carrier.run(py, body) };
+        let result = py.detach(|| {
+            // SAFETY: as in `Carrier::run`; the probe keeps the communicator alive.
+            let carrier = unsafe { MpiCollectives::from_handle(*handle) }?;
+            let carrier = carrier.chunked(self.chunk_bytes.unwrap_or(usize::MAX));
+            body(&if self.sparse { carrier.sparse() } else { carrier })
+        });
         lift(py, result)
     }
 }
@@ -269,15 +279,16 @@ impl CarrierProbe {
 #[pymethods]
 impl CarrierProbe {
     #[new]
-    #[pyo3(signature = (comm = None, carrier = "auto", chunk_bytes = None))]
+    #[pyo3(signature = (comm = None, carrier = "auto", chunk_bytes = None, sparse = false))]
     fn new(
         py: Python<'_>,
         comm: Option<Bound<'_, PyAny>>,
         carrier: &str,
         chunk_bytes: Option<usize>,
+        sparse: bool,
     ) -> PyResult<CarrierProbe> {
         let resolved = Carrier::resolve(py, comm.as_ref(), carrier)?;
-        Ok(CarrierProbe { carrier: resolved, chunk_bytes, _comm: comm.map(Bound::unbind) })
+        Ok(CarrierProbe { carrier: resolved, chunk_bytes, sparse, _comm: comm.map(Bound::unbind) })
     }
 
     fn name(&self) -> &'static str {
@@ -302,7 +313,10 @@ impl CarrierProbe {
     }
 
     fn alltoallv<'py>(&self, py: Python<'py>, send: Vec<Vec<u8>>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let got = self.run(py, |collectives| collectives.alltoallv(send))?;
+        let got = self.run(py, |collectives| {
+            let got = collectives.alltoallv(sparse(send))?;
+            Ok(dense(got, collectives.size()))
+        })?;
         Ok(got.iter().map(|block| PyBytes::new(py, block)).collect())
     }
 

@@ -8,8 +8,8 @@
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
-use zazen_assign::{Collectives, Input, Observer, Protocol, Rules, assign_observed, threads};
-use zazen_core::{Request, Run, RunSet};
+use zazen_assign::{Blocks, Collectives, Input, Observer, Protocol, Rules, assign_observed, threads};
+use zazen_core::{Request, Result, Run, RunSet};
 
 /// Local seconds by round.
 struct Phases {
@@ -26,6 +26,45 @@ impl Observer for Phases {
     fn collective_done(&mut self, _round: &'static str) {
         self.waiting += self.since.elapsed().as_secs_f64();
         self.since = Instant::now();
+    }
+}
+
+/// Threads, with links that are said to be slow or fast.
+struct Links<'a> {
+    inner: &'a threads::ThreadRank,
+    slow: bool,
+}
+
+impl Collectives for Links<'_> {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+    fn allreduce_sum(&self, values: &mut [u64]) -> Result<()> {
+        self.inner.allreduce_sum(values)
+    }
+    fn allreduce_xor(&self, values: &mut [u64]) -> Result<()> {
+        self.inner.allreduce_xor(values)
+    }
+    fn allreduce_or(&self, values: &mut [u64]) -> Result<()> {
+        self.inner.allreduce_or(values)
+    }
+    fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()> {
+        self.inner.allreduce_two_bit(values)
+    }
+    fn alltoallv(&self, send: Blocks) -> Result<Blocks> {
+        self.inner.alltoallv(send)
+    }
+    fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.inner.allgatherv(mine)
+    }
+    fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {
+        self.inner.broadcast(mine)
+    }
+    fn is_slow(&self) -> Result<bool> {
+        Ok(self.slow)
     }
 }
 
@@ -54,8 +93,9 @@ fn cpu_seconds() -> f64 {
 
 fn measure(name: &str, frames: u64, native: &[RunSet]) {
     let mut seconds = Vec::new();
-    for protocol in [Protocol::Owner, Protocol::Bitmaps] {
-        let row = format!("{name}: {protocol:?}");
+    let variants = [(Protocol::Owner, false), (Protocol::Owner, true), (Protocol::Bitmaps, false)];
+    for (protocol, slow) in variants {
+        let row = format!("{name}: {protocol:?}{}", if slow { " packed" } else { "" });
         let words = std::env::args().skip(1).filter(|word| word.parse::<f64>().is_err());
         if !words.into_iter().all(|word| row.contains(&word)) {
             continue;
@@ -65,12 +105,13 @@ fn measure(name: &str, frames: u64, native: &[RunSet]) {
         let shares = threads::run(inputs.len(), |carrier| {
             let input = Input { protocol, ..inputs[carrier.rank()].clone() };
             let mut phases = Phases { since: Instant::now(), local: Vec::new(), waiting: 0.0 };
-            let share = assign_observed(input, carrier, &mut phases)?;
+            let links = Links { inner: carrier, slow };
+            let share = assign_observed(input, &links, &mut phases)?;
             Ok((share, phases))
         });
         let (elapsed, cpu) = (started.elapsed().as_secs_f64(), cpu_seconds() - cpu);
         seconds.push(elapsed);
-        let shares: Result<Vec<_>, _> = shares.into_iter().collect();
+        let shares: Result<Vec<_>> = shares.into_iter().collect();
         match shares {
             Err(error) => println!("{row}: {error}"),
             Ok(shares) => {
@@ -88,7 +129,7 @@ fn measure(name: &str, frames: u64, native: &[RunSet]) {
             }
         }
     }
-    if let [owner, bitmaps] = seconds[..] {
+    if let [owner, _, bitmaps] = seconds[..] {
         println!("{name}: bitmaps / owner {:.1}", bitmaps / owner);
     }
 }

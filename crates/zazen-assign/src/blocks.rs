@@ -5,8 +5,13 @@
 
 use crate::chunks::offer_bytes;
 use crate::owner::{Held, Offer};
+use std::borrow::Cow;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
+use zazen_wire::pack;
 use zazen_wire::runset_codec::{self, View};
+
+/// Begins a packed block. Run sets begin with their version, which is not 0.
+const PACKED: u8 = 0;
 
 /// Two index sets; an empty block is two empty sets. Their meaning depends on the round: (native,
 /// alien) of an offer or of a leader's deal, (lost, residue) of an answer.
@@ -22,6 +27,27 @@ pub(crate) fn encode_pair(first: &RunSet, second: &RunSet) -> Vec<u8> {
     bytes
 }
 
+/// `block` made shorter, if that is possible; for links that are slower than packing.
+pub(crate) fn packed(block: Vec<u8>) -> Vec<u8> {
+    let mut shorter = Vec::with_capacity(block.len());
+    shorter.push(PACKED);
+    pack::pack(&block, &mut shorter);
+    if shorter.len() < block.len() { shorter } else { block }
+}
+
+/// A block as it was before [`packed`].
+pub(crate) fn unpacked<'a>(name: &str, from: usize, block: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    match block {
+        [PACKED, packed @ ..] => {
+            let whole = pack::unpack(packed);
+            whole
+                .map(Cow::Owned)
+                .map_err(|error| violation(name, from, "it does not unpack").caused_by(error))
+        }
+        _ => Ok(Cow::Borrowed(block)),
+    }
+}
+
 /// The pair in a block of `name` that rank `from` sent; both sets must lie within `first .. end`.
 pub(crate) fn decode_pair(
     name: &'static str,
@@ -30,6 +56,7 @@ pub(crate) fn decode_pair(
     first: u64,
     end: u64,
 ) -> Result<Pair> {
+    let block = &*unpacked(name, from, block)?;
     if block.is_empty() {
         return Ok(Pair::default());
     }
@@ -38,7 +65,8 @@ pub(crate) fn decode_pair(
     Ok((a, decode_last(name, from, &block[used..], first, end)?))
 }
 
-/// An offer in `block`, as from [`decode_pair`], but a block with natives only is used in place.
+/// An offer in `block`, which is [`unpacked`], as from [`decode_pair`]. A block with natives only
+/// is used in place.
 pub(crate) fn decode_offer(from: usize, block: &[u8], first: u64, end: u64) -> Result<Offer<'_>> {
     const NAME: &str = "offer";
     let (native, used) = View::prefix(block).map_err(|error| broken(NAME, from, error))?;

@@ -18,12 +18,22 @@ pub struct Tuning {
     pub chunk_words_min: u64,
     /// Chunks are compared if a rank would offer at least this many bytes per chunk on average.
     pub offer_bytes_per_chunk: u64,
+    /// Links are weighed if a rank would offer at least this many bytes on average.
+    pub weighed_bytes: u64,
+    /// Blocks of fewer bytes are not packed.
+    pub packed_bytes_min: usize,
 }
 
 impl Default for Tuning {
-    /// A window; eight times what a chunk's count and fingerprint take.
+    /// A window; eight times what a chunk's count and fingerprint take; four times what weighing
+    /// sends; a tenth of a chunk of packed bytes.
     fn default() -> Tuning {
-        Tuning { chunk_words_min: 1024, offer_bytes_per_chunk: 8 * 24 }
+        Tuning {
+            chunk_words_min: 1024,
+            offer_bytes_per_chunk: 8 * 24,
+            weighed_bytes: 8 << 20,
+            packed_bytes_min: 64 << 10,
+        }
     }
 }
 

@@ -5,6 +5,42 @@
 use std::cell::Cell;
 use zazen_core::{Error, ErrorKind, Result};
 
+/// What a rank sends to others, or what others sent to it: each block with the rank at the other
+/// end. Ascending by rank, each rank at most once. Empty blocks are left out, so that a rank which
+/// has little to say holds and sends little, whatever the number of ranks.
+pub type Blocks = Vec<(usize, Vec<u8>)>;
+
+/// Fails with `InvalidArgument` unless `blocks` are as [`Blocks`] says, for `size` ranks.
+pub fn check_blocks(blocks: &[(usize, Vec<u8>)], size: usize) -> Result<()> {
+    let ascend = blocks.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    let last = blocks.last().map_or(0, |(rank, _)| *rank);
+    if ascend && last < size && blocks.iter().all(|(_, block)| !block.is_empty()) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        format!(
+            "an all-to-all among {size} ranks with {} blocks, the last for rank {last}; give blocks that are not \
+             empty, ascending by rank, one per rank",
+            blocks.len()
+        ),
+    ))
+}
+
+/// One block per rank: an empty one for each rank that `blocks` leave out.
+pub fn dense(blocks: Blocks, size: usize) -> Vec<Vec<u8>> {
+    let mut by_rank = vec![Vec::new(); size];
+    for (rank, block) in blocks {
+        by_rank[rank] = block;
+    }
+    by_rank
+}
+
+/// The inverse of [`dense`].
+pub fn sparse(by_rank: Vec<Vec<u8>>) -> Blocks {
+    by_rank.into_iter().enumerate().filter(|(_, block)| !block.is_empty()).collect()
+}
+
 /// The collectives that the protocols need; all are collective over the same ranks in the same
 /// order, and blocking. Implementations: MPI bound at run time, a C table, mpi4py, threads, one
 /// rank alone. After an error the communicator is in an unknown state and the job should end.
@@ -22,12 +58,19 @@ pub trait Collectives {
     /// The paper's two-bit operator ([`two_bit`]) over all ranks, in place, 32 entries a word:
     /// 00∘x = x, 10∘x = 10, 01∘01 = 10.
     fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()>;
-    /// Sends `send[j]` to rank j; returns what each rank sent here. Blocks may exceed 2³¹ bytes.
-    fn alltoallv(&self, send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>>;
-    /// The `mine` of each rank, by rank.
+    /// Sends each block to its rank; returns the blocks that were sent here, with their senders. A
+    /// rank may send to itself. Blocks may exceed 2³¹ bytes. Implementations that many ranks use
+    /// should take no memory and send no message for a rank without a block.
+    fn alltoallv(&self, send: Blocks) -> Result<Blocks>;
+    /// The `mine` of each rank, by rank. Most are tens of bytes.
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
     /// Root 0's bytes on every rank.
     fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>>;
+    /// Whether a byte takes longer to another rank than packing and unpacking take, which is about
+    /// 4 ns. Then large blocks are packed. May send 2 MB to find out. The ranks need not agree.
+    fn is_slow(&self) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// The paper's commutative operator (§4 step 5) on 32 two-bit entries at once: 00 no holder, 01
@@ -63,16 +106,8 @@ impl Collectives for Solo {
     fn allreduce_two_bit(&self, _values: &mut [u64]) -> Result<()> {
         Ok(())
     }
-    fn alltoallv(&self, send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        if send.len() != 1 {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "all-to-all with {} blocks in a communicator of one; give one block per rank",
-                    send.len()
-                ),
-            ));
-        }
+    fn alltoallv(&self, send: Blocks) -> Result<Blocks> {
+        check_blocks(&send, 1)?;
         Ok(send)
     }
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -137,9 +172,8 @@ impl Collectives for Counting<'_> {
         self.count(size_of_val(values));
         self.inner.allreduce_two_bit(values)
     }
-    fn alltoallv(&self, send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        let own = send.get(self.rank()).map_or(0, Vec::len);
-        self.count(send.iter().map(Vec::len).sum::<usize>() - own);
+    fn alltoallv(&self, send: Blocks) -> Result<Blocks> {
+        self.count(send.iter().filter(|(to, _)| *to != self.rank()).map(|(_, block)| block.len()).sum());
         self.inner.alltoallv(send)
     }
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -149,6 +183,9 @@ impl Collectives for Counting<'_> {
     fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {
         self.count(if self.inner.rank() == 0 { mine.len() } else { 0 });
         self.inner.broadcast(mine)
+    }
+    fn is_slow(&self) -> Result<bool> {
+        self.inner.is_slow()
     }
 }
 

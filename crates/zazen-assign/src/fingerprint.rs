@@ -64,9 +64,15 @@ impl Draws {
 pub(crate) struct Elements([Draws; 2]);
 
 impl Elements {
-    pub(crate) fn new(seed: &[u8; 16]) -> Elements {
-        let seed = u128::from_le_bytes(*seed);
+    pub(crate) fn new(seed: u128) -> Elements {
         Elements([Draws(seed as u64), Draws((seed >> 64) as u64)])
+    }
+
+    /// Elements of `rank`'s own.
+    pub(crate) fn of_rank(seed: u128, rank: usize) -> Elements {
+        let [low, high] = words_of(seed);
+        let mut mixed = Draws(Draws(low ^ rank as u64).next() ^ high);
+        Elements([Draws(mixed.next()), Draws(mixed.next())])
     }
 
     /// The next element other than 0 and 1.
@@ -79,6 +85,11 @@ impl Elements {
             }
         }
     }
+}
+
+/// A seed as a number.
+pub(crate) fn seed_of(bytes: [u8; 16]) -> u128 {
+    u128::from_le_bytes(bytes)
 }
 
 /// An element as the words that a collective moves.
@@ -303,7 +314,7 @@ mod tests {
     }
 
     fn point(seed: u8) -> u128 {
-        Elements::new(&[seed; 16]).next()
+        Elements::new(u128::from_le_bytes([seed; 16])).next()
     }
 
     fn run(first: u64, count: u64, step: u64) -> Run {

@@ -40,17 +40,21 @@ mod collectives;
 mod fingerprint;
 mod header;
 mod machine;
+mod node;
 mod owner;
 mod plane;
 mod rules;
 pub mod scenario;
+mod shared;
+mod tally;
 pub mod threads;
 
 #[doc(hidden)]
 pub use chunks::Tuning;
-pub use collectives::{Collectives, Counting, Solo, two_bit};
+pub use collectives::{Blocks, Collectives, Counting, Solo, check_blocks, dense, sparse, two_bit};
 pub use machine::{Answer, BITMAP_FRAMES_MAX, Machine, Observer, Step, assign, assign_observed, decline};
 pub use rules::DECIDED_TOGETHER_MAX;
+pub use shared::Shared;
 
 use zazen_core::{Request, RunSet};
 
@@ -92,7 +96,8 @@ pub struct Input {
     /// A rank without a daemon brings an id of its own (random) and empty sets.
     pub node: u128,
     /// Frame numbers that the node holds as natives. Where the ranks of a node differ (a query
-    /// raced with a push), the leader's count.
+    /// raced with a push), the leader's count, unless what all ranks hold is the target, each frame
+    /// once: then each rank reads what it holds.
     pub native: RunSet,
     /// Frame numbers that the node holds as aliens.
     pub alien: RunSet,

@@ -39,12 +39,10 @@ impl Held<'_> {
 
 /// A slice in which all frames are resolved except the contested ones.
 pub(crate) struct Resolved {
-    /// By node: frames that the node reads without contest.
-    pub(crate) loads: Vec<u64>,
-    /// By node: contested frames that it holds; no entries at all if none are contested.
+    /// By offer: contested frames that its node holds; no entries at all if none are contested.
     pub(crate) claims: Vec<RunSet>,
-    /// By node: aliens that the node must not read, because the frame is native elsewhere or, under
-    /// the paper's rules, several nodes hold it as an alien. Empty if there are none.
+    /// By offer: aliens that its node must not read, because the frame is native elsewhere or,
+    /// under the paper's rules, several nodes hold it as an alien. Empty if there are none.
     pub(crate) knocked: Vec<RunSet>,
     /// Frames that no node reads from its cache.
     pub(crate) residue: RunSet,
@@ -79,7 +77,6 @@ pub(crate) fn resolve(
         alien_claims: builders(),
         knocked: builders(),
         residue: Builder::default(),
-        loads: vec![0; offers.len()],
         counts: [0; 3],
         irregular_before: 0,
     };
@@ -100,7 +97,6 @@ pub(crate) fn resolve(
     let claims = resolver.native_claims.into_iter().zip(resolver.alien_claims);
     let [native, alien, contested] = resolver.counts;
     Resolved {
-        loads: resolver.loads,
         claims: sparse(claims.map(|(native, alien)| native.finish().union(&alien.finish())).collect()),
         knocked: sparse(resolver.knocked.into_iter().map(Builder::finish).collect()),
         residue: resolver.residue.finish(),
@@ -127,7 +123,6 @@ struct Resolver<'a> {
     alien_claims: Vec<Builder>,
     knocked: Vec<Builder>,
     residue: Builder,
-    loads: Vec<u64>,
     /// The numbers of frames read as natives, of frames read as aliens, and of contested frames
     /// among both.
     counts: [u64; 3],
@@ -208,9 +203,6 @@ impl Resolver<'_> {
     fn window(&mut self, base: u64) {
         self.native.load(base);
         self.alien.load(base);
-        for (node, count) in &self.native.nodes {
-            self.loads[*node] += count;
-        }
         if self.native.crowded {
             self.native.lay_out(base);
             self.counts[0] += population(&self.native.all.any);
@@ -222,14 +214,12 @@ impl Resolver<'_> {
         let (native, alien) = (&self.native.all, &self.alien.all);
         for (node, plane) in self.native.held().filter(|_| self.native.crowded) {
             let contested = compose(output, |at| plane[at] & native.several[at]);
-            self.loads[node] -= contested;
             if contested > 0 {
                 self.native_claims[node].push_plane(base, output);
             }
         }
         let full = self.rules == Rules::Full;
         for (node, plane) in self.alien.held() {
-            self.loads[node] += compose(output, |at| plane[at] & !native.any[at] & !alien.several[at]);
             let knocks = |at: usize| native.any[at] | if full { 0 } else { alien.several[at] };
             if compose(output, |at| plane[at] & knocks(at)) > 0 {
                 self.knocked[node].push_plane(base, output);
@@ -304,10 +294,8 @@ impl Resolver<'_> {
                 return None;
             }
         };
-        for (node, run) in active {
-            let count = members(&run, base, limit).map_or(0, |run| run.count);
-            self.loads[node] += count;
-            self.counts[0] += count;
+        for (_, run) in active {
+            self.counts[0] += members(&run, base, limit).map_or(0, |run| run.count);
         }
         if let Some(left) = gap.and_then(|gap| members(&gap, base, limit)) {
             self.residue.push_run(left);

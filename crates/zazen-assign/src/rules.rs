@@ -134,6 +134,12 @@ pub(crate) fn even(parts: usize, total: u64) -> Vec<u64> {
     (0..parts as u64).map(|part| each + u64::from(part < more)).collect()
 }
 
+/// Block `at` of such `parts` blocks: where it begins, and its size.
+pub(crate) fn part(parts: usize, total: u64, at: usize) -> (u64, u64) {
+    let (each, more, at) = (total / parts as u64, total % parts as u64, at as u64);
+    (each * at + more.min(at), each + u64::from(at < more))
+}
+
 /// Sizes of blocks of `total` that raise the lowest `loads` to a common level. The remainder goes
 /// to the lowest ranks at that level, one frame each.
 pub(crate) fn level(loads: &[u64], total: u64) -> Vec<u64> {
@@ -180,6 +186,13 @@ mod tests {
     fn blocks_add_up_and_the_first_get_one_more() {
         assert_eq!(even(4, 10), [3, 3, 2, 2]);
         assert_eq!(even(3, 0), [0, 0, 0]);
+        for (parts, total) in [(1, 5), (4, 10), (7, 3), (3, 0)] {
+            let mut start = 0;
+            for (at, size) in even(parts, total).into_iter().enumerate() {
+                assert_eq!(part(parts, total, at), (start, size));
+                start += size;
+            }
+        }
         assert_eq!(level(&[u64::MAX / 2, 0], 1 << 40), [0, 1 << 40]);
     }
 

@@ -7,13 +7,15 @@
 //! At most as many ranks compute at a time as there are cores, so thousands of ranks need only the
 //! working memory of a few. A rank that waits in a collective lets another rank run.
 
-use crate::collectives::{Collectives, two_bit};
+use crate::collectives::{Blocks, Collectives, check_blocks, two_bit};
 use std::cell::Cell;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// Stack of a rank's thread in bytes; nothing here recurses or keeps planes on the stack.
 const STACK_BYTES: usize = 1 << 20;
+/// Vectors of fewer words are short, as are those of fewer words than ranks.
+const SHORT_WORDS: usize = 1024;
 
 /// Runs `body` once per rank, each on a thread of its own, and returns the results by rank. A panic
 /// of a rank is returned as `Unavailable`.
@@ -78,29 +80,57 @@ struct Hub {
 
 struct State {
     /// Contributions to the round that is being collected.
-    slots: Vec<Option<Arc<Deposit>>>,
+    slots: Vec<Option<Deposit>>,
     arrived: usize,
     computing: usize,
     /// The last complete round. It may be overwritten only after all ranks have read it. A round is
     /// complete when every rank has entered it, so every rank has left the round before.
-    complete: (u64, Arc<Vec<Arc<Deposit>>>),
+    complete: (u64, Arc<Round>),
     departed: Option<usize>,
+}
+
+/// What all ranks brought to a round.
+#[derive(Default)]
+struct Round {
+    deposits: Vec<Deposit>,
+    /// By receiver; each is taken once.
+    inboxes: Vec<Mutex<Blocks>>,
+    /// All words combined, for short vectors; by the rank that comes first.
+    reduced: OnceLock<Vec<u64>>,
 }
 
 struct Deposit {
     call: &'static str,
     words: Vec<u64>,
-    /// Each block is taken once, by its receiver, or read by all (all-gather).
-    blocks: Mutex<Vec<Vec<u8>>>,
+    /// To all (all-gather, broadcast).
+    bytes: Vec<u8>,
+    /// To some (all-to-all).
+    blocks: Blocks,
+}
+
+impl Round {
+    /// Brings each block to its receiver.
+    fn of(mut deposits: Vec<Deposit>) -> Round {
+        let mut inboxes: Vec<Blocks> = Vec::new();
+        for (from, deposit) in deposits.iter_mut().enumerate() {
+            for (to, block) in std::mem::take(&mut deposit.blocks) {
+                if inboxes.len() <= to {
+                    inboxes.resize_with(to + 1, Vec::new);
+                }
+                inboxes[to].push((from, block));
+            }
+        }
+        Round { deposits, inboxes: inboxes.into_iter().map(Mutex::new).collect(), reduced: OnceLock::new() }
+    }
 }
 
 impl Hub {
     fn new(size: usize) -> Hub {
         let state = State {
-            slots: vec![None; size],
+            slots: (0..size).map(|_| None).collect(),
             arrived: 0,
             computing: 0,
-            complete: (0, Arc::new(Vec::new())),
+            complete: (0, Arc::new(Round::default())),
             departed: None,
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -132,21 +162,17 @@ impl ThreadRank {
         }
     }
 
-    /// The contributions of all ranks to the next round, by rank.
-    fn exchange(
-        &self,
-        call: &'static str,
-        words: Vec<u64>,
-        blocks: Vec<Vec<u8>>,
-    ) -> Result<Arc<Vec<Arc<Deposit>>>> {
+    /// The contributions of all ranks to the next round.
+    fn exchange(&self, mine: Deposit) -> Result<Arc<Round>> {
+        let (call, length) = (mine.call, mine.words.len());
         let round = self.round.get() + 1;
         self.round.set(round);
         let mut state = self.hub.lock();
-        state.slots[self.rank] = Some(Arc::new(Deposit { call, words, blocks: Mutex::new(blocks) }));
+        state.slots[self.rank] = Some(mine);
         state.arrived += 1;
         if state.arrived == self.hub.size {
             let all = state.slots.iter_mut().filter_map(Option::take).collect();
-            state.complete = (round, Arc::new(all));
+            state.complete = (round, Arc::new(Round::of(all)));
             state.arrived = 0;
             self.hub.changed.notify_all();
         }
@@ -163,22 +189,25 @@ impl ThreadRank {
         let all = state.complete.1.clone();
         drop(state);
         self.begin();
-        let length = all[self.rank].words.len();
-        if let Some(rank) = all.iter().position(|other| other.call != call || other.words.len() != length) {
+        let deposits = &all.deposits;
+        if let Some(rank) =
+            deposits.iter().position(|other| other.call != call || other.words.len() != length)
+        {
             return Err(Error::new(
                 ErrorKind::Protocol,
                 format!(
                     "in round {round} rank {} calls {call} with {length} words, rank {rank} calls {} with {}",
                     self.rank,
-                    all[rank].call,
-                    all[rank].words.len()
+                    deposits[rank].call,
+                    deposits[rank].words.len()
                 ),
             ));
         }
         Ok(all)
     }
 
-    /// Reduces one piece per rank, then gathers the pieces: each word is combined by one rank only.
+    /// Long vectors are reduced one piece per rank, then the pieces are gathered: each word is
+    /// combined by one rank only. Short ones are combined by the first rank that comes to it.
     fn allreduce(
         &self,
         call: &'static str,
@@ -187,21 +216,27 @@ impl ThreadRank {
     ) -> Result<()> {
         let size = self.hub.size;
         let bounds = |rank: usize| values.len() * rank / size;
-        let all = self.exchange(call, values.to_vec(), Vec::new())?;
-        let (first, end) = (bounds(self.rank), bounds(self.rank + 1));
-        let mut piece = all[0].words[first..end].to_vec();
-        for other in &all[1..] {
-            for (into, from) in piece.iter_mut().zip(&other.words[first..end]) {
-                *into = combine(*into, *from);
+        let all = self.exchange(Deposit::words(call, values.to_vec()))?;
+        let combined = |first: usize, end: usize| {
+            let mut piece = all.deposits[0].words[first..end].to_vec();
+            for other in &all.deposits[1..] {
+                for (into, from) in piece.iter_mut().zip(&other.words[first..end]) {
+                    *into = combine(*into, *from);
+                }
             }
+            piece
+        };
+        if values.len() < SHORT_WORDS.max(size) {
+            values.copy_from_slice(all.reduced.get_or_init(|| combined(0, values.len())));
+            return Ok(());
         }
+        let piece = combined(bounds(self.rank), bounds(self.rank + 1));
         drop(all);
         let encoded = piece.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let pieces = self.exchange(call, Vec::new(), vec![encoded])?;
+        let pieces = self.exchange(Deposit::bytes(call, encoded))?;
         let mut at = 0;
-        for other in pieces.iter() {
-            let blocks = other.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-            for word in blocks[0].chunks_exact(8) {
+        for other in &pieces.deposits {
+            for word in other.bytes.chunks_exact(8) {
                 let mut bytes = [0; 8];
                 bytes.copy_from_slice(word);
                 values[at] = u64::from_ne_bytes(bytes);
@@ -209,6 +244,16 @@ impl ThreadRank {
             }
         }
         Ok(())
+    }
+}
+
+impl Deposit {
+    fn words(call: &'static str, words: Vec<u64>) -> Deposit {
+        Deposit { call, words, bytes: Vec::new(), blocks: Blocks::new() }
+    }
+
+    fn bytes(call: &'static str, bytes: Vec<u8>) -> Deposit {
+        Deposit { call, words: Vec::new(), bytes, blocks: Blocks::new() }
     }
 }
 
@@ -231,34 +276,22 @@ impl Collectives for ThreadRank {
     fn allreduce_two_bit(&self, values: &mut [u64]) -> Result<()> {
         self.allreduce("allreduce_two_bit", values, two_bit)
     }
-    fn alltoallv(&self, send: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        if send.len() != self.hub.size {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "all-to-all with {} blocks among {} ranks; give one per rank",
-                    send.len(),
-                    self.hub.size
-                ),
-            ));
-        }
-        let all = self.exchange("alltoallv", Vec::new(), send)?;
-        let take = |from: &Arc<Deposit>| {
-            let mut blocks = from.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut blocks[self.rank])
+    fn alltoallv(&self, send: Blocks) -> Result<Blocks> {
+        check_blocks(&send, self.hub.size)?;
+        let all = self.exchange(Deposit { blocks: send, ..Deposit::words("alltoallv", Vec::new()) })?;
+        let inbox = all.inboxes.get(self.rank);
+        let take = |inbox: &Mutex<Blocks>| {
+            std::mem::take(&mut *inbox.lock().unwrap_or_else(PoisonError::into_inner))
         };
-        Ok(all.iter().map(take).collect())
+        Ok(inbox.map(take).unwrap_or_default())
     }
     fn allgatherv(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let all = self.exchange("allgatherv", Vec::new(), vec![mine.to_vec()])?;
-        let read =
-            |from: &Arc<Deposit>| from.blocks.lock().unwrap_or_else(PoisonError::into_inner)[0].clone();
-        Ok(all.iter().map(read).collect())
+        let all = self.exchange(Deposit::bytes("allgatherv", mine.to_vec()))?;
+        Ok(all.deposits.iter().map(|from| from.bytes.clone()).collect())
     }
     fn broadcast(&self, mine: &[u8]) -> Result<Vec<u8>> {
         let mine = if self.rank == 0 { mine.to_vec() } else { Vec::new() };
-        let all = self.exchange("broadcast", Vec::new(), vec![mine])?;
-        let root = all[0].blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(root[0].clone())
+        let all = self.exchange(Deposit::bytes("broadcast", mine))?;
+        Ok(all.deposits[0].bytes.clone())
     }
 }

@@ -9,7 +9,8 @@ mod common;
 use common::{Case, Draw, lockstep};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use zazen_assign::{
-    Answer, Collectives, Counting, Input, Machine, Protocol, Rules, assign, decline, threads,
+    Answer, Collectives, Counting, Input, Machine, Protocol, Rules, Shared, assign, decline, dense, sparse,
+    threads,
 };
 use zazen_core::{Error, ErrorKind, Request, RunSet};
 
@@ -23,7 +24,9 @@ fn machines(inputs: &[Input]) -> Vec<Machine> {
 fn spoil(draw: &mut Draw, answer: &mut Answer) {
     match answer {
         Answer::Start => (),
-        Answer::Words(words) => {
+        Answer::Slow(slow) => *slow = !*slow,
+        Answer::Words(shared) => {
+            let mut words = shared.to_vec();
             let at = draw.below(words.len() as u64 + 1) as usize;
             match draw.below(4) {
                 0 => words.truncate(at),
@@ -31,22 +34,43 @@ fn spoil(draw: &mut Draw, answer: &mut Answer) {
                 2 => words.iter_mut().skip(at).take(1).for_each(|word| *word = draw.next()),
                 _ => words.iter_mut().skip(at).take(1).for_each(|word| *word ^= 1 << draw.below(64)),
             }
+            *shared = Shared::from(words);
+        }
+        Answer::Gathered(shared) => {
+            let mut blocks = shared.to_vec();
+            let other = blocks[draw.below(blocks.len() as u64) as usize].clone();
+            if draw.below(7) == 0 {
+                blocks.pop();
+            } else {
+                let from = draw.below(blocks.len() as u64) as usize;
+                spoil_block(draw, &mut blocks[from], other);
+            }
+            *shared = Shared::from(blocks);
+        }
+        Answer::Blocks(blocks) if blocks.is_empty() => {
+            blocks.push((draw.below(9) as usize, (0..draw.below(60)).map(|_| draw.next() as u8).collect()));
         }
         Answer::Blocks(blocks) => {
+            let other = blocks[draw.below(blocks.len() as u64) as usize].1.clone();
             let from = draw.below(blocks.len() as u64) as usize;
-            let other = blocks[draw.below(blocks.len() as u64) as usize].clone();
-            let block = &mut blocks[from];
-            let at = draw.below(block.len() as u64 + 1) as usize;
-            match draw.below(7) {
-                0 => block.truncate(at),
-                1 => block.insert(at, draw.next() as u8),
-                2 => *block = other,
-                3 => *block = (0..draw.below(60)).map(|_| draw.next() as u8).collect(),
-                4 => block.extend_from_slice(&other),
-                5 => drop(blocks.pop()),
-                _ => block.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << draw.below(8)),
+            match draw.below(9) {
+                0 => drop(blocks.pop()),
+                1 => blocks[from].0 = draw.below(9) as usize,
+                _ => spoil_block(draw, &mut blocks[from].1, other),
             }
         }
+    }
+}
+
+fn spoil_block(draw: &mut Draw, block: &mut Vec<u8>, other: Vec<u8>) {
+    let at = draw.below(block.len() as u64 + 1) as usize;
+    match draw.below(6) {
+        0 => block.truncate(at),
+        1 => block.insert(at, draw.next() as u8),
+        2 => *block = other,
+        3 => *block = (0..draw.below(60)).map(|_| draw.next() as u8).collect(),
+        4 => block.extend_from_slice(&other),
+        _ => block.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << draw.below(8)),
     }
 }
 
@@ -60,7 +84,7 @@ fn whatever_the_peers_send_there_is_an_error_or_a_share() {
         let protocol = if draw.below(2) == 0 { Protocol::Owner } else { Protocol::Bitmaps };
         let inputs = case.inputs(rules, protocol, draw.below(2) == 0);
         let victim = draw.below(inputs.len() as u64) as usize;
-        let spoiled_round = 1 + draw.below(7) as u32;
+        let spoiled_round = 1 + draw.below(11) as u32;
         let run = || {
             lockstep(machines(&inputs), |round, rank, answer| {
                 if round == spoiled_round && rank == victim {
@@ -98,10 +122,11 @@ fn malformed_blocks_are_protocol_errors() {
     let rounds = 1..lockstep(machines(&inputs), |_, _, _| ())[0].as_ref().unwrap().rounds + 1;
     for round in rounds {
         for garbage in [&[0xff; 40][..], &[1], &[9, 0, 0, 0, 1]] {
-            let results = lockstep(machines(&inputs), |at, rank, answer| {
-                if let (true, true, Answer::Blocks(blocks)) = (at == round, rank == 1, answer) {
-                    blocks[0] = garbage.to_vec();
-                }
+            let results = lockstep(machines(&inputs), |at, rank, answer| match answer {
+                _ if at != round || rank != 1 => (),
+                Answer::Blocks(blocks) => *blocks = vec![(0, garbage.to_vec())],
+                Answer::Gathered(blocks) => *blocks = vec![garbage.to_vec(); blocks.len()].into(),
+                Answer::Words(_) | Answer::Slow(_) | Answer::Start => (),
             });
             if let Err(error) = &results[1] {
                 assert_eq!(error.kind(), ErrorKind::Protocol, "round {round}: {error}");
@@ -110,8 +135,8 @@ fn malformed_blocks_are_protocol_errors() {
     }
     // A rank that does not lead its node may not offer.
     let results = lockstep(machines(&inputs), |at, rank, answer| {
-        if let (2, 0, Answer::Blocks(blocks)) = (at, rank, answer) {
-            blocks.swap(0, 1);
+        if let (5, 0, Answer::Blocks(blocks)) = (at, rank, answer) {
+            blocks[0].0 = 1;
         }
     });
     let error = results[0].as_ref().unwrap_err();
@@ -124,11 +149,11 @@ fn answers_out_of_turn_are_refused() {
     let input = Case::drawn(1, 10).inputs(Rules::Full, Protocol::Owner, false).remove(0);
     assert_eq!(Machine::new(input.clone(), 3, 3).err().unwrap().kind(), ErrorKind::InvalidArgument);
     let mut machine = Machine::new(input.clone(), 0, 1).unwrap();
-    assert_eq!(machine.step(Answer::Words(vec![1])).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(machine.step(Answer::Words(vec![1].into())).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(machine.step(Answer::Start).unwrap_err().kind(), ErrorKind::InvalidArgument, "it is over");
     let mut machine = Machine::new(input, 0, 1).unwrap();
     machine.step(Answer::Start).unwrap();
-    assert_eq!(machine.step(Answer::Words(vec![1])).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(machine.step(Answer::Blocks(vec![])).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]
@@ -212,7 +237,7 @@ fn a_rank_that_fails_panics_or_differs_does_not_hang_the_others() {
 
     let results = threads::run(2, |carrier| match carrier.rank() {
         0 => carrier.allreduce_or(&mut [1, 2]).map(|_| ()),
-        _ => carrier.alltoallv(vec![vec![], vec![]]).map(|_| ()),
+        _ => carrier.alltoallv(Vec::new()).map(|_| ()),
     });
     assert!(results.iter().any(|result| result.as_ref().is_err_and(|e| e.kind() == ErrorKind::Protocol)));
     assert!(results.iter().all(Result::is_err));
@@ -234,9 +259,9 @@ fn threads_carry_every_collective() {
         counting.allreduce_two_bit(&mut entries)?;
         assert_eq!(entries, [0b01_10_10]);
         counting.allreduce_sum(&mut [])?;
-        let sent = (0..size).map(|to| vec![rank as u8; to]).collect();
+        let sent = sparse((0..size).map(|to| vec![rank as u8; to]).collect());
         let got = counting.alltoallv(sent)?;
-        assert_eq!(got, (0..size).map(|from| vec![from as u8; rank]).collect::<Vec<_>>());
+        assert_eq!(dense(got, size), (0..size).map(|from| vec![from as u8; rank]).collect::<Vec<_>>());
         let all = counting.allgatherv(&vec![9; rank])?;
         assert_eq!(all, (0..size).map(|from| vec![9; from]).collect::<Vec<_>>());
         assert_eq!(counting.broadcast(&[rank as u8])?, [0]);

@@ -12,7 +12,7 @@ use zazen_core::{Request, Run, RunSet};
 
 /// Chunks of `words` words are always compared, even if little is gained.
 fn fine(words: u64) -> Tuning {
-    Tuning { chunk_words_min: words, offer_bytes_per_chunk: 0 }
+    Tuning { chunk_words_min: words, offer_bytes_per_chunk: 0, weighed_bytes: 0, packed_bytes_min: 1 }
 }
 
 fn run(inputs: &[Input], tuning: Tuning) -> Vec<Assignment> {
@@ -203,8 +203,39 @@ fn a_hole_in_a_random_placement_costs_little_and_settles_the_rest() {
         // One chunk of 65 536 frames was exchanged: 8 KiB from each rank at most.
         assert!(share.bytes_sent < 40_000, "{}", share.bytes_sent);
     }
-    // Start, header, chunk counts, chunk fingerprints, offer, tally, answer.
-    assert_eq!(rounds, [false, false, true, true, false, true, false]);
+    // Start, header; node ids, members, held; chunk counts, chunk fingerprints; offer, tally,
+    // answer.
+    let words = [false, true, false, false, true, true, true, false, false, false];
+    assert_eq!(rounds, words);
+}
+
+/// A node of eight is dead: what the others hold is a bitmap with one bit of eight set.
+#[test]
+fn a_dead_node_in_a_random_placement_costs_about_the_entropy() {
+    let frames = 20 << 20;
+    let mut draw = Draw::new(4);
+    let mut words = vec![Vec::new(); 8];
+    for _ in 0..frames / 64 {
+        let bits = [draw.next(), draw.next(), draw.next()];
+        for (node, words) in words.iter_mut().enumerate() {
+            let pick = |bit: usize| if node >> bit & 1 == 1 { bits[bit] } else { !bits[bit] };
+            words.push(pick(0) & pick(1) & pick(2));
+        }
+    }
+    let mut native: Vec<RunSet> = words.iter().map(|words| RunSet::from_words(0, words)).collect();
+    native[7] = RunSet::new();
+    let inputs = inputs(&native, 0, frames);
+    let weighed = Tuning { weighed_bytes: 0, ..Tuning::default() };
+    let (plain, packed) = (run(&inputs, Tuning::default()), run(&inputs, weighed));
+    // The lockstep driver lets every other rank pack.
+    for (rank, (plain, packed)) in plain.iter().zip(&packed).enumerate() {
+        assert!(plain.set == packed.set && plain.mine == packed.mine, "rank {rank}");
+    }
+    // Seven eighths of its holdings to others, an eighth of the residue to the dead node's rank.
+    let bitmap = frames as f64 / 8.0;
+    let share = |sent: u64| sent as f64 / bitmap;
+    assert!(share(plain[0].bytes_sent) > 0.99, "{}", share(plain[0].bytes_sent));
+    assert!((0.543..0.565).contains(&share(packed[0].bytes_sent)), "{}", share(packed[0].bytes_sent));
 }
 
 #[test]

@@ -12,8 +12,8 @@ use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::messages::{
     BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, OpenDataset, Pin, Push,
-    Pushed, Query, ReadMany, ReportBad, ScanBatch, ScanClose, ScanNext, ScanOpen, ScanOpened, Verified,
-    Verify, frames_fn,
+    PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch, ScanClose, ScanNext,
+    ScanOpen, ScanOpened, Verified, Verify, frames_fn,
 };
 use zazen_frames::scan_record::{AskNotes, AskRecords, Records, ScanNotes, ScanRecord};
 use zazen_wire::control::{NodeInfo, control_fn};
@@ -257,6 +257,19 @@ impl Remote {
     pub fn push(&mut self, push: &Push, bytes: &[u8]) -> Result<Pushed> {
         let reply = self.frames(frames_fn::PUSH, push, &[bytes])?;
         self.understood(&reply)
+    }
+
+    /// Stores some frames as natives, each by itself: their outcomes, in their order. `Unsupported`
+    /// from a daemon of an older release.
+    pub fn push_many(&mut self, pushes: Vec<Push>, bytes: &[&[u8]]) -> Result<Vec<Result<Pushed>>> {
+        let count = pushes.len();
+        let reply = self.frames(frames_fn::PUSH_MANY, &PushMany { pushes }, bytes)?;
+        let PushedMany { fates } = self.understood(&reply)?;
+        if fates.len() != count {
+            let why = format!("{}: it answered {} fates for {count} frames", self.target, fates.len());
+            return Err(Error::new(ErrorKind::Protocol, why));
+        }
+        Ok(fates.into_iter().map(PushFate::outcome).collect())
     }
 
     /// Reports a frame whose bytes do not match its checksum.

@@ -1,6 +1,7 @@
 //! How a reader reaches its daemon.
 
 use crate::cluster::{CONNECT_TIMEOUT, Remote, Target};
+use crate::trajectory::check_goes_on;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,8 +44,12 @@ impl DaemonSpec {
 }
 
 /// Fails with `Stale` if `now` is of another version of a file than `before`, which was opened
-/// first.
+/// first. A trajectory may have grown.
 pub(crate) fn check_same_version(before: Option<&Layout>, now: Option<&Layout>) -> Result<()> {
+    if let (Some(before), Some(now)) = (before.and_then(Layout::trajectory), now.and_then(Layout::trajectory))
+    {
+        return check_goes_on(before, now);
+    }
     match (before.and_then(Layout::blocks), now.and_then(Layout::blocks)) {
         (Some(before), Some(now)) => before.check_version(&now.version),
         _ => Ok(()),

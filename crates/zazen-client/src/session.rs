@@ -15,11 +15,12 @@ use crate::read::{Access, Early, Facts, Frame, FrameReader, Pool, ReadOptions, R
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::trajectory::OpenedTrajectory;
 use crate::warn::warn_once;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
-use zazen_core::{Blocks, Error, ErrorKind, Layout, Request, Result, RunSet};
+use zazen_core::{Blocks, Error, ErrorKind, Layout, RelPath, Request, Result, RunSet};
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::DatasetInfo;
 use zazen_wire::control::NodeInfo;
@@ -75,7 +76,7 @@ pub struct Dataset {
     /// What calls of random access share.
     near: Option<Arc<Access>>,
     /// Where files are in the layout's list, once somebody asked by name.
-    names: names::Names,
+    names: HashMap<RelPath, u64>,
     /// What the ranks took to agree on who reads what is read next; this rank, and how many.
     agreed: Option<(Duration, u32, u32)>,
     /// When the caller began with an assignment that is to come.
@@ -118,7 +119,7 @@ impl Dataset {
             opened: None,
             extent: None,
             near: None,
-            names: names::Names::new(),
+            names: HashMap::new(),
             agreed: None,
             begun: None,
             without,
@@ -127,7 +128,8 @@ impl Dataset {
             dataset.direct()?;
         }
         dataset.trajectory().inspect(OpenedTrajectory::warn);
-        dataset.opened = dataset.layout().filter(|layout| layout.blocks().is_some()).cloned();
+        let is_of_a_version = |layout: &&Layout| layout.blocks().is_some() || layout.trajectory().is_some();
+        dataset.opened = dataset.layout().filter(is_of_a_version).cloned();
         Ok(dataset)
     }
 
@@ -178,6 +180,9 @@ impl Dataset {
     pub fn extent(&mut self) -> Result<RunSet> {
         if let Some(extent) = &self.extent {
             return Ok(extent.clone());
+        }
+        if let Some(blocks) = self.blocks() {
+            return Ok(blocks.extent());
         }
         let listed = self.with_daemon(|local| {
             let info = local.remote.open(&local.spec.path, local.spec.pattern.as_deref(), true)?;

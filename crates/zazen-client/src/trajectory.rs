@@ -3,7 +3,7 @@
 use crate::warn::warn_once;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zazen_core::{Layout, Trajectory};
+use zazen_core::{Error, ErrorKind, Layout, Result, Trajectory};
 
 /// The trajectory of an opened dataset, as it was when the dataset was opened.
 #[derive(Clone, Debug)]
@@ -46,6 +46,55 @@ impl OpenedTrajectory {
     pub(crate) fn warn(&self) {
         for trouble in self.troubles() {
             warn_once(&format!("trajectory {trouble}"), &format!("{trouble}. The frames before it are read"));
+        }
+    }
+}
+
+/// Fails with `Stale` unless `now`, which the same dataset gave later, is the trajectory `before`,
+/// perhaps with more frames: a reader must not get frames of two files under one dataset.
+pub(crate) fn check_goes_on(before: &Trajectory, now: &Trajectory) -> Result<()> {
+    let alike = (before.format, before.n_atoms) == (now.format, now.n_atoms);
+    for (at, file) in before.files.iter().enumerate() {
+        let goes_on = now.files.get(at).is_some_and(|later| {
+            let inodes = (file.seen.inode, later.seen.inode);
+            (&file.path, file.first) == (&later.path, later.first)
+                && file.count <= later.count
+                && (inodes.0 == inodes.1 || inodes.0 == 0 || inodes.1 == 0)
+        });
+        if !alike || !goes_on {
+            let what = "was replaced, cut or rewritten since the dataset was opened; open it again";
+            return Err(Error::new(ErrorKind::Stale, format!("trajectory {}: {what}", file.path)));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zazen_core::trajectory::Format;
+    use zazen_core::{RelPath, TrajectoryFile, Validator};
+
+    #[test]
+    fn a_trajectory_goes_on_or_is_another() {
+        let one = |inode, count| {
+            let file = TrajectoryFile {
+                path: RelPath::new("a.xtc").unwrap(),
+                first: 0,
+                count,
+                table: None,
+                header: Arc::default(),
+                seen: Validator { inode, ..Validator::default() },
+                trouble: None,
+            };
+            Trajectory { format: Format::Xtc, n_atoms: 3, single: true, files: vec![file] }
+        };
+        let before = one(7, 2);
+        for good in [one(7, 2), one(7, 3), one(0, 2)] {
+            check_goes_on(&before, &good).unwrap();
+        }
+        for bad in [one(8, 2), one(7, 1), Trajectory { n_atoms: 4, ..one(7, 2) }] {
+            assert_eq!(check_goes_on(&before, &bad).unwrap_err().kind(), ErrorKind::Stale);
         }
     }
 }

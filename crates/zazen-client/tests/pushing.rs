@@ -98,6 +98,25 @@ fn frames_are_spread_evenly_and_arrive_whole() {
 }
 
 #[test]
+fn small_frames_travel_together_to_daemons_that_take_that() {
+    let conflict = BTreeMap::from([(6, Some(ErrorKind::Conflict))]);
+    let new = Script { takes_many: true, push_answers: conflict.clone(), ..Script::default() };
+    let old = Script { push_answers: conflict, ..Script::default() };
+    let cluster = cluster(vec![new, old]);
+    let pusher = cluster.pusher();
+    push_all(&pusher, 400);
+    let counters = pusher.finish().unwrap();
+    assert_eq!((counters.submitted, counters.pushed, counters.refused), (400, 399, 1));
+    let held = cluster.held();
+    for number in (0..400).filter(|number| *number != 6) {
+        let holders: Vec<_> = held.iter().filter_map(|node| node.get(&number)).collect();
+        assert_eq!(holders, [&content(number, 1000)], "frame {number}");
+    }
+    let together = |at: usize| cluster.nodes[at].fake.came_together.load(Ordering::SeqCst);
+    assert!(together(0) > 20 && together(1) == 0, "{} {}", together(0), together(1));
+}
+
+#[test]
 fn a_dead_node_costs_no_frame_while_another_lives() {
     let cluster = cluster(vec![Script::default(), Script::default()]);
     cluster.nodes[0].kill();

@@ -21,7 +21,7 @@ use zazen_push::OnSlow;
 use zazend::Daemon;
 use zazend::config::{Args, Config};
 
-const BYTES: usize = 40_000;
+const BYTES: usize = 140_000;
 
 struct Site {
     _folder: tempfile::TempDir,

@@ -5,7 +5,7 @@
 //! list, only the blocks whose home it was get another one. The home is a matter of speed alone:
 //! whoever gets nothing from it reads the store.
 
-use zazen_core::fnv::fnv1a_128;
+use zazen_core::fnv::{mixed, spread_64};
 
 /// The largest block that one node asks another for.
 pub const GIVEN_BYTES_MAX: u64 = 16 << 20;
@@ -24,18 +24,11 @@ pub fn parse_nodes(text: &str) -> Vec<String> {
 /// The indices of `nodes`, the home of block `number` of `file` first, then who stands in for it.
 /// By highest random weight (Thaler and Ravishankar, 1998).
 pub fn ranked(nodes: &[String], file: &str, number: u64) -> Vec<usize> {
-    let block = mixed(fnv1a_128(file.as_bytes()) as u64 ^ mixed(number));
-    let weight = |node: &String| mixed(fnv1a_128(node.as_bytes()) as u64 ^ block);
+    let block = mixed(spread_64(file.as_bytes()) ^ mixed(number));
+    let weight = |node: &String| mixed(spread_64(node.as_bytes()) ^ block);
     let mut ranked: Vec<usize> = (0..nodes.len()).collect();
     ranked.sort_by_key(|at| (std::cmp::Reverse(weight(&nodes[*at])), nodes[*at].clone()));
     ranked
-}
-
-/// The finalizer of SplitMix64: every bit of the result depends on every bit of `word`.
-fn mixed(word: u64) -> u64 {
-    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]

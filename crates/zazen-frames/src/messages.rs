@@ -2,7 +2,9 @@
 //!
 //! Each structure is the payload of one request or reply. The golden tests hold every layout.
 
-use zazen_core::{FrameMeta, Layout, Origin, RelPath, Result, RunSet, Series, Source, Validator};
+use zazen_core::{
+    Error, ErrorKind, FrameMeta, Layout, Origin, RelPath, Result, RunSet, Series, Source, Validator,
+};
 use zazen_wire::Message;
 use zazen_wire::codec::{Reader, Writer};
 use zazen_wire::field::{
@@ -49,7 +51,12 @@ pub mod frames_fn {
     pub const RECORDS: u16 = 17;
     /// [`super::ReadMany`] → [`super::ScanBatch`] with descriptors and bytes. Local callers only.
     pub const READ_MANY: u16 = 18;
+    /// [`super::PushMany`] + bulk bytes → [`super::PushedMany`].
+    pub const PUSH_MANY: u16 = 19;
 }
+
+/// Frames that one [`PushMany`] may have.
+pub const PUSHES_MAX: usize = 64;
 
 zazen_wire::messages! {
     /// Opens a dataset by the absolute path that the user types.
@@ -215,6 +222,30 @@ zazen_wire::messages! {
         meta: FrameMeta,
         /// The series that it belongs to.
         series: Series,
+    }
+
+    /// Several frames on their way into a node's cache, at most [`PUSHES_MAX`]. Their bytes follow as
+    /// the call's bulk part, one frame behind the other. Each is taken or refused by itself.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    PushMany {
+        /// The frames.
+        pushes: Vec<Push> = field::List<Nested<Push>>,
+    }
+
+    /// What became of one frame of a [`PushMany`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    PushFate {
+        /// The same frame (number and checksum) was here already.
+        already_here: bool,
+        /// Why it was not taken: (kind code, message).
+        error: Option<(u32, String)> = Opt<(u32, ClippedText)>,
+    }
+
+    /// What became of the frames of a [`PushMany`], in their order.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    PushedMany {
+        /// One for each frame.
+        fates: Vec<PushFate> = field::List<Nested<PushFate>>,
     }
 
     /// A reader met bytes that do not match their checksum.
@@ -385,6 +416,29 @@ pub enum Pushed {
     Stored,
     /// The same frame (number and checksum) was here already.
     AlreadyHere,
+}
+
+impl PushFate {
+    /// The fate of a frame whose push ended so.
+    pub fn of(outcome: &Result<Pushed>) -> PushFate {
+        match outcome {
+            Ok(pushed) => PushFate { already_here: *pushed == Pushed::AlreadyHere, error: None },
+            Err(error) => {
+                PushFate { already_here: false, error: Some((error.kind() as u32, error.to_string())) }
+            }
+        }
+    }
+
+    /// How the push ended; `Protocol` for a kind of error that this release does not know.
+    pub fn outcome(self) -> Result<Pushed> {
+        match self.error {
+            None if self.already_here => Ok(Pushed::AlreadyHere),
+            None => Ok(Pushed::Stored),
+            Some((code, why)) => {
+                Err(Error::new(ErrorKind::from_code(code).unwrap_or(ErrorKind::Protocol), why))
+            }
+        }
+    }
 }
 
 impl Field for Delivery {

@@ -3,8 +3,8 @@
 
 use std::fmt::Debug;
 use zazen_core::{
-    Blocks, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet, Series, Source,
-    Validator,
+    Blocks, Error, ErrorKind, FrameMeta, FrameNo, Layout, NameTemplate, Origin, Piece, RelPath, RunSet,
+    Series, Source, Validator,
 };
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::*;
@@ -118,6 +118,11 @@ fn scans_and_pushes() {
     check("Push", push(Series::Pieces));
     check("Push of a file", push(Series::Files(NameTemplate::parse("run/frame-{n}.dcd").unwrap())));
     check("Pushed", Pushed::AlreadyHere);
+    let of_a_file = push(Series::Files(NameTemplate::parse("run/frame-{n}.dcd").unwrap()));
+    check("PushMany", PushMany { pushes: vec![push(Series::Pieces), of_a_file] });
+    let refused = Error::new(ErrorKind::NoSpace, "no room");
+    let fates = [Ok(Pushed::AlreadyHere), Err(refused)].iter().map(PushFate::of).collect();
+    check("PushedMany", PushedMany { fates });
 }
 
 fn scan_record() -> ScanRecord {

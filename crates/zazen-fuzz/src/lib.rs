@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "messages", run: targets::messages, seeds: seeds::golden, runs: 100_000 },
     Target { name: "handshake", run: targets::handshake, seeds: seeds::golden, runs: 50_000 },
     Target { name: "runset", run: targets::runset, seeds: seeds::golden, runs: 20_000 },
+    Target { name: "pack", run: targets::pack, seeds: seeds::packed, runs: 5_000 },
     Target { name: "record", run: targets::record, seeds: seeds::golden, runs: 50_000 },
     Target { name: "shm", run: targets::shm, seeds: seeds::golden, runs: 50_000 },
     Target { name: "plugins", run: targets::plugins, seeds: seeds::golden, runs: 50_000 },
@@ -42,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "manifest", run: targets::manifest, seeds: seeds::manifests, runs: 5_000 },
     Target { name: "config", run: targets::config, seeds: seeds::configs, runs: 500 },
     Target { name: "xtc", run: targets::xtc, seeds: seeds::xtc_frames, runs: 50_000 },
+    Target { name: "trajectory", run: targets::trajectory, seeds: seeds::trajectories, runs: 20_000 },
     Target { name: "store", run: store::store, seeds: store::files, runs: 1_000 },
 ];
 

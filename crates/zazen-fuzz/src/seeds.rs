@@ -29,6 +29,20 @@ pub(crate) fn xtc_frames() -> Vec<Vec<u8>> {
     lines.filter_map(|(_, hex)| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect()).collect()
 }
 
+/// Small files of each format, behind a byte for the format and one for the size of a look.
+pub(crate) fn trajectories() -> Vec<Vec<u8>> {
+    let golden = file("crates/zazen-trajectory/tests/golden.txt");
+    let lines = golden.lines().filter_map(|line| line.split_once(" = "));
+    let byte = |hex: &str, at: usize| u8::from_str_radix(&hex[at..at + 2], 16).ok();
+    let bytes = |(_, hex): (&str, &str)| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect();
+    let mut seeds: Vec<Vec<u8>> = lines.filter_map(bytes).collect();
+    seeds.extend(texts(&[
+        "title\n2\n1ALA CA 1 0 0 0\n1ALA CA 2 0 0 0\n 1 1 1\n",
+        "ITEM: TIMESTEP\n0\nITEM: NUMBER OF ATOMS\n1\nITEM: BOX BOUNDS\n0 1\n0 1\n0 1\nITEM: ATOMS id\n1\n",
+    ]));
+    seeds.into_iter().map(|bytes| [&[0, 200], &bytes[..]].concat()).collect()
+}
+
 fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
@@ -59,4 +73,15 @@ pub(crate) fn headers() -> Vec<Vec<u8>> {
         "\u{1}typedef struct { int a; double b[4]; } s_t;\nint g(s_t *s /* inout:ptr */);\n",
         &file("plugins/posix/posix.h"),
     ])
+}
+
+/// Packed bytes of several densities.
+pub(crate) fn packed() -> Vec<Vec<u8>> {
+    let bytes = |kinds: u8| (0..2000u32).map(move |at| (at * at / 7 % 251) as u8 % kinds);
+    let packed = |kinds: u8| {
+        let mut out = Vec::new();
+        zazen_wire::pack::pack(&bytes(kinds).collect::<Vec<u8>>(), &mut out);
+        out
+    };
+    [1, 2, 5, 40, 250].map(packed).to_vec()
 }

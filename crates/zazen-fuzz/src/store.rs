@@ -11,7 +11,8 @@ use zazen_store::record::{FILE_HEADER_BYTES, RECORD_BYTES};
 use zazen_store::{Store, StoreConfig};
 use zazen_wire::checksum::{crc32c, frame_checksum};
 
-const CONFIG: StoreConfig = StoreConfig { budget_bytes: 1 << 30, free_floor_bytes: 0 };
+const CONFIG: StoreConfig =
+    StoreConfig { budget_bytes: 1 << 30, free_floor_bytes: 0, packed_bytes_max: 16 << 10 };
 const FRAMES: u64 = 6;
 
 fn path(text: &str) -> RelPath {

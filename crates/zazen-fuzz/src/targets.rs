@@ -12,8 +12,8 @@ use zazen_wire::control::NodeInfo;
 use zazen_wire::handshake::{ClientHello, Proof, ServerHello};
 use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, MAGIC};
 use zazen_wire::plugins::*;
-use zazen_wire::runset_codec;
 use zazen_wire::shm::{self, SLOT_BYTES, Span};
+use zazen_wire::{pack, runset_codec};
 
 /// Takes a number of bytes from the front, with zeros if there are too few.
 fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
@@ -69,6 +69,9 @@ pub(crate) fn messages(input: &[u8]) {
         check::<ReadMany>,
         check::<Push>,
         check::<Pushed>,
+        check::<PushMany>,
+        check::<PushFate>,
+        check::<PushedMany>,
         check::<ReportBad>,
         check::<Fetch>,
         check::<Fetched>,
@@ -95,6 +98,16 @@ pub(crate) fn messages(input: &[u8]) {
 /// decode.
 pub(crate) fn handshake(input: &[u8]) {
     pick(&[check::<ClientHello>, check::<ServerHello>, check::<Proof>, check::<ErrorReply>], input);
+}
+
+/// Packed bytes.
+pub(crate) fn pack(input: &[u8]) {
+    if let Ok(bytes) = pack::unpack(input) {
+        assert!(bytes.len() <= 8 * input.len() + 8);
+        let mut again = Vec::new();
+        pack::pack(&bytes, &mut again);
+        assert!(pack::unpack(&again).expect("what was packed unpacks") == bytes);
+    }
 }
 
 /// The run-set codec.
@@ -264,6 +277,35 @@ pub(crate) fn xtc(input: &[u8]) {
     if header.atoms <= 8 * input.len() {
         let _ = zazen_xtc::decode(input, &mut vec![0.0; 3 * header.atoms], 10.0);
     }
+}
+
+/// A trajectory file of any format, and the index of one. Every frame that is told lies in the
+/// file, behind the one before.
+pub(crate) fn trajectory(mut input: &[u8]) {
+    let [which, look] = take(&mut input);
+    if let Ok(index) = zazen_trajectory::FileIndex::decode(input) {
+        let _ = index.table.get(index.table.count() / 2);
+    }
+    let formats = zazen_core::trajectory::Format::ALL;
+    let told = formats[usize::from(which) % formats.len()];
+    let format = zazen_trajectory::sniff(input, "x.gro").unwrap_or(told);
+    let (size, mut least) = (input.len() as u64, 1 + usize::from(look));
+    let mut scanner = zazen_trajectory::Scanner::new(format);
+    let mut end = 0;
+    for _ in 0..4 * input.len() + 64 {
+        let rest = &input[(scanner.position() as usize).min(input.len())..];
+        match scanner.step(&rest[..rest.len().min(least)], size) {
+            Ok(zazen_trajectory::Step::More(wanted)) => least = least.max(wanted),
+            Ok(zazen_trajectory::Step::Header) => end = scanner.begin(),
+            Ok(zazen_trajectory::Step::Frame(length)) => end += length,
+            Ok(zazen_trajectory::Step::Moved) => {}
+            Ok(zazen_trajectory::Step::End) | Err(_) => {
+                assert!(end <= size, "frames end at {end} of {size}");
+                return;
+            }
+        }
+    }
+    panic!("the scan does not end");
 }
 
 /// The daemon's settings file.

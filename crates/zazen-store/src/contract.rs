@@ -22,6 +22,9 @@ pub type Place<'a, D> = Box<dyn Fn() -> D + 'a>;
 /// A budget that no case exceeds by accident.
 pub const BUDGET: u64 = 64 << 20;
 
+/// Frames up to this length are packed: fewer bytes than a daemon packs, so that the cases stay small.
+const PACKED: u64 = 16 << 10;
+
 /// Opens the store of a place with [`BUDGET`].
 pub fn open<D: Disk>(place: &Place<'_, D>) -> Arc<Store<D>> {
     open_with(place, BUDGET)
@@ -29,7 +32,9 @@ pub fn open<D: Disk>(place: &Place<'_, D>) -> Arc<Store<D>> {
 
 /// Opens the store of a place.
 pub fn open_with<D: Disk>(place: &Place<'_, D>, budget_bytes: u64) -> Arc<Store<D>> {
-    Store::open(place(), StoreConfig { budget_bytes, free_floor_bytes: 0 }).expect("open the store").0
+    Store::open(place(), StoreConfig { budget_bytes, free_floor_bytes: 0, packed_bytes_max: PACKED })
+        .expect("open the store")
+        .0
 }
 
 /// A path.
@@ -201,7 +206,7 @@ fn frames_come_back_and_survive_a_restart<D: Disk>(place: &Place<'_, D>) {
     assert_eq!((store.node(), store.space().used), (node, used), "identity and account survive");
     store.sync().unwrap();
     drop(store);
-    let config = StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0 };
+    let config = StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0, packed_bytes_max: PACKED };
     let (store, report) = Store::open(place(), config).unwrap();
     assert!(report.clean && report.problems.is_empty(), "{report:?}");
     assert_eq!((report.datasets, report.frames), (1, 5));
@@ -376,7 +381,10 @@ fn wrong_input_is_refused<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(store.evict(&series_in("unknown"), None).unwrap(), (0, 0));
     assert_eq!(store.entries(&series_in("unknown"), &RunSet::range(0, 9)).unwrap(), []);
     assert!(store.datasets().is_empty(), "a refused put makes no dataset");
-    let second = Store::open(place(), StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0 });
+    let second = Store::open(
+        place(),
+        StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0, packed_bytes_max: PACKED },
+    );
     assert_eq!(kind(second), Some(ErrorKind::Busy), "one process at a time");
 }
 

@@ -7,7 +7,7 @@
 use crate::counters::count;
 use crate::dataset::{Dataset, Found, Lookup, Writer};
 use crate::record::{Record, RecordOp, Storage};
-use crate::segments::{self, PACKED_BYTES_MAX};
+use crate::segments;
 use crate::store::Store;
 use crate::types::{EntriesCursor, Stored};
 use std::sync::Arc;
@@ -115,8 +115,8 @@ impl<D: Disk> Store<D> {
         if first > 0 {
             put.reserved = self.make_room(dataset, first, origin)?;
         }
-        put.target = if meta.length <= PACKED_BYTES_MAX {
-            Target::Memory(Vec::with_capacity(meta.length as usize))
+        put.target = if meta.length <= self.config.packed_bytes_max {
+            Target::Memory(Vec::new())
         } else {
             let path = self.new_temporary();
             Target::File { file: self.disk().create(&path)?, path }
@@ -159,6 +159,21 @@ impl<D: Disk> Store<D> {
 }
 
 impl<D: Disk> Put<D> {
+    /// As [`Put::write`], of bytes that the caller gives away: if they are all of a frame that will be
+    /// packed, they are not copied.
+    pub fn write_vec(&mut self, bytes: Vec<u8>) -> Result<()> {
+        if let Target::Memory(memory) = &mut self.target
+            && memory.is_empty()
+            && bytes.len() as u64 == self.meta.length
+        {
+            self.digest.update(&bytes);
+            self.written = self.meta.length;
+            *memory = bytes;
+            return Ok(());
+        }
+        self.write(&bytes)
+    }
+
     /// Appends bytes; beyond the announced length is `InvalidArgument`. A full disk is `NoSpace`.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() as u64 > self.meta.length - self.written {
@@ -172,7 +187,10 @@ impl<D: Disk> Put<D> {
                 self.store.room().land(bytes.len() as u64);
                 self.landed += bytes.len() as u64;
             }
-            Target::Memory(memory) => memory.extend_from_slice(bytes),
+            Target::Memory(memory) => {
+                memory.reserve_exact((self.meta.length as usize).saturating_sub(memory.len()));
+                memory.extend_from_slice(bytes);
+            }
             Target::Nowhere => {}
         }
         self.digest.update(bytes);

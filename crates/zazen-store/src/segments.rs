@@ -11,8 +11,9 @@ use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result};
 use zazen_env::{Disk, DiskFile, DiskPath};
 
-/// Frames up to this length are packed.
-pub const PACKED_BYTES_MAX: u64 = 16 << 10;
+/// Frames up to this length are packed, unless a store's bounds say otherwise. A file of its own costs
+/// a frame of 64 KiB more time than its bytes do: the file is made, named, opened and closed.
+pub const PACKED_BYTES_MAX: u64 = 128 << 10;
 /// Addresses that a segment covers.
 pub(crate) const SEGMENT_BYTES: u64 = 64 << 20;
 /// Frames begin at multiples of this, so that a mapped frame is aligned for any number in it.

@@ -18,6 +18,9 @@ pub struct StoreConfig {
     pub budget_bytes: u64,
     /// Free bytes of the file system that are never used.
     pub free_floor_bytes: u64,
+    /// Frames up to this length are packed, many in a file. Frames that are here stay as they are.
+    /// The daemon takes [`crate::PACKED_BYTES_MAX`].
+    pub packed_bytes_max: u64,
 }
 
 /// What recovery found; each item is also logged.

@@ -15,7 +15,10 @@ use zazen_store::{Store, StoreConfig};
 use zazen_wire::checksum::frame_checksum;
 
 const BUDGET: u64 = 384 << 10;
-const CONFIG: StoreConfig = StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0 };
+/// Frames up to this length are packed.
+const PACKED: u64 = 16 << 10;
+const CONFIG: StoreConfig =
+    StoreConfig { budget_bytes: BUDGET, free_floor_bytes: 0, packed_bytes_max: PACKED };
 const DATASETS: [&str; 3] = ["a", "a/b", "c"];
 const LENGTHS: [usize; 5] = [0, 700, 9_000, 17_000, 40_000];
 

@@ -9,7 +9,10 @@ use zazen_env::{DiskPath, RealDisk, SimDisk};
 use zazen_store::contract::{bytes_of, file_of, meta_of, path, put, put_version, read, series_in};
 use zazen_store::{RecoveryReport, Store, StoreConfig, Stored};
 
-const CONFIG: StoreConfig = StoreConfig { budget_bytes: 64 << 20, free_floor_bytes: 0 };
+/// Frames up to this length are packed.
+const PACKED: u64 = 16 << 10;
+const CONFIG: StoreConfig =
+    StoreConfig { budget_bytes: 64 << 20, free_floor_bytes: 0, packed_bytes_max: PACKED };
 
 fn open(disk: &SimDisk) -> (Arc<Store<SimDisk>>, RecoveryReport) {
     Store::open(disk.clone(), CONFIG).unwrap()

@@ -17,7 +17,7 @@ const DATASETS: usize = 20_000;
 const DESCRIPTORS: u64 = 1024;
 
 fn open(root: &Path) -> (Arc<Store<RealDisk>>, RecoveryReport) {
-    let config = StoreConfig { budget_bytes: 1 << 40, free_floor_bytes: 0 };
+    let config = StoreConfig { budget_bytes: 1 << 40, free_floor_bytes: 0, packed_bytes_max: 16 << 10 };
     let begun = Instant::now();
     let opened = Store::open(RealDisk::new(root).unwrap(), config).unwrap();
     eprintln!("{} datasets opened in {:?}, clean: {}", opened.1.datasets, begun.elapsed(), opened.1.clean);

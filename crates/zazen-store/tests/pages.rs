@@ -7,7 +7,8 @@ use zazen_env::SimDisk;
 use zazen_store::contract::{put_version, series_in};
 use zazen_store::{EntriesCursor, Store, StoreConfig};
 
-const CONFIG: StoreConfig = StoreConfig { budget_bytes: 64 << 20, free_floor_bytes: 0 };
+const CONFIG: StoreConfig =
+    StoreConfig { budget_bytes: 64 << 20, free_floor_bytes: 0, packed_bytes_max: 16 << 10 };
 
 #[test]
 fn a_frame_replaced_pages_later_comes_once_and_new() {

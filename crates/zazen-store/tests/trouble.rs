@@ -14,7 +14,7 @@ type Watched = Store<WatchedDisk<SimDisk>>;
 fn open(disk: &SimDisk) -> Result<(Arc<Watched>, RecoveryReport, Arc<DiskHealth>)> {
     let disk = WatchedDisk::new(disk.clone());
     let health = disk.health();
-    let config = StoreConfig { budget_bytes: 1 << 30, free_floor_bytes: 0 };
+    let config = StoreConfig { budget_bytes: 1 << 30, free_floor_bytes: 0, packed_bytes_max: 16 << 10 };
     let (store, report) = Store::open(disk, config)?;
     Ok((store, report, health))
 }

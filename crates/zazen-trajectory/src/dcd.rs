@@ -74,12 +74,27 @@ impl Dcd {
         let Some(title) = u64::try_from(title).ok().filter(|bytes| *bytes < 1 << 20) else {
             return Err(format!("its title has {title} bytes"));
         };
-        at += mark as u64 + title;
+        // Some writers, such as MDAnalysis, state the wrong length. The number of lines is right, and
+        // other readers go by it.
+        let lines = order.i32(bytes, at as usize + mark).and_then(|lines| u64::try_from(lines).ok());
+        let by_lines = lines.map(|lines| 4 + 80 * lines).filter(|length| *length < 1 << 20);
+        let begin = at + mark as u64;
+        at = begin + title;
         match record(bytes, order, mark, at) {
-            Some(end) if end as u64 == title => at += mark as u64,
-            Some(end) => return Err(format!("its title begins with length {title} and ends with {end}")),
+            Some(end) if end as u64 == title => {}
+            Some(end) => {
+                let wrong = || Err(format!("its title begins with length {title} and ends with {end}"));
+                let Some(length) = by_lines.filter(|length| *length != title) else { return wrong() };
+                at = begin + length;
+                match record(bytes, order, mark, at) {
+                    Some(end) if end as u64 == title => {}
+                    Some(_) => return wrong(),
+                    None => return Ok(None),
+                }
+            }
             None => return Ok(None),
         }
+        at += mark as u64;
         let Some(length) = record(bytes, order, mark, at) else { return Ok(None) };
         let Some(n_atoms) = order.i32(bytes, at as usize + mark) else { return Ok(None) };
         if length != 4 || n_atoms <= 0 || fixed < 0 || fixed >= n_atoms {

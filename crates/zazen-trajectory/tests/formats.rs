@@ -24,6 +24,30 @@ fn frames_of_good_files_are_found() {
     }
 }
 
+/// Files that MDAnalysis wrote, with the places that other programs found.
+#[test]
+fn frames_of_golden_files_are_found() {
+    let golden = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden.txt")).unwrap();
+    let mut checked = 0;
+    for (words, hex) in golden.lines().filter_map(|line| line.split_once(" = ")) {
+        let words: Vec<&str> = words.split(' ').collect();
+        let [name, atoms, places] = words[..] else { panic!("{words:?}") };
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let places: Vec<u64> = places.split(',').map(|place| place.parse().unwrap()).collect();
+        let expected: Vec<(u64, u64)> = places.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect();
+        let format = sniff(&bytes, name).unwrap();
+        let found = scan(format, &bytes, 4096);
+        assert_eq!(
+            (found.trouble, found.frames, found.n_atoms.to_string()),
+            (None, expected, atoms.into()),
+            "{name}"
+        );
+        checked += 1;
+    }
+    assert!(checked >= 6);
+}
+
 #[test]
 fn a_file_that_is_cut_anywhere_gives_the_frames_before() {
     for sample in samples() {

@@ -1,6 +1,7 @@
 //! Collectives among the ranks of one process: what MPI would do with the steps of all ranks.
 
-use zazen_assign::{Answer, Step, two_bit};
+use crate::mutant::Mutant;
+use zazen_assign::{Answer, Blocks, Shared, Step, check_blocks, two_bit};
 use zazen_core::{Error, ErrorKind, Result};
 
 fn mixed() -> Error {
@@ -9,20 +10,23 @@ fn mixed() -> Error {
 
 /// The answers to the steps of all ranks, by rank; an error where the ranks do not ask for the
 /// same.
-pub(crate) fn exchange(steps: Vec<Step>) -> Result<Vec<Answer>> {
+pub(crate) fn exchange(steps: Vec<Step>, mutant: Option<Mutant>) -> Result<Vec<Answer>> {
     let size = steps.len();
     let kind = steps.first().map(std::mem::discriminant);
     if steps.iter().any(|step| Some(std::mem::discriminant(step)) != kind) {
         return Err(mixed());
     }
     let mut words: Vec<Vec<u64>> = Vec::new();
-    let mut blocks: Vec<Vec<Vec<u8>>> = Vec::new();
+    let mut gathered: Vec<Vec<u8>> = Vec::new();
+    let mut inboxes: Vec<Blocks> = vec![Blocks::new(); size];
+    let mut slow = 0;
     let mut combine: fn(u64, u64) -> u64 = u64::wrapping_add;
-    for step in steps {
+    for (from, step) in steps.into_iter().enumerate() {
         match step {
             Step::Sum(mine) => words.push(mine),
             Step::Xor(mine) => {
-                combine = |a, b| a ^ b;
+                let believes = mutant == Some(Mutant::BelieveCounts);
+                combine = if believes { |_, _| 0 } else { |a, b| a ^ b };
                 words.push(mine);
             }
             Step::Or(mine) => {
@@ -33,22 +37,34 @@ pub(crate) fn exchange(steps: Vec<Step>) -> Result<Vec<Answer>> {
                 combine = two_bit;
                 words.push(mine);
             }
-            // To everybody the same block.
-            Step::Allgatherv(mine) => blocks.push(vec![mine; size]),
-            Step::Alltoallv(mine) if mine.len() == size => blocks.push(mine),
-            Step::Alltoallv(_) | Step::Done(_) => return Err(mixed()),
+            Step::Allgatherv(mine) => gathered.push(mine),
+            Step::Alltoallv(mine) => {
+                check_blocks(&mine, size)?;
+                mine.into_iter().for_each(|(to, block)| inboxes[to].push((from, block)));
+            }
+            Step::IsSlow => slow += 1,
+            Step::Done(_) => return Err(mixed()),
         }
     }
-    if words.is_empty() {
-        let of = |rank: usize| blocks.iter().map(|from| from[rank].clone()).collect();
-        return Ok((0..size).map(|rank| Answer::Blocks(of(rank))).collect());
+    if slow > 0 {
+        return Ok((0..size).map(|rank| Answer::Slow(rank % 2 == 0)).collect());
     }
-    let mut reduced = words[0].clone();
-    for other in &words[1..] {
+    if !gathered.is_empty() {
+        let gathered = Shared::from(gathered);
+        return Ok((0..size).map(|_| Answer::Gathered(gathered.clone())).collect());
+    }
+    if mutant == Some(Mutant::LoseBlock)
+        && let Some(inbox) = inboxes.iter_mut().find(|inbox| !inbox.is_empty())
+    {
+        inbox.pop();
+    }
+    let Some(mut reduced) = words.pop() else { return Ok(inboxes.into_iter().map(Answer::Blocks).collect()) };
+    for other in &words {
         if other.len() != reduced.len() {
             return Err(mixed());
         }
         reduced.iter_mut().zip(other).for_each(|(word, other)| *word = combine(*word, *other));
     }
-    Ok(vec![reduced; size].into_iter().map(Answer::Words).collect())
+    let reduced = Shared::from(reduced);
+    Ok((0..size).map(|_| Answer::Words(reduced.clone())).collect())
 }

@@ -209,7 +209,7 @@ impl World {
                 self.schedule.after(delay, Event::Collective { job });
             }
             Ok(false) => {}
-            Err(error) => self.checks.fail(format!("job {job} cannot be assigned: {error}")),
+            Err(error) => self.checks.fail(format!("no assignment: job {job}: {error}")),
         }
     }
 
@@ -248,7 +248,7 @@ impl World {
             self.assigned(at, shares);
             return Ok(false);
         }
-        for (rank, answer) in job.ranks.iter_mut().zip(exchange(steps)?) {
+        for (rank, answer) in job.ranks.iter_mut().zip(exchange(steps, self.mutant)?) {
             rank.answer = answer;
         }
         Ok(true)

@@ -17,6 +17,10 @@ pub enum Mutant {
     AssignTwice,
     /// One frame is assigned to nobody.
     AssignNobody,
+    /// The ranks believe that natives that are as many as the frames are the frames.
+    BelieveCounts,
+    /// An all-to-all loses a block.
+    LoseBlock,
     /// The store takes twice the room that it was given.
     IgnoreBudget,
     /// The daemon acknowledges a frame and drops it.
@@ -39,7 +43,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 16] = [
+    pub const ALL: [Mutant; 18] = [
         Mutant::SkipFrameChecksum,
         Mutant::SkipPushChecksum,
         Mutant::DataAfterRecord,
@@ -47,6 +51,8 @@ impl Mutant {
         Mutant::EvictInUse,
         Mutant::AssignTwice,
         Mutant::AssignNobody,
+        Mutant::BelieveCounts,
+        Mutant::LoseBlock,
         Mutant::IgnoreBudget,
         Mutant::AckWithoutCommit,
         Mutant::AckBeforeCommit,
@@ -69,6 +75,8 @@ impl Mutant {
             Mutant::EvictInUse => &["evicted in use"],
             Mutant::AssignTwice => &["read twice"],
             Mutant::AssignNobody => &["read by nobody"],
+            Mutant::BelieveCounts => &["read twice", "read by nobody"],
+            Mutant::LoseBlock => &["no assignment"],
             Mutant::IgnoreBudget => &["budget"],
             Mutant::LoseOutcome => &["no progress"],
             Mutant::DataAfterRecord

@@ -173,7 +173,11 @@ impl Node {
     pub(crate) fn start(&mut self, mutant: Option<Mutant>) -> Result<Arc<NodeStore>> {
         self.incarnation += 1;
         let factor = if mutant == Some(Mutant::IgnoreBudget) { 2 } else { 1 };
-        let config = StoreConfig { budget_bytes: self.budget * factor, free_floor_bytes: 0 };
+        let config = StoreConfig {
+            budget_bytes: self.budget * factor,
+            free_floor_bytes: 0,
+            packed_bytes_max: 16 << 10,
+        };
         let clock = self.time.clock.clone();
         let environment = Environment::simulated(clock.clone(), self.seed ^ self.incarnation << 32);
         let (disk, held) = NodeDisk::new(self.disk.clone(), mutant);

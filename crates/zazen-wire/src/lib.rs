@@ -11,6 +11,7 @@ pub mod control;
 pub mod field;
 pub mod handshake;
 pub mod header;
+pub mod pack;
 pub mod plugins;
 pub mod runset_codec;
 pub mod service;

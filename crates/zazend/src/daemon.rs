@@ -30,7 +30,7 @@ use zazen_core::limits::{NEXT_TURN_SUFFIX, OWN_DIR, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, RealDisk, Seldom, WatchedDisk, identity, is_trouble};
 use zazen_plugins::Plugins;
-use zazen_store::{Store, StoreConfig};
+use zazen_store::{PACKED_BYTES_MAX, Store, StoreConfig};
 
 /// The folder of trajectory indexes, among the cache's own files.
 const INDEX_FOLDER: &str = "trajectories";
@@ -57,7 +57,7 @@ pub fn space_limits(config: &Config, free: u64, capacity: u64, state: &mut Cache
         *state.default_budget_bytes.get_or_insert(free / 100 * DEFAULT_BUDGET_PERCENT)
     });
     let free_floor_bytes = config.free_floor_bytes.unwrap_or_else(|| (5 << 30).min(capacity / 20));
-    StoreConfig { budget_bytes, free_floor_bytes }
+    StoreConfig { budget_bytes, free_floor_bytes, packed_bytes_max: PACKED_BYTES_MAX }
 }
 
 /// (free bytes for this user, all bytes) of the file system that holds `directory`.

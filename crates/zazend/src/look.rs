@@ -53,12 +53,16 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
     let mut looks = Vec::with_capacity(group.len());
     for (at, (entry, verdict)) in group.iter().zip(verdicts).enumerate() {
         looks.push(match verdict {
-            Verdict::Fresh => match entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) {
-                Ok(()) => Look::Fresh,
-                Err(error) => Look::Refused(error),
-            },
+            Verdict::Fresh => as_opened(opened, entry),
             Verdict::Stale => Look::Stale,
             Verdict::Refused(refusal) => Look::Refused(tell(opened, entry, refusal)),
+            // Programs also change files of any kind in the middle while they grow.
+            Verdict::Grown(now) if opened.told_layout().is_some_and(|layout| layout.blocks().is_some()) => {
+                match opened.check_version(&now) {
+                    Ok(()) => Look::Stale,
+                    Err(error) => Look::Refused(error),
+                }
+            }
             Verdict::Grown(now) => match comparison.is_same(entry) {
                 Ok(true) => {
                     // The next look need not compare bytes, unless the file grows again.
@@ -74,6 +78,20 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
     }
     adopt(node, opened, group, &adopted);
     looks
+}
+
+/// Blocks of a file: a copy goes out only if it is of the version that was opened. Where the source
+/// is of that version and the copy is not (sources are taken not to change), the copy is stale.
+fn as_opened(opened: &Opened, entry: &Entry) -> Look {
+    let Err(error) = entry.meta.validator.map_or(Ok(()), |copy| opened.check_version(&copy)) else {
+        return Look::Fresh;
+    };
+    let path = opened.at.beneath.join(entry.source.path.as_str());
+    let now = path.and_then(|path| opened.backing().stat(&path));
+    match now.and_then(|now| opened.check_version(&now.validator)) {
+        Ok(()) => Look::Stale,
+        Err(_) => Look::Refused(error),
+    }
 }
 
 fn adopt(node: &Node, opened: &Opened, group: &[Entry], adopted: &[(usize, Validator)]) {

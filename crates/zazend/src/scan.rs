@@ -31,6 +31,8 @@ use zazen_frames::scan_record::ScanNotes;
 use zazen_frames::stale::may_have_grown;
 use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
+/// Bytes of packed frames that an answer copies at most, beside its first frame.
+const COPIED_BYTES_MAX: u64 = 16 << 20;
 /// A call of random access answers what it has after this time.
 const READ_MANY_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -108,8 +110,10 @@ impl Scan {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let frames_max = usize::from(ask.frames_max).clamp(1, BATCH_FRAMES_MAX);
         let mut batch = Batch::new(self.privileged);
+        // Users who get copies of packed frames get them in answers of a bounded length.
+        let bytes_max = if self.privileged { ask.bytes_max } else { ask.bytes_max.min(COPIED_BYTES_MAX) };
         while batch.is_empty() {
-            let room = Room { frames: frames_max, bytes: ask.bytes_max, files: FDS_PER_MESSAGE_MAX };
+            let room = Room { frames: frames_max, bytes: bytes_max, files: FDS_PER_MESSAGE_MAX };
             let group = self.next_cached(node, &mut cursor, &room);
             if group.is_empty() {
                 break;

@@ -13,7 +13,7 @@ use zazen_wire::checksum::frame_checksum;
 use zazen_wire::control::{NodeInfo, control_fn};
 use zazen_wire::{Message, service};
 
-const LENGTH: usize = 40_000;
+const LENGTH: usize = 140_000;
 /// A user who is nobody here.
 const OTHER_USER: u32 = 4_054_321;
 
@@ -529,7 +529,7 @@ fn packed_frames_share_a_descriptor_and_larger_ones_have_their_own() {
     let site = Site::default();
     let _daemon = site.start();
     let mut client = site.client();
-    for (name, count, length) in [("packed", 300, 500), ("files", 150, 20_000)] {
+    for (name, count, length) in [("packed", 300, 500), ("files", 150, LENGTH)] {
         let path = site.dataset(name, 0..count, length);
         let handle = client.open(&path).unwrap().handle;
         client.fetch(handle, set(0..count), Origin::Native);
@@ -699,4 +699,52 @@ fn a_validator_from_before_is_stale_at_once() {
     client.push_as(&sim, source(0), meta(0, &bytes, old), &bytes).unwrap();
     let handle = client.open(&sim).unwrap().handle;
     check_scan(&client.scan(handle, &set([0]), 1), &set([0]), LENGTH, |_| Delivery::Fetched);
+}
+
+#[test]
+fn frames_that_come_in_one_message_are_taken_or_refused_one_by_one() {
+    let site = Site::default();
+    let sim = site.dataset("sim", 0..6, LENGTH);
+    let _daemon = site.start();
+    let mut client = site.client();
+    let lengths = [500, LENGTH, 3_000_000, 70_000, 0, 20_000];
+    let all: Vec<Vec<u8>> = (0..6).zip(lengths).map(|(number, length)| frame_bytes(number, length)).collect();
+    let mut pushes: Vec<Push> =
+        (0..6).zip(&all).map(|(number, bytes)| push_of(&sim, number, bytes)).collect();
+    // Frames that are refused before, and after, their bytes are read: those behind them still come.
+    pushes[0].dataset = "/nowhere".into();
+    pushes[2].source.path = pushes[1].source.path.clone();
+    pushes[3].meta.checksum ^= 1;
+    let bulk: Vec<&[u8]> = all.iter().map(|bytes| &bytes[..]).collect();
+    let send = |client: &mut Client, pushes: &[Push], bulk: &[&[u8]]| -> zazen_core::Result<PushedMany> {
+        let message = PushMany { pushes: pushes.to_vec() }.encode();
+        PushedMany::decode(&client.raw(service::FRAMES, frames_fn::PUSH_MANY, &message, bulk)?.payload)
+    };
+    let fates = send(&mut client, &pushes, &bulk).unwrap().fates;
+    let ends: Vec<_> = fates.into_iter().map(|fate| fate.outcome().map_err(|error| error.kind())).collect();
+    let stored = Ok(Pushed::Stored);
+    let refused = |kind| Err(kind);
+    assert_eq!(
+        ends,
+        [
+            refused(ErrorKind::NotFound),
+            stored,
+            refused(ErrorKind::InvalidArgument),
+            refused(ErrorKind::Corrupt),
+            stored,
+            stored
+        ]
+    );
+    let again = send(&mut client, &pushes[1..2], &bulk[1..2]).unwrap().fates;
+    assert_eq!(again, [PushFate { already_here: true, error: None }]);
+    let handle = client.open(&sim).unwrap().handle;
+    assert_eq!(client.query(handle).0, set([1, 4, 5]));
+    assert_eq!((client.counter("pushes"), client.counter("push_failures")), (3, 3));
+
+    let too_few = send(&mut client, &pushes[1..2], &[&all[1][1..]]).unwrap_err();
+    assert_eq!(too_few.kind(), ErrorKind::InvalidArgument, "{too_few}");
+    let many: Vec<Push> = (0..=PUSHES_MAX as u64).map(|number| push_of(&sim, number, &[])).collect();
+    let too_many = send(&mut client, &many, &[]).unwrap_err();
+    assert!(too_many.to_string().contains("at most 64 frames"), "{too_many}");
+    assert_eq!(client.query(handle).0, set([1, 4, 5]));
 }

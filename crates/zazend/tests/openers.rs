@@ -16,7 +16,7 @@ use zazen_wire::{Message, service};
 const OTHER: u32 = 4_054_321;
 /// Short enough to be packed.
 const SMALL: usize = 3_000;
-const LARGE: usize = 40_000;
+const LARGE: usize = 140_000;
 
 /// One batch of all frames as it came: entries, descriptors, bulk bytes.
 fn batch(client: &mut Client, handle: u32) -> (Vec<BatchEntry>, Vec<std::fs::File>, Vec<u8>) {

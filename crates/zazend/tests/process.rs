@@ -16,7 +16,7 @@ use zazen_frames::messages::*;
 use zazen_testbed::{Daemon as Process, Launch, Ready};
 use zazen_wire::{Message, service};
 
-const LENGTH: usize = 40_000;
+const LENGTH: usize = 140_000;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_zazend");
 

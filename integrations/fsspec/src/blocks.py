@@ -101,7 +101,8 @@ class BlockReader:
         return found
 
     def _fetch(self, indices: Iterable[int]) -> list[memoryview]:
-        return [self._dataset.read(self._first + index).data for index in indices]
+        frames = self._dataset.read_many([self._first + index for index in indices])
+        return [frame.data for frame in frames]
 
     def _join(self, blocks: dict[int, memoryview], start: int, end: int) -> bytes:
         parts = []

@@ -21,7 +21,7 @@ from zazen.fsspec.file import ZazenFile
 __all__ = ["ZazenFileSystem"]
 
 #: Files that stay open for the next `cat_file`.
-OPEN_MAX = 64
+OPEN_MAX = 16
 #: Bytes of blocks that each of them keeps.
 OPEN_KEPT_BYTES = 4 << 20
 #: Files that one call reads at once.

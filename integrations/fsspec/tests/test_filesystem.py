@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import os
 import pickle
 import random
@@ -262,6 +263,34 @@ def test_bad_arguments(node, backing, files):
             BlockReader(next(iter(files)), wrong, options={"socket": str(node.socket)})
     with pytest.raises(zazen.InvalidArgumentError, match="names no file"):
         zazen.open(backing, pattern="{n*4096}", socket=str(node.socket))
+
+
+def test_files_whose_numbers_overlap(backing, settle, node):
+    """The blocks of two files take each other's place in the cache; the bytes are right all the same."""
+    block_bytes, size = 4096, 1 << 30
+    firsts = {}
+    for at in range(4000):
+        name = f"f{at}"
+        with (backing / name).open("wb") as file:
+            file.truncate(size)
+        with zazen.open(backing, pattern=f"{name}{{n*{block_bytes}}}", direct=True) as blocks:
+            firsts[blocks.extent().first] = name
+    order = sorted(firsts)
+    low, high = min(itertools.pairwise(order), key=lambda pair: pair[1] - pair[0])
+    if high - low >= size // block_bytes:
+        pytest.skip("no two of these names overlap")
+    one, other, shift = firsts[low], firsts[high], high - low
+    for name, index, byte in ((one, shift, b"1"), (other, 0, b"2")):
+        with (backing / name).open("r+b") as file:
+            file.seek(index * block_bytes)
+            file.write(byte * block_bytes)
+    settle()
+    readers = {}
+    for name in (one, other):
+        readers[name] = zazen.open(backing, pattern=f"{name}{{n*{block_bytes}}}", socket=str(node.socket))
+    for _ in range(3):
+        assert bytes(readers[one].read(high).data) == b"1" * block_bytes
+        assert bytes(readers[other].read(high).data) == b"2" * block_bytes
 
 
 def test_a_forked_child(fs, backing, settle):

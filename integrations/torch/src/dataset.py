@@ -40,4 +40,4 @@ class Dataset(torch.utils.data.Dataset):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples of a batch, read in one call."""
         numbers = [self.positions.number(index) for index in indices]
-        return [self.transform(self.frames.read(number)) for number in numbers]
+        return [self.transform(frame) for frame in self.frames.read_many(numbers)]

@@ -107,6 +107,14 @@ pub(crate) unsafe extern "C" fn px_access(
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
+        // Whether a name is there is what a look at it tells, by the same walk and the same rights.
+        if mode == libc::F_OK {
+            // SAFETY: all zeros is a valid statx.
+            let mut x: libc::statx = unsafe { std::mem::zeroed() };
+            if stat_at_once(&base, path, flags & libc::AT_SYMLINK_NOFOLLOW, 0, &mut x) {
+                return Ok(0);
+            }
+        }
         let object = Object::new(&base, path, follows(flags))?;
         let how = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
         // SAFETY: a path that lives for the call.

@@ -6,6 +6,7 @@ messages go through mpi4py itself.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from array import array
 from typing import Any
@@ -14,6 +15,8 @@ from zazen import _zazen
 from zazen._collectives import Collectives
 
 _CHUNK_BYTES = 1 << 30
+# Up to this many bytes in all, an all-gather is left to the library, which needs few messages.
+_GATHER_BYTES_MAX = 1 << 20
 _CHOICES = ("auto", "mpi", "mpi4py")
 
 
@@ -113,7 +116,15 @@ class Mpi4pyCarrier:
             )
 
     def allgatherv(self, mine: bytes) -> list[bytes | bytearray]:
-        return self.alltoallv([mine] * self.size)
+        word, byte = self._mpi.UINT64_T, self._mpi.BYTE
+        lengths = array("Q", bytes(8 * self.size))
+        self._comm.Allgather([array("Q", [len(mine)]), word], [lengths, word])
+        ends = list(itertools.accumulate(lengths, initial=0))
+        if ends[-1] > _GATHER_BYTES_MAX:
+            return self.alltoallv([mine] * self.size)
+        room = bytearray(ends[-1])
+        self._comm.Allgatherv([mine, byte], [room, (list(lengths), ends[:-1]), byte])
+        return [room[start:end] for start, end in itertools.pairwise(ends)]
 
     def broadcast(self, mine: bytes) -> bytes | bytearray:
         length = array("Q", [len(mine)])

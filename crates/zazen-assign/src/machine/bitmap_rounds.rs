@@ -8,6 +8,7 @@
 
 use super::{Machine, Slice, Stage, Step, expect};
 use crate::bitmaps::{Global, bitmap, entries, survey};
+use crate::collectives::Blocks;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
 impl Machine {
@@ -45,44 +46,36 @@ impl Machine {
     pub(super) fn survey(&mut self, global: Global) -> Result<Step> {
         let (rules, slice) = (self.input()?.rules, self.slice(self.rank));
         let plan = &mut self.plan;
-        let request = (plan.count, plan.target.as_ref());
+        let request = (plan.count, plan.target.as_deref());
         let found = survey(rules, &global, request, slice, (&plan.native, &plan.alien));
         drop(global);
         plan.alien = found.alien;
         plan.residue = found.residue;
         let held = plan.native.len() + plan.alien.len();
-        let Some(loads) = held.checked_sub(found.claims.len()) else {
+        if held < found.claims.len() {
             let context = "the all-reduces of the bitmap protocol gave an entry that is both one and several";
             return Err(Error::new(ErrorKind::Protocol, context));
-        };
-        if !found.contested {
-            return self.tally_bitmaps(loads, found.counts, Vec::new());
         }
-        self.stage = Stage::Claims { loads, counts: found.counts };
+        if !found.contested {
+            return self.tally_bitmaps(found.counts, Vec::new());
+        }
+        self.stage = Stage::Claims { counts: found.counts };
         Ok(Step::Alltoallv(self.by_slice(&found.claims, &RunSet::new())))
     }
 
-    pub(super) fn on_claims(&mut self, loads: u64, counts: [u64; 3], blocks: &[Vec<u8>]) -> Result<Step> {
+    pub(super) fn on_claims(&mut self, counts: [u64; 3], blocks: &Blocks) -> Result<Step> {
         let (first, end) = self.slice(self.rank);
-        let claims = self.leaders_pairs("claims", blocks, first, end)?;
-        self.tally_bitmaps(loads, counts, claims.into_iter().map(|(node, pair)| (node, pair.0)).collect())
+        let claims = self.pairs("claims", blocks, first, end)?;
+        self.tally_bitmaps(counts, claims.into_iter().map(|(rank, pair)| (rank, pair.0)).collect())
     }
 
-    fn tally_bitmaps(&mut self, load: u64, counts: [u64; 3], claims: Vec<(usize, RunSet)>) -> Result<Step> {
-        let nodes = self.plan.nodes.members.len();
-        let mut by_node = if claims.is_empty() { Vec::new() } else { vec![RunSet::new(); nodes] };
-        for (node, set) in claims {
-            by_node[node] = set;
-        }
-        let mut loads = vec![0; nodes];
-        if self.plan.nodes.leader(self.rank) {
-            loads[self.node()] = load;
-        }
+    fn tally_bitmaps(&mut self, counts: [u64; 3], claims: Vec<(usize, RunSet)>) -> Result<Step> {
+        let (leaders, claims) = claims.into_iter().unzip();
         let residue = match self.slice(self.rank) {
             (first, end) if first == end => RunSet::new(),
             (first, end) => self.plan.residue.slice(first, end - 1),
         };
-        self.tally(Slice { loads, claims: by_node, knocked: Vec::new(), residue, counts })
+        self.tally(Slice { leaders, claims, knocked: Vec::new(), residue, counts })
     }
 }
 

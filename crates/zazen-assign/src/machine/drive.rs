@@ -67,22 +67,23 @@ fn drive(
         answer = match step {
             Step::Sum(mut words) => {
                 collectives.allreduce_sum(&mut words)?;
-                Answer::Words(words)
+                Answer::Words(words.into())
             }
             Step::Xor(mut words) => {
                 collectives.allreduce_xor(&mut words)?;
-                Answer::Words(words)
+                Answer::Words(words.into())
             }
             Step::Or(mut words) => {
                 collectives.allreduce_or(&mut words)?;
-                Answer::Words(words)
+                Answer::Words(words.into())
             }
             Step::TwoBit(mut words) => {
                 collectives.allreduce_two_bit(&mut words)?;
-                Answer::Words(words)
+                Answer::Words(words.into())
             }
             Step::Alltoallv(blocks) => Answer::Blocks(collectives.alltoallv(blocks)?),
-            Step::Allgatherv(mine) => Answer::Blocks(collectives.allgatherv(&mine)?),
+            Step::Allgatherv(mine) => Answer::Gathered(collectives.allgatherv(&mine)?.into()),
+            Step::IsSlow => Answer::Slow(collectives.is_slow()?),
             Step::Done(assignment) => return Ok(*assignment),
         };
         observer.collective_done(round);

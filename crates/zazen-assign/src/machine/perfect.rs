@@ -2,58 +2,101 @@
 
 use super::{Machine, Stage, Step, Survey, expect};
 use crate::chunks::Chunks;
-use crate::fingerprint::{Elements, Fingerprinter, words_of};
-use crate::header::Opening;
-use crate::rules::even;
-use crate::{Counts, Path};
+use crate::fingerprint::{Elements, words_of};
+use crate::rules::part;
+use crate::{Counts, Path, Protocol};
 use zazen_core::{Result, RunSet};
 
 impl Machine {
-    /// Begins with the cheapest useful comparison. All ranks choose the same one, because they have
-    /// the same headers.
-    pub(super) fn compare(&mut self, opening: &Opening) -> Result<Step> {
-        let nodes = &self.plan.nodes;
-        let leaders = || opening.held.iter().enumerate().filter(|(rank, _)| nodes.leader(*rank));
-        let held: u128 = leaders().map(|(_, held)| u128::from(held.0)).sum();
-        let offered: u128 = leaders().map(|(_, held)| u128::from(held.1)).sum();
+    /// Every rank adds its node's natives and its slice of the target. If the sum is zero, each
+    /// frame is native on exactly one rank's node: no two ranks of a node hold any then. So nobody
+    /// needs to know who shares a node.
+    pub(super) fn fingerprint(&mut self) -> Result<Step> {
+        let sum = self.fingerprint_of_slice()? ^ self.opened()?.fingerprinter.of(&self.plan.native);
+        self.stage = Stage::Fingerprint;
+        Ok(Step::Xor(words_of(sum).to_vec()))
+    }
+
+    pub(super) fn on_fingerprint(&mut self, words: &[u64]) -> Result<Step> {
+        expect(words, 2)?;
+        if words == [0, 0] {
+            self.perfect();
+            return self.done();
+        }
+        self.ask_for_node()
+    }
+
+    fn fingerprint_of_slice(&self) -> Result<u128> {
+        let (first, end) = self.slice(self.rank);
+        Ok(self.opened()?.fingerprinter.of(&self.expected(first, end)))
+    }
+
+    fn perfect(&mut self) {
+        self.plan.path = Path::Fingerprint;
+        self.plan.total = Counts { native: self.plan.target_len, ..Counts::default() };
+    }
+
+    /// Begins with the cheapest useful comparison of what the leaders hold: `held` natives, which
+    /// would take `offered` bytes. All ranks choose the same one.
+    pub(super) fn compare(&mut self, held: u64, offered: u64) -> Result<Step> {
+        let input = self.input()?;
+        if input.protocol != Protocol::Owner || input.verify_exact {
+            return self.exchange();
+        }
         let chunks = Chunks::of(self.plan.count, self.tuning.chunk_words_min);
         let pays = u128::from(self.tuning.offer_bytes_per_chunk) * (chunks.count() * self.size) as u128;
-        let large = offered > pays;
-        let all = held == u128::from(self.plan.target_len);
+        let large = u128::from(offered) > pays;
+        // Where no node is shared, all natives were compared before.
+        let all = self.plan.shared && held == self.plan.target_len && self.counts_exactly();
         if !all && !large {
             return self.exchange();
         }
-        let mut elements = Elements::new(&opening.seed);
-        let fingerprinter = Fingerprinter::new(elements.next());
+        let fingerprinter = self.opened()?.fingerprinter.clone();
         let survey = Survey { chunks, fingerprinter, held: None };
-        if all { self.fingerprint(survey, large, elements) } else { self.chunk_counts(survey) }
+        if all { self.node_fingerprint(survey, large) } else { self.chunk_counts(survey) }
     }
 
     /// Leaders add their natives, and every rank adds its slice of the target. On a perfect hit the
-    /// sum is zero. If nodes are shared, a further sum is zero if all ranks of each node hold the
-    /// leader's natives.
-    fn fingerprint(&mut self, mut survey: Survey, large: bool, mut elements: Elements) -> Result<Step> {
-        let (first, end) = self.slice(self.rank);
-        let expected = survey.fingerprinter.of(&self.expected(first, end));
-        let leads = self.plan.nodes.leader(self.rank);
+    /// sum is zero. A further sum is zero if all ranks of each node hold the leader's natives: the
+    /// leader adds them times the others' weights, each other rank times its own.
+    fn node_fingerprint(&mut self, mut survey: Survey, large: bool) -> Result<Step> {
+        let expected = self.fingerprint_of_slice()?;
+        let leads = self.plan.node.leads();
         let held = if large && leads {
             survey.held(&self.plan.native).iter().fold(0, |sum, part| sum ^ part)
         } else {
             survey.fingerprinter.of(&self.plan.native)
         };
         let mut words = words_of(if leads { held ^ expected } else { expected }).to_vec();
-        if self.plan.nodes.shared() {
-            let weights: Vec<u128> = (0..self.size).map(|_| elements.next()).collect();
-            let members = &self.plan.nodes.members[self.node()];
-            let factor = if leads {
-                members[1..].iter().fold(0, |sum, rank| sum ^ weights[*rank])
-            } else {
-                weights[self.rank]
-            };
-            words.extend(words_of(survey.fingerprinter.multiply(factor, held)));
-        }
-        self.stage = Stage::Fingerprint { survey: large.then_some(survey) };
+        let seed = self.opened()?.opening.seed;
+        let weight = |rank: usize| Elements::of_rank(seed, rank).next();
+        let factor = if leads {
+            self.plan.node.others.iter().fold(0, |sum, rank| sum ^ weight(*rank))
+        } else {
+            weight(self.rank)
+        };
+        words.extend(words_of(survey.fingerprinter.multiply(factor, held)));
+        self.stage = Stage::NodeFingerprint { survey: large.then_some(survey) };
         Ok(Step::Xor(words))
+    }
+
+    pub(super) fn on_node_fingerprint(&mut self, survey: Option<Survey>, words: &[u64]) -> Result<Step> {
+        expect(words, 4)?;
+        if words[..2] != [0, 0] {
+            return match survey {
+                Some(survey) => self.chunk_counts(survey),
+                None => self.exchange(),
+            };
+        }
+        self.perfect();
+        if words[2..] != [0, 0] {
+            return self.deal();
+        }
+        // Each rank cuts its own block from what all ranks of the node know.
+        let node = &self.plan.node;
+        let (start, count) = part(node.ranks, self.plan.native.len(), node.position);
+        self.plan.native = self.plan.native.block(start, count);
+        self.done()
     }
 
     /// The existing indices within `first .. end`.
@@ -63,31 +106,6 @@ impl Machine {
             Some(target) => target.slice(first, end - 1),
             None => RunSet::range(first, end - 1),
         }
-    }
-
-    pub(super) fn on_fingerprint(&mut self, survey: Option<Survey>, words: &[u64]) -> Result<Step> {
-        let shared = self.plan.nodes.shared();
-        expect(words, if shared { 4 } else { 2 })?;
-        if words[..2] != [0, 0] {
-            return match survey {
-                Some(survey) => self.chunk_counts(survey),
-                None => self.exchange(),
-            };
-        }
-        self.plan.path = Path::Fingerprint;
-        self.plan.total = Counts { native: self.plan.target_len, ..Counts::default() };
-        if !shared {
-            return self.done();
-        }
-        if words[2..] != [0, 0] {
-            return self.deal();
-        }
-        // Each rank cuts its own block from what all ranks of the node know.
-        let members = &self.plan.nodes.members[self.node()];
-        let sizes = even(members.len(), self.plan.native.len());
-        let at = members.iter().position(|rank| *rank == self.rank).unwrap_or(0);
-        self.plan.native = self.plan.native.block(sizes[..at].iter().sum(), sizes[at]);
-        self.done()
     }
 
     /// The chunks of the target whose counts and fingerprints this rank computes, and their
@@ -105,11 +123,8 @@ impl Machine {
     /// target.
     fn chunk_counts(&mut self, survey: Survey) -> Result<Step> {
         let chunks = &survey.chunks;
-        let mut words = if self.plan.nodes.leader(self.rank) {
-            chunks.counts(&self.plan.native)
-        } else {
-            vec![0; chunks.count()]
-        };
+        let mut words =
+            if self.plan.node.leads() { chunks.counts(&self.plan.native) } else { vec![0; chunks.count()] };
         let (_, _, expected) = self.own_chunks(chunks);
         words
             .iter_mut()
@@ -125,7 +140,7 @@ impl Machine {
         if matching.is_empty() {
             return self.exchange();
         }
-        let mut sums = if self.plan.nodes.leader(self.rank) {
+        let mut sums = if self.plan.node.leads() {
             survey.held(&self.plan.native).to_vec()
         } else {
             vec![0; survey.chunks.count()]

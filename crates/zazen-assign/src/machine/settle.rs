@@ -1,194 +1,178 @@
-//! From resolved slices to shares: tally, contested frames, residue, answers and the deal within a
-//! node.
+//! From the tally to shares: contested frames, residue, answers and the deal within a node.
 
-use super::{Machine, Slice, Stage, Step, Tally, expect, out_of_turn};
+use super::{Machine, Slice, Stage, Step, expect, out_of_turn};
 use crate::blocks::{decode_pair, encode_pair, violation};
-use crate::rules::{DECIDED_TOGETHER_MAX, Decision, Scale, decide, even, level};
+use crate::collectives::Blocks;
+use crate::rules::{DECIDED_TOGETHER_MAX, Decision, Scale, decide, even};
+use crate::shared::Shared;
+use crate::tally::{Dealt, Tally};
 use crate::{Assignment, Counts, Parts, Protocol, Rules};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 use zazen_wire::codec::{Reader, Writer};
 
 impl Machine {
-    pub(super) fn tally(&mut self, slice: Slice) -> Result<Step> {
-        let mut words = slice.loads.clone();
-        for own in [slice.counts[2], slice.residue.len()] {
-            words.extend((0..self.size).map(|rank| if rank == self.rank { own } else { 0 }));
-        }
-        words.extend([slice.counts[0], slice.counts[1], slice.knocked.iter().map(RunSet::len).sum()]);
-        self.stage = Stage::Tally { slice };
-        Ok(Step::Sum(words))
-    }
-
-    pub(super) fn on_tally(&mut self, slice: Slice, words: &[u64]) -> Result<Step> {
-        let tally = self.read_tally(words)?;
-        let total = |words: &[u64]| words.iter().sum::<u64>();
-        let contested = total(&tally.contested);
-        self.plan.total = Counts { native: tally.native, alien: tally.alien, residue: total(&tally.residue) };
-        if contested == 0 {
-            return self.settle(slice, tally, &[]);
-        }
+    /// Decides the contested frames, against `loads` by leader.
+    pub(super) fn contest(&mut self, slice: Slice, tally: Arc<Tally>, loads: Arc<Vec<u64>>) -> Result<Step> {
         let deciders = tally.contested.iter().filter(|count| **count > 0).count();
         let rules = self.input()?.rules;
-        if rules == Rules::Full && deciders > 1 && contested <= DECIDED_TOGETHER_MAX {
-            return self.forward(slice, tally);
+        if rules == Rules::Full && deciders > 1 && tally.contested_total <= DECIDED_TOGETHER_MAX {
+            return self.forward(slice, tally, loads);
         }
-        let (ranks, part) = (self.plan.nodes.ranks(), tally.contested[self.rank]);
-        let scale = Scale { loads: &tally.loads, ranks: &ranks, part, whole: contested };
-        let decision = decide(rules, &slice.claims, &scale);
-        self.wins(slice, tally, decision)
+        let part = (tally.contested[self.rank], tally.contested_total);
+        let decision = decided(rules, &slice.leaders, &slice.claims, &tally, &loads, part);
+        self.wins(slice, tally, loads, decision)
     }
 
-    /// The tally, if it adds up: every frame of the target is native, alien or residue, and every
-    /// frame that is not residue belongs to a node or is contested.
-    fn read_tally(&self, words: &[u64]) -> Result<Tally> {
-        let (nodes, size) = (self.plan.nodes.members.len(), self.size);
-        expect(words, (nodes + 2 * size + 3) as u64)?;
-        let (loads, rest) = words.split_at(nodes);
-        let (contested, rest) = rest.split_at(size);
-        let (residue, totals) = rest.split_at(size);
-        let sum = |words: &[u64]| words.iter().map(|word| u128::from(*word)).sum::<u128>();
-        let held = sum(&totals[..2]);
-        if held + sum(residue) != u128::from(self.plan.target_len) || sum(loads) + sum(contested) != held {
-            let context = format!(
-                "the ranks' tallies do not add up: natives and aliens {held}, residue {}, owned {}, contested {}, \
-                 of {} frames; run one version on all ranks",
-                sum(residue),
-                sum(loads),
-                sum(contested),
-                self.plan.target_len
-            );
-            return Err(Error::new(ErrorKind::Protocol, context));
-        }
-        Ok(Tally {
-            loads: loads.to_vec(),
-            contested: contested.to_vec(),
-            residue: residue.to_vec(),
-            native: totals[0],
-            alien: totals[1],
-            knocked: totals[2],
-        })
-    }
-
-    /// The rank that decides the contested frames of all slices: the lowest of the ranks that have
-    /// most of them.
-    fn decider(tally: &Tally) -> usize {
-        let most = tally.contested.iter().copied().max().unwrap_or(0);
-        tally.contested.iter().position(|count| *count == most).unwrap_or(0)
-    }
-
-    fn forward(&mut self, slice: Slice, tally: Tally) -> Result<Step> {
-        let mut blocks = vec![Vec::new(); self.size];
+    fn forward(&mut self, slice: Slice, tally: Arc<Tally>, loads: Arc<Vec<u64>>) -> Result<Step> {
         let mut writer = Writer::new();
-        for (node, claims) in slice.claims.iter().enumerate().filter(|(_, claims)| !claims.is_empty()) {
-            writer.u32(node as u32);
+        let claims = slice.leaders.iter().zip(&slice.claims).filter(|(_, claims)| !claims.is_empty());
+        for (leader, claims) in claims {
+            writer.u32(*leader as u32);
             writer.runset(claims);
         }
-        blocks[Self::decider(&tally)] = writer.into_bytes();
-        self.stage = Stage::Forward { slice, tally };
+        let bytes = writer.into_bytes();
+        let blocks = if bytes.is_empty() { Vec::new() } else { vec![(tally.decider(), bytes)] };
+        self.stage = Stage::Forward { slice, tally, loads };
         Ok(Step::Alltoallv(blocks))
     }
 
-    pub(super) fn on_forward(&mut self, slice: Slice, tally: Tally, blocks: &[Vec<u8>]) -> Result<Step> {
+    pub(super) fn on_forward(
+        &mut self,
+        mut slice: Slice,
+        tally: Arc<Tally>,
+        loads: Arc<Vec<u64>>,
+        blocks: &Blocks,
+    ) -> Result<Step> {
         const NAME: &str = "forwarded claims";
-        let nodes = self.plan.nodes.members.len();
-        let mut claims: Vec<Vec<RunSet>> = vec![Vec::new(); nodes];
-        for (from, block) in blocks.iter().enumerate().filter(|(_, block)| !block.is_empty()) {
-            if Self::decider(&tally) != self.rank {
-                return Err(violation(NAME, from, "another rank decides"));
+        let mut claims: BTreeMap<usize, Vec<RunSet>> = BTreeMap::new();
+        for (from, block) in blocks {
+            if tally.decider() != self.rank {
+                return Err(violation(NAME, *from, "another rank decides"));
             }
-            let (first, end) = self.slice(from);
+            let (first, end) = self.slice(*from);
             let mut reader = Reader::new(NAME, block);
             while reader.remaining() > 0 {
-                let entry = reader.u32().and_then(|node| Ok((node as usize, reader.runset()?)));
-                let (node, set) =
-                    entry.map_err(|error| violation(NAME, from, "they do not decode").caused_by(error))?;
+                let entry = reader.u32().and_then(|leader| Ok((leader as usize, reader.runset()?)));
+                let (leader, set) =
+                    entry.map_err(|error| violation(NAME, *from, "they do not decode").caused_by(error))?;
                 let within =
                     set.first().is_none_or(|low| low >= first) && set.last().is_none_or(|high| high < end);
-                if node >= nodes || !within {
+                if !tally.leads(leader) || !within {
                     return Err(violation(
                         NAME,
-                        from,
-                        format!("node {node} or an index is outside its slice"),
+                        *from,
+                        format!("rank {leader} leads no node, or an index is outside its slice"),
                     ));
                 }
-                claims[node].push(set);
+                claims.entry(leader).or_default().push(set);
             }
         }
+        let (leaders, claims): (Vec<usize>, Vec<Vec<RunSet>>) = claims.into_iter().unzip();
         let claims: Vec<RunSet> = claims.into_iter().map(RunSet::union_all).collect();
-        let ranks = self.plan.nodes.ranks();
-        let scale = Scale { loads: &tally.loads, ranks: &ranks, part: 1, whole: 1 };
-        let decision = decide(Rules::Full, &claims, &scale);
-        self.wins(slice, tally, decision)
+        let decision = decided(Rules::Full, &leaders, &claims, &tally, &loads, (1, 1));
+        // What was knocked out is told by the owner of each slice, what was lost by the decider.
+        let knocked = std::mem::take(&mut slice.leaders).into_iter().zip(std::mem::take(&mut slice.knocked));
+        let mut knocked: BTreeMap<usize, RunSet> = knocked.collect();
+        if !knocked.is_empty() {
+            slice.knocked = leaders.iter().map(|leader| knocked.remove(leader).unwrap_or_default()).collect();
+        }
+        slice.leaders = leaders;
+        let mut decision = decision;
+        for (leader, set) in knocked {
+            slice.leaders.push(leader);
+            slice.knocked.push(set);
+            decision.lost.push(RunSet::new());
+            decision.wins.push(0);
+        }
+        self.wins(slice, tally, loads, decision)
     }
 
-    fn wins(&mut self, slice: Slice, tally: Tally, decision: Decision) -> Result<Step> {
-        self.stage = Stage::Wins { slice, tally, lost: decision.lost };
-        Ok(Step::Sum(decision.wins))
+    fn wins(
+        &mut self,
+        slice: Slice,
+        tally: Arc<Tally>,
+        loads: Arc<Vec<u64>>,
+        decision: Decision,
+    ) -> Result<Step> {
+        let mut words = vec![0; self.size];
+        for (leader, wins) in slice.leaders.iter().zip(&decision.wins) {
+            words[*leader] = *wins;
+        }
+        self.stage = Stage::Wins { slice, tally, loads, lost: decision.lost };
+        Ok(Step::Sum(words))
     }
 
     pub(super) fn on_wins(
         &mut self,
         slice: Slice,
-        mut tally: Tally,
+        tally: Arc<Tally>,
+        loads: &Arc<Vec<u64>>,
         lost: &[RunSet],
-        words: &[u64],
+        words: &Shared<Vec<u64>>,
     ) -> Result<Step> {
-        expect(words, tally.loads.len() as u64)?;
+        expect(words, self.size as u64)?;
         let won = words.iter().map(|word| u128::from(*word)).sum::<u128>();
-        let contested = tally.contested.iter().map(|word| u128::from(*word)).sum::<u128>();
-        if won != contested {
-            let context =
-                format!("{won} contested frames were decided of {contested}; run one version on all ranks");
+        if won != u128::from(tally.contested_total) {
+            let context = format!(
+                "{won} contested frames were decided of {}; run one version on all ranks",
+                tally.contested_total
+            );
             return Err(Error::new(ErrorKind::Protocol, context));
         }
-        tally.loads.iter_mut().zip(words).for_each(|(load, wins)| *load += wins);
-        self.settle(slice, tally, lost)
+        let rules = self.input()?.rules;
+        let dealt = words.derive(Some(loads), |words| {
+            let loads = loads.iter().zip(words).map(|(load, wins)| load.saturating_add(*wins)).collect();
+            Ok(Dealt::of(rules, &tally, loads))
+        })?;
+        self.settle(slice, &tally, dealt, lost)
     }
 
     /// The loads are final. Cuts the residue into blocks and sends each rank what it does not know.
-    fn settle(&mut self, slice: Slice, tally: Tally, lost: &[RunSet]) -> Result<Step> {
-        let input = self.input()?;
-        let owner = input.protocol == Protocol::Owner;
+    /// `lost` is by the slice's leaders.
+    pub(super) fn settle(
+        &mut self,
+        slice: Slice,
+        tally: &Tally,
+        dealt: Arc<Dealt>,
+        lost: &[RunSet],
+    ) -> Result<Step> {
+        let owner = self.input()?.protocol == Protocol::Owner;
         let total = self.plan.total.residue;
-        let quotas = match input.rules {
-            Rules::Full => level(&self.plan.nodes.by_rank(&tally.loads), total),
-            Rules::Paper => even(self.size, total),
-        };
-        let quota = quotas[self.rank];
         if !owner {
-            let before = quotas[..self.rank].iter().sum();
-            self.plan.residue = self.plan.residue.block(before, quota);
+            let (start, end) = dealt.block(self.rank);
+            self.plan.residue = self.plan.residue.block(start, end - start);
         }
-        let contested = tally.contested.iter().any(|count| *count > 0);
-        if !contested && tally.knocked == 0 && (total == 0 || !owner) {
-            return self.share(&tally, quota);
+        if tally.contested_total == 0 && tally.knocked == 0 && (total == 0 || !owner) {
+            return self.share(&dealt);
         }
-        let first: u64 = tally.residue[..self.rank].iter().sum();
-        let end = first + slice.residue.len();
-        let mut start = 0;
-        let mut blocks = Vec::with_capacity(self.size);
-        for (rank, quota) in quotas.iter().enumerate() {
-            let (low, high) = (start.max(first), (start + quota).min(end));
-            start += quota;
-            let residue = if owner && low < high {
-                slice.residue.block(low - first, high - low)
-            } else {
-                RunSet::new()
-            };
-            let node = self.plan.nodes.of_rank[rank];
-            let part = |sets: &[RunSet]| sets.get(node).cloned().unwrap_or_default();
-            let leads = self.plan.nodes.leader(rank);
-            let gone = if leads { part(&slice.knocked).union(&part(lost)) } else { RunSet::new() };
-            blocks.push(encode_pair(&gone, &residue));
+        let mut told: BTreeMap<usize, (RunSet, RunSet)> = BTreeMap::new();
+        for (at, leader) in slice.leaders.iter().enumerate() {
+            let part = |sets: &[RunSet]| sets.get(at).cloned().unwrap_or_default();
+            let gone = part(&slice.knocked).union(&part(lost));
+            if !gone.is_empty() {
+                told.entry(*leader).or_default().0 = gone;
+            }
         }
-        self.stage = Stage::Answer { tally, quota };
+        if owner {
+            let first = tally.residue_before(self.rank);
+            for (rank, low, high) in dealt.overlaps(first, first + slice.residue.len()) {
+                told.entry(rank).or_default().1 = slice.residue.block(low - first, high - low);
+            }
+        }
+        let encoded =
+            |(rank, (gone, residue)): (usize, (RunSet, RunSet))| (rank, self.block(&gone, &residue));
+        let blocks = told.into_iter().map(encoded).collect();
+        self.stage = Stage::Answer { dealt };
         Ok(Step::Alltoallv(blocks))
     }
 
-    pub(super) fn on_answer(&mut self, tally: &Tally, quota: u64, blocks: &[Vec<u8>]) -> Result<Step> {
+    pub(super) fn on_answer(&mut self, dealt: &Dealt, blocks: &Blocks) -> Result<Step> {
         const NAME: &str = "answer";
         let (mut gone, mut residue) = (Vec::new(), Vec::new());
-        for (from, block) in blocks.iter().enumerate() {
+        for (from, block) in blocks {
+            let from = *from;
             let (lost, left) = decode_pair(NAME, from, block, 0, self.plan.count)?;
             let (first, end) = self.slice(from);
             let within =
@@ -214,35 +198,37 @@ impl Machine {
         } else if residue.iter().any(|left| !left.is_empty()) {
             return Err(violation(NAME, self.rank, "the bitmap protocol sends no residue"));
         }
-        self.share(tally, quota)
+        self.share(dealt)
     }
 
     /// This rank's share is complete: it must be as large as the tally says.
-    fn share(&mut self, tally: &Tally, quota: u64) -> Result<Step> {
+    fn share(&mut self, dealt: &Dealt) -> Result<Step> {
         let (held, residue) = (self.plan.native.len() + self.plan.alien.len(), self.plan.residue.len());
-        let due = if self.plan.nodes.leader(self.rank) { tally.loads[self.node()] } else { 0 };
-        if held != due || residue != quota {
+        let due = if self.plan.node.leads() { dealt.loads[self.rank] } else { 0 };
+        let (start, end) = dealt.block(self.rank);
+        if held != due || residue != end - start {
             let context = format!(
-                "rank {} was left {held} cached frames and {residue} others, but {due} and {quota} were agreed; \
+                "rank {} was left {held} cached frames and {residue} others, but {due} and {} were agreed; \
                  run one version on all ranks",
-                self.rank
+                self.rank,
+                end - start
             );
             return Err(Error::new(ErrorKind::Protocol, context));
         }
-        if self.plan.nodes.shared() { self.deal() } else { self.done() }
+        if self.plan.shared { self.deal() } else { self.done() }
     }
 
     /// Leaders deal what their node reads to its ranks; everyone takes part.
     pub(super) fn deal(&mut self) -> Result<Step> {
-        let mut blocks = vec![Vec::new(); self.size];
+        let mut blocks = Vec::new();
         let plan = &mut self.plan;
-        if plan.nodes.leader(self.rank) {
-            let members = &plan.nodes.members[plan.nodes.of_rank[self.rank]];
+        if plan.node.leads() {
             // After a perfect hit the aliens were not cut to the request, and they are not read.
             let share = plan.native.union(&plan.alien);
             let mut start = 0;
             let mut own = (RunSet::new(), RunSet::new());
-            for (rank, size) in members.iter().zip(even(members.len(), share.len())) {
+            let members = std::iter::once(&self.rank).chain(&plan.node.others);
+            for (rank, size) in members.zip(even(plan.node.ranks, share.len())) {
                 let bounds = size
                     .checked_sub(1)
                     .and_then(|more| Some((share.select(start)?, share.select(start + more)?)));
@@ -252,7 +238,7 @@ impl Machine {
                 if *rank == self.rank {
                     own = part;
                 } else {
-                    blocks[*rank] = encode_pair(&part.0, &part.1);
+                    blocks.push((*rank, encode_pair(&part.0, &part.1)));
                 }
             }
             (plan.native, plan.alien) = own;
@@ -263,14 +249,14 @@ impl Machine {
         Ok(Step::Alltoallv(blocks))
     }
 
-    pub(super) fn on_deal(&mut self, blocks: &[Vec<u8>]) -> Result<Step> {
+    pub(super) fn on_deal(&mut self, blocks: &Blocks) -> Result<Step> {
         const NAME: &str = "deal";
-        let leader = self.plan.nodes.members[self.node()][0];
-        for (from, block) in blocks.iter().enumerate().filter(|(_, block)| !block.is_empty()) {
-            if from != leader || leader == self.rank {
-                return Err(violation(NAME, from, "it does not lead this rank's node"));
+        let leader = self.plan.node.leader;
+        for (from, block) in blocks {
+            if *from != leader || leader == self.rank {
+                return Err(violation(NAME, *from, "it does not lead this rank's node"));
             }
-            (self.plan.native, self.plan.alien) = decode_pair(NAME, from, block, 0, self.plan.count)?;
+            (self.plan.native, self.plan.alien) = decode_pair(NAME, *from, block, 0, self.plan.count)?;
         }
         self.done()
     }
@@ -291,4 +277,18 @@ impl Machine {
             rounds: self.rounds,
         })))
     }
+}
+
+/// Decides `claims`, which are of `leaders`, against `part` of the `loads` of these.
+fn decided(
+    rules: Rules,
+    leaders: &[usize],
+    claims: &[RunSet],
+    tally: &Tally,
+    loads: &[u64],
+    (part, whole): (u64, u64),
+) -> Decision {
+    let loads: Vec<u64> = leaders.iter().map(|leader| loads[*leader]).collect();
+    let ranks: Vec<u64> = leaders.iter().map(|leader| tally.ranks(*leader)).collect();
+    decide(rules, claims, &Scale { loads: &loads, ranks: &ranks, part, whole })
 }

@@ -5,7 +5,9 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use zazen_assign::{Answer, Assignment, Input, Machine, Protocol, Rules, Step, two_bit};
+use zazen_assign::{
+    Answer, Assignment, Blocks, Input, Machine, Protocol, Rules, Shared, Step, check_blocks, two_bit,
+};
 use zazen_core::{Request, Result, RunSet};
 
 /// Runs machines in lockstep on one thread; `tamper` may change what a rank is answered.
@@ -67,6 +69,7 @@ fn exchange(steps: Vec<Step>) -> Option<Vec<Answer>> {
         same.then(|| {
             let sum = (0..all[0].len()).map(|at| all.iter().map(|words| words[at]).reduce(combine).unwrap());
             let sum: Vec<u64> = sum.collect();
+            let sum = Shared::from(sum);
             (0..size).map(|_| Answer::Words(sum.clone())).collect()
         })
     };
@@ -83,17 +86,20 @@ fn exchange(steps: Vec<Step>) -> Option<Vec<Answer>> {
                     _ => unreachable!(),
                 })
                 .collect();
-            Some((0..size).map(|_| Answer::Blocks(all.clone())).collect())
+            let all = Shared::from(all);
+            Some((0..size).map(|_| Answer::Gathered(all.clone())).collect())
         }
         Step::Alltoallv(_) => {
-            let mut received: Vec<Vec<Vec<u8>>> = vec![Vec::new(); size];
-            for step in steps {
+            let mut received: Vec<Blocks> = vec![Vec::new(); size];
+            for (from, step) in steps.into_iter().enumerate() {
                 let Step::Alltoallv(blocks) = step else { unreachable!() };
-                assert_eq!(blocks.len(), size);
-                blocks.into_iter().enumerate().for_each(|(to, block)| received[to].push(block));
+                check_blocks(&blocks, size).unwrap();
+                blocks.into_iter().for_each(|(to, block)| received[to].push((from, block)));
             }
             Some(received.into_iter().map(Answer::Blocks).collect())
         }
+        // Every other rank packs.
+        Step::IsSlow => Some((0..size).map(|rank| Answer::Slow(rank % 2 == 0)).collect()),
         Step::Done(_) => unreachable!(),
     }
 }

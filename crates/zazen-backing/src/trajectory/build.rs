@@ -12,9 +12,9 @@ use zazen_trajectory::{Anchors, FileIndex, Grown, Scanner, Step};
 /// Bytes that are read at once where frames are small, or all bytes are looked at.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Bytes that are read for a header where frames are large.
-const HEAD_BYTES: usize = 4 << 10;
+const HEAD_BYTES: usize = 512;
 /// Frames from this length on are large.
-const LARGE_BYTES: u64 = 128 << 10;
+const LARGE_BYTES: u64 = 64 << 10;
 
 /// Reads until `buffer` is full or the file ends; how many bytes.
 pub(super) fn read_full(file: &dyn SourceFile, buffer: &mut [u8], offset: u64) -> Result<usize> {

@@ -69,6 +69,9 @@ pub(crate) struct Push {
     /// Leave out files that exist at the start
     #[arg(long, requires = "watch")]
     no_existing: bool,
+    /// How far this program stands back behind the simulation for processors (0 to 19, as nice(1))
+    #[arg(long, value_name = "NICE", default_value_t = 10, requires = "watch", value_parser = clap::value_parser!(i32).range(0..=19))]
+    nice: i32,
     /// Print the counters as JSON
     #[arg(long)]
     json: bool,
@@ -81,6 +84,9 @@ pub(crate) fn run(arguments: &Push) -> Result<()> {
         signal_hook::flag::register_conditional_default(signal, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .map_err(|error| Error::io("handlers for signals", error))?;
+    }
+    if arguments.watch.is_some() {
+        stand_back(arguments.nice)?;
     }
     let dataset = target::dataset_path(&arguments.dataset()?)?;
     let layout = if arguments.watch.is_some() { None } else { Some(arguments.layout(&dataset)?) };
@@ -101,6 +107,16 @@ pub(crate) fn run(arguments: &Push) -> Result<()> {
     outcome?;
     judge(&counters, arguments.nodes.as_deref().unwrap_or_default())
         .map_err(|error| error.within(dataset.display()))
+}
+
+/// Lets other programs have the processors first. The threads that push are made later, and inherit it.
+fn stand_back(nice: i32) -> Result<()> {
+    let failed = |errno: rustix::io::Errno| Error::io(format!("nice value {nice}"), errno.into());
+    let now = rustix::process::getpriority_process(None).map_err(failed)?;
+    match nice > now {
+        true => rustix::process::setpriority_process(None, nice).map_err(failed),
+        false => Ok(()),
+    }
 }
 
 impl Push {

@@ -6,7 +6,7 @@ use super::holders::{Holders, has};
 use super::payload::Payload;
 use crate::NodeState;
 use crate::cluster::{Remote, Target, daemon_is_gone};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_call::ClusterKey;
@@ -18,6 +18,9 @@ use zazen_push::{Action, Event, OnSlow, Writer};
 const PROBLEMS_MAX: usize = 32;
 /// Connections that one courier keeps.
 const CONNECTIONS_MAX: usize = 64;
+/// Frames that go in one message, and their bytes together, beside the first one's.
+const TOGETHER_MAX: usize = 16;
+const TOGETHER_BYTES_MAX: usize = 1 << 20;
 /// A courier without work ends after this time.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -159,11 +162,13 @@ fn note(state: &mut State, problem: String) {
 struct Courier<'a> {
     shared: &'a Arc<Shared>,
     connections: BTreeMap<usize, Remote>,
+    /// Nodes whose daemons take one frame at a time.
+    singly: BTreeSet<usize>,
 }
 
 impl<'a> Courier<'a> {
     fn new(shared: &'a Arc<Shared>) -> Courier<'a> {
-        Courier { shared, connections: BTreeMap::new() }
+        Courier { shared, connections: BTreeMap::new(), singly: BTreeSet::new() }
     }
 
     fn run(mut self) {
@@ -172,7 +177,8 @@ impl<'a> Courier<'a> {
             if state.stop {
                 break;
             }
-            let Some(sending) = state.queue.pop_front() else {
+            let batch = take_batch(&mut state);
+            if batch.is_empty() {
                 state.idle += 1;
                 let (woken, waited) =
                     self.shared.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
@@ -182,23 +188,21 @@ impl<'a> Courier<'a> {
                     break;
                 }
                 continue;
-            };
-            let payload = state.entries.get(&sending.frame).map(|entry| entry.payload.clone());
-            let died = state.deaths[sending.node] != sending.deaths;
+            }
+            let node = batch[0].0.node;
+            let died = state.deaths[node] != batch[0].0.deaths;
             let mut trouble = None;
-            let outcome = match payload {
-                _ if died => Err(Error::new(ErrorKind::Unavailable, "the node died meanwhile")),
-                // A queued frame has no fate yet, so its entry exists.
-                None => Err(Error::new(ErrorKind::InvalidArgument, "the frame is gone")),
-                Some(payload) => {
+            let outcomes: Vec<Result<Pushed>> = match died {
+                true => batch.iter().map(|_| Err(dead())).collect(),
+                false => {
                     drop(state);
-                    let outcome = self.carry(sending.node, &payload);
-                    drop(payload);
+                    let payloads: Vec<&Payload> = batch.iter().map(|(_, payload)| &**payload).collect();
+                    let outcomes = self.carry_all(node, &payloads);
                     // This may check the node once more, so do not hold the lock.
-                    trouble =
-                        outcome.as_ref().err().map(|error| NodeState::of(&self.target(sending.node), error));
+                    let failed = outcomes.iter().find_map(|outcome| outcome.as_ref().err());
+                    trouble = failed.map(|error| NodeState::of(&self.target(node), error));
                     state = self.shared.lock();
-                    outcome
+                    outcomes
                 }
             };
             // For other states the error's own message is better.
@@ -206,13 +210,65 @@ impl<'a> Courier<'a> {
                 use NodeState::{Dead, Hangs, UnknownName, Unreachable, WrongKey};
                 matches!(trouble, Dead | Hangs | UnknownName | Unreachable | WrongKey)
             });
-            self.report(&mut state, sending, died, outcome, trouble);
+            for ((sending, payload), outcome) in batch.into_iter().zip(outcomes) {
+                // The frame's bytes go before its fate is known to those who wait for it.
+                drop(payload);
+                self.report(&mut state, sending, died, outcome, trouble.as_ref());
+            }
         }
         state.couriers -= 1;
     }
 
     fn target(&self, node: usize) -> Target {
         Target::Tcp(self.shared.nodes[node].clone())
+    }
+
+    /// Sends frames to `node`: several small ones in one message.
+    fn carry_all(&mut self, node: usize, payloads: &[&Payload]) -> Vec<Result<Pushed>> {
+        let shared = self.shared;
+        let is_new = |payload: &&Payload| {
+            payloads.len() > 1 && shared.holders.holder(&shared.nodes, &shared.key, payload).is_none()
+        };
+        let together: Vec<&Payload> = payloads.iter().copied().filter(is_new).collect();
+        let mut told = match together.len() {
+            0 | 1 => None,
+            _ => self.carry_together(node, &together).map(Vec::into_iter),
+        };
+        let mut outcomes = Vec::with_capacity(payloads.len());
+        for payload in payloads {
+            let told = told.as_mut().filter(|_| together.iter().any(|one| std::ptr::eq(*one, *payload)));
+            outcomes.push(told.and_then(Iterator::next).unwrap_or_else(|| self.carry(node, payload)));
+        }
+        outcomes
+    }
+
+    /// Sends frames to `node` in one message. `None`: its daemon takes only one frame at a time.
+    fn carry_together(&mut self, node: usize, payloads: &[&Payload]) -> Option<Vec<Result<Pushed>>> {
+        if self.singly.contains(&node) {
+            return None;
+        }
+        let bytes: Vec<&[u8]> = payloads.iter().map(|payload| &payload.bytes[..]).collect();
+        let sent = self.with_connection(node, |remote| {
+            remote.push_many(payloads.iter().map(|payload| payload.message()).collect(), &bytes)
+        });
+        match sent {
+            Ok(outcomes) => {
+                for (payload, outcome) in payloads.iter().zip(&outcomes) {
+                    if outcome.is_ok() {
+                        self.shared.holders.note(node, payload);
+                    }
+                }
+                Some(outcomes)
+            }
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                self.singly.insert(node);
+                None
+            }
+            Err(error) => {
+                let same = || Err(Error::new(error.kind(), error.to_string()));
+                Some(payloads.iter().map(|_| same()).collect())
+            }
+        }
     }
 
     /// Sends a frame to `node`, or to the node that already has it.
@@ -245,9 +301,18 @@ impl<'a> Courier<'a> {
             }
             remote.push(&payload.message(), &payload.bytes)
         };
+        self.with_connection(node, push)
+    }
+
+    /// Calls `node` over the kept connection, or over a new one.
+    fn with_connection<T>(
+        &mut self,
+        node: usize,
+        mut call: impl FnMut(&mut Remote) -> Result<T>,
+    ) -> Result<T> {
         // A kept connection may have died although the node is well. So try one new connection.
         if let Some(mut remote) = self.connections.remove(&node) {
-            match push(&mut remote) {
+            match call(&mut remote) {
                 Err(error) if error.kind() == ErrorKind::Unavailable && !remote.is_alive() => {}
                 outcome => {
                     self.keep(node, remote);
@@ -258,7 +323,7 @@ impl<'a> Courier<'a> {
         let mut remote =
             Remote::connect_within(&self.target(node), Some(&self.shared.key), self.shared.timeout)?;
         remote.set_timeout(Some(self.shared.timeout));
-        let outcome = push(&mut remote);
+        let outcome = call(&mut remote);
         self.keep(node, remote);
         outcome
     }
@@ -278,7 +343,7 @@ impl<'a> Courier<'a> {
         sending: Sending,
         died: bool,
         outcome: Result<Pushed>,
-        trouble: Option<NodeState>,
+        trouble: Option<&NodeState>,
     ) {
         let Sending { frame, node, .. } = sending;
         let event = match &outcome {
@@ -318,4 +383,36 @@ impl<'a> Courier<'a> {
         self.shared.step(state, event);
         state.deaths[node] += state.writer.counters().node_deaths - deaths;
     }
+}
+
+/// The next frame of the queue, and the small frames behind it for the same node. Nobody waits for
+/// a batch to become full: what came while the last one was sent makes the next one.
+fn take_batch(state: &mut State) -> Vec<(Sending, Arc<Payload>)> {
+    let mut batch: Vec<(Sending, Arc<Payload>)> = Vec::new();
+    let (mut bytes, mut at) = (0, 0);
+    while at < state.queue.len() && batch.len() < TOGETHER_MAX {
+        let sending = state.queue[at];
+        // A queued frame has no fate yet, so its entry exists.
+        let Some(entry) = state.entries.get(&sending.frame) else {
+            state.queue.remove(at);
+            continue;
+        };
+        let length = entry.payload.bytes.len();
+        let belongs = batch.first().is_none_or(|(first, _)| {
+            (first.node, first.deaths) == (sending.node, sending.deaths)
+                && bytes + length <= TOGETHER_BYTES_MAX
+        });
+        if !belongs {
+            at += 1;
+            continue;
+        }
+        bytes += length;
+        batch.push((sending, entry.payload.clone()));
+        state.queue.remove(at);
+    }
+    batch
+}
+
+fn dead() -> Error {
+    Error::new(ErrorKind::Unavailable, "the node died meanwhile")
 }

@@ -131,7 +131,11 @@ impl Access {
         }
         let opened = match self.daemon {
             Some(_) => self.layout(),
-            None => self.direct()?.layout().cloned().map(Arc::new),
+            // Without a daemon, the frame was opened through this.
+            None => {
+                let direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                direct.and_then(|direct| direct.layout().cloned().map(Arc::new))
+            }
         };
         let Some(blocks) = opened.as_deref().and_then(Layout::blocks) else { return Ok(()) };
         let now = match &job.data {

@@ -1,15 +1,11 @@
 //! Frames by the names of their files.
 
 use super::Dataset;
-use std::collections::HashMap;
 use std::path::Path;
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result};
 
 /// Up to this many files, a list is searched from its begin.
 const LISTED_FEW: usize = 64;
-
-/// Where the files of a list are in it.
-pub(super) type Names = HashMap<RelPath, u64>;
 
 impl Dataset {
     /// The number of the frame whose file is `name`: a path beneath the dataset, or an absolute

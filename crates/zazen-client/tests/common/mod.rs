@@ -41,6 +41,8 @@ pub struct Script {
     pub push_answers: BTreeMap<u64, Option<ErrorKind>>,
     /// The answer to every push.
     pub push_always: Option<ErrorKind>,
+    /// Several frames in a message are taken, as daemons of this release do.
+    pub takes_many: bool,
     /// After this many frames, FETCH gets `Unavailable` over a connection that then ends.
     pub fetch_dies_after: Option<u64>,
 }
@@ -54,6 +56,8 @@ pub struct Fake {
     pub reported: Mutex<BTreeSet<u64>>,
     pub natives: Mutex<BTreeMap<u64, Vec<u8>>>,
     pub listing_fails: AtomicBool,
+    /// Frames that came in messages of several.
+    pub came_together: AtomicU64,
     die: Mutex<Option<std::sync::mpsc::Sender<()>>>,
     dead: AtomicBool,
     /// Started for pushing and loading: its cache is empty at first.
@@ -114,6 +118,7 @@ impl Running {
             reported: Mutex::default(),
             natives: Mutex::default(),
             listing_fails: AtomicBool::new(false),
+            came_together: AtomicU64::new(0),
             addr_only: key.is_some(),
             die: Mutex::new(Some(die)),
             dead: AtomicBool::new(false),
@@ -223,6 +228,19 @@ impl Service for Frames {
                 Vec::new()
             }
             frames_fn::PUSH => return fake.push(Push::decode(payload)?, call.bulk_bytes, &mut call.bulk),
+            frames_fn::PUSH_MANY if fake.script.lock().unwrap().takes_many => {
+                let PushMany { pushes } = PushMany::decode(payload)?;
+                assert!((2..=PUSHES_MAX).contains(&pushes.len()));
+                fake.came_together.fetch_add(pushes.len() as u64, Ordering::SeqCst);
+                let fates = pushes.into_iter().map(|push| {
+                    let bytes = push.meta.length;
+                    let mut part = Read::take(&mut *call.bulk, bytes);
+                    let outcome = fake.push(push, bytes, &mut part);
+                    std::io::copy(&mut part, &mut std::io::sink()).unwrap();
+                    PushFate::of(&outcome.map(|reply| Pushed::decode(&reply.payload).unwrap()))
+                });
+                PushedMany { fates: fates.collect() }.encode()
+            }
             frames_fn::FETCH => fake.fetch(Fetch::decode(payload)?)?.encode(),
             _ => return Err(Error::new(ErrorKind::Unsupported, "the fake cannot do that")),
         };

@@ -75,6 +75,9 @@ impl Service for FramesService {
                 scan::read_many(node, sessions, caller, messages::ReadMany::decode(payload)?)
             }
             frames_fn::PUSH => push::push(node, caller, messages::Push::decode(payload)?, call).map(reply),
+            frames_fn::PUSH_MANY => {
+                push::push_many(node, caller, messages::PushMany::decode(payload)?, call).map(reply)
+            }
             frames_fn::REPORT_BAD => {
                 admin::report_bad(node, sessions, caller, messages::ReportBad::decode(payload)?)
             }

@@ -1,4 +1,4 @@
-//! PUSH: a frame comes in as a native. `zazen_frames::push` decides whether, and what is done next;
+//! PUSH and PUSH_MANY: frames come in as natives. `zazen_frames::push` decides whether, and what is done next;
 //! this file does it.
 
 use crate::backing_roots::Located;
@@ -10,15 +10,62 @@ use crate::user_room::UnfinishedShare;
 use std::io::Read;
 use std::sync::Arc;
 use zazen_backing::Backing;
-use zazen_call::{Call, Caller};
+use zazen_call::{Bulk, Call, Caller};
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result};
 use zazen_env::{RealDisk, WatchedDisk, is_trouble};
-use zazen_frames::messages::{Push, Pushed};
+use zazen_frames::messages::{PUSHES_MAX, Push, PushFate, PushMany, Pushed, PushedMany};
 use zazen_frames::push::{Action, Event, Intake, Pusher};
 use zazen_store::{Entry, Put, Stored};
 
 pub(super) fn push(node: &Arc<Node>, caller: &Caller, ask: Push, call: Call<'_>) -> Result<Pushed> {
-    let result = take_in(node, caller, &ask, call);
+    push_one(node, caller, &ask, call.bulk_bytes, call.bulk)
+}
+
+/// Takes in some frames one after the other. An error of one of them is its own; an error of the
+/// connection ends all that are left.
+pub(super) fn push_many(
+    node: &Arc<Node>,
+    caller: &Caller,
+    ask: PushMany,
+    call: Call<'_>,
+) -> Result<PushedMany> {
+    let count = ask.pushes.len();
+    let bytes = ask.pushes.iter().fold(0u64, |sum, push| sum.saturating_add(push.meta.length));
+    if count > PUSHES_MAX || bytes != call.bulk_bytes {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "{count} frames of together {bytes} bytes are announced, {} bytes follow; a message has at most \
+                 {PUSHES_MAX} frames",
+                call.bulk_bytes
+            ),
+        ));
+    }
+    let mut fates = Vec::with_capacity(count);
+    for push in &ask.pushes {
+        let rest = call.bulk.left() - push.meta.length;
+        fates.push(PushFate::of(&push_one(node, caller, push, push.meta.length, call.bulk)));
+        skip_to(call.bulk, rest)?;
+    }
+    Ok(PushedMany { fates })
+}
+
+/// Drops what a frame that was refused has left, so that the next one is next: until `rest` bytes
+/// are left.
+fn skip_to(bulk: &mut Bulk, rest: u64) -> Result<()> {
+    while bulk.left() > rest {
+        let most = usize::try_from(bulk.left() - rest).unwrap_or(usize::MAX);
+        bulk.chunk(most).map_err(gone)?;
+    }
+    Ok(())
+}
+
+fn gone(error: std::io::Error) -> Error {
+    Error::io("the writer went away in mid-frame", error)
+}
+
+fn push_one(node: &Arc<Node>, caller: &Caller, ask: &Push, bytes: u64, bulk: &mut Bulk) -> Result<Pushed> {
+    let result = take_in(node, caller, ask, bytes, bulk);
     let counters = &node.counters;
     match &result {
         Ok(Pushed::Stored) => {
@@ -31,17 +78,17 @@ pub(super) fn push(node: &Arc<Node>, caller: &Caller, ask: Push, call: Call<'_>)
     result.map_err(|error| error.within(format!("push frame {} of {}", ask.meta.number, ask.dataset)))
 }
 
-fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, call: Call<'_>) -> Result<Pushed> {
+fn take_in(node: &Arc<Node>, caller: &Caller, ask: &Push, bytes: u64, bulk: &mut Bulk) -> Result<Pushed> {
     node.admit()?;
     let at = node.roots.locate(&ask.dataset)?;
     let pusher = Pusher { who: caller.credentials.clone(), operator: node.is_operator(caller) };
-    let mut intake = Intake::new(ask.clone(), call.bulk_bytes, pusher, at.beneath.clone());
+    let mut intake = Intake::new(ask.clone(), bytes, pusher, at.beneath.clone());
     let mut hands = Hands {
         node,
         caller,
         ask,
         at,
-        call,
+        bulk,
         view: None,
         series: RelPath::default(),
         here: None,
@@ -68,7 +115,8 @@ struct Hands<'a> {
     caller: &'a Caller,
     ask: &'a Push,
     at: Located,
-    call: Call<'a>,
+    /// What the pusher sends: this frame's bytes come next.
+    bulk: &'a mut Bulk,
     /// The backing store as the pusher sees it.
     view: Option<Arc<GuardedBacking>>,
     series: RelPath,
@@ -141,18 +189,21 @@ impl Hands<'_> {
             self.buffer = vec![0; self.came + bytes_max];
         }
         let free = &mut self.buffer[self.came..self.came + bytes_max];
-        let gone = |error| Error::io("the writer went away in mid-frame", error);
-        let count = self.call.bulk.read(free).map_err(gone)?;
+        let count = self.bulk.read(free).map_err(gone)?;
         self.came += count;
         Ok(count as u64)
     }
 
     fn write(&mut self, bytes: usize) -> Result<()> {
         self.came = 0;
-        match &mut self.put {
-            Some(put) => put.write(&self.buffer[..bytes]).map_err(of_the_disk),
-            None => Ok(()),
+        let Some(put) = &mut self.put else { return Ok(()) };
+        let is_all = bytes == self.buffer.len() && bytes as u64 == self.ask.meta.length;
+        match is_all {
+            // Small frames are packed as they came.
+            true => put.write_vec(std::mem::take(&mut self.buffer)),
+            false => put.write(&self.buffer[..bytes]),
         }
+        .map_err(of_the_disk)
     }
 
     fn commit(&mut self) -> Result<Pushed> {

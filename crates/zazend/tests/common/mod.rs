@@ -122,6 +122,16 @@ pub fn meta(number: u64, bytes: &[u8], validator: Option<Validator>) -> FrameMet
     }
 }
 
+/// The push of a frame of this process's own, without its bytes.
+pub fn push_of(dataset: &str, number: u64, bytes: &[u8]) -> Push {
+    push_as(dataset, source(number), meta(number, bytes, None))
+}
+
+fn push_as(dataset: &str, source: Source, meta: FrameMeta) -> Push {
+    let series = Series::of_file(source.path.as_str(), meta.number).unwrap();
+    Push { dataset: dataset.into(), source, meta, series }
+}
+
 pub fn source(number: u64) -> Source {
     Source { path: RelPath::new(&frame_name(number)).unwrap(), offset: 0, length: None }
 }
@@ -182,8 +192,7 @@ impl Client {
         meta: FrameMeta,
         bytes: &[u8],
     ) -> Result<Pushed> {
-        let series = Series::of_file(source.path.as_str(), meta.number).unwrap();
-        let push = Push { dataset: dataset.into(), source, meta, series };
+        let push = push_as(dataset, source, meta);
         let reply = self.raw(service::FRAMES, frames_fn::PUSH, &push.encode(), &[bytes])?;
         Pushed::decode(&reply.payload)
     }

@@ -6,17 +6,19 @@ A decoder is made from what all frames of a trajectory share, and decodes any of
     positions = numpy.empty((decoder.n_atoms, 3), dtype=numpy.float32)
     frame = decoder.decode(data, positions)
 
-``zazen.mdanalysis`` and ``zazen.mdtraj`` build on it. Bytes from outside are never believed: what is no whole
-frame of ``n_atoms`` atoms raises ``zazen.CorruptError``.
+``Source`` has the bytes of a trajectory's frames; ``zazen.mdanalysis`` and ``zazen.mdtraj`` build on both. Bytes
+from outside are never believed: what is no whole frame of ``n_atoms`` atoms raises ``zazen.CorruptError``.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from zazen.decoders._formats import FORMATS
 from zazen.decoders._frame import Buffer, Frame
 from zazen.decoders.dcd import DcdDecoder
 from zazen.decoders.netcdf import NetcdfDecoder
+from zazen.decoders.source import Source
 from zazen.decoders.trr import TrrDecoder
 from zazen.decoders.xtc import XtcDecoder
 
@@ -27,6 +29,7 @@ __all__ = [
     "Decoder",
     "Frame",
     "NetcdfDecoder",
+    "Source",
     "TrrDecoder",
     "XtcDecoder",
     "decoder",
@@ -51,14 +54,11 @@ class Decoder(Protocol):
         ...
 
 
-#: Format name -> decoder.
-FORMATS = {"xtc": XtcDecoder, "trr": TrrDecoder, "dcd": DcdDecoder, "ncdf": NetcdfDecoder}
-
-
 def decoder(format: str, header: Buffer, first_frame: Buffer | None = None) -> Decoder:
     """A decoder for a trajectory of ``format``, one of FORMATS.
 
     ``header``: the bytes of the file before its first frame (XTC and TRR have none). ``first_frame``: the bytes
-    of frame 0; None if ``header`` goes on with them. Raises KeyError for another format, CorruptError if the bytes are none of this format.
+    of frame 0; None if ``header`` goes on with them. Raises KeyError for another format, CorruptError if the
+    bytes are none of this format.
     """
     return FORMATS[format](header, first_frame)

@@ -4,6 +4,7 @@ markers of 32 and of 64 bits, and files with fixed atoms, whose later frames hol
 from __future__ import annotations
 
 import numpy as np
+
 from zazen.decoders._frame import ATOMS_MAX, Buffer, Frame, damaged
 
 _CONTROL_BYTES = 84

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from zazen.decoders._frame import ATOMS_MAX, Buffer, Frame, damaged, scaled
 
 _TYPES = {
@@ -62,7 +63,8 @@ class NetcdfDecoder:
             "cell_lengths": (3,),
             "cell_angles": (3,),
         }
-        begin = self.header.header_bytes
+        #: Length of the header in bytes.
+        self.header_bytes = begin = self.header.header_bytes
         first_frame = memoryview(header)[begin:] if first_frame is None else memoryview(first_frame)
         if len(memoryview(header)) < begin or len(first_frame) != self.header.record_bytes:
             raise damaged(

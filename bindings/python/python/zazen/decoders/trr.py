@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+
 from zazen.decoders._frame import ATOMS_MAX, Buffer, Frame, damaged, scaled
 
 _MAGIC = 1993

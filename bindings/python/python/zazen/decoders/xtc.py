@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from zazen import _zazen
 from zazen.decoders._frame import Buffer, Frame
 

@@ -58,17 +58,23 @@ impl Elsewhere {
             }
             match phase.round.as_str() {
                 // Small reductions go there and back over a tree.
-                "fingerprint" | "chunk counts" | "chunk fingerprints" | "native count" | "tally" | "wins" => {
+                "header" | "fingerprint" | "held" | "node fingerprint" | "chunk counts"
+                | "chunk fingerprints" | "native count" | "conflicts" | "wins" => {
                     messages += 2.0 * steps;
                     bytes += 2.0 * steps * phase.bytes_max as f64;
                 }
-                // To every peer the length and the block; an all-gather's block is counted once by
-                // the protocol.
-                "header" => {
-                    messages += 2.0 * (p as f64 - 1.0);
-                    bytes += (p as f64 - 1.0) * phase.bytes_max as f64;
+                // An all-gather of lengths and one of blocks, over trees; the protocol counts its
+                // block once.
+                "tally" => {
+                    messages += 2.0 * steps;
+                    bytes += (p as f64 - 1.0) * (8.0 + phase.bytes_max as f64);
+                }
+                "links" => {
+                    messages += 2.0;
+                    bytes += 2.0 * (1 << 20) as f64;
                 }
                 "done" => {}
+                // To every peer the length and the block.
                 _ => {
                     messages += 2.0 * (p as f64 - 1.0);
                     bytes += phase.bytes_max as f64;

@@ -4,7 +4,7 @@ use super::spread::middle;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::Instant;
-use zazen_assign::{Collectives, two_bit};
+use zazen_assign::{Collectives, sparse, two_bit};
 use zazen_core::Result;
 
 /// Small exchanges by which alpha is taken.
@@ -37,7 +37,7 @@ impl Rates {
         let (mut alpha_s, mut beta_s) = (0.0, 0.0);
         if peers > 0 {
             // An all-to-all of small blocks is two messages to each peer: the length, the block.
-            let small = || vec![vec![0; 8]; collectives.size()];
+            let small = || sparse(vec![vec![0; 8]; collectives.size()]);
             let small_s =
                 median_of(SMALL_EXCHANGES, collectives, || collectives.alltoallv(small()).map(drop))?;
             alpha_s = small_s / (2 * peers) as f64;

@@ -1,0 +1,274 @@
+"""The MPI back end: each rank computes on the frames that its node holds, and all ranks get the results.
+
+MDAnalysis gives a back end the whole run as pairs (position in the run, frame). This one asks Zazen which rank
+reads which frame, and cuts a rank's share into stretches that follow each other in the run. Each stretch is
+computed by a copy of the analysis, as MDAnalysis's own parallel back ends do it, and the results are joined in
+the order of the run. So everything that is collected frame by frame is what one process gets, bit for bit, and
+sums differ by rounding only.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import zazen
+from MDAnalysis.analysis.backends import BackendBase
+from MDAnalysis.analysis.base import AnalysisBase
+from MDAnalysis.analysis.results import Results
+from MDAnalysis.analysis.rms import RMSF
+from zazen.mdanalysis._reader import ZazenReader
+
+#: How much of the atoms' positions the ranks send each other at a time, all together.
+_ROUND_BYTES = 64 << 20
+
+
+class MPI(BackendBase):
+    """Runs an analysis on all ranks of ``comm``, an mpi4py communicator; None: MPI.COMM_WORLD.
+
+    Every rank makes the same Universe and the same call ``run(backend=MPI())``, with equal arguments; the call is
+    collective. All ranks get the whole result. If a rank fails, all ranks raise: that rank its own error, the
+    others an MpiError that names it.
+
+    It runs the analyses that MDAnalysis can parallelize, and RMSF. Trajectories of other readers are dealt out
+    in equal parts. Raises ValueError for other analyses, and for transformations that need all frames in turn.
+    """
+
+    def __init__(self, comm: Any = None) -> None:
+        # Its work is not cut into parts by MDAnalysis.
+        super().__init__(n_workers=1)
+        if comm is None:
+            from mpi4py import MPI as mpi
+
+            comm = mpi.COMM_WORLD
+        self._comm = comm
+
+    # MDAnalysis asks users for unsupported_backend=True where a back end may give other results than a serial
+    # run. This one gives the same, and checks for itself what it can run, so it passes for the serial one.
+    def __eq__(self, other: object) -> bool:
+        return self is other or other == "serial"
+
+    def __hash__(self) -> int:
+        return hash("serial")
+
+    def apply(self, func: Callable[..., Any], computations: list[np.ndarray]) -> list[Any]:
+        """Computes on all ranks. Called by ``run``; returns one analysis with the results of all frames."""
+        analysis: AnalysisBase = func.func.__self__
+        arguments = dict(func.keywords)
+        frames = np.concatenate(computations).astype(np.int64)
+        together = _Together(self._comm)
+        if self._comm.rank != 0:
+            arguments["verbose"] = False
+        with together.step("the ranks do not run the same analysis"):
+            _check(analysis)
+        together.equal(f"{type(analysis).__qualname__} {_digest(frames)} {len(analysis._trajectory)}")
+        if len(frames) == 0:
+            return [analysis._compute(frames, **arguments)]
+        shares = _shares(analysis._trajectory, frames[:, 1], self._comm)
+        if _is_rmsf(analysis):
+            return [_replay_rmsf(analysis, frames, shares, together)]
+        return [_compute_apart(analysis, frames, shares, arguments, together)]
+
+
+def _check(analysis: AnalysisBase) -> None:
+    """Raises ValueError for what can't be computed apart."""
+    name = type(analysis).__qualname__
+    if not analysis.parallelizable and not _is_rmsf(analysis):
+        raise ValueError(
+            f"{name} needs all frames one after the other, so MPI() can't run it: run it without backend=, or if "
+            "its results can be joined, set _analysis_algorithm_is_parallelizable = True and give _get_aggregator()"
+        )
+    for transformation in analysis._trajectory.transformations:
+        if not getattr(transformation, "parallelizable", False):
+            raise ValueError(
+                f"the transformation {type(transformation).__qualname__} needs all frames one after the other, so "
+                "MPI() can't run an analysis of this trajectory: run it without backend="
+            )
+
+
+def _digest(frames: np.ndarray) -> str:
+    return f"{len(frames)} frames {hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest()}"
+
+
+class _Together:
+    """What all ranks do in step: a rank that fails makes all ranks raise, so that none waits for it."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+
+    def step(self, what: str = "the analysis failed") -> _Step:
+        return _Step(self, what)
+
+    def equal(self, mine: str) -> None:
+        """Raises InvalidArgumentError on all ranks unless ``mine`` is the same on all."""
+        texts = self.comm.allgather(mine)
+        for rank, text in enumerate(texts):
+            if text != texts[0]:
+                raise zazen.InvalidArgumentError(
+                    f"the ranks do not run the same analysis: rank 0 runs {texts[0]}, rank {rank} {text}"
+                )
+
+    def settle(self, error: Exception | None, what: str) -> None:
+        """Raises if any rank has an error. Collective."""
+        mine = None if error is None else f"{type(error).__name__}: {error}"
+        failures = [(rank, text) for rank, text in enumerate(self.comm.allgather(mine)) if text is not None]
+        if error is not None:
+            raise error
+        if failures:
+            rank, text = failures[0]
+            raise zazen.MpiError(
+                f"{what} on {len(failures)} of {self.comm.size} ranks, first on rank {rank}: {text}"
+            )
+
+
+class _Step:
+    """A block that every rank enters; its exceptions are settled at its end."""
+
+    def __init__(self, together: _Together, what: str) -> None:
+        self._together, self._what = together, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        # An interrupt or an exit ends the job, not the step.
+        if error is None or isinstance(error, Exception):
+            self._together.settle(error, self._what)
+
+
+def _shares(trajectory: Any, frames: np.ndarray, comm: Any) -> np.ndarray:
+    """For each position of the run the rank that reads its frame. Collective; equal on all ranks."""
+    if isinstance(trajectory, ZazenReader):
+        return trajectory.owners(frames, comm)
+    return np.arange(len(frames)) * comm.size // len(frames)
+
+
+def _stretches(positions: np.ndarray) -> list[np.ndarray]:
+    """Cuts increasing positions where they do not follow each other."""
+    return np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1) if len(positions) else []
+
+
+def _fresh(analysis: AnalysisBase) -> AnalysisBase:
+    """A copy to compute with: `_compute` overwrites what the caller's own object needs at the end."""
+    made = copy.copy(analysis)
+    made.results = Results({name: _copied(value) for name, value in analysis.results.items()})
+    return made
+
+
+def _copied(value: Any) -> Any:
+    plain = (np.ndarray, list, dict, set, Results)
+    return copy.deepcopy(value) if isinstance(value, plain) else value
+
+
+def _compute_apart(
+    analysis: AnalysisBase,
+    frames: np.ndarray,
+    shares: np.ndarray,
+    arguments: dict[str, Any],
+    together: _Together,
+) -> AnalysisBase:
+    """Stretches by copies of the analysis, joined in the order of the run."""
+    comm = together.comm
+    parts: list[tuple[int, bytes]] = []
+    trajectory = analysis._trajectory
+    with together.step():
+        mine = np.flatnonzero(shares == comm.rank)
+        with _Reading(trajectory, frames[mine, 1]) as reading:
+            for stretch in _stretches(mine):
+                reading.back()
+                part = _fresh(analysis)._compute(frames[stretch], **arguments)
+                parts.append((int(stretch[0]), pickle.dumps((part.frames, part.times, part.results), 5)))
+    joined = sorted((part for parts in comm.allgather(parts) for part in parts), key=lambda part: part[0])
+    done = [pickle.loads(pickled) for _, pickled in joined]
+    whole = copy.copy(analysis)
+    whole.frames = np.hstack([found[0] for found in done])
+    whole.times = np.hstack([found[1] for found in done])
+    whole.results = analysis._get_aggregator().merge([found[2] for found in done])
+    return whole
+
+
+class _Reading:
+    """Tells a trajectory which frames are read next."""
+
+    def __init__(self, trajectory: Any, frames: np.ndarray) -> None:
+        self._trajectory, self._frames = trajectory, frames
+        self._announces = isinstance(trajectory, ZazenReader)
+
+    def __enter__(self) -> _Reading:
+        if self._announces:
+            self._began = self._trajectory.ts.copy()
+            self._trajectory.announce(self._frames)
+        return self
+
+    def back(self) -> None:
+        """To the Timestep at which the run began, because analyses may look at it when they begin."""
+        if self._announces:
+            self._trajectory.restore(self._began)
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if self._announces:
+            self._trajectory.recall()
+        if error is None:
+            # As every loop over frames ends.
+            self._trajectory.rewind()
+
+
+def _is_rmsf(analysis: AnalysisBase) -> bool:
+    """RMSF as it is: it looks at nothing but the positions of its atoms, in turn."""
+    kind = type(analysis)
+    return kind._single_frame is RMSF._single_frame and kind._prepare is RMSF._prepare
+
+
+class _Atoms:
+    """Stands for the atoms of an RMSF."""
+
+    def __init__(self, n_atoms: int) -> None:
+        self.n_atoms = n_atoms
+        self.positions = np.zeros((n_atoms, 3), dtype=np.float32)
+
+
+def _replay_rmsf(analysis: RMSF, frames: np.ndarray, shares: np.ndarray, together: _Together) -> RMSF:
+    """RMSF's sums depend on the order of frames. The ranks read and decode each its own, and send each other
+    the positions of RMSF's atoms; then every rank sums up in the order of the run, as one process would."""
+    comm, group, trajectory = together.comm, analysis.atomgroup, analysis._trajectory
+    with together.step():
+        analysis._prepare_sliced_trajectory(frames[:, 1])
+        analysis._prepare()
+    atoms = _Atoms(group.n_atoms)
+    frame_bytes = max(1, 12 * atoms.n_atoms)
+    per_round = max(comm.size, _ROUND_BYTES // frame_bytes)
+    mine = np.flatnonzero(shares == comm.rank)
+    analysis.atomgroup = atoms
+    try:
+        with _Reading(trajectory, frames[mine, 1]):
+            for begin in range(0, len(frames), per_round):
+                end = min(begin + per_round, len(frames))
+                here = mine[(mine >= begin) & (mine < end)]
+                with together.step():
+                    positions = np.empty((len(here), atoms.n_atoms, 3), dtype=np.float32)
+                    times = np.empty(len(here))
+                    for at, frame in enumerate(frames[here, 1]):
+                        step = trajectory[int(frame)]
+                        positions[at], times[at] = group.positions, step.time
+                gathered = np.empty((end - begin, atoms.n_atoms, 3), dtype=np.float32)
+                for rank, (block, block_times) in enumerate(_gathered(comm, positions, times)):
+                    places = np.flatnonzero(shares[begin:end] == rank)
+                    gathered[places] = block
+                    analysis.times[begin + places] = block_times
+                for at in range(begin, end):
+                    analysis._frame_index = at
+                    analysis.frames[at] = frames[at, 1]
+                    atoms.positions = gathered[at - begin]
+                    analysis._single_frame()
+    finally:
+        analysis.atomgroup = group
+    return analysis
+
+
+def _gathered(comm: Any, positions: np.ndarray, times: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Each rank's positions and times, on all ranks."""
+    return comm.allgather((positions, times))

@@ -1,0 +1,85 @@
+"""The MPI back end under a real MPI: results of all ranks equal those of one process without it."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("MDAnalysis", reason="no MDAnalysis: pip install 'zazen[mdanalysis]'")
+pytest.importorskip("MDAnalysisTests", reason="no trajectories to compare: pip install MDAnalysisTests")
+
+import MDAnalysis as mda
+import zazen
+import zazen.testing
+from MDAnalysisTests import datafiles
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def protein(tmp_path_factory):
+    """A protein with the waters around it: (topology, folder of md.xtc), small enough for many runs."""
+    folder = tmp_path_factory.mktemp("p")
+    universe = mda.Universe(datafiles.TPR, datafiles.XTC)
+    near = universe.select_atoms("protein") | universe.select_atoms(
+        "byres (resname SOL and around 3 protein)"
+    )
+    near.write(str(folder / "top.gro"))
+    with mda.Writer(str(folder / "md.xtc"), len(near)) as writer:
+        for _ in universe.trajectory:
+            writer.write(near)
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_results_equal_serial_ones(launch, protein, tmp_path, ranks):
+    plain = shutil.copy(protein / "md.xtc", tmp_path)
+    output = launch(
+        ranks, HERE / "mpi_analyses.py", protein / "top.gro", plain, f"zazen:{protein / 'md.xtc'}"
+    )
+    assert output.count(": equal") == ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_one_rank_fails_all_ranks_raise(launch, protein, ranks):
+    output = launch(
+        ranks, HERE / "mpi_failures.py", protein / "top.gro", f"zazen:{protein / 'md.xtc'}", seconds=120
+    )
+    assert output.count(": all raised") == ranks
+
+
+def push(cluster, folder):
+    """What a simulation's pusher does with the trajectory of a directory."""
+    (folder / "done").touch()
+    words = ["push", "--watch", folder, "--nodes", ",".join(cluster.nodes), "--key", cluster.key]
+    command = [zazen.testing.program("zazen"), *words, "--until", "done", "--json"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_each_rank_reads_what_its_node_holds(launch, protein, folder, backing, nodes):
+    sim = backing / "sim"
+    sim.mkdir()
+    path = shutil.copy(protein / "md.xtc", sim)
+    with zazen.testing.Cluster(folder / "c", backing, nodes=nodes) as cluster:
+        assert push(cluster, sim)["pushed"] == 10
+        script = (HERE / "mpi_local.py", protein / "top.gro", f"zazen:{path}")
+        output = launch(3, *script, ZAZEN_TESTBED=cluster.testbed)
+    report = json.loads(output.split("REPORT ")[1].splitlines()[0])
+    assert report["sources"] == {"native": 10} and report["rmsf"]
+    assert sum(report["shares"].values()) == 10 and len(report["shares"]) > 1, report
+
+
+def test_a_node_that_dies_costs_time_only(launch, protein, folder, backing):
+    path = shutil.copy(protein / "md.xtc", backing)
+    with zazen.testing.Cluster(folder / "c", backing, nodes=3) as cluster:
+        cluster.kill(1)
+        script = (HERE / "mpi_local.py", protein / "top.gro", f"zazen:{path}")
+        output = launch(3, *script, ZAZEN_TESTBED=cluster.testbed)
+    report = json.loads(output.split("REPORT ")[1].splitlines()[0])
+    assert sum(report["sources"].values()) == 10 and report["rmsf"]
