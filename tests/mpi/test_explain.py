@@ -108,11 +108,11 @@ def analyse(launch, bed, path, slow_rank=-1, seconds=0.0):
 
 
 def check_waterfall(rows, told):
-    """Each rank's parts add up to what the rank measured itself, within 5 % (60 ms for short ones, on a busy machine)."""
+    """Each rank's parts add up to what the rank measured itself, within 5 % (0.1 s for short ones, on a busy machine)."""
     assert [rank["rank"] for rank in told["ranks"]] == list(range(RANKS)), told
     for row, rank in zip(rows, told["ranks"], strict=True):
         parts = sum(rank["spent_s"].values())
-        allowed = max(0.05 * row["wall_s"], 0.06)
+        allowed = max(0.05 * row["wall_s"], 0.1)
         assert abs(parts - row["wall_s"]) <= allowed, (row, rank)
         assert rank["local_frames"] + rank["other_frames"] == row["frames"]
     assert sum(cause["frames"] for cause in told["causes"]) == sum(
