@@ -108,7 +108,7 @@ def analyse(launch, bed, path, slow_rank=-1, seconds=0.0):
 
 
 def check_waterfall(rows, told):
-    """Each rank's parts add up to what the rank measured itself, within 5 % (0.1 s for short ones, on a busy machine)."""
+    """Each rank's parts add up to what the rank measured itself, within 5 % (0.1 s for short ones)."""
     assert [rank["rank"] for rank in told["ranks"]] == list(range(RANKS)), told
     for row, rank in zip(rows, told["ranks"], strict=True):
         parts = sum(rank["spent_s"].values())

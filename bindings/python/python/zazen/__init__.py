@@ -143,7 +143,9 @@ def get_library() -> str:
 
 
 def get_prefix() -> str:
-    """The folder above ``include`` and ``lib``: for ``CMAKE_PREFIX_PATH``; ``PKG_CONFIG_PATH`` is ``lib/pkgconfig`` in it.
+    """The folder above ``include`` and ``lib``, for ``CMAKE_PREFIX_PATH``.
+
+    For ``PKG_CONFIG_PATH`` take ``lib/pkgconfig`` in it.
 
     Raises NotFoundError if this installation does not carry the C library.
     """

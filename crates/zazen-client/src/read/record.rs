@@ -160,7 +160,7 @@ impl Recorder {
     /// The scan has ended; `whole` if the consumer took every frame. Keeps the record at `daemon`,
     /// or in the user's folder. Does nothing the second time.
     pub(crate) fn finish(&self, daemon: Option<&Target>, whole: bool) {
-        // With the agreement, so that either all ranks of a short scan leave a record or hardly any.
+        // With the agreement: either all ranks of a short scan leave a record, or hardly any.
         let wall = self.began.elapsed() + self.facts.agreed.map_or(Duration::ZERO, |(agreed, ..)| agreed);
         if self.done.swap(true, Ordering::Relaxed) || wall < WALL_MIN {
             return;
