@@ -67,10 +67,14 @@ def slices(path: Path) -> list[bytes]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Indexes go to a folder of these tests."""
+    """Indexes go to a folder of these tests, unless an earlier test of this process opened a trajectory."""
     folder = tmp_path_factory.mktemp("xdg")
     before = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(folder)
+    write(folder / "probe.xtc", n_frames=1)
+    zazen.open(folder / "probe.xtc", direct=True).close()
+    if not (folder / "zazen").exists():
+        folder = Path(before or Path.home() / ".cache")
     yield folder / "zazen" / "trajectories"
     if before is None:
         del os.environ["XDG_CACHE_HOME"]

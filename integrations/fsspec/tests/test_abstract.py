@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
+pytest.importorskip("fsspec.spec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
 
 import fsspec.implementations.local
 import fsspec.tests.abstract as abstract

@@ -11,7 +11,7 @@ import time
 import pytest
 import zazen.testing
 
-pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
+pytest.importorskip("fsspec.spec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
 
 FILE_BYTES = 12 << 20
 BLOCK_BYTES = 256 << 10

@@ -7,7 +7,7 @@ import zazen
 import zazen.testing
 from block_size import BLOCK_BYTES
 
-pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
+pytest.importorskip("fsspec.spec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
 distributed = pytest.importorskip(
     "distributed", reason="distributed is not installed: pip install distributed"
 )

@@ -11,7 +11,7 @@ import pytest
 import zazen
 from block_size import BLOCK_BYTES
 
-pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
+pytest.importorskip("fsspec.spec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
 
 import fsspec
 from zazen.fsspec import BlockReader, ZazenFileSystem

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
+pytest.importorskip("fsspec.spec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
 
 import fsspec
 

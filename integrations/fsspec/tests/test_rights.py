@@ -8,7 +8,7 @@ import zazen
 import zazen.testing
 from block_size import BLOCK_BYTES
 
-pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
+pytest.importorskip("fsspec.spec", reason="fsspec is not installed: pip install 'zazen[fsspec]'")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
 
 from zazen.fsspec import ZazenFileSystem  # noqa: E402

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip(
-    "torch", reason="torch is not installed: scripts/test-torch.sh installs it in a place of its own"
+    "torch.utils.data",
+    reason="torch is not installed: scripts/test-torch.sh installs it in a place of its own",
 )
 
 from zazen.torch.deal import Homes, deal
