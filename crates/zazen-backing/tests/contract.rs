@@ -424,7 +424,7 @@ fn a_bad_manifest_says_what_is_wrong() {
         let said = refused.to_string();
         assert!(said.starts_with("dataset manifest sim/zazen.toml: ") && said.contains(expected), "{said}");
     };
-    check("", "none of `pattern`, `files` and [[pieces]]");
+    check("", "none of `pattern`, `files`, `trajectories` and [[pieces]]");
     check("files = [\"a\", \"a\"]", "listed twice");
     check("files = [\"../a\"]", "`..`");
     check("files = [\"a\"]\npattern = \"a{n}\"", "keep one");
