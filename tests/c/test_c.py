@@ -33,6 +33,11 @@ def library():
         pytest.skip(str(error))
 
 
+def linked():
+    """The compiler's flags that link libzazen, and by which the program finds it when it runs."""
+    return [library(), f"-Wl,-rpath,{Path(library()).resolve().parent}"]
+
+
 def run(*command, expect=0, **environment):
     done = subprocess.run(
         [str(part) for part in command],
@@ -48,7 +53,7 @@ def run(*command, expect=0, **environment):
 
 def compiled(folder, source, *flags, compiler="cc"):
     program = folder / f"{Path(source).stem}-{len(flags)}-{Path(compiler).name}"
-    run(compiler, *STRICT, *flags, "-I", include(), EXAMPLES / source, library(), "-o", program)
+    run(compiler, *STRICT, *flags, "-I", include(), EXAMPLES / source, *linked(), "-o", program)
     return program
 
 
@@ -100,7 +105,7 @@ def test_every_call_refuses_nonsense(folder, cluster):
         "-I",
         include(),
         Path(__file__).with_name("nonsense.c"),
-        library(),
+        *linked(),
         "-o",
         program,
     )
@@ -146,7 +151,7 @@ def test_sparse_exchanges_bring_every_block(folder, ranks):
     mpicc, paths, mpiexec = mpi()
     program = folder / "sparse_exchange"
     source = Path(__file__).with_name("sparse_exchange.c")
-    run(mpicc, *STRICT, "-O1", "-I", include(), source, library(), *paths, "-o", program)
+    run(mpicc, *STRICT, "-O1", "-I", include(), source, *linked(), *paths, "-o", program)
     assert "every block arrived" in run(mpiexec, "-n", ranks, program)
 
 
@@ -166,7 +171,7 @@ def test_headers_suit_cpp(folder):
         "-I",
         include(),
         source,
-        library(),
+        *linked(),
         "-o",
         folder / "cc",
     )
@@ -196,5 +201,5 @@ int main(void)
 }
 """)
     program = folder / "match"
-    run("cc", *STRICT, "-I", include(), source, library(), "-o", program)
+    run("cc", *STRICT, "-I", include(), source, *linked(), "-o", program)
     assert run(program) == "1 1 1 30\n"

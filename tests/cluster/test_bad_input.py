@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::zazen.ZazenWarning")
 
 def frame_bytes(number):
     # Some are packed into segments, some are files of their own.
-    return bytes((number * 13 + at) % 241 for at in range(1000)) * (1 + number % 3 * 20)
+    return bytes((number * 13 + at) % 241 for at in range(1000)) * (1 + number % 3 * 70)
 
 
 def name(number):

@@ -58,7 +58,7 @@ def test_a_good_report_has_no_fault_and_a_table(demo):
         (3, "result_sha256", "cd" * 32),
         (1, "local_share", 0.98),
         (1, "backing_reads", 1),
-        (1, "server_bytes", 1),
+        (1, "server_bytes", 2_000_000),
     ],
 )
 def test_every_fault_is_seen(demo, run, key, value):

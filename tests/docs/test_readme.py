@@ -90,7 +90,7 @@ class Site:
 def write_frames(folder):
     for number in range(FRAMES):
         temporary = folder / f".frame-{number:07}.bin"
-        temporary.write_bytes(number.to_bytes(4, "little") * 10_000)
+        temporary.write_bytes(number.to_bytes(4, "little") * 50_000)
         temporary.rename(folder / f"frame-{number:07}.bin")
 
 
@@ -124,7 +124,7 @@ def test_readme_commands_work_as_typed(site):
             # The ranks' lines may run into each other.
             rows = re.findall(r"<(\d+) (\d+) ([^<>]+)>", out)
             assert sorted(int(row[0]) for row in rows) == list(range(FRAMES)), "each frame exactly once"
-            assert all(row[1] == "40000" and "/ssd/zazen/" in row[2] for row in rows), out
+            assert all(row[1] == "200000" and "/ssd/zazen/" in row[2] for row in rows), out
         elif line.startswith("zazend "):
             site.start_daemon(site.here(line))
         elif line.startswith("zazen push --watch"):

@@ -19,7 +19,8 @@ use zazen_frames::scan_record::{Absent, Part, RECORD_BYTES_MAX, ScanNotes, ScanR
 use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
 
-/// Shorter scans leave no record: there is nothing to explain, and keeping it would show.
+/// A shorter scan of a process alone leaves no record: there is nothing to explain, and keeping it
+/// would show.
 const WALL_MIN: Duration = Duration::from_millis(50);
 /// How long a daemon may take to accept the record.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -160,9 +161,7 @@ impl Recorder {
     /// The scan has ended; `whole` if the consumer took every frame. Keeps the record at `daemon`,
     /// or in the user's folder. Does nothing the second time.
     pub(crate) fn finish(&self, daemon: Option<&Target>, whole: bool) {
-        // With the agreement: either all ranks of a short scan leave a record, or hardly any.
-        let wall = self.began.elapsed() + self.facts.agreed.map_or(Duration::ZERO, |(agreed, ..)| agreed);
-        if self.done.swap(true, Ordering::Relaxed) || wall < WALL_MIN {
+        if self.done.swap(true, Ordering::Relaxed) || !self.is_worth_keeping(self.began.elapsed()) {
             return;
         }
         let record = self.record(whole);
@@ -175,6 +174,15 @@ impl Recorder {
         });
         if !kept && let Err(error) = record_folder::write(&record) {
             tracing::debug!("{error}; the scan leaves no record");
+        }
+    }
+
+    /// Of ranks that agreed, all leave a record: a rank that read quickly is what the slowest rank is
+    /// compared with, and without it the job would look incomplete.
+    fn is_worth_keeping(&self, read: Duration) -> bool {
+        match self.facts.agreed {
+            Some((_, _, ranks)) if ranks > 1 => true,
+            agreed => read + agreed.map_or(Duration::ZERO, |(agreed, ..)| agreed) >= WALL_MIN,
         }
     }
 
@@ -269,4 +277,36 @@ fn checksum_ns_per_byte() -> f64 {
         };
         once().min(once())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorder(agreed: Option<(Duration, u32, u32)>) -> Recorder {
+        let facts = Facts {
+            dataset: "/d".into(),
+            series: String::new(),
+            node: (String::new(), 1),
+            agreed,
+            without: Absence::NoDaemon,
+        };
+        Recorder {
+            facts,
+            began: Instant::now(),
+            done: AtomicBool::new(false),
+            inner: Mutex::new(Inner::default()),
+        }
+    }
+
+    #[test]
+    fn a_quick_rank_leaves_a_record_and_a_quick_process_alone_leaves_none() {
+        let quick = Duration::from_millis(2);
+        assert!(recorder(Some((quick, 3, 4))).is_worth_keeping(quick));
+        assert!(!recorder(None).is_worth_keeping(quick));
+        assert!(!recorder(Some((quick, 0, 1))).is_worth_keeping(quick));
+        assert!(recorder(None).is_worth_keeping(WALL_MIN));
+        // What it took to agree counts.
+        assert!(recorder(Some((WALL_MIN, 0, 1))).is_worth_keeping(quick));
+    }
 }
