@@ -208,6 +208,8 @@ impl Scanner {
             Ok(Taken::Bytes(0)) => Ok(Step::More((bytes.len() * 2).max(4096))),
             Ok(Taken::Bytes(taken)) => {
                 self.position += taken as u64;
+                check_frame_bytes(self.position - self.frame_begin)
+                    .map_err(|error| self.damaged(error.to_string()))?;
                 Ok(Step::Moved)
             }
             Ok(Taken::End(taken)) => {
@@ -253,31 +255,16 @@ impl Scanner {
         Trouble { offset: self.frame_begin, unfinished: true, why }
     }
 
-    /// Whether the frames of a file with this header are built like those of another: the headers
-    /// of both have been read. One decoder can then read both.
-    pub fn is_like(&self, other: &Scanner) -> bool {
-        match (&self.state, &other.state) {
-            (State::Dcd(one), State::Dcd(other)) => one.is_like(other),
-            (State::Ncdf(one), State::Ncdf(other)) => one.record_bytes == other.record_bytes,
-            _ => self.format == other.format,
-        }
-    }
-
-    /// Whether `bytes`, the first bytes of a frame of `length` bytes, are the header of such a
-    /// frame. `None`: the format's frames have no header that tells.
-    pub fn confirms(&self, bytes: &[u8], index: u64, length: u64) -> Option<bool> {
-        let head = match &self.state {
-            State::Xtc => gromacs::xtc(bytes),
-            State::Trr => gromacs::trr(bytes),
-            State::Dcd(dcd) => dcd_head(dcd, bytes, index),
-            State::Text(text) => {
-                let mut fresh = Text::new(self.format);
-                let _ = text;
-                return Some(fresh.take(bytes).is_ok());
+    /// What keeps one decoder, which knows only the header of `first`, from reading the frames of
+    /// this file; `None` if nothing does. The headers of both have been read.
+    pub fn unlike(&self, first: &Scanner) -> Option<&'static str> {
+        match (&self.state, &first.state) {
+            (State::Dcd(one), State::Dcd(first)) => one.unlike(first),
+            (State::Ncdf(one), State::Ncdf(first)) => {
+                (one.built != first.built).then_some("its records hold other variables than those")
             }
-            State::Ncdf(_) | State::Header => return None,
-        };
-        Some(matches!(head, Some(Ok(head)) if head.length == length && head.n_atoms == self.n_atoms))
+            _ => (self.format != first.format).then_some("its frames are of another format than those"),
+        }
     }
 }
 
