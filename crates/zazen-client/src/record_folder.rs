@@ -1,9 +1,9 @@
 //! The user's folder of scan records: where a record goes if no daemon takes it.
 //!
 //! Invariants: files of one user in a folder that only this user may enter; what another user put
-//! there is not read. The folder is opened once and checked, and all else goes from there; root goes
-//! through no link or folder of another user. The folder is bounded in files and bytes, and the
-//! oldest go first.
+//! there is not read. The folder is opened once and checked, and all else goes from there. Root
+//! goes through no link or folder of another user. The folder is bounded in files and bytes, and
+//! the oldest go first.
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
