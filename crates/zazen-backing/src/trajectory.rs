@@ -16,6 +16,11 @@ use zazen_core::trajectory::Format;
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, Source, Trajectory, TrajectoryFile, Validator};
 use zazen_trajectory::{FileIndex, Grown, Scanner, hide_counters};
 
+/// The most trajectory files of one dataset.
+const FILES_MAX: usize = 65_536;
+/// Headers and frame tables of one dataset may have so many bytes.
+const BYTES_MAX: usize = 1 << 30;
+
 /// Where a dataset's layout is looked for: the indexes, and the name of the store that they are of.
 #[derive(Clone, Copy)]
 pub struct Finder<'a> {
@@ -39,17 +44,27 @@ pub fn layout(
 ) -> Result<Layout> {
     let mut trajectory: Option<Trajectory> = None;
     let mut first_kind: Option<Scanner> = None;
-    let mut next = 0;
+    let (mut next, mut bytes) = (0, 0usize);
+    if files.len() > FILES_MAX {
+        return Err(too_large(&format!("{} files, the limit is {FILES_MAX}", files.len())));
+    }
     for path in files {
         let named = |error: Error| error.within(format!("trajectory {path}"));
         let beneath = directory.join(path.as_str())?;
         let index = finder.indexes.of(backing, finder.store, &beneath).map_err(named)?;
+        // Most files of a dataset have the same header; one of them is enough.
+        let first = trajectory.as_ref().and_then(|known| known.files.first());
+        let shared = first.map(|first| first.header.clone()).filter(|header| *header == index.header);
+        bytes += index.table.memory_bytes() + if shared.is_none() { index.header.len() } else { 0 };
+        if bytes > BYTES_MAX {
+            return Err(too_large(&format!("more than {BYTES_MAX} bytes of headers and places of frames")));
+        }
         let file = TrajectoryFile {
             path: path.clone(),
             first: next,
             count: index.table.count(),
             table: Some(index.table.clone()),
-            header: index.header.clone(),
+            header: shared.unwrap_or_else(|| index.header.clone()),
             seen: index.seen,
             trouble: index.trouble.clone(),
         };
@@ -74,6 +89,10 @@ pub fn layout(
     };
     trajectory.validate()?;
     Ok(Layout::Trajectory(Arc::new(trajectory)))
+}
+
+fn too_large(what: &str) -> Error {
+    Error::new(ErrorKind::TooLarge, format!("trajectories: {what}; make several datasets of them"))
 }
 
 /// All files of a dataset are of one kind, so that one decoder reads them.

@@ -204,3 +204,34 @@ fn files_that_one_header_does_not_tell_are_refused() {
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     assert!(refused.to_string().contains("fixed atoms"), "{refused}");
 }
+
+#[test]
+fn ten_to_the_twelve_frames_in_a_hole_are_counted_at_once() {
+    let place = Place::new();
+    // One byte for each record: 2^39 frames.
+    let mut bytes =
+        [&b"CDF\x02"[..], &be(&[u32::MAX, 10, 2, 5]), b"frame\0\0\0", &be(&[0, 4]), b"atom"].concat();
+    bytes.extend(be(&[1, 0, 0, 11, 1, 4]));
+    bytes.extend(b"xyzs");
+    bytes.extend(be(&[1, 0, 0, 0, 1, 4, 0]));
+    let begin = bytes.len() as u64 + 4;
+    bytes.extend(be(&[begin as u32]));
+    for (frames, good) in [(1u64 << 39, true), ((1 << 40) + 1, false)] {
+        place.put("a", &bytes);
+        OpenOptions::new().write(true).open(place.at("a")).unwrap().set_len(begin + frames).unwrap();
+        match place.open(&["a"]) {
+            Ok(found) => assert!(good && found.extent().len() == frames),
+            Err(error) => assert!(!good && error.kind() == ErrorKind::TooLarge, "{error}"),
+        }
+    }
+}
+
+#[test]
+fn equal_headers_are_held_once() {
+    let place = Place::new();
+    place.put("a", &dcd(5, 3, 0).bytes);
+    place.put("b", &dcd(5, 3, 0).bytes);
+    let found = place.open(&["a", "b"]).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&found.files[0].header, &found.files[1].header));
+    assert!(!found.header().is_empty());
+}

@@ -4,7 +4,7 @@ use crate::dcd::{self, Dcd};
 use crate::gromacs::{self, Head, Header};
 use crate::ncdf::{self, Ncdf};
 use crate::text::{Taken, Text};
-use zazen_core::limits::check_frame_bytes;
+use zazen_core::limits::{FRAME_NO_MAX, check_frame_bytes};
 use zazen_core::trajectory::{Format, HEADER_BYTES_MAX, Trouble};
 
 /// What to do next.
@@ -94,6 +94,22 @@ impl Scanner {
     /// read.
     pub fn resume(&mut self, frames: u64, end: u64, n_atoms: u64) {
         (self.frames, self.position, self.frame_begin, self.n_atoms) = (frames, end, end, n_atoms);
+    }
+
+    /// All further whole frames at once, if each is as long as the others and has no header of its
+    /// own: (bytes of each, how many). The position is then behind them. `None`: there are none, or
+    /// [`Scanner::step`] tells.
+    pub fn take_even(&mut self, size: u64) -> Option<(u64, u64)> {
+        let State::Ncdf(ncdf) = &self.state else { return None };
+        let length = ncdf.record_bytes;
+        check_frame_bytes(length).ok()?;
+        let fit = size.saturating_sub(self.position).checked_div(length)?;
+        let said = ncdf.records.map_or(fit, |count| count.saturating_sub(self.frames));
+        let count = fit.min(said).min((FRAME_NO_MAX + 1).saturating_sub(self.frames));
+        let end = count.checked_mul(length).and_then(|bytes| self.position.checked_add(bytes))?;
+        self.frames += count;
+        (self.position, self.frame_begin) = (end, end);
+        Some((length, count)).filter(|(_, count)| *count > 0)
     }
 
     /// Goes on with `bytes`, which begin at [`Scanner::position`] of a file of `size` bytes.

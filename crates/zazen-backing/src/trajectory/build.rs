@@ -5,6 +5,7 @@
 
 use crate::SourceFile;
 use std::sync::Arc;
+use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::trajectory::{Format, FrameTable, Trouble};
 use zazen_core::{Error, ErrorKind, Result, Validator};
 use zazen_trajectory::{Anchors, FileIndex, Grown, Scanner, Step, hide_counters};
@@ -89,6 +90,12 @@ fn scan(file: &dyn SourceFile, format: Format, size: u64, known: Option<&FileInd
     let mut table = FrameTable::new(0, scanner.unit());
     let (mut wish, extends) = (BLOCK_BYTES, known.is_some());
     loop {
+        if let Some((length, count)) = scanner.take_even(size) {
+            table.push_many(length, count)?;
+        }
+        if scanner.frames() > FRAME_NO_MAX {
+            return Err(Error::new(ErrorKind::TooLarge, "it has more than 2^40 frames, the limit"));
+        }
         let position = scanner.position();
         let step = match scanner.step(window.from(position), size) {
             Ok(step) => step,
