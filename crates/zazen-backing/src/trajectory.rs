@@ -13,11 +13,13 @@ pub use keep::Indexes;
 use crate::{Backing, SourceFile};
 use std::sync::Arc;
 use zazen_core::trajectory::Format;
-use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, Source, Trajectory, TrajectoryFile};
-use zazen_trajectory::{FileIndex, Scanner};
+use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, Source, Trajectory, TrajectoryFile, Validator};
+use zazen_trajectory::{FileIndex, Grown, Scanner, hide_counters};
 
-/// Bytes of a frame that are enough to check its header.
-const HEAD_BYTES: usize = 4096;
+/// The most trajectory files of one dataset.
+const FILES_MAX: usize = 65_536;
+/// Headers and frame tables of one dataset may have so many bytes.
+const BYTES_MAX: usize = 1 << 30;
 
 /// Where a dataset's layout is looked for: the indexes, and the name of the store that they are of.
 #[derive(Clone, Copy)]
@@ -42,17 +44,27 @@ pub fn layout(
 ) -> Result<Layout> {
     let mut trajectory: Option<Trajectory> = None;
     let mut first_kind: Option<Scanner> = None;
-    let mut next = 0;
+    let (mut next, mut bytes) = (0, 0usize);
+    if files.len() > FILES_MAX {
+        return Err(too_large(&format!("{} files, the limit is {FILES_MAX}", files.len())));
+    }
     for path in files {
         let named = |error: Error| error.within(format!("trajectory {path}"));
         let beneath = directory.join(path.as_str())?;
         let index = finder.indexes.of(backing, finder.store, &beneath).map_err(named)?;
+        // Most files of a dataset have the same header; one of them is enough.
+        let first = trajectory.as_ref().and_then(|known| known.files.first());
+        let shared = first.map(|first| first.header.clone()).filter(|header| *header == index.header);
+        bytes += index.table.memory_bytes() + if shared.is_none() { index.header.len() } else { 0 };
+        if bytes > BYTES_MAX {
+            return Err(too_large(&format!("more than {BYTES_MAX} bytes of headers and places of frames")));
+        }
         let file = TrajectoryFile {
             path: path.clone(),
             first: next,
             count: index.table.count(),
             table: Some(index.table.clone()),
-            header: index.header.clone(),
+            header: shared.unwrap_or_else(|| index.header.clone()),
             seen: index.seen,
             trouble: index.trouble.clone(),
         };
@@ -79,6 +91,10 @@ pub fn layout(
     Ok(Layout::Trajectory(Arc::new(trajectory)))
 }
 
+fn too_large(what: &str) -> Error {
+    Error::new(ErrorKind::TooLarge, format!("trajectories: {what}; make several datasets of them"))
+}
+
 /// All files of a dataset are of one kind, so that one decoder reads them.
 fn check_alike(
     known: &Trajectory,
@@ -101,9 +117,9 @@ fn check_alike(
     }
     let this = scanner_of(index.format, &index.header);
     let first = first.get_or_insert_with(|| scanner_of(known.format, &one.header));
-    match this.is_like(first) {
-        true => Ok(()),
-        false => differ(format!("its frames are built unlike those of {}", one.path)),
+    match this.unlike(first) {
+        None => Ok(()),
+        Some(why) => differ(format!("{why} of {}", one.path)),
     }
 }
 
@@ -117,9 +133,12 @@ fn scanner_of(format: Format, header: &[u8]) -> Scanner {
 
 /// Checks that frame `number` is still at `source` in its opened file, if the file changed since
 /// its frames were found. `Stale` if the file was replaced, cut or rewritten.
+///
+/// A file that looks as if it had grown must still have its header, and at `source` a frame as long
+/// as that one.
 pub fn confirm(file: &dyn SourceFile, trajectory: &Trajectory, number: u64, source: &Source) -> Result<()> {
     let (Some(held), Some(length)) = (trajectory.file_of(number), source.length) else { return Ok(()) };
-    let now = file.stat().validator;
+    let now = file.stat_now()?.validator;
     if held.seen.looks_like(&now) {
         return Ok(());
     }
@@ -136,11 +155,31 @@ pub fn confirm(file: &dyn SourceFile, trajectory: &Trajectory, number: u64, sour
         return stale(&format!("the file was cut to {} bytes since the dataset was opened", now.size));
     }
     let mut scanner = scanner_of(trajectory.format, &held.header);
-    scanner.resume(0, source.offset, trajectory.n_atoms);
-    let mut head = vec![0; HEAD_BYTES.min(length as usize)];
-    let read = build::read_full(file, &mut head, source.offset)?;
-    match scanner.confirms(&head[..read], number - held.first, length) {
-        Some(false) => stale("the file was rewritten since the dataset was opened"),
-        _ => Ok(()),
+    scanner.resume(number.saturating_sub(held.first), source.offset, trajectory.n_atoms);
+    let unchanged = Grown::between(&held.seen, &now) != Grown::Other
+        && build::has_header(file, trajectory.format, &held.header)?
+        && build::is_frame(file, scanner, length)?;
+    match unchanged {
+        true => Ok(()),
+        false => stale("the file was rewritten since the dataset was opened"),
     }
+}
+
+/// Whether `later` may be the file of the same dataset that was `before`, perhaps with more frames,
+/// as far as looks, headers and places tell.
+pub fn goes_on(format: Format, before: &TrajectoryFile, later: &TrajectoryFile) -> bool {
+    let unknown = [before, later].iter().any(|file| file.seen == Validator::default());
+    let (mut headers, mut places) = ([before.header.to_vec(), later.header.to_vec()], [None, None]);
+    for (header, (file, place)) in headers.iter_mut().zip([before, later].into_iter().zip(&mut places)) {
+        hide_counters(format, 0, header);
+        let last = before.count.checked_sub(1);
+        *place = file.table.as_ref().zip(last).map(|(table, last)| table.get(last));
+    }
+    let same_header = headers[0] == headers[1] || headers.iter().any(Vec::is_empty);
+    let same_place = places[0] == places[1] || places.iter().any(Option::is_none);
+    (&before.path, before.first) == (&later.path, later.first)
+        && before.count <= later.count
+        && (unknown || Grown::between(&before.seen, &later.seen) != Grown::Other)
+        && same_header
+        && same_place
 }

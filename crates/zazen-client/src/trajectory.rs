@@ -55,12 +55,8 @@ impl OpenedTrajectory {
 pub(crate) fn check_goes_on(before: &Trajectory, now: &Trajectory) -> Result<()> {
     let alike = (before.format, before.n_atoms) == (now.format, now.n_atoms);
     for (at, file) in before.files.iter().enumerate() {
-        let goes_on = now.files.get(at).is_some_and(|later| {
-            let inodes = (file.seen.inode, later.seen.inode);
-            (&file.path, file.first) == (&later.path, later.first)
-                && file.count <= later.count
-                && (inodes.0 == inodes.1 || inodes.0 == 0 || inodes.1 == 0)
-        });
+        let goes_on = |later| zazen_backing::trajectory::goes_on(before.format, file, later);
+        let goes_on = now.files.get(at).is_some_and(goes_on);
         if !alike || !goes_on {
             let what = "was replaced, cut or rewritten since the dataset was opened; open it again";
             return Err(Error::new(ErrorKind::Stale, format!("trajectory {}: {what}", file.path)));

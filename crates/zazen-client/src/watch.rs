@@ -92,6 +92,8 @@ pub fn watch(
         for arrival in arrivals {
             match arrival {
                 Arrival::File(name) => watcher.note(name),
+                // A trajectory is read while its writer has it open, maybe beyond the watch's end.
+                Arrival::Begun(name) => _ = watcher.takes(&name),
                 Arrival::Folder | Arrival::Overflow => watcher.list(true)?,
                 Arrival::Gone => {
                     return Err(Error::new(

@@ -1,7 +1,7 @@
 //! The verdict: what cost the slowest rank its time, and what mends it.
 
 use crate::cause::{Cause, CauseFound, NodeSeen, OWN_DAEMON, causes_of, merged};
-use crate::words::{rate, seconds};
+use crate::words::{quoted, rate, seconds, shown};
 use zazen_frames::scan_record::{Part, ScanRecord};
 
 /// A finding that takes less of the wall time is no verdict.
@@ -70,7 +70,11 @@ pub struct Explanation {
 
 /// Explains one job's scan. `nodes`: what the nodes say now; `with`: what a command needs to reach
 /// them (`" --nodes nodes.txt"`, or nothing). `None` without records.
-pub fn explain(job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Option<Explanation> {
+///
+/// Records hold what users wrote: no control character of theirs comes into a sentence, and a path in
+/// a command is one word of a shell.
+pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Option<Explanation> {
+    job.iter_mut().for_each(clean);
     let slowest = (0..job.len()).max_by_key(|rank| (job[*rank].wall_ns, std::cmp::Reverse(*rank)))?;
     let mut by_wall: Vec<usize> = (0..job.len()).collect();
     by_wall.sort_by_key(|rank| job[*rank].wall_ns);
@@ -91,6 +95,7 @@ pub fn explain(job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Option<E
     causes.sort_by_key(|cause| std::cmp::Reverse((cause.cost_ns, cause.frames)));
 
     let dataset = slow.dataset.clone();
+    let (named, word) = (shown(&dataset), quoted(&dataset));
     let mut findings: Vec<Finding> = causes
         .iter()
         .enumerate()
@@ -99,15 +104,15 @@ pub fn explain(job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Option<E
             what: What::Frames(at),
             cost_ns: cause.cost_ns,
             sentence: format!(
-                "{} of {} waited on {dataset}: {}",
+                "{} of {} waited on {named}: {}",
                 seconds(cause.cost_ns),
                 seconds(wall_ns),
                 phrase(cause)
             ),
-            mend: mend(cause, &dataset, with),
+            mend: mend(cause, &named, &word, with),
         })
         .collect();
-    findings.extend(store.finding(slow, &dataset, with));
+    findings.extend(store.finding(slow, &named, &word, with));
     findings.extend(slow_rank(slow, usual, job.len()));
     findings.extend(assign(slow, usual));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.cost_ns));
@@ -134,6 +139,15 @@ pub fn explain(job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Option<E
     })
 }
 
+/// Takes what a terminal would obey out of the texts that are shown. The dataset's path is needed as it
+/// is.
+fn clean(record: &mut ScanRecord) {
+    let wanted = record.absent.iter_mut().map(|absent| &mut absent.wanted);
+    for text in [&mut record.node, &mut record.host, &mut record.job].into_iter().chain(wanted) {
+        *text = shown(text);
+    }
+}
+
 /// What of the wait for the backing store is the store's slowness, and what remains if the store gave
 /// what it gave before.
 struct StoreLoss {
@@ -155,7 +169,7 @@ impl StoreLoss {
         StoreLoss { slow_ns: waited.saturating_sub(left_ns), left_ns, rate, best }
     }
 
-    fn finding(&self, slow: &ScanRecord, dataset: &str, with: &str) -> Option<Finding> {
+    fn finding(&self, slow: &ScanRecord, dataset: &str, word: &str, with: &str) -> Option<Finding> {
         (self.slow_ns > 0).then(|| Finding {
             what: What::SlowStore,
             cost_ns: self.slow_ns,
@@ -166,7 +180,7 @@ impl StoreLoss {
                 rate(self.rate),
                 rate(self.best)
             ),
-            mend: format!("zazen load {dataset}{with}   # before the next job; and look at the store"),
+            mend: format!("zazen load {word}{with}   # before the next job; and look at the store"),
         })
     }
 }
@@ -276,14 +290,15 @@ fn phrase(cause: &CauseFound) -> String {
     }
 }
 
-fn mend(cause: &CauseFound, dataset: &str, with: &str) -> String {
+/// `dataset` for a sentence, and as a `word` of a command.
+fn mend(cause: &CauseFound, dataset: &str, word: &str, with: &str) -> String {
     match cause.cause {
-        Cause::NeverPushed => format!("zazen load {dataset}{with}"),
+        Cause::NeverPushed => format!("zazen load {word}{with}"),
         Cause::Evicted => {
-            format!("zazen load {dataset}{with} && zazen pin {dataset}{with}   # or raise the budget")
+            format!("zazen load {word}{with} && zazen pin {word}{with}   # or raise the budget")
         }
-        Cause::Stale => format!("zazen load {dataset}{with}   # after the last change of the files"),
-        Cause::Corrupt => format!("zazen verify {dataset}{with}   # and check the disk of {}", cause.node),
+        Cause::Stale => format!("zazen load {word}{with}   # after the last change of the files"),
+        Cause::Corrupt => format!("zazen verify {word}{with}   # and check the disk of {}", cause.node),
         Cause::DeadNode => format!("zazen status{with}   # then start zazend on {}", named(&cause.node)),
         Cause::OverBudget => {
             format!("raise --budget of zazend on {}, or zazen evict what is not needed", named(&cause.node))
@@ -304,8 +319,9 @@ fn named(node: &str) -> &str {
 /// What each rank would have taken with its far frames on its own disk; the job takes as long as the
 /// slowest of them.
 fn all_local(job: &[ScanRecord]) -> u64 {
-    let near: u64 = job.iter().map(|record| record.near_bytes).sum();
-    let near_ns: u64 = job.iter().map(|record| record.spent(Part::Disk) + record.spent(Part::Checksum)).sum();
+    let near: u64 = job.iter().fold(0, |sum, record| sum.saturating_add(record.near_bytes));
+    let own = |record: &ScanRecord| record.spent(Part::Disk).saturating_add(record.spent(Part::Checksum));
+    let near_ns: u64 = job.iter().fold(0, |sum, record| sum.saturating_add(own(record)));
     let ns_per_byte = if near == 0 { 0.0 } else { near_ns as f64 / near as f64 };
     let local = |record: &ScanRecord| {
         let found_dead = if record.near_frames == 0 { record.spent(Part::Daemon) } else { 0 };

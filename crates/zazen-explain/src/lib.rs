@@ -15,7 +15,7 @@ mod words;
 pub use cause::{Cause, CauseFound, NodeSeen};
 pub use find::{Explanation, Finding, What, explain};
 pub use job::jobs;
-pub use words::{rate, seconds, span};
+pub use words::{quoted, rate, seconds, shown, span};
 
 #[cfg(test)]
 mod tests;

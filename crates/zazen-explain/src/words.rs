@@ -2,6 +2,43 @@
 
 use zazen_core::byte_size;
 
+/// `text` without anything that a terminal would obey: control characters become escapes.
+pub fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character.is_control() {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    shown
+}
+
+/// `text` as one word of a shell, without control characters.
+pub fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%^".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    if !text.contains(|c: char| c.is_control()) {
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    // As bash and POSIX 2024 have it.
+    let mut word = String::from("$'");
+    for character in text.chars() {
+        match character {
+            '\'' | '\\' => word.extend(['\\', character]),
+            control if control.is_control() => {
+                let mut bytes = [0; 4];
+                let bytes = control.encode_utf8(&mut bytes).bytes();
+                bytes.for_each(|byte| word.push_str(&format!("\\{byte:03o}")));
+            }
+            other => word.push(other),
+        }
+    }
+    word + "'"
+}
+
 /// A time in seconds with as many digits as a person needs.
 pub fn seconds(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;

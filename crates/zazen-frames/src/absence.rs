@@ -13,6 +13,9 @@ use zazen_wire::field::Field;
 pub const BYTES_MAX: usize = 1 << 20;
 /// Removals of one kind that follow each other within this time are one.
 const ONE_NS: u64 = 10_000_000_000;
+/// Removals that explain one set of frames, at most: the set may be as large as a message, and each
+/// is compared with all of it.
+pub const EXPLAINING_MAX: usize = 256;
 /// What a removal costs beside its numbers and names.
 const ENTRY_BYTES: usize = 160;
 
@@ -133,23 +136,37 @@ impl Removals {
         self.kept.iter().rev().filter(move |removal| is_meant(&removal.series))
     }
 
-    /// Why each frame of `set` of `series` is not here: the latest removal of each, cut to `set`, and
-    /// the frames that no removal names.
-    pub fn explain(&self, series: &RelPath, set: &RunSet) -> (Vec<Removal>, RunSet) {
-        let mut rest = set.clone();
-        let mut found = Vec::new();
-        for removal in self.of(|other| other == series) {
-            if rest.is_empty() {
-                break;
-            }
-            let hit = rest.intersection(&removal.set);
-            if !hit.is_empty() {
-                rest = rest.difference(&hit);
-                found.push(Removal { set: hit, ..removal.clone() });
-            }
-        }
-        (found, rest)
+    /// Removals of `series`, the latest first, at most [`EXPLAINING_MAX`]: to be looked at after the
+    /// lock on these is given back.
+    pub fn of_series(&self, series: &RelPath) -> Vec<Removal> {
+        self.of(|other| other == series).take(EXPLAINING_MAX).cloned().collect()
     }
+
+    /// The latest removal of frame `number` of `series`, cut to it.
+    pub fn last_of(&self, series: &RelPath, number: u64) -> Option<Removal> {
+        let removal = self.of(|other| other == series).find(|removal| removal.set.contains(number))?;
+        let Removal { at_ns, series, why, wanted, .. } = removal;
+        let (series, wanted, set) = (series.clone(), wanted.clone(), RunSet::range(number, number));
+        Some(Removal { at_ns: *at_ns, series, why: *why, wanted, set })
+    }
+}
+
+/// Why each frame of `set` is not here, by the `removals` of its series, the latest first: the latest
+/// removal of each, cut to `set`, and the frames that no removal names.
+pub fn explain(removals: Vec<Removal>, set: &RunSet) -> (Vec<Removal>, RunSet) {
+    let mut rest = set.clone();
+    let mut found = Vec::new();
+    for removal in removals {
+        if rest.is_empty() {
+            break;
+        }
+        let hit = rest.intersection(&removal.set);
+        if !hit.is_empty() {
+            rest = rest.difference(&hit);
+            found.push(Removal { set: hit, ..removal });
+        }
+    }
+    (found, rest)
 }
 
 /// How many classes of lengths there are: one for each power of two of a u64.
@@ -257,12 +274,29 @@ mod tests {
         let mut removals = Removals::default();
         removals.remember(removal(0, "a", Absence::Evicted, RunSet::range(0, 9)));
         removals.remember(removal(ONE_NS, "a", Absence::Stale, RunSet::range(5, 6)));
-        let (found, rest) = removals.explain(&series("a"), &RunSet::range(4, 12));
+        let (found, rest) = explain(removals.of_series(&series("a")), &RunSet::range(4, 12));
         let found: Vec<_> = found.into_iter().map(|one| (one.why, one.set)).collect();
         let evicted = RunSet::from_ascending([4, 7, 8, 9]);
         assert_eq!(found, [(Absence::Stale, RunSet::range(5, 6)), (Absence::Evicted, evicted)]);
         assert_eq!(rest, RunSet::range(10, 12));
-        assert_eq!(removals.explain(&series("b"), &RunSet::range(0, 3)).1.len(), 4);
+        assert_eq!(explain(removals.of_series(&series("b")), &RunSet::range(0, 3)).1.len(), 4);
+    }
+
+    #[test]
+    fn few_removals_are_compared_with_a_large_set() {
+        let mut removals = Removals::default();
+        let count = 2 * EXPLAINING_MAX as u64;
+        for at in 0..count {
+            removals.remember(removal(at * ONE_NS, "a", Absence::Evicted, RunSet::range(at, at + 1)));
+        }
+        let of = removals.of_series(&series("a"));
+        assert_eq!(of.len(), EXPLAINING_MAX);
+        let (found, rest) = explain(of, &RunSet::range(0, count));
+        assert_eq!(found.first().map(|one| one.at_ns), Some((count - 1) * ONE_NS), "the latest first");
+        assert_eq!(rest, RunSet::range(0, count - EXPLAINING_MAX as u64 - 1));
+        let last = removals.last_of(&series("a"), 7).unwrap();
+        assert_eq!((last.at_ns, last.set), (7 * ONE_NS, RunSet::range(7, 7)));
+        assert_eq!(removals.last_of(&series("b"), 7), None);
     }
 
     #[test]
@@ -275,8 +309,13 @@ mod tests {
         }
         let bytes: usize = removals.kept.iter().map(Removal::bytes).sum();
         assert_eq!(bytes, removals.bytes);
-        assert!(removals.explain(&series("a"), &RunSet::range(0, 0)).1.contains(0), "the oldest is gone");
-        assert!(!removals.explain(&series("a"), &RunSet::range(19_999, 19_999)).1.contains(19_999));
+        assert!(
+            explain(removals.of_series(&series("a")), &RunSet::range(0, 0)).1.contains(0),
+            "the oldest is gone"
+        );
+        assert!(
+            !explain(removals.of_series(&series("a")), &RunSet::range(19_999, 19_999)).1.contains(19_999)
+        );
     }
 
     #[test]
@@ -329,7 +368,7 @@ mod tests {
                 removals.remember(removal(now, "a", why, set));
             }
             let asked = RunSet::range(asked.0, asked.0 + asked.1 - 1);
-            let (found, rest) = removals.explain(&series("a"), &asked);
+            let (found, rest) = explain(removals.of_series(&series("a")), &asked);
             for number in asked.iter() {
                 let named: Vec<_> = found.iter().filter(|one| one.set.contains(number)).collect();
                 prop_assert!(named.len() <= 1);

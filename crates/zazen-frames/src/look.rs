@@ -323,9 +323,9 @@ impl<'a, F: Cached> Looking<'a, F> {
 
     fn compare(&mut self, at: usize, frame: &F, stat: &SourceStat) -> Verdict {
         if !stands_for(frame.meta(), frame.source(), stat) {
-            // The blocks of a file are of one version of it.
-            let is_block = self.rules.layout.is_some_and(|layout| layout.blocks().is_some());
-            return match !is_block && may_have_grown(frame.meta(), frame.source(), stat) {
+            // Only trajectories grow behind their frames. Other files are also changed in the middle.
+            let grows = self.rules.layout.is_some_and(|layout| layout.trajectory().is_some());
+            return match grows && may_have_grown(frame.meta(), frame.source(), stat) {
                 true => Verdict::Grown(stat.validator),
                 false => Verdict::Stale,
             };
@@ -373,7 +373,8 @@ fn sources_of<F: Cached>(frames: &[F]) -> (Vec<usize>, Vec<RelPath>) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use zazen_core::{FrameNo, NameTemplate, Origin};
+    use zazen_core::trajectory::{Format, FrameTable, Trajectory, TrajectoryFile};
+    use zazen_core::{FrameNo, NameTemplate, Origin, Piece};
 
     /// What the store says of one source.
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -589,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_file_that_grew_is_compared() {
+    fn a_trajectorys_frame_is_compared_if_its_file_grew() {
         let whole = held(
             0,
             &Frame {
@@ -602,10 +603,10 @@ mod tests {
             },
         );
         let part = Held { source: Source { length: Some(10), ..whole.source.clone() }, ..whole.clone() };
-        let judge = |frame: &Held, size: u64, own: bool| {
+        let judge = |frame: &Held, size: u64, own: bool, layout: &Layout| {
             let who = Credentials { uid: ME, gid: 9, groups: vec![] };
             let frames = [frame.clone()];
-            let rules = Rules { validate: Validate::Always, own, who: &who, layout: None };
+            let rules = Rules { validate: Validate::Always, own, who: &who, layout: Some(layout) };
             let mut looking = Looking::new(rules, &frames);
             let mut actions = Vec::new();
             looking.step(Event::Begin, &mut actions);
@@ -617,11 +618,29 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
+        let path = part.source.path.clone();
+        let mut table = FrameTable::new(0, 1);
+        table.push(10).unwrap();
+        let file = TrajectoryFile {
+            path: path.clone(),
+            first: 0,
+            count: 1,
+            table: Some(table.into()),
+            header: Default::default(),
+            seen: Validator::default(),
+            trouble: None,
+        };
+        let trajectory = Trajectory { format: Format::Xtc, n_atoms: 1, single: true, files: vec![file] };
+        let trajectory = Layout::Trajectory(trajectory.into());
+        // Programs also change other files in the middle while they grow.
+        let piece = Piece { path, first: 0, count: 1, step: 1, offset: 0, frame_bytes: 10 };
+        let pieces = Layout::Pieces(vec![piece]);
         for own in [true, false] {
-            assert_eq!(judge(&part, 12, own), "grown");
-            assert_eq!(judge(&part, 10, own), "stale");
-            assert_eq!(judge(&part, 9, own), "stale");
-            assert_eq!(judge(&whole, 12, own), "stale");
+            assert_eq!(judge(&part, 12, own, &trajectory), "grown");
+            assert_eq!(judge(&part, 10, own, &trajectory), "stale");
+            assert_eq!(judge(&part, 9, own, &trajectory), "stale");
+            assert_eq!(judge(&whole, 12, own, &trajectory), "stale");
+            assert_eq!(judge(&part, 12, own, &pieces), "stale");
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::look::Cached;
 use crate::stale::{Validate, is_same_file};
 use std::collections::VecDeque;
-use zazen_core::{FrameMeta, Origin, RunSet, SourceStat};
+use zazen_core::{FrameMeta, Origin, RunSet, Source, SourceStat};
 
 /// How long an answer about somebody's rights counts.
 pub const LEASE_NS: u64 = 1_000_000_000;
@@ -101,8 +101,10 @@ pub fn after_check(good: Option<bool>) -> AfterCheck {
 }
 
 /// What of a source somebody's rights have opened, and when.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Proof {
+    /// Which bytes of which file. Two names can lead to one file, and number its blocks otherwise.
+    pub source: Source,
     /// What it looked like.
     pub stat: SourceStat,
     /// When it was opened.
@@ -110,13 +112,13 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Whether a copy is one of what was opened.
-    pub fn covers(&self, validate: Validate, meta: &FrameMeta) -> bool {
+    /// Whether a copy of `of` is one of what was opened.
+    pub fn covers(&self, validate: Validate, (meta, of): (&FrameMeta, &Source)) -> bool {
         let alike = match (validate, meta.validator) {
             (Validate::Always, Some(validator)) => validator.looks_like(&self.stat.validator),
             _ => true,
         };
-        alike && is_same_file(meta, &self.stat)
+        *of == self.source && alike && is_same_file(meta, &self.stat)
     }
 
     /// Whether the rights may have changed since: the reader took its time.
@@ -129,7 +131,7 @@ impl Proof {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use zazen_core::{FrameNo, RelPath, Source, Validator};
+    use zazen_core::{FrameNo, RelPath, Validator};
 
     #[derive(Clone, Debug, PartialEq)]
     struct Entry {
@@ -221,18 +223,28 @@ mod tests {
     fn a_proof_covers_what_was_opened_for_a_lease() {
         let validator = Validator { size: 4, mtime_ns: 5, inode: 6, ..Validator::default() };
         let stat = SourceStat { validator, uid: 7, gid: 7, mode: 0o600, is_dir: false };
-        let proof = Proof { stat, at_ns: 10 };
+        let block =
+            |path: &str, offset| Source { path: RelPath::new(path).unwrap(), offset, length: Some(4) };
+        let of = block("a", 8);
+        let proof = Proof { source: of.clone(), stat, at_ns: 10 };
         let copy = |mtime_ns, inode, uid| FrameMeta {
             validator: Some(Validator { mtime_ns, inode, ..validator }),
             uid,
             ..meta(1, 4)
         };
-        assert!(proof.covers(Validate::Always, &copy(5, 6, 7)));
-        assert!(!proof.covers(Validate::Always, &copy(4, 6, 7)));
-        assert!(proof.covers(Validate::Never, &copy(4, 6, 7)));
-        assert!(
-            !proof.covers(Validate::Never, &copy(5, 8, 7)) && !proof.covers(Validate::Never, &copy(5, 6, 8))
-        );
+        let check = |validate, mtime_ns, inode, uid, expected| {
+            assert_eq!(proof.covers(validate, (&copy(mtime_ns, inode, uid), &of)), expected);
+        };
+        check(Validate::Always, 5, 6, 7, true);
+        check(Validate::Always, 4, 6, 7, false);
+        check(Validate::Never, 4, 6, 7, true);
+        check(Validate::Never, 5, 8, 7, false);
+        check(Validate::Never, 5, 6, 8, false);
+        for other in [block("alias", 8), block("a", 4), Source { length: None, ..of.clone() }] {
+            for validate in [Validate::Always, Validate::Never] {
+                assert!(!proof.covers(validate, (&copy(5, 6, 7), &other)), "{other:?}");
+            }
+        }
         assert!(!proof.is_lapsed(10 + LEASE_NS) && proof.is_lapsed(11 + LEASE_NS));
     }
 }

@@ -15,10 +15,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 use zazen_core::limits::SERIES_MARK;
-use zazen_core::{Error, ErrorKind, Layout, Origin, RelPath, Result, RunSet, Validator};
+use zazen_core::{Error, ErrorKind, FrameMeta, Layout, Origin, RelPath, Result, RunSet, Source, Validator};
 use zazen_env::{Disk, DiskFile, DiskPath, Seldom, is_trouble};
 use zazen_frames::absence::{Absence, Removal, Removals};
 use zazen_wire::checksum::FrameDigest;
+
+/// Where a frame's bytes are, and of what source they are.
+struct Placed<F> {
+    file: F,
+    offset: u64,
+    path: DiskPath,
+    source: Source,
+}
+
+/// A frame's record, and where it is if its file can hold it.
+type LookedAt<F> = (Found, Option<Placed<F>>);
 
 pub(crate) type DatasetMap<D> = BTreeMap<String, Arc<Dataset<D>>>;
 
@@ -297,11 +308,11 @@ impl<D: Disk> Store<D> {
     pub fn open_frame(&self, dataset: &RelPath, number: u64) -> Result<Option<OpenFrame>> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         while let Some((found, opened)) = self.look_at(&dataset, number)? {
-            if let Some((file, offset, path)) = opened {
+            if let Some(Placed { file, offset, path, source }) = opened {
                 let is_packed = matches!(found.record.storage, Storage::Packed(_));
-                let meta = found.record.meta;
+                let (meta, origin) = (found.record.meta, found.origin);
                 let (file, path) = (file.to_std()?, dataset.absolute(&path));
-                return Ok(Some(OpenFrame { file, offset, meta, origin: found.origin, path, is_packed }));
+                return Ok(Some(OpenFrame { file, offset, meta, source, origin, path, is_packed }));
             }
             match self.drop_found(&dataset, &found, &self.counters.dropped_missing) {
                 Ok(true) => {
@@ -326,24 +337,24 @@ impl<D: Disk> Store<D> {
 
     /// Opens a frame by an entry that this store gave a moment ago, without looking it up again: half the system
     /// calls of [`Store::open_frame`]. The frame may have been replaced since; then the bytes don't match
-    /// `entry.meta.checksum`, as with any copy that went bad, and the reader asks again.
+    /// `entry.meta.checksum`, as with any copy that went bad, and the reader asks again; or it is `None`, if another
+    /// copy has its number now.
     pub fn open_entry(&self, dataset: &RelPath, entry: &Entry) -> Result<Option<OpenFrame>> {
         // Gone or in the way: the slow way finds out what is the matter.
         let Ok(file) = self.disk.open(&entry.place, false) else {
-            return self.open_frame(dataset, entry.meta.number.get());
+            let found = self.open_frame(dataset, entry.meta.number.get())?;
+            // What was decided about the entry says nothing about other bytes.
+            let what = |meta: &FrameMeta| (meta.length, meta.checksum, meta.uid);
+            let is_same =
+                |found: &OpenFrame| found.source == entry.source && what(&found.meta) == what(&entry.meta);
+            return Ok(found.filter(is_same));
         };
-        let (meta, path) = (entry.meta.clone(), entry.path.clone());
+        let (meta, source, path) = (entry.meta.clone(), entry.source.clone(), entry.path.clone());
         let (file, offset, is_packed) = (file.into_std()?, entry.offset, entry.is_packed());
-        Ok(Some(OpenFrame { file, offset, meta, origin: entry.origin, path, is_packed }))
+        Ok(Some(OpenFrame { file, offset, meta, source, origin: entry.origin, path, is_packed }))
     }
 
-    /// A frame's record, and its file if that can hold it: (file, offset, path).
-    #[allow(clippy::type_complexity)]
-    fn look_at(
-        &self,
-        dataset: &Dataset<D>,
-        number: u64,
-    ) -> Result<Option<(Found, Option<(D::File, u64, DiskPath)>)>> {
+    fn look_at(&self, dataset: &Dataset<D>, number: u64) -> Result<Option<LookedAt<D::File>>> {
         let found = match dataset.find(number)? {
             Lookup::Here(found) => found,
             Lookup::Absent => return Ok(None),
@@ -385,7 +396,7 @@ impl<D: Disk> Store<D> {
         let (length, end) = (found.record.meta.length, offset + found.record.meta.length);
         // An empty frame may lie behind its segment's end: nothing was written for it.
         let fits = if packed { len >= end || length == 0 } else { len == end };
-        Ok(Some((found, fits.then_some((file, offset, path)))))
+        Ok(Some((found, fits.then_some(Placed { file, offset, path, source }))))
     }
 
     /// Reads a frame and compares; a bad one, or one that the disk cannot read, is dropped. Returns whether it was good; `None` if it isn't here.
@@ -393,7 +404,7 @@ impl<D: Disk> Store<D> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         while let Some((found, opened)) = self.look_at(&dataset, number)? {
             let good = match &opened {
-                Some((file, offset, _)) => matches(file, *offset, &found),
+                Some(placed) => matches(&placed.file, placed.offset, &found),
                 None => Ok(false),
             };
             let (counter, what) = match good {

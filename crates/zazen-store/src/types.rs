@@ -53,6 +53,8 @@ pub struct OpenFrame {
     pub offset: u64,
     /// What is known of it.
     pub meta: FrameMeta,
+    /// Its source beneath the dataset.
+    pub source: Source,
     /// How it came here.
     pub origin: Origin,
     /// Absolute path of the file.

@@ -2,7 +2,7 @@
 //! length. Either byte order; lengths of 4 bytes, or of 8.
 //!
 //! The file's header is three records: 84 bytes (`CORD` and 20 integers: the number of frames, …,
-//! fixed atoms@8, …, unit cell@10, fourth dimension@11, …, CHARMM version@19), the title, the
+//! steps between frames@2, fixed atoms@8, …, unit cell@10, fourth dimension@11, …, CHARMM version@19), the title, the
 //! number of atoms. With fixed atoms, a fourth record lists the free ones. A frame is a record for
 //! the unit cell (48 bytes) where there is one, and one record for each dimension. Frames behind
 //! the first leave out the fixed atoms.
@@ -24,6 +24,9 @@ pub(crate) struct Dcd {
     dimensions: u64,
     pub(crate) n_atoms: u64,
     fixed: u64,
+    /// Steps between frames, and the bytes of a step's time: decoders take frames' times from them.
+    steps: i32,
+    step_time: [i32; 2],
     /// Where the first frame begins.
     pub(crate) begin: u64,
 }
@@ -63,6 +66,8 @@ impl Dcd {
         let has_cell = charmm && control(10) != 0;
         let dimensions = if charmm && control(11) == 1 { 4 } else { 3 };
         let fixed = control(8);
+        // X-PLOR's is a double.
+        let step_time = [control(9), if charmm { 0 } else { control(10) }];
 
         let mut at = mark as u64 + 84;
         match record(bytes, order, mark, at) {
@@ -107,12 +112,30 @@ impl Dcd {
         if fixed > 0 {
             at += 2 * mark as u64 + 4 * (n_atoms - fixed);
         }
-        Ok(Some(Dcd { order, mark, has_cell, dimensions, n_atoms, fixed, begin: at }))
+        Ok(Some(Dcd {
+            order,
+            mark,
+            has_cell,
+            dimensions,
+            n_atoms,
+            fixed,
+            steps: control(2),
+            step_time,
+            begin: at,
+        }))
     }
 
-    /// Whether the frames of both files are built alike.
-    pub(crate) fn is_like(&self, other: &Dcd) -> bool {
-        Dcd { begin: 0, ..*self } == Dcd { begin: 0, ..*other }
+    /// What keeps a decoder that knows only the header of `first` from reading this file's frames.
+    pub(crate) fn unlike(&self, first: &Dcd) -> Option<&'static str> {
+        let alike = |dcd: &Dcd| Dcd { begin: 0, steps: 0, step_time: [0; 2], ..*dcd };
+        if alike(self) != alike(first) {
+            return Some("its frames are built unlike those");
+        }
+        if self.fixed > 0 {
+            return Some("its fixed atoms are told by its own header and first frame only, as are those");
+        }
+        let times = |dcd: &Dcd| (dcd.steps, dcd.step_time);
+        (times(self) != times(first)).then_some("the time between its frames is another than that")
     }
 
     /// The length of frame `index`, in bytes.

@@ -71,19 +71,25 @@ impl Anchors {
 
     /// The checksum of a sample's bytes, without the counters that writers update in a header.
     pub fn sum(format: Format, sample: Sample, bytes: &mut [u8]) -> u64 {
-        let counters = match format {
-            Format::Dcd => 8..28,
-            Format::Ncdf => 4..12,
-            _ => 0..0,
-        };
-        for at in counters {
-            if let Some(behind) = u64::checked_sub(at, sample.offset)
-                && let Some(byte) = bytes.get_mut(behind as usize)
-            {
-                *byte = 0;
-            }
-        }
+        hide_counters(format, sample.offset, bytes);
         frame_checksum(bytes)
+    }
+}
+
+/// Zeroes the counters that writers update in a file's header. `bytes` begin at `offset` of the
+/// file.
+pub fn hide_counters(format: Format, offset: u64, bytes: &mut [u8]) {
+    let counters = match format {
+        Format::Dcd => 8..28,
+        Format::Ncdf => 4..12,
+        _ => 0..0,
+    };
+    for at in counters {
+        if let Some(behind) = u64::checked_sub(at, offset)
+            && let Some(byte) = bytes.get_mut(behind as usize)
+        {
+            *byte = 0;
+        }
     }
 }
 
@@ -96,6 +102,21 @@ pub enum Grown {
     Perhaps,
     /// It is another file, or was changed otherwise.
     Other,
+}
+
+impl Grown {
+    /// Compares the file as it looks `now` with how it was `seen`.
+    pub fn between(seen: &Validator, now: &Validator) -> Grown {
+        if seen.agrees_with(now) {
+            return Grown::Same;
+        }
+        let alike = |one: u64, other: u64| one == other || one == 0 || other == 0;
+        let grew = now.size > seen.size || (now.size == seen.size && seen.looks_like(now));
+        match alike(seen.inode, now.inode) && grew && now.mtime_ns >= seen.mtime_ns {
+            true => Grown::Perhaps,
+            false => Grown::Other,
+        }
+    }
 }
 
 /// The index of one file.
@@ -122,16 +143,7 @@ pub struct FileIndex {
 impl FileIndex {
     /// Compares the file as it looks now with the file as it looked.
     pub fn compare(&self, now: &Validator) -> Grown {
-        let seen = &self.seen;
-        if seen.agrees_with(now) {
-            return Grown::Same;
-        }
-        let alike = |one: u64, other: u64| one == other || one == 0 || other == 0;
-        let grew = now.size > seen.size || (now.size == seen.size && seen.looks_like(now));
-        match alike(seen.inode, now.inode) && grew && now.mtime_ns >= seen.mtime_ns {
-            true => Grown::Perhaps,
-            false => Grown::Other,
-        }
+        Grown::between(&self.seen, now)
     }
 
     /// The index as bytes.

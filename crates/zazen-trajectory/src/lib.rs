@@ -16,6 +16,6 @@ mod scan;
 mod sniff;
 mod text;
 
-pub use index::{Anchors, FileIndex, Grown, INDEX_VERSION, Sample};
+pub use index::{Anchors, FileIndex, Grown, INDEX_VERSION, Sample, hide_counters};
 pub use scan::{Scanner, Step};
 pub use sniff::{SNIFF_BYTES, sniff};

@@ -2,6 +2,8 @@
 
 /// The longest line that is looked at as a whole.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
+/// The longest line that is skipped.
+pub(crate) const SKIPPED_BYTES_MAX: usize = 1 << 20;
 
 /// Skips up to `lines` lines of `bytes`: (bytes taken, lines taken). All bytes are taken if the
 /// lines do not end in them.

@@ -5,6 +5,8 @@
 //! NetCDF-4 files are HDF5 files, and not read here.
 
 use crate::bytes::{be_i32, be_i64};
+use zazen_wire::checksum::frame_checksum;
+use zazen_wire::codec::Writer;
 
 /// The longest header that is read: names and attributes of any sane file take a few kilobytes.
 pub(crate) const HEADER_BYTES_MAX: usize = 4 << 20;
@@ -23,6 +25,9 @@ pub(crate) struct Ncdf {
     pub(crate) record_bytes: u64,
     /// Records that the file says it has; `None`: as many as fit.
     pub(crate) records: Option<u64>,
+    /// The checksum of what a decoder needs to know of a record: each variable's name, place, type,
+    /// shape and attributes, such as its scale and units.
+    pub(crate) built: u64,
 }
 
 /// Whether a file that begins with `bytes` is a classic NetCDF file.
@@ -162,35 +167,47 @@ impl Ncdf {
         };
         let mut variables = Vec::new();
         for _ in 0..header.list(VARIABLES)? {
-            header.name()?;
+            let mut built = Writer::new();
+            built.blob(header.name()?);
             let (mut is_record, mut values) = (false, 1u64);
             for nth in 0..header.count()? {
                 let dimension = header.count()?;
                 let Some(length) = usize::try_from(dimension).ok().and_then(|at| lengths.get(at)) else {
                     return bad("a variable has a dimension that its header does not list");
                 };
+                built.u64(if dimension == frames { u64::MAX } else { *length });
                 match (nth, dimension == frames) {
                     (0, true) => is_record = true,
                     _ => values = values.saturating_mul(*length),
                 }
             }
+            let from = header.at;
             header.attributes()?;
+            built.blob(bytes.get(from..header.at).unwrap_or_default());
             let kind = header.i32()?;
+            built.u32(kind as u32);
             header.count()?;
             let (bytes, begin) = (size_of_kind(kind)?.checked_mul(values), header.offset()?);
             if is_record {
-                variables.push((begin, bytes.unwrap_or(u64::MAX)));
+                variables.push((begin, bytes.unwrap_or(u64::MAX), built.into_bytes()));
             }
         }
-        record(variables, header.at as u64)
-            .map(|(begin, record_bytes)| Ncdf { n_atoms, begin, record_bytes, records })
-            .map_err(Stop::Bad)
+        variables.sort_unstable();
+        let places = variables.iter().map(|(at, bytes, _)| (*at, *bytes)).collect();
+        let (begin, record_bytes) = record(places, header.at as u64).map_err(Stop::Bad)?;
+        let mut built = Writer::new();
+        for (at, _, variable) in &variables {
+            built.u64(at - begin);
+            built.blob(variable);
+        }
+        let built = frame_checksum(&built.into_bytes());
+        Ok(Ncdf { n_atoms, begin, record_bytes, records, built })
     }
 }
 
-/// Where the first record begins and how long each is: the variables, (begin, bytes), fill it.
-fn record(mut variables: Vec<(u64, u64)>, header_end: u64) -> Result<(u64, u64), String> {
-    variables.sort_unstable();
+/// Where the first record begins and how long each is: the variables, (begin, bytes) in
+/// ascending order, fill it.
+fn record(variables: Vec<(u64, u64)>, header_end: u64) -> Result<(u64, u64), String> {
     let Some((begin, _)) = variables.first().copied() else {
         return Err("it has no record variables".into());
     };

@@ -4,7 +4,7 @@ use crate::dcd::{self, Dcd};
 use crate::gromacs::{self, Head, Header};
 use crate::ncdf::{self, Ncdf};
 use crate::text::{Taken, Text};
-use zazen_core::limits::check_frame_bytes;
+use zazen_core::limits::{FRAME_NO_MAX, check_frame_bytes};
 use zazen_core::trajectory::{Format, HEADER_BYTES_MAX, Trouble};
 
 /// What to do next.
@@ -94,6 +94,22 @@ impl Scanner {
     /// read.
     pub fn resume(&mut self, frames: u64, end: u64, n_atoms: u64) {
         (self.frames, self.position, self.frame_begin, self.n_atoms) = (frames, end, end, n_atoms);
+    }
+
+    /// All further whole frames at once, if each is as long as the others and has no header of its
+    /// own: (bytes of each, how many). The position is then behind them. `None`: there are none, or
+    /// [`Scanner::step`] tells.
+    pub fn take_even(&mut self, size: u64) -> Option<(u64, u64)> {
+        let State::Ncdf(ncdf) = &self.state else { return None };
+        let length = ncdf.record_bytes;
+        check_frame_bytes(length).ok()?;
+        let fit = size.saturating_sub(self.position).checked_div(length)?;
+        let said = ncdf.records.map_or(fit, |count| count.saturating_sub(self.frames));
+        let count = fit.min(said).min((FRAME_NO_MAX + 1).saturating_sub(self.frames));
+        let end = count.checked_mul(length).and_then(|bytes| self.position.checked_add(bytes))?;
+        self.frames += count;
+        (self.position, self.frame_begin) = (end, end);
+        Some((length, count)).filter(|(_, count)| *count > 0)
     }
 
     /// Goes on with `bytes`, which begin at [`Scanner::position`] of a file of `size` bytes.
@@ -208,6 +224,8 @@ impl Scanner {
             Ok(Taken::Bytes(0)) => Ok(Step::More((bytes.len() * 2).max(4096))),
             Ok(Taken::Bytes(taken)) => {
                 self.position += taken as u64;
+                check_frame_bytes(self.position - self.frame_begin)
+                    .map_err(|error| self.damaged(error.to_string()))?;
                 Ok(Step::Moved)
             }
             Ok(Taken::End(taken)) => {
@@ -253,31 +271,16 @@ impl Scanner {
         Trouble { offset: self.frame_begin, unfinished: true, why }
     }
 
-    /// Whether the frames of a file with this header are built like those of another: the headers
-    /// of both have been read. One decoder can then read both.
-    pub fn is_like(&self, other: &Scanner) -> bool {
-        match (&self.state, &other.state) {
-            (State::Dcd(one), State::Dcd(other)) => one.is_like(other),
-            (State::Ncdf(one), State::Ncdf(other)) => one.record_bytes == other.record_bytes,
-            _ => self.format == other.format,
-        }
-    }
-
-    /// Whether `bytes`, the first bytes of a frame of `length` bytes, are the header of such a
-    /// frame. `None`: the format's frames have no header that tells.
-    pub fn confirms(&self, bytes: &[u8], index: u64, length: u64) -> Option<bool> {
-        let head = match &self.state {
-            State::Xtc => gromacs::xtc(bytes),
-            State::Trr => gromacs::trr(bytes),
-            State::Dcd(dcd) => dcd_head(dcd, bytes, index),
-            State::Text(text) => {
-                let mut fresh = Text::new(self.format);
-                let _ = text;
-                return Some(fresh.take(bytes).is_ok());
+    /// What keeps one decoder, which knows only the header of `first`, from reading the frames of
+    /// this file; `None` if nothing does. The headers of both have been read.
+    pub fn unlike(&self, first: &Scanner) -> Option<&'static str> {
+        match (&self.state, &first.state) {
+            (State::Dcd(one), State::Dcd(first)) => one.unlike(first),
+            (State::Ncdf(one), State::Ncdf(first)) => {
+                (one.built != first.built).then_some("its records hold other variables than those")
             }
-            State::Ncdf(_) | State::Header => return None,
-        };
-        Some(matches!(head, Some(Ok(head)) if head.length == length && head.n_atoms == self.n_atoms))
+            _ => (self.format != first.format).then_some("its frames are of another format than those"),
+        }
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Text {
     format: Format,
     place: Place,
     pub(crate) n_atoms: u64,
+    /// Bytes that were skipped of a line whose end was not met yet.
+    line_bytes: usize,
 }
 
 /// What came of some bytes.
@@ -38,7 +40,7 @@ pub(crate) enum Taken {
 
 impl Text {
     pub(crate) fn new(format: Format) -> Text {
-        Text { format, place: Place::Begin, n_atoms: 0 }
+        Text { format, place: Place::Begin, n_atoms: 0, line_bytes: 0 }
     }
 
     /// Goes on with the bytes that follow those dealt with. An error is about the whole frame.
@@ -47,8 +49,14 @@ impl Text {
             let (taken, skipped) = lines::skip(bytes, lines);
             self.place = Place::Rest(lines - skipped);
             if skipped == lines {
-                self.place = Place::Begin;
+                (self.place, self.line_bytes) = (Place::Begin, 0);
                 return Ok(Taken::End(taken));
+            }
+            // The hole of a sparse file is one endless line.
+            let open = memchr::memrchr(b'\n', bytes).map_or(self.line_bytes + taken, |at| taken - at - 1);
+            self.line_bytes = open;
+            if open > lines::SKIPPED_BYTES_MAX {
+                return Err("it has a line that is longer than 1 MiB".to_owned());
             }
             return Ok(Taken::Bytes(taken));
         }

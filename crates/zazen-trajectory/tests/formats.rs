@@ -144,22 +144,64 @@ fn formats_are_told_by_their_bytes_not_their_names() {
     assert_eq!(sniff(b"", "x.xtc"), None);
 }
 
+/// A scanner that has read the header of this file.
+fn begun(format: Format, bytes: &[u8]) -> Scanner {
+    let mut scanner = Scanner::new(format);
+    assert_eq!(scanner.step(bytes, bytes.len() as u64), Ok(Step::Header));
+    scanner
+}
+
 #[test]
-fn headers_confirm_the_places_of_frames() {
-    for sample in samples() {
-        let mut scanner = Scanner::new(sample.format);
-        let begin = sample.frames[0].0 as usize;
-        let _ = scanner.step(&sample.bytes[..begin], begin as u64);
-        scanner.resume(0, begin as u64, sample.n_atoms);
-        for (index, (offset, length)) in sample.frames.iter().enumerate() {
-            let head = &sample.bytes[*offset as usize..(offset + length) as usize];
-            let good = scanner.confirms(head, index as u64, *length);
-            assert!(good != Some(false), "{} frame {index}", sample.name);
-            if matches!(sample.format, Format::Xtc | Format::Trr | Format::Dcd) {
-                assert_eq!(scanner.confirms(&head[4..], index as u64, *length), Some(false));
-                assert_eq!(scanner.confirms(head, index as u64, length + 4), Some(false));
+fn files_that_another_header_would_misread_are_told() {
+    let plain = common::DcdKind { big: false, wide: false, charmm: true, cell: true, four: false, fixed: 0 };
+    let dcd = |kind| common::dcd(5, 3, kind).bytes;
+    let is_like =
+        |format, one: &[u8], other: &[u8]| begun(format, one).unlike(&begun(format, other)).is_none();
+    let good = dcd(plain);
+    assert!(is_like(Format::Dcd, &good, &common::dcd(5, 2, plain).bytes));
+    let fixed = dcd(common::DcdKind { fixed: 2, ..plain });
+    assert!(!is_like(Format::Dcd, &fixed, &fixed) && !is_like(Format::Dcd, &fixed, &good));
+    assert!(!is_like(Format::Dcd, &good, &dcd(common::DcdKind { big: true, ..plain })));
+    // Steps between frames, and the time of a step.
+    for at in [8 + 4 * 2, 8 + 4 * 9] {
+        let mut other = good.clone();
+        other[at] = 7;
+        assert!(!is_like(Format::Dcd, &other, &good), "byte {at}");
+    }
+    let good = common::ncdf(2, 6, 3).bytes;
+    assert!(is_like(Format::Ncdf, &common::ncdf(2, 6, 5).bytes, &good));
+    // Files of the same length for each record: other names, other types.
+    let changed = |from: &[u8], to: &[u8]| {
+        let at = good.windows(from.len()).position(|window| window == from).unwrap();
+        let mut other = good.clone();
+        other[at..at + to.len()].copy_from_slice(to);
+        other
+    };
+    for (from, to) in [(&b"coordinates"[..], &b"velocitieso"[..]), (b"time", b"timf")] {
+        assert!(!is_like(Format::Ncdf, &changed(from, to), &good));
+    }
+    let kind_of_time = [&b"time"[..], &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]].concat();
+    let as_integer = [&kind_of_time[..kind_of_time.len() - 1], &[4]].concat();
+    assert!(!is_like(Format::Ncdf, &changed(&kind_of_time, &as_integer), &good));
+}
+
+#[test]
+fn a_hole_is_no_line() {
+    let zeros = vec![0; 1 << 20];
+    for (format, head) in [(Format::Xyz, "4294967295\nx\n"), (Format::Gro, "title\n4294967295\n")] {
+        let mut scanner = begun(format, &[]);
+        let mut looks = 0;
+        let trouble = loop {
+            let shown = head.as_bytes().get(scanner.position() as usize..).unwrap_or_default();
+            let shown = if shown.is_empty() { &zeros[..] } else { shown };
+            match scanner.step(shown, 1 << 44) {
+                Ok(step) => assert_eq!(step, Step::Moved),
+                Err(trouble) => break trouble,
             }
-        }
+            looks += 1;
+            assert!(looks < 10, "reads the hole");
+        };
+        assert!(trouble.why.contains("longer than 1 MiB") && !trouble.unfinished, "{trouble:?}");
     }
 }
 

@@ -85,8 +85,8 @@ impl World {
     }
 
     fn lead(&mut self, node: usize, ticket: Ticket) {
-        let Some((frame, origin, conn, proof)) =
-            self.nodes[node].waiting.get(&ticket).map(|it| (it.frame, it.origin, it.conn, it.proof))
+        let Some((frame, origin, conn, stat)) =
+            self.nodes[node].waiting.get(&ticket).map(|it| (it.frame, it.origin, it.conn, it.proof.stat))
         else {
             return;
         };
@@ -100,7 +100,7 @@ impl World {
                 grows: false,
                 spelled: content::spelled(frame.dataset),
             };
-            Ok(Copying::new(ask, proof.stat))
+            Ok(Copying::new(ask, stat))
         });
         match begun {
             Ok(machine) => {

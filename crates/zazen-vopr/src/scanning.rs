@@ -297,7 +297,11 @@ impl World {
             let way = self.inline(at.0, frame);
             return self.brought(at, wanted.number, way, share);
         }
-        let proof = Proof { stat, at_ns };
+        let source = match frame.source() {
+            Ok(source) => source,
+            Err(error) => return self.brought(at, wanted.number, Err(error), share),
+        };
+        let proof = Proof { source, stat, at_ns };
         let (conn, scan, origin) = (at.1, at.2, wanted.origin);
         self.want(at.0, Waiting { conn, scan, frame, origin, proof, share });
     }
@@ -376,7 +380,7 @@ impl World {
                     self.opens(at.0, frame, who.as_ref())?;
                 }
                 match store.open_frame(&series, number).unwrap_or(None) {
-                    Some(copy) if proof.covers(Validate::Always, &copy.meta) => {
+                    Some(copy) if proof.covers(Validate::Always, (&copy.meta, &copy.source)) => {
                         let pending = self.scan(at).and_then(|state| state.pending.as_mut());
                         if pending.ok_or_else(gone)?.batch.add(copy, Delivery::Fetched).is_err() {
                             let good = store.verify(&series, number);
@@ -388,9 +392,11 @@ impl World {
                     // Another version than the user's rights have opened, perhaps a newer one.
                     Some(_) => {
                         let stat = self.opens(at.0, frame, who.as_ref())?;
-                        let proof = Proof { stat, at_ns: local_ns };
+                        let proof = Proof { source: frame.source()?, stat, at_ns: local_ns };
                         let entry = store.entry(&series, number)?;
-                        let stale = entry.filter(|entry| !proof.covers(Validate::Always, &entry.meta));
+                        let covered =
+                            |entry: &Entry| proof.covers(Validate::Always, (&entry.meta, &entry.source));
+                        let stale = entry.filter(|entry| !covered(entry));
                         let origin = stale.as_ref().map(|entry| refetched_as(&entry.meta, entry.origin));
                         stale.iter().for_each(|entry| self.drops_stale(at.0, &store, dataset, entry));
                         self.misses_step(at, want(origin.unwrap_or(Origin::Alien), false));

@@ -4,7 +4,7 @@
 //! Invariant: each caller brings the source opened with the rights of its own user.
 
 use crate::clock::now_ns;
-use crate::fetcher::{Asked, Outcome};
+use crate::fetcher::{Asked, Outcome, Wanting};
 use crate::node::Node;
 use crate::opened::Opened;
 use crate::peers::Wanted;
@@ -39,7 +39,8 @@ pub fn fetch(
     whence: Whence,
 ) -> Result<Outcome> {
     let counters = &node.counters;
-    let landing = match node.fetcher.ask_for((opened.series(), number), opened.viewer.clone(), counters) {
+    let key = Wanting::new(opened.series(), number, source);
+    let landing = match node.fetcher.ask_for(key, opened.viewer.clone(), counters) {
         Asked::Shared(result) => return result,
         Asked::Lead(landing) => landing,
     };

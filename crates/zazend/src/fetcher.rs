@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::viewer::Viewer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use zazen_core::{Error, ErrorKind, RelPath, Result};
+use zazen_core::{Error, ErrorKind, RelPath, Result, Source};
 use zazen_frames::absence::{StoreRate, StoreRates};
 use zazen_frames::flight::{self, Flights, Shared, Ticket};
 
@@ -27,8 +27,26 @@ pub struct Fetcher {
     rates: Mutex<StoreRates>,
 }
 
+/// What a fetch is to bring. Two sources can have one number (blocks of files whose numbers overlap):
+/// who wants the one gets nothing of a fetch of the other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wanting {
+    series: RelPath,
+    number: u64,
+    path: RelPath,
+    offset: u64,
+    length: Option<u64>,
+}
+
+impl Wanting {
+    pub(crate) fn new(series: RelPath, number: u64, source: &Source) -> Wanting {
+        let Source { path, offset, length } = source.clone();
+        Wanting { series, number, path, offset, length }
+    }
+}
+
 struct Board {
-    flights: Flights<(RelPath, u64), Viewer>,
+    flights: Flights<Wanting, Viewer>,
     asking: BTreeMap<Ticket, Arc<Mailbox>>,
     tickets: u64,
 }
@@ -87,7 +105,7 @@ impl Fetcher {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, key: (RelPath, u64), who: Viewer) -> (Ticket, Arc<Mailbox>) {
+    fn ask(&self, key: Wanting, who: Viewer) -> (Ticket, Arc<Mailbox>) {
         let mut board = self.board();
         board.tickets += 1;
         let (ticket, mailbox) = (Ticket(board.tickets), Arc::<Mailbox>::default());
@@ -98,7 +116,7 @@ impl Fetcher {
 
     /// Asks to fetch a frame: the caller is to fetch it itself, or gets the result of a fetch that
     /// is under way.
-    pub(crate) fn ask_for(&self, key: (RelPath, u64), who: Viewer, counters: &Counters) -> Asked<'_> {
+    pub(crate) fn ask_for(&self, key: Wanting, who: Viewer, counters: &Counters) -> Asked<'_> {
         let (ticket, mailbox) = self.ask(key, who);
         let mut until_ns = None;
         loop {
@@ -131,7 +149,7 @@ pub(crate) enum Asked<'a> {
 }
 
 impl Board {
-    fn step(&mut self, event: flight::Event<(RelPath, u64), Viewer>) {
+    fn step(&mut self, event: flight::Event<Wanting, Viewer>) {
         let mut actions = Vec::new();
         self.flights.step(now_ns(), event, &mut actions);
         for action in actions {

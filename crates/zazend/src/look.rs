@@ -56,13 +56,6 @@ pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) ->
             Verdict::Fresh => as_opened(opened, entry),
             Verdict::Stale => Look::Stale,
             Verdict::Refused(refusal) => Look::Refused(tell(opened, entry, refusal)),
-            // Programs also change files of any kind in the middle while they grow.
-            Verdict::Grown(now) if opened.told_layout().is_some_and(|layout| layout.blocks().is_some()) => {
-                match opened.check_version(&now) {
-                    Ok(()) => Look::Stale,
-                    Err(error) => Look::Refused(error),
-                }
-            }
             Verdict::Grown(now) => match comparison.is_same(entry) {
                 Ok(true) => {
                     // The next look need not compare bytes, unless the file grows again.

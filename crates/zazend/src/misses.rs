@@ -266,7 +266,7 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
         return without_room(opened, source, number, file);
     }
     match fetch::fetch(&node, opened, &source, number, origin, &mut file, Whence::Any)? {
-        Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { stat: file.stat(), at_ns })),
+        Outcome::Stored(_) | Outcome::Present => Ok(Way::Cached(Proof { source, stat: file.stat(), at_ns })),
         outcome @ (Outcome::NoRoom | Outcome::CacheFailed | Outcome::Contended) => {
             match outcome {
                 Outcome::NoRoom => shared.notes.add(number, Absence::NoRoom),

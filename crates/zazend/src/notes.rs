@@ -4,12 +4,13 @@
 //! "never here", as it says why the next scan misses it too.
 
 use crate::node::Node;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use zazen_backing::Rights;
 use zazen_call::Caller;
 use zazen_core::{RelPath, RunSet};
-use zazen_frames::absence::{Absence, Removal};
+use zazen_frames::absence::{Absence, Removal, explain};
 use zazen_frames::scan_record::{Absent, ScanNotes};
 
 /// The reasons of one scan.
@@ -38,7 +39,10 @@ impl Notes {
     pub fn begin(node: &Node, series: &RelPath, missing: &RunSet) -> Notes {
         let notes = Notes::default();
         if !missing.is_empty() {
-            let (removed, rest) = node.store.removals().explain(series, missing);
+            // A caller's set can be large: it is not compared under the lock, for which all who remove
+            // frames wait.
+            let removals = node.store.removals().of_series(series);
+            let (removed, rest) = explain(removals, missing);
             let mut inner = notes.inner();
             inner.removed = removed;
             inner.other[Absence::NeverHere as usize] = rest;
@@ -62,8 +66,8 @@ impl Notes {
 
     /// Frame `number` went while the scan was under way.
     pub fn add_gone(&self, node: &Node, series: &RelPath, number: u64) {
-        let (mut removed, _) = node.store.removals().explain(series, &RunSet::range(number, number));
-        match removed.pop() {
+        let removed = node.store.removals().last_of(series, number);
+        match removed {
             Some(removal) if !self.inner().has(number) => self.inner().removed.push(removal),
             _ => self.add(number, Absence::NeverHere),
         }
@@ -91,10 +95,16 @@ impl Notes {
 /// it.
 pub fn told<'a>(node: &Node, caller: &Caller, removals: impl Iterator<Item = &'a Removal>) -> Vec<Absent> {
     let (wall_ms, now) = (wall_ms(), node.store.now_ns());
-    let told = |removal: &Removal| Absent {
+    // Each name is a question to the backing store.
+    let mut names: BTreeMap<&RelPath, String> = BTreeMap::new();
+    let mut name = |wanted: &'a RelPath| {
+        let spelled = || spelled(node, caller, wanted).unwrap_or_default();
+        names.entry(wanted).or_insert_with(spelled).clone()
+    };
+    let told = |removal: &'a Removal| Absent {
         why: removal.why,
         at_ms: wall_ms.saturating_sub(now.saturating_sub(removal.at_ns) / 1_000_000),
-        wanted: removal.wanted.as_ref().and_then(|wanted| spelled(node, caller, wanted)).unwrap_or_default(),
+        wanted: removal.wanted.as_ref().map(&mut name).unwrap_or_default(),
         count: removal.set.len(),
         set: removal.set.clone(),
     };

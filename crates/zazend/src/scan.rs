@@ -47,6 +47,8 @@ pub struct Scan {
     privileged: bool,
     cursor: Mutex<Cursor>,
     misses: Misses,
+    /// Frames that were brought again, because their copies were replaced meanwhile.
+    again: Mutex<RunSet>,
     notes: Arc<Notes>,
     guard: ScanGuard,
 }
@@ -101,6 +103,7 @@ impl Scan {
             privileged: node.is_privileged(caller),
             cursor: Mutex::new(cursor),
             misses,
+            again: Mutex::default(),
             notes,
             guard,
         };
@@ -221,8 +224,12 @@ impl Scan {
         self.misses.add(wanted);
     }
 
+    /// Brings a frame once more, whose copy was replaced while it was brought. The second time, its
+    /// reader gets the source: others could replace the copy again and again.
     fn want_again(&self, number: u64, origin: Origin) {
-        self.want(Wanted { number, origin, around: false });
+        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        let around = !again.insert(number);
+        self.want(Wanted { number, origin, around });
     }
 
     /// Drops a copy that does not stand for its source any more.
@@ -331,7 +338,7 @@ impl Scan {
                     None
                 });
                 match copy {
-                    Some(frame) if proof.covers(node.config.validate, &frame.meta) => {
+                    Some(frame) if proof.covers(node.config.validate, (&frame.meta, &frame.source)) => {
                         if batch.cached(node, frame, None, Delivery::Fetched).is_err() {
                             let good = self.check_copy(node, number);
                             let around = good.map_or(true, |good| after_check(good) == AfterCheck::Around);
@@ -339,35 +346,7 @@ impl Scan {
                         }
                         Ok(())
                     }
-                    // Another version than the user's rights have opened. It may be newer: a push, or
-                    // the copy of somebody who asked later. Only the source as it is now tells.
-                    Some(_) => {
-                        let file = opened.open_source(&opened.source(number)?, number)?;
-                        let proof = Proof { stat: file.stat(), at_ns: now_ns() };
-                        match node.store.entry(&self.series, number)? {
-                            Some(entry) if !proof.covers(node.config.validate, &entry.meta) => {
-                                // Another reader brought it, and its source grew in between.
-                                let is_frame =
-                                    opened.told_layout().is_some_and(|layout| layout.trajectory().is_some());
-                                let grew =
-                                    is_frame && may_have_grown(&entry.meta, &entry.source, &proof.stat);
-                                let same = grew && Comparison::new(node, opened).is_same(&entry)?;
-                                match if same { self.hand_out(node, &entry, batch) } else { Handed::Gone } {
-                                    Handed::Added => {}
-                                    Handed::Gone if !same => {
-                                        self.drop_stale(node, &entry);
-                                        self.want_again(number, refetched_as(&entry.meta, entry.origin));
-                                    }
-                                    Handed::Gone => self.want_again(number, Origin::Alien),
-                                    Handed::Bad | Handed::Failed => {
-                                        self.want(Wanted { number, origin: Origin::Alien, around: true });
-                                    }
-                                }
-                            }
-                            _ => self.want_again(number, Origin::Alien),
-                        }
-                        Ok(())
-                    }
+                    Some(_) => self.hand_out_another(node, number, batch),
                     // Dropped between its fetch and now, by hand or by a disk that lost it.
                     None => {
                         let source = opened.source(number)?;
@@ -383,6 +362,44 @@ impl Scan {
                 Ok(())
             }
         }
+    }
+    /// A copy was brought, but another one is in its place now: of another version than the user's
+    /// rights have opened, or of another source with the same number.
+    fn hand_out_another(&self, node: &Node, number: u64, batch: &mut Batch) -> Result<()> {
+        let opened = &self.opened;
+        // It may be newer: a push, or the copy of somebody who asked later. Only the source as it is
+        // now tells.
+        let source = opened.source(number)?;
+        let file = opened.open_source(&source, number)?;
+        let proof = Proof { source: source.clone(), stat: file.stat(), at_ns: now_ns() };
+        let entry = match node.store.entry(&self.series, number)? {
+            // Two sources that drive each other out of the cache would do so without end.
+            Some(entry) if entry.source != source => {
+                let way = crate::misses::without_room(opened, source, number, file)?;
+                return self.hand_out_way(node, number, way, batch);
+            }
+            Some(entry) if !proof.covers(node.config.validate, (&entry.meta, &entry.source)) => entry,
+            _ => {
+                self.want_again(number, Origin::Alien);
+                return Ok(());
+            }
+        };
+        // Another reader brought it, and its source grew in between.
+        let is_frame = opened.told_layout().is_some_and(|layout| layout.trajectory().is_some());
+        let grew = is_frame && may_have_grown(&entry.meta, &entry.source, &proof.stat);
+        let same = grew && Comparison::new(node, opened).is_same(&entry)?;
+        match if same { self.hand_out(node, &entry, batch) } else { Handed::Gone } {
+            Handed::Added => {}
+            Handed::Gone if !same => {
+                self.drop_stale(node, &entry);
+                self.want_again(number, refetched_as(&entry.meta, entry.origin));
+            }
+            Handed::Gone => self.want_again(number, Origin::Alien),
+            Handed::Bad | Handed::Failed => {
+                self.want(Wanted { number, origin: Origin::Alien, around: true });
+            }
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use zazen_core::limits::FRAME_NO_MAX;
+use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::scan_record::{KeptRecord, ScanRecord};
 use zazen_wire::Message;
 
@@ -15,6 +17,32 @@ const USER_BYTES_MAX: usize = 2 << 20;
 const BYTES_MAX: usize = 16 << 20;
 /// Bytes of records in one answer.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// No scan takes longer: nine years, in nanoseconds.
+const WALL_NS_MAX: u64 = 1 << 58;
+/// By how much the parts of a scan's time may exceed the whole: clocks are read one after the other.
+const ROUNDING_NS: u64 = 10_000_000;
+
+/// Refuses a record that no reader writes: it is shown to its user's administrators.
+pub fn check(record: &ScanRecord) -> Result<()> {
+    let refuse = |text: String| Err(Error::new(ErrorKind::Protocol, format!("a scan's record: {text}")));
+    let ScanRecord { dataset, series, node, host, job, .. } = record;
+    let texts = [dataset, series, node, host, job].into_iter();
+    let mut texts = texts.chain(record.absent.iter().map(|absent| &absent.wanted));
+    if let Some(text) = texts.find(|text| text.contains(|c: char| c.is_control())) {
+        return refuse(format!("control characters in {text:?}"));
+    }
+    let spent: u128 = record.spent_ns.iter().map(|ns| u128::from(*ns)).sum();
+    let wall = record.wall_ns;
+    if wall > WALL_NS_MAX || spent > u128::from(wall + wall / 64 + ROUNDING_NS) {
+        return refuse(format!("it spent {spent} ns within {wall} ns"));
+    }
+    let counts = [record.near_frames, record.far_frames, record.failed_frames].into_iter();
+    match counts.chain(record.absent.iter().map(|absent| absent.count)).max() {
+        Some(most) if most > FRAME_NO_MAX + 1 => refuse(format!("{most} frames; no dataset has as many")),
+        _ => Ok(()),
+    }
+}
 
 /// What is kept.
 #[derive(Default)]
@@ -109,6 +137,24 @@ mod tests {
             store_rate: 0,
             store_rate_best: 0,
             absent: vec![absent; bytes / 4000],
+        }
+    }
+
+    #[test]
+    fn what_no_reader_writes_is_refused() {
+        let good = ScanRecord { wall_ns: 1_000_000_000, ..record(0, 4000) };
+        check(&good).unwrap();
+        let mut long = good.clone();
+        long.spent_ns[2] = 1_200_000_000;
+        let mut wanted = good.clone();
+        wanted.absent[0].wanted = "/a\x1b[31m".into();
+        let mut count = good.clone();
+        count.absent[0].count = u64::MAX;
+        let endless = ScanRecord { wall_ns: u64::MAX, spent_ns: vec![u64::MAX; 7], ..good.clone() };
+        let host = ScanRecord { host: "h\u{9b}2J".into(), ..good.clone() };
+        let dataset = ScanRecord { dataset: "/d\nx".into(), ..good };
+        for bad in [long, wanted, count, endless, host, dataset] {
+            assert_eq!(check(&bad).unwrap_err().kind(), ErrorKind::Protocol);
         }
     }
 

@@ -107,6 +107,8 @@ impl Drop for Share {
 pub struct AllShares {
     /// Calls that list directories, read manifests or go through many frames.
     pub heavy: Arc<Shares>,
+    /// Blocks being given to another node, each in memory as a whole.
+    pub given: Arc<Shares>,
     /// Scans under way.
     pub scans: Arc<Shares>,
     /// Datasets open, over all connections.
@@ -122,6 +124,7 @@ impl Default for AllShares {
     fn default() -> AllShares {
         AllShares {
             heavy: Shares::new("calls that go through many frames", 16),
+            given: Shares::new("blocks for another node", 32),
             scans: Shares::new("scans", 512),
             opened: Shares::new("open datasets", 16_384),
             fetchers: Shares::new("fetching threads", 64),

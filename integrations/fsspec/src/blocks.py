@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,6 +18,10 @@ BLOCK_BYTES = 1 << 20
 
 #: Size, modification time, change time and inode; times in nanoseconds, 0 where they are not known.
 Version = tuple[int, int, int, int]
+
+
+#: The longest tick of a file system's times, in nanoseconds.
+_TICK = 2_000_000_000
 
 
 class BlockReader:
@@ -39,6 +44,8 @@ class BlockReader:
     ) -> None:
         self.path, self.block_bytes, self.kept_bytes = path, block_bytes, kept_bytes
         self._options = dict(options or {})
+        #: In nanoseconds since 1970.
+        self._opened = time.time_ns()
         folder, name = os.path.split(path)
         pattern = f"{name}{{n*{block_bytes}}}"
         self._dataset = zazen.open(folder or "/", pattern=pattern, **self._options)
@@ -55,6 +62,16 @@ class BlockReader:
     def size(self) -> int:
         """Bytes of the file."""
         return self.version[0]
+
+    @property
+    def settled(self) -> bool:
+        """Whether a later change of the file shows in its times: it had not been changed shortly before it was opened.
+
+        File systems keep times in ticks, of two seconds at most. A file that is changed twice within a tick, without a
+        change of its size, looks the same.
+        """
+        _, modified, changed, _ = self.version
+        return self._opened - max(modified, changed) >= _TICK
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` up to, but not including, `end`, as far as the file has them."""

@@ -190,6 +190,9 @@ class ZazenFileSystem(AbstractFileSystem):
         return BlockReader(path, self.block_bytes, OPEN_KEPT_BYTES, self._options)
 
     def _give_back(self, path: str, reader: BlockReader) -> None:
+        if not reader.settled:
+            reader.close()
+            return
         dropped = []
         with self._lock:
             self._idle.setdefault((path, reader.version), []).append(reader)

@@ -158,6 +158,24 @@ def test_a_file_that_is_replaced(fs, backing, settle):
         file.close()
 
 
+def test_a_file_changed_twice_within_a_tick(fs, backing, settle, monkeypatch):
+    """A reader of a file that is young is not used again: its times may not show the next change."""
+    path = backing / "f"
+    path.write_bytes(b"a" * 100)
+    settle()
+    # The tick of the times is longer than this test.
+    monkeypatch.setattr(zazen.fsspec.filesystem, "_is_now", lambda version, found: True)
+    assert fs.cat_file(str(path)) == b"a" * 100
+    path.write_bytes(b"b" * 100)
+    settle()
+    assert fs.cat_file(str(path)) == b"b" * 100
+    # Of a file that has not changed lately the reader is kept.
+    assert not fs._idle
+    monkeypatch.setattr(zazen.fsspec.blocks, "_TICK", 0)
+    fs.cat_file(str(path))
+    assert len(fs._idle) == 1
+
+
 def test_growing_and_shrinking(fs, backing, settle):
     path = backing / "f"
     path.write_bytes(content(3 * BLOCK_BYTES))

@@ -215,7 +215,8 @@ class FileFiller(Filler):
     def __init__(self, source: Source, convert_units: bool, sub: np.ndarray | None, dt: float | None) -> None:
         self.format, self._convert, self._sub, self._given_dt = source.format, convert_units, sub, dt
         with self._reader(source, 0) as reader:
-            self.units, self.n_atoms = dict(reader.units), reader.n_atoms if sub is None else len(sub)
+            self.units, self._file_atoms = dict(reader.units), reader.n_atoms
+            self.n_atoms = reader.n_atoms if sub is None else len(sub)
             arguments = {"velocities": reader.ts.has_velocities, "forces": reader.ts.has_forces}
         self.timestep_arguments = arguments
 
@@ -231,9 +232,10 @@ class FileFiller(Filler):
     def fill(self, ts: Timestep, number: int, source: Source) -> None:
         with self._reader(source, number) as reader:
             found = reader.ts
-            if found.n_atoms != self.n_atoms and self._sub is None:
+            # With `sub` too: in a frame with other atoms, its indices mean others.
+            if found.n_atoms != self._file_atoms:
                 raise zazen.CorruptError(
-                    74, f"it has {found.n_atoms} atoms, the first frame has {self.n_atoms}"
+                    74, f"it has {found.n_atoms} atoms, the first frame has {self._file_atoms}"
                 )
             ts.positions = self._of_atoms(found.positions)
             ts.dimensions = found.dimensions

@@ -19,7 +19,7 @@ import numpy as np
 import zazen
 from MDAnalysis.analysis.backends import BackendBase
 from MDAnalysis.analysis.base import AnalysisBase
-from MDAnalysis.analysis.results import Results
+from MDAnalysis.analysis.results import Results, ResultsGroup
 from MDAnalysis.analysis.rms import RMSF
 from zazen.mdanalysis._reader import ZazenReader
 
@@ -33,6 +33,9 @@ class MPI(BackendBase):
     Every rank makes the same Universe and the same call ``run(backend=MPI())``, with equal arguments; the call is
     collective. All ranks get the whole result. If a rank fails, all ranks raise: that rank its own error, the
     others an MpiError that names it.
+
+    Means of results (``ResultsGroup.ndarray_mean`` and ``float_mean``) are weighted by frames. An aggregator of
+    the user's own gets one value for each stretch of frames; stretches are not equally long.
 
     It runs the analyses that MDAnalysis can parallelize, and RMSF. Trajectories of other readers are dealt out
     in equal parts. Raises ValueError for other analyses, and for transformations that need all frames in turn.
@@ -187,8 +190,27 @@ def _compute_apart(
     whole = copy.copy(analysis)
     whole.frames = np.hstack([found[0] for found in done])
     whole.times = np.hstack([found[1] for found in done])
-    whole.results = analysis._get_aggregator().merge([found[2] for found in done])
+    counts = [len(found[0]) for found in done]
+    whole.results = _weighted(analysis._get_aggregator(), counts).merge([found[2] for found in done])
     return whole
+
+
+def _weighted(aggregator: ResultsGroup, counts: list[int]) -> ResultsGroup:
+    """The aggregator for stretches of so many frames: MDAnalysis's means take all parts for equally long."""
+
+    def mean(parts: list[Any]) -> Any:
+        values = [np.asarray(part) for part in parts]
+        if all(np.array_equal(value, values[0], equal_nan=True) for value in values):
+            # Bins and the like, without rounding.
+            return parts[0]
+        return np.average(values, axis=0, weights=counts)
+
+    means = (ResultsGroup.ndarray_mean, ResultsGroup.float_mean)
+    weighted = copy.copy(aggregator)
+    weighted._lookup = {
+        name: mean if function in means else function for name, function in aggregator._lookup.items()
+    }
+    return weighted
 
 
 class _Reading:

@@ -43,6 +43,27 @@ class Centres(AnalysisBase):
         return ResultsGroup({"centres": ResultsGroup.ndarray_vstack, "histogram": ResultsGroup.ndarray_sum})
 
 
+class Means(AnalysisBase):
+    """Means over the frames, each updated frame by frame."""
+
+    _analysis_algorithm_is_parallelizable = True
+
+    def __init__(self, atoms):
+        super().__init__(atoms.universe.trajectory)
+        self.atoms = atoms
+
+    def _prepare(self):
+        self.results.centre, self.results.radius = np.zeros(3), 0.0
+
+    def _single_frame(self):
+        seen = self._frame_index
+        self.results.centre += (self.atoms.center_of_geometry() - self.results.centre) / (seen + 1)
+        self.results.radius += (self.atoms.radius_of_gyration() - self.results.radius) / (seen + 1)
+
+    def _get_aggregator(self):
+        return ResultsGroup({"centre": ResultsGroup.ndarray_mean, "radius": ResultsGroup.float_mean})
+
+
 def radii(atoms):
     return atoms.radius_of_gyration()
 
@@ -59,6 +80,7 @@ def analyses(universe):
         "rmsd": (rms.RMSD(protein, select="backbone"), lambda r: r.rmsd, 0),
         "function": (AnalysisFromFunction(radii, universe.trajectory, protein), lambda r: (r.timeseries, r.times), 0),
         "subclass": (Centres(ca), lambda r: (r.centres, r.histogram), 0),
+        "means": (Means(ca), lambda r: (r.centre, r.radius), 1e-12),
         "dihedrals": (dihedrals.Ramachandran(protein), lambda r: r.angles, 0),
         "contacts": (contacts.Contacts(universe, pairs, groups), lambda r: r.timeseries, 0),
         "rdf": (rdf.InterRDF(water, water, nbins=40), lambda r: (r.rdf, r.bins, r.count), 1e-12),

@@ -110,6 +110,19 @@ def test_a_directory_of_one_frame_files(ending, backing):
         assert np.array_equal(found.dimensions, expected.dimensions)
 
 
+@pytest.mark.parametrize("ending", ["pdb", "xtc"])
+def test_a_frame_with_other_atoms_is_refused_also_for_a_subsystem(ending, backing):
+    folder = backing / "sim"
+    folder.mkdir()
+    universe = mda.Universe(datafiles.PSF, datafiles.DCD)
+    for number, residues in enumerate(["1-5", "1-6"]):
+        universe.select_atoms(f"resid {residues}").write(str(folder / f"frame-{number:04}.{ending}"))
+    for sub in (None, np.array([3, 1])):
+        mine = zazen.mdanalysis.ZazenReader(f"zazen:{folder}", sub=sub)
+        with pytest.raises(zazen.mdanalysis.ReadError, match="atoms"):
+            mine[1]
+
+
 def test_names(tmp_path, monkeypatch):
     path = copied(datafiles.XTC_sub_sol, tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-pytest.importorskip("mdtraj", reason="no mdtraj: pip install 'zazen[mdtraj]'")
+pytest.importorskip("mdtraj.core", reason="no mdtraj: pip install 'zazen[mdtraj]'")
 pytest.importorskip("MDAnalysisTests", reason="no trajectories to compare: pip install MDAnalysisTests")
 
 import mdtraj

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Iterable
 from typing import SupportsIndex
@@ -10,6 +11,10 @@ import numpy as np
 import zazen
 
 __all__ = ["Positions"]
+
+
+#: Frame numbers that are digested at a time.
+_DIGEST_STEP = 1 << 16
 
 
 class Positions:
@@ -33,6 +38,14 @@ class Positions:
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def digest(self) -> str:
+        """Equal if, and only if, the frame numbers are."""
+        found = hashlib.blake2b(digest_size=16)
+        for first in range(0, len(self), _DIGEST_STEP):
+            numbers = np.asarray(self._numbers[first : first + _DIGEST_STEP], dtype="<i8")
+            found.update(numbers.tobytes())
+        return found.hexdigest()
 
     def number(self, index: SupportsIndex) -> int:
         """The frame number of sample `index`; IndexError if there is no such sample."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from zazen.torch.positions import Positions
 
 __all__ = ["LocalSampler"]
 
-_VERSION = 1
+_VERSION = 2
 #: The node of each rank, and what each node holds, packed.
 _Held = tuple[list[int], bytes]
 
@@ -39,6 +40,10 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
     in the same order as other collective calls of the program. ``set_epoch`` is to be called before each epoch, with
     the same number on all ranks. ``state_dict`` is the same on all ranks; with it, an epoch continues with exactly the
     batches that were left, on as many ranks. Not for several threads.
+
+    Ranks that see different frames, or differ in the arguments, the epoch or the batch to begin with, would deal from
+    different permutations. So when an epoch begins, all ranks raise ValueError instead: for instance because the
+    dataset grew between the ranks' calls of ``zazen.open``.
     """
 
     def __init__(
@@ -63,6 +68,8 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
         self.rank, self.ranks = self._group.rank, self._group.ranks
         self.epoch = 0
         self._yielded = 0
+        #: Of the frame numbers, once it is needed.
+        self._digest: str | None = None
         self._resume: tuple[int, _Held | None] | None = None
         #: Who holds what, as it was when the epoch began.
         self._held: _Held | None = None
@@ -94,7 +101,7 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
         if start >= len(self):
             # What was finished begins anew.
             start, held = 0, None
-        nodes = self._group.all(self._dataset.node)
+        nodes = self._agree(start, held)
         order = {node: at for at, node in enumerate(dict.fromkeys(nodes))}
         node_of_rank = [order[node] for node in nodes]
         # Every rank takes part, whatever it would resume with: it is collective.
@@ -135,6 +142,36 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
             self._permuted = (key, order)
         return self._permuted[1]
 
+    def _agree(self, start: int, held: _Held | None) -> list[int]:
+        """The node of each rank; ValueError on all ranks unless all begin the same epoch of the same samples."""
+        mine = {
+            "samples": len(self._positions),
+            "frame numbers": self._extent(),
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "shuffle": self.shuffle,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "first batch": start,
+            "state": None
+            if held is None
+            else hashlib.blake2b(repr(held).encode(), digest_size=16).hexdigest(),
+        }
+        told = self._group.all((self._dataset.node, mine))
+        for rank, (_, other) in enumerate(told):
+            for name, value in told[0][1].items():
+                if other[name] != value:
+                    raise ValueError(
+                        f"the ranks do not iterate over the same samples: rank 0 has {name} {value}, rank {rank} has "
+                        f"{other[name]}; give all ranks the same arguments, and open the dataset when it is complete"
+                    )
+        return [node for node, _ in told]
+
+    def _extent(self) -> str:
+        if self._digest is None:
+            self._digest = self._positions.digest()
+        return self._digest
+
     def _gather(self, nodes: list[int]) -> bytes:
         """What all nodes hold, told by the first rank of each."""
         mine = None
@@ -155,6 +192,7 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
             "yielded": self._yielded if self._resume is None else self._resume[0],
             "held": self._held if self._resume is None else self._resume[1],
             "samples": len(self._positions),
+            "frame numbers": self._extent(),
             "ranks": self.ranks,
             "batch_size": self.batch_size,
         }
@@ -165,6 +203,7 @@ class LocalSampler(torch.utils.data.Sampler[list[int]]):
             raise ValueError(f"a state of version {state.get('version')}; this is version {_VERSION}")
         here = {
             "samples": len(self._positions),
+            "frame numbers": self._extent(),
             "ranks": self.ranks,
             "batch_size": self.batch_size,
             "seed": self.seed,

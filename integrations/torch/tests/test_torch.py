@@ -6,6 +6,8 @@ import pickle
 import random
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import zazen
@@ -15,11 +17,12 @@ pytest.importorskip(
     reason="torch is not installed: scripts/test-torch.sh installs it in a place of its own",
 )
 
-import torch
-import torch_rank
-import zazen.torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
-from torch_sample import content, numbers
+import torch  # noqa: E402
+import torch_rank  # noqa: E402
+import zazen.torch  # noqa: E402
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler  # noqa: E402
+from torch_sample import content, numbers  # noqa: E402
+from zazen.torch.positions import Positions  # noqa: E402
 
 
 @pytest.fixture
@@ -122,13 +125,70 @@ def test_resuming_in_mid_epoch(cluster, images, folder, carrier):
 def test_states_of_another_job_are_refused(dataset):
     sampler = zazen.torch.LocalSampler(dataset, 32, seed=1)
     state = sampler.state_dict()
-    for name, value in {"ranks": 2, "samples": 5, "batch_size": 16, "seed": 2}.items():
+    for name, value in {"ranks": 2, "samples": 5, "frame numbers": "ab", "batch_size": 16, "seed": 2}.items():
         with pytest.raises(ValueError, match=f"the state is of {name}"):
             sampler.load_state_dict({**state, name: value})
     with pytest.raises(ValueError, match="version 9"):
         sampler.load_state_dict({**state, "version": 9})
     with pytest.raises(ValueError, match="batch_size is 0"):
         zazen.torch.LocalSampler(dataset, 0)
+
+
+class Ranks:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, rank, told, barrier):
+        self.rank, self.ranks, self._told, self._barrier = rank, len(told), told, barrier
+
+    def all(self, value):
+        self._told[self.rank] = value
+        self._barrier.wait(60)
+        return list(self._told)
+
+
+@pytest.mark.parametrize(
+    ("differs", "options"),
+    [
+        ("seed", {"seed": 2}),
+        ("shuffle", {"shuffle": False}),
+        ("batch_size", {"batch_size": 16}),
+        ("drop_last", {"drop_last": True}),
+        ("samples", {"fewer": 1}),
+        ("frame numbers", {"others": True}),
+        ("epoch", {"epoch": 3}),
+        ("first batch", {"start": 1}),
+    ],
+)
+def test_ranks_that_would_deal_differently_raise(dataset, differs, options):
+    """All of them, and before the first batch: otherwise samples would be read twice, and others never."""
+
+    def begin(rank, batch_size=32, seed=1, fewer=0, others=False, epoch=0, start=0, **more):
+        made = zazen.torch.LocalSampler(dataset, batch_size, seed=seed, **more)
+        have = [made._positions.number(at) for at in range(len(made._positions) - fewer)]
+        if others:
+            have[-1] += 1
+        made._positions = Positions([(number, 1, 1) for number in have])
+        made.set_epoch(epoch)
+        if start:
+            made.load_state_dict({**made.state_dict(), "yielded": start})
+        made._group = Ranks(rank, told, barrier)
+        made.rank, made.ranks = rank, len(told)
+        with pytest.raises(ValueError, match=f"rank 0 has {differs} .*, rank 1 has"):
+            next(iter(made))
+
+    told, barrier = [None] * 2, threading.Barrier(2)
+    with ThreadPoolExecutor(2) as ranks:
+        for done in [ranks.submit(begin, 0), ranks.submit(begin, 1, **options)]:
+            done.result()
+
+
+def test_digests_are_of_the_numbers_and_not_of_how_they_are_told():
+    assert Positions([(0, 4, 2)]).digest() == Positions([(0, 1, 1), (2, 3, 2)]).digest()
+    assert Positions([(0, 1, 9)]).digest() == Positions([(0, 1, 1)]).digest()
+    assert Positions([(0, 4, 2)]).digest() != Positions([(0, 4, 3)]).digest()
+    assert Positions([]).digest() != Positions([(0, 1, 1)]).digest()
+    many = Positions([(0, 1 << 17, 1)])
+    assert many.digest() == Positions([(0, 1 << 16, 1), (1 << 16, 1 << 16, 1)]).digest()
 
 
 def test_a_finished_epoch_begins_anew(dataset):

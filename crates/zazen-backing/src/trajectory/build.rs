@@ -5,14 +5,17 @@
 
 use crate::SourceFile;
 use std::sync::Arc;
+use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::trajectory::{Format, FrameTable, Trouble};
 use zazen_core::{Error, ErrorKind, Result, Validator};
-use zazen_trajectory::{Anchors, FileIndex, Grown, Scanner, Step};
+use zazen_trajectory::{Anchors, FileIndex, Grown, Scanner, Step, hide_counters};
 
 /// Bytes that are read at once where frames are small, or all bytes are looked at.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Bytes that are read for a header where frames are large.
 const HEAD_BYTES: usize = 512;
+/// Bytes of a file's header that are compared at once.
+const HEADER_BLOCK_BYTES: usize = 64 << 10;
 /// Frames from this length on are large.
 const LARGE_BYTES: u64 = 64 << 10;
 
@@ -87,6 +90,12 @@ fn scan(file: &dyn SourceFile, format: Format, size: u64, known: Option<&FileInd
     let mut table = FrameTable::new(0, scanner.unit());
     let (mut wish, extends) = (BLOCK_BYTES, known.is_some());
     loop {
+        if let Some((length, count)) = scanner.take_even(size) {
+            table.push_many(length, count)?;
+        }
+        if scanner.frames() > FRAME_NO_MAX {
+            return Err(Error::new(ErrorKind::TooLarge, "it has more than 2^40 frames, the limit"));
+        }
         let position = scanner.position();
         let step = match scanner.step(window.from(position), size) {
             Ok(step) => step,
@@ -122,6 +131,45 @@ fn scan(file: &dyn SourceFile, format: Format, size: u64, known: Option<&FileInd
             Step::End => return Ok(Found { scanner, table, trouble: None, extends }),
         }
     }
+}
+
+/// Whether a frame of `length` bytes is at the place where `scanner`, which has read the header,
+/// stands.
+pub(super) fn is_frame(file: &dyn SourceFile, mut scanner: Scanner, length: u64) -> Result<bool> {
+    let size = scanner.position().saturating_add(length);
+    let wish = if scanner.skips() { HEAD_BYTES } else { BLOCK_BYTES };
+    let mut window = Window { file, size, bytes: Vec::new(), at: scanner.position(), held: 0 };
+    loop {
+        let position = scanner.position();
+        match scanner.step(window.from(position), size) {
+            Ok(Step::More(least)) => {
+                let had = window.from(position).len();
+                window.fill(position, least, wish)?;
+                if window.held <= had {
+                    return Ok(false);
+                }
+            }
+            Ok(Step::Moved) => {}
+            Ok(Step::Frame(found)) => return Ok(found == length),
+            Ok(Step::Header | Step::End) | Err(_) => return Ok(false),
+        }
+    }
+}
+
+/// Whether the file begins with `header`, but for the counters that writers update.
+pub(super) fn has_header(file: &dyn SourceFile, format: Format, header: &[u8]) -> Result<bool> {
+    let mut block = vec![0; header.len().min(HEADER_BLOCK_BYTES)];
+    for (nth, expected) in header.chunks(HEADER_BLOCK_BYTES).enumerate() {
+        let offset = (nth * HEADER_BLOCK_BYTES) as u64;
+        let read = read_full(file, &mut block[..expected.len()], offset)?;
+        let (found, mut expected) = (&mut block[..read], expected.to_vec());
+        hide_counters(format, offset, found);
+        hide_counters(format, offset, &mut expected);
+        if *found != expected[..] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Samples of the file up to `end`.

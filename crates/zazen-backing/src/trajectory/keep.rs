@@ -14,20 +14,49 @@ use zazen_core::{RelPath, Result};
 use zazen_trajectory::FileIndex;
 use zazen_wire::checksum::{crc32c, frame_checksum};
 
-/// Indexes in memory; beyond, all are forgotten.
+/// Indexes in memory, and their bytes; beyond, those that were not used for longest are forgotten.
 const INDEXES_MAX: usize = 4096;
-/// Indexes in the folder; beyond, the oldest go.
-const FILES_MAX: usize = 16_384;
-/// The largest index that is read back.
-const INDEX_BYTES_MAX: u64 = 1 << 30;
+const MEMORY_BYTES_MAX: usize = 256 << 20;
+/// Indexes in the folder, and their bytes; beyond, the oldest go.
+const FILES_MAX: usize = 4096;
+const FOLDER_BYTES_MAX: u64 = 1 << 30;
+/// The largest index that is kept in the folder.
+const INDEX_BYTES_MAX: u64 = 256 << 20;
 
 /// The index of one file, once it is known.
 type Slot = Arc<Mutex<Option<Arc<FileIndex>>>>;
 
+/// The indexes in memory.
+#[derive(Default)]
+struct Known {
+    slots: HashMap<String, Used>,
+    /// Grows with each use.
+    clock: u64,
+}
+
+/// A slot, when it was used last, and how many bytes its index has.
+struct Used {
+    slot: Slot,
+    at: u64,
+    bytes: usize,
+}
+
+impl Known {
+    /// Forgets what was not used for longest, down to these limits.
+    fn shrink(&mut self, count: usize, bytes: usize) {
+        let mut held: usize = self.slots.values().map(|used| used.bytes).sum();
+        while self.slots.len() > count || held > bytes {
+            let oldest = self.slots.iter().min_by_key(|(_, used)| used.at);
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else { return };
+            held -= self.slots.remove(&key).map_or(0, |used| used.bytes);
+        }
+    }
+}
+
 /// The indexes that a process knows. Shared by threads.
 #[derive(Default)]
 pub struct Indexes {
-    known: Mutex<HashMap<String, Slot>>,
+    known: Mutex<Known>,
     folder: Option<PathBuf>,
 }
 
@@ -68,15 +97,30 @@ impl Indexes {
             self.save(&index);
         }
         *known = Some(index.clone());
+        drop(known);
+        self.count(&key, &index);
         Ok(index)
     }
 
     fn slot(&self, key: &str) -> Slot {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= INDEXES_MAX {
-            known.clear();
+        known.clock += 1;
+        let at = known.clock;
+        let fresh = || Used { slot: Slot::default(), at, bytes: 0 };
+        let used = known.slots.entry(key.to_owned()).or_insert_with(fresh);
+        used.at = at;
+        let slot = used.slot.clone();
+        known.shrink(INDEXES_MAX, MEMORY_BYTES_MAX);
+        slot
+    }
+
+    /// Counts the bytes of the index in the slot of `key`.
+    fn count(&self, key: &str, index: &FileIndex) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(used) = known.slots.get_mut(key) {
+            used.bytes = index.header.len() + index.table.memory_bytes() + index.key.len();
         }
-        known.entry(key.to_owned()).or_default().clone()
+        known.shrink(INDEXES_MAX, MEMORY_BYTES_MAX);
     }
 
     /// Where the index of a file is kept. The file's name is within; a clash costs only time.
@@ -115,17 +159,20 @@ fn write(folder: &Path, index: &FileIndex) -> std::io::Result<()> {
     if !is_ours(folder) {
         return Err(std::io::Error::other("belongs to another user, or others may write there"));
     }
+    let bytes = index.encode();
+    if bytes.len() as u64 > INDEX_BYTES_MAX {
+        return Err(std::io::Error::other("it is too large to be kept"));
+    }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let new = folder.join(format!("new-{}-{number}", std::process::id()));
     let mut open = std::fs::OpenOptions::new();
     let mut file = open.write(true).create_new(true).mode(0o600).open(&new)?;
-    let kept = file
-        .write_all(&index.encode())
-        .and_then(|()| std::fs::rename(&new, Indexes::place(folder, &index.key)));
+    let kept =
+        file.write_all(&bytes).and_then(|()| std::fs::rename(&new, Indexes::place(folder, &index.key)));
     if kept.is_err() {
         let _ = std::fs::remove_file(&new);
     }
-    make_room(folder);
+    make_room(folder, FILES_MAX, FOLDER_BYTES_MAX);
     kept
 }
 
@@ -136,17 +183,58 @@ fn is_ours(folder: &Path) -> bool {
         .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0)
 }
 
-/// Removes the oldest indexes beyond the limit.
-fn make_room(folder: &Path) {
+/// Removes the oldest indexes beyond so many, or so many bytes.
+fn make_room(folder: &Path, count: usize, bytes: u64) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
-    let age = |entry: std::fs::DirEntry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()));
-    let names: Vec<_> = entries.flatten().collect();
-    if names.len() <= FILES_MAX {
-        return;
-    }
-    let mut files: Vec<_> = names.into_iter().filter_map(age).collect();
+    let look = |entry: std::fs::DirEntry| {
+        let found = entry.metadata().ok()?;
+        Some((found.modified().ok()?, entry.path(), found.len()))
+    };
+    let mut files: Vec<_> = entries.flatten().filter_map(look).collect();
     files.sort();
-    for (_, path) in files.iter().take(files.len() - FILES_MAX) {
+    let (mut left, mut held) = (files.len(), files.iter().map(|(_, _, length)| length).sum::<u64>());
+    for (_, path, length) in &files {
+        if left <= count && held <= bytes {
+            return;
+        }
         let _ = std::fs::remove_file(path);
+        (left, held) = (left - 1, held - length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_used_for_longest_is_forgotten() {
+        let indexes = Indexes::in_memory();
+        for key in ["a", "b", "c", "a"] {
+            indexes.slot(key);
+        }
+        let mut known = indexes.known.lock().unwrap();
+        known.slots.values_mut().for_each(|used| used.bytes = 100);
+        known.shrink(2, 1000);
+        assert!(known.slots.contains_key("a") && known.slots.contains_key("c"));
+        known.shrink(2, 100);
+        assert!(known.slots.len() == 1 && known.slots.contains_key("a"));
+        known.shrink(2, 99);
+        assert!(known.slots.is_empty());
+    }
+
+    #[test]
+    fn the_folder_has_a_budget_of_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        for (nth, name) in ["a", "b", "c"].into_iter().enumerate() {
+            let file = std::fs::File::create(folder.path().join(name)).unwrap();
+            file.set_len(100).unwrap();
+            let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(nth as u64);
+            file.set_modified(at).unwrap();
+        }
+        make_room(folder.path(), 3, 200);
+        let left = |name| folder.path().join(name).exists();
+        assert_eq!(["a", "b", "c"].map(left), [false, true, true]);
+        make_room(folder.path(), 1, 200);
+        assert_eq!(["a", "b", "c"].map(left), [false, false, true]);
     }
 }

@@ -15,7 +15,7 @@ use std::thread::ScopedJoinHandle;
 use zazen_client::record_folder;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_explain::{Explanation, NodeSeen, explain, jobs};
-use zazen_frames::scan_record::{Part, Records, ScanRecord};
+use zazen_frames::scan_record::{KeptRecord, Part, Records, ScanRecord};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
@@ -24,7 +24,7 @@ use zazen_frames::scan_record::{Part, Records, ScanRecord};
   zazen explain /lustre/sim1 --html why.html         # a page with pictures, in one file
   zazen explain /lustre/sim1 --json | jq -r .mend
 
-Readers leave a record of each scan of 50 ms or longer with their node's daemon, or in
+Readers leave a record of each scan of 50 ms or longer, or of several ranks, with their node's daemon, or in
 ~/.local/state/zazen/scans where no daemon takes it. You see your own records; root sees all.
 ZAZEN_RECORDS=off in an analysis' environment turns them off.")]
 pub(crate) struct Explain {
@@ -48,7 +48,9 @@ pub(crate) fn run(arguments: &Explain) -> Result<Done> {
     let dataset = target::dataset_path(&arguments.dataset)?;
     let nodes = arguments.targets.nodes()?;
     let (seen, mut records, missed) = collect(&nodes, &dataset)?;
-    records.extend(record_folder::read().into_iter().filter(|record| is_of(record, &dataset)));
+    let own = record_folder::read().into_iter().filter(|record| is_of(record, &dataset));
+    let uid = rustix::process::geteuid().as_raw();
+    records.extend(own.map(|record| KeptRecord { uid, record }));
     let jobs = jobs(records);
     let (count, back) = (jobs.len(), arguments.back);
     let Some(job) = jobs.into_iter().nth(back) else {
@@ -89,7 +91,7 @@ fn none(dataset: &Path, jobs: usize, missed: Vec<Missed>) -> Error {
     }
 }
 
-type Collected = (Vec<NodeSeen>, Vec<ScanRecord>, Vec<Missed>);
+type Collected = (Vec<NodeSeen>, Vec<KeptRecord>, Vec<Missed>);
 
 /// What all nodes know; a dead node costs its whole time limit, so all are asked at once.
 fn collect(nodes: &[Node], dataset: &Path) -> Result<Collected> {
@@ -107,7 +109,7 @@ fn collect(nodes: &[Node], dataset: &Path) -> Result<Collected> {
         match answer {
             Ok(several) => {
                 for one in several {
-                    records.extend(one.records.iter().map(|kept| kept.record.clone()));
+                    records.extend(one.records);
                     seen.push(NodeSeen {
                         name: one.node,
                         id: one.node_id,
@@ -126,7 +128,9 @@ fn collect(nodes: &[Node], dataset: &Path) -> Result<Collected> {
         }
     }
     // A directory with several series was asked for once for each.
-    records.sort_by_key(|record| (record.began_ms, record.rank, record.pid, record.node_id));
+    records.sort_by_key(|KeptRecord { uid, record }| {
+        (record.began_ms, record.rank, record.pid, record.node_id, *uid)
+    });
     records.dedup();
     Ok((seen, records, missed))
 }

@@ -177,8 +177,8 @@ impl Recorder {
         }
     }
 
-    /// Of ranks that agreed, all leave a record: a rank that read quickly is what the slowest rank is
-    /// compared with, and without it the job would look incomplete.
+    /// Of ranks that agreed, all leave a record: a rank that read quickly is what the slowest rank
+    /// is compared with, and without it the job would look incomplete.
     fn is_worth_keeping(&self, read: Duration) -> bool {
         match self.facts.agreed {
             Some((_, _, ranks)) if ranks > 1 => true,

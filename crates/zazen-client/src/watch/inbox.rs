@@ -14,6 +14,8 @@ pub(super) enum Arrival {
     /// A file of this name, relative to the directory, was closed after writing or renamed into
     /// place.
     File(String),
+    /// A file of this name was made, and is open for writing.
+    Begun(String),
     /// A folder appeared and is watched now. Files may have appeared in it before that.
     Folder,
     /// The kernel dropped events: look through the directory.
@@ -98,6 +100,10 @@ impl Inbox {
                     false => arrivals.extend(name(path).map(Arrival::File)),
                 }
             }
+            // Only a trajectory that grows is read before it is closed.
+            EventKind::Create(CreateKind::File) => {
+                arrivals.extend(event.paths.first().and_then(name).map(Arrival::Begun));
+            }
             EventKind::Create(CreateKind::Folder) => {
                 let Some(path) = event.paths.first() else { return Ok(()) };
                 arrivals.push(self.folder_came(path)?);
@@ -142,7 +148,7 @@ mod tests {
         check(EventKind::Modify(ModifyKind::Name(RenameMode::To)), "f2", file("f2"));
         check(EventKind::Modify(ModifyKind::Name(RenameMode::From)), "f2", None);
         check(EventKind::Access(AccessKind::Close(AccessMode::Read)), "f1", None);
-        check(EventKind::Create(CreateKind::File), "f1", None);
+        check(EventKind::Create(CreateKind::File), "f1", Some(Arrival::Begun("f1".to_owned())));
         check(EventKind::Create(CreateKind::Folder), "d", Some(Arrival::Folder));
         check(EventKind::Remove(RemoveKind::Folder), "", Some(Arrival::Gone));
         check(EventKind::Remove(RemoveKind::Folder), "d", None);

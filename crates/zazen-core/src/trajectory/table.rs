@@ -101,6 +101,30 @@ impl FrameTable {
         Ok(())
     }
 
+    /// Adds `frames` frames of `length` bytes each, in a time that does not depend on their number.
+    /// `InvalidArgument` as for [`FrameTable::push`].
+    pub fn push_many(&mut self, length: u64, frames: u64) -> Result<()> {
+        let mut left = frames;
+        while left > 0 {
+            let last = self.blocks.last().filter(|_| self.tail.is_empty());
+            if last.is_some_and(|last| last.deltas.is_none() && last.length == length) {
+                break;
+            }
+            self.push(length)?;
+            left -= 1;
+        }
+        let end = left.checked_mul(length).and_then(|bytes| self.end.checked_add(bytes));
+        let Some(end) = end.filter(|end| i64::try_from(*end).is_ok()) else {
+            let context = format!("{frames} frames of {length} bytes do not fit a frame table");
+            return Err(Error::new(ErrorKind::InvalidArgument, context));
+        };
+        if left > 0 {
+            self.sealed += left;
+            (self.end, self.sealed_end) = (end, end);
+        }
+        Ok(())
+    }
+
     /// Turns the tail into a block.
     fn seal(&mut self) {
         let Some(first) = self.tail.first().copied() else { return };
@@ -290,6 +314,22 @@ mod tests {
         let mixed: Vec<u64> = (0..500).map(|n| if (100..300).contains(&n) { 9 } else { n + 1 }).collect();
         check(12, 1, &mixed);
         check(0, 1, &[(1 << 62), 1, (1 << 40), 5]);
+    }
+
+    #[test]
+    fn many_frames_are_like_one_after_the_other() {
+        for (before, length, frames) in
+            [(0, 9, 5), (0, 9, 64), (3, 9, 300), (70, 7, 1), (70, 8, 500), (130, 7, 70)]
+        {
+            let (mut one, mut many) = (table(5, 1, &vec![7; before]), table(5, 1, &vec![7; before]));
+            (0..frames).for_each(|_| one.push(length).unwrap());
+            many.push_many(length, frames).unwrap();
+            assert_eq!(many, one, "{before} {length} {frames}");
+        }
+        let mut vast = table(0, 1, &[]);
+        vast.push_many(1, 1 << 60).unwrap();
+        assert_eq!((vast.count(), vast.get(1 << 59)), (1 << 60, Some((1 << 59, 1))));
+        assert!(vast.push_many(8, 1 << 60).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::scan::local_only;
 use crate::node::Node;
 use crate::notes::{told, wall_ms};
+use crate::scan_records;
 use crate::session::Sessions;
 use zazen_backing::Rights;
 use zazen_call::{Caller, Reply};
@@ -32,6 +33,7 @@ pub(super) fn keep(node: &Node, caller: &Caller, payload: &[u8]) -> Result<Reply
         let text = format!("a scan's record of {} parts of time; there are more", record.spent_ns.len());
         return Err(Error::new(ErrorKind::Protocol, text));
     }
+    scan_records::check(&record)?;
     record.node = node.config.name.clone();
     record.node_id = node.store.node();
     node.records.keep(caller.credentials.uid, record);
@@ -49,11 +51,13 @@ pub(super) fn records(node: &Node, sessions: &Sessions, caller: &Caller, ask: As
     };
     let (uid, spelled) = (caller.credentials.uid, opened.spelled());
     let sees_all = uid == 0 || node.is_privileged(caller);
-    let records = node.records.last(|KeptRecord { uid: owner, record }| {
+    let mut records = node.records.last(|KeptRecord { uid: owner, record }| {
         let is_here =
             RelPath::new(&record.series).map_or(record.dataset == spelled, |other| is_meant(&other));
         (sees_all || *owner == uid) && is_here
     });
+    // The path is the one that this caller opened, not one that the reader wrote.
+    records.iter_mut().for_each(|kept| kept.record.dataset.clone_from(&spelled));
     let (native, _) = node.store.holdings(&series);
     let removals: Vec<_> = node.store.removals().of(is_meant).take(REMOVALS_MAX).cloned().collect();
     Ok(Records {

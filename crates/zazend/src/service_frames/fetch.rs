@@ -14,6 +14,7 @@ use zazen_call::{Caller, Line, may_say};
 use zazen_core::{Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::load::{Loaded, Step, plan, result_of};
 use zazen_frames::messages::{Fetch, Fetched};
+use zazen_frames::stale::Held;
 
 /// Bytes copied at a time.
 const COPY_BYTES: u64 = 1 << 20;
@@ -98,7 +99,7 @@ impl Work<'_> {
         let how = (node.config.validate, opened.viewer.is_own());
         match plan(here.as_ref(), self.origin, how, &source, &file.stat()) {
             Step::Present => return Ok(Loaded::Present),
-            Step::Promote if self.promote(number)? => return Ok(Loaded::Present),
+            Step::Promote if self.promote(number, here.as_ref())? => return Ok(Loaded::Present),
             Step::Promote | Step::Fetch => {}
         }
         let outcome =
@@ -108,13 +109,15 @@ impl Work<'_> {
 }
 
 impl Work<'_> {
-    /// Makes a native of an alien from its own copy, without asking the backing store; false if
-    /// that is no good.
-    fn promote(&self, number: u64) -> Result<bool> {
+    /// Makes a native of `alien` from its own copy, without asking the backing store; false if that
+    /// is no good, or if another copy has taken its place.
+    fn promote(&self, number: u64, alien: Option<&Held>) -> Result<bool> {
         let (store, dataset) = (&self.node.store, &self.opened.series());
         let Some(frame) = store.open_frame(dataset, number)? else { return Ok(false) };
-        let source = self.opened.source(number)?;
-        let mut put = store.put(dataset, &source, &frame.meta, Origin::Native)?;
+        if alien.is_none_or(|alien| (&alien.meta, &alien.source) != (&frame.meta, &frame.source)) {
+            return Ok(false);
+        }
+        let mut put = store.put(dataset, &frame.source, &frame.meta, Origin::Native)?;
         let mut buffer = vec![0; frame.meta.length.clamp(1, COPY_BYTES) as usize];
         let mut done = 0;
         while done < frame.meta.length {

@@ -49,7 +49,7 @@ fn bring(node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<(
     let mut file = opened.open_source(source, number)?;
     let outcome = fetch(node, opened, source, number, Origin::Alien, &mut file, Whence::Store)?;
     if matches!(outcome, Outcome::Stored(_) | Outcome::Present)
-        && let Some(found) = from_cache(node, opened, &*file, number)
+        && let Some(found) = from_cache(node, opened, &*file, source, number)
     {
         return Ok(found);
     }
@@ -59,15 +59,20 @@ fn bring(node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<(
     Ok((GivenBlock { validator, checksum: frame_checksum(&bytes) }, bytes))
 }
 
-/// The copy in the cache, if it is of the file that was opened. The receiver compares it with its
-/// checksum.
+/// The copy in the cache, if it is of `source` in the file that was opened. The receiver compares it
+/// with its checksum.
 fn from_cache(
     node: &Node,
     opened: &Opened,
     file: &dyn SourceFile,
+    source: &Source,
     number: u64,
 ) -> Option<(GivenBlock, Vec<u8>)> {
     let frame = node.store.open_frame(&opened.series(), number).ok().flatten()?;
+    // Blocks of other names may have the same number, and one may have come since.
+    if frame.source != *source {
+        return None;
+    }
     let validator = frame.meta.validator.filter(|validator| validator.looks_like(&file.stat().validator))?;
     let mut bytes = vec![0; usize::try_from(frame.meta.length).ok()?];
     frame.file.read_exact_at(&mut bytes, frame.offset).ok()?;

@@ -11,6 +11,7 @@ mod scan;
 
 use crate::node::Node;
 use crate::session::Sessions;
+use crate::shares::{AllShares, Shares};
 use std::sync::Arc;
 use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Service};
@@ -22,6 +23,9 @@ use zazen_wire::{Message, service};
 /// How long a heavy call waits for its user's other ones: a job's ranks may all open a large
 /// directory at once.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a call for a block waits: the node that asks can read the backing store itself.
+const PATIENCE_FOR_BLOCKS: Duration = Duration::from_secs(2);
 
 /// The frames service of a node.
 pub struct FramesService {
@@ -45,20 +49,10 @@ impl Service for FramesService {
     fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
         let FramesService { node, sessions } = self;
         let payload = call.payload;
-        let _share = match call.function {
-            frames_fn::OPEN
-            | frames_fn::FETCH
-            | frames_fn::EVICT
-            | frames_fn::VERIFY
-            | frames_fn::LIST
-            | frames_fn::READ_MANY
-            | frames_fn::DATASETS => {
-                let line = call.line.clone();
-                let stops = move || node.admit().is_err() || line.is_cut();
-                Some(node.shares.heavy.wait(caller, PATIENCE, stops)?)
-            }
-            _ => None,
-        };
+        let line = call.line.clone();
+        let stops = move || node.admit().is_err() || line.is_cut();
+        let share = share_of(&node.shares, call.function);
+        let _share = share.map(|(shares, patience)| shares.wait(caller, patience, stops)).transpose()?;
         match call.function {
             frames_fn::OPEN => {
                 open::open(node, sessions, caller, messages::OpenDataset::decode(payload)?).map(reply)
@@ -119,6 +113,39 @@ impl Service for FramesService {
     }
 }
 
+/// Of what a call takes a share, and how long it waits for one.
+fn share_of(shares: &AllShares, function: u16) -> Option<(&Arc<Shares>, Duration)> {
+    match function {
+        frames_fn::OPEN
+        | frames_fn::FETCH
+        | frames_fn::EVICT
+        | frames_fn::VERIFY
+        | frames_fn::LIST
+        | frames_fn::READ_MANY
+        | frames_fn::RECORDS
+        | frames_fn::DATASETS => Some((&shares.heavy, PATIENCE)),
+        frames_fn::GET_BLOCK => Some((&shares.given, PATIENCE_FOR_BLOCKS)),
+        _ => None,
+    }
+}
+
 fn reply(message: impl Message) -> Reply {
     Reply { payload: message.encode(), ..Reply::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_cost_memory_or_time_take_shares() {
+        let shares = AllShares::default();
+        let of = |function| share_of(&shares, function).map(|(shares, _)| Arc::as_ptr(shares));
+        assert_eq!(of(frames_fn::GET_BLOCK), Some(Arc::as_ptr(&shares.given)));
+        assert_eq!(of(frames_fn::RECORDS), Some(Arc::as_ptr(&shares.heavy)));
+        assert_eq!(of(frames_fn::READ_MANY), Some(Arc::as_ptr(&shares.heavy)));
+        // Whoever holds a heavy share reads on by these.
+        assert_eq!(of(frames_fn::SCAN_NEXT), None);
+        assert_eq!(of(frames_fn::SCAN_CLOSE), None);
+    }
 }

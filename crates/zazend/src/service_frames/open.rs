@@ -8,7 +8,7 @@ use crate::opened::Opened;
 use crate::session::Sessions;
 use crate::viewer::Viewer;
 use std::sync::Arc;
-use zazen_backing::{Rights, dataset};
+use zazen_backing::{Backing, Rights, dataset};
 use zazen_call::Caller;
 use zazen_core::{Blocks, Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
 use zazen_frames::messages::{DatasetInfo, OpenDataset};
@@ -54,12 +54,23 @@ fn place(node: &Node, viewer: &Viewer, mut ask: OpenDataset) -> Result<(Located,
     let view = at.root.seen_by(viewer)?;
     let (directory, pattern) = dataset::place(&*view, &at.beneath)?;
     // The file may be gone while the cache has frames of it.
-    let cached = || trajectory_in_cache(node, &at);
+    let cached = || trajectory_in_cache(node, &at).filter(|(directory, _)| may_list(&*view, &at, directory));
     let Some((directory, pattern)) = pattern.map(|pattern| (directory, pattern)).or_else(cached) else {
         return Ok((at, ask));
     };
     ask.pattern = Some(pattern);
     Ok((node.roots.locate(&at.root.spelled(&directory))?, ask))
+}
+
+/// Whether the file at `at` is gone, or its store does not answer, and the user may list `directory`
+/// as far as the store tells. The cache tells nobody else that it has the file's name.
+fn may_list(view: &dyn Backing, at: &Located, directory: &RelPath) -> bool {
+    let is_away = |error: &Error| is_outage(error) || error.kind() == ErrorKind::NotFound;
+    let gone = view.stat(&at.beneath).is_err_and(|error| is_away(&error));
+    gone && match view.allows(directory, Rights::READ.and(Rights::SEARCH)) {
+        Ok(allowed) => allowed,
+        Err(error) => is_away(&error),
+    }
 }
 
 /// The directory and the name of the trajectory file at `at`, if frames of it are cached.

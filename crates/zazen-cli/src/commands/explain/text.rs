@@ -118,13 +118,15 @@ fn waterfall(slow: &ScanRecord, usual: Option<&ScanRecord>) -> String {
         Some(_) => Table::new(&["part", ">slowest", ">median", "", ""]),
         None => Table::new(&["part", ">time", "", ""]),
     };
-    let mut before = 0;
+    let mut before = 0u64;
     for part in Part::ALL {
         let ns = slow.spent(part);
         let wall = slow.wall_ns.max(1);
-        let from = (u128::from(before) * u128::from(BAR) / u128::from(wall)) as usize;
-        before += ns;
-        let to = (u128::from(before) * u128::from(BAR) / u128::from(wall)) as usize;
+        // Parts that claim more than the whole fill the bar.
+        let column = |ns: u64| (u128::from(ns) * u128::from(BAR) / u128::from(wall)).min(BAR.into()) as usize;
+        let from = column(before);
+        before = before.saturating_add(ns);
+        let to = column(before);
         let bar = format!("{}{}", " ".repeat(from), "█".repeat(to.saturating_sub(from)));
         let mut row = vec![part.word().to_owned(), seconds(ns)];
         row.extend(usual.map(|usual| seconds(usual.spent(part))));

@@ -1,0 +1,176 @@
+//! Blocks of files whose numbers overlap: files of one directory share a series, and whoever may
+//! write there can choose a name that gives a block of its own the number of another's.
+
+// The exemption for tests does not reach their helpers.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use zazen_core::{Blocks, Origin, RunSet, Validator};
+use zazen_frames::messages::*;
+use zazen_wire::checksum::frame_checksum;
+use zazen_wire::{Message, service};
+
+const BLOCK: u64 = 4096;
+/// Blocks of the file: so many that a name for an overlap is soon found.
+const COUNT: u64 = 1 << 24;
+
+fn pattern(name: &str) -> String {
+    format!("{name}{{n*{BLOCK}}}")
+}
+
+fn first(name: &str) -> u64 {
+    let (path, block_bytes) = Blocks::parse_pattern(&pattern(name)).unwrap().unwrap();
+    Blocks { path, block_bytes, version: Validator::default() }.first()
+}
+
+/// A sparse file, and another name for which block `at.1` of it has the number of block `at.0`
+/// under its own name. Both blocks have data.
+struct Overlap {
+    directory: String,
+    file: std::fs::File,
+    alias: String,
+    number: u64,
+    at: (u64, u64),
+}
+
+impl Overlap {
+    /// The other name is a symbolic link to the file, or that of a file of its own, `is_link`.
+    fn make(site: &Site, is_link: bool) -> Overlap {
+        let folder = site.backing.join("fields");
+        std::fs::create_dir_all(&folder).unwrap();
+        let found = (0..).find_map(|salt| {
+            let alias = format!("alias-{salt}");
+            let ahead = first(&alias).checked_sub(first("field"))?;
+            (1..COUNT).contains(&ahead).then_some((alias, ahead))
+        });
+        let (alias, ahead) = found.unwrap();
+        let make = |name: &str, seed: u64| {
+            let path = folder.join(name);
+            let file = std::fs::File::options().create_new(true).read(true).write(true).open(path).unwrap();
+            file.set_len(COUNT * BLOCK).unwrap();
+            for block in [0, ahead] {
+                file.write_all_at(&frame_bytes(seed + block, BLOCK as usize), block * BLOCK).unwrap();
+            }
+            file
+        };
+        let file = make("field", 1);
+        match is_link {
+            true => std::os::unix::fs::symlink("field", folder.join(&alias)).unwrap(),
+            false => drop(make(&alias, 5)),
+        }
+        settle();
+        let directory = folder.to_str().unwrap().to_owned();
+        Overlap { directory, file, alias, number: first("field") + ahead, at: (ahead, 0) }
+    }
+
+    fn open(&self, client: &mut Client, name: &str) -> u32 {
+        let ask = OpenDataset {
+            path: self.directory.clone(),
+            want_extent: true,
+            pattern: Some(pattern(name)),
+            only_cached: false,
+        };
+        let info: DatasetInfo = client.ask(frames_fn::OPEN, &ask).unwrap();
+        info.handle
+    }
+
+    fn numbers(&self) -> RunSet {
+        set([self.number])
+    }
+
+    /// Has `name`'s block read by somebody.
+    fn read(&self, client: &mut Client, handle: u32) -> Vec<u8> {
+        let mut got = client.scan(handle, &self.numbers(), 1);
+        assert_eq!((got.len(), &got[0].entry.error), (1, &None));
+        got.pop().unwrap().bytes
+    }
+
+    /// The file's bytes, from the file itself.
+    fn block(&self, index: u64) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK as usize];
+        self.file.read_exact_at(&mut bytes, index * BLOCK).unwrap();
+        bytes
+    }
+}
+
+fn wait_for(client: &mut Client, counter: &str, value: u64) {
+    let begun = Instant::now();
+    while client.counter(counter) < value {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{counter} stays below {value}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The victim's block is in the cache, checked and ready; before the victim comes for it, a block
+/// under another name takes its number.
+#[test]
+fn a_block_that_takes_anothers_number_is_not_handed_out_for_it() {
+    for is_link in [true, false] {
+        let site = Site::default();
+        let overlap = Overlap::make(&site, is_link);
+        assert_ne!(overlap.block(overlap.at.0), overlap.block(overlap.at.1));
+        let _daemon = site.start();
+        let (mut victim, mut other) = (site.client(), site.client());
+        let handle = overlap.open(&mut victim, "field");
+        let ask = ScanOpen { handle, set: overlap.numbers() };
+        let scan: ScanOpened = victim.ask(frames_fn::SCAN_OPEN, &ask).unwrap();
+        wait_for(&mut other, "fetched", 1);
+        let alias = overlap.open(&mut other, &overlap.alias);
+        let theirs = overlap.read(&mut other, alias);
+        assert_eq!(theirs == overlap.block(overlap.at.1), is_link, "the other block is in the cache");
+        let got = victim.next(scan.scan, 1).unwrap();
+        assert_eq!((got.len(), &got[0].entry.error), (1, &None));
+        assert!(got[0].bytes == overlap.block(overlap.at.0), "the bytes of another block (link: {is_link})");
+        // The scan ends: the two do not drive each other out of the cache for ever.
+        assert!(victim.next(scan.scan, 1).unwrap().is_empty());
+    }
+}
+
+/// All paths by which blocks leave the cache, while a reader of the other name drives the block out
+/// again and again: scans, blocks for other nodes, and loads that keep what is here.
+#[test]
+fn blocks_that_drive_each_other_out_stay_apart() {
+    let site = Site::default();
+    let overlap = Overlap::make(&site, true);
+    let daemon = site.start();
+    let (right, wrong) = (overlap.block(overlap.at.0), overlap.block(overlap.at.1));
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut other = site.client();
+                let alias = overlap.open(&mut other, &overlap.alias);
+                while !ends.load(Ordering::Relaxed) {
+                    assert!(overlap.read(&mut other, alias) == wrong, "the alias got other bytes");
+                }
+            });
+        }
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let (mut local, mut node) = (site.client(), site.remote(&daemon, 0));
+            let handle = overlap.open(&mut local, "field");
+            let version = zazen_backing::directory::stat_local(&site.backing.join("fields/field"));
+            let ask = GetBlock {
+                dataset: overlap.directory.clone(),
+                pattern: pattern("field"),
+                number: overlap.number,
+                version: version.unwrap().validator,
+            };
+            for turn in 0..400 {
+                assert!(overlap.read(&mut local, handle) == right, "turn {turn}: scan");
+                let reply = node.raw(service::FRAMES, frames_fn::GET_BLOCK, &ask.encode(), &[]).unwrap();
+                let given = GivenBlock::decode(&reply.payload).unwrap();
+                assert!(reply.bulk == right, "turn {turn}: a block for another node");
+                assert_eq!(given.checksum, frame_checksum(&right));
+                // Promotes the copy, whose place another may have taken.
+                local.fetch(handle, overlap.numbers(), Origin::Native);
+            }
+        }));
+        ends.store(true, Ordering::Relaxed);
+        checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
