@@ -64,9 +64,10 @@ bench: prerequisites
 	cargo build --release --locked -p zazen-bench -p zazend -p zazen-cli
 	target/release/zazen-bench $(BENCH)
 
-## make bench-data  analyses of trajectories beside the plain way (ROWS="xtc-frame rmsf" for some)
+## make bench-data  trajectories (ROWS="xtc-frame rmsf" for some), files through fsspec, samples through PyTorch
 bench-data: install
 	$(BIN)/python bench/data/bench_data.py $(ROWS)
+	set -e; for rows in files_cold_warm torch_epochs; do $(BIN)/python bench/data/$$rows.py; done
 
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench
@@ -75,10 +76,6 @@ bench-zazen: install $(VENV)/.requirements-bench
 ## make bench-calls  ZOID's evaluation, run again (FUSE and sshfs rows: root; FIGURES="fig4 files" for some)
 bench-calls: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zoid/run.py $(FIGURES)
-
-## make bench-data  files through fsspec, samples through PyTorch (scripts/test-torch.sh installs it)
-bench-data: install
-	set -e; for row in bench/data/*.py; do $(BIN)/python $$row; done
 
 ## make docs    API documentation of the crates into target/doc
 docs: prerequisites

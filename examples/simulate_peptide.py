@@ -135,6 +135,7 @@ class Trajectory:
             self._dcd = self._simulation.dcd(self._file, number * self._steps, self._steps)
         before = self._file.seek(0, os.SEEK_END)
         self._simulation.write_frame(self._dcd)
+        self._file.flush()
         return self._file.seek(0, os.SEEK_END) - before
 
     def forget(self, first: int, count: int) -> None:

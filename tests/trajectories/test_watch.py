@@ -77,6 +77,24 @@ def test_a_growing_trajectory_is_pushed_as_it_grows(cluster: zazen.testing.Clust
             assert reading.stats.native == 30 and reading.stats.backing_reads == 0
 
 
+def test_a_trajectory_that_is_still_open_when_the_watch_ends_is_pushed(
+    cluster: zazen.testing.Cluster, tmp_path: Path
+) -> None:
+    """The program writes its last file, `--until`, and closes the trajectory only when it exits."""
+    expected = slices(write(tmp_path / "source.dcd.xtc", n_frames=12))
+    sim = tmp_path / "b" / "sim"
+    sim.mkdir()
+    with watch(cluster, sim, "--until", "done") as process:
+        time.sleep(2)
+        with (sim / "md.xtc").open("wb") as file:
+            file.write(b"".join(expected))
+            file.flush()
+            (sim / "done").touch()
+            said = process.communicate(timeout=30)[0]
+            assert process.returncode == 0, said
+    assert natives(cluster, sim / "md.xtc") == 12, said
+
+
 def test_a_restart_pushes_the_rewritten_frames_anew(cluster: zazen.testing.Cluster, tmp_path: Path) -> None:
     one = slices(write(tmp_path / "one.xtc", n_frames=12, seed=1))
     other = slices(write(tmp_path / "other.xtc", n_frames=20, seed=2))
