@@ -17,12 +17,12 @@ pytest.importorskip(
     reason="torch is not installed: scripts/test-torch.sh installs it in a place of its own",
 )
 
-import torch  # noqa: E402
-import torch_rank  # noqa: E402
-import zazen.torch  # noqa: E402
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler  # noqa: E402
-from torch_sample import content, numbers  # noqa: E402
-from zazen.torch.positions import Positions  # noqa: E402
+import torch
+import torch_rank
+import zazen.torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+from torch_sample import content, numbers
+from zazen.torch.positions import Positions
 
 
 @pytest.fixture
