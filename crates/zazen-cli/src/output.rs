@@ -29,6 +29,16 @@ pub(crate) fn json(value: &serde_json::Value) {
     line(if pretty { format!("{value:#}") } else { value.to_string() });
 }
 
+/// Writes the outcome of `name` to stdout as JSON.
+pub(crate) fn json_of(name: &str, outcome: &impl serde::Serialize) -> zazen_core::Result<()> {
+    let value = serde_json::to_value(outcome).map_err(|error| {
+        let context = format!("{name}: outcome as JSON: {error}");
+        zazen_core::Error::new(zazen_core::ErrorKind::InvalidArgument, context)
+    })?;
+    json(&value);
+    Ok(())
+}
+
 /// Writes a remark to stderr; it is not part of the result.
 pub(crate) fn note(text: impl AsRef<str>) {
     // Nothing is left to be done where even stderr is gone.

@@ -82,6 +82,16 @@ pub(crate) fn text_file(file: &Path, bytes_max: u64, what: &str) -> zazen_core::
     Ok(text)
 }
 
+/// The text of a scenario, and what messages call it. `argument`: the scenario's file, or - for
+/// standard input.
+pub(crate) fn scenario_text(argument: &str, bytes_max: u64) -> zazen_core::Result<(&str, String)> {
+    let (name, file) = match argument {
+        "-" => ("scenario on standard input", "/dev/stdin"),
+        file => (file, file),
+    };
+    Ok((name, text_file(Path::new(file), bytes_max, "scenario")?))
+}
+
 /// One range of frame numbers: `BEGIN[-END[:STRIDE]]`.
 pub(crate) fn frame_range(text: &str) -> Result<Request, String> {
     let number = |digits: &str| {

@@ -2,9 +2,8 @@
 
 use crate::output::{self, Table};
 use clap::Args;
-use std::path::Path;
 use zazen_assign::scenario::{Outcome, Scenario, run_scenario};
-use zazen_core::{Error, Result};
+use zazen_core::Result;
 
 /// The longest scenario.
 const SCENARIO_BYTES_MAX: u64 = 64 << 20;
@@ -30,22 +29,13 @@ pub(crate) struct Assign {
 }
 
 pub(crate) fn run(arguments: &Assign) -> Result<()> {
-    let name = match arguments.scenario.as_str() {
-        "-" => "scenario on standard input",
-        file => file,
-    };
-    let file = if arguments.scenario == "-" { "/dev/stdin" } else { &arguments.scenario };
-    let text = crate::parse::text_file(Path::new(file), SCENARIO_BYTES_MAX, "scenario")?;
+    let (name, text) = crate::parse::scenario_text(&arguments.scenario, SCENARIO_BYTES_MAX)?;
     let scenario = Scenario::from_json(&text).map_err(|error| error.within(name))?;
     let outcome = run_scenario(&scenario).map_err(|error| error.within(name))?;
     if arguments.json {
-        let value = serde_json::to_value(&outcome).map_err(|error| {
-            Error::new(zazen_core::ErrorKind::InvalidArgument, format!("{name}: outcome as JSON: {error}"))
-        })?;
-        output::json(&value);
-    } else {
-        output::print(&as_table(&scenario, &outcome));
+        return output::json_of(name, &outcome);
     }
+    output::print(&as_table(&scenario, &outcome));
     Ok(())
 }
 
