@@ -7,12 +7,14 @@
 //!
 //! - `operation`: what clients ask, and the answers; `attributes`, `name`, `id`, `errno`: their
 //!   parts.
+//! - `service`: what goes between programs and daemons.
 
 mod attributes;
 mod errno;
 mod id;
 mod name;
 pub mod operation;
+pub mod service;
 
 pub use attributes::{Attributes, Kind, Place};
 pub use errno::Errno;
