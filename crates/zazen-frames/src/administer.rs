@@ -1,8 +1,8 @@
 //! EVICT, PIN and VERIFY: who may ask for them, and which frames one VERIFY checks.
 //!
 //! Invariants: the owner of a dataset may drop and check its cached frames, because that harms
-//! nobody else. Only an operator (root, the daemon's own user, a holder of the cluster key) may pin:
-//! a pin takes room from all users for ever, and what is pinned may grow.
+//! nobody else. Only an operator (root, the daemon's own user, a holder of the cluster key) may
+//! pin: a pin takes room from all users for ever, and what is pinned may grow.
 
 use crate::messages::Verified;
 use crate::push::Pusher;
