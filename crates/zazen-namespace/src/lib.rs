@@ -7,10 +7,12 @@
 //!
 //! - `operation`: what clients ask, and the answers; `attributes`, `name`, `id`, `errno`: their
 //!   parts.
+//! - `map`: which nodes keep which partition.
 
 mod attributes;
 mod errno;
 mod id;
+pub mod map;
 mod name;
 pub mod operation;
 

@@ -55,6 +55,7 @@ macro_rules! tagged {
     (@pattern $name:ident $variant:ident $bind:ident $message:ty) => { $name::$variant($bind) };
     (@pattern $name:ident $variant:ident $bind:ident) => { $name::$variant };
 }
+pub(crate) use tagged;
 
 zazen_wire::messages! {
     /// One operation and who asks for it.
