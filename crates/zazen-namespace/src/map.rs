@@ -9,6 +9,7 @@ mod change;
 
 pub use change::{Change, Enter, Keep, Leave, Stop};
 
+use crate::partition::Settings;
 use crate::{Epoch, Incarnation, NodeNo, PARTITIONS_MAX, PartitionNo};
 use zazen_core::limits::PATH_BYTES_MAX;
 use zazen_core::{Error, ErrorKind, Result};
@@ -39,6 +40,8 @@ zazen_wire::messages! {
         nodes: Vec<Member> = List<Nested<Member>>,
         /// Who keeps each partition.
         partitions: Vec<Keepers> = List<Nested<Keepers>>,
+        /// What all partitions agree on.
+        settings: Settings = Nested<Settings>,
     }
 
     /// A node.
@@ -108,8 +111,9 @@ impl Field for State {
 pub struct Genesis {
     /// Drawn at random.
     pub namespace: u128,
-    /// How many partitions: a power of two, at least 16 for each node that may come.
-    pub partitions: u32,
+    /// What all partitions agree on, their number among it: a power of two, at least 16 for each
+    /// node that may come.
+    pub settings: Settings,
     /// How many nodes shall keep a partition.
     pub replicas: u8,
     /// How many backups shall have a record before its change is acknowledged; at most
@@ -136,12 +140,9 @@ impl Genesis {
     /// The first map. `Config` for numbers that do not fit.
     pub fn map(&self) -> Result<Map> {
         let refuse = |why: String| Err(Error::new(ErrorKind::Config, why));
-        let nodes = self.addresses.len();
-        if !self.partitions.is_power_of_two() || self.partitions > PARTITIONS_MAX {
-            return refuse(format!(
-                "{} partitions: not a power of two up to {PARTITIONS_MAX}",
-                self.partitions
-            ));
+        let (nodes, partitions) = (self.addresses.len(), self.settings.partitions);
+        if !partitions.is_power_of_two() || partitions > PARTITIONS_MAX {
+            return refuse(format!("{} partitions: not a power of two up to {PARTITIONS_MAX}", partitions));
         }
         if self.namespace == 0 || self.replicas == 0 || self.synchronous >= self.replicas.max(2) {
             return refuse(format!(
@@ -149,7 +150,11 @@ impl Genesis {
                 self.replicas, self.synchronous, self.namespace
             ));
         }
-        if nodes == 0 || nodes > NODES_MAX || self.stewards % 2 == 0 || usize::from(self.stewards) > nodes {
+        if nodes == 0
+            || nodes > NODES_MAX
+            || self.stewards.is_multiple_of(2)
+            || usize::from(self.stewards) > nodes
+        {
             return refuse(format!("{} stewards of {nodes} nodes: not an odd number of them", self.stewards));
         }
         let member = |(at, address): (usize, &String)| Member {
@@ -168,8 +173,9 @@ impl Genesis {
             stewards: (1..=u32::from(self.stewards)).map(NodeNo).collect(),
             nodes: self.addresses.iter().enumerate().map(member).collect(),
             partitions: Vec::new(),
+            settings: self.settings.clone(),
         };
-        map.partitions = (0..self.partitions)
+        map.partitions = (0..partitions)
             .map(|number| {
                 let primary = map.wanted(PartitionNo(number)).first().copied().unwrap_or_default();
                 Keepers { epoch: EPOCH_FIRST, primary, backups: Vec::new() }
@@ -190,6 +196,7 @@ impl Map {
             stewards: Vec::new(),
             nodes: Vec::new(),
             partitions: Vec::new(),
+            settings: Settings::default(),
         }
     }
 

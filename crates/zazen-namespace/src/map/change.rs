@@ -4,12 +4,10 @@
 //! node its life.
 
 use super::{Map, Member, State, WEIGHT_MAX};
-use crate::operation::tagged;
+use crate::tagged::tagged;
 use crate::{Epoch, Incarnation, NodeNo, PartitionNo};
-use zazen_core::Result;
 use zazen_core::limits::PATH_BYTES_MAX;
-use zazen_wire::codec::{Reader, Writer};
-use zazen_wire::field::{Field, Nested, Text};
+use zazen_wire::field::Text;
 
 zazen_wire::messages! {
     /// A node begins a life. What it kept in memory in an earlier life is lost, so it keeps only

@@ -7,7 +7,8 @@ fn genesis(nodes: usize, partitions: u32, replicas: u8) -> Map {
     let addresses = (1..=nodes).map(|node| format!("n{node}")).collect();
     let stewards = Genesis::stewards_of(nodes);
     let synchronous = replicas.min(2) - 1;
-    let genesis = Genesis { namespace: 7, partitions, replicas, synchronous, addresses, stewards };
+    let settings = Settings { partitions, ..Settings::default() };
+    let genesis = Genesis { namespace: 7, settings, replicas, synchronous, addresses, stewards };
     genesis.map().expect("a map")
 }
 
@@ -156,7 +157,9 @@ fn the_bytes_of_a_map_stay() {
     assert!(enter(&mut map, 1, 3));
     let golden = "07000000000000000000000000000000 0200000000000000 01 00 01000000 01000000 \
         01000000 24000000 01000000 65000000000000000000000000000000 0300000000000000 \
-        02000000 6e31 01 01 01000000 10000000 0100000000000000 01000000 00000000";
+        02000000 6e31 01 01 01000000 10000000 0100000000000000 01000000 00000000\
+        30000000 01000000 ed010000 00000000 00000000 00100000 0070c9b28b000000 00c2eb0b00000000 \
+        00000040 00100000 00000200";
     let hex: String = map.encode().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, golden.split_whitespace().collect::<String>());
     assert_eq!(Map::decode(&map.encode()).expect("decodes"), map);
@@ -178,7 +181,7 @@ fn placement_stays() {
 fn a_namespace_that_cannot_be_is_refused() {
     let genesis = |partitions, replicas, synchronous, stewards| Genesis {
         namespace: 1,
-        partitions,
+        settings: Settings { partitions, ..Settings::default() },
         replicas,
         synchronous,
         addresses: vec!["a".into(), "b".into(), "c".into()],
