@@ -7,12 +7,15 @@
 //!
 //! - `operation`: what clients ask, and the answers; `attributes`, `name`, `id`, `errno`: their
 //!   parts.
+//! - [`partition`]: executes operations on the tables of one partition.
 
 mod attributes;
 mod errno;
 mod id;
 mod name;
 pub mod operation;
+pub mod partition;
+mod tagged;
 
 pub use attributes::{Attributes, Kind, Place};
 pub use errno::Errno;
