@@ -1,8 +1,8 @@
-//! Why a node did not have a frame that was asked of it (`zazen explain`): the closed list of reasons,
-//! and what a daemon remembers of the frames that it removed.
+//! Why a node did not have a frame that was asked of it (`zazen explain`): the closed list of
+//! reasons, and what a daemon remembers of the frames that it removed.
 //!
-//! Invariants: the memory is bounded ([`BYTES_MAX`]); the oldest removals are forgotten first. Later
-//! removals of a frame hide earlier ones.
+//! Invariants: the memory is bounded ([`BYTES_MAX`]); the oldest removals are forgotten first.
+//! Later removals of a frame hide earlier ones.
 
 use std::collections::VecDeque;
 use zazen_core::{RelPath, Result, RunSet};
@@ -136,8 +136,8 @@ impl Removals {
         self.kept.iter().rev().filter(move |removal| is_meant(&removal.series))
     }
 
-    /// Removals of `series`, the latest first, at most [`EXPLAINING_MAX`]: to be looked at after the
-    /// lock on these is given back.
+    /// Removals of `series`, the latest first, at most [`EXPLAINING_MAX`]: to be looked at after
+    /// the lock on these is given back.
     pub fn of_series(&self, series: &RelPath) -> Vec<Removal> {
         self.of(|other| other == series).take(EXPLAINING_MAX).cloned().collect()
     }
@@ -151,8 +151,8 @@ impl Removals {
     }
 }
 
-/// Why each frame of `set` is not here, by the `removals` of its series, the latest first: the latest
-/// removal of each, cut to `set`, and the frames that no removal names.
+/// Why each frame of `set` is not here, by the `removals` of its series, the latest first: the
+/// latest removal of each, cut to `set`, and the frames that no removal names.
 pub fn explain(removals: Vec<Removal>, set: &RunSet) -> (Vec<Removal>, RunSet) {
     let mut rest = set.clone();
     let mut found = Vec::new();

@@ -33,8 +33,8 @@ pub fn admit(here: (&FrameMeta, Origin), arriving: (&FrameMeta, Origin), same_so
         let promote = had == Origin::Alien && comes == Origin::Native;
         // A push that gives no validator takes none away.
         let is_news = match (old.validator, new.validator) {
-            // A look at a young source says less than what is known: a miss that was fetched while the writer pushed the
-            // same frame must not make the pushed copy look stale.
+            // A look at a young source says less than what is known: a miss that was fetched while
+            // the writer pushed the same frame must not make the pushed copy look stale.
             (Some(then), Some(now)) => {
                 then != now && (then.unsettled || !now.unsettled || !then.looks_like(&now))
             }

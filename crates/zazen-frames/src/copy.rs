@@ -2,8 +2,8 @@
 //!
 //! Invariants: a copy that is committed is what its source was at one moment (the opened file and
 //! what its name leads to look the same before and after the bytes are read, or only grew, if the
-//! frame is one of a trajectory); the whole is tried at most [`TRIES`] times; a fault of the cache is never a fault of the source, so the reader still
-//! gets the frame.
+//! frame is one of a trajectory); the whole is tried at most [`TRIES`] times; a fault of the cache
+//! is never a fault of the source, so the reader still gets the frame.
 
 use crate::flight::Outcome;
 use crate::stale::{Held, Validate, has_grown, is_current};

@@ -323,7 +323,8 @@ impl<'a, F: Cached> Looking<'a, F> {
 
     fn compare(&mut self, at: usize, frame: &F, stat: &SourceStat) -> Verdict {
         if !stands_for(frame.meta(), frame.source(), stat) {
-            // Only trajectories grow behind their frames. Other files are also changed in the middle.
+            // Only trajectories grow behind their frames. Other files are also changed in the
+            // middle.
             let grows = self.rules.layout.is_some_and(|layout| layout.trajectory().is_some());
             return match grows && may_have_grown(frame.meta(), frame.source(), stat) {
                 true => Verdict::Grown(stat.validator),
