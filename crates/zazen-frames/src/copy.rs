@@ -113,7 +113,7 @@ enum State {
     Reading(Piece),
     Looking(Piece),
     Committing(Piece),
-    /// The put met something in the frame's place; is it the frame itself?
+    /// Something is in the frame's place; is it the frame itself?
     Conflicting(Error),
     Done,
 }
@@ -194,8 +194,8 @@ impl Copying {
         State::Beginning(Piece { offset, length, copied: 0 })
     }
 
-    /// Whether the copy that is here does: of this source as it is now, and a native if one is
-    /// asked for.
+    /// Whether the copy that is here serves: it is of this source as it is now, and a native if one
+    /// is asked for.
     fn is_enough(&self, held: &Held) -> bool {
         let Ask { source, origin, validate, own, .. } = &self.ask;
         let is_of_kind = held.origin == Origin::Native || *origin == Origin::Alien;
@@ -263,7 +263,7 @@ impl Copying {
                 actions.push(Action::LookUp);
                 State::Conflicting(error)
             }
-            // Whatever is the matter with the cache, the source can be read.
+            // The cache failed, but the source can still be read.
             _ => {
                 actions.push(Action::CacheFailed(self.within(error)));
                 done(Ok(Outcome::CacheFailed), actions)

@@ -146,7 +146,7 @@ zazen_wire::messages! {
     KeptRecord {
         /// The user who ran the scan, as the kernel told the daemon.
         uid: u32,
-        /// It.
+        /// The record.
         record: ScanRecord = Nested<ScanRecord>,
     }
 

@@ -8,6 +8,7 @@
 //! - `operation`: what clients ask, and the answers; `attributes`, `name`, `id`, `errno`: their
 //!   parts.
 //! - [`partition`]: executes operations on the tables of one partition.
+//! - `service`: what goes between programs and daemons.
 
 mod attributes;
 mod errno;
@@ -15,6 +16,7 @@ mod id;
 mod name;
 pub mod operation;
 pub mod partition;
+pub mod service;
 mod tagged;
 
 pub use attributes::{Attributes, Kind, Place};
