@@ -310,7 +310,8 @@ mod tests {
             assert_eq!(got[..count], name.id.0.to_string().into_bytes());
         }
         assert!(objects.kept().files.len() <= OPEN_MAX);
-        assert_eq!(objects.kept().files.len(), objects.kept().order.len());
+        let kept = objects.kept();
+        assert_eq!(kept.files.len(), kept.order.len());
     }
 
     #[test]
