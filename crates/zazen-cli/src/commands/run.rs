@@ -7,7 +7,7 @@ mod elf;
 use clap::Args;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -93,6 +93,7 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     let start = |error| Error::io(format!("start {}", Path::new(&arguments.program[0]).display()), error);
     let Some(node) = &arguments.node else {
         command.env(name(variables::SOCKET), this_machines_daemon(arguments, &forward)?);
+        zazen_seccomp::front::keep_ignored_signals(&mut command);
         return Err(start(command.exec()));
     };
     let key = arguments.key.as_ref().ok_or_else(|| {
@@ -104,11 +105,13 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     let key = ClusterKey::from_file(key)?;
     let mut connection = Connection::tcp(node, &key, &Identity::of_this_process(), PATIENCE)?;
     ask_for_plugin(&mut connection, &forward)?;
-    let bridge = bridge::Bridge::start(node, key)?;
-    command.env(name(variables::SOCKET), bridge.socket());
-    let status = command.status().map_err(start)?;
-    drop(bridge);
-    std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+    drop(connection);
+    let code = zazen_seccomp::front::run_beside(command, |command| {
+        let bridge = bridge::Bridge::start(node, key)?;
+        command.env(name(variables::SOCKET), bridge.socket());
+        Ok(bridge)
+    })?;
+    std::process::exit(code)
 }
 
 /// A variable's name as the standard library takes it.
