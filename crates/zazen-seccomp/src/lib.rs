@@ -43,6 +43,7 @@ use std::process::Command;
 use target::Target;
 use zazen_core::Result;
 use zazen_forward_api::paths::{self, Prefix, Text};
+use zazen_forward_api::variables;
 
 /// How many threads answer calls at first: a call that waits for a disk must not hold up others.
 const THREADS: usize = 8;
@@ -50,8 +51,9 @@ const THREADS: usize = 8;
 /// Runs the program and returns the exit code to end with. `forward` is in the form that the
 /// preload library reads; `socket` is the daemon's. Must be called before this process has other
 /// threads.
-pub fn run(command: Command, forward: &OsStr, socket: &Path) -> Result<i32> {
+pub fn run(mut command: Command, forward: &OsStr, socket: &Path) -> Result<i32> {
     let name = front::name_of(&command);
+    command.env(OsStr::from_bytes(variables::SUPERVISED.to_bytes()), "1");
     front::accompany(&name, |news, mask| supervise(command, mask, forward, socket, news))
 }
 
