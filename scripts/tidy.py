@@ -45,6 +45,8 @@ EDGES = {
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
+    "zazen-namespace": "zazen-core zazen-wire",
+    "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace | zazen-testbed",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
@@ -70,6 +72,7 @@ EDGES = {
 PURE = [
     "zazen-core", "zazen-wire", "zazen-frames", "zazen-explain", "zazen-lane", "zazen-push", "zazen-assign",
     "zazen-match", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-trajectory", "zazen-xtc",
+    "zazen-namespace",
 ]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"

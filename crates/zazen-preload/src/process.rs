@@ -9,7 +9,7 @@
 use crate::far::{self, HELLO_EXEC, HELLO_FORK, Place, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, Entry};
-use crate::{cwd, data, state, streams, transport};
+use crate::{cwd, data, state, transport};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
@@ -134,9 +134,6 @@ fn take_over(text: &[u8]) {
         let mut name = Text::new();
         let _ = far::name_of(cwd, &mut name);
         cwd::set_far(Some((cwd, name.as_bytes())));
-    }
-    if found.iter().any(|(fd, _)| *fd < 3) {
-        streams::take_over_standard_streams();
     }
 }
 
