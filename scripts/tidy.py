@@ -46,6 +46,7 @@ EDGES = {
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
     "zazen-namespace": "zazen-core zazen-wire",
+    "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace | zazen-testbed",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
