@@ -112,7 +112,6 @@ BANS = [
             "crates/zazen-call/src/client/mod.rs": "the eight bytes that ask for memory (docs/formats/shm.md)",
             "crates/zazen-preload/src/": "the same, and the kernel's socket address; no codec without a heap",
             "crates/zazen-stub-runtime/src/interrupt.rs": "thread numbers through a pipe of one process",
-            "crates/zazen-cli/src/commands/run/elf.rs": "the ELF format",
             "crates/zazen-trajectory/src/bytes.rs": "the formats of trajectory files",
             "crates/zazen-seccomp/src/": "registers and memory of a traced program",
             "crates/zazen-cli/src/commands/bench/sample.rs": "makes bytes to measure with",
