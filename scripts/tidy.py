@@ -46,6 +46,7 @@ EDGES = {
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
     "zazen-namespace": "zazen-core zazen-wire",
+    "zazen-namespace-node": "zazen-core zazen-wire zazen-call zazen-namespace",
     "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace | zazen-testbed",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
@@ -53,7 +54,8 @@ EDGES = {
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
-    " | zazen-client zazen-testbed",
+    " zazen-namespace zazen-namespace-node"
+    " | zazen-client zazen-namespace-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
     " zazen-client zazen-forward-api zazen-match zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",

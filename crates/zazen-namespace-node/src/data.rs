@@ -1,9 +1,9 @@
 //! Functions on the bytes of open files: here, or at the node that holds them.
 
-use crate::node::{NamespaceNode, lock};
+use crate::handles::{Handle, lock};
+use crate::node::NamespaceNode;
 use crate::objects::{self, Act, Object, ObjectName};
 use crate::route::root;
-use crate::session::Handle;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -176,7 +176,11 @@ impl NamespaceNode {
                 self.there(&address, &call_of(name, what, offset, bytes, flags), &[]).map(|(value, _)| value)
             }
             Where::Nowhere(length) if what == namespace_fn::SEEK && offset < length => {
-                if flags == 0 { Err(Errno::ENXIO) } else { Ok(offset) }
+                if flags == 0 {
+                    Err(Errno::ENXIO)
+                } else {
+                    Ok(offset)
+                }
             }
             Where::Nowhere(_) => Err(Errno::ENXIO),
         })

@@ -27,7 +27,7 @@ const TIMER_MAX: Duration = Duration::from_millis(250);
 const SEGMENTS_MAX: usize = 4;
 
 /// The engine with its clock, its disk and its waiting callers.
-pub struct Driver {
+pub(crate) struct Driver {
     engine: Mutex<Box<dyn Engine>>,
     waiting: Mutex<HashMap<u64, (Arc<Batch>, usize)>>,
     next_token: AtomicU64,
@@ -58,14 +58,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The time of day, in nanoseconds since the epoch.
-pub fn wall_ns() -> i64 {
+pub(crate) fn wall_ns() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 impl Driver {
     /// Starts to drive `engine`, whose files are in `folder`.
-    pub fn start(
+    pub(crate) fn start(
         engine: Box<dyn Engine>,
         folder: OwnedFd,
         objects: Arc<Objects>,
@@ -95,23 +95,24 @@ impl Driver {
         Ok(driver)
     }
 
-    fn now_ns(&self) -> u64 {
+    /// The engine's clock.
+    pub(crate) fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
 
     /// What the engine knows.
-    pub fn ask<T>(&self, ask: impl FnOnce(&dyn Engine) -> T) -> T {
+    pub(crate) fn ask<T>(&self, ask: impl FnOnce(&dyn Engine) -> T) -> T {
         ask(&**lock(&self.engine))
     }
 
     /// Why the engine does not answer any more, if so.
-    pub fn broken(&self) -> Option<String> {
+    pub(crate) fn broken(&self) -> Option<String> {
         lock(&self.broken).clone()
     }
 
     /// Executes requests; one response for each, in order. What is not answered within `patience` is
     /// answered with `ETIMEDOUT`: it may have been executed, or may still be.
-    pub fn execute(&self, requests: Vec<Request>, patience: Duration) -> Vec<Response> {
+    pub(crate) fn execute(&self, requests: Vec<Request>, patience: Duration) -> Vec<Response> {
         let numbers: Vec<u64> = requests.iter().map(|request| request.number).collect();
         let answers = (vec![None; requests.len()], 0);
         let batch = Arc::new(Batch { answers: Mutex::new(answers), done: Condvar::new() });
@@ -122,8 +123,7 @@ impl Driver {
                 waiting.insert(first + at as u64, (Arc::clone(&batch), at));
             }
         }
-        let events =
-            (first..).zip(requests).map(|(token, request)| Event::Request { token, request });
+        let events = (first..).zip(requests).map(|(token, request)| Event::Request { token, request });
         self.bring(events);
         let all = |answers: &mut (Vec<Option<Response>>, usize)| answers.1 < numbers.len();
         let wait = batch.done.wait_timeout_while(lock(&batch.answers), patience, all);
@@ -136,11 +136,22 @@ impl Driver {
         }
         let late = |number| Response { number, answer: Answer::refused(Errno::ETIMEDOUT) };
         let given = std::mem::take(&mut answers.0);
-        given.into_iter().zip(numbers).map(|(answer, number)| answer.unwrap_or_else(|| late(number))).collect()
+        given
+            .into_iter()
+            .zip(numbers)
+            .map(|(answer, number)| answer.unwrap_or_else(|| late(number)))
+            .collect()
+    }
+
+    /// Puts an engine in the place of the one that was there. Times are those of
+    /// [`Driver::now_ns`].
+    pub(crate) fn install(&self, engine: Box<dyn Engine>) {
+        *lock(&self.engine) = engine;
+        self.bring([Event::Timer]);
     }
 
     /// Bytes of another node's engine came.
-    pub fn peer(&self, bytes: Vec<Vec<u8>>) {
+    pub(crate) fn peer(&self, bytes: Vec<Vec<u8>>) {
         self.bring(bytes.into_iter().map(Event::Peer));
     }
 
@@ -218,7 +229,7 @@ impl Driver {
     }
 
     /// Ends the threads. Nothing is executed any more.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         lock(&self.disk).take();
     }
@@ -237,7 +248,8 @@ fn run_timer(driver: &Weak<Driver>) {
         }
         let wakes = driver.ask(|engine| engine.wakes_ns());
         drop(driver);
-        let pause = Duration::from_nanos(wakes.saturating_sub(now)).clamp(Duration::from_millis(1), TIMER_MAX);
+        let pause =
+            Duration::from_nanos(wakes.saturating_sub(now)).clamp(Duration::from_millis(1), TIMER_MAX);
         std::thread::sleep(pause);
     }
 }
@@ -275,8 +287,7 @@ impl Files {
         if let Some(file) = segments.get(name) {
             return Ok(Arc::clone(file));
         }
-        let flags =
-            OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let opened = rustix::fs::openat(&self.folder, name, flags, Mode::from_raw_mode(0o600))?;
         let file = Arc::new(File::from(opened));
         if segments.len() >= SEGMENTS_MAX {

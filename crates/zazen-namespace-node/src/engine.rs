@@ -104,6 +104,32 @@ pub trait Engine: Send {
     fn status(&self) -> serde_json::Value;
 }
 
+/// No engine yet: the node waits for what it needs to begin.
+pub struct Forming {
+    /// What it waits for, for people.
+    pub waits_for: String,
+}
+
+impl Engine for Forming {
+    fn step(&mut self, _now_ns: u64, _wall_ns: i64, _event: Event) {}
+    fn flush(&mut self, _now_ns: u64, _wall_ns: i64, _actions: &mut Vec<Action>) {}
+    fn wakes_ns(&self) -> u64 {
+        u64::MAX
+    }
+    fn identity(&self) -> (Option<NodeNo>, Incarnation) {
+        (None, Incarnation(0))
+    }
+    fn epoch(&self) -> Epoch {
+        Epoch(0)
+    }
+    fn map(&self) -> MapView {
+        MapView { epoch: Epoch(0), nodes: Vec::new(), partitions: Vec::new() }
+    }
+    fn status(&self) -> serde_json::Value {
+        serde_json::json!({"waits_for": self.waits_for})
+    }
+}
+
 /// All partitions, on one node, in memory.
 pub struct Solo {
     partitions: Vec<Partition>,

@@ -56,7 +56,10 @@ impl DataFolder {
             .map_err(|errno| io(errno.into()))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| {
             if errno == rustix::io::Errno::WOULDBLOCK {
-                return Error::new(ErrorKind::Busy, format!("namespace folder {shown}: another daemon has it"));
+                return Error::new(
+                    ErrorKind::Busy,
+                    format!("namespace folder {shown}: another daemon has it"),
+                );
             }
             io(errno.into())
         })?;

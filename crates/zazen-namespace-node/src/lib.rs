@@ -4,7 +4,7 @@
 //! - `node`: puts a node together; `folder`: its folder on the disk;
 //! - `engine`: the seam to the pure machines; `driver`: runs them; `links`: the way to other nodes;
 //! - `objects`: the bytes of files; `data`: functions on them, here or at their holder;
-//! - `route`: operations to the primaries of their partitions; `session`: what a caller has open;
+//! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
 //! - `service`: who may call what.
 //!
 //! Invariants. A caller acts only with its own rights: the kernel, or the cluster key, says who it
@@ -16,6 +16,7 @@ mod data;
 mod driver;
 pub mod engine;
 pub mod folder;
+mod handles;
 pub mod links;
 mod node;
 pub mod objects;
@@ -23,5 +24,5 @@ mod route;
 mod service;
 mod session;
 
-pub use node::{NamespaceNode, Told};
+pub use node::{Durability, NamespaceNode, NodeList, Told};
 pub use service::NamespaceService;

@@ -1,20 +1,44 @@
 //! A node of the namespace, as its service uses it.
 
-use crate::driver::Driver;
-use crate::engine::{Engine, Solo};
+use crate::driver::{Driver, wall_ns};
+use crate::engine::{Engine, Forming, Solo};
 use crate::folder::DataFolder;
+use crate::handles::{Session, lock};
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
-use crate::session::Session;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use zazen_call::{Caller, ClusterKey};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::partition::Settings;
 use zazen_namespace::service::{Hello, MapView};
 use zazen_namespace::{Epoch, Incarnation, NodeNo};
+
+/// Partitions for each node that a namespace begins with.
+const PARTITIONS_MIN: u32 = 16;
+
+/// The nodes that a namespace begins with, or that a new node asks to let it in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeList {
+    /// In a file, one `host:port` a line. It may come later.
+    File(PathBuf),
+    /// Written out.
+    Nodes(Vec<String>),
+}
+
+/// When a change counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// In the memory of the primary and of the first backup; on disk within a second.
+    Memory,
+    /// Written to the files of both; survives that all daemons are killed.
+    #[default]
+    Written,
+    /// Synced to the disks of both; survives that the power fails.
+    Synced,
+}
 
 /// What a node of the namespace is told.
 #[derive(Clone, Debug)]
@@ -23,12 +47,18 @@ pub struct Told {
     pub data: PathBuf,
     /// Its name, for people.
     pub name: String,
-    /// `host:port` where other nodes reach its daemon.
-    pub address: Option<String>,
     /// The cluster key.
     pub key: Option<ClusterKey>,
-    /// Partitions of a new namespace.
-    pub partitions: u32,
+    /// The first nodes; `None` for a namespace of this node alone.
+    pub nodes: Option<NodeList>,
+    /// Whether this is one of the first nodes of a new namespace, if its folder is empty.
+    pub format: bool,
+    /// Nodes that keep each partition of a new namespace.
+    pub replicas: u8,
+    /// Partitions of a new namespace; `None`: by the number of nodes.
+    pub partitions: Option<u32>,
+    /// When a change counts as done.
+    pub durability: Durability,
 }
 
 /// A node of the namespace. For any thread.
@@ -47,7 +77,7 @@ pub struct NamespaceNode {
     next_handle: AtomicU64,
     pub(crate) stopping: AtomicBool,
     folder: DataFolder,
-    name: String,
+    pub(crate) told: Told,
 }
 
 /// Numbers of clients that the daemon asks with: each has one batch of requests under way at a time,
@@ -83,25 +113,14 @@ impl Slots {
     }
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl NamespaceNode {
     /// Opens the node's folder and serves.
     pub fn start(told: &Told) -> Result<Arc<NamespaceNode>> {
         let folder = DataFolder::open(&told.data)?;
         let objects = Arc::new(Objects::new(folder.sub("objects")?));
         let links = Arc::new(Links::new(told.key.clone(), &told.name));
-        let settings = Settings {
-            partitions: told.partitions,
-            root_mode: 0o1777,
-            ..Settings::default()
-        };
-        let life = Incarnation(crate::driver::wall_ns().unsigned_abs() / 1_000_000);
-        let address = told.address.clone().unwrap_or_default();
-        let engine: Box<dyn Engine> = Box::new(Solo::new(&settings, &told.name, &address, life));
-        let (_, incarnation) = engine.identity();
+        let waits_for = "the daemon to listen".to_owned();
+        let engine = Box::new(Forming { waits_for });
         let map = Arc::new(engine.map());
         let driver = Driver::start(engine, folder.sub("node")?, Arc::clone(&objects), Arc::clone(&links))?;
         Ok(Arc::new(NamespaceNode {
@@ -113,11 +132,25 @@ impl NamespaceNode {
             committed: Mutex::default(),
             map: Mutex::new(map),
             uid: rustix::process::geteuid().as_raw(),
-            next_handle: AtomicU64::new((incarnation.0 << 32).wrapping_add(1)),
+            next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
             stopping: AtomicBool::new(false),
             folder,
-            name: told.name.clone(),
+            told: told.clone(),
         }))
+    }
+
+    /// Begins the node's life, as soon as it has what it needs. `address` is where other nodes reach
+    /// the daemon: `host:port`.
+    pub fn form(self: &Arc<Self>, address: Option<String>) -> Result<()> {
+        if self.told.nodes.is_none() {
+            let partitions = self.told.partitions.unwrap_or(PARTITIONS_MIN);
+            let settings = Settings { partitions, root_mode: 0o1777, ..Settings::default() };
+            let life = Incarnation(wall_ns().unsigned_abs() / 1_000_000);
+            let address = address.unwrap_or_default();
+            self.driver.install(Box::new(Solo::new(&settings, &self.told.name, &address, life)));
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unsupported, "a namespace of several nodes"))
     }
 
     /// Who this node is. `Unavailable` while it has not joined.
@@ -125,7 +158,7 @@ impl NamespaceNode {
         if let Some(why) = self.driver.broken() {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("the namespace on {} answers nobody any more: {why}", self.name),
+                format!("the namespace on {} answers nobody any more: {why}", self.told.name),
             ));
         }
         match self.driver.ask(|engine| engine.identity()) {
@@ -134,7 +167,7 @@ impl NamespaceNode {
                 ErrorKind::Unavailable,
                 format!(
                     "the namespace on {} has not joined the others yet; see `zazen namespace status`",
-                    self.name
+                    self.told.name
                 ),
             )),
         }
@@ -198,7 +231,7 @@ impl NamespaceNode {
         let handles: usize = sessions.values().map(|session| session.handles()).sum();
         serde_json::json!({
             "node": node.map(|node| node.0),
-            "name": self.name,
+            "name": self.told.name,
             "incarnation": incarnation.0,
             "epoch": map.epoch.0,
             "partitions": map.partitions.len(),

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zazen_core::fnv::mixed;
-use zazen_namespace::service::{ObjectStat, namespace_fn};
+use zazen_namespace::service::namespace_fn;
 use zazen_namespace::{Errno, InodeId};
 
 /// Folders that objects are spread over.
@@ -178,6 +178,17 @@ impl Objects {
     }
 }
 
+/// What the disk says of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectStat {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its units of 512 bytes on disk.
+    pub blocks: u64,
+    /// When it was changed last, in nanoseconds since the epoch.
+    pub modified_ns: i64,
+}
+
 /// A function on an object's bytes, all numbers as a caller sent them.
 #[derive(Clone, Copy, Debug)]
 pub struct Act {
@@ -234,8 +245,7 @@ pub fn act(object: &File, act: Act) -> Result<u64, Errno> {
             rustix::fs::ftruncate(object, act.offset).map(|()| act.offset).map_err(errno)
         }
         namespace_fn::ALLOCATE => {
-            let known =
-                FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+            let known = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
             let flags = FallocateFlags::from_bits(act.flags).filter(|flags| known.contains(*flags));
             let flags = flags.ok_or(Errno::EOPNOTSUPP)?;
             let done = rustix::fs::fallocate(object, flags, act.offset, act.bytes);
@@ -258,7 +268,6 @@ pub fn act(object: &File, act: Act) -> Result<u64, Errno> {
 pub fn stat(object: &File) -> Result<ObjectStat, Errno> {
     let meta = object.metadata().map_err(|_| Errno::EIO)?;
     Ok(ObjectStat {
-        errno: None,
         bytes: meta.len(),
         blocks: meta.blocks(),
         modified_ns: meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec()),

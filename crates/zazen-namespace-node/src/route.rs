@@ -4,7 +4,8 @@
 //! A request keeps its number when it is repeated, so it is executed once, whatever is lost on the
 //! way. After [`PATIENCE`] its outcome is unknown, and the caller is told so.
 
-use crate::node::{NamespaceNode, lock};
+use crate::handles::{Session, lock};
+use crate::node::NamespaceNode;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use zazen_core::Credentials;
@@ -151,7 +152,7 @@ impl NamespaceNode {
     }
 
     /// How many files other programs of this node have open.
-    pub(crate) fn session(&self, number: u64) -> std::sync::Arc<crate::session::Session> {
+    pub(crate) fn session(&self, number: u64) -> std::sync::Arc<Session> {
         std::sync::Arc::clone(lock(&self.sessions).entry(number).or_default())
     }
 }

@@ -1,9 +1,10 @@
 //! The daemon's service: who may call what, and bytes to and from messages.
 
+use crate::handles::lock;
 use crate::links::Envelopes;
-use crate::node::{NamespaceNode, lock};
+use crate::node::NamespaceNode;
 use crate::route::PATIENCE;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

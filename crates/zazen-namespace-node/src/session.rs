@@ -1,68 +1,17 @@
-//! What a caller has: its open files and its locks. All of it ends with the caller.
+//! What callers ask, open and lock. All that a caller has ends with it.
 
-use crate::node::{NamespaceNode, lock};
+use crate::handles::{HANDLES_MAX, Handle, LOCKS_MAX, Session, lock};
+use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::root;
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use zazen_call::Caller;
 use zazen_core::Credentials;
 use zazen_core::fnv::mixed;
-use zazen_namespace::operation::{
-    Answer, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
-};
+use zazen_namespace::operation::{Answer, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release};
 use zazen_namespace::service::{Answered, Ask, namespace_fn};
-use zazen_namespace::{Attributes, Errno, InodeId, Kind, NodeNo};
-
-/// Files that one caller may have open.
-const HANDLES_MAX: usize = 65_536;
-/// Locks that one caller may have asked for.
-const LOCKS_MAX: usize = 65_536;
-
-/// A caller's open files and locks.
-#[derive(Default)]
-pub(crate) struct Session {
-    handles: Mutex<HashMap<u64, Arc<Handle>>>,
-    locks: Mutex<HashSet<(InodeId, u64, bool)>>,
-}
-
-/// An open file of a caller.
-pub(crate) struct Handle {
-    pub(crate) id: InodeId,
-    pub(crate) read: bool,
-    pub(crate) write: bool,
-    /// Whether the opener is root, whose writes leave set-user-id as it is.
-    pub(crate) by_root: bool,
-    /// The holder and the generation; `None` for a file that had no bytes yet.
-    pub(crate) place: Mutex<Option<(NodeNo, u64)>>,
-    /// Whether anything may have been written by it.
-    pub(crate) wrote: AtomicBool,
-}
-
-impl Session {
-    /// How many files are open.
-    pub(crate) fn handles(&self) -> usize {
-        lock(&self.handles).len()
-    }
-
-    /// The open file with this number.
-    pub(crate) fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
-        lock(&self.handles).get(&number).map(Arc::clone).ok_or(Errno::EBADF)
-    }
-
-    pub(crate) fn take(&self, number: u64) -> Result<Arc<Handle>, Errno> {
-        lock(&self.handles).remove(&number).ok_or(Errno::EBADF)
-    }
-
-    fn has_open(&self, id: InodeId) -> bool {
-        lock(&self.handles).values().any(|handle| handle.id == id)
-    }
-
-    fn writers(&self, id: InodeId) -> Option<Arc<Handle>> {
-        lock(&self.handles).values().find(|handle| handle.id == id && handle.write).map(Arc::clone)
-    }
-}
+use zazen_namespace::{Attributes, Errno, Kind};
 
 /// The attributes in an answer, to be brought up to date.
 fn attributes_in(answer: &mut Answer) -> Vec<&mut Attributes> {
