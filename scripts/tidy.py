@@ -46,6 +46,7 @@ EDGES = {
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
     "zazen-namespace": "zazen-core zazen-wire",
+    "zazen-mount": "zazen-core zazen-namespace",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
