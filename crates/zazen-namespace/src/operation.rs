@@ -7,6 +7,7 @@
 //! request vouches for them.
 
 use crate::attributes::{Attributes, Kind};
+use crate::tagged::tagged;
 use crate::{Epoch, Errno, Incarnation, InodeId, Name, NodeNo, PartitionNo};
 use zazen_core::{Credentials, Result};
 use zazen_wire::codec::{Reader, Writer};
@@ -18,43 +19,6 @@ pub const TARGET_BYTES_MAX: usize = 4095;
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Entries that one [`CreateMany`] or [`GetMany`] may name.
 pub const MANY_MAX: usize = 1024;
-
-/// Declares an enumeration of messages: a tag byte, then the message as a record.
-macro_rules! tagged {
-    ($($(#[$about:meta])* $name:ident {
-        $($(#[$on:meta])* $variant:ident = $tag:literal $(($message:ty))?,)+
-    })+) => {$(
-        $(#[$about])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$on])* $variant $(($message))?,)+
-        }
-
-        impl Field for $name {
-            type Value = $name;
-            const BYTES_MIN: usize = 1;
-            fn write(value: &$name, writer: &mut Writer) {
-                match value {
-                    $(tagged!(@pattern $name $variant message $($message)?) => {
-                        writer.u8($tag);
-                        $(Nested::<$message>::write(message, writer);)?
-                    })+
-                }
-            }
-            fn read(reader: &mut Reader<'_>) -> Result<$name> {
-                let tag = reader.u8()?;
-                Ok(match tag {
-                    $($tag => $name::$variant $((Nested::<$message>::read(reader)?))?,)+
-                    _ => return Err(reader.malformed(format_args!(
-                        concat!(stringify!($name), " has no number {}"), tag
-                    ))),
-                })
-            }
-        }
-    )+};
-    (@pattern $name:ident $variant:ident $bind:ident $message:ty) => { $name::$variant($bind) };
-    (@pattern $name:ident $variant:ident $bind:ident) => { $name::$variant };
-}
 
 zazen_wire::messages! {
     /// One operation and who asks for it.

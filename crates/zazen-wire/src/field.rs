@@ -1,5 +1,5 @@
-//! Messages declared once: [`crate::messages!`] takes each field's name, type and encoding, and makes
-//! the structure, its writer and its reader.
+//! Messages declared once: [`crate::messages!`] takes each field's name, type and encoding, and
+//! makes the structure, its writer and its reader.
 //!
 //! An encoding is a type that implements [`Field`]. Where a type has one encoding only (integers,
 //! flags, run sets), it is its own; texts have several, which differ in what a reader accepts.
