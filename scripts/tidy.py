@@ -46,6 +46,8 @@ EDGES = {
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
     "zazen-sim": "zazen-core",
+    "zazen-namespace": "zazen-core zazen-wire",
+    "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace | zazen-testbed",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
@@ -70,7 +72,8 @@ EDGES = {
 # Protocol logic: events in, actions out. Test modules are exempt.
 PURE = [
     "zazen-core", "zazen-wire", "zazen-frames", "zazen-explain", "zazen-lane", "zazen-push", "zazen-assign",
-    "zazen-match", "zazen-sim", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-trajectory", "zazen-xtc",
+    "zazen-match", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-trajectory", "zazen-xtc",
+    "zazen-namespace", "zazen-sim",
 ]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
@@ -110,7 +113,6 @@ BANS = [
             "crates/zazen-call/src/client/mod.rs": "the eight bytes that ask for memory (docs/formats/shm.md)",
             "crates/zazen-preload/src/": "the same, and the kernel's socket address; no codec without a heap",
             "crates/zazen-stub-runtime/src/interrupt.rs": "thread numbers through a pipe of one process",
-            "crates/zazen-cli/src/commands/run/elf.rs": "the ELF format",
             "crates/zazen-trajectory/src/bytes.rs": "the formats of trajectory files",
             "crates/zazen-seccomp/src/": "registers and memory of a traced program",
             "crates/zazen-cli/src/commands/bench/sample.rs": "makes bytes to measure with",

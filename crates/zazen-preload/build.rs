@@ -2,6 +2,8 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=src/variadic.c");
+    // Constructors of other libraries open files and write to the standard streams.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     let stubs = zazen_stubs_build::Stubs::generate("../../plugins/posix/posix.h");
     stubs.write_raw();
     stubs

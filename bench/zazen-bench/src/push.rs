@@ -21,6 +21,7 @@ fn options(daemon: &Daemon) -> Result<PusherOptions> {
         on_slow: OnSlow::Block,
         timeout: Duration::from_secs(30),
         seed: Some(1),
+        copies: 1,
     })
 }
 

@@ -139,6 +139,7 @@ unsafe fn pusher_options(given: &zazen_writer_options_t) -> Result<PusherOptions
         on_slow: if given.block != 0 { OnSlow::Block } else { OnSlow::Skip },
         timeout: Duration::from_millis(or(given.timeout_ms, TIMEOUT_MS)),
         seed: None,
+        copies: 1,
     })
 }
 

@@ -334,6 +334,18 @@ impl PyDataset {
         py.import("array")?.getattr("array")?.call1(("i", PyBytes::new(py, bytes)))
     }
 
+    /// Which node holds which of the frames that exist, at one moment: `(nodes, held)`. `nodes` has
+    /// the index of each rank's node, `held` the RunSet of each node's frames. Collective; alike on
+    /// all ranks. Nothing is read. Each node's first rank asks its own daemon; a node whose daemon
+    /// does not answer holds nothing. `comm` and `carrier` are those of `assign`.
+    #[pyo3(signature = (comm = Comm::Unsaid, *, carrier = "auto"), text_signature = "($self, comm=..., *, carrier='auto')")]
+    fn holders(&self, py: Python<'_>, comm: Comm, carrier: &str) -> PyResult<(Vec<usize>, Vec<PyRunSet>)> {
+        let carrier = comm.carrier(py, carrier)?;
+        let holders = carrier.run(py, |collectives| self.0.with(|dataset| dataset.holders(collectives)))?;
+        notices::show(py)?;
+        Ok((holders.node_of_rank, holders.held.into_iter().map(PyRunSet::from).collect()))
+    }
+
     /// The number of frames that exist.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let count = self.with(py, |dataset| Ok(dataset.extent()?.len()))?;

@@ -90,7 +90,8 @@ impl PyCounters {
 /// "host[:port]", the same joined by commas, or the path of a file with one node a line. `key`: the
 /// cluster key file; None: $ZAZEN_KEY. `pattern`: the pattern for frames without a name, such as
 /// "frame-{n:07}.dcd". `on_slow`: "skip" (never wait) or "block" when the window (`window_frames`,
-/// `window_bytes`) is full. `timeout`: seconds that a node may take for a frame.
+/// `window_bytes`) is full. `timeout`: seconds that a node may take for a frame. `copies`: nodes
+/// that get each frame; the counters count each copy.
 ///
 /// Raises ConfigError for bad nodes or a missing key. Threads may share it.
 #[pyclass(name = "Writer", module = "zazen", frozen)]
@@ -110,8 +111,8 @@ enum State {
 impl PyWriter {
     #[new]
     #[pyo3(signature = (dataset, nodes, *, key = None, pattern = None, on_slow = "skip", window_frames = Count(64),
-        window_bytes = Count(268_435_456), timeout = 10.0), text_signature = "(dataset, nodes, *, key=None, pattern=None, \
-        on_slow='skip', window_frames=64, window_bytes=268435456, timeout=10.0)")]
+        window_bytes = Count(268_435_456), timeout = 10.0, copies = Count(1)), text_signature = "(dataset, nodes, *, key=None, pattern=None, \
+        on_slow='skip', window_frames=64, window_bytes=268435456, timeout=10.0, copies=1)")]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -123,6 +124,7 @@ impl PyWriter {
         window_frames: Count,
         window_bytes: Count,
         timeout: f64,
+        copies: Count,
     ) -> PyResult<PyWriter> {
         let on_slow = match on_slow {
             "skip" => OnSlow::Skip,
@@ -152,8 +154,16 @@ impl PyWriter {
         let pusher = py.detach(|| {
             let nodes = NodeList::read(&spec)?;
             let (window_frames, window_bytes) = (window_frames.as_usize(), window_bytes.0);
-            let options =
-                PusherOptions { nodes, key, window_frames, window_bytes, on_slow, timeout, seed: None };
+            let options = PusherOptions {
+                nodes,
+                key,
+                window_frames,
+                window_bytes,
+                on_slow,
+                timeout,
+                seed: None,
+                copies: copies.as_usize(),
+            };
             Pusher::new(&dataset, pattern.as_deref(), options)
         });
         Ok(PyWriter {

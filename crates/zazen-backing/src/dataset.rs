@@ -43,7 +43,8 @@ use crate::trajectory::{self, Finder};
 use serde::Deserialize;
 use zazen_core::limits::MANIFEST_NAME;
 use zazen_core::{
-    Blocks, Error, ErrorKind, FrameNo, Layout, NameTemplate, Piece, RelPath, Result, RunSet, Series, survey,
+    Blocks, Error, ErrorKind, FrameNo, Layout, Level, NameTemplate, Piece, RelPath, Result, RunSet, Series,
+    survey,
 };
 
 /// The largest manifest, in bytes.
@@ -426,6 +427,9 @@ fn frame_names(names: &[String]) -> impl Iterator<Item = &str> {
 /// The numbers whose files exist. If the number is in a folder's name, the folders are listed, and
 /// the file is looked up in each.
 fn files_extent(backing: &dyn Backing, directory: &RelPath, template: &NameTemplate) -> Result<RunSet> {
+    if template.has_parts() {
+        return parts_extent(backing, directory, template);
+    }
     let text = template.to_string();
     let place = text.find("{n").unwrap_or(0);
     let (folder, from) = text[..place].rsplit_once('/').map_or(("", 0), |(head, _)| (head, head.len() + 1));
@@ -446,6 +450,53 @@ fn files_extent(backing: &dyn Backing, directory: &RelPath, template: &NameTempl
     match tail {
         None => Ok(numbers),
         Some(_) => existing(backing, directory, template, &numbers),
+    }
+}
+
+/// The numbers of the files of a template with a time step and a block. Folders whose names have a
+/// number are listed; a folder or file that is gone meanwhile has no frames.
+fn parts_extent(backing: &dyn Backing, directory: &RelPath, template: &NameTemplate) -> Result<RunSet> {
+    let levels = template.levels();
+    let Some((last, above)) = levels.split_last() else { return Ok(RunSet::new()) };
+    let listed = |folder: &str, files: bool| {
+        let at = if folder.is_empty() { directory.clone() } else { directory.join(folder)? };
+        let names = if files { backing.list_files(&at) } else { backing.list(&at) };
+        match names {
+            Err(error) if error.kind() == ErrorKind::NotFound && !folder.is_empty() => Ok(Vec::new()),
+            names => names,
+        }
+    };
+    let within = |folder: &str, name: &str| match folder {
+        "" => name.to_owned(),
+        _ => format!("{folder}/{name}"),
+    };
+    let mut folders = vec![String::new()];
+    for level in above {
+        let mut below = Vec::new();
+        for folder in &folders {
+            match level {
+                Level::Fixed(name) => below.push(within(folder, name)),
+                Level::Numbered(component) => {
+                    let names = listed(folder, false)?.into_iter().filter(|name| component.may_be(name));
+                    below.extend(names.map(|name| within(folder, &name)));
+                }
+            }
+        }
+        folders = below;
+    }
+    let mut numbers = Vec::new();
+    for folder in &folders {
+        let names = match last {
+            Level::Fixed(name) => vec![name.clone()],
+            Level::Numbered(_) => listed(folder, true)?,
+        };
+        let found = names.iter().filter_map(|name| template.number(&within(folder, name)));
+        numbers.extend(found.map(FrameNo::get));
+    }
+    let numbers: RunSet = numbers.into_iter().collect();
+    match last {
+        Level::Fixed(_) => existing(backing, directory, template, &numbers),
+        Level::Numbered(_) => Ok(numbers),
     }
 }
 

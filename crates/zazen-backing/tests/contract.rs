@@ -9,7 +9,7 @@ use zazen_backing::dataset::{self, DatasetDescription, parse_manifest};
 use zazen_backing::served::{FileServer, serve};
 use zazen_backing::trajectory::{Finder, Indexes};
 use zazen_backing::{Backing, DirectoryBacking, Rights, ServedBacking};
-use zazen_core::{Credentials, ErrorKind, FrameNo, Layout, RelPath, RunSet};
+use zazen_core::{Credentials, ErrorKind, FrameNo, Layout, PARTS_PER_STEP_MAX, RelPath, RunSet};
 
 /// A store of one kind over a directory of its own.
 struct Stand {
@@ -380,6 +380,22 @@ fn datasets_are_described_by_names_pattern_or_manifest() {
         std::fs::write(sim.join("zazen.toml"), "pattern = \"step{n}/data.vtu\"\n").unwrap();
         check(None, Some("step{n}/data.vtu"), &[3, 11]);
         check(Some("f{n:03}.x"), Some("f{n:03}.x"), &[1, 2, 10]);
+        for name in
+            ["out/s04/b0.vtu", "out/s04/b7.vtu", "out/s04/b07.vtu", "out/s5/b1.vtu", "out/s11/b1.vtu/x"]
+        {
+            std::fs::create_dir_all(sim.join(name).parent().unwrap()).unwrap();
+            std::fs::write(sim.join(name), "x").unwrap();
+        }
+        let part = |step: u64, block: u64| step * PARTS_PER_STEP_MAX + block;
+        let (deep, twice) = ("out/s{t:02}/b{b}.vtu", "step{t}/d{t}_{b}/data.vtu");
+        check(Some(deep), Some(deep), &[part(4, 0), part(4, 7)]);
+        check(Some(twice), Some(twice), &[]);
+        for name in ["step3/d3_0/data.vtu", "step3/d4_1/data.vtu", "step3/d3_2/other.vtu"] {
+            std::fs::create_dir_all(sim.join(name).parent().unwrap()).unwrap();
+            std::fs::write(sim.join(name), "x").unwrap();
+        }
+        check(Some(twice), Some(twice), &[part(3, 0)]);
+        check(Some("later{t}/{b}"), Some("later{t}/{b}"), &[]);
         std::fs::write(sim.join("zazen.toml"), "files = [\"f010.x\", \"notes9.txt\"]\n").unwrap();
         check(None, Some("2 files"), &[0, 1]);
         let pieces =

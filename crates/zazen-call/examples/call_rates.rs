@@ -1,9 +1,10 @@
 //! How fast calls are on this machine: `cargo run --release -p zazen-call --example call_rates`.
 //!
-//! Client and server are threads of one process, which shared memory can't tell from two processes. Round trips of calls
-//! that carry bytes to a service that looks at each cache line of them, or writes them to a file in memory; the carriers take
-//! turns, so that a busy machine is busy for all. Printed: minimum, 10th percentile and median, in microseconds. Then the
-//! same with each end bound to a core of its own, and with both bound to one.
+//! Client and server are threads of one process, which shared memory can't tell from two processes.
+//! Round trips of calls that carry bytes to a service that looks at each cache line of them, or
+//! writes them to a file in memory; the carriers take turns, so that a busy machine is busy for
+//! all. Printed: minimum, 10th percentile and median, in microseconds. Then the same with each end
+//! bound to a core of its own, and with both bound to one.
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
 use std::io::{IoSlice, IoSliceMut, Write};
@@ -132,7 +133,8 @@ fn fetch(connection: &mut Connection, bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Measures with the server's threads where this thread is bound, and this thread bound to `client_cpu` then.
+/// Measures with the server's threads where this thread is bound, and this thread bound to
+/// `client_cpu` then.
 fn measure(client_cpu: Option<usize>) -> Result<()> {
     let context = |errno: rustix::io::Errno| Error::io("make a file in memory", errno.into());
     let file = rustix::fs::memfd_create("rates", rustix::fs::MemfdFlags::CLOEXEC).map_err(context)?;

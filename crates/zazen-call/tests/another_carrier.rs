@@ -1,4 +1,5 @@
-//! A carrier that this crate does not know (channels between threads) passes the contract: the seam is whole.
+//! A carrier that this crate does not know (channels between threads) passes the contract: the seam
+//! is whole.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -95,7 +95,8 @@ fn reply(call: u64, status: u32, payload: &[u8]) -> Vec<u8> {
     [&header.encode()[..], payload].concat()
 }
 
-/// Calls a daemon that answers its first request with `answer` and closes; returns what the client is told.
+/// Calls a daemon that answers its first request with `answer` and closes; returns what the client
+/// is told.
 fn told(answer: &[u8]) -> (Error, bool) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");
@@ -123,8 +124,8 @@ fn a_daemon_may_die_at_any_byte_of_its_reply() {
     }
 }
 
-/// Calls a daemon that answers the first `cut` bytes of `reply(1, 0, b"some payload")`, and the rest when `go_on` says so;
-/// silence is looked into by `still_there`.
+/// Calls a daemon that answers the first `cut` bytes of `reply(1, 0, b"some payload")`, and the
+/// rest when `go_on` says so; silence is looked into by `still_there`.
 fn told_by_a_slow_one(
     cut: usize,
     go_on: std::sync::mpsc::Receiver<()>,
@@ -217,7 +218,8 @@ fn a_reply_that_breaks_the_protocol_is_refused() {
     check(told(&reply(1, 12, b"\xff\0\0\0full")).0, ErrorKind::Protocol, &["ErrorReply"]);
 }
 
-/// The daemon says why and closes while the client is still sending: the client hears the words, not a reset.
+/// The daemon says why and closes while the client is still sending: the client hears the words,
+/// not a reset.
 #[test]
 fn last_words_are_heard_while_sending() {
     let folder = tempfile::tempdir().unwrap();

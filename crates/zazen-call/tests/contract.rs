@@ -1,4 +1,5 @@
-//! The contract of a carrier over the unix socket, TCP and shared memory; and what only these carriers promise.
+//! The contract of a carrier over the unix socket, TCP and shared memory; and what only these
+//! carriers promise.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 mod common;
@@ -34,7 +35,8 @@ impl Running for Runs {
     }
 }
 
-/// Checks each promise on each carrier; the carrier named last before a failure is the one that failed.
+/// Checks each promise on each carrier; the carrier named last before a failure is the one that
+/// failed.
 macro_rules! promises {
     ($($promise:ident)*) => {$(
         #[test]

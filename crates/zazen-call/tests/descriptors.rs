@@ -1,5 +1,5 @@
-//! Descriptors on the unix socket: they arrive, close on exec, and none is ever left open. The only test of its
-//! process, since it counts the process's open files.
+//! Descriptors on the unix socket: they arrive, close on exec, and none is ever left open. The only
+//! test of its process, since it counts the process's open files.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 mod common;
@@ -53,7 +53,8 @@ fn descriptors_arrive_and_never_leak() {
     settled();
     let before = open_files();
     let named_before = open_files_named();
-    // A connection that was dropped at once may still wait to be accepted: only a leak stays for good.
+    // A connection that was dropped at once may still wait to be accepted: only a leak stays for
+    // good.
     let assert_none_left = || {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while bench.server.connections() > 0 || open_files() != before {

@@ -9,8 +9,8 @@ use zazen_call::ServerLimits;
 use zazen_core::ErrorKind;
 use zazen_core::limits::{FDS_PER_MESSAGE_MAX, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
-/// Sends `bytes` on a proven connection of each carrier: the peer is told an error of `kind` whose message
-/// contains `words`, then closed; the service sees no call; the daemon serves on.
+/// Sends `bytes` on a proven connection of each carrier: the peer is told an error of `kind` whose
+/// message contains `words`, then closed; the service sees no call; the daemon serves on.
 fn check_refused(bytes: &[u8], kind: ErrorKind, words: &str) {
     let bench = Bench::new();
     for carrier in STREAMS {
@@ -87,8 +87,8 @@ fn announcements_beyond_the_limits_are_refused_unread() {
     check_refused(&announcing(28, 1, 2), ErrorKind::Protocol, "announces 1 descriptors, 0 came");
 }
 
-/// The peer dies after each possible number of bytes of a call with payload and bulk, and (TCP) of the
-/// handshake before it. A service that reads to the end never takes the part for the whole.
+/// The peer dies after each possible number of bytes of a call with payload and bulk, and (TCP) of
+/// the handshake before it. A service that reads to the end never takes the part for the whole.
 #[test]
 fn a_peer_may_die_at_any_byte() {
     let bench = Bench::new();

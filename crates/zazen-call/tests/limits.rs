@@ -1,4 +1,5 @@
-//! One identity's demands are bounded, and cost nobody else. Over TCP: root's own local calls have no bounds.
+//! One identity's demands are bounded, and cost nobody else. Over TCP: root's own local calls have
+//! no bounds.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Shared memory beside the socket: lanes, the pool, what streams, and when it is not to be had. (What holds on every
-//! carrier is in `contract.rs`.)
+//! Shared memory beside the socket: lanes, the pool, what streams, and when it is not to be had.
+//! (What holds on every carrier is in `contract.rs`.)
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 mod common;
@@ -255,7 +255,8 @@ fn lanes_beyond_the_region_stay_on_the_socket() {
     let shared = first.allocate(100_000);
     let got = third.exchange(SERVICE, LEND, b"", &[IoSlice::new(&shared)], &mut []).unwrap();
     assert_eq!(&got.payload[..4], b"read");
-    // A buffer of one lane is in place on the other lanes of the region, and a lane that ended makes room.
+    // A buffer of one lane is in place on the other lanes of the region, and a lane that ended
+    // makes room.
     drop(second);
     let mut fourth = loop {
         let lane = first.lane().unwrap();
@@ -271,7 +272,8 @@ fn lanes_beyond_the_region_stay_on_the_socket() {
 fn both_ends_sleep_and_wake() {
     let bench = Bench::new();
     let mut connection = bench.connect(Carrier::Shm);
-    // Each wait of either end by spin, by futex, and on the socket; descriptors come after the deepest sleep.
+    // Each wait of either end by spin, by futex, and on the socket; descriptors come after the
+    // deepest sleep.
     for idle in [0, 1, 30, 120] {
         std::thread::sleep(Duration::from_millis(idle));
         let reply = connection.call(SERVICE, NAP, &idle.to_le_bytes(), &[]).unwrap();

@@ -70,7 +70,8 @@ impl RawLane {
 
     fn write(&self, at: u64, bytes: &[u8]) {
         assert!(at + bytes.len() as u64 <= self.offer.region_bytes);
-        // SAFETY: within the mapping, which lives as long as the process; the daemon expects the worst.
+        // SAFETY: within the mapping, which lives as long as the process; the daemon expects the
+        // worst.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at as usize), bytes.len()) }
     }
 
@@ -545,7 +546,8 @@ fn a_lie_closes_the_lane_with_a_reason() {
 #[test]
 fn a_client_that_stops_in_a_call_is_closed_and_its_memory_back() {
     let bench = bench();
-    // It never fills what was granted; it fills some; it never takes its answer; its descriptors never come.
+    // It never fills what was granted; it fills some; it never takes its answer; its descriptors
+    // never come.
     let mut silent = RawLane::new(&bench);
     streamed(&mut silent, 1 << 20);
     let mut half = RawLane::new(&bench);

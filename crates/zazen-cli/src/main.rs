@@ -6,6 +6,7 @@
 mod commands;
 mod output;
 mod parse;
+mod racks;
 mod target;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -32,7 +32,7 @@ pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};
 pub use push::{FrameSource, Pusher, PusherOptions};
 pub use read::{AnyReader, Frame, FrameReader, OrderedReader, ReadOptions, ReadStats, remove_frame_files};
-pub use session::{Dataset, NO_OWNER, OpenOptions, READ_MANY_MAX};
+pub use session::{Dataset, Holders, NO_OWNER, OpenOptions, READ_MANY_MAX};
 pub use shared_dataset::SharedDataset;
 pub use trajectory::OpenedTrajectory;
 pub use warn::warnings;

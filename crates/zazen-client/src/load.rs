@@ -1,10 +1,13 @@
 //! Fills the nodes' caches from the backing store. Each missing frame goes to one node, in
-//! contiguous blocks.
+//! contiguous blocks, or to as many nodes as copies are wanted ([`placement`]).
 //!
-//! Each live node fetches its block chunk by chunk. If a node dies, the others fetch the rest of
-//! its block.
+//! Each live node fetches its share chunk by chunk. If a node dies, the others fetch the rest of
+//! its share.
+
+pub mod placement;
 
 use crate::cluster::{Remote, Target, daemon_is_gone};
+use placement::{Spread, Wanted};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -32,19 +35,24 @@ pub struct LoadOptions {
     pub set: Option<RunSet>,
     /// Frames requested in one call, which is also the step of the progress. At least 1.
     pub chunk_frames: u64,
+    /// Nodes that shall hold each frame.
+    pub copies: u32,
+    /// Where the copies go: with names of racks, one for each target, the first copy lies on one
+    /// rack and the others on another, as in HDFS. `None`: any nodes.
+    pub racks: Option<Vec<String>>,
 }
 
 impl LoadOptions {
-    /// All frames, 64 at a time.
+    /// All frames, 64 at a time, on one node each.
     pub fn new(targets: Vec<Target>, key: Option<ClusterKey>) -> LoadOptions {
-        LoadOptions { targets, key, pattern: None, set: None, chunk_frames: 64 }
+        LoadOptions { targets, key, pattern: None, set: None, chunk_frames: 64, copies: 1, racks: None }
     }
 }
 
 /// The progress of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadProgress {
-    /// Frames to fetch.
+    /// Frames to fetch; each of its copies counts.
     pub frames_total: u64,
     /// Frames fetched or failed.
     pub frames_done: u64,
@@ -61,9 +69,9 @@ pub struct LoadProgress {
 pub struct LoadReport {
     /// Frames asked for that exist.
     pub frames: u64,
-    /// Frames that some node held before.
+    /// Frames that some node held before; with several copies, copies that were there.
     pub present: u64,
-    /// Frames fetched.
+    /// Frames fetched; each copy counts.
     pub loaded: u64,
     /// Bytes read from the backing store.
     pub bytes: u64,
@@ -73,12 +81,16 @@ pub struct LoadReport {
     pub failures: Vec<(u64, Error)>,
     /// Nodes that did not answer, or stopped answering, and why.
     pub dead: Vec<(Target, Error)>,
+    /// Copies that no node has: too few nodes answered, or one died during the load.
+    pub copies_missing: u64,
 }
 
 struct Member {
     target: Target,
     remote: Remote,
     handle: u32,
+    held: RunSet,
+    rack: Option<String>,
 }
 
 enum News {
@@ -110,30 +122,33 @@ pub fn load(
     progress: &mut dyn FnMut(&LoadProgress),
 ) -> Result<LoadReport> {
     let mut report = LoadReport::default();
-    let (members, held, extent) = muster(dataset, options, &mut report)?;
+    check_copies(options)?;
+    let (members, extent) = muster(dataset, options, &mut report)?;
     let wanted = options.set.as_ref().map_or(extent.clone(), |set| extent.intersection(set));
-    let missing = wanted.difference(&held);
+    let held: Vec<RunSet> = members.iter().map(|member| member.held.clone()).collect();
+    let racks: Option<Vec<&str>> = members.iter().map(|member| member.rack.as_deref()).collect();
+    let copies = options.copies.min(members.len() as u32);
+    let to_hold = Wanted { frames: &wanted, held: &held, copies, racks: racks.as_deref() };
+    let Spread { shares, missing } = to_hold.spread();
+    let copies_total = wanted.len() * u64::from(options.copies);
     report.frames = wanted.len();
-    report.present = wanted.len() - missing.len();
-    let mut so_far =
-        LoadProgress { frames_total: missing.len(), nodes: members.len(), ..LoadProgress::default() };
+    report.present = wanted.len() * u64::from(copies) - missing;
+    report.copies_missing = wanted.len() * u64::from(options.copies - copies);
+    let (present_before, dead_before) = (report.present, report.dead.len());
+    let mut so_far = LoadProgress { frames_total: missing, nodes: members.len(), ..LoadProgress::default() };
     progress(&so_far);
-    if missing.is_empty() {
+    if missing == 0 {
         return Ok(report);
     }
-    let count = members.len() as u64;
-    let bound = |index: u64| (u128::from(missing.len()) * u128::from(index) / u128::from(count)) as u64;
     let blocks = Blocks {
         state: Mutex::new(Waiting { orphans: VecDeque::new(), at_work: members.len() }),
         changed: Condvar::new(),
     };
     let (tell, news) = channel();
     std::thread::scope(|scope| {
-        for (index, member) in members.into_iter().enumerate() {
-            let index = index as u64;
-            let block = missing.block(bound(index), bound(index + 1) - bound(index));
+        for (member, share) in members.into_iter().zip(shares) {
             let (tell, blocks) = (tell.clone(), &blocks);
-            scope.spawn(move || work(member, block, blocks, options.chunk_frames.max(1), &tell));
+            scope.spawn(move || work(member, share, blocks, options.chunk_frames.max(1), &tell));
         }
         drop(tell);
         for item in news {
@@ -142,16 +157,33 @@ pub fn load(
         }
     });
     abandon(&blocks, &mut report, &mut so_far);
+    if options.copies > 1 && report.dead.len() > dead_before {
+        // What a dead node left may have gone to nodes that had it already.
+        let placed = present_before + report.loaded + report.failed;
+        report.copies_missing = copies_total.saturating_sub(placed);
+    }
     progress(&so_far);
     Ok(report)
 }
 
-/// Connects to all nodes at once: those that answer, what they hold together, and what exists.
-fn muster(
-    dataset: &Path,
-    options: &LoadOptions,
-    report: &mut LoadReport,
-) -> Result<(Vec<Member>, RunSet, RunSet)> {
+fn check_copies(options: &LoadOptions) -> Result<()> {
+    let refuse = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
+    match &options.racks {
+        _ if options.copies == 0 => refuse("0 copies: give at least 1".into()),
+        _ if options.copies as usize > options.targets.len() => refuse(format!(
+            "{} copies of each frame need as many nodes, and {} are given",
+            options.copies,
+            options.targets.len()
+        )),
+        Some(racks) if racks.len() != options.targets.len() => {
+            refuse(format!("racks of {} nodes are given, and {} nodes", racks.len(), options.targets.len()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Connects to all nodes at once: those that answer, and what exists.
+fn muster(dataset: &Path, options: &LoadOptions, report: &mut LoadReport) -> Result<(Vec<Member>, RunSet)> {
     let answers: Vec<_> = std::thread::scope(|scope| {
         let asked: Vec<_> = options
             .targets
@@ -170,13 +202,10 @@ fn muster(
         asked.into_iter().map(|(target, handle)| (target, handle.join().unwrap_or_else(|_| lost()))).collect()
     });
     let mut members = Vec::new();
-    let mut held = RunSet::new();
-    for (target, answer) in answers {
+    for (at, (target, answer)) in answers.into_iter().enumerate() {
+        let rack = options.racks.as_ref().and_then(|racks| racks.get(at).cloned());
         match answer {
-            Ok((remote, handle, holdings)) => {
-                held = held.union(&holdings);
-                members.push(Member { target, remote, handle });
-            }
+            Ok((remote, handle, held)) => members.push(Member { target, remote, handle, held, rack }),
             Err(error) => report.dead.push((target, error)),
         }
     }
@@ -202,7 +231,7 @@ fn muster(
     }
     members.retain(|member| member.remote.is_alive());
     match extent {
-        Some(extent) => Ok((members, held, extent)),
+        Some(extent) => Ok((members, extent)),
         None => Err(Error::new(
             ErrorKind::Unavailable,
             format!(

@@ -1,7 +1,10 @@
 //! Pushes frames to the nodes' caches while a simulation writes them: threads and sockets around
 //! [`zazen_push::Writer`].
 //!
-//! Invariants: each `Send` of the writer gets exactly one outcome. A frame's bytes are in memory
+//! With several copies, the nodes are dealt into as many groups, and each group has a writer that
+//! brings each frame to one of its nodes. So the copies of a frame are on different nodes.
+//!
+//! Invariants: each `Send` of a writer gets exactly one outcome. A frame's bytes are in memory
 //! once, however often the frame is sent. A thread that pushes waits only for the lock and, under
 //! `OnSlow::Block`, for room in the window.
 
@@ -52,6 +55,8 @@ pub struct PusherOptions {
     pub timeout: Duration,
     /// First node and order; `None`: random.
     pub seed: Option<u64>,
+    /// Nodes that get each frame; at least 1. The window counts for each copy by itself.
+    pub copies: usize,
 }
 
 impl PusherOptions {
@@ -66,6 +71,7 @@ impl PusherOptions {
             on_slow: OnSlow::Skip,
             timeout: Duration::from_secs(10),
             seed: None,
+            copies: 1,
         }
     }
 }
@@ -93,7 +99,8 @@ pub struct FrameSource {
 pub struct Pusher {
     /// Its threads and connections belong to this process. A forked child has none of them.
     mine: Mine,
-    shared: Arc<Shared>,
+    /// One for each copy; at least one.
+    groups: Vec<Arc<Shared>>,
     dataset: PathBuf,
     layout: Option<Layout>,
     owner: (Credentials, u32),
@@ -123,43 +130,12 @@ impl Pusher {
             Some(seed) => seed,
             None => zazen_env::random_u128()? as u64,
         };
-        let config = Config {
-            nodes: options.nodes.nodes.len(),
-            window_frames: options.window_frames,
-            window_bytes: options.window_bytes,
-            on_slow: options.on_slow,
-            retries: RETRIES,
-            backoff_min_ns: BACKOFF.0.as_nanos() as u64,
-            backoff_max_ns: BACKOFF.1.as_nanos() as u64,
-        };
-        let nodes: Vec<_> = options.nodes.nodes.into_iter().map(|node| node.addr).collect();
-        let shared = Shared {
-            state: Mutex::new(State {
-                writer: Writer::new(config, seed),
-                entries: BTreeMap::new(),
-                newer_bytes: 0,
-                queue: VecDeque::new(),
-                deaths: vec![0; nodes.len()],
-                problems: VecDeque::new(),
-                couriers: 0,
-                idle: 0,
-                stop: false,
-            }),
-            work: Condvar::new(),
-            settled: Condvar::new(),
-            begun: Instant::now(),
-            couriers_max: COURIERS_MAX.min(2 * nodes.len()).min(options.window_frames.max(1)),
-            nodes,
-            key,
-            holders: Holders::default(),
-            timeout: options.timeout,
-            on_slow: options.on_slow,
-            window_bytes: options.window_bytes,
-        };
+        check_copies(&options)?;
+        let groups = (0..options.copies).map(|copy| Arc::new(group(&options, &key, seed, copy))).collect();
         let identity = crate::cluster::own_identity();
         let owner = (identity.credentials, 0o644 & !umask());
         let mine = Mine::of_this_process();
-        Ok(Pusher { mine, shared: Arc::new(shared), dataset: dataset.to_owned(), layout, owner })
+        Ok(Pusher { mine, groups, dataset: dataset.to_owned(), layout, owner })
     }
 
     /// The dataset's path as given.
@@ -177,23 +153,8 @@ impl Pusher {
     pub fn push(&self, number: FrameNo, bytes: Vec<u8>, source: FrameSource) -> Result<()> {
         self.check()?;
         let payload = Arc::new(self.payload(number, bytes, source)?);
-        let mut state = self.shared.lock();
-        if self.shared.on_slow == OnSlow::Block {
-            while state.entries.contains_key(&number) {
-                state = self.shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-        } else if let Some(entry) = state.entries.get_mut(&number) {
-            let replaced = entry.newer.replace(payload.clone());
-            let replaced_bytes = replaced.as_ref().map_or(0, |older| older.bytes.len() as u64);
-            state.newer_bytes = state.newer_bytes + payload.bytes.len() as u64 - replaced_bytes;
-            if replaced.is_some() || state.newer_bytes > self.shared.window_bytes {
-                self.shared.drop_newer(&mut state, number, replaced.is_none());
-            }
-            return Ok(());
-        }
-        self.shared.submit(&mut state, number, payload);
-        while state.entries.get(&number).is_some_and(|entry| !entry.accepted) {
-            state = self.shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        for shared in &self.groups {
+            shared.take(number, &payload);
         }
         Ok(())
     }
@@ -203,20 +164,21 @@ impl Pusher {
         self.mine.check("this writer", "make one of this process's own")
     }
 
-    /// Fates so far; none in a forked child.
+    /// Fates so far, of each copy; none in a forked child.
     pub fn counters(&self) -> Counters {
         if !self.mine.is_mine() {
             return Counters::default();
         }
-        self.shared.lock().writer.counters()
+        let each = self.groups.iter().map(|shared| shared.lock().writer.counters());
+        each.fold(Counters::default(), |sum, counters| sum.plus(&counters))
     }
 
-    /// Submitted frames that have no fate yet.
+    /// Submitted frames, or copies of them, that have no fate yet.
     pub fn in_flight(&self) -> usize {
         if !self.mine.is_mine() {
             return 0;
         }
-        self.shared.lock().entries.len()
+        self.groups.iter().map(|shared| shared.lock().entries.len()).sum()
     }
 
     /// Addresses of the nodes that count as dead now.
@@ -224,8 +186,11 @@ impl Pusher {
         if !self.mine.is_mine() {
             return Vec::new();
         }
-        let dead = self.shared.lock().writer.dead();
-        dead.into_iter().map(|node| self.shared.nodes[node].clone()).collect()
+        let dead = |shared: &Arc<Shared>| {
+            let dead = shared.lock().writer.dead();
+            dead.into_iter().map(|node| shared.nodes[node].clone()).collect::<Vec<_>>()
+        };
+        self.groups.iter().flat_map(dead).collect()
     }
 
     /// The last few failures as text: node, frame, reason.
@@ -233,7 +198,8 @@ impl Pusher {
         if !self.mine.is_mine() {
             return Vec::new();
         }
-        self.shared.lock().problems.iter().cloned().collect()
+        let problems = |shared: &Arc<Shared>| shared.lock().problems.iter().cloned().collect::<Vec<_>>();
+        self.groups.iter().flat_map(problems).collect()
     }
 
     /// Waits until every frame has its fate, and returns the counters.
@@ -248,9 +214,11 @@ impl Pusher {
         if !self.mine.is_mine() {
             return;
         }
-        let mut state = self.shared.lock();
-        while !state.entries.is_empty() {
-            state = self.shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        for shared in &self.groups {
+            let mut state = shared.lock();
+            while !state.entries.is_empty() {
+                state = shared.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
         }
     }
 
@@ -322,16 +290,89 @@ impl Pusher {
     }
 }
 
+fn check_copies(options: &PusherOptions) -> Result<()> {
+    let (copies, nodes) = (options.copies, options.nodes.nodes.len());
+    if (1..=nodes).contains(&copies) {
+        return Ok(());
+    }
+    let why = format!("{copies} copies of each frame on {nodes} nodes; give 1 to {nodes} copies");
+    Err(Error::new(ErrorKind::InvalidArgument, why))
+}
+
+/// The writer of copy `copy`, with every `copies`-th node.
+fn group(options: &PusherOptions, key: &ClusterKey, seed: u64, copy: usize) -> Shared {
+    let listed = options.nodes.nodes.iter().skip(copy).step_by(options.copies.max(1));
+    let nodes: Vec<String> = listed.map(|node| node.addr.clone()).collect();
+    let config = Config {
+        nodes: nodes.len(),
+        window_frames: options.window_frames,
+        window_bytes: options.window_bytes,
+        on_slow: options.on_slow,
+        retries: RETRIES,
+        backoff_min_ns: BACKOFF.0.as_nanos() as u64,
+        backoff_max_ns: BACKOFF.1.as_nanos() as u64,
+    };
+    Shared {
+        state: Mutex::new(State {
+            writer: Writer::new(config, seed.wrapping_add(copy as u64)),
+            entries: BTreeMap::new(),
+            newer_bytes: 0,
+            queue: VecDeque::new(),
+            deaths: vec![0; nodes.len()],
+            problems: VecDeque::new(),
+            couriers: 0,
+            idle: 0,
+            stop: false,
+        }),
+        work: Condvar::new(),
+        settled: Condvar::new(),
+        begun: Instant::now(),
+        couriers_max: COURIERS_MAX.min(2 * nodes.len()).min(options.window_frames.max(1)),
+        nodes,
+        key: key.clone(),
+        holders: Holders::default(),
+        timeout: options.timeout,
+        on_slow: options.on_slow,
+        window_bytes: options.window_bytes,
+    }
+}
+
+impl Shared {
+    /// Takes a frame, which may wait for room in the window.
+    fn take(self: &Arc<Self>, number: FrameNo, payload: &Arc<Payload>) {
+        let mut state = self.lock();
+        if self.on_slow == OnSlow::Block {
+            while state.entries.contains_key(&number) {
+                state = self.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        } else if let Some(entry) = state.entries.get_mut(&number) {
+            let replaced = entry.newer.replace(payload.clone());
+            let replaced_bytes = replaced.as_ref().map_or(0, |older| older.bytes.len() as u64);
+            state.newer_bytes = state.newer_bytes + payload.bytes.len() as u64 - replaced_bytes;
+            if replaced.is_some() || state.newer_bytes > self.window_bytes {
+                self.drop_newer(&mut state, number, replaced.is_none());
+            }
+            return;
+        }
+        self.submit(&mut state, number, payload.clone());
+        while state.entries.get(&number).is_some_and(|entry| !entry.accepted) {
+            state = self.settled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
 impl Drop for Pusher {
     fn drop(&mut self) {
         if !self.mine.is_mine() {
             return;
         }
-        let mut state = self.shared.lock();
-        state.stop = true;
-        state.queue.clear();
-        drop(state);
-        self.shared.work.notify_all();
+        for shared in &self.groups {
+            let mut state = shared.lock();
+            state.stop = true;
+            state.queue.clear();
+            drop(state);
+            shared.work.notify_all();
+        }
     }
 }
 

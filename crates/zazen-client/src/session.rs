@@ -85,7 +85,7 @@ pub struct Dataset {
     without: Absence,
 }
 
-pub use owners::NO_OWNER;
+pub use owners::{Holders, NO_OWNER};
 pub use random::READ_MANY_MAX;
 
 impl Dataset {

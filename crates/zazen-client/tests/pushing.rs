@@ -456,3 +456,47 @@ fn loading_without_nodes_or_frames_says_so() {
     let error = load(&cluster.root, &options, &mut |_| ()).unwrap_err();
     assert!(error.to_string().contains(cluster.nodes[0].addr.as_ref().unwrap()), "{error}");
 }
+
+#[test]
+fn copies_are_on_different_nodes() {
+    let cluster = cluster((0..5).map(|_| Script::default()).collect());
+    let pusher =
+        Pusher::new(&cluster.root, Some(common::PATTERN), PusherOptions { copies: 3, ..cluster.options() })
+            .unwrap();
+    push_all(&pusher, 40);
+    let counters = pusher.finish().unwrap();
+    assert_eq!((counters.submitted, counters.pushed, settled(counters)), (120, 120, 120));
+    let held = cluster.held();
+    for number in 0..40 {
+        let nodes = held.iter().filter(|held| held.contains_key(&number)).count();
+        assert_eq!(nodes, 3, "frame {number}");
+    }
+    for copies in [0, 6] {
+        let options = PusherOptions { copies, ..cluster.options() };
+        let error = Pusher::new(&cluster.root, Some(common::PATTERN), options).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
+}
+
+#[test]
+fn a_load_of_copies_fills_up() {
+    let cluster = cluster((0..4).map(|_| Script::default()).collect());
+    write_frames(&cluster.root, 0..16, 500);
+    let mut options = cluster.load_options();
+    options.set = Some(RunSet::range(0, 15));
+    let loaded = |options: &LoadOptions| load(&cluster.root, options, &mut |_| {}).unwrap();
+    let first = loaded(&options);
+    assert_eq!((first.frames, first.loaded, first.copies_missing), (16, 16, 0));
+    options.copies = 3;
+    let more = loaded(&options);
+    assert_eq!((more.present, more.loaded, more.failed, more.copies_missing), (16, 32, 0, 0));
+    let again = loaded(&options);
+    assert_eq!((again.present, again.loaded), (48, 0));
+    let held = cluster.held();
+    for number in 0..16 {
+        assert_eq!(held.iter().filter(|held| held.contains_key(&number)).count(), 3, "frame {number}");
+    }
+    options.copies = 5;
+    let error = load(&cluster.root, &options, &mut |_| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+}

@@ -26,7 +26,7 @@ pub const DEFAULT_PORT: u16 = 7345;
 pub use cred::Credentials;
 pub use error::{Error, ErrorKind, Result};
 pub use frame::{FrameMeta, FrameNo, Origin, Validator};
-pub use naming::{Blocks, Layout, NameTemplate, Piece};
+pub use naming::{Blocks, Component, Layout, Level, NameTemplate, PARTS_PER_STEP_MAX, Piece};
 pub use path::RelPath;
 pub use request::Request;
 pub use runset::{Run, RunSet};

@@ -234,7 +234,7 @@ fn decode(name: &str) -> Option<String> {
     }
     let is_known = matches!(text.as_str(), "pieces" | "list" | "trajectories")
         || is_blocks(&text)
-        || NameTemplate::parse(&text).is_ok_and(|template| template.width() == 0);
+        || NameTemplate::parse(&text).is_ok_and(|template| template.is_unpadded());
     (is_known && encode(&text) == name).then_some(text)
 }
 

@@ -52,7 +52,7 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
     let (mut several, mut single): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.files > 1);
     let candidates = if several.is_empty() { &mut single } else { &mut several };
     if candidates.len() > 1 {
-        return Err(ambiguous(candidates));
+        return Err(ambiguous(candidates, &names));
     }
     let chosen = candidates.pop();
     let alone = chosen.as_ref().is_none_or(|group| group.files == 1);
@@ -149,7 +149,7 @@ fn split_by_width(prefix: &str, suffix: &str, widths: &Widths, all: &[&str], int
     }
 }
 
-fn ambiguous(groups: &mut [Group]) -> Error {
+fn ambiguous(groups: &mut [Group], names: &[&str]) -> Error {
     groups.sort_by(|one, other| other.files.cmp(&one.files).then_with(|| one.pattern.cmp(&other.pattern)));
     let listed = groups.iter().take(LISTED_MAX);
     let listed: Vec<String> =
@@ -158,12 +158,27 @@ fn ambiguous(groups: &mut [Group]) -> Error {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
+    let both = match parts(names) {
+        Some(template) => format!("pattern={template} for all of them (time step t, block b), "),
+        None => String::new(),
+    };
     refuse(format!(
-        "its files are numbered in {} ways: {}{more}; give pattern= for one of them, or number all files by a list: \
-         zazen number DIR",
+        "its files are numbered in {} ways: {}{more}; give {both}pattern= for one of them, or number all files by a \
+         list: zazen number DIR",
         groups.len(),
         listed.join(", ")
     ))
+}
+
+/// The template of names with a time step and a block.
+fn parts(names: &[&str]) -> Option<NameTemplate> {
+    let mut steps: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for name in names {
+        if let Some((prefix, _, suffix)) = last_digits(name) {
+            steps.entry((prefix, suffix)).or_default().push(name);
+        }
+    }
+    NameTemplate::of_steps(&steps.into_values().collect::<Vec<_>>())
 }
 
 fn refuse(why: String) -> Error {
@@ -214,6 +229,8 @@ mod tests {
         check(&[&many("cat_{n}.jpg", 100), &many("dog_{n}.jpg", 90)], &["x.txt"], Err(&words));
         check(&[&many("f-{n}", 30), &many("f-{n:04}", 30)], &[], Err(&["f-{n} (", "f-{n:04} ("]));
         check(&[], &["a1.x", "b2.y"], Err(&["a{n}.x (1 files)", "b{n}.y (1 files)"]));
+        let parts = [many("t0_b{n}.vtu", 3), many("t1_b{n}.vtu", 3)];
+        check(&[&parts[0], &parts[1]], &[], Err(&["pattern=t{t}_b{b}.vtu for all of them", "in 2 ways"]));
         let twenty: Vec<Vec<String>> =
             (0..20).map(|k| many(&format!("s{}-{{n}}", "x".repeat(k + 1)), 2)).collect();
         let parts: Vec<&[String]> = twenty.iter().map(Vec::as_slice).collect();

@@ -71,8 +71,8 @@ pub struct Explanation {
 /// Explains one job's scan. `nodes`: what the nodes say now; `with`: what a command needs to reach
 /// them (`" --nodes nodes.txt"`, or nothing). `None` without records.
 ///
-/// Records hold what users wrote: no control character of theirs comes into a sentence, and a path in
-/// a command is one word of a shell.
+/// Records hold what users wrote: no control character of theirs comes into a sentence, and a path
+/// in a command is one word of a shell.
 pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Option<Explanation> {
     job.iter_mut().for_each(clean);
     let slowest = (0..job.len()).max_by_key(|rank| (job[*rank].wall_ns, std::cmp::Reverse(*rank)))?;
@@ -139,8 +139,8 @@ pub fn explain(mut job: Vec<ScanRecord>, nodes: &[NodeSeen], with: &str) -> Opti
     })
 }
 
-/// Takes what a terminal would obey out of the texts that are shown. The dataset's path is needed as it
-/// is.
+/// Takes what a terminal would obey out of the texts that are shown. The dataset's path is needed
+/// as it is.
 fn clean(record: &mut ScanRecord) {
     let wanted = record.absent.iter_mut().map(|absent| &mut absent.wanted);
     for text in [&mut record.node, &mut record.host, &mut record.job].into_iter().chain(wanted) {
@@ -148,8 +148,8 @@ fn clean(record: &mut ScanRecord) {
     }
 }
 
-/// What of the wait for the backing store is the store's slowness, and what remains if the store gave
-/// what it gave before.
+/// What of the wait for the backing store is the store's slowness, and what remains if the store
+/// gave what it gave before.
 struct StoreLoss {
     slow_ns: u64,
     left_ns: u64,
@@ -316,8 +316,8 @@ fn named(node: &str) -> &str {
     if node.is_empty() { "this node" } else { node }
 }
 
-/// What each rank would have taken with its far frames on its own disk; the job takes as long as the
-/// slowest of them.
+/// What each rank would have taken with its far frames on its own disk; the job takes as long as
+/// the slowest of them.
 fn all_local(job: &[ScanRecord]) -> u64 {
     let near: u64 = job.iter().fold(0, |sum, record| sum.saturating_add(record.near_bytes));
     let own = |record: &ScanRecord| record.spent(Part::Disk).saturating_add(record.spent(Part::Checksum));

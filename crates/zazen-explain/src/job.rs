@@ -7,9 +7,9 @@ const TOGETHER_MS: u64 = 5_000;
 
 /// The scans of `records` by job, the latest job first; within a job by rank.
 ///
-/// Records belong together if they are of one user, tell the same number of ranks and the same batch
-/// job, each rank once, and their times overlap or begin close together. Whose a record is the kernel
-/// told, so no user can put a rank into the job of another.
+/// Records belong together if they are of one user, tell the same number of ranks and the same
+/// batch job, each rank once, and their times overlap or begin close together. Whose a record is
+/// the kernel told, so no user can put a rank into the job of another.
 pub fn jobs(mut records: Vec<KeptRecord>) -> Vec<Vec<ScanRecord>> {
     records.sort_by_key(|kept| std::cmp::Reverse((kept.record.began_ms, kept.record.rank)));
     let mut jobs: Vec<(u32, Vec<ScanRecord>)> = Vec::new();

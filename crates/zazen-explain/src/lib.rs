@@ -1,4 +1,5 @@
-//! Why an analysis was slow: from the records of its ranks, and what the nodes say now, to a verdict.
+//! Why an analysis was slow: from the records of its ranks, and what the nodes say now, to a
+//! verdict.
 //!
 //! Pure: no I/O, clock, thread or randomness. `zazen explain` collects the records, calls
 //! [`explain`], and shows the [`Explanation`].

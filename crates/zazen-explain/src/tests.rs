@@ -203,8 +203,8 @@ fn what_a_record_says_reaches_neither_the_terminal_nor_a_shell() {
 }
 
 proptest! {
-    /// Whatever the records say: the costs are within the wall time, each absent frame has one cause,
-    /// and all local is no slower than it was.
+    /// Whatever the records say: the costs are within the wall time, each absent frame has one
+    /// cause, and all local is no slower than it was.
     #[test]
     fn sums_hold(
         ranks in prop::collection::vec((prop::array::uniform7(0u64..100), prop::collection::vec((0usize..9, 0u64..50, 1u64..40), 0..5), 0u64..1000, 0u64..1000), 1..6),

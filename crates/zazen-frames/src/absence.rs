@@ -1,8 +1,8 @@
-//! Why a node did not have a frame that was asked of it (`zazen explain`): the closed list of reasons,
-//! and what a daemon remembers of the frames that it removed.
+//! Why a node did not have a frame that was asked of it (`zazen explain`): the closed list of
+//! reasons, and what a daemon remembers of the frames that it removed.
 //!
-//! Invariants: the memory is bounded ([`BYTES_MAX`]); the oldest removals are forgotten first. Later
-//! removals of a frame hide earlier ones.
+//! Invariants: the memory is bounded ([`BYTES_MAX`]); the oldest removals are forgotten first.
+//! Later removals of a frame hide earlier ones.
 
 use std::collections::VecDeque;
 use zazen_core::{RelPath, Result, RunSet};
@@ -44,7 +44,7 @@ pub enum Absence {
 }
 
 impl Absence {
-    /// All of them, in the order of their numbers.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Absence; 9] = [
         Absence::NeverHere,
         Absence::Evicted,
@@ -136,8 +136,8 @@ impl Removals {
         self.kept.iter().rev().filter(move |removal| is_meant(&removal.series))
     }
 
-    /// Removals of `series`, the latest first, at most [`EXPLAINING_MAX`]: to be looked at after the
-    /// lock on these is given back.
+    /// Removals of `series`, the latest first, at most [`EXPLAINING_MAX`]: to be looked at after
+    /// the lock on these is given back.
     pub fn of_series(&self, series: &RelPath) -> Vec<Removal> {
         self.of(|other| other == series).take(EXPLAINING_MAX).cloned().collect()
     }
@@ -151,8 +151,8 @@ impl Removals {
     }
 }
 
-/// Why each frame of `set` is not here, by the `removals` of its series, the latest first: the latest
-/// removal of each, cut to `set`, and the frames that no removal names.
+/// Why each frame of `set` is not here, by the `removals` of its series, the latest first: the
+/// latest removal of each, cut to `set`, and the frames that no removal names.
 pub fn explain(removals: Vec<Removal>, set: &RunSet) -> (Vec<Removal>, RunSet) {
     let mut rest = set.clone();
     let mut found = Vec::new();
@@ -176,8 +176,8 @@ const WINDOW_NS: u64 = 200_000_000;
 /// ... and at least so many frames.
 const WINDOW_FRAMES: u32 = 2;
 
-/// How fast the backing store gives frames: by length, as small frames cost more a byte. A rate is
-/// bytes per second of the time in which at least one copy was under way.
+/// How fast the backing store gives frames, by their length: a small frame costs more per byte. A
+/// rate is bytes per second of the time in which at least one copy was under way.
 #[derive(Debug)]
 pub struct StoreRates {
     classes: Vec<Class>,
@@ -331,7 +331,7 @@ mod tests {
         };
         copy(&mut rates, 40, 1 << 20, 10_000_000);
         assert_eq!(rates.rate(1 << 20), StoreRate { last: 100 << 20, best: 100 << 20 });
-        // Small frames are another class.
+        // Small frames are of another class.
         copy(&mut rates, 400, 4096, 1_000_000);
         assert_eq!(rates.rate(1 << 20).last, 100 << 20);
         copy(&mut rates, 40, 1 << 20, 100_000_000);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plain reading: a map from number to its latest removal.
+        /// Compared with a simple model: a map from number to its latest removal.
         #[test]
         fn explanations_agree_with_a_map(
             removed in prop::collection::vec((0u64..60, 1u64..20, 0u8..3, 0u64..3), 0..30),

@@ -7,7 +7,7 @@ use zazen_core::{FrameMeta, Origin};
 pub enum Admission {
     /// Keep the copy that is here; it is the same frame.
     Keep {
-        /// It is an alien, and arrived as a native: it becomes one.
+        /// The copy is an alien and the frame arrived as a native: the copy becomes a native.
         promote: bool,
         /// Its record must take over the arriving validator, owner and mode.
         refresh: bool,
@@ -18,11 +18,11 @@ pub enum Admission {
     Conflict,
 }
 
-/// Compares an arriving frame with the copy that is here; `same_source`: both come from one place.
+/// Compares an arriving frame with the copy that is here; `same_source`: both have the same source.
 ///
-/// A copy is stale where it has another source, or where both validators are known and differ.
-/// Equal bytes under a changed validator (a source that was rewritten alike) are kept, but must not
-/// look stale for ever after.
+/// A copy is stale if it has another source, or if both validators are known and differ. If the
+/// validator changed and the bytes are equal (a source that was rewritten alike), the copy is kept,
+/// but must not look stale for ever after.
 pub fn admit(here: (&FrameMeta, Origin), arriving: (&FrameMeta, Origin), same_source: bool) -> Admission {
     let ((old, had), (new, comes)) = (here, arriving);
     if !same_source {
@@ -31,10 +31,10 @@ pub fn admit(here: (&FrameMeta, Origin), arriving: (&FrameMeta, Origin), same_so
     if (old.checksum, old.length) == (new.checksum, new.length) {
         let access = |meta: &FrameMeta| (meta.uid, meta.gid, meta.mode);
         let promote = had == Origin::Alien && comes == Origin::Native;
-        // A push that gives no validator takes none away.
+        // A push without a validator does not remove the one that is known.
         let is_news = match (old.validator, new.validator) {
-            // A look at a young source says less than what is known: a miss that was fetched while the writer pushed the
-            // same frame must not make the pushed copy look stale.
+            // A look at a young source tells less than what is known: a miss that was fetched while
+            // the writer pushed the same frame must not make the pushed copy look stale.
             (Some(then), Some(now)) => {
                 then != now && (then.unsettled || !now.unsettled || !then.looks_like(&now))
             }

@@ -2,8 +2,8 @@
 //!
 //! Invariants: a copy that is committed is what its source was at one moment (the opened file and
 //! what its name leads to look the same before and after the bytes are read, or only grew, if the
-//! frame is one of a trajectory); the whole is tried at most [`TRIES`] times; a fault of the cache is never a fault of the source, so the reader still
-//! gets the frame.
+//! frame is one of a trajectory); the whole is tried at most [`TRIES`] times; a fault of the cache
+//! is never a fault of the source, so the reader still gets the frame.
 
 use crate::flight::Outcome;
 use crate::stale::{Held, Validate, has_grown, is_current};
@@ -113,7 +113,7 @@ enum State {
     Reading(Piece),
     Looking(Piece),
     Committing(Piece),
-    /// The put met something in the frame's place; is it the frame itself?
+    /// Something is in the frame's place; is it the frame itself?
     Conflicting(Error),
     Done,
 }
@@ -194,8 +194,8 @@ impl Copying {
         State::Beginning(Piece { offset, length, copied: 0 })
     }
 
-    /// Whether the copy that is here does: of this source as it is now, and a native if one is
-    /// asked for.
+    /// Whether the copy that is here serves: it is of this source as it is now, and a native if one
+    /// is asked for.
     fn is_enough(&self, held: &Held) -> bool {
         let Ask { source, origin, validate, own, .. } = &self.ask;
         let is_of_kind = held.origin == Origin::Native || *origin == Origin::Alien;
@@ -263,7 +263,7 @@ impl Copying {
                 actions.push(Action::LookUp);
                 State::Conflicting(error)
             }
-            // Whatever is the matter with the cache, the source can be read.
+            // The cache failed, but the source can still be read.
             _ => {
                 actions.push(Action::CacheFailed(self.within(error)));
                 done(Ok(Outcome::CacheFailed), actions)

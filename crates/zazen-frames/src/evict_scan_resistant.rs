@@ -1,6 +1,6 @@
-//! What goes when room is needed. Pure.
+//! What is evicted when room is needed. Pure.
 //!
-//! Whole cold datasets first, the least recently used before others; then aliens, oldest first, of
+//! First whole cold datasets, the least recently used before others; then aliens, oldest first, of
 //! datasets that nobody scans. Never anything pinned or being scanned, and never aliens of the
 //! dataset that an alien comes for: a cyclic scan larger than the cache would otherwise push out
 //! each frame just before it is wanted again (LRU has no hits there). Refusing instead keeps a
@@ -34,9 +34,9 @@ pub enum Victim {
     Aliens(usize, u64),
 }
 
-/// What to evict so that `shortfall` bytes become free, or `None` (and nothing goes) if that cannot
-/// be had. `for_alien`: an alien is to be stored. `slack` bytes more are taken from aliens while at
-/// it, so that not every frame needs a plan of its own.
+/// What to evict so that `shortfall` bytes become free, or `None` (and nothing is evicted) if that
+/// is impossible. `for_alien`: an alien is to be stored. Aliens give `slack` bytes more, so that
+/// not every frame needs a plan of its own.
 pub fn plan(candidates: &[Candidate], shortfall: u64, for_alien: bool, slack: u64) -> Option<Vec<Victim>> {
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|&at| (candidates[at].last_use, at));

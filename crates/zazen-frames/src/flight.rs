@@ -19,7 +19,7 @@ pub const PATIENCE_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// What a flight came to.
+/// How a flight ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The frame is in the cache now; so many bytes were read for it.
@@ -142,8 +142,8 @@ impl<K: Ord + Clone, W: Ord + Clone> Flights<K, W> {
         }
     }
 
-    /// First the slot, then the flight: who leads a flight copies, and keeps nobody waiting for a
-    /// slot of its own.
+    /// The slot comes first, then the flight: whoever leads a flight copies, and keeps nobody
+    /// waiting for a slot.
     fn want(&mut self, now_ns: u64, ticket: Ticket, actions: &mut Vec<Action>) {
         let Some(asking) = self.asking.get(&ticket) else { return };
         let slots = self.users.entry(asking.who.clone()).or_default();
@@ -193,7 +193,8 @@ impl<K: Ord + Clone, W: Ord + Clone> Flights<K, W> {
 
     fn landed(&mut self, now_ns: u64, ticket: Ticket, result: &Shared, actions: &mut Vec<Action>) {
         let Some(Asking { key, who }) = self.asking.remove(&ticket) else { return };
-        // Off the list first: a joiner that tries for itself must not find the same flight again.
+        // The flight leaves the list first: a joiner that tries for itself must not find the same
+        // flight again.
         let Some(flight) = self.flights.remove(&key) else { return };
         let mut on_their_own = Vec::new();
         for joined in flight.joined {
@@ -307,8 +308,8 @@ mod tests {
     const USERS: [&str; 3] = ["a", "b", "c"];
 
     proptest! {
-        /// Any order of asking, landing and losing patience: the bounds hold at each step, and all
-        /// are settled once.
+        /// In any order of asking, landing and losing patience the bounds hold at each step, and
+        /// all are settled once.
         #[test]
         fn all_are_served_once_within_the_bounds(
             slots in 1usize..4,

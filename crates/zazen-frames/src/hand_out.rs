@@ -136,8 +136,8 @@ impl<E: Stored> HandOut<E> {
         &self.group
     }
 
-    /// Takes what happened, and appends what to do to `actions`. Only the last action has an answer,
-    /// and only the last action is about the group.
+    /// Takes what happened, and appends what to do to `actions`. Only the last action has an
+    /// answer, and only the last action is about the group.
     pub fn step(&mut self, event: Event<E>, actions: &mut Vec<Action>) {
         match event {
             Event::Next { frames_max, bytes_max, files_max } => {

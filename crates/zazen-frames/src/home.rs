@@ -1,9 +1,10 @@
-//! Which node brings a block from the backing store when several nodes want it: its home. The others
-//! ask the home for it, so that a block is read from the store about once for the whole cluster.
+//! Which node brings a block from the backing store when several nodes want it: its home. The
+//! others ask the home for it, so that a block is read from the store about once for the whole
+//! cluster.
 //!
-//! Invariants: nodes that have the same list, in any order, name the same home; if a node leaves the
-//! list, only the blocks whose home it was get another one. The home is a matter of speed alone:
-//! whoever gets nothing from it reads the store.
+//! Invariants: nodes that have the same list, in any order, name the same home; if a node leaves
+//! the list, only the blocks whose home it was get another one. The home is a matter of speed
+//! alone: whoever gets nothing from it reads the store.
 
 use zazen_core::fnv::{mixed, spread_64};
 

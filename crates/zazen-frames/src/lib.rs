@@ -21,10 +21,12 @@
 //! | does a copy stand for its source, and who may have it? | [`stale`], [`look::Looking`] |
 //! | how are cached frames grouped? | [`scan::Pages`] |
 //! | in which order does a scan hand out, and what becomes of a copy that fails? | [`hand_out::HandOut`] |
+//! | who may evict, pin and verify? | [`administer`] |
 //! | how much may one user have under way? | [`shares`] |
 //! | why was a frame not here, and does the store give what it gave? | [`absence`] |
 
 pub mod absence;
+pub mod administer;
 pub mod admit;
 pub mod copy;
 pub mod evict_scan_resistant;

@@ -83,14 +83,14 @@ pub enum Action {
 /// What looking at a copy's source says.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It may be handed out.
+    /// The copy may be handed out.
     Fresh,
     /// It may be handed out if samples of it equal its source, which has grown and looks like this
     /// now. Whoever compares opens the source with the user's rights.
     Grown(Validator),
-    /// It is not its source's any more.
+    /// The copy does not stand for its source any more.
     Stale,
-    /// It may not be handed out.
+    /// The copy may not be handed out.
     Refused(Refusal),
 }
 
@@ -153,8 +153,8 @@ impl<'a, F: Cached> Looking<'a, F> {
             (State::Asking, Event::Stats(Ok(stats))) => self.judge(stats),
             (State::Asking, Event::Stats(Err(error))) => self.judge_unanswered(&error),
             (State::AskingFolder(stats), Event::Folder(folder)) => match folder {
-                // That the directory is not there says a store that answers: whoever pushed such a
-                // frame may have meant another file than the one that comes.
+                // A missing directory shows that the store answers. Whoever pushed such a frame may
+                // have meant another file than the one that comes.
                 Err(error) if self.is_away(&error) => self.judge_unanswered(&error),
                 _ => self.judge(stats),
             },
@@ -229,7 +229,7 @@ impl<'a, F: Cached> Looking<'a, F> {
         self.open_closed(verdicts, 0)
     }
 
-    /// Mode bits do not tell of access lists; opening the file does. Opens each fresh frame from
+    /// Mode bits do not show access lists, but opening the file does. Opens each fresh frame from
     /// `from` on whose mode bits forbid it to the user.
     fn open_closed(&mut self, verdicts: Vec<(Verdict, Access)>, from: usize) -> Action {
         let is_closed = |(verdict, (uid, gid, mode)): &(Verdict, Access)| {
@@ -279,8 +279,8 @@ impl<'a, F: Cached> Looking<'a, F> {
         self.frames[at].meta().uid == self.rules.who.uid
     }
 
-    /// A user can keep its own view of the store busy until it times out; the daemon's view tells
-    /// whether that is all.
+    /// A user can keep its own view of the store busy until it times out. The daemon's view shows
+    /// whether the store itself is away.
     fn ask_daemon(&mut self, verdicts: Vec<Verdict>, unasked: Vec<(usize, Error)>) -> Action {
         match unasked.iter().any(|(at, _)| self.owns(*at)) {
             true => {
@@ -306,7 +306,7 @@ impl<'a, F: Cached> Looking<'a, F> {
         self.done(verdicts)
     }
 
-    /// Whatever the source looks like: a copy of another source than the layout names is stale.
+    /// Whatever the source looks like, a copy of a source that the layout does not name is stale.
     fn done(&mut self, mut verdicts: Vec<Verdict>) -> Action {
         let mut adopted = std::mem::take(&mut self.adopted);
         if let Some(layout) = self.rules.layout {
@@ -323,7 +323,8 @@ impl<'a, F: Cached> Looking<'a, F> {
 
     fn compare(&mut self, at: usize, frame: &F, stat: &SourceStat) -> Verdict {
         if !stands_for(frame.meta(), frame.source(), stat) {
-            // Only trajectories grow behind their frames. Other files are also changed in the middle.
+            // Only trajectories grow behind their frames. Other files are also changed in the
+            // middle.
             let grows = self.rules.layout.is_some_and(|layout| layout.trajectory().is_some());
             return match grows && may_have_grown(frame.meta(), frame.source(), stat) {
                 true => Verdict::Grown(stat.validator),
@@ -352,7 +353,7 @@ fn sources_of<F: Cached>(frames: &[F]) -> (Vec<usize>, Vec<RelPath>) {
     let mut asked = Vec::with_capacity(frames.len());
     for frame in frames {
         let Source { path, offset, length } = frame.source();
-        // A frame that is all of its file has no other to share it with.
+        // A frame that is a whole file shares it with no other frame.
         let is_whole = *offset == 0 && length.is_none();
         let at = match shared.get(path) {
             Some(at) if !is_whole => *at,

@@ -1,8 +1,8 @@
-//! Making room for a put: reserve, and evict until there is room or no more may go.
+//! Making room for a put: reserve, and evict until there is room or nothing more may be evicted.
 //!
 //! Invariants: only one put evicts at a time (it holds the turn), so that several do not evict for
-//! the same shortfall; what cannot be had evicts nothing; at most [`ATTEMPTS`] plans are carried
-//! out before a put is refused.
+//! the same shortfall; if the room cannot be had, nothing is evicted; at most [`ATTEMPTS`] plans
+//! are carried out before a put is refused.
 
 use crate::evict_scan_resistant::{Candidate, Victim, plan};
 use std::collections::VecDeque;
@@ -50,7 +50,7 @@ pub struct MakeRoom {
     bytes: u64,
     budget: u64,
     for_alien: bool,
-    /// Bytes are only freed, for nobody.
+    /// Bytes are only freed, and for no put.
     shrinks: bool,
     state: State,
 }
@@ -119,8 +119,8 @@ impl MakeRoom {
                     None => (State::Last, Some(Action::Reserve)),
                 }
             }
-            // The others are none the worse for a dataset that stays; whether there is room now,
-            // the account says.
+            // A dataset that stays does not affect the others; the account says whether there is
+            // room now.
             (State::Evicting { victim: Victim::Aliens(..), .. }, Event::Evicted(Err(error))) => {
                 done(Err(error))
             }
@@ -260,8 +260,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against brute force: room is granted exactly if what may go suffices; the budget is
-        /// kept; what must stay stays.
+        /// Compared with brute force: room is granted exactly if what may be evicted suffices; the
+        /// budget is kept; what must stay stays.
         #[test]
         fn room_is_made_exactly_where_it_can_be(
             datasets in prop::collection::vec((0u64..50, 0u64..50, 0u64..5, 0u8..16), 0..8),

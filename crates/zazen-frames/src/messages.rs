@@ -186,9 +186,9 @@ zazen_wire::messages! {
         entries: Vec<BatchEntry> = field::List<Nested<BatchEntry>>,
     }
 
-    /// Asks for frames in one call, without a scan: random access. The answer has each of them once,
-    /// in storage order, misses last, or as many as fit into one answer; the caller asks again for
-    /// the others.
+    /// Asks for frames in one call, without a scan: random access. The answer has each of them
+    /// once, in storage order, misses last, or as many as fit into one answer; the caller asks
+    /// again for the others.
     #[derive(Clone, Debug, PartialEq, Eq)]
     ReadMany {
         /// From [`DatasetInfo`].
@@ -224,8 +224,8 @@ zazen_wire::messages! {
         series: Series,
     }
 
-    /// Several frames on their way into a node's cache, at most [`PUSHES_MAX`]. Their bytes follow as
-    /// the call's bulk part, one frame behind the other. Each is taken or refused by itself.
+    /// Several frames on their way into a node's cache, at most [`PUSHES_MAX`]. Their bytes follow
+    /// as the call's bulk part, one frame behind the other. Each is taken or refused by itself.
     #[derive(Clone, Debug, PartialEq, Eq)]
     PushMany {
         /// The frames.

@@ -336,7 +336,7 @@ mod tests {
 
         fn finish_one(&mut self, at: usize, inline_bytes: u64) {
             let (wanted, ahead) = self.bringing.remove(at);
-            // Shares count what is held until the reader comes; here they are given back at once.
+            // Shares count what is held until the reader comes. Here they are released at once.
             self.shares += usize::from(ahead);
             let brought = Brought { number: wanted.number, inline_bytes, what: () };
             self.step(Event::Brought(brought));

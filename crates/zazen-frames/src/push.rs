@@ -116,7 +116,7 @@ enum State {
     HeldSource(Held),
     /// Nobody does, since it is gone. Who owns the directory?
     Directory(Held),
-    /// The number is rightly another's. May the pusher know whose?
+    /// The number rightly belongs to another user. May the pusher know to whom?
     Naming(Held),
     Dropping,
     Sharing,
@@ -174,8 +174,8 @@ impl Intake {
                 Some(uid) => self.settle_squatter(uid != held.meta.uid, held),
                 None => Ok((State::Directory(held), Action::Stat(self.directory.clone()))),
             },
-            // Others may push before they write: in somebody else's folder, that is nobody's
-            // business.
+            // A user may push a frame before writing its file, so a missing file does not make
+            // the user a squatter, except in the folder of the one who pushes now.
             (State::Directory(held), Event::Stat(stat)) => {
                 self.settle_squatter(stat?.uid == self.push.meta.uid, held)
             }
@@ -315,8 +315,7 @@ impl Intake {
     }
 
     fn begin_put(&self) -> (State, Action) {
-        // The writer says that the file is whole: however young it is, there is nothing to wait
-        // for.
+        // The writer says that the file is complete, so there is no need to wait until it is older.
         let validator = self.push.meta.validator.map(Validator::settled);
         let meta = FrameMeta { validator, ..self.push.meta.clone() };
         (State::BeginningPut, Action::BeginPut { meta })

@@ -1,8 +1,8 @@
 //! What a reader measured of one scan, and what a daemon tells of it: the messages behind `zazen
 //! explain`.
 //!
-//! A reader keeps sums, not one entry for each read: its record does not grow with the frames that it
-//! read locally, and holds the numbers of the others as run sets.
+//! A reader keeps sums, not one entry for each read: its record does not grow with the frames that
+//! it read locally, and holds the numbers of the others as run sets.
 
 use crate::absence::Absence;
 use zazen_core::RunSet;
@@ -77,8 +77,8 @@ zazen_wire::messages! {
     ScanNotes {
         /// Each frame at most once.
         absent: Vec<Absent> = List<Nested<Absent>>,
-        /// What the backing store gave lately for frames of this length, in bytes per second; 0: not
-        /// known.
+        /// What the backing store gave lately for frames of this length, in bytes per second; 0:
+        /// not known.
         store_rate: u64,
         /// The most that this daemon has measured.
         store_rate_best: u64,
@@ -133,8 +133,8 @@ zazen_wire::messages! {
         absent: Vec<Absent> = List<Nested<Absent>>,
     }
 
-    /// Asks for all that a daemon knows of a dataset's last scans. Of records the caller gets its own;
-    /// operators get all.
+    /// Asks for all that a daemon knows of a dataset's last scans. Of records the caller gets its
+    /// own; operators get all.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     AskRecords {
         /// From [`crate::messages::DatasetInfo`].
@@ -146,7 +146,7 @@ zazen_wire::messages! {
     KeptRecord {
         /// The user who ran the scan, as the kernel told the daemon.
         uid: u32,
-        /// It.
+        /// The record.
         record: ScanRecord = Nested<ScanRecord>,
     }
 

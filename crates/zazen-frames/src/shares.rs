@@ -56,14 +56,14 @@ pub fn unfinished_max(budget: u64) -> u64 {
     budget / PART
 }
 
-/// The bytes that each user's unfinished pushes announce.
+/// The bytes that each user's unfinished pushes announced.
 #[derive(Debug, Default)]
 pub struct Unfinished {
     held: BTreeMap<u32, u64>,
 }
 
 impl Unfinished {
-    /// Counts a push of `bytes` of user `uid` in; `NoSpace` where its pushes come to more than its
+    /// Adds a push of `bytes` by user `uid`; `NoSpace` if the user's pushes come to more than its
     /// part of `budget`.
     pub fn take(&mut self, uid: u32, bytes: u64, budget: u64) -> Result<()> {
         let others = self.held.get(&uid).copied().unwrap_or_default();
@@ -82,7 +82,7 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Counts it out again.
+    /// Removes it again.
     pub fn give(&mut self, uid: u32, bytes: u64) {
         if let Some(sum) = self.held.get_mut(&uid) {
             *sum = sum.saturating_sub(bytes);

@@ -1,12 +1,12 @@
-//! Whether a cached copy still is what its source is.
+//! Whether a cached copy still has the bytes of its source.
 //!
 //! A copy stands for its source if the source looks as it did when it was copied: owner, size,
 //! times, inode. A pushed copy that came without a validator takes over what its source looks like
 //! when the two are first compared.
 //!
 //! A file that holds many frames may grow, and its size and times change. Then a copy of one of its
-//! frames stands for it if samples of its bytes are the source's
-//! ([decision 6](../../../docs/decisions/0006-trajectories-grow.md)).
+//! frames stands for it if samples of its bytes are the source's ([decision
+//! 6](../../../docs/decisions/0006-trajectories-grow.md)).
 
 use zazen_core::{FrameMeta, Origin, Source, SourceStat, Validator};
 
@@ -32,8 +32,8 @@ pub enum Validate {
 }
 
 /// Whether a copy was made from the very file that `stat` is of, as far as owner and inode tell.
-/// `validate = "never"` takes sources not to change, but whose bytes somebody gets must not rest on
-/// that.
+/// `validate = "never"` takes sources not to change, but no user may get the bytes of another file
+/// because of that.
 pub fn is_same_file(meta: &FrameMeta, stat: &SourceStat) -> bool {
     let alike = |one: u64, other: u64| one == other || one == 0 || other == 0;
     let same_inode = meta.validator.is_none_or(|validator| alike(validator.inode, stat.validator.inode));
@@ -61,7 +61,7 @@ pub fn has_grown(then: &Validator, now: &Validator) -> bool {
     same_inode && longer && now.mtime_ns >= then.mtime_ns
 }
 
-/// Whether the copy lies within the file, and owner and mode do not speak against it.
+/// Whether the copy lies within the file, and owner and mode do not contradict it.
 fn may_be_of(meta: &FrameMeta, source: &Source, stat: &SourceStat) -> bool {
     let size = stat.validator.size;
     let fits = match source.offset.checked_add(meta.length) {
@@ -69,7 +69,7 @@ fn may_be_of(meta: &FrameMeta, source: &Source, stat: &SourceStat) -> bool {
         Some(end) => end <= size,
         None => false,
     };
-    // Who may not write the source may not have pushed the copy either.
+    // Whoever may not write the source may not have pushed the copy either.
     let same_owner = meta.uid == stat.uid;
     // The recorded mode decides while the store is away: it must not allow more than the source
     // does.
@@ -78,9 +78,9 @@ fn may_be_of(meta: &FrameMeta, source: &Source, stat: &SourceStat) -> bool {
 }
 
 /// A frame of at most so many bytes is compared as a whole.
-const WHOLE_BYTES: u64 = 8 << 10;
+pub const WHOLE_BYTES: u64 = 8 << 10;
 /// Bytes of each sample of a larger one.
-const SAMPLE_BYTES: u64 = 2 << 10;
+const SAMPLE_BYTES: u64 = 1 << 10;
 
 /// Which parts of a frame are compared with its source: (offset in the frame, bytes). `salt`
 /// chooses the places of those in the middle.

@@ -8,9 +8,10 @@ use std::collections::{BTreeSet, BinaryHeap};
 /// How many files a chain of moves may have.
 const CHAIN_MAX: usize = 3;
 
-/// By file: its rank. The largest file is next, and goes to the holder's rank with the fewest bytes.
-/// Files that no rank holds come last, largest first, each to the rank with the fewest bytes of all.
-/// Then the fullest rank gives files away, until it can't or has no more than `bound` bytes.
+/// By file: its rank. The largest file is next, and goes to the holder's rank with the fewest
+/// bytes. Files that no rank holds come last, largest first, each to the rank with the fewest bytes
+/// of all. Then the fullest rank gives files away, until it can't or has no more than `bound`
+/// bytes.
 pub(crate) fn balanced(problem: &Problem, bound: u64) -> Vec<u32> {
     let mut rank_of_file = largest_first(problem);
     Balance::of(problem, &mut rank_of_file).improve(bound);
@@ -90,8 +91,9 @@ impl<'a> Balance<'a> {
         }
     }
 
-    /// Finds files that `rank`, which is about to get `more` bytes, can give away so that it and all
-    /// receivers stay below `most`, which the fullest rank has. The chain lists each file and its new rank.
+    /// Finds files that `rank`, which is about to get `more` bytes, can give away so that it and
+    /// all receivers stay below `most`, which the fullest rank has. The chain lists each file and
+    /// its new rank.
     fn give_away(&self, rank: u32, more: u64, most: u64, chain: &mut Vec<(u32, u32)>) -> bool {
         let left = |file: &u32| self.load[rank as usize] + more - self.problem.bytes_of(*file as usize);
         let mut receivers = Vec::new();

@@ -2,12 +2,13 @@
 
 use crate::problem::Problem;
 
-/// The bound for maps in which each file that a rank holds locally is read locally: no such map gives
-/// every rank fewer bytes. Bytes; the largest file, which cannot be cut, counts too.
+/// The bound for maps in which each file that a rank holds locally is read locally: no such map
+/// gives every rank fewer bytes. Bytes; the largest file, which cannot be cut, counts too.
 ///
-/// A set of nodes has to read the files that lie nowhere else, so its ranks have these bytes divided
-/// by their number. The flow finds the worst set: it begins with a target per rank, and as long as
-/// the flow is too small, its minimum cut is a set with a higher quotient (Newton's method).
+/// A set of nodes has to read the files that lie nowhere else, so its ranks have these bytes
+/// divided by their number. The flow finds the worst set: it begins with a target per rank, and as
+/// long as the flow is too small, its minimum cut is a set with a higher quotient (Newton's
+/// method).
 pub(crate) fn local_bound(problem: &Problem) -> u64 {
     let mut target = least(problem);
     loop {
@@ -82,7 +83,8 @@ impl<'a> Network<'a> {
             }
         }
         while self.measure() {
-            // By node: how many of its files this phase has tried, and how many it had at its begin.
+            // By node: how many of its files this phase has tried, and how many it had at its
+            // begin.
             let mut next = vec![0; self.room.len()];
             let until: Vec<usize> = self.has.iter().map(Vec::len).collect();
             let mut path = Vec::new();
@@ -102,7 +104,8 @@ impl<'a> Network<'a> {
         *has += bytes;
     }
 
-    /// Measures each node's distance from room, backwards. Whether a file with bytes left reaches any.
+    /// Measures each node's distance from room, backwards. Whether a file with bytes left reaches
+    /// any.
     fn measure(&mut self) -> bool {
         self.distance.fill(FAR);
         let mut queue: Vec<u32> = Vec::new();

@@ -52,8 +52,8 @@ pub(crate) fn scarcest_first(problem: &Problem, pick: Pick) -> Vec<u32> {
     node_of_file
 }
 
-/// By file: its node, or [`NOBODY`]. Files come in an order drawn from `seed`; each goes to a holder
-/// with room that is drawn, too.
+/// By file: its node, or [`NOBODY`]. Files come in an order drawn from `seed`; each goes to a
+/// holder with room that is drawn, too.
 pub(crate) fn first_come(problem: &Problem, seed: u64) -> Vec<u32> {
     let mut random = SplitMix(seed);
     let mut order: Vec<u32> = (0..problem.files() as u32).collect();

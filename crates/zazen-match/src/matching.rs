@@ -17,9 +17,9 @@ pub(crate) struct Weighted {
 
 /// The state of the primal-dual method.
 ///
-/// `level[item]` + `price[node]` ≥ weight always holds. An item lies only where this is an equation.
-/// A node with a price is full. All items without a node have the same level, the lowest of all:
-/// when it reaches 0, no other map weighs more.
+/// `level[item]` + `price[node]` ≥ weight always holds. An item lies only where this is an
+/// equation. A node with a price is full. All items without a node have the same level, the lowest
+/// of all: when it reaches 0, no other map weighs more.
 struct Search<'a> {
     problem: &'a Weighted,
     node_of: Vec<u32>,
@@ -35,9 +35,9 @@ struct Search<'a> {
     queue: Vec<u32>,
 }
 
-/// By item: its node, or [`NOBODY`]; the weights together are the largest possible. `begin_with` may
-/// hold a map to begin with, in which each item that has a node has its largest weight there, and
-/// this weight is the largest of all items; else it is empty.
+/// By item: its node, or [`NOBODY`]; the weights together are the largest possible. `begin_with`
+/// may hold a map to begin with, in which each item that has a node has its largest weight there,
+/// and this weight is the largest of all items; else it is empty.
 pub(crate) fn heaviest(problem: &Weighted, begin_with: Vec<u32>) -> Vec<u32> {
     let items = problem.begin.len() - 1;
     let nodes = problem.room.len();

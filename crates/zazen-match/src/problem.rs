@@ -42,8 +42,8 @@ pub struct Problem {
 impl Problem {
     /// The problem of `files` and of ranks that run on `node_of_rank`.
     ///
-    /// Fails with `InvalidArgument` if there is no rank, and with `TooLarge` beyond the limits or if
-    /// the files' lengths do not add up in 64 bits.
+    /// Fails with `InvalidArgument` if there is no rank, and with `TooLarge` beyond the limits or
+    /// if the files' lengths do not add up in 64 bits.
     pub fn new<N: Ord>(node_of_rank: &[N], files: &[FileAt<N>]) -> Result<Problem> {
         if node_of_rank.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "ranks: there is none, give at least one"));

@@ -29,8 +29,8 @@ struct File {
 ///  "strategy": "blind|first-come|scarcest|least-demand|optimal|bytes", "seed": 1}
 /// ```
 ///
-/// A node is a number or a name. `seed` (0) may be left out. With `"strategy": "sticky"`, `steps` (a
-/// list of `files` lists) takes the place of `files`.
+/// A node is a number or a name. `seed` (0) may be left out. With `"strategy": "sticky"`, `steps`
+/// (a list of `files` lists) takes the place of `files`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {

@@ -1,5 +1,5 @@
-//! One map for all time steps: a rank keeps its blocks, so state that belongs to a block stays where
-//! it is.
+//! One map for all time steps: a rank keeps its blocks, so state that belongs to a block stays
+//! where it is.
 
 use crate::matching::{Weighted, heaviest};
 use crate::problem::{FileAt, Problem};
@@ -21,10 +21,11 @@ pub struct Sticky {
     pub bytes_mean: u64,
 }
 
-/// The map with the fewest remote reads over all `steps`; each step has the same number of files, and
-/// file i of each step is block i. A rank gets at most ⌈blocks / ranks⌉ blocks.
+/// The map with the fewest remote reads over all `steps`; each step has the same number of files,
+/// and file i of each step is block i. A rank gets at most ⌈blocks / ranks⌉ blocks.
 ///
-/// Fails with `InvalidArgument` if the steps have unlike numbers of files, else as [`Problem::new`].
+/// Fails with `InvalidArgument` if the steps have unlike numbers of files, else as
+/// [`Problem::new`].
 pub fn sticky<N: Ord + Clone>(node_of_rank: &[N], steps: &[Vec<FileAt<N>>]) -> Result<Sticky> {
     let blocks = steps.first().map_or(0, Vec::len);
     if let Some(step) = steps.iter().position(|files| files.len() != blocks) {

@@ -90,7 +90,8 @@ impl Matched {
     }
 }
 
-/// Gives every file of `problem` to exactly one rank. `seed` matters to [`Strategy::FirstCome`] only.
+/// Gives every file of `problem` to exactly one rank. `seed` matters to [`Strategy::FirstCome`]
+/// only.
 pub fn match_files(problem: &Problem, strategy: Strategy, seed: u64) -> Matched {
     let best = || heaviest(&weighted(problem), greedy::scarcest_first(problem, greedy::Pick::LeastDemand));
     let counting = |node_of_file: &[u32], rest| spread(problem, node_of_file, rest);
@@ -160,7 +161,8 @@ pub(crate) enum Rest {
     FewestBytes,
 }
 
-/// Gives the files of each node to its ranks, and the files without a node to any. By file: its rank.
+/// Gives the files of each node to its ranks, and the files without a node to any. By file: its
+/// rank.
 ///
 /// On a node, the largest file is next, and goes to the rank with the fewest bytes that has room.
 pub(crate) fn spread(problem: &Problem, node_of_file: &[u32], rest: Rest) -> Vec<u32> {

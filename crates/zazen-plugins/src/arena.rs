@@ -1,10 +1,11 @@
 //! Memory of one call: zeroed, 16-byte aligned, freed as one.
 //!
-//! Small requests come out of a slab that the thread keeps from call to call. Large blocks are kept, too, for the next call
-//! of whatever thread: fresh ones from the kernel cost a fault for each page, several times what copying costs.
+//! Small requests come out of a slab that the thread keeps from call to call. Large blocks are
+//! kept, too, for the next call of whatever thread: fresh ones from the kernel cost a fault for
+//! each page, several times what copying costs.
 //!
-//! Invariant: what a call left in kept memory is seen by no later one: it is zeroed, or overwritten as a whole before a
-//! plug-in gets it.
+//! Invariant: what a call left in kept memory is seen by no later one: it is zeroed, or overwritten
+//! as a whole before a plug-in gets it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
@@ -98,7 +99,8 @@ impl Arena {
         Some(start)
     }
 
-    /// The same for what is overwritten as a whole at once: initialised, and possibly with bytes of another call.
+    /// The same for what is overwritten as a whole at once: initialised, and possibly with bytes of
+    /// another call.
     pub(crate) fn allocate_to_fill(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         self.take(bytes).map(|(start, _)| start)
     }

@@ -1,7 +1,7 @@
 //! Who is attached to a plug-in.
 //!
-//! Invariant: a plug-in hears of a client's coming before its first call and of its going exactly once, after its
-//! last one. No lock is held meanwhile.
+//! Invariant: a plug-in hears of a client's coming before its first call and of its going exactly
+//! once, after its last one. No lock is held meanwhile.
 
 use crate::counters::Counters;
 use crate::handles::Handles;

@@ -11,11 +11,13 @@ pub struct PluginConfig {
     pub path: PathBuf,
     /// In a process of its own (the default), or in the daemon's.
     pub isolate: bool,
-    /// A call that runs for longer, in a function that is not `blocking`, is taken to hang: the plug-in's process is
-    /// ended. Zero: no bound. Without effect in the daemon's process but for a warning. `None`: 30 seconds, but no bound
-    /// for a plug-in that acts as its caller, whose calls wait as long as the caller's own would.
+    /// A call that runs for longer, in a function that is not `blocking`, is taken to hang: the
+    /// plug-in's process is ended. Zero: no bound. Without effect in the daemon's process but for a
+    /// warning. `None`: 30 seconds, but no bound for a plug-in that acts as its caller, whose calls
+    /// wait as long as the caller's own would.
     pub call_timeout: Option<Duration>,
-    /// A plug-in's process that gives no sign of life for so long is replaced; it gives one each second.
+    /// A plug-in's process that gives no sign of life for so long is replaced; it gives one each
+    /// second.
     pub silence: Duration,
     /// Bytes of address space that the plug-in's process may have (RLIMIT_AS).
     pub memory_bytes: Option<u64>,
@@ -23,7 +25,8 @@ pub struct PluginConfig {
     pub open_files: Option<u64>,
     /// What the plug-in's process has in its environment besides a search path.
     pub environment: BTreeMap<String, String>,
-    /// In a process for each caller's identity, which has become that caller, also if the plug-in does not ask for it.
+    /// In a process for each caller's identity, which has become that caller, also if the plug-in
+    /// does not ask for it.
     pub acts_as_caller: bool,
     /// Such processes at once, of all identities.
     pub identities_max: usize,
@@ -68,7 +71,8 @@ pub struct HostOptions {
     pub socket: PathBuf,
     /// Folders that callers may reach by plug-ins that act as they, as absolute paths.
     pub exports: Vec<PathBuf>,
-    /// The program that runs [`crate::worker_main`] when its only argument is [`crate::WORKER_FLAG`].
+    /// The program that runs [`crate::worker_main`] when its only argument is
+    /// [`crate::WORKER_FLAG`].
     pub worker: PathBuf,
     /// Connections at once to each plug-in's process.
     pub connections_max: usize,

@@ -1,8 +1,10 @@
-//! Keeps a process that acts as a caller within the exported folders, by the kernel's Landlock where there is one.
+//! Keeps a process that acts as a caller within the exported folders, by the kernel's Landlock
+//! where there is one.
 //!
-//! Landlock asks at opening, listing, making, removing, renaming, truncating and executing, and takes links and mounts
-//! into account. It does not ask for names' metadata (stat, chmod, extended attributes): the plug-in's own walk
-//! (`openat2`) keeps these within the exports, with and without Landlock.
+//! Landlock asks at opening, listing, making, removing, renaming, truncating and executing, and
+//! takes links and mounts into account. It does not ask for names' metadata (stat, chmod, extended
+//! attributes): the plug-in's own walk (`openat2`) keeps these within the exports, with and without
+//! Landlock.
 
 use rustix::fs::{Mode, OFlags};
 use std::io::Error as Errno;
@@ -10,7 +12,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use zazen_core::{Error, Result};
 
-/// The first version that knows of renaming between folders; an earlier one would forbid it altogether.
+/// The first version that knows of renaming between folders; an earlier one would forbid it
+/// altogether.
 const ABI_MIN: libc::c_long = 2;
 const CREATE_RULESET_VERSION: u32 = 1;
 const RULE_PATH_BENEATH: u32 = 1;
@@ -42,8 +45,8 @@ fn checked(outcome: libc::c_long, what: &str) -> Result<libc::c_long> {
     Ok(outcome)
 }
 
-/// From now on the calling thread, and those that it begins, open nothing outside `exports`. False: this kernel has no
-/// Landlock, or an export is the whole tree.
+/// From now on the calling thread, and those that it begins, open nothing outside `exports`. False:
+/// this kernel has no Landlock, or an export is the whole tree.
 ///
 /// The process can get no new privileges.
 pub(crate) fn confine(exports: &[PathBuf]) -> Result<bool> {

@@ -1,8 +1,8 @@
-//! What a daemon and a plug-in's worker process tell each other, over the socket that is the worker's standard
-//! input: small JSON messages, one a packet.
+//! What a daemon and a plug-in's worker process tell each other, over the socket that is the
+//! worker's standard input: small JSON messages, one a packet.
 //!
-//! Invariant: whatever a plug-in sends in the worker's place, the daemon waits no longer than [`REST_WAIT`] for the
-//! rest of it, and takes no more than [`MESSAGE_BYTES_MAX`].
+//! Invariant: whatever a plug-in sends in the worker's place, the daemon waits no longer than
+//! [`REST_WAIT`] for the rest of it, and takes no more than [`MESSAGE_BYTES_MAX`].
 
 use crate::identity::Identity;
 use crate::object::Description;
@@ -90,7 +90,8 @@ fn lost(what: &str, errno: Errno) -> Error {
     Error::new(ErrorKind::Unavailable, format!("a plug-in's process and its daemon: {what}: {errno}"))
 }
 
-/// Sends one message; never blocks for long, since messages are few. Each packet's first byte says whether more follow.
+/// Sends one message; never blocks for long, since messages are few. Each packet's first byte says
+/// whether more follow.
 pub(crate) fn send(socket: BorrowedFd<'_>, message: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec(message)
         .map_err(|error| Error::new(ErrorKind::Io, format!("write a message to a plug-in: {error}")))?;
@@ -150,7 +151,8 @@ pub(crate) fn readable(fds: &[BorrowedFd<'_>], patience: Duration) -> bool {
     }
 }
 
-/// Receives one message; `None` if the other end is gone. Waits as long as it takes for a message's beginning only.
+/// Receives one message; `None` if the other end is gone. Waits as long as it takes for a message's
+/// beginning only.
 pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<Option<T>> {
     let mut text = Vec::new();
     let mut packet = vec![0; PACKET_BYTES_MAX + 1];

@@ -1,7 +1,8 @@
-//! One client's table of handles: a small number of the client's stands for a value of the plug-in's.
+//! One client's table of handles: a small number of the client's stands for a value of the
+//! plug-in's.
 //!
-//! Invariant: a number given out is looked up only with the kind that it was entered with. Numbers begin at 1 and
-//! the lowest free one is next, as in the kernel's table of descriptors.
+//! Invariant: a number given out is looked up only with the kind that it was entered with. Numbers
+//! begin at 1 and the lowest free one is next, as in the kernel's table of descriptors.
 
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};

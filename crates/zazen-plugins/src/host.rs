@@ -1,6 +1,7 @@
 //! `struct zazen_host`: what a plug-in may ask of its host at any time.
 //!
-//! The functions know which call they are about by the thread that they run on: C gives them no other context.
+//! The functions know which call they are about by the thread that they run on: C gives them no
+//! other context.
 
 use crate::running;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -44,8 +45,8 @@ unsafe extern "C" fn host_exported(index: u32) -> *const c_char {
     folders.get(index as usize).map_or(null(), |folder| folder.as_ptr())
 }
 
-/// The table for a plug-in that may expect `process_count` clients (-1: unknown), in a process that the kernel keeps within
-/// the exports if it `is_confined`.
+/// The table for a plug-in that may expect `process_count` clients (-1: unknown), in a process that
+/// the kernel keeps within the exports if it `is_confined`.
 pub(crate) fn table(process_count: i32, is_confined: bool) -> Host {
     Host {
         struct_size: size_of::<Host>() as u32,
@@ -139,7 +140,8 @@ unsafe extern "C" fn host_release(buffer: *mut c_void) {
     if buffer.is_null() {
         return;
     }
-    // SAFETY: the plug-in gives back what `host_allocate` gave, once: the page before it says how large it is.
+    // SAFETY: the plug-in gives back what `host_allocate` gave, once: the page before it says how
+    // large it is.
     unsafe {
         let start = buffer.cast::<u8>().sub(BUFFER_ALIGN);
         if let Some(layout) = layout(start.cast::<u64>().read()) {

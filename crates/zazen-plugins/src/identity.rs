@@ -1,8 +1,8 @@
 //! Whom a plug-in's process acts as, and how it becomes that user for good.
 //!
-//! Invariants: no result of a call that changes the identity is taken on trust: the kernel is asked again afterwards;
-//! a process that can't become exactly the wanted identity serves nobody; one that has become a user who isn't root has no
-//! capability in any set and no way back.
+//! Invariants: no result of a call that changes the identity is taken on trust: the kernel is asked
+//! again afterwards; a process that can't become exactly the wanted identity serves nobody; one
+//! that has become a user who isn't root has no capability in any set and no way back.
 
 use rustix::process::{getegid, geteuid, getgroups};
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,9 @@ pub(crate) struct Identity {
     pub(crate) groups: Vec<u32>,
 }
 
-/// The capabilities that a worker of root's own keeps, so that root's forwarded calls are as good as root's: those
-/// that are asked for when files are named, owned, marked and locked, and ports below 1024 bound.
+/// The capabilities that a worker of root's own keeps, so that root's forwarded calls are as good
+/// as root's: those that are asked for when files are named, owned, marked and locked, and ports
+/// below 1024 bound.
 const ROOT_KEEPS: [u32; 11] = [
     0,  // CAP_CHOWN
     1,  // CAP_DAC_OVERRIDE
@@ -56,10 +57,11 @@ impl Identity {
         }))
     }
 
-    /// As whom this process, being `own`, can serve a caller of this identity; an error says why it can't.
+    /// As whom this process, being `own`, can serve a caller of this identity; an error says why it
+    /// can't.
     ///
-    /// Without the privilege to become others, a caller is served only if that gives him nothing: the same user and group,
-    /// and no group of ours that isn't his as well.
+    /// Without the privilege to become others, a caller is served only if that gives him nothing:
+    /// the same user and group, and no group of ours that isn't his as well.
     pub(crate) fn to_serve(&self, own: &Identity) -> Result<Identity> {
         if self == own {
             return Ok(own.clone());
@@ -129,7 +131,8 @@ fn control(option: libc::c_int, argument: u64) -> libc::c_int {
     unsafe { libc::prctl(option, argument, 0, 0, 0) }
 }
 
-/// Becomes `identity`, from `own`, for good; nothing of before is left that could be used or taken back.
+/// Becomes `identity`, from `own`, for good; nothing of before is left that could be used or taken
+/// back.
 ///
 /// The process has one thread.
 pub(crate) fn become_identity(identity: &Identity, own: &Identity) -> Result<()> {
@@ -138,7 +141,8 @@ pub(crate) fn become_identity(identity: &Identity, own: &Identity) -> Result<()>
     }
     control(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64);
     let keeps = if identity.uid == 0 { ROOT_KEEPS.iter().fold(0_u64, |all, one| all | 1 << one) } else { 0 };
-    // Where this is not allowed nothing is lost: without new privileges an exec gives nothing of this set.
+    // Where this is not allowed nothing is lost: without new privileges an exec gives nothing of
+    // this set.
     for capability in (0..CAPABILITIES_MAX).filter(|capability| keeps & (1 << capability) == 0) {
         control(libc::PR_CAPBSET_DROP, capability.into());
     }
@@ -237,8 +241,8 @@ mod tests {
 
     /// Runs `child` in a forked process; whether it returned true.
     fn in_child(child: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child makes system calls and allocates a little, then ends without unwinding; glibc's allocator
-        // is usable after a fork.
+        // SAFETY: the child makes system calls and allocates a little, then ends without unwinding;
+        // glibc's allocator is usable after a fork.
         unsafe {
             let pid = libc::fork();
             if pid == 0 {

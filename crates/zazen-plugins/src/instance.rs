@@ -1,7 +1,8 @@
 //! A plug-in that runs in this process: from its init to its fini.
 //!
-//! Invariants: init comes before any call, fini after the last one; if a call does not end, fini is left out and
-//! the object stays loaded. No lock of the host's is held while the plug-in's code runs.
+//! Invariants: init comes before any call, fini after the last one; if a call does not end, fini is
+//! left out and the object stays loaded. No lock of the host's is held while the plug-in's code
+//! runs.
 
 use crate::clients::{Client, Clients, Who};
 use crate::counters::Counters;
@@ -53,8 +54,8 @@ impl Default for InstanceOptions {
 
 /// A running plug-in. Calls may come from any number of threads.
 pub struct Instance {
-    /// Unloaded by [`Instance::stop`] only: whoever drops an instance otherwise can't know that the plug-in's own
-    /// threads are at rest.
+    /// Unloaded by [`Instance::stop`] only: whoever drops an instance otherwise can't know that the
+    /// plug-in's own threads are at rest.
     object: ManuallyDrop<Object>,
     path: PathBuf,
     options: InstanceOptions,
@@ -111,9 +112,10 @@ impl Instance {
         Instance::start_opened(path, None, None, options, || Ok(false))
     }
 
-    /// The same with the object's file as it was opened before, `path` being its name in messages, and with counters in
-    /// the file `counters`, where the daemon reads them. `confine` runs once the object is loaded, and tells whether the
-    /// kernel keeps the process within the exports from then on.
+    /// The same with the object's file as it was opened before, `path` being its name in messages,
+    /// and with counters in the file `counters`, where the daemon reads them. `confine` runs once
+    /// the object is loaded, and tells whether the kernel keeps the process within the exports from
+    /// then on.
     pub(crate) fn start_opened(
         path: &Path,
         opened: Option<&OwnedFd>,
@@ -124,8 +126,8 @@ impl Instance {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let object = Object::load(path, opened)?;
         host::export(&options.exports)?;
-        // An object that was replaced under a running daemon may have another number of functions; then nobody else
-        // reads its counters.
+        // An object that was replaced under a running daemon may have another number of functions;
+        // then nobody else reads its counters.
         let function_count = object.description.functions.len();
         let shared = counters.and_then(|file| Counters::of_file(&file, function_count));
         let counters = shared.map_or_else(|| Counters::private(function_count), Ok)?;
@@ -401,14 +403,15 @@ impl Instance {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// From now on nobody is attached, who goes is told of the host's end, and functions that may block are told to
-    /// return.
+    /// From now on nobody is attached, who goes is told of the host's end, and functions that may
+    /// block are told to return.
     pub fn begin_stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         watch::cancel_blocking(self.number);
     }
 
-    /// Runs fini, unless clients are still attached: then false, and the object stays loaded for ever.
+    /// Runs fini, unless clients are still attached: then false, and the object stays loaded for
+    /// ever.
     pub fn stop(self) -> bool {
         if !self.clients.all().is_empty() {
             tracing::warn!(

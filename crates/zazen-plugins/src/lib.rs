@@ -1,12 +1,13 @@
-//! The daemon's host for plug-ins: shared objects with one versioned entry table (`zazen_plugin.h`), run in the
-//! daemon or in worker processes of their own.
+//! The daemon's host for plug-ins: shared objects with one versioned entry table
+//! (`zazen_plugin.h`), run in the daemon or in worker processes of their own.
 //!
-//! An [`Instance`] is a plug-in that runs in this process. What the two placements promise differs: in the daemon, a
-//! plug-in that crashes, leaks or never returns takes the daemon with it; in a worker it costs its own callers an
-//! error, and the worker is started again.
+//! An [`Instance`] is a plug-in that runs in this process. What the two placements promise differs:
+//! in the daemon, a plug-in that crashes, leaks or never returns takes the daemon with it; in a
+//! worker it costs its own callers an error, and the worker is started again.
 //!
-//! Invariants: no lock of the host's is held while a plug-in's code runs; what a client sends is checked before a
-//! plug-in sees it; a plug-in's word about its outputs is checked before a client sees them.
+//! Invariants: no lock of the host's is held while a plug-in's code runs; what a client sends is
+//! checked before a plug-in sees it; a plug-in's word about its outputs is checked before a client
+//! sees them.
 
 mod arena;
 mod clients;

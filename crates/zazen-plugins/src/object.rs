@@ -1,7 +1,7 @@
 //! A plug-in's shared object: loaded, and checked before anything of it runs but its constructors.
 //!
-//! Invariant: what an [`Object`] says of its entry table was checked once; pointers into it stay good for as long
-//! as the object lives.
+//! Invariant: what an [`Object`] says of its entry table was checked once; pointers into it stay
+//! good for as long as the object lives.
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
@@ -51,8 +51,8 @@ pub(crate) struct Object {
     _library: Library,
 }
 
-// SAFETY: the entry table is constant memory of the object; its functions may be called from any thread
-// (zazen_plugin.h).
+// SAFETY: the entry table is constant memory of the object; its functions may be called from any
+// thread (zazen_plugin.h).
 unsafe impl Send for Object {}
 // SAFETY: as above.
 unsafe impl Sync for Object {}
@@ -62,8 +62,8 @@ fn refuse(path: &Path, why: impl std::fmt::Display) -> Error {
 }
 
 impl Object {
-    /// Loads the object at `path`, or what `opened` has of it, and checks its entry table. Fails with `Config`,
-    /// naming what is wrong.
+    /// Loads the object at `path`, or what `opened` has of it, and checks its entry table. Fails
+    /// with `Config`, naming what is wrong.
     pub(crate) fn load(path: &Path, opened: Option<&OwnedFd>) -> Result<Object> {
         // A process that has become a caller may not be allowed to search the folders above.
         let by_number = opened.map(|fd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())));
@@ -71,8 +71,8 @@ impl Object {
         if !place.is_file() {
             return Err(refuse(path, "there is no such file; build it, or mend the path in the settings"));
         }
-        // SAFETY: loading runs the object's constructors: whoever names a plug-in in the daemon's settings
-        // trusts it with the daemon (in-process) or with a worker process.
+        // SAFETY: loading runs the object's constructors: whoever names a plug-in in the daemon's
+        // settings trusts it with the daemon (in-process) or with a worker process.
         let library = unsafe { Library::open(Some(place), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| {
             // The error's own words are "dlopen failed"; what the loader said is its cause.
@@ -80,8 +80,8 @@ impl Object {
                 std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             refuse(path, format!("it can't be loaded: {why}"))
         })?;
-        // SAFETY: the symbol is the entry table by the interface's definition; it is checked below, `abi` first,
-        // which stays where it is in all versions.
+        // SAFETY: the symbol is the entry table by the interface's definition; it is checked below,
+        // `abi` first, which stays where it is in all versions.
         let symbol = unsafe { library.get::<*const abi::Plugin>(b"zazen_plugin_v1\0") };
         let plugin = match symbol {
             Ok(symbol) => symbol.into_raw().cast_const().cast::<abi::Plugin>(),
@@ -154,7 +154,8 @@ fn check(plugin: *const abi::Plugin) -> std::result::Result<Description, String>
     }
     let mut functions = Vec::with_capacity(count as usize);
     for index in 0..count {
-        // SAFETY: the table has `count` entries, `function_bytes` apart, by the interface's definition.
+        // SAFETY: the table has `count` entries, `function_bytes` apart, by the interface's
+        // definition.
         let function = unsafe { &*entry(plugin, index) };
         if function.dispatch.is_none() {
             return Err(format!("its function {index} has no dispatcher"));
@@ -176,12 +177,14 @@ fn check(plugin: *const abi::Plugin) -> std::result::Result<Description, String>
     Ok(description)
 }
 
-/// The table and the schema beside it are made by one generator run; anything else was put together by hand.
+/// The table and the schema beside it are made by one generator run; anything else was put together
+/// by hand.
 fn compare_with_schema(description: &Description, schema: *const c_char) -> std::result::Result<(), String> {
     if schema.is_null() {
         return Err("it carries no schema: link the generated _dispatch.c".to_owned());
     }
-    // SAFETY: a NUL-terminated string in the object's constant memory, by the interface's definition.
+    // SAFETY: a NUL-terminated string in the object's constant memory, by the interface's
+    // definition.
     let text = unsafe { CStr::from_ptr(schema) };
     let parsed: serde_json::Value = serde_json::from_slice(text.to_bytes())
         .map_err(|error| format!("its schema is malformed ({error}); generate it again"))?;
@@ -206,7 +209,8 @@ fn text(pointer: *const c_char, what: &str) -> std::result::Result<String, Strin
     if pointer.is_null() {
         return Err(format!("{what} is missing"));
     }
-    // SAFETY: a NUL-terminated string in the object's constant memory, by the interface's definition.
+    // SAFETY: a NUL-terminated string in the object's constant memory, by the interface's
+    // definition.
     let text = unsafe { CStr::from_ptr(pointer) }.to_str().unwrap_or_default();
     if text.is_empty() || text.len() > NAME_BYTES_MAX {
         return Err(format!("{what} is empty, too long or no UTF-8"));

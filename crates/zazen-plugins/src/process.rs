@@ -1,8 +1,8 @@
 //! One process of an isolated plug-in: how it is begun, watched and ended.
 //!
-//! Invariants: it gets nothing of the daemon's but what it needs: a clean environment, the control socket, the object's
-//! file and its listening socket; the object's file and the folders above it are checked before each start; no lock is
-//! held here.
+//! Invariants: it gets nothing of the daemon's but what it needs: a clean environment, the control
+//! socket, the object's file and its listening socket; the object's file and the folders above it
+//! are checked before each start; no lock is held here.
 
 use crate::config::{HostOptions, PluginConfig};
 use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker, readable};
@@ -59,7 +59,8 @@ pub(crate) fn socket(options: &HostOptions, index: usize, generation: u64) -> Pa
     name.into()
 }
 
-/// Opens the object's file, if nobody but root and the daemon's user can have put something else there.
+/// Opens the object's file, if nobody but root and the daemon's user can have put something else
+/// there.
 pub(crate) fn open_object(path: &Path) -> Result<OwnedFd> {
     let trust = Trust::of_this_process();
     ownership::check(path, trust).map_err(|error| error.within(format!("plug-in {}", path.display())))?;
@@ -118,7 +119,8 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Loads the object in a process of its own and says what it is; nothing of it runs but its constructors.
+    /// Loads the object in a process of its own and says what it is; nothing of it runs but its
+    /// constructors.
     pub(crate) fn check(&self) -> Result<Description> {
         let object = open_object(&self.config.path)?;
         let (mut child, _, _, description) = self
@@ -148,8 +150,8 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Begins the worker program; its process group is its own, so that the terminal's signals don't reach it and all
-/// that it began can be ended with it.
+/// Begins the worker program; its process group is its own, so that the terminal's signals don't
+/// reach it and all that it began can be ended with it.
 fn spawn(worker: &Path, config: &PluginConfig) -> Result<(Child, OwnedFd, Option<OwnedFd>)> {
     let (ours, theirs) = control::pair()?;
     let inherited = INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
@@ -215,7 +217,8 @@ pub(crate) fn watch_over(
     let mut fds = vec![begun.control.as_fd()];
     fds.extend(begun.process.as_ref().map(AsFd::as_fd));
     loop {
-        // Not more than one before the rest is looked at: a plug-in that babbles must not keep the daemon from stopping.
+        // Not more than one before the rest is looked at: a plug-in that babbles must not keep the
+        // daemon from stopping.
         if readable(&fds[..1], Duration::ZERO) {
             heard = Instant::now();
             match control::receive::<FromWorker>(begun.control.as_fd()) {

@@ -1,7 +1,7 @@
 //! Calls passed on to a plug-in's process for callers whom only the daemon can reach (other nodes).
 //!
-//! Each caller has connections of its own to the process, one for each call in progress, so that it is one client
-//! there as well. The data are copied once on their way.
+//! Each caller has connections of its own to the process, one for each call in progress, so that it
+//! is one client there as well. The data are copied once on their way.
 
 use crate::supervisor::Supervisor;
 use std::collections::HashMap;

@@ -1,10 +1,12 @@
-//! One call in progress: `struct zazen_call` and what a dispatcher may ask of it (`struct zazen_call_ops`).
+//! One call in progress: `struct zazen_call` and what a dispatcher may ask of it (`struct
+//! zazen_call_ops`).
 //!
-//! Input segments come as bulk bytes in their order, output segments leave likewise, each at the offset that the
-//! capacities before it add up to. Where the carrier shares memory with the client, both are used in place.
+//! Input segments come as bulk bytes in their order, output segments leave likewise, each at the
+//! offset that the capacities before it add up to. Where the carrier shares memory with the client,
+//! both are used in place.
 //!
-//! Invariants: whatever index a plug-in names is checked; a registered userbuf is completed exactly once, also
-//! when the call fails or panics; all that a call allocated is freed with it.
+//! Invariants: whatever index a plug-in names is checked; a registered userbuf is completed exactly
+//! once, also when the call fails or panics; all that a call allocated is freed with it.
 
 use crate::arena::Arena;
 use crate::clients::Client;
@@ -158,8 +160,9 @@ pub(crate) fn run(dispatch: unsafe extern "C" fn(*mut abi::Call) -> i32, request
     running.payload.resize(head_bytes, 0);
     running.call.fds = running.fds.as_ptr();
     let this: *mut Running<'_> = &raw mut running;
-    // SAFETY: `running` lives on this frame until the end of this function, and from here to `finish` is reached
-    // only through `this`, by this thread: the dispatcher's calls of OPS and of the host's functions.
+    // SAFETY: `running` lives on this frame until the end of this function, and from here to
+    // `finish` is reached only through `this`, by this thread: the dispatcher's calls of OPS and of
+    // the host's functions.
     unsafe {
         (*this).call.host_data = this.cast();
         CURRENT.set(this.cast());
@@ -172,8 +175,8 @@ pub(crate) fn run(dispatch: unsafe extern "C" fn(*mut abi::Call) -> i32, request
 /// The call that the calling thread runs, if it does.
 pub(crate) fn current<T>(look: impl FnOnce(&mut Running<'_>) -> T) -> Option<T> {
     let current = CURRENT.get();
-    // SAFETY: not null only while `run` is below us on this thread's stack, with no reference of its own; `look`
-    // is the host's code and calls no plug-in.
+    // SAFETY: not null only while `run` is below us on this thread's stack, with no reference of
+    // its own; `look` is the host's code and calls no plug-in.
     (!current.is_null()).then(|| look(unsafe { &mut *current }))
 }
 
@@ -213,7 +216,8 @@ impl Running<'_> {
         let came = self.inputs[index].ok_or(status::MALFORMED)?;
         match NonNull::new(wanted) {
             Some(wanted) if wanted != came => {
-                // SAFETY: both have the segment's bytes: `came` was received so, `wanted` is the dispatcher's word.
+                // SAFETY: both have the segment's bytes: `came` was received so, `wanted` is the
+                // dispatcher's word.
                 unsafe { std::ptr::copy(came.as_ptr(), wanted.as_ptr(), self.sizes[index] as usize) };
                 Ok(wanted)
             }
@@ -231,7 +235,8 @@ impl Running<'_> {
                     Some(start) => start,
                     None => {
                         let to = self.place(wanted, bytes)?;
-                        // SAFETY: `to` has room for `bytes`; `lent` is as long, and another mapping.
+                        // SAFETY: `to` has room for `bytes`; `lent` is as long, and another
+                        // mapping.
                         unsafe { lent.copy_to(std::slice::from_raw_parts_mut(to.as_ptr(), bytes)) };
                         to
                     }
@@ -252,7 +257,8 @@ impl Running<'_> {
         Ok(at)
     }
 
-    /// Where a segment is put that is about to come; it is the plug-in's only once it is there as a whole.
+    /// Where a segment is put that is about to come; it is the plug-in's only once it is there as a
+    /// whole.
     fn place(&mut self, wanted: *mut u8, bytes: usize) -> Result<NonNull<u8>, i32> {
         NonNull::new(wanted).or_else(|| self.arena.allocate_to_fill(bytes)).ok_or(status::NO_MEMORY)
     }
@@ -319,8 +325,9 @@ impl Running<'_> {
             let sent = if bytes == 0 {
                 &[][..]
             } else {
-                // SAFETY: what the dispatcher said to send: memory of the arena, of the client's lent room, or of a
-                // registered userbuf, `bytes` long by the plug-in's promise, and not written to meanwhile.
+                // SAFETY: what the dispatcher said to send: memory of the arena, of the client's
+                // lent room, or of a registered userbuf, `bytes` long by the plug-in's promise, and
+                // not written to meanwhile.
                 unsafe { std::slice::from_raw_parts(from, bytes as usize) }
             };
             if let Some(lent) = &mut output.lent {
@@ -421,8 +428,8 @@ unsafe extern "C" fn op_reply(call: *mut abi::Call, bytes: u64, message: *mut *m
         return status::NO_MEMORY;
     }
     running.payload.resize(head + bytes, 0);
-    // SAFETY: a pointer variable of the dispatcher's own; `head` is within the payload, which is not touched
-    // until the dispatcher has returned.
+    // SAFETY: a pointer variable of the dispatcher's own; `head` is within the payload, which is
+    // not touched until the dispatcher has returned.
     unsafe { *message = running.payload.as_mut_ptr().add(head).cast() };
     status::OK
 }

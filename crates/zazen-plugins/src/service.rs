@@ -1,7 +1,8 @@
-//! The plug-ins service of a daemon: each call goes to the plug-in in this process, or on to the plug-in's own.
+//! The plug-ins service of a daemon: each call goes to the plug-in in this process, or on to the
+//! plug-in's own.
 //!
-//! Local callers of an isolated plug-in are told where its process listens and go there themselves; for those who
-//! cannot (other nodes), calls are passed on.
+//! Local callers of an isolated plug-in are told where its process listens and go there themselves;
+//! for those who cannot (other nodes), calls are passed on.
 
 use crate::config::{HostOptions, PluginConfig};
 use crate::identity::Identity;
@@ -46,7 +47,8 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// Starts them all. Fails with `Config` if one can't be loaded, refuses, or has the ID of another.
+    /// Starts them all. Fails with `Config` if one can't be loaded, refuses, or has the ID of
+    /// another.
     pub fn start(configs: &[PluginConfig], options: &HostOptions) -> Result<Arc<Plugins>> {
         remove_stale_sockets(options);
         let mut hosted = BTreeMap::new();
@@ -368,7 +370,8 @@ impl Service for Plugins {
     }
 }
 
-/// A plug-in that acts as its caller does in this process what this process may: for its own user only.
+/// A plug-in that acts as its caller does in this process what this process may: for its own user
+/// only.
 fn only_for_own_user(plugin: &Description, caller: &Caller) -> Result<()> {
     let own = Identity::own()?;
     let whom = Identity::of(&caller.credentials);

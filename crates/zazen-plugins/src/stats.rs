@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time buckets: the first has calls of less than 1 µs, each next one of less than twice as long, the last all others.
+/// Time buckets: the first has calls of less than 1 µs, each next one of less than twice as long,
+/// the last all others.
 pub const BUCKETS: usize = 26;
 
 /// One function's counters. All zeros is a valid value, so they can lie in fresh memory.
@@ -101,7 +102,8 @@ pub struct PluginReport {
     pub generation: u64,
     /// The process that it runs in; 0 if there is none, or one for each of several identities.
     pub pid: u32,
-    /// Processes that it runs in for callers' identities; 0 for a plug-in that acts as the daemon's user.
+    /// Processes that it runs in for callers' identities; 0 for a plug-in that acts as the daemon's
+    /// user.
     #[serde(default)]
     pub processes: u64,
     /// Times that its process ended without being told to.

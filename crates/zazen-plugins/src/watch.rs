@@ -1,8 +1,10 @@
-//! What each thread is doing in a plug-in, for whoever must end it: the watchdog and a client that goes.
+//! What each thread is doing in a plug-in, for whoever must end it: the watchdog and a client that
+//! goes.
 //!
-//! A thread has one slot, which says which call it runs and since when. A call is ended early by a flag
-//! (`zazen_host.cancelled`) and a signal, which interrupts a system call that it blocks in; both are repeated until
-//! the call is over, since a signal that comes just before the system call is lost.
+//! A thread has one slot, which says which call it runs and since when. A call is ended early by a
+//! flag (`zazen_host.cancelled`) and a signal, which interrupts a system call that it blocks in;
+//! both are repeated until the call is over, since a signal that comes just before the system call
+//! is lost.
 //!
 //! Invariant: nothing here takes a lock on a call's way.
 
@@ -172,8 +174,8 @@ pub(crate) fn cancel_blocking(instance: u64) {
     cancel_all(calls_meant(instance, |slot| slot.patient.load(Ordering::Relaxed)));
 }
 
-/// Ends the calls of `client` early: the one with `tag`, or all for `None`. Comes back at once; a thread sees to it
-/// until they are over, or for a minute.
+/// Ends the calls of `client` early: the one with `tag`, or all for `None`. Comes back at once; a
+/// thread sees to it until they are over, or for a minute.
 pub(crate) fn cancel(instance: u64, client: u64, tag: Option<u64>) {
     cancel_all(calls_meant(instance, |slot| {
         slot.client.load(Ordering::Relaxed) == client
@@ -206,7 +208,8 @@ fn interrupt(slot: &Slot, sequence: u64) -> bool {
         slot.started_ms.load(Ordering::Acquire) != 0 && slot.sequence.load(Ordering::Relaxed) == sequence;
     if still {
         slot.cancelled.store(true, Ordering::Relaxed);
-        // SAFETY: a signal with a handler of ours, to a thread of this process; one that ended meanwhile is ESRCH.
+        // SAFETY: a signal with a handler of ours, to a thread of this process; one that ended
+        // meanwhile is ESRCH.
         unsafe {
             libc::syscall(
                 libc::SYS_tgkill,
@@ -221,12 +224,14 @@ fn interrupt(slot: &Slot, sequence: u64) -> bool {
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-/// A handler, so that the signal interrupts; without SA_RESTART, so that the system call is not begun again. One that
-/// is there already is somebody's who needs it (a language's runtime): calls then end when they end.
+/// A handler, so that the signal interrupts; without SA_RESTART, so that the system call is not
+/// begun again. One that is there already is somebody's who needs it (a language's runtime): calls
+/// then end when they end.
 fn install_handler() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: an all-zero sigaction is a valid one; the handler does nothing, so it is safe at any moment.
+        // SAFETY: an all-zero sigaction is a valid one; the handler does nothing, so it is safe at
+        // any moment.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(INTERRUPT, std::ptr::null(), &raw mut action) != 0

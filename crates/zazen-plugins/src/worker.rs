@@ -1,7 +1,8 @@
 //! A plug-in's own process: the program `zazend`, begun again with [`WORKER_FLAG`].
 //!
-//! Invariants: it ends when its daemon does, whatever the plug-in is doing; a call that does not end ends the
-//! process, unless its function is `blocking`. It ignores the terminal's signals: its daemon tells it when to stop.
+//! Invariants: it ends when its daemon does, whatever the plug-in is doing; a call that does not
+//! end ends the process, unless its function is `blocking`. It ignores the terminal's signals: its
+//! daemon tells it when to stop.
 
 use crate::confine::confine;
 use crate::control::{self, EXIT_HUNG, FromWorker, Start, ToWorker};
@@ -29,7 +30,8 @@ const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// A client that stalls in the middle of a message for so long is cut off.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The whole life of a worker. Its standard input is the control socket; logging must be set up before.
+/// The whole life of a worker. Its standard input is the control socket; logging must be set up
+/// before.
 pub fn worker_main() -> ExitCode {
     match begin().and_then(serve) {
         Ok(code) => code,
@@ -78,7 +80,8 @@ fn begin() -> Result<Given> {
 
 extern "C" fn nothing(_signal: libc::c_int) {}
 
-/// A handler that does nothing rather than SIG_IGN: programs that the plug-in begins get the default back.
+/// A handler that does nothing rather than SIG_IGN: programs that the plug-in begins get the
+/// default back.
 fn ignore_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: an all-zero sigaction is a valid one; the handler does nothing.
@@ -144,8 +147,8 @@ fn serve(given: Given) -> Result<ExitCode> {
         generation: start.generation,
         exports: start.exports.clone(),
     };
-    // By its number where this process may not be allowed to search the folders above; by its name where others of its
-    // folder may have to be found.
+    // By its number where this process may not be allowed to search the folders above; by its name
+    // where others of its folder may have to be found.
     let (opened, confined) = match &start.identity {
         Some(_) => (Some(&object), true),
         None => (None, false),
@@ -198,8 +201,8 @@ fn serve(given: Given) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives signs of life and looks for calls that do not end, until the daemon says stop or is gone; how long calls
-/// may then take to finish.
+/// Gives signs of life and looks for calls that do not end, until the daemon says stop or is gone;
+/// how long calls may then take to finish.
 fn look_after(control: BorrowedFd<'_>, start: &Start, instance: &Instance) -> Result<Duration> {
     let mut told_alive = Instant::now();
     loop {
@@ -249,8 +252,8 @@ struct WorkerService {
     whom: Option<Identity>,
 }
 
-/// Whether a worker that is `whom` serves that caller. The daemon, which is `own`, sends whom it can't become only to a
-/// worker that gives them nothing.
+/// Whether a worker that is `whom` serves that caller. The daemon, which is `own`, sends whom it
+/// can't become only to a worker that gives them nothing.
 fn may_be_served(caller: &Identity, whom: &Identity, own: &Identity) -> bool {
     let is_his = |group: &u32| *group == caller.gid || caller.groups.contains(group);
     let gains_nothing =

@@ -1,5 +1,6 @@
-//! Clients that lie, against a plug-in in this process: whatever they send, the host answers or refuses, nothing is left
-//! behind, and the next client is served. The plug-in is compiled by the machine's C compiler.
+//! Clients that lie, against a plug-in in this process: whatever they send, the host answers or
+//! refuses, nothing is left behind, and the next client is served. The plug-in is compiled by the
+//! machine's C compiler.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use proptest::prelude::*;

@@ -2,7 +2,6 @@
 
 use crate::descriptors::{drop_entry, enter_dup};
 use crate::real::{aliases, give, hooks, system_call};
-use crate::streams::take_over_standard_streams;
 use crate::{state, table, transport};
 use std::ffi::c_int;
 
@@ -58,9 +57,6 @@ fn replace(old: c_int, new: c_int, flags: c_int) -> Result<c_int, c_int> {
     if entry.is_none() {
         // Check the old number before the new one is given up.
         table::fcntl_kernel(old, libc::F_GETFD, 0)?;
-    }
-    if (0..3).contains(&new) && entry.is_some() {
-        take_over_standard_streams();
     }
     // As in dup2(2), an error of closing is lost.
     let _ = drop_entry(new);

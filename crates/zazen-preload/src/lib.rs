@@ -13,6 +13,8 @@
 // The macros bring their own unsafe blocks.
 #![allow(clippy::missing_safety_doc, unused_unsafe)]
 
+use std::ffi::{c_char, c_int};
+
 mod aio;
 mod cwd;
 mod data;
@@ -34,22 +36,24 @@ mod sockets;
 mod state;
 mod stdio;
 mod streams;
+mod supervised;
 mod table;
 mod transport;
 mod unix_names;
 mod walk;
+mod watch;
 mod wire;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEGIN: extern "C" fn() = begin;
+static BEGIN: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = begin;
 
-extern "C" fn begin() {
-    state::begin();
+/// Runs before all other constructors (build.rs asks the loader for it), libc's own among them.
+extern "C" fn begin(_count: c_int, _arguments: *mut *mut c_char, environment: *mut *mut c_char) {
+    state::begin(environment);
     if state::is_active() {
+        table::before_first(streams::begin);
         cwd::refresh_local();
-    }
-    if state::is_active() {
         process::begin();
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: settings are read once, when the library is loaded, from the environment of that
 //! moment, and stay.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use zazen_forward_api::paths::{PREFIXES_MAX, Prefix, Text, prefixes};
 use zazen_forward_api::variables;
@@ -45,8 +45,19 @@ pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
     }
 }
 
-/// Reads the settings; called once, when the library is loaded.
-pub(crate) fn begin() {
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+}
+
+/// Reads the settings; called once, when the library is loaded, with the environment that the
+/// loader gives.
+pub(crate) fn begin(environment: *mut *mut c_char) {
+    // SAFETY: there is one thread; libc's own constructor, which may come later, stores the same.
+    unsafe {
+        if environ.is_null() {
+            environ = environment;
+        }
+    }
     let Some(forward) = variable(variables::FORWARD) else { return };
     // SAFETY: see SETTINGS.
     let settings: &'static mut Settings = unsafe { &mut *(&raw mut SETTINGS) };

@@ -1,51 +1,92 @@
-//! libc's functions that open, close and name streams.
+//! libc's functions that open streams and redirect them.
+//!
+//! A stream of a far file is libc's own, made for the descriptor that stands for the file; what
+//! libc does with it goes through streams.rs.
 
 use crate::far::{Place, place};
 use crate::real::{aliases, errno, give, hooks, set_errno};
-use crate::streams::{
-    __fpending, STANDARD, cookie_write, forget, known, standard, stream_of, take_over_standard_streams,
-};
-use crate::{data, descriptors, dup, open, table};
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::Ordering;
+use crate::{descriptors, dup, open, real, streams, table};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::atomic::AtomicPtr;
 use zazen_forward_api::paths::Text;
 
-/// What fopen's mode says: open's flags, and the mode for a cookie.
-fn parse(mode: *const c_char) -> Option<(c_int, &'static CStr)> {
+/// What fopen's mode says.
+struct Mode {
+    /// open's flags.
+    flags: c_int,
+    /// The mode for a stream of a descriptor that is open already: nothing is created or mapped.
+    rest: CString,
+}
+
+fn parse(mode: *const c_char) -> Result<Mode, c_int> {
     // SAFETY: the program's string.
     let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
-    let letters = mode.split(|byte| *byte == b',').next().unwrap_or_default();
+    let comma = mode.iter().position(|byte| *byte == b',').unwrap_or(mode.len());
+    let (letters, coding) = mode.split_at(comma);
     let plus = letters.contains(&b'+');
-    let (flags, cookie) = match (letters.first()?, plus) {
-        (b'r', false) => (libc::O_RDONLY, c"r"),
-        (b'r', true) => (libc::O_RDWR, c"r+"),
-        (b'w', false) => (libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC, c"w"),
-        (b'w', true) => (libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC, c"w+"),
-        (b'a', false) => (libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND, c"a"),
-        (b'a', true) => (libc::O_RDWR | libc::O_CREAT | libc::O_APPEND, c"a+"),
-        _ => return None,
+    let flags = match (letters.first(), plus) {
+        (Some(b'r'), false) => libc::O_RDONLY,
+        (Some(b'r'), true) => libc::O_RDWR,
+        (Some(b'w'), false) => libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
+        (Some(b'w'), true) => libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC,
+        (Some(b'a'), false) => libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND,
+        (Some(b'a'), true) => libc::O_RDWR | libc::O_CREAT | libc::O_APPEND,
+        _ => return Err(libc::EINVAL),
     };
     let exclusive = if letters.contains(&b'x') { libc::O_EXCL } else { 0 };
     let close_on_exec = if letters.contains(&b'e') { libc::O_CLOEXEC } else { 0 };
-    Some((flags | exclusive | close_on_exec, cookie))
+    let kept: Vec<u8> = letters.iter().filter(|byte| !b"xm".contains(byte)).chain(coding).copied().collect();
+    let rest = CString::new(kept).map_err(|_| libc::EINVAL)?;
+    Ok(Mode { flags: flags | exclusive | close_on_exec, rest })
 }
+
+const NOTHING: &CStr = c"/dev/null";
 
 /// Opens a far file as a stream.
 fn open_stream(dir: c_int, path: *const c_char, mode: *const c_char) -> Result<*mut libc::FILE, c_int> {
-    let (flags, cookie) = parse(mode).ok_or(libc::EINVAL)?;
-    let fd = open::open_far(dir, path, flags, 0o666)?;
-    if flags & libc::O_APPEND != 0 {
-        // SAFETY: numbers only.
-        unsafe { data::lseek(fd, 0, libc::SEEK_END) };
-    }
+    let parsed = parse(mode)?;
+    let fd = open::open_far(dir, path, parsed.flags, 0o666)?;
+    // libc's fdopen knows no coding; its fopen does.
+    let coded = parsed.rest.to_bytes().contains(&b',');
     // SAFETY: the program's string; the descriptor is new.
-    let stream = unsafe { if table::entry(fd).is_some() { stream_of(fd, cookie) } else { fdopen(fd, mode) } };
+    let stream = unsafe { if coded { coded_stream(fd, &parsed) } else { plain_stream(fd, &parsed.rest) } };
     if stream.is_null() {
+        let error = errno();
         // SAFETY: a number.
         unsafe { descriptors::close(fd) };
-        return Err(libc::ENOMEM);
+        return Err(error);
     }
     Ok(stream)
+}
+
+/// A stream of libc's: what fdopen's hook checks is so.
+unsafe fn plain_stream(fd: c_int, mode: &CStr) -> *mut libc::FILE {
+    static SLOT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    // SAFETY: libc's function has this signature; a descriptor and a string of ours.
+    unsafe {
+        let fdopen: unsafe extern "C" fn(c_int, *const c_char) -> *mut libc::FILE =
+            std::mem::transmute(real::next(&SLOT, c"fdopen"));
+        fdopen(fd, mode.as_ptr())
+    }
+}
+
+/// A stream of libc's with the coding that the mode names, moved to `fd`'s file, which is closed.
+unsafe fn coded_stream(fd: c_int, mode: &Mode) -> *mut libc::FILE {
+    // SAFETY: strings and descriptors of ours.
+    unsafe {
+        let stream = libc::fopen(NOTHING.as_ptr(), mode.rest.as_ptr());
+        if stream.is_null() {
+            return stream;
+        }
+        if dup::dup3(fd, libc::fileno(stream), mode.flags & libc::O_CLOEXEC) < 0 {
+            let error = errno();
+            libc::fclose(stream);
+            set_errno(error);
+            return std::ptr::null_mut();
+        }
+        descriptors::close(fd);
+        stream
+    }
 }
 
 fn give_stream(result: Result<*mut libc::FILE, c_int>) -> *mut libc::FILE {
@@ -66,31 +107,51 @@ hooks! {
 
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
         let Some(entry) = table::entry(fd) else { return next(fd, mode) };
-        give_stream(open_descriptor(entry, fd, mode))
-    }
-
-    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE {
-        let mut text = Text::new();
-        let where_to = place(libc::AT_FDCWD, path, &mut text);
-        match where_to {
-            Ok(Place::Local(_)) if known(stream).is_none() => next(path, mode, stream),
-            Ok(_) => reopen(path, mode, stream),
+        match may_stream(entry, mode) {
+            Ok(mode) => next(fd, mode.rest.as_ptr()),
             Err(error) => give_stream(Err(error)),
         }
     }
 
-    fn fclose(stream: *mut libc::FILE) -> c_int {
-        if let Some(at) = standard(stream) {
-            return close_standard(at, stream);
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE {
+        let mut text = Text::new();
+        let old = libc::fileno(stream);
+        let was_far = table::entry(old).is_some();
+        let new = match place(libc::AT_FDCWD, path, &mut text) {
+            Ok(Place::Local(_)) if !was_far => return next(path, mode, stream),
+            // libc would open the placeholder once more.
+            Ok(Place::Local(path)) if path.is_null() => Err(libc::EBADF),
+            Ok(Place::Local(path)) => {
+                libc::fflush(stream);
+                let _ = descriptors::drop_entry(old);
+                return next(path, mode, stream);
+            }
+            Ok(Place::Far(dir, path)) => {
+                libc::fflush(stream);
+                parse(mode).and_then(|mode| Ok((open::open_far(dir, path, mode.flags, 0o666)?, mode)))
+            }
+            Err(error) => Err(error),
+        };
+        if was_far {
+            let _ = descriptors::drop_entry(old);
         }
-        forget(stream);
-        next(stream)
-    }
-
-    fn fileno(stream: *mut libc::FILE) -> c_int {
-        match known(stream) {
-            None => next(stream),
-            Some(known) => known.fd.load(Ordering::Acquire),
+        match new {
+            // The stream is closed all the same, as if libc had tried.
+            Err(error) => {
+                next(c"".as_ptr(), mode, stream);
+                give_stream(Err(error))
+            }
+            Ok((fd, mode)) => {
+                let result = next(NOTHING.as_ptr(), mode.rest.as_ptr(), stream);
+                let moved = if result.is_null() {
+                    -1
+                } else {
+                    dup::dup3(fd, libc::fileno(result), mode.flags & libc::O_CLOEXEC)
+                };
+                let error = errno();
+                descriptors::close(fd);
+                if moved < 0 { give_stream(Err(error)) } else { result }
+            }
         }
     }
 
@@ -109,76 +170,27 @@ hooks! {
     }
 }
 
-fn open_descriptor(entry: table::Entry, fd: c_int, mode: *const c_char) -> Result<*mut libc::FILE, c_int> {
-    let (flags, cookie) = parse(mode).ok_or(libc::EINVAL)?;
+/// Whether a far descriptor allows what a stream's mode wants. libc would ask the placeholder.
+fn may_stream(entry: table::Entry, mode: *const c_char) -> Result<Mode, c_int> {
+    let mode = parse(mode)?;
     let now = crate::far::far!(px_fcntl(entry.id(), libc::F_GETFL, 0))? as c_int;
-    let (has, wants) = (now & libc::O_ACCMODE, flags & libc::O_ACCMODE);
+    let (has, wants) = (now & libc::O_ACCMODE, mode.flags & libc::O_ACCMODE);
     if has != libc::O_RDWR && has != wants {
         return Err(libc::EINVAL);
     }
-    if flags & libc::O_APPEND != 0 && now & libc::O_APPEND == 0 {
+    if mode.flags & libc::O_APPEND != 0 && now & libc::O_APPEND == 0 {
         crate::far::far!(px_fcntl(entry.id(), libc::F_SETFL, i64::from(now | libc::O_APPEND)))?;
     }
-    let stream = stream_of(fd, cookie);
-    if stream.is_null() { Err(libc::ENOMEM) } else { Ok(stream) }
-}
-
-/// freopen where the old or the new file is forwarded: the same number, a new stream.
-unsafe fn reopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE {
-    // SAFETY: the program's strings and stream.
-    unsafe {
-        let Some((flags, cookie)) = parse(mode) else { return give_stream(Err(libc::EINVAL)) };
-        let fd = fileno(stream);
-        if fd < 0 {
-            return give_stream(Err(libc::EBADF));
-        }
-        libc::fflush(stream);
-        if path.is_null() {
-            return give_stream(Err(libc::EBADF));
-        }
-        let new = open::open(path, flags, 0o666);
-        if new < 0 {
-            return std::ptr::null_mut();
-        }
-        let close_on_exec = flags & libc::O_CLOEXEC;
-        let moved = if new == fd { fd } else { dup::dup3(new, fd, close_on_exec) };
-        if new != fd {
-            descriptors::close(new);
-        }
-        if moved < 0 {
-            return std::ptr::null_mut();
-        }
-        // Standard streams go by number already.
-        if fd < 3 {
-            take_over_standard_streams();
-            return STANDARD[fd as usize].load(Ordering::Acquire);
-        }
-        stream_of(fd, cookie)
-    }
-}
-
-/// Closes a standard stream's number, but keeps the stream: it may be closed again.
-unsafe fn close_standard(at: usize, stream: *mut libc::FILE) -> c_int {
-    // SAFETY: one of our streams, which live for ever.
-    unsafe {
-        let mut failed = libc::ferror(stream) != 0 && __fpending(stream) > 0;
-        let error = errno();
-        failed |= libc::fflush(stream) != 0;
-        let error = if failed { errno() } else { error };
-        let closed = descriptors::close(at as c_int);
-        if failed {
-            set_errno(error);
-            return -1;
-        }
-        closed
-    }
+    Ok(mode)
 }
 
 aliases! {
     fopen64 = fopen, (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    _IO_fopen = fopen, (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    setmntent = fopen, (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    __setmntent = fopen, (path: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     _IO_fdopen = fdopen, (fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     freopen64 = freopen, (path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE;
-    fileno_unlocked = fileno, (stream: *mut libc::FILE) -> c_int;
     tmpfile64 = tmpfile, () -> *mut libc::FILE;
 }
 
@@ -189,9 +201,7 @@ pub(crate) unsafe extern "C" fn zazen_preload_write_all(
     data: *const c_char,
     count: usize,
 ) -> c_int {
-    // SAFETY: the caller's bytes.
-    let written = unsafe { cookie_write(fd as usize as *mut c_void, data, count) };
-    if written as usize == count { count as c_int } else { give(Err(errno())) }
+    if streams::write_all(fd, data, count) == count { count as c_int } else { give(Err(errno())) }
 }
 
 /// Whether a descriptor is forwarded, for variadic.c.

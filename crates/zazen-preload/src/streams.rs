@@ -1,192 +1,229 @@
 //! Streams of forwarded descriptors: libc's streams make system calls of their own, which no hook
-//! sees. So the stream of a forwarded descriptor is one of fopencookie's, whose functions are the
-//! hooks. libc's fread, fprintf and getline then work on it unchanged.
+//! sees. libc keeps these five calls of a stream in tables of functions, one for byte streams and one
+//! for wide ones. This library replaces them there by its own, which look up the stream's descriptor.
 //!
-//! Once one of descriptors 0, 1 and 2 is forwarded, streams that go through the hooks by number
-//! replace stdin, stdout and stderr for good. Such a stream is never freed: programs close stdout
-//! twice.
+//! So libc's objects stay: `stdout` is what every library took it for, whenever it did, and programs
+//! that never forward a descriptor keep libc's tables as they are.
+//!
+//! Invariant: no descriptor is forwarded before the tables are changed.
 
-use crate::real::{errno, set_errno};
-use crate::{data, descriptors};
+use crate::real::{errno, set_errno, system_call};
+use crate::table::{self, Entry};
+use crate::{data, descriptors, metadata};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Streams of forwarded descriptors at once.
-const STREAMS_MAX: usize = 4096;
-
-/// A stream of a forwarded descriptor.
-pub(crate) struct Known {
-    stream: AtomicPtr<libc::FILE>,
-    pub(crate) fd: AtomicI32,
-}
-
-static STREAMS: [Known; STREAMS_MAX] =
-    [const { Known { stream: AtomicPtr::new(std::ptr::null_mut()), fd: AtomicI32::new(-1) } }; STREAMS_MAX];
-/// Entries beyond this were never used.
-static USED: AtomicUsize = AtomicUsize::new(0);
-static TAKEN_OVER: AtomicBool = AtomicBool::new(false);
-/// The replacements of the standard streams.
-pub(crate) static STANDARD: [AtomicPtr<libc::FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
-
-unsafe extern "C" {
-    static mut stdin: *mut libc::FILE;
-    static mut stdout: *mut libc::FILE;
-    static mut stderr: *mut libc::FILE;
-    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: CookieFunctions) -> *mut libc::FILE;
-    pub(crate) fn __fpending(stream: *mut libc::FILE) -> usize;
-    fn __fpurge(stream: *mut libc::FILE);
-}
-
+/// libc's table of a stream's functions (`struct _IO_jump_t`), whose order is part of its ABI.
 #[repr(C)]
-#[derive(Clone, Copy)]
-struct CookieFunctions {
-    read: unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> isize,
-    write: unsafe extern "C" fn(*mut c_void, *const c_char, usize) -> isize,
-    seek: unsafe extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int,
-    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+struct Jumps {
+    others: [usize; 14],
+    calls: [AtomicUsize; 5],
 }
 
-const FUNCTIONS: CookieFunctions =
-    CookieFunctions { read: cookie_read, write: cookie_write, seek: cookie_seek, close: cookie_close };
+/// Where the calls stand in [`Jumps::calls`]; 1 is the call that writes.
+const READ: usize = 0;
+const SEEK: usize = 2;
+const CLOSE: usize = 3;
+const STAT: usize = 4;
 
-fn fd_of(cookie: *mut c_void) -> c_int {
-    cookie as usize as c_int
+/// libc's own functions, as the tables had them.
+const NAMES: [&CStr; 5] =
+    [c"_IO_file_read", c"_IO_file_write", c"_IO_file_seek", c"_IO_file_close", c"_IO_file_stat"];
+static ORIGINAL: [AtomicUsize; 5] = [const { AtomicUsize::new(0) }; 5];
+static IS_CHANGED: AtomicBool = AtomicBool::new(false);
+
+/// The fields of libc's FILE that its write function changes. Their offsets are part of its ABI.
+#[repr(C)]
+struct Fields {
+    flags: c_int,
+    pointers: [*mut c_char; 13],
+    fd: c_int,
+    flags2: c_int,
+    old_offset: i64,
+    column_and_lock: [u64; 2],
+    offset: i64,
 }
 
-unsafe extern "C" fn cookie_read(cookie: *mut c_void, to: *mut c_char, count: usize) -> isize {
-    // SAFETY: libc's buffer.
-    unsafe { data::read(fd_of(cookie), to.cast(), count) }
+/// `_IO_ERR_SEEN`.
+const ERROR_SEEN: c_int = 0x20;
+
+/// Changes the tables. A thread that comes second may go on before the first is done; both
+/// write the same.
+#[inline]
+pub(crate) fn begin() {
+    if !IS_CHANGED.load(Ordering::Acquire) {
+        let before = errno();
+        change_tables();
+        IS_CHANGED.store(true, Ordering::Release);
+        set_errno(before);
+    }
 }
 
-pub(crate) unsafe extern "C" fn cookie_write(
-    cookie: *mut c_void,
-    from: *const c_char,
-    count: usize,
-) -> isize {
+#[cold]
+fn change_tables() {
+    let own: [usize; 5] = [
+        stream_read as *const () as usize,
+        stream_write as *const () as usize,
+        stream_seek as *const () as usize,
+        stream_close as *const () as usize,
+        stream_stat as *const () as usize,
+    ];
+    for (name, original) in NAMES.iter().zip(&ORIGINAL) {
+        original.store(symbol(name), Ordering::Release);
+    }
+    for name in [c"_IO_file_jumps", c"_IO_wfile_jumps"] {
+        let table = symbol(name) as *const Jumps;
+        // SAFETY: libc's table, which lives for ever.
+        let calls = unsafe { &(*table).calls };
+        let found = calls.iter().map(|call| call.load(Ordering::Relaxed));
+        if !found
+            .zip(&ORIGINAL)
+            .zip(own)
+            .all(|((now, original), own)| now == original.load(Ordering::Relaxed) || now == own)
+        {
+            give_up();
+        }
+        // libc protects its tables once they are relocated.
+        let from = calls.as_ptr() as usize & !4095;
+        let bytes = (calls.as_ptr_range().end as usize).next_multiple_of(4096) - from;
+        let protect =
+            |protection: c_int| system_call(libc::SYS_mprotect, [from, bytes, protection as usize, 0, 0, 0]);
+        if protect(libc::PROT_READ | libc::PROT_WRITE).is_err() {
+            give_up();
+        }
+        for (call, own) in calls.iter().zip(own) {
+            call.store(own, Ordering::Release);
+        }
+        let _ = protect(libc::PROT_READ);
+    }
+}
+
+fn symbol(name: &CStr) -> usize {
+    // SAFETY: a string.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() {
+        give_up();
+    }
+    found as usize
+}
+
+/// Output that would be lost without a word is worse than no program.
+fn give_up() -> ! {
+    let words =
+        b"zazen: this C library's streams are not the GNU C library's; forwarding would lose output\n";
+    let _ = system_call(libc::SYS_write, [2, words.as_ptr() as usize, words.len(), 0, 0, 0]);
+    std::process::abort();
+}
+
+fn descriptor(stream: *mut libc::FILE) -> c_int {
+    // SAFETY: libc's stream, in a call of libc's.
+    unsafe { (*stream.cast::<Fields>()).fd }
+}
+
+/// The entry of a stream's descriptor. libc also makes streams of descriptors that it duplicated
+/// itself (perror does): `error` is what the kernel said of the placeholder.
+fn adopted(fd: c_int, error: c_int) -> Option<Entry> {
+    if !table::any() || !matches!(error, libc::ENOTCONN | libc::EINVAL | libc::ESPIPE) {
+        return None;
+    }
+    let inode = table::placeholder_inode(fd)?;
+    table::each().find(|(known, _)| table::placeholder_inode(*known) == Some(inode)).map(|(_, entry)| entry)
+}
+
+unsafe extern "C" fn stream_read(stream: *mut libc::FILE, to: *mut c_void, count: isize) -> isize {
+    let fd = descriptor(stream);
+    // SAFETY: libc's buffer; the function has this signature.
+    unsafe {
+        if table::entry(fd).is_some() {
+            return data::read(fd, to, count.max(0) as usize);
+        }
+        let original: unsafe extern "C" fn(*mut libc::FILE, *mut c_void, isize) -> isize =
+            std::mem::transmute(ORIGINAL[READ].load(Ordering::Acquire));
+        let got = original(stream, to, count);
+        match if got < 0 { adopted(fd, errno()) } else { None } {
+            Some(entry) => {
+                crate::real::give(data::read_far(entry, to, count.max(0) as usize, crate::far::OFFSET, 0))
+            }
+            None => got,
+        }
+    }
+}
+
+/// Writes all; returns how much it could.
+pub(crate) fn write_all(fd: c_int, from: *const c_char, count: usize) -> usize {
+    let mut entry = None;
     let mut done = 0;
     while done < count {
-        // SAFETY: libc's buffer.
-        let written = unsafe { data::write(fd_of(cookie), from.add(done).cast(), count - done) };
-        if written < 0 {
-            break;
-        }
-        done += written as usize;
-    }
-    // Less than asked for is an error to libc; it takes no negative numbers.
-    done as isize
-}
-
-unsafe extern "C" fn cookie_seek(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
-    // SAFETY: libc's object.
-    unsafe {
-        let result = data::lseek(fd_of(cookie), *offset, whence);
-        if result < 0 {
-            return -1;
-        }
-        *offset = result;
-    }
-    0
-}
-
-unsafe extern "C" fn cookie_close(cookie: *mut c_void) -> c_int {
-    // SAFETY: a number.
-    unsafe { descriptors::close(fd_of(cookie)) }
-}
-
-fn remember(stream: *mut libc::FILE, fd: c_int) {
-    for (at, known) in STREAMS.iter().enumerate() {
-        let empty = std::ptr::null_mut();
-        if known.stream.compare_exchange(empty, stream, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            known.fd.store(fd, Ordering::Release);
-            USED.fetch_max(at + 1, Ordering::AcqRel);
-            return;
-        }
-    }
-}
-
-pub(crate) fn known(stream: *mut libc::FILE) -> Option<&'static Known> {
-    STREAMS[..USED.load(Ordering::Acquire)]
-        .iter()
-        .find(|known| known.stream.load(Ordering::Acquire) == stream)
-}
-
-pub(crate) fn forget(stream: *mut libc::FILE) {
-    if let Some(known) = known(stream) {
-        known.fd.store(-1, Ordering::Release);
-        known.stream.store(std::ptr::null_mut(), Ordering::Release);
-    }
-}
-
-/// Which standard stream this is the replacement of.
-pub(crate) fn standard(stream: *mut libc::FILE) -> Option<usize> {
-    STANDARD.iter().position(|own| !stream.is_null() && own.load(Ordering::Acquire) == stream)
-}
-
-/// A stream of a descriptor that goes through the hooks.
-pub(crate) fn stream_of(fd: c_int, mode: &CStr) -> *mut libc::FILE {
-    // SAFETY: functions that live for ever.
-    let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode.as_ptr(), FUNCTIONS) };
-    if !stream.is_null() {
-        remember(stream, fd);
-    }
-    stream
-}
-
-/// Replaces stdin, stdout and stderr by streams that look up their descriptor at each operation.
-pub(crate) fn take_over_standard_streams() {
-    if TAKEN_OVER.swap(true, Ordering::AcqRel) {
-        return;
-    }
-    let before = errno();
-    // SAFETY: libc's variables, as a program may set them.
-    unsafe {
-        let old = [stdin, stdout, stderr];
-        for (fd, mode) in [(0, c"r"), (1, c"w"), (2, c"w")] {
-            let stream = fopencookie(fd as usize as *mut c_void, mode.as_ptr(), FUNCTIONS);
-            if stream.is_null() {
-                continue;
-            }
-            remember(stream, fd);
-            STANDARD[fd as usize].store(stream, Ordering::Release);
-            match fd {
-                0 => stdin = stream,
-                1 => {
-                    if libc::isatty(1) != 0 {
-                        libc::setvbuf(stream, std::ptr::null_mut(), libc::_IOLBF, 0);
-                    }
-                    hand_over(old[1], stream);
-                    stdout = stream;
-                }
-                _ => {
-                    libc::setvbuf(stream, std::ptr::null_mut(), libc::_IONBF, 0);
-                    hand_over(old[2], stream);
-                    stderr = stream;
+        let (rest, left) = (from.wrapping_add(done).cast::<c_void>(), count - done);
+        let outcome = match entry.or_else(|| table::entry(fd)) {
+            Some(entry) => data::write_far(entry, rest, left, crate::far::OFFSET, 0),
+            None => system_call(libc::SYS_write, [fd as usize, rest as usize, left, 0, 0, 0])
+                .map(|written| written as isize),
+        };
+        match outcome {
+            Ok(written) => done += written as usize,
+            Err(error) => {
+                entry = if entry.is_none() { adopted(fd, error) } else { None };
+                if entry.is_none() {
+                    set_errno(error);
+                    break;
                 }
             }
         }
     }
-    set_errno(before);
+    done
 }
 
-/// The fields of libc's FILE that say what is buffered for writing. Their offsets are part of its
-/// ABI.
-#[repr(C)]
-struct FileFields {
-    flags: c_int,
-    read: [*mut c_char; 3],
-    write_base: *mut c_char,
-    write_at: *mut c_char,
-}
-
-/// Moves what `from` has buffered but not yet written to `to`.
-unsafe fn hand_over(from: *mut libc::FILE, to: *mut libc::FILE) {
-    // SAFETY: libc's streams.
+unsafe extern "C" fn stream_write(stream: *mut libc::FILE, from: *const c_char, count: isize) -> isize {
+    let fields = stream.cast::<Fields>();
+    // SAFETY: libc's stream, in a call of libc's, which holds its lock; libc's buffer.
     unsafe {
-        let pending = __fpending(from);
-        if pending > 0 {
-            let base = (*from.cast::<FileFields>()).write_base;
-            libc::fwrite(base.cast(), 1, pending, to);
-            __fpurge(from);
+        let done = write_all((*fields).fd, from, count.max(0) as usize) as isize;
+        if done < count {
+            (*fields).flags |= ERROR_SEEN;
         }
+        if (*fields).offset >= 0 {
+            (*fields).offset += done as i64;
+        }
+        done
+    }
+}
+
+unsafe extern "C" fn stream_seek(stream: *mut libc::FILE, offset: i64, whence: c_int) -> i64 {
+    let fd = descriptor(stream);
+    // SAFETY: numbers; the function has this signature.
+    unsafe {
+        if table::entry(fd).is_some() {
+            return data::lseek(fd, offset, whence);
+        }
+        let original: unsafe extern "C" fn(*mut libc::FILE, i64, c_int) -> i64 =
+            std::mem::transmute(ORIGINAL[SEEK].load(Ordering::Acquire));
+        original(stream, offset, whence)
+    }
+}
+
+unsafe extern "C" fn stream_close(stream: *mut libc::FILE) -> c_int {
+    let fd = descriptor(stream);
+    // SAFETY: a number; the function has this signature.
+    unsafe {
+        if table::entry(fd).is_some() {
+            return descriptors::close(fd);
+        }
+        let original: unsafe extern "C" fn(*mut libc::FILE) -> c_int =
+            std::mem::transmute(ORIGINAL[CLOSE].load(Ordering::Acquire));
+        original(stream)
+    }
+}
+
+unsafe extern "C" fn stream_stat(stream: *mut libc::FILE, to: *mut c_void) -> c_int {
+    let fd = descriptor(stream);
+    // SAFETY: libc's object, a `struct stat`; the function has this signature.
+    unsafe {
+        if table::entry(fd).is_some() {
+            return metadata::fstat(fd, to.cast());
+        }
+        let original: unsafe extern "C" fn(*mut libc::FILE, *mut c_void) -> c_int =
+            std::mem::transmute(ORIGINAL[STAT].load(Ordering::Acquire));
+        original(stream, to)
     }
 }

@@ -11,7 +11,7 @@
 use crate::real::system_call;
 use crate::state;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use zazen_forward_api::variables;
 
 /// Descriptors above this are never forwarded.
@@ -23,6 +23,15 @@ static COUNTS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 static END: AtomicI32 = AtomicI32::new(0);
 /// Forwarded descriptors now.
 static LIVE: AtomicU32 = AtomicU32::new(0);
+
+/// What [`before_first`] was given.
+static FIRST: AtomicUsize = AtomicUsize::new(0);
+
+/// Says what must be done before a descriptor is forwarded. It is called before each one, and is
+/// cheap the second time.
+pub(crate) fn before_first(begin: fn()) {
+    FIRST.store(begin as *const () as usize, Ordering::Release);
+}
 
 /// What a forwarded descriptor stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,6 +92,11 @@ pub(crate) fn end() -> c_int {
 /// Marks a kernel descriptor as forwarded; false if its number is too high.
 pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
     let Some(slot) = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)) else { return false };
+    // SAFETY: a function of `before_first`, or none.
+    let begin: Option<fn()> = unsafe { std::mem::transmute(FIRST.load(Ordering::Acquire)) };
+    if let Some(begin) = begin {
+        begin();
+    }
     COUNTS[entry.id() as usize % FDS_MAX].fetch_add(1, Ordering::AcqRel);
     LIVE.fetch_add(1, Ordering::AcqRel);
     slot.store(entry.0, Ordering::Release);

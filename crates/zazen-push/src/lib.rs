@@ -146,3 +146,20 @@ pub struct Counters {
     /// Bytes of pushed frames.
     pub bytes_pushed: u64,
 }
+
+impl Counters {
+    /// The counters of two writers together.
+    pub fn plus(&self, other: &Counters) -> Counters {
+        Counters {
+            submitted: self.submitted + other.submitted,
+            pushed: self.pushed + other.pushed,
+            already_there: self.already_there + other.already_there,
+            skipped_slow: self.skipped_slow + other.skipped_slow,
+            skipped_no_node: self.skipped_no_node + other.skipped_no_node,
+            refused: self.refused + other.refused,
+            resent: self.resent + other.resent,
+            node_deaths: self.node_deaths + other.node_deaths,
+            bytes_pushed: self.bytes_pushed + other.bytes_pushed,
+        }
+    }
+}

@@ -36,7 +36,7 @@ impl Activity {
         Activity { clock, busy: Mutex::default() }
     }
 
-    /// The time that scans are held against.
+    /// The time that the age of a scan is measured by.
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
@@ -81,7 +81,7 @@ impl ScanGuard {
         guard
     }
 
-    /// The scan has handed out frames just now: its dataset stays for some minutes more.
+    /// Notes that the scan handed out frames just now: its dataset stays for some minutes more.
     pub fn goes_on(&self) {
         let now_ns = self.activity.now_ns();
         self.activity.change(&self.dataset, |busy| busy.scanned_ns = Some(now_ns));

@@ -1,5 +1,5 @@
-//! What every store must do on every disk: the suite that the store's own tests run on the simulated and on the
-//! real disk, and that a new disk should pass.
+//! What every store must do on every disk: the suite that the store's own tests run on the
+//! simulated and on the real disk, and that a new disk should pass.
 //!
 //! A failure is a panic that names the case.
 
@@ -22,7 +22,8 @@ pub type Place<'a, D> = Box<dyn Fn() -> D + 'a>;
 /// A budget that no case exceeds by accident.
 pub const BUDGET: u64 = 64 << 20;
 
-/// Frames up to this length are packed: fewer bytes than a daemon packs, so that the cases stay small.
+/// Frames up to this length are packed: fewer bytes than a daemon packs, so that the cases stay
+/// small.
 const PACKED: u64 = 16 << 10;
 
 /// Opens the store of a place with [`BUDGET`].
@@ -116,7 +117,8 @@ pub fn put_version<D: Disk>(
     put(store, &series_in(dataset), &file_of(number), &meta_of(number, version, &bytes), &bytes, origin)
 }
 
-/// The bytes of a frame as a reader gets them; `None` if it isn't here, or if they don't match their checksum.
+/// The bytes of a frame as a reader gets them; `None` if it isn't here, or if they don't match
+/// their checksum.
 pub fn read<D: Disk>(store: &Store<D>, dataset: &str, number: u64) -> Option<Vec<u8>> {
     let frame = store.open_frame(&series_in(dataset), number).expect("open a frame")?;
     let mut bytes = vec![0; frame.meta.length as usize];
@@ -167,7 +169,8 @@ fn entries_open_what_they_describe<D: Disk>(place: &Place<'_, D>) {
         assert_eq!(frame_checksum(&bytes), entry.meta.checksum);
         assert_eq!((&opened.meta, opened.origin, &opened.path), (&entry.meta, Origin::Alien, &entry.path));
     }
-    // An entry that has become old: a dropped frame isn't here, a replaced one shows by its checksum.
+    // An entry that has become old: a dropped frame isn't here; the checksum of a replaced one
+    // differs.
     let number_of = |at: usize| entries[at].meta.number.get();
     let large = entries.iter().position(|entry| entry.meta.length == 430_000).unwrap();
     store.drop_frame(&series_in("sim1"), number_of(large)).unwrap();
@@ -255,7 +258,7 @@ fn equal_frames_and_promotion<D: Disk>(place: &Place<'_, D>) {
         let (native, alien) = store.holdings(&series_in("d"));
         assert!(native.contains(number) && !alien.contains(number));
         assert!(store.space().used <= before + 8192, "no second copy");
-        // Rewritten alike: the copy is good, and must not look stale.
+        // The source was rewritten with the same bytes: the copy is good, and must not look stale.
         let touched = FrameMeta {
             validator: Some(Validator { size: 1, mtime_ns: 77, ..Validator::default() }),
             ..meta_of(number, 1, &bytes_of(number, 1, length))
@@ -390,7 +393,8 @@ fn wrong_input_is_refused<D: Disk>(place: &Place<'_, D>) {
 
 fn series_lie_side_by_side<D: Disk>(place: &Place<'_, D>) {
     let store = open(place);
-    // One directory twice, another one's folder as a part of a template, and the root.
+    // Three cases: the same directory twice; another dataset's folder as a part of a template; the
+    // root.
     let all = [
         (series_of("sim1", "pos-{n}"), "pos-1"),
         (series_of("sim1", "vel-{n}"), "vel-1"),
@@ -475,7 +479,7 @@ fn frames_adopt_validators<D: Disk>(place: &Place<'_, D>) {
     let store = open(place);
     check(&store);
     assert_eq!(store.space().used, used);
-    // What was looked at is what is dropped, and nothing that came meanwhile.
+    // Only what was looked at is dropped, and nothing that came meanwhile.
     assert!(!store.drop_stale(&series, &entries[0]).unwrap());
     let now = store.entry(&series, 1).unwrap().unwrap();
     assert!(store.drop_stale(&series, &now).unwrap());
@@ -632,7 +636,7 @@ fn eviction_keeps_the_budget<D: Disk>(place: &Place<'_, D>) {
     assert_eq!(store.holdings(&series_in("e")).0.len(), 10);
 }
 
-/// Who announces much takes what it brings, and no more; the budget holds at each step.
+/// A put that announces many bytes takes only what it brings; the budget holds at each step.
 fn a_gradual_put_takes_room_as_bytes_arrive<D: Disk>(place: &Place<'_, D>) {
     let budget = 16 << 20;
     let store = open_with(place, budget);
@@ -654,7 +658,7 @@ fn a_gradual_put_takes_room_as_bytes_arrive<D: Disk>(place: &Place<'_, D>) {
         assert!(space.used + space.reserved <= budget && space.reserved > end as u64, "{space:?}");
     }
     assert_eq!(held(), 0, "evicted for bytes that came");
-    // Another has no room beside it, and is told so when its bytes come.
+    // A second put has no room beside it, and is refused when its bytes come.
     let other = FrameMeta { number: FrameNo::new(2).unwrap(), ..meta.clone() };
     let mut second = store.put_gradually(&series_in("c"), &file_of(2), &other, Origin::Native).unwrap();
     assert_eq!(kind(second.write(&bytes[..1 << 20])), Some(ErrorKind::NoSpace));
@@ -681,7 +685,7 @@ fn a_cyclic_scan_keeps_its_hits<D: Disk>(place: &Place<'_, D>) {
         hits.push(hit);
     }
     assert!(hits[1] >= 25 && hits[1] == hits[2] && hits[2] == hits[3], "a stable set is hit: {hits:?}");
-    // Natives of the same dataset may push its aliens out when nobody scans it.
+    // Natives of a dataset may displace its aliens while nobody scans it.
     put_version(&store, "d", 100, 0, 60_000, Origin::Native).unwrap();
     assert!(store.holdings(&series_in("d")).1.len() < hits[3]);
 }
@@ -760,7 +764,8 @@ fn concurrent_readers_never_see_wrong_bytes<D: Disk>(place: &Place<'_, D>) {
                     if let Some(frame) = store.open_frame(&series_in(dataset), number).unwrap() {
                         let mut bytes = vec![0; frame.meta.length as usize];
                         let whole = frame.file.read_exact_at(&mut bytes, frame.offset).is_ok();
-                        // A copy may be replaced between the record and the file: then the checksum tells.
+                        // A copy may be replaced after its record was read and before its file was
+                        // opened: then the checksum differs.
                         if whole && frame_checksum(&bytes) == frame.meta.checksum {
                             let version = frame.meta.validator.unwrap().mtime_ns as u64;
                             assert_eq!(bytes, bytes_of(number, version, bytes.len()));

@@ -1,8 +1,9 @@
 //! One dataset's frames: what is in memory, and the ways to change it.
 //!
-//! Locks: `writer` is held by whoever changes the dataset, over its disk operations; `index` only for changes of
-//! memory, so that readers never wait for a disk. Order: `writer`, then `index`, then the room's account.
-//! Invariant: what the index shows is on disk, data first, then name, then record.
+//! Locks: `writer` is held by whoever changes the dataset, over its disk operations; `index` only
+//! for changes of memory, so that readers never wait for a disk. Order: `writer`, then `index`,
+//! then the room's account. Invariant: what the index shows is on disk, data first, then name, then
+//! record.
 
 use crate::fences::Fences;
 use crate::log::{Log, LogView};
@@ -34,7 +35,7 @@ impl<F: zazen_env::DiskFile> Side<F> {
         Side { live: Arc::default(), log: Log::empty(1), file_bytes: 0, packed_bytes: 0 }
     }
 
-    /// Records that put nothing that is here.
+    /// Dead records: those of frames that were dropped or replaced.
     pub(crate) fn dead(&self) -> u64 {
         self.log.records() - self.live.len()
     }
@@ -85,7 +86,7 @@ impl<F: zazen_env::DiskFile> Index<F> {
         files + logs + on_disk(self.names.bytes()) + on_disk(self.state_bytes)
     }
 
-    /// Counts the frame of a record in (its number entered, its bytes taken).
+    /// Adds the frame of a record: enters its number and counts its bytes.
     pub(crate) fn enter(&mut self, origin: Origin, record: &Record) -> bool {
         let side = self.side_mut(origin);
         let entered = Arc::make_mut(&mut side.live).insert(record.meta.number.get());
@@ -98,7 +99,7 @@ impl<F: zazen_env::DiskFile> Index<F> {
         entered
     }
 
-    /// Counts the frame of a record out; its segment is another matter.
+    /// Removes the frame of a record. The caller accounts for its segment.
     pub(crate) fn leave(&mut self, origin: Origin, record: &Record) -> bool {
         let side = self.side_mut(origin);
         let left = Arc::make_mut(&mut side.live).remove(record.meta.number.get());
@@ -116,7 +117,8 @@ impl<F: zazen_env::DiskFile> Index<F> {
         left
     }
 
-    /// Segment `number` is `len` bytes long now, and holds `frames` more (or fewer) frames.
+    /// Notes that segment `number` is `len` bytes long now and holds `frames` more (or fewer)
+    /// frames.
     pub(crate) fn segment_changed(&mut self, number: u64, len: Option<u64>, frames: i64) {
         let entry = self.segments.entry(number).or_default();
         let before = on_disk(entry.len);
@@ -172,7 +174,7 @@ pub(crate) struct Dataset<D: Disk> {
     pub(crate) room: Arc<Room>,
     pub(crate) temporaries: Arc<AtomicU64>,
     pub(crate) last_use: AtomicU64,
-    /// Blocks that look-ups read in vain since the logs were last written anew.
+    /// Blocks that look-ups read in vain since the logs were last rewritten.
     pub(crate) wasted_reads: AtomicU64,
     pub(crate) index: RwLock<Index<D::File>>,
     pub(crate) writer: Mutex<Writer<D::File>>,
@@ -204,7 +206,7 @@ impl<D: Disk> Dataset<D> {
         self.index.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Changes the index and settles the account for it.
+    /// Changes the index and adjusts the account to match.
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut Index<D::File>) -> R) -> R {
         let mut index = self.index.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         let before = index.footprint();
@@ -237,7 +239,7 @@ impl<D: Disk> Dataset<D> {
         DiskPath::own(&self.path, "pieces").child(&number.to_string())
     }
 
-    /// Where the source itself would lie.
+    /// The path that the source would have in the cache.
     pub(crate) fn plain_path(&self, source: &Source) -> Result<DiskPath> {
         Ok(DiskPath::of(&self.path.join(source.path.as_str())?))
     }
@@ -258,8 +260,8 @@ impl<D: Disk> Dataset<D> {
         self.disk.root().join(path.as_str())
     }
 
-    /// Writes records behind the log of `origin`, then shows them: `show` changes the index together with the
-    /// log's growth.
+    /// Appends records to the log of `origin`, then makes them visible: `show` changes the index
+    /// together with the log's length.
     pub(crate) fn append(
         &self,
         _writer: &mut Writer<D::File>,
@@ -284,7 +286,7 @@ impl<D: Disk> Dataset<D> {
         Ok(())
     }
 
-    /// How a record will name `source`; makes a template or a names entry if it must.
+    /// How a record names `source`. Adds a template or an entry of the names file if needed.
     pub(crate) fn source_ref(&self, source: &Source, number: FrameNo) -> Result<SourceRef> {
         let (state, names) = {
             let index = self.read_index();
@@ -337,8 +339,9 @@ impl<D: Disk> Dataset<D> {
         Dataset::<D>::source_of(&state, &mut names, record)
     }
 
-    /// Takes frames out: from the index first, so that nobody comes for them, then their files, then by
-    /// tombstones. A crash or an error on the way leaves records without files, which are misses.
+    /// Removes frames: first from the index, so that nobody asks for them, then their files, then
+    /// by tombstones. A crash or an error on the way leaves records without files, which are
+    /// misses.
     pub(crate) fn remove(
         &self,
         writer: &mut Writer<D::File>,
@@ -360,7 +363,7 @@ impl<D: Disk> Dataset<D> {
         removed
     }
 
-    /// Removes a frame's bytes; its record is about to go or to be replaced.
+    /// Removes a frame's bytes; the caller removes or replaces its record.
     pub(crate) fn remove_storage(&self, writer: &mut Writer<D::File>, record: &Record) -> Result<()> {
         let path = match record.storage {
             Storage::Packed(address) => {

@@ -23,7 +23,7 @@ use zazen_frames::make_room::{Action, Event, MakeRoom};
 const BATCH_BLOCKS: u64 = 64;
 
 impl<D: Disk> Store<D> {
-    /// Reserves `bytes` for a put into `dataset`, evicting if it must.
+    /// Reserves `bytes` for a put into `dataset`; evicts if needed.
     pub(crate) fn make_room(&self, dataset: &RelPath, bytes: u64, origin: Origin) -> Result<u64> {
         if self.carry_out(MakeRoom::new(bytes, self.room().budget(), origin), bytes, Some(dataset))? {
             return Ok(bytes);
@@ -49,8 +49,8 @@ impl<D: Disk> Store<D> {
         Err(refused)
     }
 
-    /// Does what `making` asks for, until it ends: whether it has made room for `wanted`, the
-    /// dataset of a put of `bytes`.
+    /// Carries out what `making` asks for until it ends. Returns whether there is room for a put of
+    /// `bytes` into the dataset `wanted`.
     pub(crate) fn carry_out(
         &self,
         mut making: MakeRoom,
@@ -139,7 +139,8 @@ impl<D: Disk> Store<D> {
     }
 
     /// Drops `set` (`None`: all) of a dataset: (frames, bytes). `Busy` if it is pinned. Scans under
-    /// way do not hinder it: what a reader has open it keeps, and the rest of its scan are misses.
+    /// way do not prevent it: a reader keeps the files that it has open, and the rest of its scan
+    /// misses.
     pub fn evict(&self, dataset: &RelPath, set: Option<&RunSet>) -> Result<(u64, u64)> {
         let Some(found) = self.dataset(dataset.as_str()) else { return Ok((0, 0)) };
         if found.read_index().state.pinned {
@@ -154,7 +155,7 @@ impl<D: Disk> Store<D> {
         Ok((frames, bytes))
     }
 
-    /// Aliens in log order, which is the order in which they came, until so many bytes are free.
+    /// Removes aliens in log order, the order in which they came, until so many bytes are free.
     pub(crate) fn evict_aliens(
         &self,
         dataset: &Dataset<D>,
@@ -235,7 +236,7 @@ impl<D: Disk> Store<D> {
         self.remember(&dataset.path, Absence::Evicted, wanted, old.native.live.union(&old.alien.live));
         let (frames, before) = (old.native.live.len() + old.alien.live.len(), old.footprint());
         let removed = self.remove_files(dataset, old);
-        // What could not be removed is not counted any more; the next walk finds it.
+        // What could not be removed is no longer counted; the next walk of the tree finds it.
         let after = dataset.read_index().footprint();
         dataset.room.settle(before, after);
         self.room().removed(removed)?;
@@ -255,7 +256,7 @@ impl<D: Disk> Store<D> {
             path: dataset.path.clone(),
             disk: dataset.disk.clone(),
             files: dataset.files.clone(),
-            // Its account was settled for the whole dataset.
+            // The caller adjusted the account for the whole dataset.
             room: Arc::new(Room::new(u64::MAX, 0)),
             temporaries: dataset.temporaries.clone(),
             last_use: AtomicU64::new(0),
@@ -271,7 +272,7 @@ impl<D: Disk> Store<D> {
             let page = match gone.page(&everything, &mut cursor, BATCH_BLOCKS) {
                 Ok(Some(page)) => page,
                 Ok(None) => break,
-                // What cannot be read cannot be told to go; the rest can.
+                // A record that cannot be read cannot be removed; the others can.
                 Err(error) => {
                     result = result.and(Err(error));
                     break;

@@ -1,8 +1,9 @@
-//! Which blocks of a log may hold a frame number, without reading them.
+//! Tells which blocks of a log may hold a frame number, without reading the blocks.
 //!
-//! For each block of 64 records the smallest and the largest frame number, and the same for each 64 blocks, and so
-//! on: a quarter of a byte per record. No order of arrival is assumed; a log that arrived in ascending order has
-//! one candidate block per number, a shuffled one has many, which the caller notices and mends by sorting it.
+//! It keeps the smallest and the largest frame number of each block of 64 records, the same for
+//! each 64 blocks, and so on: a quarter of a byte per record. Records may arrive in any order. A
+//! log that arrived in ascending order has one candidate block per number. A shuffled log has many;
+//! the caller notices and sorts it.
 
 use zazen_core::RunSet;
 
@@ -42,7 +43,7 @@ impl Fences {
         }
     }
 
-    /// Puts a level above the top one, which has just got its second entry.
+    /// Adds a level above the top one, which has just got its second entry.
     fn add_level(&mut self) {
         let Some(top) = self.levels.last() else { return };
         let low = top.iter().map(|fence| fence.0).min().unwrap_or(0);
@@ -74,7 +75,8 @@ impl Fences {
     fn next(&self, from: u64, matches: impl Fn(u64, u64) -> bool) -> Option<u64> {
         let mut block = from;
         while block < self.blocks() {
-            // The highest level whose entry begins at this block, then down as long as it matches.
+            // Take the highest level whose entry begins at this block, then go down while it
+            // matches.
             let mut level = 0;
             let mut span = 1;
             while level + 1 < self.levels.len() && block.is_multiple_of(span * FANOUT) {

@@ -1,9 +1,10 @@
-//! Frames on a node's local disk: plain files at the dataset's own paths, a native and an alien sequence log per
-//! dataset, checksums, recovery, a hard byte budget with scan-resistant eviction.
+//! Frames on a node's local disk: plain files at the dataset's own paths, a native and an alien
+//! sequence log per dataset, checksums, recovery, a hard byte budget with scan-resistant eviction.
 //!
-//! Invariants: a frame is visible only after its data, its name and its log record are in place, in that
-//! order; bytes that don't match their checksum are never handed out as verified; the budget is never exceeded;
-//! losing any suffix of any write costs frames, never correctness. No network, no backing store.
+//! Invariants: a frame is visible only after its data, its name and its log record are in place, in
+//! that order; bytes that don't match their checksum are never handed out as verified; the budget
+//! is never exceeded; losing any suffix of any write costs frames, never correctness. No network,
+//! no backing store.
 //!
 //! Bytes on disk, failure cases and what is assumed of fsync: `docs/formats/store.md`.
 

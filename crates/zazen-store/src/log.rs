@@ -1,8 +1,9 @@
 //! A sequence log: fixed-width records, appended in the order in which frames came.
 //!
-//! Invariants: the file is a header and `records` good records; the fences cover exactly these. Appends go by
-//! offset, so what a failed append left is overwritten by the next one. Readers take a [`LogView`] and read without
-//! a lock: a log is never changed below its length, and a rewritten one is another file.
+//! Invariants: the file is a header and `records` good records; the fences cover exactly these.
+//! Appends go by offset, so what a failed append left is overwritten by the next one. Readers take
+//! a [`LogView`] and read without a lock: a log is never changed below its length, and a rewritten
+//! one is another file.
 
 use crate::fences::{BLOCK_RECORDS, Fences};
 use crate::open_files::{KeptFile, OpenFiles};
@@ -17,7 +18,7 @@ const HEADER: u64 = FILE_HEADER_BYTES as u64;
 const WIDTH: u64 = RECORD_BYTES as u64;
 /// Blocks that a batch reads at once: 1 MiB.
 const CHUNK_BLOCKS: u64 = 256;
-/// Blocks that are read though nothing in them is wanted, where that saves a read.
+/// Blocks that are read though nothing in them is wanted, if that saves a read.
 const GAP_BLOCKS: u64 = 8;
 
 /// A log that is open for appending. The file is made by the first append.
@@ -29,7 +30,7 @@ pub(crate) struct Log<F> {
     pub(crate) fences: Fences,
 }
 
-/// What a reader needs of a log; stays true whatever happens to the log.
+/// What a reader needs of a log. It stays valid whatever happens to the log.
 pub(crate) struct LogView<F> {
     file: Arc<KeptFile<F>>,
     id: u128,
@@ -47,8 +48,8 @@ impl<F: DiskFile> Log<F> {
         Log { file: None, id: 0, records: 0, generation, fences: Fences::default() }
     }
 
-    /// Opens the log at `path`, calling `take` with each good record, and cuts it at the first bad one.
-    /// Returns the log and the bytes cut.
+    /// Opens the log at `path`, calling `take` with each good record, and cuts it at the first bad
+    /// one. Returns the log and the bytes cut.
     pub(crate) fn open<D: Disk<File = F>>(
         disk: &D,
         files: &Arc<OpenFiles<F>>,
@@ -120,12 +121,12 @@ impl<F: DiskFile> Log<F> {
         }
     }
 
-    /// Its file has its final name now.
+    /// Notes that its file now has its final name.
     pub(crate) fn renamed(&self, path: DiskPath) {
         self.file.iter().for_each(|file| file.renamed(path.clone()));
     }
 
-    /// Keeps the file open for its readers: it is about to lose its name.
+    /// Keeps the file open for its readers, because it is about to lose its name.
     pub(crate) fn pin(&self) -> Result<()> {
         self.file.as_ref().map_or(Ok(()), KeptFile::pin)
     }
@@ -150,8 +151,8 @@ impl<F: DiskFile> LogView<F> {
         encoded
     }
 
-    /// Calls `take` with the index and the record (`None`: a bad one) of each record of `blocks`, in order, until it
-    /// says false.
+    /// Calls `take` with the index and the record (`None`: a bad one) of each record of `blocks`,
+    /// in order, until it says false.
     pub(crate) fn read(
         &self,
         blocks: Range<u64>,
@@ -182,7 +183,7 @@ impl<F: DiskFile> LogView<F> {
             let count = (upto * BLOCK_RECORDS).min(self.records).saturating_sub(first);
             buffer.resize((count * WIDTH) as usize, 0);
             let got = file.read_full_at(&mut buffer, HEADER + first * WIDTH)?;
-            // A log that was cut behind our back reads as bad records.
+            // If somebody else cut the log, the missing part reads as bad records.
             buffer[got..].fill(0);
             for (index, bytes) in (first..).zip(buffer.as_chunks::<RECORD_BYTES>().0) {
                 if !take(index, bytes) {
@@ -218,8 +219,8 @@ impl<F: DiskFile> LogView<F> {
     }
 }
 
-/// The blocks from `from` on that may hold one of `numbers`, as ranges to be read in one go, and where to go on
-/// (`None`: that was all). About `blocks_max` blocks in all.
+/// The blocks from `from` on that may hold one of `numbers`, as ranges to be read in one go, and
+/// where to go on (`None`: that was all). About `blocks_max` blocks in all.
 pub(crate) fn plan_reads(
     fences: &Fences,
     from: u64,

@@ -44,7 +44,8 @@ impl<D: Disk> Dataset<D> {
         self.entry_of(found.clone(), source, &mut None).map(Some)
     }
 
-    /// `packed`: the segment file that the last entry was packed in, which mostly is this one's too.
+    /// `packed`: the segment file that the last entry was packed in, which mostly is this one's
+    /// too.
     fn entry_of(&self, found: Found, source: Source, packed: &mut Option<Segment>) -> Result<Entry> {
         let (place, path, offset) = match found.record.storage {
             Storage::Packed(address) => {
@@ -69,8 +70,8 @@ impl<D: Disk> Dataset<D> {
         Ok(Entry { meta, origin, source, path, offset, position, place })
     }
 
-    /// Some frames of `numbers` in log order, natives first; `None` when there are no more. Reads about
-    /// `blocks_max` blocks.
+    /// Some frames of `numbers` in log order, natives first; `None` when there are no more. Reads
+    /// about `blocks_max` blocks.
     pub(crate) fn page(
         &self,
         numbers: &RunSet,

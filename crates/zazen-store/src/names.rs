@@ -1,4 +1,5 @@
-//! The names file of a dataset: sources that no template describes, end to end, named by their offset.
+//! The names file of a dataset: sources that no template describes, end to end, named by their
+//! offset.
 
 use crate::open_files::{KeptFile, OpenFiles};
 use crate::own_file::{HeadedFile, create_headed, open_headed};
@@ -44,7 +45,8 @@ impl<F: DiskFile> Names<F> {
         self.len
     }
 
-    /// Writes `source` behind the last entry and returns the names file as it is then, and the entry's offset.
+    /// Writes `source` behind the last entry and returns the names file as it is then, and the
+    /// entry's offset.
     pub(crate) fn append<D: Disk<File = F>>(
         &self,
         disk: &D,

@@ -1,5 +1,5 @@
-//! Datasets of releases that knew no series: their frames can't be told from those of another layout of the same
-//! directory, so they are dropped, and fetched again.
+//! Datasets of releases that knew no series: their frames can't be told from those of another
+//! layout of the same directory, so they are dropped, and fetched again.
 
 use crate::own_file::ignore_absent;
 use crate::types::RecoveryReport;

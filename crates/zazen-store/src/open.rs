@@ -16,17 +16,19 @@ use zazen_core::{ErrorKind, RelPath, Result};
 use zazen_env::{Disk, DiskPath, Environment, is_trouble};
 use zazen_frames::make_room::MakeRoom;
 
-/// Blocks of the root's own small files: lock, node, mark of a clean stop, two copies of the daemon's own text.
+/// Blocks of the root's own small files: lock, node, mark of a clean stop, two copies of the
+/// daemon's own text.
 const ROOT_OVERHEAD: u64 = 5 * 4096;
 
 impl<D: Disk> Store<D> {
-    /// Opens the cache root of `disk`, recovering whatever state a crash left. `Busy` if another process has it open.
+    /// Opens the cache root of `disk`, recovering whatever state a crash left. `Busy` if another
+    /// process has it open.
     pub fn open(disk: D, config: StoreConfig) -> Result<(Arc<Store<D>>, RecoveryReport)> {
         Store::open_in(Environment::real(), disk, config)
     }
 
-    /// As [`Store::open`], with time and identities from `environment`: the same environment, disk and calls give the
-    /// same operations on the disk, in the same order.
+    /// As [`Store::open`], with time and identities from `environment`: the same environment, disk
+    /// and calls give the same operations on the disk, in the same order.
     pub fn open_in(
         environment: Environment,
         disk: D,
@@ -60,8 +62,8 @@ impl<D: Disk> Store<D> {
                 &mut report,
             );
             let (dataset, damaged) = match opened {
-                // Something else is where its files should be, or the disk cannot read them: the others are none the
-                // worse for it.
+                // Something else is where its files should be, or the disk cannot read them: the
+                // others are none the worse for it.
                 Err(error)
                     if is_trouble(&error)
                         || matches!(

@@ -1,8 +1,9 @@
-//! The descriptors of logs, names files and segments: as many are open as the process can spare, not as many as
-//! there are datasets.
+//! The descriptors of logs, names files and segments: as many are open as the process can spare,
+//! not as many as there are datasets.
 //!
-//! Invariant: a file that is reopened is the file that was closed. One with a header is known by its id; a file that
-//! is about to lose its name is pinned first, so that whoever still reads it never looks for it by that name.
+//! Invariant: a file that is reopened is the file that was closed. One with a header is known by
+//! its id; a file that is about to lose its name is pinned first, so that whoever still reads it
+//! never looks for it by that name.
 
 use crate::record::{FILE_HEADER_BYTES, FileHeader, FileKind};
 use std::collections::VecDeque;
@@ -67,7 +68,8 @@ impl<F: DiskFile> OpenFiles<F> {
         kept
     }
 
-    /// Notes that `kept` has a descriptor now, and closes others beyond the bound: those not used for a round.
+    /// Notes that `kept` has a descriptor now, and closes others beyond the bound: those not used
+    /// for a round.
     fn opened(&self, kept: &Arc<KeptFile<F>>) {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         ring.push_back(Arc::downgrade(kept));

@@ -1,4 +1,5 @@
-//! Files that Zazen keeps beside the frames: binary ones with a header, and small texts that are replaced whole.
+//! Files that Zazen keeps beside the frames: binary ones with a header, and small texts that are
+//! replaced whole.
 
 use crate::open_files::{KeptFile, OpenFiles};
 use crate::record::{FILE_HEADER_BYTES, FileHeader, FileKind};
@@ -24,8 +25,8 @@ pub(crate) struct HeadedFile<F> {
     pub(crate) len: u64,
 }
 
-/// Makes a file with a header; both are durable before it returns, so that a crash leaves no file that only
-/// looks like somebody else's.
+/// Makes a file with a header; both are durable before it returns, so that a crash leaves no file
+/// that only looks like somebody else's.
 pub(crate) fn create_headed<D: Disk>(
     disk: &D,
     files: &Arc<OpenFiles<D::File>>,
@@ -85,8 +86,8 @@ pub(crate) fn set_aside<D: Disk>(disk: &D, path: &DiskPath, why: &Error) -> Resu
     Ok(String::new())
 }
 
-/// Replaces a text durably: either the old or the new one is there after a crash. Its last line carries a
-/// CRC-32C of the others.
+/// Replaces a text durably: either the old or the new one is there after a crash. Its last line
+/// carries a CRC-32C of the others.
 pub(crate) fn write_text<D: Disk>(
     disk: &D,
     path: &DiskPath,
@@ -132,8 +133,8 @@ pub(crate) fn read_text<D: Disk>(disk: &D, path: &DiskPath) -> Result<Option<Str
     }
 }
 
-/// What [`write_root_text`] wrote last under `name`, before the store is opened or after; `None` if there is nothing.
-/// A damaged copy is made up for by the other; `Corrupt` if both are.
+/// What [`write_root_text`] wrote last under `name`, before the store is opened or after; `None` if
+/// there is nothing. A damaged copy is made up for by the other; `Corrupt` if both are.
 pub fn read_root_text<D: Disk>(disk: &D, name: &str) -> Result<Option<String>> {
     let mut damaged = None;
     for path in copies(name) {
@@ -152,12 +153,14 @@ pub fn read_root_text<D: Disk>(disk: &D, name: &str) -> Result<Option<String>> {
     damaged.map_or(Ok(None), Err)
 }
 
-/// Keeps `text`, which ends with a line's end, under `name` in the root's own folder: twice, sealed by checksums, each
-/// copy durably replaced before the next is begun. For the program around a store, which holds the root's lock.
+/// Keeps `text`, which ends with a line's end, under `name` in the root's own folder: twice, sealed
+/// by checksums, each copy durably replaced before the next is begun. For the program around a
+/// store, which holds the root's lock.
 pub fn write_root_text<D: Disk>(disk: &D, name: &str, text: &str) -> Result<()> {
     let root = RelPath::default();
     let unfinished = temporary_dir().child(name);
-    // A crash may have left one; it is emptied with its folder at each start, but not before this one.
+    // A crash may have left one; it is emptied with its folder at each start, but not before this
+    // one.
     ignore_absent(disk.remove(&unfinished))?;
     copies(name)
         .iter()

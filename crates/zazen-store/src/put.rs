@@ -159,8 +159,8 @@ impl<D: Disk> Store<D> {
 }
 
 impl<D: Disk> Put<D> {
-    /// As [`Put::write`], of bytes that the caller gives away: if they are all of a frame that will be
-    /// packed, they are not copied.
+    /// As [`Put::write`], of bytes that the caller gives away: if they are all of a frame that will
+    /// be packed, they are not copied.
     pub fn write_vec(&mut self, bytes: Vec<u8>) -> Result<()> {
         if let Target::Memory(memory) = &mut self.target
             && memory.is_empty()

@@ -1,8 +1,8 @@
-//! What a crash, a flipped bit or somebody's hand left, made usable again.
+//! Makes usable what a crash, a flipped bit or a person left.
 //!
-//! Opening a dataset reads its logs once and stats nothing but its segments: a frame's file is looked at
-//! when it is opened. After a stop without [`crate::Store::sync`] the dataset's tree is walked too, because frames
-//! whose record was lost would take room that nobody counts.
+//! Opening a dataset reads its logs once and stats only its segments: a frame's file is looked at
+//! when it is opened. After a stop without [`crate::Store::sync`] the dataset's tree is walked too,
+//! because frames whose record was lost would take room that nobody counts.
 
 use crate::dataset::{Dataset, Index, Lookup, Side, Writer};
 use crate::log::Log;
@@ -21,17 +21,17 @@ use zazen_core::limits::OWN_DIR;
 use zazen_core::{ErrorKind, Origin, RelPath, Result, RunSet};
 use zazen_env::{Disk, DiskPath};
 
-/// Blocks read at once where a whole log is walked.
+/// Blocks read at once where a whole log is read.
 const WALK_BLOCKS: u64 = 1024;
 
-/// A file that cannot be what it should be, rather than one that cannot be read now.
+/// The file is damaged, rather than unreadable at the moment.
 fn is_damage(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Corrupt | ErrorKind::Unsupported)
 }
 
 impl<D: Disk> Dataset<D> {
-    /// Opens a dataset. What can't be read is set aside and reported; the frames it spoke of become misses.
-    /// The second result says that frames were lost, so that the tree must be walked.
+    /// Opens a dataset. What can't be read is set aside and reported; the frames it spoke of become
+    /// misses. The second result says that frames were lost, so that the tree must be walked.
     pub(crate) fn open(
         path: RelPath,
         disk: Arc<D>,
@@ -81,7 +81,7 @@ impl<D: Disk> Dataset<D> {
             }
         }
         if !twice.is_empty() {
-            // What was counted of them is wrong: written anew, each number is in a log once.
+            // The counts of these frames are wrong. A rewritten log has each number once.
             dataset.room.settle(0, index.footprint());
             dataset.index = RwLock::new(index);
             for origin in twice {
@@ -136,7 +136,8 @@ impl<D: Disk> Dataset<D> {
         Ok((cut, twice))
     }
 
-    /// Takes stock of the segment files, and removes those without a live frame. Returns the next free number.
+    /// Takes stock of the segment files, and removes those without a live frame. Returns the next
+    /// free number.
     fn open_segments(&self, index: &mut Index<D::File>) -> Result<u64> {
         let folder = segments::dir(&self.path);
         let mut next = index.segments.last_key_value().map_or(0, |(last, _)| last + 1);
@@ -157,7 +158,8 @@ impl<D: Disk> Dataset<D> {
         Ok(next)
     }
 
-    /// Drops aliens that are natives too: what a crash in the middle of a promotion leaves. Returns how many.
+    /// Drops aliens that are natives too: what a crash in the middle of a promotion leaves. Returns
+    /// how many.
     fn natives_win(&self, writer: &mut Writer<D::File>) -> Result<u64> {
         let both = {
             let index = self.read_index();
@@ -176,7 +178,7 @@ impl<D: Disk> Dataset<D> {
             let native = self.find(record.meta.number.get())?;
             let shared = matches!(&native, Lookup::Here(native) if self.same_place(&native.record, record)?);
             match record.storage {
-                // The promotion counted the frame a second time in its segment.
+                // The promotion counted the frame twice in its segment.
                 Storage::Packed(address) if shared => {
                     self.update(|index| index.segment_changed(segments::locate(address).0, None, -1));
                 }
@@ -189,14 +191,14 @@ impl<D: Disk> Dataset<D> {
         Ok(both.len())
     }
 
-    /// Whether two records of one frame mean the same bytes on disk.
+    /// Whether two records of a frame name the same bytes on disk.
     fn same_place(&self, one: &Record, other: &Record) -> Result<bool> {
         Ok(one.storage == other.storage
             && (one.storage != Storage::Plain || self.source(one)? == self.source(other)?))
     }
 
-    /// Walks the dataset's folders: removes what carries Zazen's mark and has no record, counts what doesn't
-    /// carry it.
+    /// Walks the dataset's folders: removes what carries Zazen's mark and has no record, counts
+    /// what doesn't carry it.
     pub(crate) fn sweep(&self, report: &mut RecoveryReport) -> Result<()> {
         let kept = self.own_paths()?;
         let mut folders = vec![DiskPath::of(&self.path)];
@@ -245,7 +247,7 @@ impl<D: Disk> Dataset<D> {
             (index.state.clone(), index.names.reader(), views)
         };
         for view in views.into_iter().flatten() {
-            // One log's tombstones say nothing of the other's frames.
+            // The tombstones of one log say nothing about the frames of the other.
             let mut by_template = vec![RunSet::new(); state.templates.len()];
             let (mut pieces, mut named) = (RunSet::new(), BTreeMap::new());
             view.read_all(|record| {
@@ -266,7 +268,7 @@ impl<D: Disk> Dataset<D> {
             for (own, of_log) in own.by_template.iter_mut().zip(&by_template) {
                 *own = own.union(of_log);
             }
-            // In the order in which they lie in the file, which a window of it serves best.
+            // In the order in which they lie in the file, because reads go through a window of it.
             let mut offsets: Vec<u64> = named.into_values().collect();
             offsets.sort_unstable();
             for offset in offsets {
@@ -291,7 +293,7 @@ impl<F: zazen_env::DiskFile> Index<F> {
     /// Forgets all frames of `origin`, whose log can't be read.
     fn forget(&mut self, origin: Origin) {
         *self.side_mut(origin) = Side::empty();
-        // A log that is set aside was refused at its header: none of its records was counted.
+        // The header of a log that is set aside was refused, so none of its records was counted.
     }
 }
 

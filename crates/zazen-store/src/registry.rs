@@ -1,4 +1,5 @@
-//! What the cache root keeps for the whole store: its identity, the list of datasets, and the mark of a clean stop.
+//! What the cache root keeps for the whole store: its identity, the list of datasets, and the mark
+//! of a clean stop.
 
 use crate::own_file::{quote, read_text, set_aside, temporary, unquote, write_text};
 use crate::types::RecoveryReport;
@@ -14,7 +15,8 @@ fn folder() -> DiskPath {
     DiskPath::own_dir(&RelPath::default())
 }
 
-/// A text of the root; `None` if there is none. One that can't be read is set aside and reported.
+/// A text file of the root; `None` if there is none. One that can't be read is set aside and
+/// reported.
 fn load<D: Disk>(disk: &D, name: &str, report: &mut RecoveryReport) -> Result<(Option<String>, bool)> {
     match read_text(disk, &own(name)) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -42,7 +44,8 @@ pub(crate) fn node<D: Disk>(
     Ok(node)
 }
 
-/// The datasets of the root. Where the list is damaged, the tree is walked for them; the second result says so.
+/// The datasets of the root. Where the list is damaged, the tree is walked for them; the second
+/// result says so.
 pub(crate) fn datasets<D: Disk>(disk: &D, report: &mut RecoveryReport) -> Result<(Vec<RelPath>, bool)> {
     let (text, damaged) = load(disk, "datasets", report)?;
     let Some(text) = text else {
@@ -98,7 +101,7 @@ pub(crate) fn mark_clean<D: Disk>(disk: &D, serial: u64) -> Result<()> {
     write_text(disk, &own("clean"), &folder(), &temporary(serial), "zazen clean 1\n")
 }
 
-/// Takes the mark away, durably, before the first change.
+/// Removes the mark, durably, before the first change.
 pub(crate) fn unmark_clean<D: Disk>(disk: &D) -> Result<()> {
     crate::own_file::ignore_absent(disk.remove(&own("clean")))?;
     disk.sync_dir(&folder())

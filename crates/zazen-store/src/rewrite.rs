@@ -1,8 +1,9 @@
-//! Writing a log anew, sorted by frame number and without dead records.
+//! Rewrites a log, sorted by frame number and without dead records.
 //!
-//! The live set tells each record's place in the new log: its rank. So the old log is read once per share of the
-//! new one that fits in memory, each share is filled in place, and nothing is sorted or merged. The new log is
-//! durable before it takes the old one's name, and readers of the old one go on undisturbed.
+//! The live set tells each record's place in the new log: its rank. So for each share of the new
+//! log that fits in memory the old log is read once and the share is filled in place; nothing is
+//! sorted or merged. The new log is durable before it takes the old one's name. Readers of the old
+//! log keep reading it.
 
 use crate::dataset::{Dataset, Writer};
 use crate::log::{Log, LogView, plan_reads};
@@ -12,16 +13,16 @@ use std::sync::atomic::Ordering;
 use zazen_core::{Origin, Result, RunSet};
 use zazen_env::{Disk, DiskFile};
 
-/// Records of a share: some 50 MiB of memory for the time of the rewriting.
+/// Records of a share: some 50 MiB of memory while a log is rewritten.
 const SHARE_RECORDS: u64 = 1 << 18;
 /// Dead records that a log may always have.
 const DEAD_MIN: u64 = 4096;
-/// Blocks that may always be read in vain before a log is sorted.
+/// Blocks that look-ups may always read in vain before a log is sorted.
 const WASTED_MIN: u64 = 4096;
 
 impl<D: Disk> Dataset<D> {
-    /// Rewrites the logs that are more than half dead, or whose look-ups have read as many blocks in vain as
-    /// the rewriting will read. Returns how many.
+    /// Rewrites the logs that are more than half dead, or for which look-ups have read as many
+    /// blocks in vain as the rewriting will read. Returns how many.
     pub(crate) fn tidy(&self, writer: &mut Writer<D::File>) -> Result<u64> {
         let mut rewritten = 0;
         for origin in [Origin::Native, Origin::Alien] {
@@ -42,7 +43,7 @@ impl<D: Disk> Dataset<D> {
         Ok(rewritten)
     }
 
-    /// Whether [`Dataset::tidy`] would have something to do because of look-ups.
+    /// Whether [`Dataset::tidy`] would rewrite a log because of look-ups.
     pub(crate) fn is_wasteful(&self) -> bool {
         self.wasted_reads.load(Ordering::Relaxed) > WASTED_MIN
     }
@@ -55,7 +56,7 @@ impl<D: Disk> Dataset<D> {
             (side.live.clone(), side.log.view(), side.log.generation())
         };
         let Some(view) = view else { return Ok(()) };
-        // Readers that have it now go on with it when its name is the new one's.
+        // Readers that have the old log keep it when its name becomes the new one's.
         view.file().pin()?;
         let temporary = self.new_temporary();
         let folder = crate::own_file::temporary_dir();

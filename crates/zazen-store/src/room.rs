@@ -30,17 +30,18 @@ impl Room {
         *self.guard()
     }
 
-    /// Reserves `bytes` where the file system has `free`; else says how many bytes are missing.
+    /// Reserves `bytes` if the file system has `free` left; otherwise says how many bytes are
+    /// missing.
     pub(crate) fn reserve(&self, bytes: u64, free: u64) -> Result<(), u64> {
         self.guard().reserve(bytes, free)
     }
 
-    /// So many of the reserved bytes have been written to an unfinished file.
+    /// Notes that so many of the reserved bytes were written to an unfinished file.
     pub(crate) fn land(&self, bytes: u64) {
         self.guard().land(bytes);
     }
 
-    /// Gives back `bytes` of what is reserved, `landed` of them in an unfinished file.
+    /// Releases `bytes` of what is reserved, `landed` of them in an unfinished file.
     pub(crate) fn release(&self, bytes: u64, landed: u64) {
         self.guard().release(bytes, landed);
     }
@@ -58,7 +59,7 @@ impl Room {
         self.leaking.load(Ordering::Relaxed)
     }
 
-    /// Something that took `before` takes `after` now.
+    /// Notes that something that took `before` bytes takes `after` now.
     pub(crate) fn settle(&self, before: u64, after: u64) {
         self.guard().settle(before, after);
     }

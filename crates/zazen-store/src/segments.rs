@@ -1,9 +1,9 @@
 //! Segment files: many small frames in one file, append-only.
 //!
-//! All segments of a dataset form one address space: segment `n` covers addresses `n·64 MiB …`. A segment
-//! holds frames of one access class only (owner, group, mode, native or alien), because whoever gets a
-//! descriptor of it can read all of it. It is removed when its last live frame goes, and never written to again
-//! after the store was closed.
+//! All segments of a dataset form one address space: segment `n` covers addresses `n·64 MiB …`. A
+//! segment holds frames of one access class only (owner, group, mode, native or alien), because
+//! whoever gets a descriptor of it can read all of it. It is removed when its last live frame goes,
+//! and never written to again after the store was closed.
 
 use crate::open_files::{KeptFile, OpenFiles};
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result};
 use zazen_env::{Disk, DiskFile, DiskPath};
 
-/// Frames up to this length are packed, unless a store's bounds say otherwise. A file of its own costs
-/// a frame of 64 KiB more time than its bytes do: the file is made, named, opened and closed.
+/// Frames up to this length are packed, unless a store's bounds say otherwise. A file of its own
+/// costs a frame of 64 KiB more time than its bytes do: the file is made, named, opened and closed.
 pub const PACKED_BYTES_MAX: u64 = 128 << 10;
 /// Addresses that a segment covers.
 pub(crate) const SEGMENT_BYTES: u64 = 64 << 20;
@@ -74,7 +74,8 @@ impl<F: DiskFile> SegmentWriter<F> {
         SegmentWriter { open: BTreeMap::new(), next, files }
     }
 
-    /// Writes a frame behind the others of its class; returns its address and the segment's length then.
+    /// Appends a frame to the segment of its class; returns its address and the segment's new
+    /// length.
     pub(crate) fn append<D: Disk<File = F>>(
         &mut self,
         disk: &D,
@@ -115,12 +116,12 @@ impl<F: DiskFile> SegmentWriter<F> {
         Ok(OpenSegment { number, file: self.files.keep(path, None, file), len: 0 })
     }
 
-    /// Writes no more to `segment`, which is going to be removed.
+    /// Stops writing to `segment`, which is about to be removed.
     pub(crate) fn close(&mut self, segment: u64) {
         self.open.retain(|_, open| open.number != segment);
     }
 
-    /// Writes no more to any segment.
+    /// Stops writing to all segments.
     pub(crate) fn close_all(&mut self) {
         self.open.clear();
     }

@@ -1,7 +1,8 @@
-//! What a dataset keeps besides frames: whether it is pinned, its last use, its name templates, its layout.
+//! What a dataset keeps besides frames: whether it is pinned, its last use, its name templates, its
+//! layout.
 //!
-//! One text file, replaced as a whole. Templates are durable before a record names them by number, and are never
-//! reordered.
+//! One text file, replaced as a whole. Templates are durable before a record names them by number,
+//! and are never reordered.
 
 use crate::own_file::{quote, read_text, seal, unquote, write_text};
 use std::sync::Arc;
@@ -93,7 +94,7 @@ impl State {
                     text.push('\n');
                 }
             }
-            // It is of one version of one file, and its series has blocks of many files.
+            // This layout is of one version of one file, but its series has blocks of many files.
             Some(Layout::Blocks(_)) => {}
         }
         text
@@ -168,14 +169,14 @@ impl State {
         self.templates.iter().position(fits).map(|at| at as u32)
     }
 
-    /// A template to be added for `source`, if it is a whole file whose name spells its number.
+    /// A template to add for `source`, if it is a whole file whose name contains its number.
     pub(crate) fn new_template(&self, source: &Source, number: FrameNo) -> Option<NameTemplate> {
         if source.offset != 0 || source.length.is_some() || self.templates.len() >= TEMPLATES_MAX {
             return None;
         }
         let path = source.path.as_str();
         let mut end = path.len();
-        // The last run of digits that is the number; an earlier one may be a time step's folder.
+        // The last run of digits is the number; an earlier one may be a time step's folder.
         while let Some(last) = path[..end].rfind(|c: char| c.is_ascii_digit()) {
             let start = path[..=last].trim_end_matches(|c: char| c.is_ascii_digit()).len();
             let digits = &path[start..=last];

@@ -40,9 +40,10 @@ pub struct Store<D: Disk> {
     pub(crate) config: StoreConfig,
     node: u128,
     pub(crate) datasets: RwLock<DatasetMap<D>>,
-    /// Held over the making or ending of a dataset.
+    /// Held while a dataset is made or ended.
     creation: Mutex<()>,
-    /// Held for reading over every change, for writing while the mark of a clean stop is set or taken.
+    /// Held for reading during every change; held for writing while the mark of a clean stop is set
+    /// or removed.
     changes: RwLock<()>,
     pub(crate) clean: AtomicBool,
     activity: Arc<Activity>,
@@ -52,14 +53,16 @@ pub struct Store<D: Disk> {
     temporaries: Arc<AtomicU64>,
     pub(crate) registry_bytes: AtomicU64,
     counters: Counters,
-    /// The frames that went lately, and why.
+    /// Which frames were removed lately, and why.
     removals: Mutex<Removals>,
-    /// Says that room was refused; a full cache refuses each frame of a scan.
+    /// Limits how often a refusal for want of room is logged: a full cache refuses each frame of a
+    /// scan.
     pub(crate) refusals: Seldom,
-    /// Datasets that could not be opened because of the disk's trouble; they stay on the list of datasets.
+    /// Datasets that could not be opened because the disk failed; they stay on the list of
+    /// datasets.
     pub(crate) left_out: Mutex<BTreeSet<String>>,
-    /// A sync of the disk failed. The kernel counts what it could not write as written, so no later sync of this
-    /// process can promise anything of it.
+    /// Whether a sync of the disk failed. The kernel counts what it could not write as written, so
+    /// no later sync of this process proves anything about it.
     has_lost_writes: AtomicBool,
 }
 
@@ -147,12 +150,12 @@ impl<D: Disk> Store<D> {
         self.map().get(path).cloned()
     }
 
-    /// No dataset is made or ended by others while this is held.
+    /// Nobody else makes or ends a dataset while this is held.
     pub(crate) fn creation(&self) -> MutexGuard<'_, ()> {
         self.creation.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// To be held over a change of anything on disk; takes the mark of a clean stop away first.
+    /// Held during a change of anything on disk. Removes the mark of a clean stop first.
     pub(crate) fn changing(&self) -> Result<RwLockReadGuard<'_, ()>> {
         loop {
             let changing = self.changes.read().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -237,7 +240,8 @@ impl<D: Disk> Store<D> {
 }
 
 impl<D: Disk> Store<D> {
-    /// Lets the program around the store keep something of its own in the root, with [`crate::write_root_text`].
+    /// Lets the program around the store keep something of its own in the root, with
+    /// [`crate::write_root_text`].
     pub fn keep_beside<R>(&self, keep: impl FnOnce(&D) -> R) -> R {
         keep(&self.disk)
     }
@@ -252,7 +256,8 @@ impl<D: Disk> Store<D> {
         self.disk.root()
     }
 
-    /// What is held of `dataset`, as (natives, aliens); empty sets for an unknown dataset. A cheap snapshot.
+    /// What is held of `dataset`, as (natives, aliens); empty sets for an unknown dataset. A cheap
+    /// snapshot.
     pub fn holdings(&self, dataset: &RelPath) -> (Arc<RunSet>, Arc<RunSet>) {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Default::default() };
         self.touch(&dataset);
@@ -271,24 +276,25 @@ impl<D: Disk> Store<D> {
 
     /// Describes those of `numbers` that are here, ordered by storage position.
     ///
-    /// Reads the log front to back, some 100 bytes of heap per entry; for more than some 100 000 frames take
-    /// [`Store::entries_page`].
+    /// Reads the log front to back, some 100 bytes of heap per entry; for more than some 100 000
+    /// frames take [`Store::entries_page`].
     pub fn entries(&self, dataset: &RelPath, numbers: &RunSet) -> Result<Vec<Entry>> {
         let mut all = Vec::new();
         let mut cursor = EntriesCursor::default();
         while let Some(page) = self.entries_page(dataset, numbers, &mut cursor)? {
             all.extend(page);
         }
-        // A log that was rewritten meanwhile, or a promotion, may have given an entry twice.
+        // If a log was rewritten meanwhile, or a frame promoted, an entry may come twice.
         all.sort_by_key(|entry: &Entry| (entry.meta.number, entry.position));
         all.dedup_by_key(|entry| entry.meta.number);
         all.sort_by_key(|entry| entry.position);
         Ok(all)
     }
 
-    /// The next entries of `numbers`, natives first, each page ordered by storage position; `None` at the end.
-    /// A page has some 16 000 entries at most. If the store rewrites a log between two pages, entries may
-    /// come again: the caller takes what it got out of `numbers`, or ignores the second time.
+    /// The next entries of `numbers`, natives first, each page ordered by storage position; `None`
+    /// at the end. A page has some 16 000 entries at most. If the store rewrites a log between two
+    /// pages, entries may come again: the caller takes what it got out of `numbers`, or ignores the
+    /// second time.
     pub fn entries_page(
         &self,
         dataset: &RelPath,
@@ -304,7 +310,8 @@ impl<D: Disk> Store<D> {
         Ok(Some(entries))
     }
 
-    /// Opens a cached frame; `None` if it isn't here (a missing or short file is dropped and counts as not here).
+    /// Opens a cached frame; `None` if it isn't here (a missing or short file is dropped and counts
+    /// as not here).
     pub fn open_frame(&self, dataset: &RelPath, number: u64) -> Result<Option<OpenFrame>> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         while let Some((found, opened)) = self.look_at(&dataset, number)? {
@@ -323,9 +330,9 @@ impl<D: Disk> Store<D> {
                     );
                     return Ok(None);
                 }
-                // It was replaced while we looked; look again.
+                // It was replaced meanwhile; look again.
                 Ok(false) => {}
-                // What lies in its place can't be removed: it is not here all the same.
+                // What lies in its place can't be removed; the frame still counts as not here.
                 Err(error) => {
                     tracing::warn!("frame {number} of dataset {}: its file is gone ({error})", dataset.path);
                     return Ok(None);
@@ -335,15 +342,15 @@ impl<D: Disk> Store<D> {
         Ok(None)
     }
 
-    /// Opens a frame by an entry that this store gave a moment ago, without looking it up again: half the system
-    /// calls of [`Store::open_frame`]. The frame may have been replaced since; then the bytes don't match
-    /// `entry.meta.checksum`, as with any copy that went bad, and the reader asks again; or it is `None`, if another
-    /// copy has its number now.
+    /// Opens a frame by an entry that this store gave a moment ago, without looking it up again:
+    /// half the system calls of [`Store::open_frame`]. The frame may have been replaced since; then
+    /// the bytes don't match `entry.meta.checksum`, as with any copy that went bad, and the reader
+    /// asks again; or it is `None`, if another copy has its number now.
     pub fn open_entry(&self, dataset: &RelPath, entry: &Entry) -> Result<Option<OpenFrame>> {
-        // Gone or in the way: the slow way finds out what is the matter.
+        // It is gone, or something else has its path: the slow way finds out which.
         let Ok(file) = self.disk.open(&entry.place, false) else {
             let found = self.open_frame(dataset, entry.meta.number.get())?;
-            // What was decided about the entry says nothing about other bytes.
+            // A verdict about the entry says nothing about other bytes.
             let what = |meta: &FrameMeta| (meta.length, meta.checksum, meta.uid);
             let is_same =
                 |found: &OpenFrame| found.source == entry.source && what(&found.meta) == what(&entry.meta);
@@ -367,7 +374,7 @@ impl<D: Disk> Store<D> {
             }
         };
         if dataset.is_wasteful() {
-            // `changing` before the writer, as everywhere: `sync` waits in that order.
+            // Take `changing` before the writer, as everywhere: `sync` waits in that order.
             let _changing = self.changing()?;
             if let Ok(mut writer) = dataset.writer.try_lock() {
                 self.tidy(dataset, &mut writer);
@@ -377,7 +384,8 @@ impl<D: Disk> Store<D> {
         let (path, offset) = dataset.file_of(&found.record, &source)?;
         let file = match self.disk.open(&path, false) {
             Ok(file) => file,
-            // Gone, a directory, a link, another user's: whatever it is, it isn't the frame.
+            // It may be gone, a directory, a link, or another user's file: in any case it isn't the
+            // frame.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -394,12 +402,13 @@ impl<D: Disk> Store<D> {
         let len = file.len()?;
         let packed = matches!(found.record.storage, Storage::Packed(_));
         let (length, end) = (found.record.meta.length, offset + found.record.meta.length);
-        // An empty frame may lie behind its segment's end: nothing was written for it.
+        // An empty frame may lie at its segment's end, where nothing was written for it.
         let fits = if packed { len >= end || length == 0 } else { len == end };
         Ok(Some((found, fits.then_some(Placed { file, offset, path, source }))))
     }
 
-    /// Reads a frame and compares; a bad one, or one that the disk cannot read, is dropped. Returns whether it was good; `None` if it isn't here.
+    /// Reads a frame and compares its checksum. Drops a bad one, and one that the disk cannot read.
+    /// Returns whether it was good; `None` if it isn't here.
     pub fn verify(&self, dataset: &RelPath, number: u64) -> Result<Option<bool>> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(None) };
         while let Some((found, opened)) = self.look_at(&dataset, number)? {
@@ -410,7 +419,8 @@ impl<D: Disk> Store<D> {
             let (counter, what) = match good {
                 Ok(true) => return Ok(Some(true)),
                 Ok(false) => (&self.counters.dropped_corrupt, "its bytes are wrong".to_owned()),
-                // Of no more use than a wrong one, and a new copy lands elsewhere on the disk.
+                // An unreadable copy is as useless as a wrong one, and a new copy gets another
+                // place on the disk.
                 Err(error) if is_trouble(&error) => (&self.counters.dropped_unreadable, error.to_string()),
                 Err(error) => return Err(error),
             };
@@ -443,7 +453,8 @@ impl<D: Disk> Store<D> {
         }
     }
 
-    /// Drops a frame that `entry` described, because its source says so; false if it is another one by now.
+    /// Drops a frame that `entry` described, because its source changed; false if the number has
+    /// another copy by now.
     pub fn drop_stale(&self, dataset: &RelPath, entry: &Entry) -> Result<bool> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(false) };
         match dataset.find(entry.meta.number.get())? {
@@ -459,7 +470,7 @@ impl<D: Disk> Store<D> {
         }
     }
 
-    /// Remembers that frames of `series` went, for [`Store::removals`].
+    /// Records that frames of `series` were removed, for [`Store::removals`].
     pub(crate) fn remember(&self, series: &RelPath, why: Absence, wanted: Option<&RelPath>, set: RunSet) {
         let at_ns = self.activity.now_ns();
         self.removals().remember(Removal {
@@ -471,7 +482,8 @@ impl<D: Disk> Store<D> {
         });
     }
 
-    /// The frames that went lately, and why. Hold it briefly: whatever removes frames waits for it.
+    /// Which frames were removed lately, and why. Hold it briefly: whatever removes frames waits
+    /// for it.
     pub fn removals(&self) -> MutexGuard<'_, Removals> {
         self.removals.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -481,8 +493,8 @@ impl<D: Disk> Store<D> {
         self.activity.now_ns()
     }
 
-    /// Gives frames that came without a validator the one that their sources have, if they are still as `entries`
-    /// described them. One write to the log, whatever their number.
+    /// Gives frames that came without a validator the one that their sources have, if they are
+    /// still as `entries` described them. One write to the log for all of them.
     pub fn adopt(&self, dataset: &RelPath, entries: &[(&Entry, Validator)]) -> Result<()> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(()) };
         let _changing = self.changing()?;
@@ -529,8 +541,8 @@ impl<D: Disk> Store<D> {
         found.change_state(|state| state.pinned = pinned)
     }
 
-    /// Remembers the layout of `dataset`, across restarts; made known by whoever listed the backing store. Without
-    /// effect for a dataset without frames.
+    /// Remembers the layout of `dataset`, across restarts; made known by whoever listed the backing
+    /// store. Without effect for a dataset without frames.
     pub fn set_layout(&self, dataset: &RelPath, layout: &Layout) -> Result<()> {
         let Some(found) = self.dataset(dataset.as_str()) else { return Ok(()) };
         if found.read_index().state.layout.as_ref() == Some(layout) {
@@ -541,7 +553,8 @@ impl<D: Disk> Store<D> {
         found.change_state(|state| state.layout = Some(layout.clone()))
     }
 
-    /// The layout last told for `dataset`, if any, else what the names of its frames tell; kept across restarts.
+    /// The layout last told for `dataset`, if any, else what the names of its frames tell; kept
+    /// across restarts.
     pub fn layout(&self, dataset: &RelPath) -> Option<Layout> {
         let state = self.dataset(dataset.as_str())?.read_index().state.clone();
         let by_names = || state.templates.first().cloned().map(Layout::Files);
@@ -585,12 +598,14 @@ impl<D: Disk> Store<D> {
         }
     }
 
-    /// Counters since the start, as (name, value): evicted_frames, evicted_bytes, dropped_corrupt, dropped_stale, …
+    /// Counters since the start, as (name, value): evicted_frames, evicted_bytes, dropped_corrupt,
+    /// dropped_stale, …
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.all()
     }
 
-    /// Bytes of heap that run sets and fences take: the part of the store's memory that grows with its frames.
+    /// Bytes of heap that run sets and fences take: the part of the store's memory that grows with
+    /// its frames.
     pub fn heap_bytes(&self) -> usize {
         let of = |dataset: &Arc<Dataset<D>>| {
             let index = dataset.read_index();
@@ -639,7 +654,8 @@ impl<D: Disk> Store<D> {
         text
     }
 
-    /// Rewrites a dataset's logs, sorted and without dead records, now; the store does so by itself where it pays.
+    /// Rewrites a dataset's logs now, sorted and without dead records. The store does so by itself
+    /// where it pays.
     pub fn compact(&self, dataset: &RelPath) -> Result<()> {
         let Some(dataset) = self.dataset(dataset.as_str()) else { return Ok(()) };
         let _changing = self.changing()?;
@@ -651,8 +667,8 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
-    /// Writes down when each dataset was used last: all of them durably before the first takes its place, since to
-    /// sync each by itself takes minutes where there are thousands.
+    /// Records when each dataset was used last. All are durable before the first takes its place,
+    /// because to sync thousands of files one by one takes minutes.
     fn keep_last_uses(&self) -> Result<()> {
         let all: Vec<Arc<Dataset<D>>> = self.map().values().cloned().collect();
         let mut prepared = Vec::new();
@@ -677,7 +693,8 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
-    /// Brings everything written to the disk; `Io` if that failed now or before, since the kernel does not try twice.
+    /// Syncs everything written to the disk; `Io` if that failed now or before, because the kernel
+    /// does not try twice.
     fn sync_disk(&self) -> Result<()> {
         if self.has_lost_writes.load(Ordering::Relaxed) {
             let text = format!(
@@ -692,8 +709,9 @@ impl<D: Disk> Store<D> {
         synced
     }
 
-    /// Writes and syncs what is in memory only; called at a graceful stop. All frames committed before it are
-    /// safe from a power failure after it. Once it has failed, it fails until the store is opened again.
+    /// Writes and syncs what is in memory only; called at a graceful stop. All frames committed
+    /// before it are safe from a power failure after it. Once it has failed, it fails until the
+    /// store is opened again.
     pub fn sync(&self) -> Result<()> {
         let _alone = self.changes.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if self.clean.load(Ordering::Acquire) {

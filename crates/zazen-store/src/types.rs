@@ -7,16 +7,16 @@ use zazen_env::DiskPath;
 use zazen_frames::look::Cached;
 use zazen_frames::scan;
 
-/// Positions from here on are of frames with files of their own, in log order. Positions of packed
-/// frames are smaller.
+/// Positions from here on belong to frames with files of their own, in log order. Positions of
+/// packed frames are smaller.
 pub(crate) const POSITION_FILES: u64 = 1 << 62;
 
 /// Bounds of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// Bytes of frames, logs and segments that the cache may use; hard.
+    /// The hard limit of what frames, logs and segments may take, in bytes.
     pub budget_bytes: u64,
-    /// Free bytes of the file system that are never used.
+    /// Bytes of the file system that always stay free.
     pub free_floor_bytes: u64,
     /// Frames up to this length are packed, many in a file. Frames that are here stay as they are.
     /// The daemon takes [`crate::PACKED_BYTES_MAX`].
@@ -83,14 +83,15 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether both frames are packed in one file: whoever may read the one may read the other.
+    /// Whether both frames are packed in one file: whoever may read one may read the other.
     pub fn is_packed_with(&self, other: &Entry) -> bool {
         self.is_packed() && other.is_packed() && self.place == other.place
     }
 
     /// Whether its file may hold other frames, too.
     pub fn is_packed(&self) -> bool {
-        // Packed frames have addresses as positions, files of their own lie behind all of those.
+        // Packed frames have their addresses as positions; files of their own come after all of
+        // those.
         self.position < POSITION_FILES
     }
 }
@@ -136,7 +137,7 @@ pub struct DatasetSummary {
     pub pinned: bool,
     /// Scans under way.
     pub scans: u32,
-    /// Store clock at its last use (push, query, scan); larger is later.
+    /// The store's clock at its last use (push, query, scan); larger is later.
     pub last_use: u64,
 }
 
@@ -158,7 +159,7 @@ pub struct Space {
 pub enum Stored {
     /// The frame is in the cache.
     Stored,
-    /// The same number with the same checksum was there already; nothing changed but that an alien
-    /// pushed again is a native now.
+    /// The same number with the same checksum was there already. Nothing changed, except that an
+    /// alien that is pushed again becomes a native.
     AlreadyHere,
 }

@@ -1,8 +1,9 @@
-//! Crashes and errors at every step of seeded workloads, on the simulated disk. A failure names its seed and step.
+//! Crashes and errors at every step of seeded workloads, on the simulated disk. A failure names its
+//! seed and step.
 //!
-//! Held after every recovery: no wrong byte passes a reader who checks; what was committed is there or is a miss,
-//! and what was committed before a `sync` is there; holdings and entries agree; the account and the disk are
-//! within the budget.
+//! Held after every recovery: no wrong byte passes a reader who checks; what was committed is there
+//! or is a miss, and what was committed before a `sync` is there; holdings and entries agree; the
+//! account and the disk are within the budget.
 
 #![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
 
@@ -148,7 +149,8 @@ fn check(disk: &SimDisk, model: &Model, kill: bool, what: &str) -> Arc<Store<Sim
             DATASETS[*at]
         );
     }
-    // A lost tombstone leaves the length of the old copy on the books, until somebody looks at the frame.
+    // A lost tombstone leaves the length of the old copy on the books, until somebody looks at the
+    // frame.
     let (space, on_disk) = (store.space(), disk.used_bytes());
     assert!(
         on_disk <= space.used,
@@ -334,7 +336,8 @@ fn a_sync_that_succeeds_after_a_failed_one_still_keeps_its_promise() {
 fn a_full_disk_in_mid_frame_leaves_nothing() {
     for seed in 400..406 {
         let (disk, _, store) = workload(seed, 12, |_| {});
-        // The kernel's space ends in the middle of the frame, though the store was told there is more.
+        // The kernel's space ends in the middle of the frame, though the store was told there is
+        // more.
         let files = disk.files();
         for room in [0, 4_096, 8_192, 20_000, 40_000] {
             disk.set_lying_capacity(disk.used_bytes() + room);

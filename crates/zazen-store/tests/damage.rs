@@ -1,4 +1,5 @@
-//! Truncated and bit-flipped files, foreign files and links in the way, other versions, a root that can't be written.
+//! Truncated and bit-flipped files, foreign files and links in the way, other versions, a root that
+//! can't be written.
 
 #![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
 

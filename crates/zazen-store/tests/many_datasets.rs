@@ -1,5 +1,5 @@
-//! Far more datasets than the process may open files: they are found, served, written to and recovered. A test program
-//! of its own, because the limit is the process's.
+//! Far more datasets than the process may open files: they are found, served, written to and
+//! recovered. A test program of its own, because the limit is the process's.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests; the configured exceptions see #[test] only
 

@@ -34,7 +34,8 @@ fn a_frame_replaced_pages_later_comes_once_and_new() {
     }
     assert_eq!((seen, pages), (everything.clone(), 3));
 
-    // A log that is written anew between two pages: what comes twice is the same, and nothing is missing.
+    // A log that is written anew between two pages: what comes twice is the same, and nothing is
+    // missing.
     let mut cursor = EntriesCursor::default();
     let first = store.entries_page(&series_in("d"), &everything, &mut cursor).unwrap().unwrap();
     store.compact(&series_in("d")).unwrap();

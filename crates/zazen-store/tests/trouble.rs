@@ -1,4 +1,5 @@
-//! A disk that cannot be read or written: what fails is told, the rest goes on, and nothing that is there is lost.
+//! A disk that cannot be read or written: what fails is told, the rest goes on, and nothing that is
+//! there is lost.
 
 #![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
 
@@ -87,7 +88,8 @@ fn any_read_may_fail_at_a_start_and_what_is_there_is_there_again_at_the_next() {
                 assert!(read > 10, "{read}");
                 return;
             }
-            // A dataset that was left out is known when the disk is well again, though the list is written anew.
+            // A dataset that was left out is known when the disk is well again, though the list is
+            // written anew.
             put(&store, "c", 0, &[1; 100]).unwrap();
             let stopped = store.sync();
             assert!(stopped.is_ok(), "{stopped:?}");

@@ -218,8 +218,8 @@ fn size(value: &str, place: Place) -> Option<SizeOption> {
 /// The words that describe a function: (word, value of `handle=`), each with its place.
 pub(crate) type FunctionWords = Vec<(&'static str, Option<String>, Place)>;
 
-/// Reads a comment before a prototype (`strict` false: it may be prose) or behind its return type or its
-/// parentheses (`strict`: nobody writes prose there).
+/// Reads a comment before a prototype (`strict` false: it may be prose) or behind its return type
+/// or its parentheses (`strict`: nobody writes prose there).
 pub(crate) fn of_function(
     token: &Token<'_>,
     strict: bool,

@@ -361,7 +361,8 @@ fn wrong_target(param: &Param, target: &Param, option: &SizeOption) -> Option<(S
     }
 }
 
-/// At most one userbuf a direction: a plug-in's allocate callback and register_userbuf don't say for which.
+/// At most one userbuf a direction: a plug-in's allocate callback and register_userbuf don't say
+/// for which.
 fn userbufs(params: &[Param], diagnostics: &mut Diagnostics<'_>) {
     for direction in [Direction::In, Direction::Out] {
         let mut found = params.iter().filter(|param| param.userbuf && param.direction == direction);

@@ -11,7 +11,8 @@ pub enum Severity {
     Warning,
 }
 
-/// One mistake. Its `Display` is what a compiler would print: place, message, the line with carets, the remedy.
+/// One mistake. Its `Display` is what a compiler would print: place, message, the line with carets,
+/// the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Error or warning.
@@ -137,7 +138,8 @@ impl<'a> Diagnostics<'a> {
     }
 }
 
-/// The word of `known` that `word` was probably meant to be: at most two edits away, and not most of it.
+/// The word of `known` that `word` was probably meant to be: at most two edits away, and not most
+/// of it.
 pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let best = known.iter().map(|candidate| (distance(word, candidate), *candidate)).min()?;
     (best.0 <= 2 && best.0 * 2 <= word.chars().count().max(2)).then_some(best.1)

@@ -1,8 +1,8 @@
 //! The fixed part of a request and of a reply: which fields, at which offsets.
 //!
-//! Fields whose size the generator knows come first, in the order of the parameters, with explicit padding; opaque
-//! bytes (structs, typedefs) follow, each padded to a multiple of 8. So the offset of every known field is known here,
-//! and the C compiler checks it.
+//! Fields whose size the generator knows come first, in the order of the parameters, with explicit
+//! padding; opaque bytes (structs, typedefs) follow, each padded to a multiple of 8. So the offset
+//! of every known field is known here, and the C compiler checks it.
 
 use crate::model::{Base, Function, Shape, Type};
 

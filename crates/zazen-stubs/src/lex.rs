@@ -1,7 +1,7 @@
 //! Text to tokens, comments kept.
 //!
-//! Covers what can stand in the scanned part of a header. Preprocessor directives come out as one token each,
-//! continuation lines joined.
+//! Covers what can stand in the scanned part of a header. Preprocessor directives come out as one
+//! token each, continuation lines joined.
 
 use crate::diagnostic::{Diagnostics, Place};
 

@@ -1,12 +1,14 @@
 //! The stub generator: an annotated C header in, files of C, Rust, Python and documentation out.
 //!
-//! The annotations are those of ZOID (PPoPP'08, §2.2 and Figure 3; docs/plugins.md is the reference), with
-//! compatible extensions. The parser reads the comments that a preprocessor would throw away, so it reads the header
-//! as written and is strict about it; what it can't see (sizes of structs, what a typedef hides, macros) the
-//! generated code makes the C compiler check: a misparse is a compile error, never a wrong call.
+//! The annotations are those of ZOID (PPoPP'08, §2.2 and Figure 3; docs/plugins.md is the
+//! reference), with compatible extensions. The parser reads the comments that a preprocessor would
+//! throw away, so it reads the header as written and is strict about it; what it can't see (sizes
+//! of structs, what a typedef hides, macros) the generated code makes the C compiler check: a
+//! misparse is a compile error, never a wrong call.
 //!
-//! Invariants: text in, text out, nothing else touched; the same header gives the same bytes on every machine; every
-//! mistake of a header is reported, not only the first, each with its place and a remedy.
+//! Invariants: text in, text out, nothing else touched; the same header gives the same bytes on
+//! every machine; every mistake of a header is reported, not only the first, each with its place
+//! and a remedy.
 
 mod annotation;
 mod check;

@@ -31,7 +31,8 @@ pub(crate) enum Base {
 pub(crate) struct Type {
     pub(crate) base: Base,
     pub(crate) base_const: bool,
-    /// One entry a level, the innermost first: whether a `const` follows the `*`. Includes that of `[]`.
+    /// One entry a level, the innermost first: whether a `const` follows the `*`. Includes that of
+    /// `[]`.
     pub(crate) pointers: Vec<bool>,
     /// The number of a declarator `[N]`.
     pub(crate) array: Option<u64>,
@@ -271,8 +272,8 @@ impl Function {
         words
     }
 
-    /// The arguments whose bytes are in the tail of a message, those of one dimension first: the lengths of an
-    /// arr2d's lines must be known before its lines.
+    /// The arguments whose bytes are in the tail of a message, those of one dimension first: the
+    /// lengths of an arr2d's lines must be known before its lines.
     pub(crate) fn tail(&self, is: fn(Direction) -> bool) -> impl Iterator<Item = (usize, &Param)> {
         self.in_two_passes(move |param| param.in_tail() && is(param.direction))
     }

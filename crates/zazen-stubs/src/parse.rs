@@ -1,6 +1,7 @@
 //! Tokens to prototypes: what stands in the scanned part of a header, and nothing else.
 //!
-//! After a mistake the parser goes on at the next parameter or declaration, so that one run reports them all.
+//! After a mistake the parser goes on at the next parameter or declaration, so that one run reports
+//! them all.
 
 use crate::annotation::{self, Comment, FunctionWords};
 use crate::check;
@@ -402,7 +403,8 @@ impl<'t> Parser<'_, '_, 't> {
         }
     }
 
-    /// An annotation behind the comma belongs to nobody: it would silently annotate the next parameter.
+    /// An annotation behind the comma belongs to nobody: it would silently annotate the next
+    /// parameter.
     fn stray_annotation(&mut self) {
         while self.peek().is_comment() {
             let token = self.take();

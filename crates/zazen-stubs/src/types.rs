@@ -52,7 +52,8 @@ const fn scalar(c: &'static str, wire: &'static str, bytes: u64, class: Class) -
 const I: Class = Class::Signed;
 const U: Class = Class::Unsigned;
 
-/// Scalars that have one name; the built-in ones with several words are put together by [`builtin`].
+/// Scalars that have one name; the built-in ones with several words are put together by
+/// [`builtin`].
 const NAMED: &[Scalar] = &[
     scalar("int8_t", "int8_t", 1, I),
     scalar("int16_t", "int16_t", 2, I),
@@ -94,7 +95,8 @@ pub(crate) fn named(name: &str) -> Option<Scalar> {
 pub(crate) const BUILTIN_WORDS: &[&str] =
     &["void", "char", "short", "int", "long", "float", "double", "signed", "unsigned", "_Bool", "_Complex"];
 
-/// The built-in type of these words: `None` for `void`; a reason and a remedy for one that can't travel.
+/// The built-in type of these words: `None` for `void`; a reason and a remedy for one that can't
+/// travel.
 pub(crate) fn builtin(words: &[&str]) -> Result<Option<Scalar>, (String, &'static str)> {
     let count = |word: &str| words.iter().filter(|found| **found == word).count();
     let mut sorted: Vec<&str> = words.to_vec();

@@ -1,5 +1,5 @@
-//! Whatever the text: no panic, and places that are within it. Whatever valid header: it is accepted, and what is generated holds
-//! what it must.
+//! Whatever the text: no panic, and places that are within it. Whatever valid header: it is
+//! accepted, and what is generated holds what it must.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! The one checksum of frames: CRC-64/NVME, as object stores use it, computed by the CPU's carry-less
-//! multiplication. Headers and records carry a CRC-32C of their own.
+//! The one checksum of frames: CRC-64/NVME, as object stores use it, computed by the CPU's
+//! carry-less multiplication. Headers and records carry a CRC-32C of their own.
 
 /// CRC-64/NVME of `bytes`.
 pub fn frame_checksum(bytes: &[u8]) -> u64 {

@@ -1,4 +1,5 @@
-//! The primitives of every message: a growing [`Writer`], a bounded [`Reader`], and the [`Message`] trait.
+//! The primitives of every message: a growing [`Writer`], a bounded [`Reader`], and the [`Message`]
+//! trait.
 //!
 //! | value | bytes |
 //! |---|---|
@@ -9,8 +10,9 @@
 //! | list | u32 count, the elements |
 //! | record | u32 length, the fields; a reader skips what it does not know at the end |
 //!
-//! Invariants: a reader never reads beyond its bytes, never panics, and holds memory only for elements that
-//! it has decoded. Structures inside a message are records, so that they too can grow at their end.
+//! Invariants: a reader never reads beyond its bytes, never panics, and holds memory only for
+//! elements that it has decoded. Structures inside a message are records, so that they too can grow
+//! at their end.
 
 use zazen_core::limits::{FRAME_NO_MAX, PATH_BYTES_MAX, check_frame_bytes};
 use zazen_core::{
@@ -45,8 +47,8 @@ pub trait Message: Sized {
 
     /// The message in `bytes`. Bytes after the last known field are a newer peer's and are skipped.
     ///
-    /// Fails with [`ErrorKind::Protocol`] for missing or malformed fields, [`ErrorKind::TooLarge`] beyond a
-    /// limit, [`ErrorKind::InvalidArgument`] for a path that could leave its root.
+    /// Fails with [`ErrorKind::Protocol`] for missing or malformed fields, [`ErrorKind::TooLarge`]
+    /// beyond a limit, [`ErrorKind::InvalidArgument`] for a path that could leave its root.
     fn decode(bytes: &[u8]) -> Result<Self> {
         Self::read(&mut Reader::new(Self::NAME, bytes))
     }
@@ -121,7 +123,8 @@ impl Writer {
         self.raw(bytes);
     }
 
-    /// Text cut to the longest that a reader takes, at a character's border: for messages to people.
+    /// Text cut to the longest that a reader takes, at a character's border: for messages to
+    /// people.
     pub fn clipped_text(&mut self, text: &str) {
         self.text(clip(text, TEXT_BYTES_MAX));
     }
@@ -400,8 +403,8 @@ impl<'a> Reader<'a> {
         if self.bool()? { read(self).map(Some) } else { Ok(None) }
     }
 
-    /// A count, then each element. An element takes at least `bytes_min` ≥ 1 bytes, so a count that the rest
-    /// of the message can't hold is refused before anything is allocated for it.
+    /// A count, then each element. An element takes at least `bytes_min` ≥ 1 bytes, so a count that
+    /// the rest of the message can't hold is refused before anything is allocated for it.
     pub fn list<T>(
         &mut self,
         bytes_min: usize,
@@ -412,7 +415,8 @@ impl<'a> Reader<'a> {
             let left = self.remaining();
             return Err(self.malformed(format_args!("a list of {count} elements can't be in {left} bytes")));
         }
-        // Grown as elements prove to be there: an element may be larger in memory than in the message.
+        // Grown as elements prove to be there: an element may be larger in memory than in the
+        // message.
         let mut items = Vec::with_capacity(count.min(256));
         for _ in 0..count {
             items.push(read(self)?);
@@ -554,7 +558,8 @@ impl<'a> Reader<'a> {
 /// A piece on the wire: record length, path length, five integers.
 const PIECE_BYTES_MIN: usize = 4 + 4 + 5 * 8;
 
-/// Lengths on the wire are u32: a longer message would be refused by `PAYLOAD_BYTES_MAX` long before.
+/// Lengths on the wire are u32: a longer message would be refused by `PAYLOAD_BYTES_MAX` long
+/// before.
 fn length_u32(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }

@@ -1,5 +1,5 @@
-//! Messages declared once: [`crate::messages!`] takes each field's name, type and encoding, and makes
-//! the structure, its writer and its reader.
+//! Messages declared once: [`crate::messages!`] takes each field's name, type and encoding, and
+//! makes the structure, its writer and its reader.
 //!
 //! An encoding is a type that implements [`Field`]. Where a type has one encoding only (integers,
 //! flags, run sets), it is its own; texts have several, which differ in what a reader accepts.
@@ -91,6 +91,8 @@ pub struct FreeText;
 pub struct ClippedText;
 /// The encoding of a text of at most `MAX` bytes.
 pub struct Text<const MAX: usize>;
+/// The encoding of at most `MAX` bytes.
+pub struct Blob<const MAX: usize>;
 /// The encoding of a pattern or another text that is no longer than a path.
 pub type ShortText = Text<PATH_BYTES_MAX>;
 /// The encoding of a path that the kernel could take.
@@ -113,6 +115,7 @@ fields! {
     u16: u16, 2, |writer, value| writer.u16(*value), |reader| reader.u16();
     u32: u32, 4, |writer, value| writer.u32(*value), |reader| reader.u32();
     u64: u64, 8, |writer, value| writer.u64(*value), |reader| reader.u64();
+    i64: i64, 8, |writer, value| writer.i64(*value), |reader| reader.i64();
     u128: u128, 16, |writer, value| writer.u128(*value), |reader| reader.u128();
     bool: bool, 1, |writer, value| writer.bool(*value), |reader| reader.bool();
     FreeText: String, 4, |writer, text| writer.text(text), |reader| reader.free_text();
@@ -138,6 +141,17 @@ impl<const MAX: usize> Field for Text<MAX> {
     }
     fn read(reader: &mut Reader<'_>) -> Result<String> {
         reader.text(MAX)
+    }
+}
+
+impl<const MAX: usize> Field for Blob<MAX> {
+    type Value = Vec<u8>;
+    const BYTES_MIN: usize = 4;
+    fn write(value: &Vec<u8>, writer: &mut Writer) {
+        writer.blob(value);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Vec<u8>> {
+        Ok(reader.blob(MAX)?.to_vec())
     }
 }
 

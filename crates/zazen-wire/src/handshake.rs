@@ -24,7 +24,8 @@ pub const HELLO: u16 = 1;
 /// Function: [`Proof`] → [`Proof`].
 pub const PROVE: u16 = 2;
 
-/// Function: nothing → a token of [`TOKEN_BYTES`] bytes, by which more connections join this caller.
+/// Function: nothing → a token of [`TOKEN_BYTES`] bytes, by which more connections join this
+/// caller.
 pub const TOKEN: u16 = 3;
 /// Function: a token → nothing. From now on this connection is one more lane of the token's caller.
 pub const JOIN: u16 = 4;
@@ -128,8 +129,8 @@ pub enum Side {
     Server,
 }
 
-/// The bytes that `side`'s proof is a MAC of: a label, then the payloads of both hellos as they were
-/// sent, each after its length. So no two different transcripts give the same bytes.
+/// The bytes that `side`'s proof is a MAC of: a label, then the payloads of both hellos as they
+/// were sent, each after its length. So no two different transcripts give the same bytes.
 pub fn proof_input(side: Side, client_hello: &[u8], server_hello: &[u8]) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.text(match side {

@@ -12,13 +12,15 @@
 //!       +---------+--------+-----+------------------+----------+-----------+-----+------------+
 //! ```
 //!
-//! All little endian. After it come the payload, then the bulk bytes. `status` is 0, or in a reply the code of
-//! an [`zazen_core::ErrorKind`]; the payload is then an [`ErrorReply`]. Descriptors travel with the header's
-//! first byte. `flags` of a reply say what the server offers ([`OFFERS_SHM`]); the room of a request is how many
-//! bulk bytes its reply may have, 0 where nothing is said. Releases that know neither write 0.
+//! All little endian. After it come the payload, then the bulk bytes. `status` is 0, or in a reply
+//! the code of an [`zazen_core::ErrorKind`]; the payload is then an [`ErrorReply`]. Descriptors
+//! travel with the header's first byte. `flags` of a reply say what the server offers
+//! ([`OFFERS_SHM`]); the room of a request is how many bulk bytes its reply may have, 0 where
+//! nothing is said. Releases that know neither write 0.
 //!
-//! Invariants for all versions to come: the length, magic, version, call id and header CRC stay where they are,
-//! so that any two versions can refuse each other in words. Reserved bytes are written as 0 and not looked at.
+//! Invariants for all versions to come: the length, magic, version, call id and header CRC stay
+//! where they are, so that any two versions can refuse each other in words. Reserved bytes are
+//! written as 0 and not looked at.
 
 use crate::checksum::crc32c;
 use crate::field::ClippedText;
@@ -106,8 +108,9 @@ impl Header {
 
     /// The header in `bytes`.
     ///
-    /// Fails with `Protocol` if these bytes are no header (magic), damaged (CRC) or malformed, `Unsupported` if
-    /// the peer's version is not spoken here, `TooLarge` beyond the limits of payload, bulk and descriptors.
+    /// Fails with `Protocol` if these bytes are no header (magic), damaged (CRC) or malformed,
+    /// `Unsupported` if the peer's version is not spoken here, `TooLarge` beyond the limits of
+    /// payload, bulk and descriptors.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header> {
         if bytes[..4] == MAGIC && crc32c(&bytes[..CRC_AT]).to_le_bytes() != bytes[CRC_AT..] {
             return Err(Error::new(
@@ -118,7 +121,8 @@ impl Header {
         Header::decode_unsealed(bytes)
     }
 
-    /// [`Header::decode`] of what [`Header::encode_unsealed`] made: the header's CRC is not looked at.
+    /// [`Header::decode`] of what [`Header::encode_unsealed`] made: the header's CRC is not looked
+    /// at.
     pub fn decode_unsealed(bytes: &[u8; HEADER_BYTES]) -> Result<Header> {
         let protocol = |why: String| Err(Error::new(ErrorKind::Protocol, why));
         if bytes[..4] != MAGIC {
@@ -156,8 +160,8 @@ impl Header {
         Ok(header)
     }
 
-    /// The call id of a header that [`Header::decode`] refuses for its version or its sizes; 0 if the bytes are
-    /// no header at all. With it, a refusal can name the call.
+    /// The call id of a header that [`Header::decode`] refuses for its version or its sizes; 0 if
+    /// the bytes are no header at all. With it, a refusal can name the call.
     pub fn call_of(bytes: &[u8; HEADER_BYTES]) -> u64 {
         let intact = bytes[..4] == MAGIC && crc32c(&bytes[..CRC_AT]).to_le_bytes() == bytes[CRC_AT..];
         let mut call = [0; 8];
@@ -172,7 +176,8 @@ impl Header {
         u64::from_le_bytes(call)
     }
 
-    /// Whether sizes and counts are within what any message may have; `TooLarge` names the one that is not.
+    /// Whether sizes and counts are within what any message may have; `TooLarge` names the one that
+    /// is not.
     pub fn check_limits(&self) -> Result<()> {
         let within = self.payload_bytes as usize <= PAYLOAD_BYTES_MAX
             && self.bulk_bytes <= FRAME_BYTES_MAX
@@ -237,8 +242,8 @@ crate::messages! {
 }
 
 impl ErrorReply {
-    /// The error that travelled as `status` and this message. A kind that this build does not know (a newer
-    /// peer's) becomes `Unsupported`.
+    /// The error that travelled as `status` and this message. A kind that this build does not know
+    /// (a newer peer's) becomes `Unsupported`.
     pub fn into_error(self, status: u32) -> Error {
         match ErrorKind::from_code(status) {
             Some(kind) => Error::new(kind, self.message),

@@ -13,8 +13,9 @@
 //!         lowest bit on, then 8 bytes of 0
 //! ```
 //!
-//! Codes are canonical: shorter ones first, equal lengths by byte; a code's first bit is its lowest.
-//! They use up all codes of 12 bits. Decoding never panics, and holds at most eight times the input.
+//! Codes are canonical: shorter ones first, equal lengths by byte; a code's first bit is its
+//! lowest. They use up all codes of 12 bits. Decoding never panics, and holds at most eight times
+//! the input.
 
 use zazen_core::{Error, ErrorKind, Result};
 
@@ -126,8 +127,8 @@ fn code_lengths(counts: &[u64; 256]) -> [u8; 256] {
     let mut leaves: Vec<(u64, u8)> =
         (0..=255).map(|byte| (counts[usize::from(byte)], byte)).filter(|leaf| leaf.0 > 0).collect();
     leaves.sort_unstable();
-    // By level, the merged list of leaves and packages: whether each entry is a leaf. Leaves come in
-    // their own order, so how many there are says which ones.
+    // By level, the merged list of leaves and packages: whether each entry is a leaf. Leaves come
+    // in their own order, so how many there are says which ones.
     let mut levels: Vec<Vec<bool>> = Vec::with_capacity(BITS_MAX as usize);
     let mut packages: Vec<u64> = Vec::new();
     for _ in 0..BITS_MAX {

@@ -1,9 +1,10 @@
 //! Messages of the plug-ins service: binding to a plug-in, calling it, asking how it is.
 //!
 //! A *call* on this service is a [`CallHead`], then the message that a generated stub made
-//! (`docs/formats/plugin-wire.md`), then the input segments as bulk bytes, one behind the other. The answer is an
-//! [`AnswerHead`], the plug-in's message, and as bulk bytes what became of the output segments. Both heads are a
-//! multiple of 8 bytes, so that a message lies as aligned as the payload does.
+//! (`docs/formats/plugin-wire.md`), then the input segments as bulk bytes, one behind the other.
+//! The answer is an [`AnswerHead`], the plug-in's message, and as bulk bytes what became of the
+//! output segments. Both heads are a multiple of 8 bytes, so that a message lies as aligned as the
+//! payload does.
 //!
 //! Invariant: a head's segment counts are bounded before memory is asked for.
 
@@ -33,13 +34,16 @@ pub mod plugins_fn {
     pub const STATS: u16 = 4;
     /// [`super::About`] → [`super::Fate`]: what became of that generation of the plug-in's process.
     pub const FATE: u16 = 5;
-    /// [`super::About`] → (): the client says goodbye; its connections' ends that follow are no accident.
+    /// [`super::About`] → (): the client says goodbye; its connections' ends that follow are no
+    /// accident.
     pub const CLOSE: u16 = 6;
     /// [`super::Cancel`] → (): a call in progress on another lane of the caller is to end early.
     pub const CANCEL: u16 = 7;
-    /// [`super::OpenPluginFor`] → [`super::PluginOpened`]: the daemon opens a plug-in's process for a caller of its own.
+    /// [`super::OpenPluginFor`] → [`super::PluginOpened`]: the daemon opens a plug-in's process for
+    /// a caller of its own.
     pub const OPEN_FOR: u16 = 8;
-    /// () → the folders that callers may reach by plug-ins that act as they: absolute paths, each with a NUL behind it.
+    /// () → the folders that callers may reach by plug-ins that act as they: absolute paths, each
+    /// with a NUL behind it.
     pub const EXPORTS: u16 = 9;
 }
 
@@ -192,7 +196,8 @@ impl CallHead {
         }
     }
 
-    /// The head at the beginning of `payload`; the bytes of the sizes, inputs first; where the message begins.
+    /// The head at the beginning of `payload`; the bytes of the sizes, inputs first; where the
+    /// message begins.
     pub fn take(payload: &[u8]) -> Result<(CallHead, &[u8], usize)> {
         let mut reader = Reader::new("CallHead", payload);
         let plugin =
@@ -228,7 +233,8 @@ impl AnswerHead {
         }
     }
 
-    /// The head with its sizes, at the beginning of `payload`, which has room for both; what is beyond stays.
+    /// The head with its sizes, at the beginning of `payload`, which has room for both; what is
+    /// beyond stays.
     pub fn write_to(&self, sizes: impl Iterator<Item = u64>, payload: &mut [u8]) {
         let mut put = |at: usize, bytes: &[u8]| payload[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &self.status.to_le_bytes());
@@ -239,7 +245,8 @@ impl AnswerHead {
         }
     }
 
-    /// The head at the beginning of `payload`, the bytes of the sizes, and where the message begins.
+    /// The head at the beginning of `payload`, the bytes of the sizes, and where the message
+    /// begins.
     pub fn take(payload: &[u8]) -> Result<(AnswerHead, &[u8], usize)> {
         let mut reader = Reader::new("AnswerHead", payload);
         let (status, out_count) = (reader.u32()?, reader.u32()?);

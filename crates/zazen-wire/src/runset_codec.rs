@@ -1,6 +1,6 @@
-//! Run sets as bytes: each part in its cheapest encoding, which is the smallest save that gaps must be less than a
-//! quarter of a large bitmap (a density of 1/32): walking them costs more than a link of a Gbit/s takes to carry the
-//! difference, while a bitmap passes at the speed of memory.
+//! Run sets as bytes: each part in its cheapest encoding, which is the smallest save that gaps must
+//! be less than a quarter of a large bitmap (a density of 1/32): walking them costs more than a
+//! link of a Gbit/s takes to carry the difference, while a bitmap passes at the speed of memory.
 //!
 //! ```text
 //! set     version (1 byte, 1), part*, end
@@ -13,10 +13,10 @@
 //! varint  7 bits a byte, least significant first, top bit: more follows; at most 10 bytes
 //! ```
 //!
-//! A bitmap lies within one window of 65 536 numbers and its bit for `first` is its lowest set bit. Parts
-//! ascend by construction, so that a decoder builds the set as it reads. Invariants: decoding never panics
-//! and holds memory in proportion to the input (a run of any length takes a few bytes in both forms).
-//! Equal sets that were built in different ways may differ in their bytes.
+//! A bitmap lies within one window of 65 536 numbers and its bit for `first` is its lowest set bit.
+//! Parts ascend by construction, so that a decoder builds the set as it reads. Invariants: decoding
+//! never panics and holds memory in proportion to the input (a run of any length takes a few bytes
+//! in both forms). Equal sets that were built in different ways may differ in their bytes.
 
 use zazen_core::runset::{NUMBER_MAX, Segment};
 use zazen_core::{Error, ErrorKind, Result, Run, RunSet};
@@ -64,7 +64,8 @@ pub fn decode(bytes: &[u8]) -> Result<RunSet> {
     Ok(set)
 }
 
-/// The set that `bytes` begins with, and how many bytes it takes; fails with [`ErrorKind::Protocol`].
+/// The set that `bytes` begins with, and how many bytes it takes; fails with
+/// [`ErrorKind::Protocol`].
 pub fn decode_prefix(bytes: &[u8]) -> Result<(RunSet, usize)> {
     let mut input = Input { bytes, at: 0 };
     let mut set = RunSet::new();
@@ -72,8 +73,8 @@ pub fn decode_prefix(bytes: &[u8]) -> Result<(RunSet, usize)> {
     Ok((set, input.at))
 }
 
-/// A set that was checked but not built: bitmaps stay in the bytes that they came in. For those who read a set once,
-/// from front to back.
+/// A set that was checked but not built: bitmaps stay in the bytes that they came in. For those who
+/// read a set once, from front to back.
 #[derive(Clone, Debug, Default)]
 pub struct View<'a> {
     parts: Vec<Part<'a>>,
@@ -106,7 +107,8 @@ pub enum Part<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The set that `bytes` begins with, and how many bytes it takes; accepts what [`decode_prefix`] accepts.
+    /// The set that `bytes` begins with, and how many bytes it takes; accepts what
+    /// [`decode_prefix`] accepts.
     pub fn prefix(bytes: &'a [u8]) -> Result<(View<'a>, usize)> {
         let mut input = Input { bytes, at: 0 };
         let mut view = View::default();
@@ -142,7 +144,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// What parts are decoded into. All of them lie behind `last`, below or at the largest number, and are of valid form.
+/// What parts are decoded into. All of them lie behind `last`, below or at the largest number, and
+/// are of valid form.
 trait Sink<'a> {
     fn len(&self) -> u64;
     fn last(&self) -> Option<u64>;

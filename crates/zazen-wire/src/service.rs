@@ -6,3 +6,5 @@ pub const CONTROL: u16 = 1;
 pub const FRAMES: u16 = 2;
 /// Plug-ins: [`crate::plugins`].
 pub const PLUGINS: u16 = 3;
+/// The namespace: crate `zazen-namespace`.
+pub const NAMESPACE: u16 = 4;

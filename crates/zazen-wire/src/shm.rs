@@ -1,18 +1,21 @@
-//! The shared-memory carrier's bytes: what daemon and client agree on, where things are in the region, and the records
-//! in the rings. `docs/formats/shm.md` is the page for people.
+//! The shared-memory carrier's bytes: what daemon and client agree on, where things are in the
+//! region, and the records in the rings. `docs/formats/shm.md` is the page for people.
 //!
-//! Invariants: whatever another process wrote is copied out before it is decoded here, and every offset and length
-//! is checked against the region in arithmetic that can't wrap.
+//! Invariants: whatever another process wrote is copied out before it is decoded here, and every
+//! offset and length is checked against the region in arithmetic that can't wrap.
 
 use crate::codec::{Message, Reader, Writer};
 use crate::header::HEADER_BYTES;
 use zazen_core::{Error, ErrorKind, Result};
 
-/// Function of service 0: nothing → [`Offer`], with the region's descriptor. The connection stays where it is.
+/// Function of service 0: nothing → [`Offer`], with the region's descriptor. The connection stays
+/// where it is.
 pub const ASK: u16 = 5;
-/// Function of service 0: nothing → nothing: the offer is taken, calls go through the rings from now on.
+/// Function of service 0: nothing → nothing: the offer is taken, calls go through the rings from
+/// now on.
 pub const MOVE: u16 = 10;
-/// Function of service 0, on the socket, unanswered: descriptors of the call with this message's call id.
+/// Function of service 0, on the socket, unanswered: descriptors of the call with this message's
+/// call id.
 pub const FDS: u16 = 6;
 /// Function of service 0, on the socket, unanswered: look into your ring.
 pub const BELL: u16 = 7;
@@ -398,8 +401,8 @@ impl Entry {
         entry
     }
 
-    /// The entries of a table whose bytes make `total` in all, those in the pool within `pool`. Fails with
-    /// `Protocol`.
+    /// The entries of a table whose bytes make `total` in all, those in the pool within `pool`.
+    /// Fails with `Protocol`.
     pub fn decode_table(bytes: &[u8], pool: Span, total: u64) -> Result<Vec<Entry>> {
         let lies = |why: String| Error::new(ErrorKind::Protocol, format!("a table of buffers {why}"));
         let mut entries = Vec::with_capacity(bytes.len() / ENTRY_BYTES);

@@ -1,4 +1,5 @@
-//! Decoders against the world: any bytes give a message or an error, and what is read is written the same.
+//! Decoders against the world: any bytes give a message or an error, and what is read is written
+//! the same.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! The shared-memory carrier's bytes: golden ones, any that decode encode again, lies about places are refused.
+//! The shared-memory carrier's bytes: golden ones, any that decode encode again, lies about places
+//! are refused.
 #![allow(clippy::unwrap_used, reason = "a test that panics is a test that fails")]
 
 use proptest::prelude::*;

@@ -274,7 +274,8 @@ impl Out<'_> {
         for axis in 0..3 {
             let above = position[axis].wrapping_sub(self.by.minimum[axis]) as u32;
             self.outside |= above >= self.by.sizes[axis];
-            // In the order and precision of all other readers, so that results are equal bit for bit.
+            // In the order and precision of all other readers, so that results are equal bit for
+            // bit.
             place[axis] = position[axis] as f32 * self.by.unit * self.factor;
         }
         Some(())

@@ -50,8 +50,8 @@ fn clusters() -> impl Strategy<Value = Vec<f32>> {
 }
 
 fn frames() -> impl Strategy<Value = Frame> {
-    // molly writes wrong bytes if the product of three ranges needs more than 64 bits. The Python tests
-    // decode such frames, which libxdrfile writes.
+    // molly writes wrong bytes if the product of three ranges needs more than 64 bits. The Python
+    // tests decode such frames, which libxdrfile writes.
     let scale = prop_oneof![4 => Just(1.0f32), 1 => Just(0.0), 1 => Just(20.0), 1 => Just(100.0)];
     (clusters(), scale, any::<u32>(), -1e6f32..1e6, prop_oneof![Just(1000.0f32), Just(10.0), Just(123.4)])
         .prop_map(|(positions, scale, step, time, precision)| Frame {

@@ -9,7 +9,10 @@ from typing import Any
 
 from zazen import _zazen
 
-__all__ = ["Matched", "match", "sticky"]
+__all__ = ["PARTS_PER_STEP", "Matched", "match", "sticky"]
+
+#: With a pattern that has ``{t}`` and ``{b}``, a frame's number is t · PARTS_PER_STEP + b.
+PARTS_PER_STEP = 1 << 20
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-//! What the tests of the call layer share: the contract's service, a server on each carrier,
-//! and a raw peer that speaks the protocol byte by byte, with a handshake written from the format's page.
+//! What the tests of the call layer share: the contract's service, a server on each carrier, and a
+//! raw peer that speaks the protocol byte by byte, with a handshake written from the format's page.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 use hmac::{Hmac, KeyInit, Mac};

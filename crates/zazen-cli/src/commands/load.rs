@@ -1,9 +1,10 @@
-//! `zazen load`: fills the caches from the backing store, each frame on one node.
+//! `zazen load`: fills the caches from the backing store, each frame on one node or on several.
 
 use crate::output::{self, human_bytes};
 use crate::parse;
+use crate::racks;
 use crate::target::{self, Done, Missed, Node, Targets};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -18,10 +19,21 @@ const STEP_FRAMES: u64 = 32;
 /// Failed frames that are named.
 const NAMED_MAX: usize = 10;
 
+/// Where copies go.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Layout {
+    /// Over all nodes
+    Spread,
+    /// The first copy on one rack and the others on another, as HDFS does
+    Rack,
+}
+
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen load /lustre/sim1 --nodes nodes.txt          # spread over all nodes
   zazen load /lustre/sim1 --frames 0-9999 --nodes node1,node2
+  zazen load /lustre/ocean --pattern 'step{t}/block{b}.vtu' --copies 3 --nodes nodes.txt
+  zazen load /lustre/ocean --copies 3 --layout rack --racks racks.txt --nodes nodes.txt
 
 Frames that a node already holds stay where they are. If a node dies, the others load its part.
 After Ctrl-C the loaded frames stay cached, and the same command loads the rest.")]
@@ -35,6 +47,15 @@ pub(crate) struct Load {
     /// Pattern of the file names, like frame-{n:07}.dcd [default: from the manifest or the file names]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<String>,
+    /// Nodes that shall hold each frame, for visualization (`zazen viz`)
+    #[arg(long, value_name = "NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    copies: u32,
+    /// Where the copies go
+    #[arg(long, value_enum, default_value = "spread")]
+    layout: Layout,
+    /// The racks: a file with a host and its rack in each line
+    #[arg(long, value_name = "FILE", required_if_eq("layout", "rack"))]
+    racks: Option<PathBuf>,
     #[command(flatten)]
     targets: Targets,
     /// Print JSON
@@ -52,6 +73,8 @@ pub(crate) fn run(arguments: &Load) -> Result<Done> {
         pattern: arguments.pattern.clone(),
         set: arguments.frames.clone(),
         chunk_frames: STEP_FRAMES,
+        copies: arguments.copies,
+        racks: arguments.racks_of(&nodes)?,
         ..LoadOptions::new(targets, key)
     };
     let bar = output::bar(0, "load");
@@ -106,11 +129,25 @@ fn end_on_signal(dataset: &Path, so_far: Arc<Mutex<LoadProgress>>) -> Result<()>
 }
 
 impl Load {
+    fn racks_of(&self, nodes: &[Node]) -> Result<Option<Vec<String>>> {
+        match (&self.racks, self.layout) {
+            (Some(file), Layout::Rack) => racks::of(file, nodes).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     fn tell(&self, report: &LoadReport, missed: &[Missed]) {
         for (frame, error) in report.failures.iter().take(NAMED_MAX) {
             output::note(format!("frame {frame}: {error}"));
         }
         let dataset = self.dataset.display();
+        if report.copies_missing > 0 {
+            output::note(format!(
+                "{dataset}: {} of the {} copies a frame that were asked for are missing, because nodes did not \
+                 answer; load again when they do",
+                report.copies_missing, self.copies
+            ));
+        }
         if self.json {
             let failures = report
                 .failures
@@ -123,6 +160,7 @@ impl Load {
                 "loaded": report.loaded,
                 "bytes": report.bytes,
                 "failed": report.failed,
+                "copies_missing": report.copies_missing,
                 "failures": failures.collect::<Vec<_>>(),
                 "missed": target::missed_json(missed),
             }));

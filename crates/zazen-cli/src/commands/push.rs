@@ -30,6 +30,7 @@ enum Slow {
   zazen push --watch /lustre/sim1 --nodes nodes.txt              # while the simulation runs; Ctrl-C ends it
   zazen push --watch /lustre/sim1 --nodes nodes.txt --until simulation.done
   zazen push /lustre/sim1/frame-*.dcd --nodes node1,node2
+  zazen push --watch /lustre/ocean --pattern 'step{t}/block{b}.vtu' --copies 3 --nodes nodes.txt
 
 After Ctrl-C, frames in flight are finished and the counters are printed.")]
 pub(crate) struct Push {
@@ -51,6 +52,9 @@ pub(crate) struct Push {
     /// What to do when nodes can't keep up. The simulation itself never waits, with either value
     #[arg(long, value_enum, default_value = "block")]
     on_slow: Slow,
+    /// Nodes that get each frame, for visualization (`zazen viz`)
+    #[arg(long, value_name = "NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    copies: u32,
     /// Frames in flight
     #[arg(long, value_name = "FRAMES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     window: u32,
@@ -164,6 +168,7 @@ impl Push {
             on_slow,
             timeout: self.timeout,
             seed: None,
+            copies: self.copies as usize,
         })
     }
 

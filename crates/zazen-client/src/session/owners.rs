@@ -63,14 +63,33 @@ struct Node {
     held: Held,
 }
 
+/// Which node holds which frames, alike on all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Holders {
+    /// The frames that exist.
+    pub extent: RunSet,
+    /// By rank, the index of its node in `held`.
+    pub node_of_rank: Vec<usize>,
+    /// By node, the frames that exist and that it holds.
+    pub held: Vec<RunSet>,
+}
+
 impl Dataset {
-    /// The frames that exist, and for each of them, in ascending order, the rank whose node holds
-    /// it; [`NO_OWNER`] if none does. Collective. Nothing is read.
-    ///
-    /// A native counts before an alien. If several nodes hold a frame alike, the node with the
-    /// fewest frames per rank so far owns it; ties go to the node of the lowest rank. The ranks of
-    /// a node own its frames in contiguous blocks.
-    pub fn owners(&mut self, collectives: &dyn Collectives) -> Result<(RunSet, Vec<i32>)> {
+    /// Which node holds which of the frames that exist, at one moment (collective). Nothing is
+    /// read. Each node's first rank asks its own daemon, so no cluster key is needed. A node whose
+    /// daemon does not answer holds nothing.
+    pub fn holders(&mut self, collectives: &dyn Collectives) -> Result<Holders> {
+        let (extent, nodes) = self.gathered(collectives)?;
+        let mut node_of_rank = vec![0; collectives.size()];
+        for (at, node) in nodes.iter().enumerate() {
+            node.ranks.iter().for_each(|rank| node_of_rank[*rank] = at);
+        }
+        let held = nodes.iter().map(|node| node.held.native.union(&node.held.alien)).collect();
+        Ok(Holders { extent, node_of_rank, held })
+    }
+
+    /// The frames that exist as rank 0 sees them, and the nodes.
+    fn gathered(&mut self, collectives: &dyn Collectives) -> Result<(RunSet, Vec<Node>)> {
         let extent = told_by_rank_0(collectives, || self.extent())?;
         self.extent = Some(extent.clone());
         let held = match extent.first().zip(extent.last()) {
@@ -81,7 +100,17 @@ impl Dataset {
             native: native.intersection(&extent),
             alien: alien.intersection(&extent),
         });
-        let nodes = gather(self.node, all, collectives)?;
+        Ok((extent, gather(self.node, all, collectives)?))
+    }
+
+    /// The frames that exist, and for each of them, in ascending order, the rank whose node holds
+    /// it; [`NO_OWNER`] if none does. Collective. Nothing is read.
+    ///
+    /// A native counts before an alien. If several nodes hold a frame alike, the node with the
+    /// fewest frames per rank so far owns it; ties go to the node of the lowest rank. The ranks of
+    /// a node own its frames in contiguous blocks.
+    pub fn owners(&mut self, collectives: &dyn Collectives) -> Result<(RunSet, Vec<i32>)> {
+        let (extent, nodes) = self.gathered(collectives)?;
         Ok((extent.clone(), deal(&nodes, &extent)?))
     }
 }

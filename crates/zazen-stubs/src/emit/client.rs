@@ -1,6 +1,7 @@
 //! `NAME_client.c`: the functions of the header, forwarded.
 //!
-//! Each stub goes through the same steps: count, lay out, call, check the whole reply, only then store.
+//! Each stub goes through the same steps: count, lay out, call, check the whole reply, only then
+//! store.
 
 use super::code::{Code, banner};
 use super::count::{self, Side};

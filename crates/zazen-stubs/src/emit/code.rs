@@ -16,7 +16,8 @@ impl Code {
         Code { text, depth: 0 }
     }
 
-    /// A line; one that begins with `}` is a level out, one that ends with `{` opens a level, labels stand out.
+    /// A line; one that begins with `}` is a level out, one that ends with `{` opens a level,
+    /// labels stand out.
     pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         let line = line.as_ref();
         if line.starts_with('}') {

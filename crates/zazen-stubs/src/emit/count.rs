@@ -1,4 +1,5 @@
-//! The C statements that find out how many elements an array has; the same on both sides but for where values are.
+//! The C statements that find out how many elements an array has; the same on both sides but for
+//! where values are.
 
 use super::code::Code;
 use crate::model::{Function, Param, Shape, Size};
@@ -57,8 +58,8 @@ pub(crate) fn capacity(code: &mut Code, side: Side, function: &Function, param: 
     code.line(format!("ZAZEN_TRY(zazen_bytes(n_{name}, {}, sizeof({element}), &b_{name}));", max_of(param)));
 }
 
-/// Sets `m_X`, the bytes of an output array after the call, out of what its size argument says then. `value` is
-/// where that is: in the reply, or in the dispatcher's variable.
+/// Sets `m_X`, the bytes of an output array after the call, out of what its size argument says
+/// then. `value` is where that is: in the reply, or in the dispatcher's variable.
 pub(crate) fn outcome(code: &mut Code, side: Side, function: &Function, param: &Param) {
     let name = &param.name;
     let changing = match param.size {
@@ -94,7 +95,8 @@ pub(crate) fn outcome(code: &mut Code, side: Side, function: &Function, param: &
     }
 }
 
-/// Sets `k_X`, the lines of an output arr2d that have a length after the call: those beyond are empty.
+/// Sets `k_X`, the lines of an output arr2d that have a length after the call: those beyond are
+/// empty.
 pub(crate) fn lines_outcome(code: &mut Code, side: Side, function: &Function, param: &Param) {
     let name = &param.name;
     let lengths = lengths(function, param);

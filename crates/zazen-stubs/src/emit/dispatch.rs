@@ -1,8 +1,9 @@
-//! `NAME_dispatch.c`: the plug-in's side. A message in, a call of the plug-in's function, a message out.
+//! `NAME_dispatch.c`: the plug-in's side. A message in, a call of the plug-in's function, a message
+//! out.
 //!
-//! Each dispatcher takes the fixed part once, finds every piece of the tail where the one valid encoding has it,
-//! checks sizes before it asks for memory, takes handles last, and gives back what the plug-in allocated if the
-//! function never runs.
+//! Each dispatcher takes the fixed part once, finds every piece of the tail where the one valid
+//! encoding has it, checks sizes before it asks for memory, takes handles last, and gives back what
+//! the plug-in allocated if the function never runs.
 
 use super::client::{flags, line_bytes};
 use super::code::{Code, banner, quote};
@@ -179,7 +180,8 @@ fn argument(code: &mut Code, param: &Param) {
     }
 }
 
-/// How many elements; the client's word, bounded by max= and, before memory is asked for, by the message.
+/// How many elements; the client's word, bounded by max= and, before memory is asked for, by the
+/// message.
 fn measure(code: &mut Code, function: &Function, param: &Param) {
     if param.shape == Shape::Str && param.direction == Direction::In {
         return;
@@ -255,7 +257,8 @@ fn measure_lines(code: &mut Code, function: &Function, param: &Param) {
     }
 }
 
-/// Whether the client announced exactly the segments that the arguments need, and room for the reply.
+/// Whether the client announced exactly the segments that the arguments need, and room for the
+/// reply.
 fn counts(code: &mut Code, function: &Function) {
     for (is, word) in [(Direction::is_in as fn(Direction) -> bool, "in"), (Direction::is_out, "out")] {
         let single = function.segments(is).filter(|(_, param)| param.shape == Shape::Arr).count();
@@ -306,7 +309,8 @@ fn memory(code: &mut Code, function: &Function) {
     }
 }
 
-/// Zerocopy arguments; the plug-in's own buffer last, so that nothing but handles can fail once it is asked for.
+/// Zerocopy arguments; the plug-in's own buffer last, so that nothing but handles can fail once it
+/// is asked for.
 fn move_segments(code: &mut Code, function: &Function) {
     let position = |is: fn(Direction) -> bool, wanted: usize| {
         let before: Vec<(usize, &Param)> =

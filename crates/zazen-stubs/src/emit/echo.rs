@@ -1,5 +1,6 @@
-//! `NAME_echo.h`: the plug-in's functions as the tests want them. Each digests its inputs and derives its outputs
-//! from the digest, so that a client can compute what must come back without having been told.
+//! `NAME_echo.h`: the plug-in's functions as the tests want them. Each digests its inputs and
+//! derives its outputs from the digest, so that a client can compute what must come back without
+//! having been told.
 
 use super::code::{Code, banner};
 use crate::model::{Base, Direction, Function, Interface, Param, Shape, Size};
@@ -46,7 +47,8 @@ pub(crate) fn text(interface: &Interface) -> String {
     code.finish()
 }
 
-/// Values are compared where the test can know them: not descriptors, nor handles, which are numbers of the host.
+/// Values are compared where the test can know them: not descriptors, nor handles, which are
+/// numbers of the host.
 fn compared(param: &Param) -> bool {
     param.handle.is_none() && !param.fd
 }
@@ -163,7 +165,8 @@ fn produce(code: &mut Code, function: &Function) {
     let outs = |shape: Shape| {
         function.params.iter().filter(move |param| param.shape == shape && param.direction.is_out())
     };
-    // Strings while their capacities are still there; sizes; arrays of lengths; what they are the lengths of.
+    // Strings while their capacities are still there; sizes; arrays of lengths; what they are the
+    // lengths of.
     for param in outs(Shape::Str) {
         let name = &param.name;
         code.line(format!("if (a_{name} != NULL)"));

@@ -1,5 +1,5 @@
-//! `NAME_roundtrip.c`: random arguments through client stub, loopback, dispatcher and an echo; what comes back is compared with
-//! what must.
+//! `NAME_roundtrip.c`: random arguments through client stub, loopback, dispatcher and an echo; what
+//! comes back is compared with what must.
 
 use super::code::{Code, banner};
 use super::echo::{elements, is_size, lines_of, number};
@@ -140,7 +140,8 @@ fn declare(code: &mut Code, param: &Param) {
     }
 }
 
-/// The most that a size may be, so that all that it is the size of stays within max=, and within its own type.
+/// The most that a size may be, so that all that it is the size of stays within max=, and within
+/// its own type.
 fn limit(function: &Function, wanted: &Param) -> (u64, u64) {
     let (mut most, mut least) = (100_000, 0);
     for param in &function.params {

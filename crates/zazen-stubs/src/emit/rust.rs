@@ -1,4 +1,5 @@
-//! `NAME.rs`: the client's functions for Rust: all declared, and those wrapped whose arguments Rust's types can guard.
+//! `NAME.rs`: the client's functions for Rust. All are declared; those whose arguments Rust's types
+//! can guard are wrapped.
 
 use super::code::Code;
 use crate::model::{Base, Direction, Function, Interface, Param, Shape, Size};

@@ -5,7 +5,8 @@ use crate::layout::{self, Content, Layout};
 use crate::model::{Base, Function, Interface, Param, Size};
 use std::fmt::Write;
 
-/// FNV-1a over the schema without its hash: it tells headers apart that differ by mistake; it is no protection against malice.
+/// FNV-1a over the schema without its hash: it tells headers apart that differ by mistake; it is no
+/// protection against malice.
 pub(crate) fn schema_hash(interface: &Interface) -> u64 {
     let text = json(interface, 0);
     text.bytes()

@@ -6,59 +6,34 @@ use crate::opened::Opened;
 use crate::session::Sessions;
 use std::sync::Arc;
 use zazen_call::{Caller, Line, Reply, may_say};
-use zazen_core::limits::FRAME_NO_MAX;
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_core::Result;
+use zazen_frames::administer::{Checked, Deed, Verifying, may_as_owner, may_without_asking};
 use zazen_frames::messages::{Evict, Evicted, Pin, ReportBad, Verified, Verify};
-
-/// Frames that one VERIFY checks at most.
-const VERIFY_MAX: u64 = 65_536;
+use zazen_frames::push::Pusher;
 
 fn opened(sessions: &Sessions, caller: &Caller, handle: u32) -> Result<Arc<Opened>> {
     sessions.with(caller.connection, |session| session.opened(handle))
 }
 
-/// Root, the daemon's own user, key holders and the dataset's owner may. Only the former may pin.
-fn may_administer(node: &Node, caller: &Caller, opened: &Opened) -> Result<()> {
-    if node.is_operator(caller) {
-        return Ok(());
+fn may(node: &Node, caller: &Caller, opened: &Opened, deed: Deed) -> Result<()> {
+    let who = Pusher { who: caller.credentials.clone(), operator: node.is_operator(caller) };
+    let spelled = opened.spelled();
+    match may_without_asking(deed, &who, &spelled)? {
+        true => Ok(()),
+        false => may_as_owner(&who, opened.backing().stat(&opened.at.beneath), &spelled),
     }
-    let owner = opened.backing().stat(&opened.at.beneath);
-    let owner = owner.map_err(|error| error.within(format!("dataset {}: its owner", opened.spelled())))?;
-    if owner.uid == caller.credentials.uid {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::PermissionDenied,
-        format!(
-            "dataset {}: only its owner, root and the daemon's user may do this, user {} is neither",
-            opened.spelled(),
-            caller.credentials.uid
-        ),
-    ))
 }
 
 pub(super) fn evict(node: &Node, sessions: &Sessions, caller: &Caller, ask: Evict) -> Result<Evicted> {
     let opened = opened(sessions, caller, ask.handle)?;
-    may_administer(node, caller, &opened)?;
+    may(node, caller, &opened, Deed::Evict)?;
     let (frames, bytes) = node.store.evict(&opened.series(), ask.set.as_ref())?;
     Ok(Evicted { frames, bytes })
 }
 
 pub(super) fn pin(node: &Node, sessions: &Sessions, caller: &Caller, ask: Pin) -> Result<Reply> {
     let opened = opened(sessions, caller, ask.handle)?;
-    // A pin takes room from everybody for ever, and what is pinned may grow.
-    if ask.pinned && !node.is_operator(caller) {
-        return Err(Error::new(
-            ErrorKind::PermissionDenied,
-            format!(
-                "dataset {}: only root, the daemon's user and holders of the cluster key may pin, since all users share \
-                 the cache's room; ask whoever runs the daemon, user {} may only unpin its own datasets",
-                opened.spelled(),
-                caller.credentials.uid
-            ),
-        ));
-    }
-    may_administer(node, caller, &opened)?;
+    may(node, caller, &opened, if ask.pinned { Deed::Pin } else { Deed::Unpin })?;
     node.store.pin(&opened.series(), ask.pinned)?;
     Ok(Reply::default())
 }
@@ -71,31 +46,30 @@ pub(super) fn verify(
     line: &Line,
 ) -> Result<Verified> {
     let opened = opened(sessions, caller, ask.handle)?;
-    may_administer(node, caller, &opened)?;
+    may(node, caller, &opened, Deed::Verify)?;
     let dataset = &opened.series();
     let (native, alien) = node.store.holdings(dataset);
-    let held = native.union(&alien).slice(ask.from, FRAME_NO_MAX);
-    let block = held.block(0, u64::from(ask.frames_max).clamp(1, VERIFY_MAX));
-    let mut found = Verified { checked: 0, bytes: 0, bad: Vec::new(), next: held.select(block.len()) };
-    for number in block.iter() {
+    let mut verifying = Verifying::new(&native.union(&alien), ask.from, ask.frames_max);
+    while let Some(number) = verifying.next() {
         if node.is_draining() || line.is_cut() {
-            // Nothing done is no answer: it would be asked for again and again.
-            if found.checked == 0 {
+            if !verifying.has_some() {
                 node.admit()?;
             }
-            found.next = Some(number);
             break;
         }
-        let Some(entry) = node.store.entry(dataset, number)? else { continue };
-        match node.store.verify(dataset, number)? {
-            Some(true) => {}
-            Some(false) => dropped_bad(node, &opened, number, &mut found.bad),
-            None => continue,
+        let entry = node.store.entry(dataset, number)?;
+        let good = if entry.is_some() { node.store.verify(dataset, number)? } else { None };
+        let outcome = match good {
+            Some(true) => Checked::Good,
+            Some(false) => Checked::Bad,
+            None => Checked::Gone,
+        };
+        if outcome == Checked::Bad {
+            dropped_bad(node, &opened, number);
         }
-        found.checked += 1;
-        found.bytes += entry.meta.length;
+        verifying.checked(entry.map_or(0, |entry| entry.meta.length), outcome);
     }
-    Ok(found)
+    Ok(verifying.end())
 }
 
 pub(super) fn report_bad(node: &Node, sessions: &Sessions, caller: &Caller, ask: ReportBad) -> Result<Reply> {
@@ -108,12 +82,12 @@ pub(super) fn report_bad(node: &Node, sessions: &Sessions, caller: &Caller, ask:
     }
     // A reader's word alone drops nothing: it may have read wrongly, or mean harm.
     if node.store.verify(&opened.series(), ask.number)? == Some(false) {
-        dropped_bad(node, &opened, ask.number, &mut Vec::new());
+        dropped_bad(node, &opened, ask.number);
     }
     Ok(Reply::default())
 }
 
-fn dropped_bad(node: &Node, opened: &Opened, number: u64, bad: &mut Vec<u64>) {
+fn dropped_bad(node: &Node, opened: &Opened, number: u64) {
     node.counters.corrupt_dropped.add(1);
     if let Some(left_out) = may_say("dropped bad", &opened.spelled()) {
         tracing::warn!(
@@ -122,5 +96,4 @@ fn dropped_bad(node: &Node, opened: &Opened, number: u64, bad: &mut Vec<u64>) {
             node.cache_root
         );
     }
-    bad.push(number);
 }

@@ -1,0 +1,195 @@
+//! An open file.
+//!
+//! Reads of a file that this node holds are the kernel's own: the daemon gives a descriptor. So are
+//! writes, if this program may vouch (a mount). All else goes through the daemon, to the holder.
+
+use crate::link::{Namespace, Repeat, errno_of};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+use zazen_namespace::service::{CHUNK_BYTES_MAX, Done, HandleCall, namespace_fn};
+use zazen_namespace::{Attributes, Errno};
+use zazen_wire::{Message, service};
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// An open file. Any thread may use it. It is closed when it is dropped; only [`File::close`] tells
+/// whether that worked.
+#[derive(Debug)]
+pub struct File {
+    namespace: Namespace,
+    handle: u64,
+    attributes: Attributes,
+    created: bool,
+    /// The bytes on this node, for reading; `None` inside if they are elsewhere.
+    here: OnceLock<Option<std::fs::File>>,
+    closed: bool,
+}
+
+impl File {
+    pub(crate) fn new(namespace: Namespace, handle: u64, attributes: Attributes, created: bool) -> File {
+        File { namespace, handle, attributes, created, here: OnceLock::new(), closed: false }
+    }
+
+    /// The attributes when it was opened.
+    pub fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    /// Whether the open made the file.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    /// The descriptor of the bytes if this node holds them, for a mount to hand to the kernel: for
+    /// reading, and for writing if the file was opened so. `None` if another node holds them.
+    pub fn descriptor(&self) -> Result<Option<OwnedFd>> {
+        let call = self.handle_call(0, 0, 0).encode();
+        let reply = self.namespace.call(namespace_fn::DESCRIPTOR, &call, Repeat::Yes);
+        let mut reply = reply.map_err(|error| errno_of(&error))?;
+        match self.done(&reply.payload) {
+            Ok(_) => reply.fds.pop().map(Some).ok_or(Errno::EIO),
+            Err(Errno::EXDEV | Errno::EPERM) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn here(&self) -> Option<&std::fs::File> {
+        let ask = || self.descriptor().ok().flatten().map(std::fs::File::from);
+        self.here.get_or_init(ask).as_ref()
+    }
+
+    /// Reads at `offset`: fewer bytes than there is room for only where the file ends.
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let mut got = 0;
+        while got < into.len() {
+            let end = into.len().min(got + CHUNK_BYTES_MAX);
+            let count = self.read_chunk(&mut into[got..end], offset + got as u64)?;
+            got += count;
+            if count == 0 {
+                break;
+            }
+        }
+        Ok(got)
+    }
+
+    fn read_chunk(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        if let Some(file) = self.here() {
+            return file.read_at(into, offset).map_err(|error| errno(&error));
+        }
+        let call = self.handle_call(offset, into.len() as u64, 0).encode();
+        let exchanged = self.namespace.with(Repeat::Yes, |connection| {
+            let mut output = [IoSliceMut::new(into)];
+            connection.exchange(service::NAMESPACE, namespace_fn::READ, &call, &[], &mut output)
+        });
+        let count = self.done(&exchanged.map_err(|error| errno_of(&error))?.payload)?;
+        usize::try_from(count).ok().filter(|count| *count <= into.len()).ok_or(Errno::EIO)
+    }
+
+    /// Writes at `offset`: all bytes, or as many as were written before an error; an error only if
+    /// none were.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        let mut put = 0;
+        while put < bytes.len() {
+            let chunk = &bytes[put..bytes.len().min(put + CHUNK_BYTES_MAX)];
+            let call = self.handle_call(offset + put as u64, chunk.len() as u64, 0).encode();
+            // The same bytes at the same place: a second write changes nothing.
+            let exchanged = self.namespace.with(Repeat::Yes, |connection| {
+                let input = [IoSlice::new(chunk)];
+                connection.exchange(service::NAMESPACE, namespace_fn::WRITE, &call, &input, &mut [])
+            });
+            let done = exchanged.map_err(|error| errno_of(&error)).and_then(|done| self.done(&done.payload));
+            match done {
+                Ok(count) if count > 0 && count <= chunk.len() as u64 => put += count as usize,
+                Ok(_) if put > 0 => return Ok(put),
+                Ok(_) => return Err(Errno::EIO),
+                Err(_) if put > 0 => return Ok(put),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(put)
+    }
+
+    /// Writes all bytes at `offset`.
+    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let mut put = 0;
+        while put < bytes.len() {
+            put += self.write_at(&bytes[put..], offset + put as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts or extends the file to `bytes`.
+    pub fn set_length(&self, bytes: u64) -> Result<()> {
+        self.simple(namespace_fn::TRUNCATE, self.handle_call(bytes, 0, 0), Repeat::Yes).map(drop)
+    }
+
+    /// `fallocate(2)` with its flags.
+    pub fn allocate(&self, flags: u32, offset: u64, bytes: u64) -> Result<()> {
+        self.simple(namespace_fn::ALLOCATE, self.handle_call(offset, bytes, flags), Repeat::No).map(drop)
+    }
+
+    /// Where data begins at or behind `offset`; `ENXIO` if there is none.
+    pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        self.simple(namespace_fn::SEEK, self.handle_call(offset, 0, 0), Repeat::Yes)
+    }
+
+    /// Where a hole, or the end, is at or behind `offset`.
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.simple(namespace_fn::SEEK, self.handle_call(offset, 0, 1), Repeat::Yes)
+    }
+
+    /// Syncs the bytes to the holder's disk, and their length and times to the metadata.
+    pub fn sync(&self) -> Result<()> {
+        self.simple(namespace_fn::SYNC, self.handle_call(0, 0, 0), Repeat::Yes).map(drop)
+    }
+
+    /// Tells the metadata the file's length and times, as a close does, without a sync.
+    pub fn flush(&self) -> Result<()> {
+        self.simple(namespace_fn::SYNC, self.handle_call(0, 0, 1), Repeat::Yes).map(drop)
+    }
+
+    /// Closes the file; what was written is known to all when it returns.
+    pub fn close(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        self.simple(namespace_fn::CLOSE, self.handle_call(0, 0, 0), Repeat::No).map(drop)
+    }
+
+    fn handle_call(&self, offset: u64, bytes: u64, flags: u32) -> HandleCall {
+        HandleCall { handle: self.handle, offset, bytes, flags }
+    }
+
+    fn simple(&self, function: u16, call: HandleCall, repeat: Repeat) -> Result<u64> {
+        let reply = self.namespace.call(function, &call.encode(), repeat);
+        self.done(&reply.map_err(|error| errno_of(&error))?.payload)
+    }
+
+    /// A handle that the daemon does not know is one of its earlier life.
+    fn done(&self, payload: &[u8]) -> Result<u64> {
+        let done = Done::decode(payload).map_err(|error| errno_of(&error))?;
+        match done.result() {
+            Err(Errno::EBADF) if !self.closed => Err(Errno::ESTALE),
+            result => result,
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let Err(errno) = self.end() {
+            tracing::debug!("close of inode {}: {errno}", self.attributes.id);
+        }
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    let number = error.raw_os_error().and_then(|number| u16::try_from(number).ok());
+    number.map_or(Errno::EIO, Errno::of)
+}

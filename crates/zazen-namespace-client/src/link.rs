@@ -1,0 +1,260 @@
+//! The connections to the daemon.
+//!
+//! Invariant: a call that may have changed something is never sent twice by this file; a call that
+//! only reads is sent again, over a new connection, while the patience lasts.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_call::{ClusterKey, Connection, Identity, Lanes, Reply};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_namespace::Errno;
+use zazen_namespace::service::{Answered, Answers, Ask, Asks, Changes, Hello, MapView, Watch, namespace_fn};
+use zazen_wire::{Message, service};
+
+/// How long the daemon may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a call may take. The daemon itself gives up earlier, with an answer.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// How long a call that only reads waits for a daemon that is being restarted.
+const RESTART: Duration = Duration::from_secs(20);
+/// Between two tries to connect.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Idle connections that are kept.
+const IDLE_MAX: usize = 16;
+
+/// A namespace, as its daemon on this node (or another one) serves it. Cheap to clone, for any
+/// thread. What a program opens is closed with its last clone.
+#[derive(Clone)]
+pub struct Namespace {
+    link: Arc<Link>,
+}
+
+impl std::fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Namespace({})", self.link.origin.describe())
+    }
+}
+
+struct Link {
+    origin: Origin,
+    session: Mutex<Option<Session>>,
+}
+
+enum Origin {
+    Socket(PathBuf),
+    Node { addr: String, key: ClusterKey, identity: Identity },
+}
+
+/// The connections to one life of the daemon: one caller to it.
+struct Session {
+    lanes: Lanes,
+    idle: Vec<Connection>,
+    hello: Hello,
+}
+
+impl Origin {
+    fn connect(&self) -> Result<Connection> {
+        match self {
+            Origin::Socket(path) => Connection::unix(path, CONNECT),
+            Origin::Node { addr, key, identity } => Connection::tcp(addr, key, identity, CONNECT),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Origin::Socket(path) => path.display().to_string(),
+            Origin::Node { addr, .. } => addr.clone(),
+        }
+    }
+
+    fn open(&self) -> Result<Session> {
+        let mut first = self.connect()?;
+        first.set_timeout(Some(CONNECT));
+        let reply = first.call(service::NAMESPACE, namespace_fn::HELLO, &[], &[])?;
+        let hello = Hello::decode(&reply.payload)?;
+        let lanes = first.lanes()?;
+        first.set_timeout(Some(PATIENCE));
+        Ok(Session { lanes, idle: vec![first], hello })
+    }
+}
+
+/// Whether a call may be sent a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// It only reads.
+    Yes,
+    /// It changes something, or belongs to one life of the daemon.
+    No,
+}
+
+impl Namespace {
+    /// The namespace of the daemon at `socket`. Fails with `Unavailable` if none listens there, and
+    /// with `Unsupported` if it serves no namespace.
+    pub fn local(socket: &Path) -> Result<Namespace> {
+        Namespace::of(Origin::Socket(socket.to_path_buf()))
+    }
+
+    /// The namespace through the daemon at `addr` (`host:port`). This program acts with the
+    /// identity that it claims, which the cluster key vouches for.
+    pub fn remote(addr: &str, key: &ClusterKey, identity: &Identity) -> Result<Namespace> {
+        Namespace::of(Origin::Node { addr: addr.to_owned(), key: key.clone(), identity: identity.clone() })
+    }
+
+    fn of(origin: Origin) -> Result<Namespace> {
+        let session = Mutex::new(Some(origin.open()?));
+        Ok(Namespace { link: Arc::new(Link { origin, session }) })
+    }
+
+    /// Who the daemon is, and who this program is to it.
+    pub fn hello(&self) -> Result<Hello> {
+        let mut session = self.link.session();
+        if session.is_none() {
+            *session = Some(self.link.origin.open()?);
+        }
+        match &*session {
+            Some(session) => Ok(session.hello.clone()),
+            None => unreachable!("it was opened above"),
+        }
+    }
+
+    /// The map: nodes and partitions.
+    pub fn map(&self) -> Result<MapView> {
+        MapView::decode(&self.call(namespace_fn::MAP, &[], Repeat::Yes)?.payload)
+    }
+
+    /// The state of the namespace as the daemon sees it, as JSON.
+    pub fn status(&self) -> Result<String> {
+        let reply = self.call(namespace_fn::STATUS, &[], Repeat::Yes)?;
+        String::from_utf8(reply.payload)
+            .map_err(|error| Error::new(ErrorKind::Protocol, "the status is not UTF-8").caused_by(error))
+    }
+
+    /// Blocks until something has changed behind `after` that a mount may have cached, at most some
+    /// seconds; then there may be no changes.
+    pub fn watch(&self, after: u64) -> Result<Changes> {
+        let reply = self.call(namespace_fn::WATCH, &Watch { after }.encode(), Repeat::Yes)?;
+        Changes::decode(&reply.payload)
+    }
+
+    /// Asks operations; one answer for each, in order.
+    pub(crate) fn ask_all(
+        &self,
+        asks: Vec<Ask>,
+        repeat: Repeat,
+    ) -> std::result::Result<Vec<Answered>, Errno> {
+        let asked = asks.len();
+        let reply =
+            self.call(namespace_fn::ASK, &Asks { asks }.encode(), repeat).map_err(|e| errno_of(&e))?;
+        let answers = Answers::decode(&reply.payload).map_err(|error| errno_of(&error))?.answers;
+        if answers.len() == asked { Ok(answers) } else { Err(Errno::EIO) }
+    }
+
+    /// Calls the daemon over a connection of its own.
+    pub(crate) fn call(&self, function: u16, payload: &[u8], repeat: Repeat) -> Result<Reply> {
+        self.with(repeat, |connection| connection.call(service::NAMESPACE, function, payload, &[]))
+    }
+
+    /// Lends a connection to `act`, and again if it breaks and `repeat` allows that.
+    pub(crate) fn with<T>(
+        &self,
+        repeat: Repeat,
+        mut act: impl FnMut(&mut Connection) -> Result<T>,
+    ) -> Result<T> {
+        let started = Instant::now();
+        loop {
+            let lent = self.link.take();
+            let failed = match lent {
+                Ok(mut connection) => match act(&mut connection) {
+                    Ok(done) => {
+                        self.link.give(connection);
+                        return Ok(done);
+                    }
+                    Err(error) if connection.is_alive() => {
+                        self.link.give(connection);
+                        return Err(error);
+                    }
+                    Err(error) => {
+                        self.link.forget();
+                        if repeat == Repeat::No {
+                            return Err(error);
+                        }
+                        error
+                    }
+                },
+                // Nothing was sent: also a change may wait for the daemon.
+                Err(error) => error,
+            };
+            if !is_passing(&failed) || started.elapsed() > RESTART {
+                return Err(failed);
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+}
+
+impl Link {
+    fn session(&self) -> MutexGuard<'_, Option<Session>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Result<Connection> {
+        let lanes = {
+            let mut session = self.session();
+            let session = match &mut *session {
+                Some(session) => session,
+                none => none.insert(self.origin.open()?),
+            };
+            if let Some(idle) = session.idle.pop() {
+                return Ok(idle);
+            }
+            session.lanes.clone()
+        };
+        let opened = lanes.open();
+        if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
+            self.forget();
+        }
+        let mut connection = opened?;
+        connection.set_timeout(Some(PATIENCE));
+        Ok(connection)
+    }
+
+    fn give(&self, connection: Connection) {
+        if let Some(session) = &mut *self.session()
+            && session.idle.len() < IDLE_MAX
+        {
+            session.idle.push(connection);
+        }
+    }
+
+    /// The daemon may be gone: what it knew of this program is gone too, then.
+    fn forget(&self) {
+        let mut session = self.session();
+        let gone = match &mut *session {
+            None => false,
+            // A connection of the same life may still live, if only a call was cut off.
+            Some(session) => session.lanes.open().is_err(),
+        };
+        if gone {
+            *session = None;
+        }
+    }
+}
+
+/// Whether waiting may help.
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::ShuttingDown | ErrorKind::Busy)
+}
+
+/// The error number of a call that gave no answer.
+pub(crate) fn errno_of(error: &Error) -> Errno {
+    tracing::debug!("the namespace's daemon: {error}");
+    match error.kind() {
+        ErrorKind::NoSpace => Errno::ENOSPC,
+        ErrorKind::PermissionDenied => Errno::EPERM,
+        ErrorKind::TimedOut => Errno::ETIMEDOUT,
+        ErrorKind::TooLarge | ErrorKind::InvalidArgument => Errno::EINVAL,
+        ErrorKind::Unsupported => Errno::ENOSYS,
+        _ => Errno::EIO,
+    }
+}

@@ -1,0 +1,106 @@
+//! What is known of an inode, apart from its names.
+
+use crate::{InodeId, NodeNo};
+use zazen_wire::field::{self, Nested, Opt};
+
+/// What an inode is, as the kernel numbers it in the upper bits of a mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A named pipe.
+    Fifo = 1,
+    /// A character device.
+    CharDevice = 2,
+    /// A directory.
+    Directory = 4,
+    /// A block device.
+    BlockDevice = 6,
+    /// A regular file.
+    File = 8,
+    /// A symbolic link.
+    Symlink = 10,
+    /// A socket.
+    Socket = 12,
+}
+
+impl Kind {
+    /// The kind with this number: the upper four bits of a mode.
+    pub fn of(number: u8) -> Option<Kind> {
+        Some(match number {
+            1 => Kind::Fifo,
+            2 => Kind::CharDevice,
+            4 => Kind::Directory,
+            6 => Kind::BlockDevice,
+            8 => Kind::File,
+            10 => Kind::Symlink,
+            12 => Kind::Socket,
+            _ => return None,
+        })
+    }
+}
+
+impl field::Field for Kind {
+    type Value = Kind;
+    const BYTES_MIN: usize = 1;
+    fn write(value: &Kind, writer: &mut zazen_wire::codec::Writer) {
+        writer.u8(*value as u8);
+    }
+    fn read(reader: &mut zazen_wire::codec::Reader<'_>) -> zazen_core::Result<Kind> {
+        let number = reader.u8()?;
+        Kind::of(number).ok_or_else(|| reader.malformed(format_args!("kind {number}")))
+    }
+}
+
+zazen_wire::messages! {
+    /// What `stat` shows. Times are nanoseconds since the epoch.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Attributes {
+        /// The inode.
+        id: InodeId,
+        /// What it is.
+        kind: Kind,
+        /// Permission bits: the lower twelve bits of a mode.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Names that lead to it. For a directory: 2, and 1 for each directory in it.
+        links: u32,
+        /// Bytes of a file, of a symbolic link's target, or entries of a directory. For a file that
+        /// is being written: as of the last commit; [`Attributes::place`] tells whom to ask.
+        bytes: u64,
+        /// Bytes on disk, in units of 512, as of the last commit.
+        blocks: u64,
+        /// When its bytes were read last.
+        accessed_ns: i64,
+        /// When its bytes, or a directory's entries, changed last.
+        modified_ns: i64,
+        /// When anything of it changed last.
+        changed_ns: i64,
+        /// When it was made.
+        created_ns: i64,
+        /// Number of a device.
+        device: u32,
+        /// Grows with each change of the inode.
+        version: u64,
+        /// Where a file's bytes are; `None` for a file that never had any, and for other kinds.
+        place: Option<Place> = Opt<Nested<Place>>,
+    }
+
+    /// Where the bytes of a file are. All reads and writes of a file go through its holder, so that
+    /// every node sees the same bytes at every moment.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Place {
+        /// The node that holds the bytes.
+        holder: NodeNo,
+        /// With the inode's number, names the object on the holder's disk. A new holder, and a
+        /// rewrite from nothing, has a new generation: an old descriptor never reaches new bytes.
+        generation: u64,
+        /// Whether some node has the file open for writing: then the holder knows its length and
+        /// times better than the last commit.
+        writing: bool,
+        /// Nodes with a full copy of the bytes as of the last commit.
+        copies: Vec<NodeNo> = field::List<NodeNo>,
+    }
+}

@@ -1,0 +1,27 @@
+//! The namespace: one file system over the disks of a job's nodes. *Pure.*
+//!
+//! All metadata is spread over partitions; a partition has a primary and backups on different
+//! nodes. An inode lives in the partition that its number names. A directory's entries live in the
+//! directory's own partition, and a new file's inode beside its entry: so create, open, stat and
+//! unlink are one operation on one partition. See `docs/decisions/0008-namespace.md`.
+//!
+//! - `operation`: what clients ask, and the answers; `attributes`, `name`, `id`, `errno`: their
+//!   parts.
+//! - [`map`]: which nodes keep which partition.
+//! - [`partition`]: executes operations on the tables of one partition.
+//! - `service`: what goes between programs and daemons.
+
+mod attributes;
+mod errno;
+mod id;
+pub mod map;
+mod name;
+pub mod operation;
+pub mod partition;
+pub mod service;
+mod tagged;
+
+pub use attributes::{Attributes, Kind, Place};
+pub use errno::Errno;
+pub use id::{Epoch, Incarnation, InodeId, NodeNo, PARTITIONS_MAX, PartitionNo};
+pub use name::{NAME_BYTES_MAX, Name};

@@ -1,0 +1,309 @@
+//! What goes between a program and its daemon, and between daemons: functions of the service
+//! [`zazen_wire::service::NAMESPACE`].
+//!
+//! A program talks to the daemon of its node only. It asks operations without numbers: the daemon
+//! numbers, routes and repeats them ([`Ask`], [`Answered`]). What it opens it gets as handles, as
+//! the kernel gives descriptors: a handle is good for the caller that opened it, and for the rights
+//! with which it was opened. So nothing that a caller sends about inodes, lengths and generations
+//! has to be believed.
+
+use crate::operation::{Answer, Operation, Request, Response};
+use crate::{Epoch, Errno, Incarnation, InodeId, NodeNo};
+use zazen_core::Credentials;
+use zazen_wire::field::{FreeText, List, Nested, Opt};
+
+/// The most bytes that one read or write moves.
+pub const CHUNK_BYTES_MAX: usize = 4 << 20;
+/// The most operations that one call may ask.
+pub const ASKS_MAX: usize = 1024;
+
+/// Function numbers.
+pub mod namespace_fn {
+    /// Nothing → [`super::Hello`].
+    pub const HELLO: u16 = 1;
+    /// [`super::Asks`] → [`super::Answers`].
+    pub const ASK: u16 = 2;
+    /// [`super::HandleCall`] → [`super::Done`] and the bytes, fewer only where the file ends.
+    pub const READ: u16 = 3;
+    /// [`super::HandleCall`] and the bytes → [`super::Done`]: how many were written.
+    pub const WRITE: u16 = 4;
+    /// [`super::HandleCall`]: the file gets the length `offset` → [`super::Done`].
+    pub const TRUNCATE: u16 = 5;
+    /// [`super::HandleCall`] with the flags of `fallocate(2)` → [`super::Done`].
+    pub const ALLOCATE: u16 = 6;
+    /// [`super::HandleCall`]; flags: 0 for `SEEK_DATA`, 1 for `SEEK_HOLE` → [`super::Done`]: where.
+    pub const SEEK: u16 = 7;
+    /// [`super::HandleCall`] → [`super::Done`]: syncs the bytes to the holder's disk, and tells the
+    /// metadata their length and times. Flags: 1 for the metadata alone, without a sync.
+    pub const SYNC: u16 = 8;
+    /// [`super::HandleCall`] → [`super::Done`]. Tells the metadata what was written.
+    pub const CLOSE: u16 = 9;
+    /// [`super::HandleCall`] → [`super::Done`], and a descriptor of the bytes if this node holds
+    /// them; otherwise `EXDEV`. A descriptor for writing goes to callers that may vouch only, and
+    /// so does one of a handle that was not opened for reading.
+    pub const DESCRIPTOR: u16 = 10;
+    /// [`super::Watch`] → [`super::Changes`]. Blocks until something has changed, at most some
+    /// seconds.
+    pub const WATCH: u16 = 11;
+    /// Nothing → [`super::MapView`].
+    pub const MAP: u16 = 12;
+    /// Nothing → JSON.
+    pub const STATUS: u16 = 13;
+
+    /// Between daemons: [`super::Requests`] → [`super::Responses`].
+    pub const REQUEST: u16 = 32;
+    /// Between daemons: a batch of envelopes → nothing.
+    pub const PEER: u16 = 33;
+    /// Between daemons: [`super::ObjectCall`], the function of the same name on a handle in `what`,
+    /// with the same bytes and answers; [`super::ObjectStat`] for `STAT`.
+    pub const OBJECT: u16 = 34;
+    /// Between daemons: [`super::ObjectCall`] → [`super::Done`]. Ends an object.
+    pub const OBJECT_REMOVE: u16 = 35;
+    /// Between daemons: [`super::ObjectCall`] → [`super::ObjectStat`].
+    pub const OBJECT_STAT: u16 = 36;
+}
+
+zazen_wire::messages! {
+    /// Who the daemon is, and who the caller is to it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Hello {
+        /// The daemon's node.
+        node: NodeNo,
+        /// The daemon's life. What its callers have open ends with it.
+        incarnation: Incarnation,
+        /// The map that it knows.
+        epoch: Epoch,
+        /// The namespace has 2 to the power of this many partitions.
+        partition_bits: u8,
+        /// Whether the caller may vouch for the credentials of others: a mount, as root or as the
+        /// daemon's user.
+        vouches: bool,
+    }
+
+    /// An operation, and for whom.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Ask {
+        /// For whom; `None` for the caller itself. Others than the caller itself are `EPERM`
+        /// unless it may vouch.
+        credentials: Option<Credentials> = Opt<Credentials>,
+        /// What. `Commit` and `Release` are the daemon's own business, and `EPERM`.
+        operation: Operation,
+    }
+
+    /// Operations of one call. Those on one partition are done in this order.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Asks {
+        /// At most [`ASKS_MAX`].
+        asks: Vec<Ask> = List<Nested<Ask>>,
+    }
+
+    /// An answer, and the handle of what was opened.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Answered {
+        /// The answer. [`Answer::Moved`] does not come: the daemon has asked again.
+        answer: Answer,
+        /// With [`Answer::Grant`]: the handle; otherwise 0.
+        handle: u64,
+    }
+
+    /// The answers, in the order of [`Asks`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Answers {
+        /// One for each.
+        answers: Vec<Answered> = List<Nested<Answered>>,
+    }
+
+    /// A function on an open file.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    HandleCall {
+        /// The caller's handle.
+        handle: u64,
+        /// First byte, or new length.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// As the function says.
+        flags: u32,
+    }
+
+    /// What a function on an open file gave.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Done {
+        /// Why not, if it was not done.
+        errno: Option<Errno> = Opt<Errno>,
+        /// As the function says.
+        value: u64,
+    }
+
+    /// Asks what has changed.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Watch {
+        /// Where the caller's knowledge ends: [`Changes::next`] of the last answer, or 0.
+        after: u64,
+    }
+
+    /// What has changed.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Changes {
+        /// Continues behind these changes.
+        next: u64,
+        /// Whether changes are missing: forget all that is cached.
+        all: bool,
+        /// Inodes whose attributes, bytes or entries have changed.
+        inodes: Vec<InodeId> = List<InodeId>,
+    }
+
+    /// A node, as the map has it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    NodeView {
+        /// Its number.
+        node: NodeNo,
+        /// Its name, for people and schedulers.
+        name: String = FreeText,
+        /// `host:port` of its daemon.
+        addr: String = FreeText,
+        /// Whether the map counts on it.
+        up: bool,
+    }
+
+    /// Which nodes keep a partition.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    SeatView {
+        /// The node that answers.
+        primary: NodeNo,
+        /// The nodes that stand by.
+        backups: Vec<NodeNo> = List<NodeNo>,
+    }
+
+    /// The map.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    MapView {
+        /// Its version.
+        epoch: Epoch,
+        /// The nodes, by number.
+        nodes: Vec<NodeView> = List<Nested<NodeView>>,
+        /// The partitions, by number: a power of two.
+        partitions: Vec<SeatView> = List<Nested<SeatView>>,
+    }
+
+    /// Requests of another daemon.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Requests {
+        /// Those on one partition are done in this order.
+        requests: Vec<Request> = List<Nested<Request>>,
+    }
+
+    /// The answers, in the order of [`Requests`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Responses {
+        /// One for each.
+        responses: Vec<Response> = List<Nested<Response>>,
+    }
+
+    /// A function on the bytes of a file that another daemon holds.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ObjectCall {
+        /// The file.
+        id: InodeId,
+        /// Its generation. Another one is answered with `ESTALE`.
+        generation: u64,
+        /// A function on handles: READ, WRITE, TRUNCATE, ALLOCATE, SEEK or SYNC.
+        what: u16,
+        /// As on a handle.
+        offset: u64,
+        /// As on a handle.
+        bytes: u64,
+        /// As on a handle.
+        flags: u32,
+    }
+
+    /// What the holder's disk says of an object.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ObjectStat {
+        /// Why not, if there is no answer.
+        errno: Option<Errno> = Opt<Errno>,
+        /// Its bytes.
+        bytes: u64,
+        /// Its units of 512 bytes on disk.
+        blocks: u64,
+        /// When it was changed last, in nanoseconds since the epoch.
+        modified_ns: i64,
+    }
+}
+
+impl Done {
+    /// It was done, with this value.
+    pub fn with(value: u64) -> Done {
+        Done { errno: None, value }
+    }
+
+    /// It was not done.
+    pub fn refused(errno: Errno) -> Done {
+        Done { errno: Some(errno), value: 0 }
+    }
+
+    /// The value, or why there is none.
+    pub fn result(&self) -> Result<u64, Errno> {
+        self.errno.map_or(Ok(self.value), Err)
+    }
+}
+
+impl From<Result<u64, Errno>> for Done {
+    fn from(result: Result<u64, Errno>) -> Done {
+        result.map_or_else(Done::refused, Done::with)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::{At, Inode};
+    use crate::{Name, PartitionNo};
+    use zazen_wire::Message;
+    use zazen_wire::contract::check_bytes;
+
+    #[test]
+    fn asks_come_back_from_their_bytes_and_cut_ones_are_refused() {
+        let name = Name::new(b"a").expect("a name");
+        let credentials = Some(Credentials { uid: 1, gid: 2, groups: vec![3] });
+        let asks = Asks {
+            asks: vec![
+                Ask { credentials, operation: Operation::Lookup(At { directory: InodeId::ROOT, name }) },
+                Ask {
+                    credentials: None,
+                    operation: Operation::GetAttributes(Inode { id: InodeId::new(PartitionNo(3), 4) }),
+                },
+            ],
+        };
+        let bytes = asks.encode();
+        assert_eq!(Asks::decode(&bytes).expect("decodes"), asks);
+        for cut in 0..bytes.len() {
+            Asks::decode(&bytes[..cut]).expect_err("a part of a message");
+        }
+    }
+
+    #[test]
+    fn any_byte_changed_gives_a_message_or_an_error() {
+        let view = MapView {
+            epoch: Epoch(3),
+            nodes: vec![NodeView { node: NodeNo(0), name: "a".into(), addr: "b:1".into(), up: true }],
+            partitions: vec![SeatView { primary: NodeNo(0), backups: vec![NodeNo(1)] }],
+        };
+        let bytes = view.encode();
+        assert_eq!(MapView::decode(&bytes).expect("decodes"), view);
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                check_bytes::<MapView>(&changed);
+            }
+        }
+    }
+
+    #[test]
+    fn done_is_a_result() {
+        for result in [Ok(7), Err(Errno::ENOSPC)] {
+            assert_eq!(Done::decode(&Done::from(result).encode()).expect("decodes").result(), result);
+        }
+    }
+}
