@@ -55,6 +55,28 @@ def test_cached_frames_of_a_file_that_grew_stay(
         assert reading.stats.alien == 12 and reading.stats.backing_reads == 8
 
 
+def test_comparing_large_frames_reads_little(daemon: zazen.testing.Daemon, tmp_path: Path) -> None:
+    """A few KiB of each frame, and of its copy: else the cache would save nothing."""
+    source = write(tmp_path / "source.trr", 9000, 41)
+    data, frames = source.read_bytes(), slices(source)
+    path = daemon.backing / "md.trr"
+    path.write_bytes(data[: -len(frames[40])])
+    with opened("daemon", path, daemon) as dataset:
+        assert frames_of(dataset) == dict(enumerate(frames[:40]))
+    path.write_bytes(data)
+
+    def bytes_read() -> int:
+        return int(Path(f"/proc/{daemon.pid}/io").read_text().split()[1])
+
+    with opened("daemon", path, daemon) as dataset:
+        before = bytes_read()
+        reading = dataset.frames(0, 39)
+        assert {frame.number: bytes(frame.data) for frame in reading} == dict(enumerate(frames[:40]))
+        assert (reading.stats.alien, reading.stats.backing_reads) == (40, 0)
+        # Beside them, the daemon may compare its index with the file twice.
+        assert bytes_read() - before < 40 * 10_000 + 600_000
+
+
 @pytest.mark.parametrize("atoms", [57, 9000])
 def test_a_restart_from_a_checkpoint_makes_the_rewritten_frames_stale(
     daemon: zazen.testing.Daemon, tmp_path: Path, atoms: int

@@ -11,6 +11,7 @@ use zazen_backing::trajectory::{Finder, Indexes, confirm, goes_on, layout};
 use zazen_backing::{Backing, DirectoryBacking};
 use zazen_core::trajectory::Format;
 use zazen_core::{ErrorKind, RelPath, Result, Trajectory};
+use zazen_trajectory::FileIndex;
 
 /// A directory with trajectory files that were written a minute ago.
 struct Place {
@@ -149,6 +150,38 @@ fn a_file_that_is_rewritten_in_place_is_stale() {
         is_stale(place.confirm(&trajectory, 1), name);
         let later = place.open(&[name]).unwrap();
         assert!(!goes_on(sample.format, &trajectory.files[0], &later.files[0]), "{name}");
+    }
+}
+
+/// Opens the file after its bytes were changed in place, and compares the places of its frames.
+/// Whether they are those of the same index as `before`: it keeps the seed of its samples.
+fn same_index(place: &Place, name: &str, before: &FileIndex) -> bool {
+    let path = RelPath::new(name).unwrap();
+    let later = place.indexes.of(&place.backing, "/s", &path).unwrap();
+    later.anchors.seed == before.anchors.seed
+}
+
+#[test]
+fn counters_that_change_alone_leave_an_index_as_it_is() {
+    for sample in every_format(5) {
+        let (place, name) = (Place::new(), &*format!("a.{}", sample.format));
+        place.put(name, &sample.bytes);
+        let path = RelPath::new(name).unwrap();
+        let before = place.indexes.of(&place.backing, "/s", &path).unwrap();
+        // The same bytes again: a later time is all that differs.
+        fs::write(place.at(name), &sample.bytes).unwrap();
+        assert!(same_index(&place, name, &before), "{name}");
+        let mut bytes = sample.bytes;
+        if sample.format == Format::Dcd {
+            (bytes[8], bytes[20]) = (77, 78);
+            fs::write(place.at(name), &bytes).unwrap();
+            assert!(same_index(&place, name, &before), "{name}: counters");
+            bytes[8 + 4 * 9] ^= 1;
+        } else {
+            *bytes.last_mut().unwrap() ^= 1;
+        }
+        fs::write(place.at(name), &bytes).unwrap();
+        assert!(!same_index(&place, name, &before), "{name}: another file of the same length");
     }
 }
 

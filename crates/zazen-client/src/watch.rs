@@ -92,7 +92,8 @@ pub fn watch(
         for arrival in arrivals {
             match arrival {
                 Arrival::File(name) => watcher.note(name),
-                Arrival::Begun(name) => _ = watcher.begun.insert(name),
+                // A trajectory is read while its writer has it open, maybe beyond the watch's end.
+                Arrival::Begun(name) => _ = watcher.takes(&name),
                 Arrival::Folder | Arrival::Overflow => watcher.list(true)?,
                 Arrival::Gone => {
                     return Err(Error::new(
@@ -106,17 +107,15 @@ pub fn watch(
             }
         }
         let grown = watcher.growing.work_off(&mut submit, tell);
-        if watcher.work_off(stop, &mut submit, tell) + grown > 0 {
+        let submitted = watcher.work_off(stop, &mut submit, tell) + grown;
+        if submitted > 0 {
             last = Instant::now();
         }
-        if quiet && watcher.nothing_due() {
+        // Of a long trajectory, a part was pushed in this round.
+        if quiet && submitted == 0 && watcher.nothing_due() {
             let idle = options.idle_exit.is_some_and(|bound| last.elapsed() >= bound);
             if idle || ended {
-                // A trajectory may still be open in its writer: its frames count, too.
-                if !watcher.takes_begun() {
-                    return Ok(());
-                }
-                last = Instant::now();
+                return Ok(());
             }
         }
         ended |= watcher.until_seen;
@@ -136,8 +135,6 @@ struct Watch {
     layout: Option<Layout>,
     until: Option<String>,
     until_seen: bool,
-    /// Files that were made since the watch began.
-    begun: BTreeSet<String>,
     /// Names to check, in alphabetical order. For padded numbers this is the order of frames.
     due: BTreeMap<String, Due>,
     /// What was pushed last under each number, so that a file that is found twice is pushed once.
@@ -182,7 +179,6 @@ impl Watch {
             layout,
             until: options.until.clone(),
             until_seen: false,
-            begun: BTreeSet::new(),
             due: BTreeMap::new(),
             pushed: HashMap::new(),
             strangers: BTreeSet::new(),
@@ -252,15 +248,7 @@ impl Watch {
         !dataset::is_temporary_name(name) && self.layout.is_none() && self.growing.takes(name)
     }
 
-    /// Takes the trajectories among the files that were made since the watch began. Whether one of
-    /// them was not known.
-    fn takes_begun(&mut self) -> bool {
-        let begun = std::mem::take(&mut self.begun);
-        begun.iter().filter(|name| !self.growing.knows(name) && self.takes(name)).count() > 0
-    }
-
     fn note(&mut self, name: String) {
-        self.begun.remove(&name);
         if self.until.as_deref() == Some(&name) {
             self.until_seen = true;
             return;

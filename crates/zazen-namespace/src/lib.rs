@@ -7,12 +7,14 @@
 //!
 //! - `operation`: what clients ask, and the answers; `attributes`, `name`, `id`, `errno`: their
 //!   parts.
+//! - [`map`]: which nodes keep which partition.
 //! - [`partition`]: executes operations on the tables of one partition.
 //! - `service`: what goes between programs and daemons.
 
 mod attributes;
 mod errno;
 mod id;
+pub mod map;
 mod name;
 pub mod operation;
 pub mod partition;

@@ -358,7 +358,8 @@ fn move_far(dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
     let entry = Entry::new(opened.id, opened.mode);
     let mut name = Text::new();
     let allowed = far!(px_access(entry.dir(), c".".as_ptr(), libc::X_OK, libc::AT_EACCESS))
-        .and_then(|_| crate::far::name_of(entry, &mut name));
+        .and_then(|_| crate::far::name_of(entry, &mut name))
+        .and_then(|()| if cwd::far().is_some() { Ok(()) } else { cwd::go_nowhere() });
     if let Err(error) = allowed {
         let _ = far!(px_close(opened.id, 1));
         return Err(error);

@@ -142,8 +142,16 @@ pub struct FileIndex {
 
 impl FileIndex {
     /// Compares the file as it looks now with the file as it looked.
+    ///
+    /// Writers of DCD and NetCDF change the counters in the header before or after they append, so
+    /// a file of the same length that was written later is `Perhaps`, too. The caller must compare
+    /// the samples; [`Grown::between`] is for those who cannot.
     pub fn compare(&self, now: &Validator) -> Grown {
-        Grown::between(&self.seen, now)
+        let touched = now.size == self.seen.size && self.seen.inode == now.inode && now.inode != 0;
+        match Grown::between(&self.seen, now) {
+            Grown::Other if touched && now.mtime_ns >= self.seen.mtime_ns => Grown::Perhaps,
+            found => found,
+        }
     }
 
     /// The index as bytes.

@@ -8,7 +8,7 @@ use crate::opened::Opened;
 use std::os::unix::fs::FileExt;
 use zazen_backing::SourceFile;
 use zazen_core::{RelPath, Result, Source};
-use zazen_frames::stale::samples;
+use zazen_frames::stale::{WHOLE_BYTES, samples};
 use zazen_store::Entry;
 
 /// Bytes of the source that are read at once where frames are small.
@@ -36,10 +36,11 @@ impl<'a> Comparison<'a> {
         let Ok(Some(copy)) = self.node.store.open_entry(&self.opened.series(), entry) else {
             return Ok(false);
         };
+        let is_small = entry.meta.length <= WHOLE_BYTES;
         for (offset, bytes) in samples(entry.meta.length, entry.meta.checksum) {
             let mut sample = vec![0; bytes as usize];
             let read = copy.file.read_exact_at(&mut sample, copy.offset + offset);
-            if read.is_err() || !self.is_at(&sample, entry.source.offset + offset)? {
+            if read.is_err() || !self.is_at(&sample, entry.source.offset + offset, is_small)? {
                 return Ok(false);
             }
         }
@@ -55,8 +56,9 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Whether the source has these bytes at `offset`.
-    fn is_at(&mut self, sample: &[u8], offset: u64) -> Result<bool> {
+    /// Whether the source has these bytes at `offset`. `is_small`: they are a whole small frame, whose
+    /// neighbours may be asked for next.
+    fn is_at(&mut self, sample: &[u8], offset: u64, is_small: bool) -> Result<bool> {
         let Some((_, file)) = &self.file else { return Ok(false) };
         let held = |at: u64, block: &[u8]| {
             let from = usize::try_from(offset.checked_sub(at)?).ok()?;
@@ -65,8 +67,7 @@ impl<'a> Comparison<'a> {
         if let Some(same) = held(self.at, &self.block) {
             return Ok(same);
         }
-        // Whether the frames are small is seen from two that lie side by side.
-        let is_beside = offset.abs_diff(self.at + self.block.len() as u64) <= BLOCK_BYTES as u64;
+        let is_beside = is_small && offset.abs_diff(self.at + self.block.len() as u64) <= BLOCK_BYTES as u64;
         let wanted = if is_beside { BLOCK_BYTES.max(sample.len()) } else { sample.len() };
         self.block.resize(wanted, 0);
         let mut read = 0;

@@ -92,11 +92,13 @@ impl Indexes {
         let mut known = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.take().or_else(|| self.load(&key));
         let name = path.split().map_or("", |(_, name)| name);
-        let index = build(&*file, name, &key, before.clone())?;
+        let built = build(&*file, name, &key, before.clone());
+        // What was known stays, also if it cannot be extended now: it is compared at each use.
+        *known = built.as_ref().ok().cloned().or_else(|| before.clone());
+        let index = built?;
         if !before.is_some_and(|before| Arc::ptr_eq(&before, &index)) {
             self.save(&index);
         }
-        *known = Some(index.clone());
         drop(known);
         self.count(&key, &index);
         Ok(index)

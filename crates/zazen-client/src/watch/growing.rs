@@ -55,11 +55,6 @@ impl Growing {
         Ok(Growing { directory: directory.to_owned(), backing, indexes, named, joined, files })
     }
 
-    /// Whether the file is one of these already.
-    pub(super) fn knows(&self, name: &str) -> bool {
-        self.files.contains_key(name)
-    }
-
     /// Whether the file is one of these. One that is not named is, if its name is a trajectory's
     /// and has no number.
     pub(super) fn takes(&mut self, name: &str) -> bool {

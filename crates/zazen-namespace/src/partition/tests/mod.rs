@@ -1,0 +1,3 @@
+//! Tests of a partition, alone and with others.
+
+mod semantics;
