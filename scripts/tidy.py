@@ -47,7 +47,7 @@ EDGES = {
     "zazen-match": "zazen-core",
     "zazen-sim": "zazen-core",
     "zazen-namespace": "zazen-core zazen-wire",
-    "zazen-namespace-node": "zazen-core zazen-wire zazen-call zazen-namespace",
+    "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-mount": "zazen-core zazen-namespace",
     "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace",
     "zazen-vtk": "zazen-core",
