@@ -11,7 +11,7 @@ mod target;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    assign, bench, datasets, evict, explain, index, key, load, ls, number, pin, plugin, push, run, stat,
+    assign, bench, datasets, evict, explain, index, key, load, ls, number, pin, plugin, push, run, sim, stat,
     status, verify, viz,
 };
 use std::process::ExitCode;
@@ -66,6 +66,8 @@ enum Command {
     Assign(assign::Assign),
     /// Match the files of a visualization to the ranks near them
     Viz(viz::Viz),
+    /// Simulate what a cluster would do with a workload, up to millions of nodes
+    Sim(sim::Sim),
     /// Measure: the assignment protocol at any scale
     Bench(bench::Bench),
     /// Set up, use and remove a cluster on this machine
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Assign(arguments) => wholly(assign::run(&arguments)),
         Command::Viz(arguments) => wholly(viz::run(&arguments)),
+        Command::Sim(arguments) => wholly(sim::run(&arguments)),
         Command::Bench(arguments) => wholly(bench::run(&arguments)),
         Command::Testbed(arguments) => wholly(commands::testbed::run(arguments)),
         Command::Plugin(arguments) => plugin::run(&arguments),
