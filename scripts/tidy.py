@@ -47,8 +47,9 @@ EDGES = {
     "zazen-match": "zazen-core",
     "zazen-sim": "zazen-core",
     "zazen-namespace": "zazen-core zazen-wire",
-    "zazen-mount": "zazen-core zazen-namespace",
-    "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace | zazen-testbed",
+    "zazen-namespace-node": "zazen-core zazen-wire zazen-call zazen-namespace",
+    "zazen-mount": "zazen-core zazen-namespace zazen-namespace-client",
+    "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace",
     "zazen-vtk": "zazen-core",
     "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-vtk",
     "zazen-stubs": "",
@@ -57,11 +58,12 @@ EDGES = {
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
-    " | zazen-client zazen-testbed",
+    " zazen-namespace zazen-namespace-node"
+    " | zazen-client zazen-namespace-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
-    " zazen-client zazen-forward-api zazen-locate zazen-match zazen-push zazen-seccomp zazen-sim zazen-stubs"
-    " zazen-mpi zazen-testbed",
+    " zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount zazen-namespace-client zazen-push"
+    " zazen-seccomp zazen-sim zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-locate zazen-match zazen-push"
