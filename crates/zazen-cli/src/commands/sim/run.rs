@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_sim::job::{JobFile, NodesText};
 use zazen_sim::record::Record;
-use zazen_sim::report::csv;
+use zazen_sim::report::{csv, page};
+use zazen_sim::work::Work;
 use zazen_sim::{Cluster, Fidelity, Job, workloads};
 
 /// The longest job or cluster file.
@@ -168,9 +169,11 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
     };
     let mut jobs = Vec::new();
     for nodes in scales {
-        let program = match &workload {
-            Some(workload) => (workload.program)(nodes),
-            None => from_file.program().map_err(|error| error.within(arguments.workload.clone()))?,
+        let work = match &workload {
+            Some(workload) => (workload.work)(nodes),
+            None => {
+                Work::Program(from_file.program().map_err(|error| error.within(arguments.workload.clone()))?)
+            }
         };
         for fidelity in &fidelities {
             jobs.push(Job {
@@ -181,7 +184,7 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
                 fidelity: *fidelity,
                 seed: arguments.seed.or(from_file.seed).unwrap_or(1),
                 cluster: cluster.clone(),
-                program: program.clone(),
+                work: work.clone(),
             });
         }
     }
@@ -211,6 +214,10 @@ fn report(out: &Path, records: &[Record]) -> Result<()> {
     ] {
         write_whole(&out.join(name), &text)?;
     }
+    for (name, plot) in page::plots(records) {
+        write_whole(&out.join(format!("{name}.svg")), &plot.svg())?;
+    }
+    write_whole(&out.join("index.html"), &page::page(records))?;
     let records = records.iter().map(Record::to_json).collect::<Result<Vec<String>>>()?;
     write_whole(&out.join("summary.json"), &format!("[{}]\n", records.join(",\n")))
 }
