@@ -12,6 +12,7 @@ pub mod calibrate;
 pub mod cluster;
 pub mod daemon;
 pub mod disk;
+pub mod ior;
 pub mod job;
 pub mod math;
 pub mod maxmin;
