@@ -61,7 +61,7 @@ EDGES = {
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-spans zazen-store zazen-backing zazen-call zazen-plugins"
     " zazen-namespace zazen-namespace-node"
     " | zazen-client zazen-namespace-client zazen-testbed",
-    "zazen-testbed": "zazen-core zazen-env zazen-call",
+    "zazen-testbed": "zazen-core zazen-env zazen-wire zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
     " zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount zazen-namespace-client zazen-push"
     " zazen-seccomp zazen-sim zazen-spans zazen-stubs zazen-mpi zazen-testbed",
