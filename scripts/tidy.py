@@ -68,7 +68,7 @@ EDGES = {
     " zazen-mpi zazen-xtc",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-trajectory zazen-backing zazen-stubs"
     " zazend zazen-stream zazen-xtc",
-    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-assign zazen-push",
+    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-assign zazen-push",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
 }
