@@ -22,6 +22,7 @@ pub mod layouts;
 pub mod look;
 pub mod metrics;
 pub mod misses;
+mod neighbours;
 pub mod node;
 pub mod node_store;
 pub mod notes;
