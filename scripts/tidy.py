@@ -45,22 +45,29 @@ EDGES = {
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
+    "zazen-sim": "zazen-core",
     "zazen-namespace": "zazen-core zazen-wire",
-    "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace | zazen-testbed",
+    "zazen-namespace-node": "zazen-core zazen-wire zazen-call zazen-namespace",
+    "zazen-mount": "zazen-core zazen-namespace zazen-namespace-client",
+    "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace",
+    "zazen-vtk": "zazen-core",
+    "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-vtk",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
-    " | zazen-client zazen-testbed",
+    " zazen-namespace zazen-namespace-node"
+    " | zazen-client zazen-namespace-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
-    " zazen-client zazen-forward-api zazen-match zazen-push zazen-seccomp zazen-stubs zazen-mpi zazen-testbed",
+    " zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount zazen-namespace-client zazen-push"
+    " zazen-seccomp zazen-sim zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
-    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi"
-    " zazen-xtc",
+    "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-locate zazen-match zazen-push"
+    " zazen-mpi zazen-xtc",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-trajectory zazen-backing zazen-stubs"
     " zazend zazen-stream zazen-xtc",
     "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-assign zazen-push",
@@ -71,8 +78,8 @@ EDGES = {
 # Protocol logic: events in, actions out. Test modules are exempt.
 PURE = [
     "zazen-core", "zazen-wire", "zazen-frames", "zazen-explain", "zazen-lane", "zazen-push", "zazen-assign",
-    "zazen-match", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-trajectory", "zazen-xtc",
-    "zazen-namespace",
+    "zazen-match", "zazen-vtk", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-trajectory", "zazen-xtc",
+    "zazen-namespace", "zazen-sim",
 ]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"
@@ -112,10 +119,11 @@ BANS = [
             "crates/zazen-call/src/client/mod.rs": "the eight bytes that ask for memory (docs/formats/shm.md)",
             "crates/zazen-preload/src/": "the same, and the kernel's socket address; no codec without a heap",
             "crates/zazen-stub-runtime/src/interrupt.rs": "thread numbers through a pipe of one process",
-            "crates/zazen-cli/src/commands/run/elf.rs": "the ELF format",
             "crates/zazen-trajectory/src/bytes.rs": "the formats of trajectory files",
             "crates/zazen-seccomp/src/": "registers and memory of a traced program",
             "crates/zazen-cli/src/commands/bench/sample.rs": "makes bytes to measure with",
+            "crates/zazen-mount/src/contract/fsx.rs": "makes bytes to write",
+            "crates/zazen-mount/src/contract/names.rs": "makes bytes to write",
             "plugins/stream/src/integrate.rs": "adds the elements of samples",
             "plugins/stream/src/packet.rs": "the stations' packets (docs/streams.md)",
             "plugins/stream/src/store.rs": "the header of results (docs/streams.md)",

@@ -8,13 +8,13 @@ mod carrier;
 mod dataset;
 mod errors;
 mod frame;
-mod matching;
 mod notices;
 mod numbers;
 mod random;
 mod runset;
 mod scenario;
 mod trajectory;
+mod viz;
 mod writer;
 mod xtc;
 
@@ -43,7 +43,9 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(xtc::xtc_atoms, module)?)?;
     module.add_function(wrap_pyfunction!(xtc::xtc_decode, module)?)?;
     module.add_function(wrap_pyfunction!(scenario::scenario_json, module)?)?;
-    module.add_function(wrap_pyfunction!(matching::match_json, module)?)?;
+    module.add_function(wrap_pyfunction!(viz::match_json, module)?)?;
+    module.add_function(wrap_pyfunction!(viz::index_json, module)?)?;
+    module.add_function(wrap_pyfunction!(viz::locate_json, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_launcher, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_world, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::mpi_library, module)?)?;

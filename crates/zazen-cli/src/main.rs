@@ -11,7 +11,7 @@ mod target;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    assign, bench, datasets, evict, explain, index, key, load, ls, number, pin, plugin, push, run, stat,
+    assign, bench, datasets, evict, explain, index, key, load, ls, number, pin, plugin, push, run, sim, stat,
     status, verify, viz,
 };
 use std::process::ExitCode;
@@ -66,6 +66,8 @@ enum Command {
     Assign(assign::Assign),
     /// Match the files of a visualization to the ranks near them
     Viz(viz::Viz),
+    /// Simulate what a cluster would do with a workload, up to millions of nodes
+    Sim(sim::Sim),
     /// Measure: the assignment protocol at any scale
     Bench(bench::Bench),
     /// Set up, use and remove a cluster on this machine
@@ -74,6 +76,10 @@ enum Command {
     Plugin(plugin::Plugin),
     /// Run an unmodified program with its files forwarded to a daemon
     Run(run::Run),
+    /// Mount the namespace on a folder
+    Mount(commands::mount::Mount),
+    /// Unmount what `zazen mount` has mounted
+    Unmount(commands::mount::Unmount),
     /// Make a cluster key
     Key(key::Key),
     /// Print a shell's completions of this command
@@ -106,10 +112,13 @@ fn main() -> ExitCode {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Assign(arguments) => wholly(assign::run(&arguments)),
         Command::Viz(arguments) => wholly(viz::run(&arguments)),
+        Command::Sim(arguments) => wholly(sim::run(&arguments)),
         Command::Bench(arguments) => wholly(bench::run(&arguments)),
         Command::Testbed(arguments) => wholly(commands::testbed::run(arguments)),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Run(arguments) => wholly(run::run(&arguments)),
+        Command::Mount(arguments) => wholly(commands::mount::run(&arguments)),
+        Command::Unmount(arguments) => wholly(commands::mount::unmount(&arguments)),
         Command::Key(arguments) => wholly(key::run(&arguments)),
         Command::Completions(arguments) => {
             wholly(commands::completions::completions(&arguments, Zazen::command()))

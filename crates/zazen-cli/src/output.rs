@@ -104,6 +104,11 @@ pub(crate) fn bar(total: u64, what: &'static str) -> ProgressBar {
     progress(Some(total), what, style)
 }
 
+/// A progress bar for simulated steps.
+pub(crate) fn steps_bar(total: u64, what: &'static str) -> ProgressBar {
+    progress(Some(total), what, "{msg} [{bar:30}] {percent} % of {human_len} steps, {eta} left")
+}
+
 /// A spinner with a message, for work whose end is unknown.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let bar = progress(None, what, "{spinner} {msg}");

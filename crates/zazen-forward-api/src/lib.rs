@@ -1,6 +1,7 @@
 //! What the ends of forwarding share: the preload library and the seccomp supervisor, which forward
 //! a program's files, and the posix plug-in, which opens them.
 //!
+//! - [`elf`]: which programs a preload library cannot forward;
 //! - [`paths`]: which paths are forwarded, and what they are called at the far side;
 //! - [`structures`]: the structures and constants of `plugins/posix/posix.h`;
 //! - [`variables`]: the environment variables by which `zazen run` configures the preload library.
@@ -9,6 +10,7 @@
 //! library uses it in hooks of libc; each structure is laid out as in `posix.h` (`tests/layout.rs`
 //! asks the C compiler).
 
+pub mod elf;
 pub mod paths;
 
 pub mod structures;

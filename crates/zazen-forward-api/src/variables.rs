@@ -15,6 +15,11 @@ pub const ESCAPES: &CStr = c"ZAZEN_FORWARD_ESCAPES";
 /// Open forwarded files that a program hands to the next one across exec. The preload library
 /// writes and reads it.
 pub const HANDED: &CStr = c"ZAZEN_FORWARD_FDS";
+/// The program `zazen`, where it can supervise programs that make their own system calls: with a
+/// daemon on this machine.
+pub const RUN: &CStr = c"ZAZEN_FORWARD_RUN";
+/// Set for a program that is supervised: no library is preloaded into what it starts.
+pub const SUPERVISED: &CStr = c"ZAZEN_FORWARD_SUPERVISED";
 
 /// Opening a forwarded file gives the kernel's own descriptor.
 pub const DIRECT: u8 = b'd';

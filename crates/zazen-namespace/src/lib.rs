@@ -8,6 +8,7 @@
 //! - `operation`: what clients ask, and the answers; `attributes`, `name`, `id`, `errno`: their
 //!   parts.
 //! - [`map`]: which nodes keep which partition.
+//! - [`node`]: the machine of a node: partitions, their log, replication, the lease, the stewards.
 //! - [`partition`]: executes operations on the tables of one partition.
 //! - `service`: what goes between programs and daemons.
 
@@ -16,12 +17,18 @@ mod errno;
 mod id;
 pub mod map;
 mod name;
+pub mod node;
 pub mod operation;
 pub mod partition;
+mod peer;
+mod planted;
+mod replica;
 pub mod service;
+mod stewards;
 mod tagged;
 
 pub use attributes::{Attributes, Kind, Place};
 pub use errno::Errno;
 pub use id::{Epoch, Incarnation, InodeId, NodeNo, PARTITIONS_MAX, PartitionNo};
 pub use name::{NAME_BYTES_MAX, Name};
+pub use planted::Planted;

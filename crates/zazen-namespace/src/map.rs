@@ -259,6 +259,12 @@ impl Member {
     pub fn is_in(&self) -> bool {
         matches!(self.state, State::Up | State::Leaving)
     }
+
+    /// The last of its lives that have ended, if one has.
+    pub fn ended(&self) -> Option<(NodeNo, Incarnation)> {
+        let last = Incarnation(self.incarnation.0.saturating_sub(u64::from(self.is_in())));
+        (last.0 > 0).then_some((self.node, last))
+    }
 }
 
 /// The best of as many draws as the node has weight: so the chance to be first grows with weight.

@@ -7,6 +7,8 @@ macro_rules! tagged {
     })+) => {$(
         $(#[$about])*
         #[derive(Clone, Debug, PartialEq, Eq)]
+        // Some are parts of what others hold only.
+        #[allow(unreachable_pub)]
         pub enum $name {
             $($(#[$on])* $variant $(($message))?,)+
         }

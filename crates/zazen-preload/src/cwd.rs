@@ -6,6 +6,7 @@ use crate::real::system_call;
 use crate::state;
 use crate::table::{self, Entry};
 use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zazen_forward_api::paths::{PATH_MAX, Text, below};
 
@@ -94,4 +95,44 @@ pub(crate) fn name(out: &mut Text) -> bool {
 /// After fork: a thread that the child does not have may have made it busy.
 pub(crate) fn after_fork() {
     CWD.busy.store(false, Ordering::Release);
+}
+
+/// Moves the kernel's working directory to where nothing can land by mistake: a directory that is
+/// removed at once. What finds its way past this library, such as a core file or `gmon.out`, gets
+/// ENOENT there. Where no directory can be made: one of /proc's, in which the kernel creates nothing.
+pub(crate) fn go_nowhere() -> Result<(), c_int> {
+    let here = libc::AT_FDCWD as usize;
+    let pid = system_call(libc::SYS_getpid, [0; 6]).unwrap_or(0);
+    let change = |name: &CStr| system_call(libc::SYS_chdir, [name.as_ptr() as usize, 0, 0, 0, 0, 0]);
+    for folder in [&b"/dev/shm"[..], b"/tmp", b"/var/tmp", b"/run"] {
+        for attempt in 0..4 {
+            let mut name = Text::new();
+            name.set(folder);
+            name.push(b"/zazen-nowhere-");
+            push_number(&mut name, pid);
+            name.push(&[b'-', b'0' + attempt]);
+            let path = name.as_ptr() as usize;
+            match system_call(libc::SYS_mkdirat, [here, path, 0o555, 0, 0, 0]) {
+                // Left behind by a process that was killed, or somebody else's.
+                Err(libc::EEXIST) => continue,
+                Err(_) => break,
+                Ok(_) => {}
+            }
+            // SAFETY: a string of ours.
+            let changed = change(unsafe { CStr::from_ptr(name.as_ptr()) });
+            let _ = system_call(libc::SYS_unlinkat, [here, path, libc::AT_REMOVEDIR as usize, 0, 0, 0]);
+            if changed.is_ok() {
+                return Ok(());
+            }
+            break;
+        }
+    }
+    change(c"/proc/self/fdinfo").map(|_| ())
+}
+
+fn push_number(text: &mut Text, number: usize) {
+    if number >= 10 {
+        push_number(text, number / 10);
+    }
+    text.push(&[b'0' + (number % 10) as u8]);
 }

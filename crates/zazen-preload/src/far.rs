@@ -96,6 +96,16 @@ pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> 
     // SAFETY: the hook's caller's string.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     if bytes.first() == Some(&b'/') {
+        if table::any()
+            && let Some((entry, fd, rest)) = named(bytes)
+        {
+            let from = path.wrapping_add(bytes.len() - rest.len());
+            return if rest.is_empty() {
+                Ok(Place::Far(entry.dir(), EMPTY))
+            } else {
+                relative_to_far(entry, fd, rest, from, text)
+            };
+        }
         return routed(bytes, path, text);
     }
     let base = if dir == libc::AT_FDCWD { cwd::far() } else { table::entry(dir) };
@@ -110,6 +120,69 @@ pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> 
 #[inline]
 pub(crate) fn could_be_memory<T>(pointer: *const T) -> bool {
     (4096..=isize::MAX as usize).contains(&(pointer as usize))
+}
+
+/// What a name that the kernel has for a descriptor or the working directory of this process stands
+/// for, if it is a far one: its description, what it was named by (AT_FDCWD for the working
+/// directory), and the rest of the path.
+fn named(bytes: &[u8]) -> Option<(Entry, c_int, &[u8])> {
+    let rest_of = |rest: &'static [u8]| bytes.strip_prefix(rest);
+    let by_number = |rest: &'_ [u8]| {
+        let end = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+        let digits = &rest[..end];
+        let fd: c_int = str::from_utf8(digits).ok()?.parse().ok()?;
+        digits[0].is_ascii_digit().then_some((fd, end))
+    };
+    if let Some(stream) = rest_of(b"/dev/std") {
+        let fd = [&b"in"[..], b"out", b"err"].iter().position(|name| *name == stream)? as c_int;
+        return Some((table::entry(fd)?, fd, b""));
+    }
+    let numbered = if let Some(rest) = rest_of(b"/dev/fd/") {
+        rest
+    } else {
+        let inside = own_process(rest_of(b"/proc/")?)?;
+        if let Some(rest) = inside.strip_prefix(b"cwd") {
+            if !rest.is_empty() && rest[0] != b'/' {
+                return None;
+            }
+            return Some((cwd::far()?, libc::AT_FDCWD, without_slashes(rest)));
+        }
+        inside.strip_prefix(b"fd/")?
+    };
+    let (fd, end) = by_number(numbered)?;
+    Some((table::entry(fd)?, fd, without_slashes(&numbered[end..])))
+}
+
+/// What follows this process's own folder in a path below `/proc`.
+fn own_process(path: &[u8]) -> Option<&[u8]> {
+    let end = path.iter().position(|byte| *byte == b'/')?;
+    let (name, rest) = (&path[..end], &path[end + 1..]);
+    if name == b"self" || name == b"thread-self" {
+        return Some(rest);
+    }
+    let number: usize = str::from_utf8(name).ok()?.parse().ok()?;
+    (crate::real::system_call(libc::SYS_getpid, [0; 6]) == Ok(number)).then_some(rest)
+}
+
+fn without_slashes(rest: &[u8]) -> &[u8] {
+    let slashes = rest.iter().take_while(|byte| **byte == b'/').count();
+    // `dir/` means what `dir` means.
+    &rest[slashes..]
+}
+
+/// The far file that a path names by this process's descriptor or working directory, where the path
+/// is nothing more: a symbolic link of /proc or /dev, for calls that do not follow links.
+///
+/// # Safety
+///
+/// `path` is NULL or a string.
+pub(crate) unsafe fn link_to_far(path: *const c_char) -> Option<Entry> {
+    if !table::any() || !could_be_memory(path) {
+        return None;
+    }
+    // SAFETY: the hook's caller's string.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    named(bytes).filter(|(_, _, rest)| rest.is_empty() && !bytes.ends_with(b"/")).map(|(entry, ..)| entry)
 }
 
 fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {

@@ -36,10 +36,12 @@ mod sockets;
 mod state;
 mod stdio;
 mod streams;
+mod supervised;
 mod table;
 mod transport;
 mod unix_names;
 mod walk;
+mod watch;
 mod wire;
 
 #[used]

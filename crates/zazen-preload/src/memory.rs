@@ -1,7 +1,9 @@
 //! mmap and io_uring: where the kernel would have to reach the far side by itself.
 //!
-//! A private mapping of a forwarded file is a copy; a shared one that can be written is refused (ENODEV), as is
-//! done by file systems that can't; `--direct` has both.
+//! Where the daemon is on this machine, it hands over a descriptor of the file, and the kernel maps that:
+//! all mappings are the kernel's own. From another node, a private mapping and a shared one for reading
+//! are a copy of the file, up to a bound. What could not be coherent is refused (ENODEV), as by file
+//! systems that can't; a shared copy can't be made writable (EACCES).
 
 use crate::far::far;
 use crate::real::{aliases, hooks, system_call};
@@ -9,8 +11,12 @@ use crate::state;
 use crate::table::{self, Entry};
 use std::ffi::{c_int, c_uint, c_void};
 
-/// Bytes of a mapping that is filled at once.
+/// Bytes of a copy that are read at once.
 const PIECE: usize = 4 << 20;
+/// Bytes of a copy, at most.
+const COPY_BYTES_MAX: u64 = 256 << 20;
+/// The bits of mmap's flags that say how memory is shared.
+const SHARING: c_int = 0xf;
 
 hooks! {
     fn mmap(
@@ -22,7 +28,21 @@ hooks! {
         let Some(entry) = table::entry(fd) else {
             return next(at, length, protection, flags, fd, offset);
         };
-        match map_copy(entry, at, length, protection, flags, offset) {
+        let mut real = -1;
+        if far!(px_give(entry.id(), &raw mut real)).is_ok() {
+            let memory = next(at, length, protection, flags, real, offset);
+            let error = crate::real::errno();
+            table::close_kernel(real);
+            crate::real::set_errno(error);
+            return memory;
+        }
+        let copied = copy_for(entry, length, protection, flags, offset).and_then(|copy| {
+            let memory = next(at, length, protection, flags & !libc::MAP_SYNC, copy, 0);
+            let error = crate::real::errno();
+            table::close_kernel(copy);
+            if memory == libc::MAP_FAILED { Err(error) } else { Ok(memory) }
+        });
+        match copied {
             Ok(memory) => memory,
             Err(error) => {
                 crate::real::set_errno(error);
@@ -58,14 +78,14 @@ aliases! {
     __mmap = mmap, (at: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
 }
 
-fn map_copy(
+/// A descriptor of memory that holds what is to be mapped of a far file.
+fn copy_for(
     entry: Entry,
-    at: *mut c_void,
     length: usize,
     protection: c_int,
     flags: c_int,
     offset: i64,
-) -> Result<*mut c_void, c_int> {
+) -> Result<c_int, c_int> {
     let access = far!(px_fcntl(entry.id(), libc::F_GETFL, 0))? as c_int & libc::O_ACCMODE;
     if entry.kind() != libc::S_IFREG {
         return Err(libc::ENODEV);
@@ -73,35 +93,65 @@ fn map_copy(
     if access == libc::O_WRONLY {
         return Err(libc::EACCES);
     }
-    let shared =
-        flags & (libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE) != 0 && flags & libc::MAP_PRIVATE == 0;
+    let shared = match flags & SHARING {
+        libc::MAP_PRIVATE => false,
+        libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE => true,
+        _ => return Err(libc::EINVAL),
+    };
     if shared && protection & libc::PROT_WRITE != 0 {
         return Err(if access == libc::O_RDWR { libc::ENODEV } else { libc::EACCES });
     }
-    if length == 0 || offset % 4096 != 0 {
+    // A mapping that must reach the medium (MAP_SYNC) can't be a copy.
+    if flags & SHARING == libc::MAP_SHARED_VALIDATE && flags & libc::MAP_SYNC != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if length == 0 || offset < 0 || offset % 4096 != 0 {
         return Err(libc::EINVAL);
     }
-    let placed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT);
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | placed;
-    let writable = libc::PROT_READ | libc::PROT_WRITE;
-    let minus_one = c_int::from(-1) as usize;
-    let memory =
-        system_call(libc::SYS_mmap, [at as usize, length, writable as usize, flags as usize, minus_one, 0])?;
+    let mut stat = crate::far::Stat::default();
+    let asked = libc::AT_EMPTY_PATH;
+    far!(px_stat(entry.dir(), crate::far::EMPTY, asked, libc::STATX_SIZE, (&raw mut stat).cast()))?;
+    let bytes = stat.size.saturating_sub(offset as u64).min(length as u64);
+    if bytes > COPY_BYTES_MAX {
+        return Err(libc::ENODEV);
+    }
+    let name = c"zazen-mapping".as_ptr() as usize;
+    let options = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
+    let fd = system_call(libc::SYS_memfd_create, [name, options, 0, 0, 0, 0])?;
+    let filled = fill(fd, entry, bytes as usize, offset).and_then(|()| {
+        // Nobody shall take writes for the file's: mprotect must not make a shared copy writable.
+        let seals = if shared { libc::F_SEAL_FUTURE_WRITE } else { 0 };
+        table::fcntl_kernel(fd as c_int, libc::F_ADD_SEALS, seals as usize)
+    });
+    if let Err(error) = filled {
+        table::close_kernel(fd as c_int);
+        return Err(error);
+    }
+    Ok(fd as c_int)
+}
+
+/// Reads part of a far file into a file in memory, which gets no more than there is: beyond it, the
+/// kernel sends SIGBUS, as it does for the file.
+fn fill(fd: usize, entry: Entry, bytes: usize, offset: i64) -> Result<(), c_int> {
+    system_call(libc::SYS_ftruncate, [fd, bytes, 0, 0, 0, 0])?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let (protection, shared) = ((libc::PROT_READ | libc::PROT_WRITE) as usize, libc::MAP_SHARED as usize);
+    let memory = system_call(libc::SYS_mmap, [0, bytes, protection, shared, fd, 0])?;
     let mut done = 0;
-    while done < length {
-        let bytes = (length - done).min(PIECE);
+    let outcome = loop {
+        let piece = (bytes - done).min(PIECE);
         let to = (memory + done) as *mut c_void;
-        match crate::data::read_far(entry, to, bytes, offset + done as i64, 0) {
-            Ok(0) => break,
+        match crate::data::read_far(entry, to, piece, offset + done as i64, 0) {
+            Ok(0) => break Ok(()),
             Ok(got) => done += got as usize,
-            Err(error) => {
-                let _ = system_call(libc::SYS_munmap, [memory, length, 0, 0, 0, 0]);
-                return Err(error);
-            }
+            Err(error) => break Err(error),
         }
-    }
-    if protection != writable {
-        system_call(libc::SYS_mprotect, [memory, length, protection as usize, 0, 0, 0])?;
-    }
-    Ok(memory as *mut c_void)
+        if done >= bytes {
+            break Ok(());
+        }
+    };
+    let _ = system_call(libc::SYS_munmap, [memory, bytes, 0, 0, 0, 0]);
+    outcome
 }

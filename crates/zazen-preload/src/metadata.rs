@@ -1,6 +1,6 @@
 //! stat and its kin, permissions, owners, times, extended attributes.
 
-use crate::far::{EMPTY, Place, Stat, StatFs, Times, by_number, far, place};
+use crate::far::{EMPTY, Place, Stat, StatFs, Times, by_number, far, link_to_far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -58,6 +58,9 @@ hooks! {
     }
 
     fn lstat(path: *const c_char, to: *mut libc::stat64) -> c_int {
+        if link_to_far(path).is_some() {
+            return next(path, to);
+        }
         by_path!(libc::AT_FDCWD, path, |path| next(path, to), |dir, path| {
             give_stat(dir, path, libc::AT_SYMLINK_NOFOLLOW, to)
         })
@@ -75,12 +78,18 @@ hooks! {
         if let Some(entry) = by_number(dir, path, flags) {
             return give(give_stat(entry.dir(), EMPTY, flags, to));
         }
+        if flags & libc::AT_SYMLINK_NOFOLLOW != 0 && link_to_far(path).is_some() {
+            return next(dir, path, to, flags);
+        }
         by_path!(dir, path, |path| next(dir, path, to, flags), |dir, path| give_stat(dir, path, flags, to))
     }
 
     fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut libc::statx) -> c_int {
         if let Some(entry) = by_number(dir, path, flags) {
             return give(give_statx(entry.dir(), EMPTY, flags, mask, to));
+        }
+        if flags & libc::AT_SYMLINK_NOFOLLOW != 0 && link_to_far(path).is_some() {
+            return next(dir, path, flags, mask, to);
         }
         by_path!(dir, path, |path| next(dir, path, flags, mask, to), |dir, path| {
             give_statx(dir, path, flags, mask, to)

@@ -1,6 +1,6 @@
 //! Names: rename, link, unlink, mkdir, links, the working directory.
 
-use crate::far::{EMPTY, Opened, Place, could_be_memory, far, far_name, place};
+use crate::far::{EMPTY, Opened, Place, by_number, could_be_memory, far, far_name, link_to_far, place};
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::table::{self, Entry};
 use crate::{cwd, state};
@@ -174,10 +174,25 @@ hooks! {
     }
 
     fn readlink(path: *const c_char, to: *mut c_char, size: usize) -> isize {
+        if let Some(entry) = link_to_far(path) {
+            return match read_name(entry, path, to, size) {
+                Some(result) => give(result),
+                None => next(path, to, size),
+            };
+        }
         far_or!(libc::AT_FDCWD, path, |path| next(path, to, size), |dir, path| read_link(dir, path, to, size))
     }
 
     fn readlinkat(at: c_int, path: *const c_char, to: *mut c_char, size: usize) -> isize {
+        if let Some(entry) = by_number(at, path, libc::AT_EMPTY_PATH) {
+            return give(read_link(entry.dir(), EMPTY, to, size));
+        }
+        if let Some(entry) = link_to_far(path) {
+            return match read_name(entry, path, to, size) {
+                Some(result) => give(result),
+                None => next(at, path, to, size),
+            };
+        }
         far_or!(at, path, |path| next(at, path, to, size), |dir, path| read_link(dir, path, to, size))
     }
 
@@ -187,6 +202,9 @@ hooks! {
     }
 
     fn chdir(path: *const c_char) -> c_int {
+        if let Some(entry) = link_to_far(path) {
+            return give(move_far(entry.dir(), c".".as_ptr()));
+        }
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
             Ok(Place::Local(path)) => {
                 let result = next(path);
@@ -290,13 +308,11 @@ unsafe fn give_text(text: &Text, to: *mut c_char, size: usize) -> *mut c_char {
 
 /// `/proc/self/fd/N` of a forwarded descriptor, the usual way to name an `O_TMPFILE`.
 unsafe fn linked_by_number(path: *const c_char, flags: c_int) -> Option<Entry> {
-    if flags & libc::AT_SYMLINK_FOLLOW == 0 || !could_be_memory(path) {
+    if flags & libc::AT_SYMLINK_FOLLOW == 0 {
         return None;
     }
     // SAFETY: the program's string.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let number = bytes.strip_prefix(b"/proc/self/fd/")?;
-    table::entry(std::str::from_utf8(number).ok()?.parse().ok()?)
+    unsafe { link_to_far(path) }
 }
 
 /// A link whose target, if it is below a prefix, is one at the far side too.
@@ -318,6 +334,27 @@ fn link_to(target: *const c_char, dir: c_int, path: *const c_char) -> Result<c_i
         }
     }
     far!(px_symlink(to, dir, path))
+}
+
+/// What the kernel's link to a descriptor or to the working directory says: the file's name. `None`
+/// where the link is another one (/dev/stdin leads to /proc/self/fd/0), or the file has no name.
+fn read_name(
+    entry: Entry,
+    path: *const c_char,
+    to: *mut c_char,
+    size: usize,
+) -> Option<Result<isize, c_int>> {
+    // SAFETY: the program's string.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if bytes.starts_with(b"/dev/std") || size == 0 || entry.is_socket() || entry.kind() == libc::S_IFIFO {
+        return None;
+    }
+    let mut text = Text::new();
+    crate::far::name_of(entry, &mut text).ok()?;
+    let length = text.as_bytes().len().min(size);
+    // SAFETY: the program's memory.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to, length) };
+    Some(Ok(length as isize))
 }
 
 fn read_link(dir: c_int, path: *const c_char, to: *mut c_char, size: usize) -> Result<isize, c_int> {
@@ -358,7 +395,8 @@ fn move_far(dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
     let entry = Entry::new(opened.id, opened.mode);
     let mut name = Text::new();
     let allowed = far!(px_access(entry.dir(), c".".as_ptr(), libc::X_OK, libc::AT_EACCESS))
-        .and_then(|_| crate::far::name_of(entry, &mut name));
+        .and_then(|_| crate::far::name_of(entry, &mut name))
+        .and_then(|()| if cwd::far().is_some() { Ok(()) } else { cwd::go_nowhere() });
     if let Err(error) = allowed {
         let _ = far!(px_close(opened.id, 1));
         return Err(error);

@@ -7,23 +7,48 @@ use crate::{state, transport};
 use std::ffi::{c_char, c_int, c_uint};
 use zazen_forward_api::paths::Text;
 
+/// A number for a far descriptor, taken before anything is asked of the far side: where there is
+/// none, open(2) creates no file.
+struct Number {
+    fd: c_int,
+    peer: Option<c_int>,
+}
+
+impl Number {
+    fn take(close_on_exec: bool) -> Result<Number, c_int> {
+        let (fd, peer) = table::placeholder(close_on_exec)?;
+        Ok(Number { fd, peer })
+    }
+
+    /// For the other end of an attempt that failed.
+    fn give_back(self) {
+        table::close_kernel(self.fd);
+        if let Some(peer) = self.peer {
+            table::close_kernel(peer);
+        }
+    }
+
+    /// The number stands for a description from now on.
+    fn stands_for(self, opened: Opened) -> Result<c_int, c_int> {
+        if !table::set(self.fd, Entry::new(opened.id, opened.mode)) {
+            let _ = far!(px_close(opened.id, 1));
+            self.give_back();
+            return Err(libc::EMFILE);
+        }
+        if let Some(peer) = self.peer {
+            table::watch(opened.id, peer);
+        }
+        Ok(self.fd)
+    }
+}
+
 /// Gives an opened description a descriptor of this process.
 pub(crate) fn enter(opened: Opened, close_on_exec: bool) -> Result<c_int, c_int> {
-    let entry = Entry::new(opened.id, opened.mode);
-    let fd = table::placeholder(close_on_exec);
-    match fd {
-        Ok((fd, peer)) if table::set(fd, entry) => {
-            if let Some(peer) = peer {
-                table::watch(opened.id, peer);
-            }
-            Ok(fd)
-        }
-        other => {
+    match Number::take(close_on_exec) {
+        Ok(number) => number.stands_for(opened),
+        Err(error) => {
             let _ = far!(px_close(opened.id, 1));
-            if let Ok((fd, _)) = other {
-                table::close_kernel(fd);
-            }
-            Err(other.err().unwrap_or(libc::EMFILE))
+            Err(error)
         }
     }
 }
@@ -32,26 +57,52 @@ pub(crate) fn enter(opened: Opened, close_on_exec: bool) -> Result<c_int, c_int>
 pub(crate) fn open_far(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> Result<c_int, c_int> {
     let mask = state::umask();
     let asked = flags & !libc::O_CLOEXEC;
+    let number = Number::take(flags & libc::O_CLOEXEC != 0)?;
     if state::is_direct() {
+        // The descriptor that comes takes the number's place.
+        number.give_back();
         let mut fd = -1;
         match far!(px_open_direct(dir, path, asked, mode, mask, &raw mut fd)) {
             Ok(_) => return settle(fd, flags),
             Err(libc::EINPROGRESS) => {}
+            // Another thread was first to have the last number.
+            Err(libc::EIO) => {
+                return Err(Number::take(true).map_or_else(
+                    |error| error,
+                    |number| {
+                        number.give_back();
+                        libc::EIO
+                    },
+                ));
+            }
             Err(error) => return Err(error),
         }
+        return open_at(Number::take(flags & libc::O_CLOEXEC != 0)?, dir, path, asked, mode, mask);
     }
+    open_at(number, dir, path, asked, mode, mask)
+}
+
+fn open_at(
+    number: Number,
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: c_uint,
+    mask: u32,
+) -> Result<c_int, c_int> {
     let mut opened = Opened::default();
-    let outcome = far!(px_open(dir, path, asked, mode, mask, (&raw mut opened).cast()));
+    let mut outcome = far!(px_open(dir, path, flags, mode, mask, (&raw mut opened).cast()));
+    if outcome == Err(libc::EINPROGRESS) {
+        let tag = transport::tag();
+        outcome = far!(px_open_wait(dir, path, flags, mode, mask, tag, (&raw mut opened).cast()));
+    }
     match outcome {
-        Err(libc::EINPROGRESS) => {
-            let tag = transport::tag();
-            far!(px_open_wait(dir, path, asked, mode, mask, tag, (&raw mut opened).cast()))?;
-        }
-        other => {
-            other?;
+        Ok(_) => number.stands_for(opened),
+        Err(error) => {
+            number.give_back();
+            Err(error)
         }
     }
-    enter(opened, flags & libc::O_CLOEXEC != 0)
 }
 
 /// A received descriptor at the lowest free number, as open(2) would have given it.

@@ -9,7 +9,7 @@
 use crate::far::{self, HELLO_EXEC, HELLO_FORK, Place, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, Entry};
-use crate::{cwd, data, state, transport};
+use crate::{cwd, data, state, supervised, transport};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
@@ -29,7 +29,9 @@ static TOKEN: AtomicU64 = AtomicU64::new(0);
 
 /// Called once, when the library is loaded.
 pub(crate) fn begin() {
-    for name in [PRELOAD, variables::FORWARD, variables::SOCKET, variables::OPTIONS, variables::ESCAPES] {
+    supervised::begin();
+    let settings = [PRELOAD, variables::FORWARD, variables::SOCKET, variables::OPTIONS, variables::RUN];
+    for name in settings.into_iter().chain([variables::ESCAPES]) {
         if let Some(value) = state::variable(name) {
             let text = [name.to_bytes(), b"=", value].concat();
             if let Ok(text) = CString::new(text) {
@@ -319,7 +321,27 @@ hooks! {
             return next(path, arguments, environment);
         }
         let mut text = Text::new();
+        let marked = supervised::is_marked(environment);
         let (dir, far_path) = match place(libc::AT_FDCWD, path, &mut text) {
+            Ok(Place::Local(path)) if marked => {
+                // A search in PATH asks for files that are not there.
+                let here = libc::AT_FDCWD as usize;
+                let asked = [here, path as usize, libc::X_OK as usize, 0, 0, 0];
+                if let Err(error) = system_call(libc::SYS_faccessat, asked) {
+                    return give(Err(error));
+                }
+                supervised::shed();
+                let (environment, _preload) = supervised::plain_environment(environment);
+                return next(path, arguments, environment.as_ptr());
+            }
+            Ok(Place::Local(path)) if supervised::bypasses(path) => {
+                return match supervised::Substitute::new(path, arguments) {
+                    Ok(other) => announced(environment, |environment| {
+                        next(other.program(), other.arguments(), environment)
+                    }),
+                    Err(error) => give(Err(error)),
+                };
+            }
             Ok(Place::Local(path)) => {
                 return announced(environment, |environment| next(path, arguments, environment));
             }
@@ -328,13 +350,22 @@ hooks! {
         };
         match fetch(dir, far_path) {
             Err(error) => give(Err(error)),
-            Ok(Program::Copy(fd)) => announced(environment, |environment| {
-                let flags = libc::AT_EMPTY_PATH as usize;
-                let empty = c"".as_ptr() as usize;
-                let call = [fd as usize, empty, arguments as usize, environment as usize, flags, 0];
-                let outcome = system_call(libc::SYS_execveat, call);
+            Ok(Program::Copy(fd)) if marked => {
+                supervised::shed();
+                let (environment, _preload) = supervised::plain_environment(environment);
+                give(execute_copy(fd, arguments, environment.as_ptr()))
+            }
+            Ok(Program::Copy(fd)) if copy_bypasses(fd) => {
                 table::close_kernel(fd);
-                give(outcome.map(|_| 0))
+                match supervised::Substitute::new(path, arguments) {
+                    Ok(other) => announced(environment, |environment| {
+                        next(other.program(), other.arguments(), environment)
+                    }),
+                    Err(error) => give(Err(error)),
+                }
+            }
+            Ok(Program::Copy(fd)) => announced(environment, |environment| {
+                give(execute_copy(fd, arguments, environment))
             }),
             Ok(Program::Script(interpreter, argument)) => {
                 let all = script_arguments(&interpreter, argument.as_ref(), path, arguments);
@@ -403,9 +434,28 @@ hooks! {
         let mut text = Text::new();
         let environment = spawned(environment);
         match place(libc::AT_FDCWD, path, &mut text) {
+            Ok(Place::Local(path)) if supervised::bypasses(path) => {
+                match supervised::Substitute::new(path, arguments) {
+                    Ok(other) => {
+                        let (path, arguments) = (other.program(), other.arguments());
+                        next(pid, path, actions, attributes, arguments, environment.as_ptr())
+                    }
+                    Err(error) => error,
+                }
+            }
             Ok(Place::Local(path)) => next(pid, path, actions, attributes, arguments, environment.as_ptr()),
             Ok(Place::Far(dir, far_path)) => match fetch(dir, far_path) {
                 Err(error) => error,
+                Ok(Program::Copy(fd)) if copy_bypasses(fd) => {
+                    table::close_kernel(fd);
+                    match supervised::Substitute::new(path, arguments) {
+                        Ok(other) => {
+                            let (path, arguments) = (other.program(), other.arguments());
+                            next(pid, path, actions, attributes, arguments, environment.as_ptr())
+                        }
+                        Err(error) => error,
+                    }
+                }
                 Ok(Program::Copy(fd)) => {
                     // Its name is looked up in the child, which has the descriptor until it executes.
                     let name = format!("/proc/self/fd/{fd}\0");
@@ -477,6 +527,20 @@ hooks! {
         }
         with_environment(|| next(command, mode))
     }
+}
+
+/// Executes a copy in memory; returns only if that fails.
+fn execute_copy(fd: c_int, arguments: Arguments, environment: Arguments) -> Result<c_int, c_int> {
+    let (flags, empty) = (libc::AT_EMPTY_PATH as usize, c"".as_ptr() as usize);
+    let call = [fd as usize, empty, arguments as usize, environment as usize, flags, 0];
+    let outcome = system_call(libc::SYS_execveat, call);
+    table::close_kernel(fd);
+    outcome.map(|_| 0)
+}
+
+/// Whether a copy of a far program bypasses this library.
+fn copy_bypasses(fd: c_int) -> bool {
+    CString::new(format!("/proc/self/fd/{fd}")).is_ok_and(|name| supervised::bypasses(name.as_ptr()))
 }
 
 /// Runs an exec with the settings in its environment and the far side told; it returns only on failure.

@@ -261,7 +261,8 @@ impl Rings {
             0
         };
         lane.finish(&mut call, &reply, counts, &mut answer)?;
-        while answer.buffers.fds().len() < usize::from(fd_count) {
+        // One that this process has no room for does not come again.
+        while answer.buffers.fds().len() < usize::from(fd_count) && !answer.buffers.lost_fds {
             match wire::hear_frame(fd, answer.buffers) {
                 wire::Heard::Frame(BELL | FDS) | wire::Heard::Interrupted => {}
                 _ => return Err(GONE),

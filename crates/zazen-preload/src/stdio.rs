@@ -119,8 +119,15 @@ hooks! {
         let was_far = table::entry(old).is_some();
         let new = match place(libc::AT_FDCWD, path, &mut text) {
             Ok(Place::Local(_)) if !was_far => return next(path, mode, stream),
-            // libc would open the placeholder once more.
-            Ok(Place::Local(path)) if path.is_null() => Err(libc::EBADF),
+            // The same file once more: libc would open the placeholder.
+            Ok(Place::Local(path)) if path.is_null() => {
+                libc::fflush(stream);
+                let dir = table::entry(old).map_or(-1, table::Entry::dir);
+                parse(mode).and_then(|mode| {
+                    let flags = mode.flags & !(libc::O_CREAT | libc::O_EXCL);
+                    Ok((open::open_far(dir, crate::far::EMPTY, flags, 0)?, mode))
+                })
+            }
             Ok(Place::Local(path)) => {
                 libc::fflush(stream);
                 let _ = descriptors::drop_entry(old);

@@ -33,6 +33,8 @@ pub(crate) struct Buffers {
     large: [*mut c_void; 2],
     fds: [c_int; FDS],
     fd_count: usize,
+    /// A descriptor came, but this process may have no more.
+    pub(crate) lost_fds: bool,
 }
 
 impl Buffers {
@@ -44,6 +46,7 @@ impl Buffers {
             large: [std::ptr::null_mut(); 2],
             fds: [-1; FDS],
             fd_count: 0,
+            lost_fds: false,
         }
     }
 
@@ -55,6 +58,7 @@ impl Buffers {
             }
             *fd = -1;
         }
+        self.lost_fds = false;
         self.fd_count = 0;
         for large in &mut self.large {
             if !large.is_null() {
@@ -258,6 +262,7 @@ fn receive(
             Ok(0) => return None,
             Ok(got) => {
                 have += got;
+                buffers.lost_fds |= message.msg_flags & libc::MSG_CTRUNC != 0;
                 // SAFETY: the kernel's message.
                 unsafe { keep_fds(&message, buffers) };
             }

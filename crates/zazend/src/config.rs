@@ -2,6 +2,7 @@
 //!
 //! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is silently ignored.
 
+use crate::namespace_settings::{NamespaceArgs, NamespaceConfig, NamespaceTable};
 use crate::peers::PeerList;
 use crate::plugin_settings::{self, PluginTable};
 use clap::Parser;
@@ -113,6 +114,9 @@ pub struct Args {
     /// Let programs forward files below this folder, once for each [default: the folders of --backing]
     #[arg(long, value_name = "DIR")]
     pub export: Vec<PathBuf>,
+    /// The namespace.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
     /// Once serving, write {"socket","listen","metrics","pid","node"} as JSON to this file descriptor
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
@@ -149,6 +153,7 @@ struct File {
     export: Option<Vec<PathBuf>>,
     #[serde(default)]
     plugin: Vec<PluginTable>,
+    namespace: Option<NamespaceTable>,
 }
 
 /// One backing store, as told.
@@ -199,6 +204,8 @@ pub struct Config {
     pub dump_file: Option<PathBuf>,
     /// Folders that programs may reach by forwarding.
     pub exports: Vec<PathBuf>,
+    /// The namespace, if this node takes part in it.
+    pub namespace: Option<NamespaceConfig>,
     /// Plug-ins to serve.
     pub plugins: Vec<PluginConfig>,
     /// The program of isolated plug-ins' processes.
@@ -277,7 +284,9 @@ impl Config {
                 .unwrap_or(CallerLimits::default().bytes_max),
             descriptors_max: descriptors_max() / 2,
         };
+        let namespace = NamespaceConfig::assemble(&args.namespace, file.namespace, listen.is_some())?;
         Ok(Config {
+            namespace,
             listen: listen.map(|listen| with_port("listen", &listen)).transpose()?,
             socket: match absolute("socket", args.socket.clone().or(file.socket))? {
                 Some(socket) => socket,

@@ -23,6 +23,7 @@ pub mod look;
 pub mod metrics;
 pub mod misses;
 mod neighbours;
+pub mod namespace_settings;
 pub mod node;
 pub mod node_store;
 pub mod notes;

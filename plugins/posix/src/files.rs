@@ -7,7 +7,7 @@ use crate::reach::{self, Object, by_number};
 use crate::session::{Description, Session};
 use crate::umask::with_umask;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use zazen_forward_api::structures::Opened;
 use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
@@ -21,9 +21,20 @@ pub(crate) fn enter(session: &Session, fd: OwnedFd) -> Outcome<Opened> {
 fn open(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Outcome<OwnedFd> {
     // O_DIRECT would need aligned buffers here, and the program cannot align those.
     let flags = (flags | libc::O_NOCTTY) & !libc::O_DIRECT;
+    if let Some(held) = base.itself(path) {
+        return open_again(held, flags);
+    }
     let creates = flags & (libc::O_CREAT | libc::O_TMPFILE) != 0;
     let _umask = if creates { Some(with_umask(mask)?) } else { None };
     reach::open(base, path, flags, mode)
+}
+
+/// The file of a description once more, as open(2) of `/dev/fd/N` does it.
+fn open_again(held: RawFd, flags: c_int) -> Outcome<OwnedFd> {
+    let name = by_number(held);
+    let flags = flags & !libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: a string of ours; the descriptor is new.
+    unsafe { Ok(OwnedFd::from_raw_fd(checked(libc::open64(name.as_ptr(), flags, 0))?)) }
 }
 
 /// The same without waiting: EINPROGRESS if another process has a lease on the file.
@@ -55,7 +66,8 @@ fn may_wait(base: &Base, path: &CStr, flags: c_int) -> Outcome<bool> {
     unsafe {
         let mut stat: libc::stat64 = std::mem::zeroed();
         let follow = if flags & libc::O_NOFOLLOW != 0 { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
-        let found = libc::fstatat64(base.fd(path)?, path.as_ptr(), &raw mut stat, follow);
+        let itself = if path.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+        let found = libc::fstatat64(base.fd(path)?, path.as_ptr(), &raw mut stat, follow | itself);
         Ok(found == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
     }
 }

@@ -8,11 +8,26 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use zazen_plugin_sdk::Outcome;
 
 /// Open file descriptions of one session, at most.
 const DESCRIPTIONS_MAX: usize = 1 << 20;
+/// A session may have the process's descriptors divided by this, so that no program takes all from
+/// the others of its user.
+const SHARE: u64 = 4;
+
+/// How many descriptions a session may have here.
+fn descriptions_max() -> usize {
+    static MAX: OnceLock<usize> = OnceLock::new();
+    *MAX.get_or_init(|| {
+        // SAFETY: all zeros is a valid limit; the kernel fills it.
+        let mut limit: libc::rlimit64 = unsafe { std::mem::zeroed() };
+        // SAFETY: room for the answer.
+        unsafe { libc::getrlimit64(libc::RLIMIT_NOFILE, &raw mut limit) };
+        usize::try_from(limit.rlim_cur / SHARE).unwrap_or(DESCRIPTIONS_MAX).clamp(64, DESCRIPTIONS_MAX)
+    })
+}
 /// One open file description.
 pub(crate) struct Description {
     fd: OwnedFd,
@@ -103,7 +118,7 @@ impl Session {
                 table.len() - 1
             }
         };
-        if id >= DESCRIPTIONS_MAX {
+        if id > descriptions_max() {
             table.pop();
             return Err(libc::EMFILE);
         }

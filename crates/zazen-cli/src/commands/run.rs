@@ -7,7 +7,7 @@ mod elf;
 use clap::Args;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -63,6 +63,9 @@ pub(crate) struct Run {
     /// The preload library [default: as installed with this program]
     #[arg(long, value_name = "FILE", env = "ZAZEN_PRELOAD", hide_env = true)]
     library: Option<PathBuf>,
+    /// What the program is told its name is; the preload library gives it
+    #[arg(long, hide = true, requires = "seccomp")]
+    program_name: Option<OsString>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -76,6 +79,9 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     }
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
+    if let Some(name) = &arguments.program_name {
+        command.arg0(name);
+    }
     if arguments.seccomp {
         let code = zazen_seccomp::run(command, &forward, &this_machines_daemon(arguments, &forward)?)?;
         std::process::exit(code);
@@ -90,9 +96,14 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     command.env(name(variables::FORWARD), &forward);
     command.env(name(variables::OPTIONS), OsStr::from_bytes(&options));
     command.env("LD_PRELOAD", preload(&library)).env_remove(name(variables::HANDED));
+    command.env_remove(name(variables::RUN)).env_remove(name(variables::SUPERVISED));
     let start = |error| Error::io(format!("start {}", Path::new(&arguments.program[0]).display()), error);
     let Some(node) = &arguments.node else {
         command.env(name(variables::SOCKET), this_machines_daemon(arguments, &forward)?);
+        if let Ok(own) = std::env::current_exe() {
+            command.env(name(variables::RUN), own);
+        }
+        zazen_seccomp::front::keep_ignored_signals(&mut command);
         return Err(start(command.exec()));
     };
     let key = arguments.key.as_ref().ok_or_else(|| {
@@ -104,11 +115,13 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     let key = ClusterKey::from_file(key)?;
     let mut connection = Connection::tcp(node, &key, &Identity::of_this_process(), PATIENCE)?;
     ask_for_plugin(&mut connection, &forward)?;
-    let bridge = bridge::Bridge::start(node, key)?;
-    command.env(name(variables::SOCKET), bridge.socket());
-    let status = command.status().map_err(start)?;
-    drop(bridge);
-    std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+    drop(connection);
+    let code = zazen_seccomp::front::run_beside(command, |command| {
+        let bridge = bridge::Bridge::start(node, key)?;
+        command.env(name(variables::SOCKET), bridge.socket());
+        Ok(bridge)
+    })?;
+    std::process::exit(code)
 }
 
 /// A variable's name as the standard library takes it.
@@ -132,6 +145,10 @@ fn ask_for_plugin(connection: &mut Connection, forward: &OsStr) -> Result<()> {
     connection
         .call(service::PLUGINS, plugins_fn::PING, &about, &[])
         .map_err(|error| error.within("forwarding needs the posix plug-in (zazend --plugin posix)"))?;
+    if std::env::var_os(name(variables::FORWARD)).is_some() {
+        // Whoever started this program was told.
+        return Ok(());
+    }
     let reply = connection.call(service::PLUGINS, plugins_fn::EXPORTS, &[], &[])?;
     for folder in not_exported(forward.as_bytes(), &reply.payload) {
         eprintln!("zazen: warning: {folder}");

@@ -34,8 +34,8 @@ pub enum Event {
     /// Time has passed. A few times in a second is right: what other partitions have not answered
     /// is sent again.
     Tick,
-    /// This node is the partition's primary from now on: first of all events on a new primary, after
-    /// the last record was applied. Transactions that the tables say are under way go on.
+    /// This node is the partition's primary from now on: first of all events on a new primary,
+    /// after the last record was applied. Transactions that the tables say are under way go on.
     Resumed,
 }
 

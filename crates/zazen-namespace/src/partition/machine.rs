@@ -1,26 +1,103 @@
-//! The partition as its driver sees it.
+//! The partition as its driver sees it: events in, actions out.
 
+use super::change::Change;
 use super::event::{Action, Event};
+use super::mutant::Mutant;
+use super::peer::{Ask, PeerBody, PeerMessage};
+use super::row::{Saved, SavedEntry, SavedErrno, SavedInode, SavedMany, SavedWhole};
 use super::settings::Settings;
-use crate::operation::{Answer, Response};
-use crate::{Errno, PartitionNo};
-use zazen_core::Result;
+use super::tables::Tables;
+use super::transaction::Transaction;
+use crate::attributes::{Attributes, Place};
+use crate::operation::{
+    Answer, Entry, Found, Grant, LockWanted, ManyCreated, Operation, Refused, Request, Response,
+};
+use crate::{Errno, Incarnation, InodeId, NodeNo, PartitionNo};
+use std::collections::{BTreeMap, BTreeSet};
+use zazen_core::{Credentials, Result};
+use zazen_wire::codec::Writer;
 
 /// One partition of the namespace. See the [module](super).
 pub struct Partition {
-    number: PartitionNo,
-    settings: Settings,
+    pub(super) settings: Settings,
+    pub(super) tables: Tables,
+    /// What the event has changed so far.
+    pub(super) record: Writer,
+    /// What leaves after the record.
+    pub(super) leaving: Vec<Action>,
+    pub(super) waiting: Waiting,
+    /// The bug that a test plants.
+    #[cfg(test)]
+    pub(super) mutant: Option<Mutant>,
+}
+
+/// What is lost with the primary, without harm.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Something became free: what waits tries again.
+    pub(super) freed: bool,
+    /// Requests that met a name that is held.
+    pub(super) requests: Vec<(u64, Request)>,
+    /// Requests that try again at the next tick.
+    pub(super) later: Vec<(u64, Request)>,
+    /// Parts that met a name, or the lock of moves, that is held.
+    pub(super) asks: Vec<(PartitionNo, u64, u32, Ask)>,
+    /// Own transactions that met one here.
+    pub(super) own: BTreeSet<u64>,
+    /// The newest token of each own transaction.
+    pub(super) tokens: BTreeMap<u64, u64>,
+    /// When the outstanding part of each own transaction was sent last.
+    pub(super) sent_ns: BTreeMap<u64, i64>,
+    /// When clients that are silent were looked for.
+    swept_ns: i64,
+}
+
+/// Who asks, and when.
+pub(super) struct Call<'a> {
+    pub(super) now_ns: i64,
+    pub(super) node: NodeNo,
+    pub(super) incarnation: Incarnation,
+    pub(super) caller: &'a Credentials,
+}
+
+/// Why an operation has no answer yet, or is refused.
+pub(super) enum Stop {
+    Refused(Errno),
+    /// It meets a name that is held: it tries again when something is free.
+    Wait,
+    /// It goes on as a transaction.
+    Transaction(Box<Transaction>),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Refused(errno)
+    }
 }
 
 impl Partition {
     /// An empty partition. Partition 0 has the root directory.
     pub fn new(number: PartitionNo, settings: Settings) -> Partition {
-        Partition { number, settings }
+        let tables = Tables::new(number, &settings);
+        Partition::with_tables(settings, tables)
+    }
+
+    fn with_tables(settings: Settings, tables: Tables) -> Partition {
+        let (record, leaving, waiting) = (Writer::new(), Vec::new(), Waiting::default());
+        Partition {
+            settings,
+            tables,
+            record,
+            leaving,
+            waiting,
+            #[cfg(test)]
+            mutant: None,
+        }
     }
 
     /// Which partition it is.
     pub fn number(&self) -> PartitionNo {
-        self.number
+        self.tables.number
     }
 
     /// What the partition was made with.
@@ -28,55 +105,351 @@ impl Partition {
         &self.settings
     }
 
+    /// How many inodes the partition keeps.
+    pub fn inodes(&self) -> u64 {
+        self.tables.inodes.count()
+    }
+
+    /// How many entries of directories the partition keeps.
+    pub fn entries(&self) -> u64 {
+        self.tables.entries.count() as u64
+    }
+
+    /// How many transactions the partition drives that have not ended.
+    pub fn transactions(&self) -> u64 {
+        self.tables.driven.len() as u64
+    }
+
     /// Executes an event at wall-clock time `now_ns`, and appends what is to be done to `actions`.
-    pub fn step(&mut self, _now_ns: i64, event: Event, actions: &mut Vec<Action>) {
-        if let Event::Request { token, request } = event {
-            let response = Response { number: request.number, answer: Answer::refused(Errno::ENOSYS) };
-            actions.push(Action::Reply { token, response });
+    pub fn step(&mut self, now_ns: i64, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::Request { token, request } => self.request(now_ns, token, request),
+            Event::Peer { from, message } => self.peer(now_ns, from, message),
+            Event::NodeGone { node, incarnation } => self.node_gone(now_ns, node, incarnation),
+            Event::Tick => self.tick(now_ns),
+            Event::Resumed => self.resume(now_ns),
         }
+        while std::mem::take(&mut self.waiting.freed) {
+            self.wake(now_ns);
+        }
+        let record = std::mem::take(&mut self.record).into_bytes();
+        if !record.is_empty() {
+            actions.push(Action::Log(record));
+        }
+        actions.append(&mut self.leaving);
     }
 
     /// Applies a record that [`Partition::step`] logged on a primary.
     ///
     /// Fails with [`zazen_core::ErrorKind::Protocol`] for a malformed record, and with
     /// [`zazen_core::ErrorKind::Corrupt`] for one that does not fit the tables.
-    pub fn apply(&mut self, _record: &[u8]) -> Result<()> {
-        Ok(())
+    pub fn apply(&mut self, record: &[u8]) -> Result<()> {
+        self.tables.apply_record(record)
     }
 
-    /// The tables, in pieces of at most about 256 KiB, for [`Restore`].
-    pub fn snapshot(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        std::iter::empty()
+    /// The partition that the pieces of a snapshot describe.
+    pub(super) fn restored(settings: Settings, tables: Tables) -> Partition {
+        Partition::with_tables(settings, tables)
     }
 
-    /// A digest of the tables: equal for equal tables.
-    pub fn digest(&self) -> u64 {
-        0
+    /// Changes the tables, and says so in the record.
+    pub(super) fn change(&mut self, change: &Change<'_>) {
+        if !(self.plants(Mutant::RecordsLess) && matches!(change, Change::Touch { .. })) {
+            change.write(&mut self.record);
+        }
+        let applied = self.tables.apply(change);
+        assert!(applied.is_ok(), "{change:?} does not fit the tables: {applied:?}");
+    }
+
+    /// Whether the bug is planted: never, except in tests.
+    #[cfg(not(test))]
+    pub(super) fn plants(&self, _bug: Mutant) -> bool {
+        false
+    }
+
+    /// Whether the bug is planted.
+    #[cfg(test)]
+    pub(super) fn plants(&self, bug: Mutant) -> bool {
+        self.mutant == Some(bug)
+    }
+
+    fn request(&mut self, now_ns: i64, token: u64, request: Request) {
+        if request.operation.partition() != self.number() {
+            return self.reply(token, request.number, Answer::refused(Errno::EINVAL));
+        }
+        if self.is_gone(request.node, request.incarnation) {
+            return self.reply(token, request.number, Answer::refused(Errno::ESTALE));
+        }
+        if changes(&request.operation) && self.answered_before(token, &request) {
+            return;
+        }
+        self.execute(now_ns, token, request);
+    }
+
+    /// Whether this life of the node has ended.
+    fn is_gone(&self, node: NodeNo, incarnation: Incarnation) -> bool {
+        self.tables.gone.get(&node).is_some_and(|gone| incarnation <= *gone)
+    }
+
+    /// Deals with a repeated request, and with one that comes too late; whether it was one.
+    fn answered_before(&mut self, token: u64, request: &Request) -> bool {
+        let (client, number) = (request.client, request.number);
+        let row = self.tables.clients.get(&client);
+        let oldest = row.map_or(0, |row| row.oldest).max(request.oldest);
+        if number < oldest {
+            self.reply(token, number, Answer::refused(Errno::EIO));
+            return true;
+        }
+        if let Some(saved) = row.and_then(|row| row.answer(number)) {
+            let answer = self.recall(&saved.clone());
+            self.reply(token, number, answer);
+            return true;
+        }
+        let same = |of: &Request| of.client == client && of.number == number;
+        let driven = self.tables.driven.iter().find(|(_, driven)| same(&driven.request));
+        if let Some((transaction, _)) = driven {
+            self.waiting.tokens.insert(*transaction, token);
+            return true;
+        }
+        let Waiting { requests, later, .. } = &mut self.waiting;
+        let waits = requests.iter_mut().chain(later).find(|(_, waits)| same(waits));
+        waits.map(|(of, _)| *of = token).is_some()
+    }
+
+    /// Executes a request for the first time, or again after it has waited.
+    pub(super) fn execute(&mut self, now_ns: i64, token: u64, request: Request) {
+        if self.is_gone(request.node, request.incarnation) {
+            return self.reply(token, request.number, Answer::refused(Errno::ESTALE));
+        }
+        let call = Call {
+            now_ns,
+            node: request.node,
+            incarnation: request.incarnation,
+            caller: &request.credentials,
+        };
+        match self.operate(&call, &request) {
+            Ok(answer) => self.finish(now_ns, Some(token), &request, answer),
+            Err(Stop::Refused(errno)) => {
+                self.finish(now_ns, Some(token), &request, Answer::refused(errno));
+            }
+            Err(Stop::Wait) => self.waiting.requests.push((token, request)),
+            Err(Stop::Transaction(transaction)) => self.begin(now_ns, token, transaction),
+        }
+    }
+
+    fn operate(&mut self, call: &Call<'_>, request: &Request) -> std::result::Result<Answer, Stop> {
+        match &request.operation {
+            Operation::Lookup(at) => self.lookup(call, at),
+            Operation::GetAttributes(inode) => self.get_attributes(inode.id),
+            Operation::GetMany(many) => self.get_many(many),
+            Operation::SetAttributes(set) => self.set_attributes(call, set),
+            Operation::Create(create) => self.create(call, create),
+            Operation::CreateMany(many) => self.create_many(call, many),
+            Operation::MakeDirectory(make) => self.make_directory(call, request, make),
+            Operation::Unlink(at) => self.unlink(call, request, at),
+            Operation::RemoveDirectory(at) => self.remove_directory(call, request, at),
+            Operation::Rename(rename) => self.rename(request, rename),
+            Operation::Link(link) => self.link(call, request, link),
+            Operation::ReadDirectory(read) => self.read_directory(call, read),
+            Operation::ReadLink(inode) => self.read_link(inode.id),
+            Operation::Open(open) => self.open(call, open),
+            Operation::Commit(commit) => self.commit(call, commit),
+            Operation::Release(release) => self.release(call, release),
+            Operation::SetXattr(set) => self.set_xattr(call, set),
+            Operation::GetXattr(get) => self.get_xattr(call, get),
+            Operation::ListXattr(inode) => self.list_xattr(call, inode.id),
+            Operation::Lock(lock) => self.lock(call, lock),
+            Operation::Parent(inode) => self.parent(inode.id),
+        }
+    }
+
+    /// Answers a request, and keeps the answer if the request may not be executed twice.
+    pub(super) fn finish(&mut self, now_ns: i64, token: Option<u64>, request: &Request, answer: Answer) {
+        let keeps = changes(&request.operation) && !self.plants(Mutant::ForgetsAnswers);
+        if keeps && !self.is_gone(request.node, request.incarnation) {
+            let row = self.tables.clients.get(&request.client);
+            let crowded = row.filter(|row| row.answers.len() >= self.settings.answers_max as usize);
+            let first = crowded.and_then(|row| row.answers.front()).map_or(0, |(number, _)| number + 1);
+            let change = Change::Answered {
+                client: request.client,
+                oldest: request.oldest.max(first),
+                node: request.node,
+                incarnation: request.incarnation,
+                now_ns,
+                answer: Some((request.number, self.saved(&answer))),
+            };
+            self.change(&change);
+        }
+        if let Some(token) = token {
+            self.reply(token, request.number, answer);
+        }
+    }
+
+    fn reply(&mut self, token: u64, number: u64, answer: Answer) {
+        self.leaving.push(Action::Reply { token, response: Response { number, answer } });
+    }
+
+    fn saved(&self, answer: &Answer) -> Saved {
+        match answer {
+            Answer::Done => Saved::Done,
+            Answer::Refused(Refused { errno }) => Saved::Refused(SavedErrno { errno: *errno }),
+            Answer::Entry(Entry { id, kind, .. }) if id.partition() == self.number() => {
+                Saved::Entry(SavedEntry { id: *id, kind: *kind })
+            }
+            Answer::Grant(Grant { attributes, created: false }) => {
+                Saved::Grant(SavedInode { id: attributes.id })
+            }
+            Answer::Grant(Grant { attributes, created: true }) => {
+                Saved::GrantCreated(SavedInode { id: attributes.id })
+            }
+            Answer::Found(Found { attributes }) => Saved::Found(SavedInode { id: attributes.id }),
+            Answer::Created(ManyCreated { results }) => {
+                Saved::Created(SavedMany { results: results.clone() })
+            }
+            other => Saved::Whole(SavedWhole { answer: other.clone() }),
+        }
+    }
+
+    fn recall(&self, saved: &Saved) -> Answer {
+        let grant = |id, created| match self.attributes(id) {
+            Some(attributes) => Answer::Grant(Grant { attributes, created }),
+            None => Answer::refused(Errno::ESTALE),
+        };
+        match saved {
+            Saved::Done => Answer::Done,
+            Saved::Refused(refused) => Answer::refused(refused.errno),
+            Saved::Entry(SavedEntry { id, kind }) => {
+                Answer::Entry(Entry { id: *id, kind: *kind, attributes: self.attributes(*id) })
+            }
+            Saved::Grant(of) => grant(of.id, false),
+            Saved::GrantCreated(of) => grant(of.id, true),
+            Saved::Found(of) => match self.attributes(of.id) {
+                Some(attributes) => Answer::Found(Found { attributes }),
+                None => Answer::refused(Errno::ESTALE),
+            },
+            Saved::Created(many) => Answer::Created(ManyCreated { results: many.results.clone() }),
+            Saved::Whole(whole) => whole.answer.clone(),
+        }
+    }
+
+    /// What `stat` shows of an inode of this partition; `None` if it is gone.
+    pub(super) fn attributes(&self, id: InodeId) -> Option<Attributes> {
+        if id.partition() != self.number() {
+            return None;
+        }
+        let inode = self.tables.inodes.get(id.serial())?;
+        let place = inode.place().map(|(holder, generation)| Place {
+            holder,
+            generation,
+            writing: self.tables.opens_of(id.serial()).any(|(_, _, opens)| opens.writers > 0),
+            copies: Vec::new(),
+        });
+        let device = match inode.kind {
+            crate::Kind::CharDevice | crate::Kind::BlockDevice => inode.holder_or_device,
+            _ => 0,
+        };
+        Some(Attributes {
+            id,
+            kind: inode.kind,
+            mode: inode.mode.into(),
+            uid: inode.uid,
+            gid: inode.gid,
+            links: inode.links,
+            bytes: inode.bytes,
+            blocks: if inode.is_directory() { 0 } else { inode.blocks_or_parent },
+            accessed_ns: inode.accessed_ns,
+            modified_ns: inode.modified_ns,
+            changed_ns: inode.changed_ns,
+            created_ns: inode.created_ns,
+            device,
+            version: inode.version,
+            place,
+        })
+    }
+
+    /// Everything that waits tries again.
+    fn wake(&mut self, now_ns: i64) {
+        for (from, transaction, step, ask) in std::mem::take(&mut self.waiting.asks) {
+            self.peer(now_ns, from, PeerMessage { transaction, step, body: PeerBody::Ask(ask) });
+        }
+        for number in std::mem::take(&mut self.waiting.own) {
+            self.go_on(now_ns, number);
+        }
+        for (token, request) in std::mem::take(&mut self.waiting.requests) {
+            self.execute(now_ns, token, request);
+        }
+    }
+
+    fn tick(&mut self, now_ns: i64) {
+        self.wake(now_ns);
+        for (token, request) in std::mem::take(&mut self.waiting.later) {
+            self.execute(now_ns, token, request);
+        }
+        let late = |sent_ns: i64| now_ns < sent_ns || now_ns - sent_ns >= self.settings.resend_ns;
+        let sent = self.waiting.sent_ns.iter().filter(|(_, sent_ns)| late(**sent_ns));
+        for number in sent.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.ask_again(now_ns, number);
+        }
+        let idle_ns = self.settings.client_idle_ns;
+        if now_ns - self.waiting.swept_ns >= idle_ns / 8 || now_ns < self.waiting.swept_ns {
+            self.waiting.swept_ns = now_ns;
+            let rows = self.tables.clients.iter();
+            let silent = rows.filter(|(_, row)| now_ns.saturating_sub(row.asked_ns) > idle_ns);
+            for client in silent.map(|(client, _)| *client).collect::<Vec<_>>() {
+                self.change(&Change::ForgetClient { client });
+            }
+        }
+    }
+
+    fn resume(&mut self, now_ns: i64) {
+        self.waiting = Waiting::default();
+        for number in self.tables.driven.keys().copied().collect::<Vec<_>>() {
+            self.ask_again(now_ns, number);
+        }
+    }
+
+    fn node_gone(&mut self, now_ns: i64, node: NodeNo, incarnation: Incarnation) {
+        if self.is_gone(node, incarnation) {
+            return;
+        }
+        self.change(&Change::Gone { node, incarnation });
+        let ended = |of: NodeNo, life: Incarnation| of == node && life <= incarnation;
+        let clients = self.tables.clients.iter().filter(|(_, row)| ended(row.node, row.incarnation));
+        for client in clients.map(|(client, _)| *client).collect::<Vec<_>>() {
+            self.change(&Change::ForgetClient { client });
+        }
+        let with_locks = self.tables.locks.iter();
+        let with_locks = with_locks
+            .filter(|(_, locks)| locks.iter().any(|lock| ended(lock.node, lock.incarnation)))
+            .map(|(serial, locks)| {
+                let kept = locks.iter().filter(|lock| !ended(lock.node, lock.incarnation));
+                (*serial, kept.cloned().collect::<Vec<_>>())
+            });
+        for (serial, locks) in with_locks.collect::<Vec<_>>() {
+            self.change(&Change::Locks { serial, locks });
+        }
+        if self.plants(Mutant::KeepsDeadOpens) {
+            return;
+        }
+        let opens = self.tables.opens.keys().filter(|(_, of, life)| ended(*of, *life));
+        for (serial, node, incarnation) in opens.copied().collect::<Vec<_>>() {
+            self.close(now_ns, serial, node, incarnation);
+        }
     }
 }
 
-/// Builds a partition from the pieces of a snapshot.
-pub struct Restore {
-    partition: Partition,
-}
-
-impl Restore {
-    /// Begins with nothing.
-    pub fn new(number: PartitionNo, settings: Settings) -> Restore {
-        Restore { partition: Partition::new(number, settings) }
-    }
-
-    /// Takes the next piece.
-    ///
-    /// Fails with [`zazen_core::ErrorKind::Corrupt`] for a damaged piece, or one out of order.
-    pub fn piece(&mut self, _bytes: &[u8]) -> Result<()> {
-        Ok(())
-    }
-
-    /// The partition, after the last piece.
-    ///
-    /// Fails with [`zazen_core::ErrorKind::Corrupt`] if pieces are missing.
-    pub fn finish(self) -> Result<Partition> {
-        Ok(self.partition)
+/// Whether the operation changes anything, so that it may not be executed twice.
+fn changes(operation: &Operation) -> bool {
+    match operation {
+        Operation::Lookup(_)
+        | Operation::GetAttributes(_)
+        | Operation::GetMany(_)
+        | Operation::ReadDirectory(_)
+        | Operation::ReadLink(_)
+        | Operation::GetXattr(_)
+        | Operation::ListXattr(_)
+        | Operation::Parent(_) => false,
+        Operation::Lock(lock) => !matches!(lock.wanted, LockWanted::TestShared | LockWanted::TestExclusive),
+        _ => true,
     }
 }

@@ -13,45 +13,67 @@
 //! - **Backup, and replay.** [`Partition::apply`] takes the records in their order. The tables are
 //!   then the same, bit for bit: [`Partition::digest`] is equal. A record that does not fit is an
 //!   error, and the partition must then be built anew (from a snapshot, or from another replica).
-//! - **A new primary** applies all records, then calls `step` with [`Event::Resumed`] first.
-//!   What is not in the tables is lost without harm: tokens of requests that wait, and messages.
-//!   Clients repeat requests, and partitions repeat messages at [`Event::Tick`].
+//! - **A new primary** applies all records, then calls `step` with [`Event::Resumed`] first. What
+//!   is not in the tables is lost without harm: tokens of requests that wait, and messages. Clients
+//!   repeat requests, and partitions repeat messages at [`Event::Tick`].
 //! - **Snapshot.** [`Partition::snapshot`] gives the tables in pieces, each with a checksum;
 //!   [`Restore`] takes them in order. Log records from after the snapshot are applied on top.
 //! - **A request that meets a transaction in its way waits.** Its reply comes with a later event
 //!   (another request, a peer's message, or a tick). So a driver must not expect a reply from the
-//!   `step` that brought the request. A repeated request takes the place of the one that waits: only
-//!   the newest token is answered.
-//! - **Moved.** The driver answers [`crate::operation::Answer::Moved`] itself, before `step`.
-//!   A request for another partition is answered with `EINVAL` here.
+//!   `step` that brought the request. A repeated request takes the place of the one that waits:
+//!   only the newest token is answered.
+//! - **Moved.** The driver answers [`crate::operation::Answer::Moved`] itself, before `step`. A
+//!   request for another partition is answered with `EINVAL` here.
 //!
 //! # For clients
 //!
-//! - **Numbers.** Requests that change something (`Create`, `CreateMany`, `MakeDirectory`, `Unlink`,
-//!   `RemoveDirectory`, `Rename`, `Link`, `Open`, `SetAttributes`, `Commit`, `Release`, `SetXattr`,
-//!   `Lock`) are executed once for a (client, number), and a repeated one gets its first answer.
-//!   Attributes within that answer may be newer. A number below the client's `oldest` is refused with
-//!   `EIO`, as is a request of a life of a node that has ended (`ESTALE`).
+//! - **Numbers.** Requests that change something (`Create`, `CreateMany`, `MakeDirectory`,
+//!   `Unlink`, `RemoveDirectory`, `Rename`, `Link`, `Open`, `SetAttributes`, `Commit`, `Release`,
+//!   `SetXattr`, `Lock`) are executed once for a (client, number), and a repeated one gets its
+//!   first answer. Attributes within that answer may be newer. A number below the client's `oldest`
+//!   is refused with `EIO`, as is a request of a life of a node that has ended (`ESTALE`).
 //! - **Inodes elsewhere.** `Create` with `open` of an existing name whose inode another partition
-//!   keeps is answered with `Answer::Entry` without attributes: the client opens that inode by `Open`.
+//!   keeps is answered with `Answer::Entry` without attributes: the client opens that inode by
+//!   `Open`.
 //! - **Open with `truncate`.** If some node has the file open, its holder and generation stay, and
 //!   the client must have the holder truncate the object before it goes on. Otherwise the grant
 //!   names the asking node and a new generation.
-//! - **By number.** An operation on an inode checks the inode's own mode bits. Whoever brings it has
-//!   walked there: the core cannot check the directories above.
+//! - **By number.** An operation on an inode checks the inode's own mode bits. Whoever brings it
+//!   has walked there: the core cannot check the directories above.
 //! - **A truncating `SetAttributes`** needs write permission, or that the asking node has the file
 //!   open for writing (`ftruncate`).
 //! - **`Commit`** needs no permission bits: the asking node must be the holder in that generation.
 //!   It sets the modification time to what the holder says, unless somebody set it explicitly since
 //!   then. If its caller is not root and the file has changed, set-user-id and set-group-id go.
+//! - **Rights of a transaction** are judged when its name is held. A change of the directory's
+//!   rights meanwhile is for later operations.
 //! - **A directory may be opened** for reading: it then stays, without entries, when it is removed.
 
+mod change;
+mod directories;
+mod drive;
+mod entry;
 mod event;
+mod files;
+mod inode;
+mod inodes;
+mod locks;
 mod machine;
+mod mutant;
+mod parts;
 mod peer;
+mod permission;
+mod row;
 mod settings;
+mod snapshot;
+mod tables;
+mod transaction;
 
 pub use event::{Action, Event};
-pub use machine::{Partition, Restore};
+pub use machine::Partition;
 pub use peer::PeerMessage;
 pub use settings::Settings;
+pub use snapshot::Restore;
+
+#[cfg(test)]
+mod tests;

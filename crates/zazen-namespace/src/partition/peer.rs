@@ -1,12 +1,13 @@
 //! What the primaries of partitions tell each other: the parts of a transaction.
 //!
-//! The partition that drives a transaction asks one partition after the other to execute a part, and
-//! never gives up a part that it has asked for. So at most one part of a transaction is under way,
-//! and a partition that remembers the newest part of each transaction can tell a repeated message.
+//! The partition that drives a transaction asks one partition after the other to execute a part,
+//! and never gives up a part that it has asked for. So at most one part of a transaction is under
+//! way, and a partition that remembers the newest part of each transaction can tell a repeated
+//! message.
 
 use crate::attributes::{Attributes, Kind};
 use crate::tagged::tagged;
-use crate::{Errno, InodeId, Name};
+use crate::{Errno, InodeId, Name, PartitionNo};
 use zazen_core::Credentials;
 use zazen_wire::field::{Nested, Opt};
 
@@ -29,8 +30,6 @@ zazen_wire::messages! {
         /// The driver's oldest transaction that is not finished. What is remembered of older ones
         /// may be forgotten.
         oldest: u64,
-        /// The driver's wall clock, for the times of inodes.
-        now_ns: i64,
         /// What to do.
         part: Part,
     }
@@ -44,6 +43,10 @@ zazen_wire::messages! {
         name: Name,
         /// Who asks.
         credentials: Credentials,
+        /// Refuse a name that leads nowhere.
+        existing: bool,
+        /// Refuse a name that leads somewhere.
+        missing: bool,
     }
 
     /// Changes or removes an entry whose name is held, and gives the name free.
@@ -78,6 +81,8 @@ zazen_wire::messages! {
     /// Makes an empty directory that has no name yet.
     #[derive(Clone, Debug, PartialEq, Eq)]
     MakeChild {
+        /// The partition that keeps it.
+        partition: PartitionNo,
         /// The directory that it will be in.
         parent: InodeId,
         /// Permission bits.
@@ -138,6 +143,8 @@ zazen_wire::messages! {
         target: Option<Target> = Opt<Nested<Target>>,
         /// Whether only the owner of the entry's inode may take it away (sticky bit).
         owner_only: bool,
+        /// Whether the directory has as many links as it may have.
+        full: bool,
     }
 
     /// Why a part was not executed.
@@ -198,5 +205,35 @@ tagged! {
         TakeMoveLock = 10,
         /// → `Done`.
         FreeMoveLock = 11,
+    }
+}
+
+impl Part {
+    /// The partition that executes the part.
+    pub(super) fn partition(&self) -> PartitionNo {
+        match self {
+            Part::Hold(hold) => hold.directory.partition(),
+            Part::SetEntry(set) => set.directory.partition(),
+            Part::Free(free) => free.directory.partition(),
+            Part::Remove(remove) => remove.id.partition(),
+            Part::AddLink(link) => link.id.partition(),
+            Part::Check(check) => check.id.partition(),
+            Part::Moved(moved) => moved.id.partition(),
+            Part::Parent(of) => of.id.partition(),
+            Part::TakeMoveLock | Part::FreeMoveLock => InodeId::ROOT.partition(),
+            Part::MakeChild(make) => make.partition,
+        }
+    }
+
+    /// Whether the part changes nothing, so that it may be executed again.
+    pub(super) fn reads(&self) -> bool {
+        matches!(self, Part::Check(_) | Part::Parent(_))
+    }
+}
+
+impl Target {
+    /// Whether it is a directory.
+    pub(super) fn is_directory(&self) -> bool {
+        self.kind == Kind::Directory
     }
 }

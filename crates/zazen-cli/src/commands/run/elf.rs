@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_forward_api::elf;
 
-const PT_INTERP: u32 = 3;
 const SET_UID_OR_GID: u32 = 0o6000;
 
 /// Refuses (`Unsupported`) what the loader would start without the library, and what no filter is for.
@@ -19,32 +19,19 @@ pub(crate) fn can_be_run(program: &Path, supervised: bool) -> Result<()> {
             "is set-user-id or set-group-id: such a program would not have these rights; run a copy without the bit",
         );
     }
-    let mut head = [0; 64];
-    if file.read_exact(&mut head).is_err() || &head[..4] != b"\x7fELF" {
-        // A script: what its interpreter is will be seen by exec.
-        return Ok(());
-    }
-    if head[4] != 2 {
+    let mut head = [0; elf::HEAD_BYTES];
+    let Ok(got) = file.read(&mut head) else { return Ok(()) };
+    let head = &head[..got];
+    if head.starts_with(b"\x7fELF") && !elf::is_program(head) {
         return refuse("is a 32-bit program; only 64-bit ones can be forwarded");
     }
-    if supervised {
+    // A script: what its interpreter is will be seen by exec.
+    if supervised || !elf::bypasses_libraries(head) {
         return Ok(());
     }
-    let number = |at: usize, bytes: usize| {
-        head[at..at + bytes].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
-    };
-    let (start, size, count) = (number(32, 8), number(54, 2), number(56, 2));
-    for index in 0..count {
-        let mut kind = [0; 4];
-        if file.read_exact_at(&mut kind, start + index * size).is_err() {
-            return Ok(());
-        }
-        if u32::from_le_bytes(kind) == PT_INTERP {
-            return Ok(());
-        }
-    }
     refuse(
-        "is statically linked: there is no libc call to forward; add --seccomp, or use a dynamically linked build",
+        "is statically linked, or makes its system calls itself: there is no libc call to forward; add --seccomp, \
+         or use a dynamically linked build",
     )
 }
 
@@ -68,7 +55,7 @@ mod tests {
         std::fs::write(&path, &elf).unwrap();
         assert_eq!(can_be_run(&path, false).unwrap_err().kind(), ErrorKind::Unsupported);
         can_be_run(&path, true).unwrap();
-        elf[64] = PT_INTERP as u8;
+        elf[64] = 3; // PT_INTERP
         std::fs::write(&path, &elf).unwrap();
         can_be_run(&path, false).unwrap();
     }

@@ -1,14 +1,18 @@
 //! `zazen viz`: which rank reads which file of a visualization.
 
+mod plan;
+mod ranks;
+mod report;
+mod shown;
+
 use crate::output::{self, Table};
 use clap::{Args, Subcommand};
+use shown::files_text;
 use zazen_core::Result;
 use zazen_match::scenario::{Outcome, Scenario, run_scenario};
 
 /// The longest scenario.
 const SCENARIO_BYTES_MAX: u64 = 256 << 20;
-/// Files shown of a rank's share before the rest is counted.
-const FILES_SHOWN: usize = 8;
 
 #[derive(Args)]
 pub(crate) struct Viz {
@@ -20,6 +24,10 @@ pub(crate) struct Viz {
 enum Command {
     /// Give the files of a scenario to its ranks
     Match(Match),
+    /// Say which rank of a job would read which file, and what share is remote
+    Plan(plan::Plan),
+    /// Say what the steps of a run waited for, from the records of its readers
+    Report(report::Report),
 }
 
 #[derive(Args)]
@@ -51,6 +59,8 @@ struct Match {
 pub(crate) fn run(arguments: &Viz) -> Result<()> {
     match &arguments.command {
         Command::Match(arguments) => run_match(arguments),
+        Command::Plan(arguments) => plan::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
     }
 }
 
@@ -79,16 +89,4 @@ fn as_table(outcome: &Outcome) -> String {
         outcome.bytes_mean,
         outcome.bytes_max,
     )
-}
-
-fn files_text(files: &[u32]) -> String {
-    let mut shown: Vec<String> = files.iter().take(FILES_SHOWN).map(u32::to_string).collect();
-    match files.len() {
-        0 => "-".to_owned(),
-        all if all > FILES_SHOWN => {
-            shown.push(format!("… {} more", all - FILES_SHOWN));
-            shown.join(" ")
-        }
-        _ => shown.join(" "),
-    }
 }

@@ -1,0 +1,314 @@
+//! `zazen viz plan`: which rank would read which file of a visualization.
+
+use super::ranks::{read, same_host};
+use super::shown::files_text;
+use crate::output::{self, Table, human_bytes};
+use crate::target::Targets;
+use clap::Args;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use zazen_client::Target;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_locate::{
+    FrameCaches, Hdfs, HdfsUrl, HostsTable, Located, Locations, Locator, OpenedIndex, open_index,
+};
+use zazen_match::{FileAt, Matched, Problem, Strategy, match_files, sticky};
+
+/// Steps and ranks that the table shows.
+const SHOWN_MAX: usize = 40;
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen viz plan /lustre/ocean/ts.vtm.series --ranks hosts.txt
+  zazen viz plan '/lustre/ocean/step{t}/block{b}.vtu' --ranks hosts.txt --step 0
+  zazen viz plan ts.pvd --ranks hosts.txt --hosts table.txt --strategy bytes --json
+
+hosts.txt has the host of each rank, as for mpiexec: a host a line, HOST:RANKS, or HOST slots=RANKS.
+Without --hosts and --hdfs, the caches of the nodes are asked (--nodes, the testbed, or $ZAZEN_NODES).")]
+pub(super) struct Plan {
+    /// An index (.vtm.series, .pvd, .vtm, .vtpd, .pvtu, .csv, …), or a pattern with {t} and {b}
+    #[arg(value_name = "INDEX")]
+    index: PathBuf,
+    /// The hosts of the job's ranks
+    #[arg(long, value_name = "FILE")]
+    ranks: PathBuf,
+    /// blind, first-come, scarcest, least-demand, optimal, bytes, or sticky
+    #[arg(long, value_name = "NAME", default_value = "optimal")]
+    strategy: String,
+    /// Only this time step, counted from 0
+    #[arg(long, value_name = "STEP")]
+    step: Option<usize>,
+    /// A table of which hosts hold which files
+    #[arg(long, value_name = "FILE", conflicts_with = "hdfs")]
+    hosts: Option<PathBuf>,
+    /// The files are in HDFS too, beneath this directory: hdfs://HOST[:WEB PORT]/DIRECTORY
+    #[arg(long, value_name = "URL")]
+    hdfs: Option<String>,
+    #[command(flatten)]
+    targets: Targets,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a step needs.
+struct Planned {
+    time: f64,
+    files: usize,
+    remote: u64,
+    bound: u64,
+    remote_bytes: u64,
+    bytes: u64,
+    bytes_max: u64,
+    bytes_mean: u64,
+    assigned: Vec<Vec<u32>>,
+}
+
+pub(super) fn run(arguments: &Plan) -> Result<()> {
+    let ranks = read(&arguments.ranks)?;
+    let opened = open_index(&arguments.index)?;
+    let steps = arguments.steps(&opened)?;
+    for step in &steps {
+        if let Some(trouble) = &opened.index.steps[*step].trouble {
+            output::note(format!("step {step}, time {}: {trouble}", opened.index.steps[*step].time));
+        }
+    }
+    let mut locator = arguments.locator(&opened)?;
+    // All files are located at one moment.
+    let all: Vec<String> = steps.iter().flat_map(|step| opened.place.steps[*step].iter().cloned()).collect();
+    let found = locator.locate(&all)?;
+    tell_troubles(&*locator, &found, &all);
+    let mut rest = &found.files[..];
+    let mut located: Vec<&[Located]> = Vec::new();
+    for step in &steps {
+        let (own, behind) = rest.split_at(opened.place.steps[*step].len());
+        located.push(own);
+        rest = behind;
+    }
+    let names = host_names(&ranks, &found);
+    let times: Vec<f64> = steps.iter().map(|step| opened.index.steps[*step].time).collect();
+    let planned = plan(&names, &times, &located, &arguments.strategy)?;
+    if arguments.json {
+        return output::json_of("plan", &arguments.as_json(&opened, &steps, &ranks, &planned));
+    }
+    output::print(&as_table(&ranks, &planned, &*locator));
+    Ok(())
+}
+
+/// Says what is odd about the places.
+fn tell_troubles(locator: &dyn Locator, found: &Locations, files: &[String]) {
+    for (node, error) in &found.silent {
+        output::note(format!("{node} does not answer, so what it holds counts as remote: {error}"));
+    }
+    let split = || found.files.iter().zip(files).filter(|(file, _)| file.blocks > 1);
+    if let Some((file, name)) = split().next() {
+        output::note(format!(
+            "{} of {} files are kept in several blocks ({name} in {}), so no node may have a whole file; a file counts \
+             as local where most of its bytes are. Load them with a block size of at least the file",
+            split().count(),
+            files.len(),
+            file.blocks
+        ));
+    }
+    let nowhere = found.files.iter().filter(|file| file.replicas.is_empty()).count();
+    if nowhere > 0 {
+        output::note(format!(
+            "{nowhere} of {} files are on no node that {} knows of; load them with zazen load --copies",
+            files.len(),
+            locator.describe()
+        ));
+    }
+}
+
+/// Each rank's host by the locator's name for it.
+fn host_names(ranks: &[String], found: &Locations) -> Vec<String> {
+    let mut known: Vec<&str> = found
+        .files
+        .iter()
+        .flat_map(|file| file.replicas.iter().map(|replica| replica.node.as_str()))
+        .collect();
+    known.sort_unstable();
+    known.dedup();
+    let mut names: BTreeMap<&str, String> = BTreeMap::new();
+    let name = |rank: &String| {
+        let same = known
+            .iter()
+            .find(|node| **node == rank)
+            .or_else(|| known.iter().find(|node| same_host(node, rank)));
+        same.map_or_else(|| rank.clone(), |node| (*node).to_owned())
+    };
+    for rank in ranks {
+        names.entry(rank).or_insert_with(|| name(rank));
+    }
+    ranks.iter().map(|rank| names[rank.as_str()].clone()).collect()
+}
+
+fn plan(ranks: &[String], times: &[f64], steps: &[&[Located]], strategy: &str) -> Result<Vec<Planned>> {
+    let places = |files: &[Located]| -> Vec<FileAt<String>> {
+        files.iter().map(|file| FileAt { bytes: file.bytes, holders: file.holders() }).collect()
+    };
+    let maps: Vec<(Vec<u32>, u64)> = if strategy == "sticky" {
+        let all: Vec<_> = steps.iter().map(|files| places(files)).collect();
+        let map = sticky(ranks, &all)?;
+        let bound = |files: &Vec<FileAt<String>>| -> Result<u64> {
+            Ok(match_files(&Problem::new(ranks, files)?, Strategy::Optimal, 0).bound)
+        };
+        all.iter().map(|files| Ok((map.rank_of_block.clone(), bound(files)?))).collect::<Result<_>>()?
+    } else {
+        let strategy: Strategy = strategy.parse()?;
+        let map = |files: &&[Located]| -> Result<(Vec<u32>, u64)> {
+            let Matched { rank_of_file, bound, .. } =
+                match_files(&Problem::new(ranks, &places(files))?, strategy, 0);
+            Ok((rank_of_file, bound))
+        };
+        steps.iter().map(map).collect::<Result<_>>()?
+    };
+    let judged = steps.iter().zip(maps).zip(times);
+    Ok(judged.map(|((files, (map, bound)), time)| judge(ranks, *time, files, &map, bound)).collect())
+}
+
+/// What a map costs.
+fn judge(ranks: &[String], time: f64, files: &[Located], rank_of_file: &[u32], bound: u64) -> Planned {
+    let mut assigned = vec![Vec::new(); ranks.len()];
+    let mut load = vec![0_u64; ranks.len()];
+    let (mut remote, mut remote_bytes) = (0, 0);
+    for (file, (located, rank)) in files.iter().zip(rank_of_file).enumerate() {
+        let rank = *rank as usize;
+        assigned[rank].push(file as u32);
+        remote += u64::from(!located.holders().contains(&ranks[rank]));
+        remote_bytes += located.remote_bytes(&ranks[rank]);
+        load[rank] += located.bytes;
+    }
+    let bytes: u64 = load.iter().sum();
+    let bytes_max = load.iter().copied().max().unwrap_or(0);
+    let bytes_mean = bytes / ranks.len() as u64;
+    let files = files.len();
+    Planned { time, files, remote, bound, remote_bytes, bytes, bytes_max, bytes_mean, assigned }
+}
+
+impl Plan {
+    fn steps(&self, opened: &OpenedIndex) -> Result<Vec<usize>> {
+        let count = opened.index.steps.len();
+        match self.step {
+            None => Ok((0..count).collect()),
+            Some(step) if step < count => Ok(vec![step]),
+            Some(step) => {
+                let why = format!("step {step}: the index has {count} steps, counted from 0");
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+        }
+    }
+
+    fn locator(&self, opened: &OpenedIndex) -> Result<Box<dyn Locator>> {
+        let directory = PathBuf::from(&opened.place.directory);
+        if let Some(table) = &self.hosts {
+            return Ok(Box::new(HostsTable::read(table, &directory)?));
+        }
+        if let Some(url) = &self.hdfs {
+            let user = std::env::var("HADOOP_USER_NAME").ok().filter(|user| !user.is_empty());
+            return Ok(Box::new(Hdfs::new(HdfsUrl::parse(url)?, user)));
+        }
+        let nodes = self.targets.nodes()?.into_iter().map(|node| {
+            let host = match &node.target {
+                Target::Tcp(addr) => addr.rsplit_once(':').map_or(addr.as_str(), |(host, _)| host).to_owned(),
+                Target::Local(_) => node.name.clone(),
+            };
+            (host, node.target.clone(), node.key().cloned())
+        });
+        Ok(Box::new(FrameCaches {
+            nodes: nodes.collect(),
+            directory,
+            template: opened.place.template.clone(),
+        }))
+    }
+
+    fn as_json(
+        &self,
+        opened: &OpenedIndex,
+        steps: &[usize],
+        ranks: &[String],
+        planned: &[Planned],
+    ) -> serde_json::Value {
+        let remote: u64 = planned.iter().map(|step| step.remote).sum();
+        let files: usize = planned.iter().map(|step| step.files).sum();
+        let of_step = |(step, planned): (&usize, &Planned)| {
+            let names = &opened.place.steps[*step];
+            let named =
+                |files: &Vec<u32>| files.iter().map(|file| names[*file as usize].clone()).collect::<Vec<_>>();
+            json!({
+                "step": step, "time": planned.time, "files": planned.files, "remote": planned.remote,
+                "bound": planned.bound, "bytes": planned.bytes, "remote_bytes": planned.remote_bytes,
+                "bytes_max": planned.bytes_max, "bytes_mean": planned.bytes_mean,
+                "assigned": planned.assigned.iter().map(named).collect::<Vec<_>>(),
+            })
+        };
+        json!({
+            "directory": opened.place.directory,
+            "pattern": opened.place.template.as_ref().map(ToString::to_string),
+            "strategy": self.strategy,
+            "ranks": ranks,
+            "files": files,
+            "remote": remote,
+            "bound": planned.iter().map(|step| step.bound).sum::<u64>(),
+            "remote_share": share(remote, files as u64),
+            "steps": steps.iter().zip(planned).map(of_step).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn as_table(ranks: &[String], planned: &[Planned], locator: &dyn Locator) -> String {
+    let mut text = String::new();
+    if let [step] = planned {
+        let mut table = Table::new(&["rank", "host", ">files", "which"]);
+        for (rank, (host, files)) in ranks.iter().zip(&step.assigned).enumerate().take(SHOWN_MAX) {
+            table.row(vec![rank.to_string(), host.clone(), files.len().to_string(), files_text(files)]);
+        }
+        text.push_str(&table.render());
+        text.push_str(&more(ranks.len(), "ranks"));
+    }
+    let mut table = Table::new(&[
+        "time",
+        ">files",
+        ">remote",
+        ">at least",
+        ">remote bytes",
+        ">bytes a rank, mean",
+        ">most",
+    ]);
+    for step in planned.iter().take(SHOWN_MAX) {
+        table.row(vec![
+            step.time.to_string(),
+            step.files.to_string(),
+            step.remote.to_string(),
+            step.bound.to_string(),
+            human_bytes(step.remote_bytes),
+            human_bytes(step.bytes_mean),
+            human_bytes(step.bytes_max),
+        ]);
+    }
+    text.push_str(&table.render());
+    text.push_str(&more(planned.len(), "steps"));
+    let (remote, bound) =
+        (planned.iter().map(|step| step.remote).sum(), planned.iter().map(|step| step.bound).sum());
+    let files = planned.iter().map(|step| step.files as u64).sum();
+    text.push_str(&format!(
+        "{:.2} % of {files} files are read remotely by {} ranks; at best {:.2} % (places: {})\n",
+        100.0 * share(remote, files),
+        ranks.len(),
+        100.0 * share(bound, files),
+        locator.describe()
+    ));
+    text
+}
+
+fn more(count: usize, what: &str) -> String {
+    match count.saturating_sub(SHOWN_MAX) {
+        0 => String::new(),
+        more => format!("… {more} more {what}; --json shows all\n"),
+    }
+}

@@ -1,0 +1,89 @@
+//! An index file and its time steps, from the disk.
+
+use std::path::{Path, PathBuf};
+use zazen_backing::trajectory::{Finder, Indexes};
+use zazen_backing::{DirectoryBacking, dataset};
+use zazen_core::{Error, ErrorKind, FrameNo, NameTemplate, PARTS_PER_STEP_MAX, RelPath, Result};
+use zazen_vtk::{Index, Place, Step, Tree, place, read_index};
+
+/// The largest index file.
+const INDEX_BYTES_MAX: u64 = 256 << 20;
+
+/// An index that was read, with the place of its files.
+#[derive(Clone, Debug)]
+pub struct OpenedIndex {
+    /// The time steps. Files count by their position in `place.steps`.
+    pub index: Index,
+    /// Where the files are.
+    pub place: Place,
+}
+
+/// Opens the index file `path`, or the files that a pattern in `path` names:
+/// `/lustre/ocean/step{t}/block{b}.vtu`.
+///
+/// A link in the path is kept: data files lie where the user's path leads.
+pub fn open_index(path: &Path) -> Result<OpenedIndex> {
+    let shown = path.display().to_string();
+    let absolute = std::path::absolute(path).map_err(|error| Error::io(shown.clone(), error))?;
+    let text = absolute
+        .to_str()
+        .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, format!("{shown}: is not UTF-8; rename it")))?;
+    if let Some(brace) = text.find('{') {
+        return by_pattern(text, brace);
+    }
+    let (directory, name) = text.rsplit_once('/').unwrap_or(("", text));
+    let directory = if directory.is_empty() { "/" } else { directory };
+    let folder = PathBuf::from(directory);
+    let index = read_index(name, &mut |file| read(&folder.join(file)))
+        .map_err(|error| error.within(format!("in {directory}")))?;
+    let place = place(directory, &index.files());
+    Ok(OpenedIndex { index, place })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let failed = |error| Error::io(path.display().to_string(), error);
+    let bytes = std::fs::metadata(path).map_err(failed)?.len();
+    if bytes > INDEX_BYTES_MAX {
+        let why = format!("{}: {bytes} bytes, an index has at most {INDEX_BYTES_MAX}", path.display());
+        return Err(Error::new(ErrorKind::TooLarge, why));
+    }
+    std::fs::read(path).map_err(failed)
+}
+
+/// Time steps by a pattern: the time is the step's number.
+fn by_pattern(text: &str, brace: usize) -> Result<OpenedIndex> {
+    let cut = text[..brace].rfind('/').map_or(0, |at| at + 1);
+    let (directory, pattern) = text.split_at(cut);
+    let directory = if directory.len() > 1 { directory.trim_end_matches('/') } else { directory };
+    let template = NameTemplate::parse(pattern)?;
+    let backing = DirectoryBacking::new(Path::new(directory))?;
+    let (indexes, store) = (Indexes::of_this_user(), directory.to_owned());
+    let finder = Finder { indexes: &indexes, store: &store };
+    let found = dataset::describe(finder, &backing, &RelPath::default(), Some(pattern))?;
+    let mut steps: Vec<Step> = Vec::new();
+    for number in found.extent.iter() {
+        let name = template.name(FrameNo::new(number)?);
+        let (step, block) = match template.has_parts() {
+            true => (number / PARTS_PER_STEP_MAX, number % PARTS_PER_STEP_MAX),
+            false => (number, 0),
+        };
+        let time = step as f64;
+        if steps.last().is_none_or(|last| last.time != time) {
+            steps.push(Step { time, files: Vec::new(), tree: Tree::Empty, trouble: None });
+        }
+        let Some(last) = steps.last_mut() else { continue };
+        let leaf = Tree::File(last.files.len());
+        last.files.push(name);
+        match (&mut last.tree, template.has_parts()) {
+            (Tree::Blocks(blocks), _) => blocks.push((Some(format!("block {block}")), leaf)),
+            (tree, true) => *tree = Tree::Blocks(vec![(Some(format!("block {block}")), leaf)]),
+            (tree, false) => *tree = leaf,
+        }
+    }
+    if steps.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, format!("{text}: no file has such a name")));
+    }
+    let index = Index { steps };
+    let place = Place { directory: directory.to_owned(), steps: index.files(), template: Some(template) };
+    Ok(OpenedIndex { index, place })
+}

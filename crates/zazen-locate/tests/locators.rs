@@ -1,0 +1,82 @@
+//! Every locator against the contract.
+
+#![allow(clippy::unwrap_used)]
+
+mod fake_webhdfs;
+
+use fake_webhdfs::FakeWebHdfs;
+use zazen_core::ErrorKind;
+use zazen_locate::{Hdfs, HdfsUrl, HostsTable, Locator, contract, open_index};
+
+#[test]
+fn a_table_of_hosts_keeps_the_contract() {
+    let dir = tempfile::tempdir().unwrap();
+    for (file, bytes) in [("s0/a.vtu", 10), ("s0/b.vtu", 20), ("s1/a.vtu", 0)] {
+        std::fs::create_dir_all(dir.path().join(file).parent().unwrap()).unwrap();
+        std::fs::write(dir.path().join(file), vec![0; bytes]).unwrap();
+    }
+    let table = dir.path().join("hosts");
+    std::fs::write(&table, "# where\ns0/a.vtu n1 n2\ns0/ n3\n").unwrap();
+    let mut locator = HostsTable::read(&table, dir.path()).unwrap();
+    contract::holds(
+        &mut locator,
+        &[("s0/a.vtu", 10, &["n1", "n2"]), ("s0/b.vtu", 20, &["n3"]), ("s1/a.vtu", 0, &[])],
+        &[],
+    );
+}
+
+#[test]
+fn hdfs_keeps_the_contract() {
+    let fake = FakeWebHdfs::start(&[
+        ("/ocean/s 0/a.vtu", &[(10, &["n1", "n2", "n3"])]),
+        ("/ocean/b.vtu", &[(20, &["n4"])]),
+        ("/ocean/empty.vtu", &[]),
+    ]);
+    let mut locator = Hdfs::new(fake.url("/ocean"), Some("a user".into()));
+    let held: [(&str, u64, &[&str]); 3] =
+        [("s 0/a.vtu", 10, &["n1", "n2", "n3"]), ("b.vtu", 20, &["n4"]), ("empty.vtu", 0, &[])];
+    contract::holds(&mut locator, &held, &[]);
+    let asked = fake.asked();
+    assert!(asked.iter().all(|line| line.contains("user.name=a%20user")), "{asked:?}");
+}
+
+#[test]
+fn a_file_of_several_blocks_is_weighted_by_its_bytes() {
+    let fake = FakeWebHdfs::start(&[("/o/a", &[(64, &["n1", "n2"]), (64, &["n2", "n3"]), (6, &["n1"])])]);
+    let found = Hdfs::new(fake.url("/o"), None).locate(&["a".to_owned()]).unwrap();
+    let file = &found.files[0];
+    assert_eq!((file.bytes, file.blocks, file.holders()), (134, 3, vec!["n2".to_owned()]));
+    assert_eq!((file.remote_bytes("n2"), file.remote_bytes("n1"), file.remote_bytes("n9")), (6, 64, 134));
+}
+
+#[test]
+fn a_name_node_that_fails_is_named() {
+    let fake = FakeWebHdfs::start(&[]);
+    for (path, words) in
+        [("/broken/json", "no list"), ("/broken/status", "status 500"), ("/broken/cut", "name node")]
+    {
+        let error = Hdfs::new(fake.url(path), None).locate(&["x".to_owned()]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains(words) && error.to_string().contains("name node"), "{error}");
+    }
+    let closed = HdfsUrl { authority: "127.0.0.1:1".into(), path: "/o".into() };
+    let error = Hdfs::new(closed, None).locate(&["x".to_owned()]).unwrap_err();
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
+
+#[test]
+fn patterns_are_indexes() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["step0/block0.vtu", "step0/block1.vtu", "step7/block0.vtu", "step7/notes"] {
+        std::fs::create_dir_all(dir.path().join(file).parent().unwrap()).unwrap();
+        std::fs::write(dir.path().join(file), "x").unwrap();
+    }
+    let opened = open_index(&dir.path().join("step{t}/block{b}.vtu")).unwrap();
+    let times: Vec<f64> = opened.index.steps.iter().map(|step| step.time).collect();
+    assert_eq!(times, [0.0, 7.0]);
+    assert_eq!(opened.place.steps, [vec!["step0/block0.vtu", "step0/block1.vtu"], vec!["step7/block0.vtu"]]);
+    assert_eq!(opened.place.directory, dir.path().to_str().unwrap());
+    let none = open_index(&dir.path().join("stop{t}/block{b}.vtu")).unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::NotFound);
+    assert_eq!(open_index(&dir.path().join("gone.vtm")).unwrap_err().kind(), ErrorKind::NotFound);
+}

@@ -1,0 +1,182 @@
+//! Locks: whose they are, which kind, and waits for them.
+//!
+//! fuser passes neither the kernel's flag that tells `flock` from `fcntl`, nor its INTERRUPT
+//! requests. The kind matters only when a lock of all bytes is taken: then the system call that the
+//! asking thread is in tells it. A wait asks the tree again and again, on a thread of its own, and
+//! looks whether a signal waits for the asking thread.
+
+use crate::caller;
+use crate::tree::{Errno, Handle, Lock, Node, Owner, Range, Result, Tree};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The most waits at a time; each has a thread.
+const WAITS_MAX: usize = 512;
+/// The longest pause between two tries. A signal ends a wait within it.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// Who has taken locks, and who waits.
+#[derive(Default)]
+pub(crate) struct Locks {
+    /// (inode, owner) → whether it took locks by `fcntl`, and by `flock`.
+    owners: Mutex<HashMap<(Node, u64), (bool, bool)>>,
+    waits: AtomicUsize,
+    stop: AtomicBool,
+}
+
+/// A lock that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// The inode.
+    pub(crate) node: Node,
+    /// The open file that asks.
+    pub(crate) handle: Handle,
+    /// Who asks; of which kind the lock is, is found here.
+    pub(crate) owner: Owner,
+    /// Which bytes.
+    pub(crate) range: Range,
+    /// What is wanted.
+    pub(crate) lock: Lock,
+    /// The asking thread.
+    pub(crate) tid: u32,
+}
+
+/// All bytes of a file.
+pub(crate) const ALL: Range = Range { start: 0, end: u64::MAX };
+
+/// The kernel's range: the end of files is its largest offset.
+pub(crate) fn range(start: u64, end: u64) -> Range {
+    Range { start, end: if end >= i64::MAX as u64 { u64::MAX } else { end } }
+}
+
+/// The kernel's word for a lock.
+pub(crate) fn lock_of(kind: i32) -> Result<Lock> {
+    match kind {
+        libc::F_RDLCK => Ok(Lock::Shared),
+        libc::F_WRLCK => Ok(Lock::Exclusive),
+        libc::F_UNLCK => Ok(Lock::Unlock),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Whether thread `tid` asks by `flock`.
+fn is_flock(tid: u32) -> bool {
+    // 143: `flock` of 32-bit programs on x86-64 and aarch64.
+    caller::system_call(tid).is_some_and(|number| number == libc::SYS_flock || number == 143)
+}
+
+impl Locks {
+    /// Takes or ends a lock without waiting.
+    pub(crate) fn set(&self, tree: &dyn Tree, asked: Asked) -> Result<()> {
+        let Asked { node, handle, owner, range, lock, .. } = asked;
+        if lock == Lock::Unlock {
+            return self.unlock(tree, node, handle, owner, range);
+        }
+        tree.lock(handle, self.noted(&asked), range, lock)
+    }
+
+    /// As [`Locks::set`], but waits, and answers by `reply`.
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        tree: &Arc<dyn Tree>,
+        asked: Asked,
+        reply: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let Asked { handle, range, lock, tid, .. } = asked;
+        let owner = self.noted(&asked);
+        match tree.lock(handle, owner, range, lock) {
+            Err(Errno::EAGAIN) => {}
+            done => return reply(done),
+        }
+        if self.waits.fetch_add(1, Ordering::Relaxed) >= WAITS_MAX {
+            self.waits.fetch_sub(1, Ordering::Relaxed);
+            return reply(Err(Errno::ENOLCK));
+        }
+        let (locks, tree) = (Arc::clone(self), Arc::clone(tree));
+        let mut reply = Some(reply);
+        let wait = move || {
+            let mut pause = Duration::from_millis(1);
+            let done = loop {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+                match tree.lock(handle, owner, range, lock) {
+                    Err(Errno::EAGAIN) if locks.stop.load(Ordering::Relaxed) => break Err(Errno::EIO),
+                    Err(Errno::EAGAIN) if caller::is_interrupted(tid) => break Err(Errno::EINTR),
+                    Err(Errno::EAGAIN) => {}
+                    done => break done,
+                }
+            };
+            locks.waits.fetch_sub(1, Ordering::Relaxed);
+            if let Some(reply) = reply.take() {
+                reply(done);
+            }
+        };
+        // If the machine has no thread left, dropping the reply answers the kernel with EIO.
+        if std::thread::Builder::new().name("lock-wait".into()).spawn(wait).is_err() {
+            self.waits.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The owner's descriptor was closed: its `fcntl` locks of the file end, as POSIX says.
+    pub(crate) fn close(&self, tree: &dyn Tree, node: Node, handle: Handle, number: u64) {
+        let took = match self.owners.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&(node, number)) {
+            Some(kinds) => std::mem::take(&mut kinds.0),
+            None => false,
+        };
+        if took {
+            let owner = Owner { number, pid: 0, whole: false };
+            _ = tree.lock(handle, owner, ALL, Lock::Unlock);
+            self.forget(node, number);
+        }
+    }
+
+    /// The open file that `flock` locked was closed for good.
+    pub(crate) fn close_whole(&self, tree: &dyn Tree, node: Node, handle: Handle, number: u64) {
+        let owner = Owner { number, pid: 0, whole: true };
+        _ = self.unlock(tree, node, handle, owner, ALL);
+    }
+
+    /// Ends all waits.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the owner's locks, of whichever kind it has.
+    fn unlock(&self, tree: &dyn Tree, node: Node, handle: Handle, owner: Owner, range: Range) -> Result<()> {
+        let kinds =
+            self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(&(node, owner.number)).copied();
+        let Some((record, whole)) = kinds else { return Ok(()) };
+        if record {
+            tree.lock(handle, Owner { whole: false, ..owner }, range, Lock::Unlock)?;
+        }
+        if whole && range == ALL {
+            tree.lock(handle, Owner { whole: true, ..owner }, range, Lock::Unlock)?;
+        }
+        if range == ALL {
+            self.owners.lock().unwrap_or_else(PoisonError::into_inner).remove(&(node, owner.number));
+        }
+        Ok(())
+    }
+
+    /// The owner with the kind of its lock; remembers that it takes one.
+    fn noted(&self, asked: &Asked) -> Owner {
+        let owner = Owner { whole: asked.range == ALL && is_flock(asked.tid), ..asked.owner };
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let kinds = owners.entry((asked.node, owner.number)).or_default();
+        if owner.whole {
+            kinds.1 = true;
+        } else {
+            kinds.0 = true;
+        }
+        owner
+    }
+
+    fn forget(&self, node: Node, number: u64) {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if owners.get(&(node, number)) == Some(&(false, false)) {
+            owners.remove(&(node, number));
+        }
+    }
+}

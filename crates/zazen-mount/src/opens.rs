@@ -1,0 +1,169 @@
+//! Open files, and which of them the kernel reads and writes itself.
+//!
+//! The kernel wants one backing id for each inode at a time: all passthrough opens of an inode
+//! share the [`BackingId`] of the first. It ends with the last of them. The kernel has ended its
+//! own use before it sends RELEASE, so the id lives at least as long as the kernel needs it.
+
+use crate::tree::{Handle, Io, Node, Opened};
+use fuser::{BackingId, FileHandle, FopenFlags};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// An open file, as the adapter knows it.
+pub(crate) struct OpenFile {
+    /// The inode.
+    pub(crate) node: Node,
+    /// What the tree calls it.
+    pub(crate) handle: Handle,
+    /// The file on this machine, if it has one.
+    pub(crate) local: Option<Arc<OwnedFd>>,
+    /// Identity of the local file that the kernel reads and writes itself.
+    backed: Option<(u64, u64)>,
+}
+
+/// How an open is answered.
+pub(crate) struct Answer {
+    pub(crate) file: FileHandle,
+    pub(crate) flags: FopenFlags,
+    pub(crate) backing: Option<Arc<BackingId>>,
+}
+
+/// One backing id in use.
+struct Backed {
+    id: Arc<BackingId>,
+    opens: usize,
+}
+
+/// All open files.
+pub(crate) struct Opens {
+    files: RwLock<HashMap<u64, Arc<OpenFile>>>,
+    directories: RwLock<HashMap<u64, Handle>>,
+    next: AtomicU64,
+    backed: Mutex<HashMap<(Node, u64, u64), Backed>>,
+    passthrough: AtomicBool,
+}
+
+impl Opens {
+    /// `passthrough`: whether the kernel offers it.
+    pub(crate) fn new() -> Opens {
+        Opens {
+            files: RwLock::default(),
+            directories: RwLock::default(),
+            next: AtomicU64::new(1),
+            backed: Mutex::default(),
+            passthrough: AtomicBool::new(false),
+        }
+    }
+
+    /// The kernel has agreed to passthrough.
+    pub(crate) fn allow_passthrough(&self) {
+        self.passthrough.store(true, Ordering::Relaxed);
+    }
+
+    /// Enters an opened file. `register` gives a local file to the kernel.
+    pub(crate) fn enter(
+        &self,
+        node: Node,
+        opened: Opened,
+        register: impl Fn(BorrowedFd<'_>) -> std::io::Result<BackingId>,
+    ) -> Answer {
+        let mut flags = FopenFlags::empty();
+        let mut backing = None;
+        let mut backed = None;
+        let mut local = None;
+        match opened.io {
+            Io::Cached => {}
+            Io::Direct => flags |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+            Io::Local(file) => {
+                if let Some((key, id)) = self.back(node, &file, register) {
+                    (backed, backing) = (Some(key), Some(id));
+                } else {
+                    // Others may write the file too: nothing of it stays in the page cache here.
+                    flags |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+                }
+                local = Some(file);
+            }
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let file = Arc::new(OpenFile { node, handle: opened.handle, local, backed });
+        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(number, file);
+        Answer { file: FileHandle(number), flags, backing }
+    }
+
+    /// The backing id of a local file, shared with its other opens; `None` if the kernel refuses.
+    fn back(
+        &self,
+        node: Node,
+        file: &OwnedFd,
+        register: impl Fn(BorrowedFd<'_>) -> std::io::Result<BackingId>,
+    ) -> Option<((u64, u64), Arc<BackingId>)> {
+        if !self.passthrough.load(Ordering::Relaxed) {
+            return None;
+        }
+        let stat = rustix::fs::fstat(file).ok()?;
+        let key = (stat.st_dev, stat.st_ino);
+        let mut backed = self.backed();
+        if let Some(shared) = backed.get_mut(&(node, key.0, key.1)) {
+            shared.opens += 1;
+            return Some((key, Arc::clone(&shared.id)));
+        }
+        match register(file.as_fd()) {
+            Ok(id) => {
+                let id = Arc::new(id);
+                backed.insert((node, key.0, key.1), Backed { id: Arc::clone(&id), opens: 1 });
+                Some((key, id))
+            }
+            Err(error) => {
+                let is_for_good =
+                    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ELOOP | libc::ENOTTY));
+                if is_for_good && self.passthrough.swap(false, Ordering::Relaxed) {
+                    tracing::info!(%error, "the kernel does not read and write local files itself");
+                }
+                None
+            }
+        }
+    }
+
+    /// The open file with this number.
+    pub(crate) fn get(&self, file: FileHandle) -> Option<Arc<OpenFile>> {
+        self.files.read().unwrap_or_else(PoisonError::into_inner).get(&file.0).cloned()
+    }
+
+    /// Ends an open file.
+    pub(crate) fn leave(&self, file: FileHandle) -> Option<Arc<OpenFile>> {
+        let file = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file.0)?;
+        if let Some((dev, ino)) = file.backed {
+            let mut backed = self.backed();
+            if let Some(shared) = backed.get_mut(&(file.node, dev, ino)) {
+                shared.opens -= 1;
+                if shared.opens == 0 {
+                    backed.remove(&(file.node, dev, ino));
+                }
+            }
+        }
+        Some(file)
+    }
+
+    /// Enters an opened directory.
+    pub(crate) fn enter_directory(&self, handle: Handle) -> FileHandle {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.directories.write().unwrap_or_else(PoisonError::into_inner).insert(number, handle);
+        FileHandle(number)
+    }
+
+    /// The tree's handle of an open directory.
+    pub(crate) fn directory(&self, file: FileHandle) -> Option<Handle> {
+        self.directories.read().unwrap_or_else(PoisonError::into_inner).get(&file.0).copied()
+    }
+
+    /// Ends an open directory.
+    pub(crate) fn leave_directory(&self, file: FileHandle) -> Option<Handle> {
+        self.directories.write().unwrap_or_else(PoisonError::into_inner).remove(&file.0)
+    }
+
+    fn backed(&self) -> MutexGuard<'_, HashMap<(Node, u64, u64), Backed>> {
+        self.backed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,379 @@
+//! Operations on directories and their entries.
+
+use super::change::Change;
+use super::entry::{name_of, place_of};
+use super::inode::Inode;
+use super::machine::{Call, Partition, Stop};
+use super::mutant::Mutant;
+use super::peer::{MakeChild, Part, PeerBody, Remove, Target};
+use super::permission::{self, READ, SEARCH, WRITE};
+use super::transaction::Transaction;
+use crate::attributes::Kind;
+use crate::operation::{
+    Answer, At, Create, CreateMany, Entry, Grant, Link, Listed, Listing, MANY_MAX, MakeDirectory,
+    ManyCreated, Mode, ReadDirectory, Rename, Request, TARGET_BYTES_MAX,
+};
+use crate::{Errno, InodeId, PartitionNo};
+
+/// The most bytes that a listing takes, whatever the client asks for.
+const LISTING_BYTES_MAX: usize = 1 << 20;
+
+type Answered = Result<Answer, Stop>;
+
+impl Partition {
+    /// A directory that has not been removed.
+    pub(super) fn directory(&self, id: InodeId) -> Result<&Inode, Errno> {
+        let here = id.partition() == self.number();
+        let inode = self.tables.inodes.get(id.serial()).filter(|_| here).ok_or(Errno::ENOENT)?;
+        if !inode.is_directory() {
+            return Err(Errno::ENOTDIR);
+        }
+        if inode.links == 0 { Err(Errno::ENOENT) } else { Ok(inode) }
+    }
+
+    fn is_held(&self, at: (InodeId, &[u8])) -> bool {
+        self.tables.holder(at.0, at.1).is_some() && !self.plants(Mutant::IgnoresHolds)
+    }
+
+    fn entry(&self, id: InodeId, kind: Kind) -> Entry {
+        Entry { id, kind, attributes: self.attributes(id) }
+    }
+
+    /// Finds what a name leads to.
+    pub(super) fn lookup(&self, call: &Call<'_>, at: &At) -> Answered {
+        permission::check(call.caller, self.directory(at.directory)?, SEARCH)?;
+        let name = at.name.as_bytes();
+        let (_, entry) = self.tables.entries.find(at.directory, name).ok_or(Errno::ENOENT)?;
+        if self.is_held((at.directory, name)) {
+            return Err(Stop::Wait);
+        }
+        Ok(Answer::Entry(self.entry(entry.id, entry.kind())))
+    }
+
+    /// Lists a part of a directory.
+    pub(super) fn read_directory(&self, call: &Call<'_>, read: &ReadDirectory) -> Answered {
+        permission::check(call.caller, self.directory(read.directory)?, READ)?;
+        let mut room = (read.bytes_max as usize).min(LISTING_BYTES_MAX);
+        let mut listing = Listing { entries: Vec::new(), end: true };
+        for (cookie, entry) in self.tables.entries.behind(read.directory, read.cookie) {
+            let Some(name) = name_of(entry.name()) else { continue };
+            let attributes = if read.attributes { self.attributes(entry.id) } else { None };
+            let bytes = 40 + name.as_bytes().len() + if attributes.is_some() { 140 } else { 0 };
+            if bytes > room && !listing.entries.is_empty() {
+                listing.end = false;
+                break;
+            }
+            room = room.saturating_sub(bytes);
+            let entry = Entry { id: entry.id, kind: entry.kind(), attributes };
+            listing.entries.push(Listed { cookie, name, entry });
+        }
+        Ok(Answer::Listing(listing))
+    }
+
+    /// Tells which directory a directory is in.
+    pub(super) fn parent(&self, id: InodeId) -> Answered {
+        let parent = self.directory(id)?.parent();
+        Ok(Answer::Entry(self.entry(parent, Kind::Directory)))
+    }
+
+    /// Makes an inode that is not a directory, or opens an existing file.
+    pub(super) fn create(&mut self, call: &Call<'_>, create: &Create) -> Answered {
+        check_new(call, create)?;
+        let directory = *self.directory(create.directory)?;
+        permission::check(call.caller, &directory, SEARCH)?;
+        let name = create.name.as_bytes();
+        if self.is_held((create.directory, name)) {
+            return Err(Stop::Wait);
+        }
+        if let Some((_, entry)) = self.tables.entries.find(create.directory, name) {
+            let (id, kind) = (entry.id, entry.kind());
+            return self.open_existing(call, create, id, kind);
+        }
+        permission::check(call.caller, &directory, WRITE)?;
+        let place = self.place_for(create.directory, name).ok_or(Errno::ENOSPC)?;
+        let open = create.open.as_ref();
+        let id = self.make(call, &directory, create, place, open.is_some_and(|mode| mode.write));
+        if create.kind == Kind::Symlink {
+            self.change(&Change::LinkTarget { serial: id.serial(), target: &create.target });
+        }
+        let Some(mode) = open else {
+            return Ok(Answer::Entry(self.entry(id, create.kind)));
+        };
+        self.add_open(call, id.serial(), mode);
+        let attributes = self.attributes(id).ok_or(Errno::ESTALE)?;
+        Ok(Answer::Grant(Grant { attributes, created: true }))
+    }
+
+    fn open_existing(&mut self, call: &Call<'_>, create: &Create, id: InodeId, kind: Kind) -> Answered {
+        let Some(mode) = create.open.as_ref().filter(|_| !create.exclusive) else {
+            return Err(Errno::EEXIST.into());
+        };
+        if id.partition() != self.number() {
+            return Ok(Answer::Entry(Entry { id, kind, attributes: None }));
+        }
+        if kind == Kind::Directory {
+            return Err(Errno::EISDIR.into());
+        }
+        self.open_inode(call, id, mode)
+    }
+
+    fn make(
+        &mut self,
+        call: &Call<'_>,
+        directory: &Inode,
+        create: &Create,
+        place: u64,
+        placed: bool,
+    ) -> InodeId {
+        let (gid, mode) = permission::inherit(call.caller, directory, create.kind, create.mode);
+        let serial = self.tables.next_serial;
+        let id = InodeId::new(self.number(), serial);
+        self.change(&Change::Make {
+            serial,
+            kind: create.kind,
+            mode,
+            uid: call.caller.uid,
+            gid,
+            holder_or_device: if placed { call.node.0 } else { create.device },
+            generation: placed.into(),
+            bytes: create.target.len() as u64,
+            now_ns: call.now_ns,
+        });
+        let (name, kind) = (create.name.as_bytes(), create.kind);
+        self.change(&Change::Enter { directory: create.directory.0, place, id, kind, name });
+        let serial = create.directory.serial();
+        self.change(&Change::Touch { serial, now_ns: call.now_ns, entries: 1, links: 0 });
+        id
+    }
+
+    /// Makes many empty files in one directory.
+    pub(super) fn create_many(&mut self, call: &Call<'_>, many: &CreateMany) -> Answered {
+        if many.names.len() > MANY_MAX {
+            return Err(Errno::EINVAL.into());
+        }
+        let directory = *self.directory(many.directory)?;
+        permission::check(call.caller, &directory, SEARCH)?;
+        if many.names.iter().any(|name| self.is_held((many.directory, name.as_bytes()))) {
+            return Err(Stop::Wait);
+        }
+        let (gid, mode) = permission::inherit(call.caller, &directory, Kind::File, many.mode);
+        let may_write = permission::check(call.caller, &directory, WRITE);
+        let mut results = Vec::with_capacity(many.names.len());
+        for name in &many.names {
+            let name = name.as_bytes();
+            let place = match self.tables.entries.look(many.directory, name) {
+                Ok(_) => Err(Errno::EEXIST),
+                Err(_) => may_write.and_then(|()| self.place_for(many.directory, name).ok_or(Errno::ENOSPC)),
+            };
+            let place = match place {
+                Ok(place) => place,
+                Err(errno) => {
+                    results.push((InodeId(0), Some(errno)));
+                    continue;
+                }
+            };
+            let (serial, kind, now_ns) = (self.tables.next_serial, Kind::File, call.now_ns);
+            let uid = call.caller.uid;
+            self.change(&Change::Make {
+                serial,
+                kind,
+                mode,
+                uid,
+                gid,
+                holder_or_device: 0,
+                generation: 0,
+                bytes: 0,
+                now_ns,
+            });
+            let id = InodeId::new(self.number(), serial);
+            self.change(&Change::Enter { directory: many.directory.0, place, id, kind, name });
+            results.push((id, None));
+        }
+        let made = results.iter().filter(|(_, errno)| errno.is_none()).count() as i64;
+        if made > 0 {
+            let (serial, now_ns) = (many.directory.serial(), call.now_ns);
+            self.change(&Change::Touch { serial, now_ns, entries: made, links: 0 });
+        }
+        Ok(Answer::Created(ManyCreated { results }))
+    }
+
+    /// The directory for a new name, if the caller may make one and it is free.
+    fn for_new_name(&self, call: &Call<'_>, id: InodeId, name: &[u8]) -> Result<Inode, Stop> {
+        let directory = *self.directory(id)?;
+        permission::check(call.caller, &directory, SEARCH)?;
+        if self.is_held((id, name)) {
+            return Err(Stop::Wait);
+        }
+        if self.tables.entries.find(id, name).is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        permission::check(call.caller, &directory, WRITE)?;
+        self.place_for(id, name).ok_or(Errno::ENOSPC)?;
+        Ok(directory)
+    }
+
+    /// The partition for a new directory: directories spread by a hash of what will be their names'
+    /// surroundings, and of how many there were.
+    fn partition_of_child(&self, parent: InodeId, name: &[u8]) -> PartitionNo {
+        let mixed = place_of(name) ^ parent.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ self.tables.next_serial).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 24;
+        PartitionNo((mixed % u64::from(self.settings.partitions.max(1))) as u32)
+    }
+
+    /// Makes a directory, here or elsewhere.
+    pub(super) fn make_directory(
+        &mut self,
+        call: &Call<'_>,
+        request: &Request,
+        make: &MakeDirectory,
+    ) -> Answered {
+        let name = make.name.as_bytes();
+        let directory = self.for_new_name(call, make.directory, name)?;
+        if directory.links >= self.settings.links_max {
+            return Err(Errno::EMLINK.into());
+        }
+        let (gid, mode) = permission::inherit(call.caller, &directory, Kind::Directory, make.mode);
+        let child = MakeChild {
+            partition: self.partition_of_child(make.directory, name),
+            parent: make.directory,
+            mode: mode.into(),
+            uid: call.caller.uid,
+            gid,
+        };
+        if child.partition != self.number() {
+            let mut transaction = self.with_name(request, make.directory, name, None);
+            transaction.child = Some(child);
+            return Err(Stop::Transaction(transaction));
+        }
+        match self.execute_part(call.now_ns, (self.number(), 0), &Part::MakeChild(child)) {
+            Some(PeerBody::Changed(made)) => {
+                let id = made.attributes.id;
+                let target = Target { id, kind: Kind::Directory };
+                self.set_entry(call.now_ns, make.directory, name, Some(target))?;
+                Ok(Answer::Entry(self.entry(id, Kind::Directory)))
+            }
+            _ => Err(Errno::EIO.into()),
+        }
+    }
+
+    /// A transaction on one name, which it holds from now on.
+    fn with_name(
+        &mut self,
+        request: &Request,
+        directory: InodeId,
+        name: &[u8],
+        target: Option<Target>,
+    ) -> Box<Transaction> {
+        self.hold(directory, name, (self.number(), self.tables.next_transaction));
+        Box::new(Transaction::of_name(request.clone(), target))
+    }
+
+    /// What a name leads to that the caller may remove, its place, and who must own it.
+    fn to_remove(&self, call: &Call<'_>, at: &At) -> Result<(Target, u64, Option<u32>), Stop> {
+        let directory = self.directory(at.directory)?;
+        permission::check(call.caller, directory, SEARCH)?;
+        let name = at.name.as_bytes();
+        let (place, entry) = self.tables.entries.find(at.directory, name).ok_or(Errno::ENOENT)?;
+        if self.is_held((at.directory, name)) {
+            return Err(Stop::Wait);
+        }
+        permission::check(call.caller, directory, WRITE)?;
+        let target = Target { id: entry.id, kind: entry.kind() };
+        Ok((target, place, permission::owner_only(call.caller, directory)))
+    }
+
+    /// Removes a name that is not a directory's.
+    pub(super) fn unlink(&mut self, call: &Call<'_>, request: &Request, at: &At) -> Answered {
+        let (target, place, owner) = self.to_remove(call, at)?;
+        if target.is_directory() {
+            return Err(Errno::EISDIR.into());
+        }
+        self.remove(call, request, at, (target, place, owner))
+    }
+
+    /// Removes an empty directory.
+    pub(super) fn remove_directory(&mut self, call: &Call<'_>, request: &Request, at: &At) -> Answered {
+        let (target, place, owner) = self.to_remove(call, at)?;
+        if !target.is_directory() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        self.remove(call, request, at, (target, place, owner))
+    }
+
+    fn remove(
+        &mut self,
+        call: &Call<'_>,
+        request: &Request,
+        at: &At,
+        (target, place, owner): (Target, u64, Option<u32>),
+    ) -> Answered {
+        if target.id.partition() != self.number() {
+            let mut transaction = self.with_name(request, at.directory, at.name.as_bytes(), Some(target));
+            transaction.owner = owner;
+            return Err(Stop::Transaction(transaction));
+        }
+        let part = Part::Remove(Remove { id: target.id, owner });
+        match self.execute_part(call.now_ns, (self.number(), 0), &part) {
+            Some(PeerBody::Done) => {}
+            Some(PeerBody::Refused(refused)) => return Err(refused.errno.into()),
+            _ => return Err(Stop::Wait),
+        }
+        self.change(&Change::Leave { directory: at.directory.0, place });
+        let links = -i64::from(target.is_directory());
+        let (serial, now_ns) = (at.directory.serial(), call.now_ns);
+        self.change(&Change::Touch { serial, now_ns, entries: -1, links });
+        Ok(Answer::Done)
+    }
+
+    /// Gives an inode another name.
+    pub(super) fn link(&mut self, call: &Call<'_>, request: &Request, link: &Link) -> Answered {
+        let name = link.name.as_bytes();
+        self.for_new_name(call, link.directory, name)?;
+        Err(Stop::Transaction(self.with_name(request, link.directory, name, None)))
+    }
+
+    /// Gives an entry another name.
+    pub(super) fn rename(&mut self, request: &Request, rename: &Rename) -> Answered {
+        if rename.no_replace && rename.exchange {
+            return Err(Errno::EINVAL.into());
+        }
+        if (rename.directory, &rename.name) != (rename.new_directory, &rename.new_name) {
+            return Err(Stop::Transaction(Box::new(Transaction::of_rename(request.clone()))));
+        }
+        let directory = self.directory(rename.directory)?;
+        permission::check(&request.credentials, directory, SEARCH)?;
+        let name = rename.name.as_bytes();
+        if self.is_held((rename.directory, name)) {
+            return Err(Stop::Wait);
+        }
+        self.tables.entries.find(rename.directory, name).ok_or(Errno::ENOENT)?;
+        if rename.no_replace { Err(Errno::EEXIST.into()) } else { Ok(Answer::Done) }
+    }
+}
+
+/// Checks what `Create` asks for, whatever is there.
+fn check_new(call: &Call<'_>, create: &Create) -> Result<(), Errno> {
+    let (is_link, is_file) = (create.kind == Kind::Symlink, create.kind == Kind::File);
+    let odd = create.kind == Kind::Directory
+        || (!is_link && !create.target.is_empty())
+        || (!is_file && create.open.is_some());
+    if odd {
+        return Err(Errno::EINVAL);
+    }
+    if is_link && create.target.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    if create.target.len() > TARGET_BYTES_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    let device = matches!(create.kind, Kind::CharDevice | Kind::BlockDevice);
+    if device && call.caller.uid != 0 {
+        return Err(Errno::EPERM);
+    }
+    if !device && create.device != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// Modes for opening: at least one of reading and writing, or nothing can be done with it.
+pub(super) fn check_mode(mode: &Mode) -> Result<(), Errno> {
+    if mode.read || mode.write || mode.truncate { Ok(()) } else { Err(Errno::EINVAL) }
+}

@@ -1,0 +1,154 @@
+//! Opening, committing and closing files.
+
+use super::change::Change;
+use super::directories::check_mode;
+use super::event::Action;
+use super::inode::Inode;
+use super::machine::{Call, Partition, Stop};
+use super::permission::{self, READ, WRITE};
+use crate::attributes::Kind;
+use crate::operation::{Answer, Commit, Grant, Mode, Open, Release};
+use crate::{Errno, Incarnation, InodeId, NodeNo};
+
+type Answered = Result<Answer, Stop>;
+
+impl Partition {
+    /// Opens an inode.
+    pub(super) fn open(&mut self, call: &Call<'_>, open: &Open) -> Answered {
+        self.open_inode(call, open.id, &open.mode)
+    }
+
+    pub(super) fn open_inode(&mut self, call: &Call<'_>, id: InodeId, mode: &Mode) -> Answered {
+        check_mode(mode)?;
+        let serial = id.serial();
+        let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let writes = mode.write || mode.truncate;
+        match inode.kind {
+            Kind::File => {}
+            Kind::Directory if writes => return Err(Errno::EISDIR.into()),
+            Kind::Directory => {}
+            Kind::Symlink => return Err(Errno::ELOOP.into()),
+            _ => return Err(Errno::ENXIO.into()),
+        }
+        let bits = if mode.read { READ } else { 0 } | if writes { WRITE } else { 0 };
+        permission::check(call.caller, &inode, bits)?;
+        let before = inode;
+        if mode.truncate {
+            self.truncate(call, id, &mut inode);
+        }
+        if mode.write && inode.generation == 0 {
+            (inode.holder_or_device, inode.generation) = (call.node.0, 1);
+        }
+        if inode != before {
+            inode.version += 1;
+            self.change(&Change::Put { serial, inode });
+        }
+        self.add_open(call, serial, mode);
+        let attributes = self.attributes(id).ok_or(Errno::ESTALE)?;
+        Ok(Answer::Grant(Grant { attributes, created: false }))
+    }
+
+    /// Drops a file's bytes. While nobody has it open, the asking node becomes its holder.
+    fn truncate(&mut self, call: &Call<'_>, id: InodeId, inode: &mut Inode) {
+        let open = self.tables.opens_of(id.serial()).next().is_some();
+        if let Some((holder, generation)) = inode.place().filter(|_| !open) {
+            self.leaving.push(Action::DropObject { holder, id, generation });
+            (inode.holder_or_device, inode.generation) = (call.node.0, generation + 1);
+        }
+        (inode.bytes, inode.blocks_or_parent) = (0, 0);
+        (inode.modified_ns, inode.changed_ns) = (call.now_ns, call.now_ns);
+        if call.caller.uid != 0 {
+            inode.mode = permission::without_privileges(call.caller, inode);
+        }
+    }
+
+    pub(super) fn add_open(&mut self, call: &Call<'_>, serial: u64, mode: &Mode) {
+        let (node, incarnation) = (call.node, call.incarnation);
+        let before = self.tables.opens.get(&(serial, node, incarnation)).copied().unwrap_or_default();
+        let readers = before.readers + u32::from(!mode.write);
+        let writers = before.writers + u32::from(mode.write);
+        self.change(&Change::Opens { serial, node, incarnation, readers, writers });
+    }
+
+    /// Takes what the holder says of a file's bytes.
+    pub(super) fn commit(&mut self, call: &Call<'_>, commit: &Commit) -> Answered {
+        let serial = commit.id.serial();
+        let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        if inode.place() != Some((call.node, commit.generation)) {
+            return Err(Errno::ESTALE.into());
+        }
+        if commit.bytes > i64::MAX as u64 {
+            return Err(Errno::EFBIG.into());
+        }
+        let before = inode;
+        (inode.bytes, inode.blocks_or_parent) = (commit.bytes, commit.blocks);
+        let set_later = self.tables.times_set.get(&serial).is_some_and(|set| *set >= commit.modified_ns);
+        if !set_later {
+            inode.modified_ns = commit.modified_ns;
+        }
+        if inode != before {
+            if call.caller.uid != 0 {
+                inode.mode = permission::without_privileges(call.caller, &inode);
+            }
+            inode.changed_ns = call.now_ns;
+            inode.version += 1;
+            self.change(&Change::Put { serial, inode });
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Ends opens of the asking node.
+    pub(super) fn release(&mut self, call: &Call<'_>, release: &Release) -> Answered {
+        let serial = release.id.serial();
+        let key = (serial, call.node, call.incarnation);
+        let opens = self.tables.opens.get(&key).copied().ok_or(Errno::EBADF)?;
+        let readers = opens.readers.checked_sub(release.readers).ok_or(Errno::EBADF)?;
+        let writers = opens.writers.checked_sub(release.writers).ok_or(Errno::EBADF)?;
+        if release.commit.as_ref().is_some_and(|commit| commit.id != release.id) {
+            return Err(Errno::EINVAL.into());
+        }
+        let committed = release.commit.as_ref().map(|commit| self.commit(call, commit));
+        if readers == 0 && writers == 0 {
+            self.close(call.now_ns, serial, call.node, call.incarnation);
+        } else {
+            let (node, incarnation) = (call.node, call.incarnation);
+            self.change(&Change::Opens { serial, node, incarnation, readers, writers });
+            self.forget_time_set(serial);
+        }
+        committed.unwrap_or(Ok(Answer::Done))
+    }
+
+    /// Ends all that a life of a node has open of an inode, and its locks there.
+    pub(super) fn close(&mut self, _now_ns: i64, serial: u64, node: NodeNo, incarnation: Incarnation) {
+        self.change(&Change::Opens { serial, node, incarnation, readers: 0, writers: 0 });
+        if let Some(locks) = self.tables.locks.get(&serial) {
+            let others = |lock: &&_| !super::locks::is_of(lock, node, incarnation);
+            let kept: Vec<_> = locks.iter().filter(others).cloned().collect();
+            if kept.len() < locks.len() {
+                self.change(&Change::Locks { serial, locks: kept });
+            }
+        }
+        self.forget_time_set(serial);
+        let Some(inode) = self.tables.inodes.get(serial).copied() else { return };
+        if inode.links == 0 && self.tables.opens_of(serial).next().is_none() {
+            self.drop_inode(InodeId::new(self.number(), serial), &inode);
+        }
+    }
+
+    /// An explicit modification time holds against the writes before it, until the last writer
+    /// ends.
+    fn forget_time_set(&mut self, serial: u64) {
+        let written = self.tables.opens_of(serial).any(|(_, _, opens)| opens.writers > 0);
+        if !written && self.tables.times_set.contains_key(&serial) {
+            self.change(&Change::TimeSet { serial, until_ns: None });
+        }
+    }
+
+    /// Removes an inode, and tells the holder of its bytes.
+    pub(super) fn drop_inode(&mut self, id: InodeId, inode: &Inode) {
+        self.change(&Change::Drop { serial: id.serial() });
+        if let Some((holder, generation)) = inode.place() {
+            self.leaving.push(Action::DropObject { holder, id, generation });
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! The tables of a partition, and what each change does to them.
+
+use super::change::Change;
+use super::entry::{Entries, Entry};
+use super::inode::{Inode, Inodes};
+use super::peer::PeerBody;
+use super::row::{Client, LockRow, Opens, Saved};
+use super::settings::Settings;
+use super::transaction::Transaction;
+use crate::attributes::Kind;
+use crate::{Incarnation, InodeId, NodeNo, PartitionNo};
+use std::collections::{BTreeMap, VecDeque};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_wire::codec::Reader;
+
+/// Which of whose transactions.
+pub(super) type TransactionId = (PartitionNo, u64);
+
+/// A name of what the number says: an attribute of an inode, or an entry of a directory.
+type NameKey = (u64, Box<[u8]>);
+
+/// What a partition knows. Equal on all replicas that have applied the same records.
+#[derive(Clone)]
+pub(super) struct Tables {
+    pub(super) number: PartitionNo,
+    pub(super) next_serial: u64,
+    pub(super) next_transaction: u64,
+    pub(super) inodes: Inodes,
+    pub(super) entries: Entries,
+    pub(super) targets: BTreeMap<u64, Box<[u8]>>,
+    pub(super) xattrs: BTreeMap<NameKey, Box<[u8]>>,
+    pub(super) opens: BTreeMap<(u64, NodeNo, Incarnation), Opens>,
+    pub(super) locks: BTreeMap<u64, Vec<LockRow>>,
+    pub(super) times_set: BTreeMap<u64, i64>,
+    pub(super) clients: BTreeMap<u64, Client>,
+    pub(super) gone: BTreeMap<NodeNo, Incarnation>,
+    pub(super) held: BTreeMap<NameKey, TransactionId>,
+    pub(super) driven: BTreeMap<u64, Box<Transaction>>,
+    pub(super) executed: BTreeMap<TransactionId, (u32, PeerBody)>,
+    pub(super) floors: BTreeMap<PartitionNo, u64>,
+    pub(super) move_lock: Option<TransactionId>,
+}
+
+fn misfit(what: &str) -> Error {
+    let why = format!("a record of a partition does not fit its tables: {what}; build the partition anew");
+    Error::new(ErrorKind::Corrupt, why)
+}
+
+/// `change`, or an error that names what was missing.
+fn check(fits: bool, what: &str) -> Result<()> {
+    if fits { Ok(()) } else { Err(misfit(what)) }
+}
+
+impl Tables {
+    /// The tables of a new partition.
+    pub(super) fn new(number: PartitionNo, settings: &Settings) -> Tables {
+        let mut tables = Tables {
+            number,
+            next_serial: InodeId::ROOT.serial() + 1,
+            next_transaction: 1,
+            inodes: Inodes::default(),
+            entries: Entries::default(),
+            targets: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+            opens: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            times_set: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            held: BTreeMap::new(),
+            driven: BTreeMap::new(),
+            executed: BTreeMap::new(),
+            floors: BTreeMap::new(),
+            move_lock: None,
+        };
+        if number == InodeId::ROOT.partition() {
+            let root = Inode {
+                kind: Kind::Directory,
+                mode: (settings.root_mode & 0o7777) as u16,
+                uid: settings.root_uid,
+                gid: settings.root_gid,
+                links: 2,
+                holder_or_device: 0,
+                bytes: 0,
+                blocks_or_parent: InodeId::ROOT.0,
+                accessed_ns: 0,
+                modified_ns: 0,
+                changed_ns: 0,
+                created_ns: 0,
+                version: 1,
+                generation: 0,
+            };
+            tables.inodes.put(InodeId::ROOT.serial(), root);
+        }
+        tables
+    }
+
+    /// Applies a record; nothing of it, if it is malformed.
+    pub(super) fn apply_record(&mut self, record: &[u8]) -> Result<()> {
+        let mut reader = Reader::new("Record", record);
+        let mut changes = Vec::new();
+        while reader.remaining() > 0 {
+            changes.push(Change::read(&mut reader)?);
+        }
+        changes.iter().try_for_each(|change| self.apply(change))
+    }
+
+    /// Makes one change.
+    pub(super) fn apply(&mut self, change: &Change<'_>) -> Result<()> {
+        match change {
+            Change::Make { .. }
+            | Change::Put { .. }
+            | Change::Drop { .. }
+            | Change::Touch { .. }
+            | Change::LinkTarget { .. }
+            | Change::Xattr { .. }
+            | Change::TimeSet { .. } => self.apply_inode(change),
+            Change::Enter { directory, place, id, kind, name } => {
+                self.entries.put(*directory, *place, Entry::new(*id, *kind, name));
+                Ok(())
+            }
+            Change::Leave { directory, place } => {
+                check(self.entries.remove(*directory, *place), "an entry that goes is missing")
+            }
+            Change::Opens { serial, node, incarnation, readers, writers } => {
+                let key = (*serial, *node, *incarnation);
+                if *readers == 0 && *writers == 0 {
+                    self.opens.remove(&key);
+                } else {
+                    self.opens.insert(key, Opens { readers: *readers, writers: *writers });
+                }
+                Ok(())
+            }
+            Change::Locks { serial, locks } => {
+                if locks.is_empty() {
+                    self.locks.remove(serial);
+                } else {
+                    self.locks.insert(*serial, locks.clone());
+                }
+                Ok(())
+            }
+            Change::Answered { client, oldest, node, incarnation, now_ns, answer } => {
+                let row = self.clients.entry(*client).or_insert_with(|| Client {
+                    node: *node,
+                    incarnation: *incarnation,
+                    oldest: 0,
+                    asked_ns: *now_ns,
+                    answers: VecDeque::new(),
+                });
+                (row.node, row.incarnation, row.asked_ns) = (*node, *incarnation, *now_ns);
+                row.forget_below(*oldest);
+                if let Some((number, saved)) = answer {
+                    row.save(*number, saved.clone());
+                }
+                Ok(())
+            }
+            Change::ForgetClient { client } => {
+                check(self.clients.remove(client).is_some(), "a client that goes is missing")
+            }
+            Change::Gone { node, incarnation } => {
+                self.gone.insert(*node, *incarnation);
+                Ok(())
+            }
+            _ => self.apply_transaction(change),
+        }
+    }
+
+    fn apply_inode(&mut self, change: &Change<'_>) -> Result<()> {
+        match change {
+            Change::Make { serial, kind, mode, uid, gid, holder_or_device, generation, bytes, now_ns } => {
+                let inode = Inode {
+                    kind: *kind,
+                    mode: *mode,
+                    uid: *uid,
+                    gid: *gid,
+                    links: 1,
+                    holder_or_device: *holder_or_device,
+                    bytes: *bytes,
+                    blocks_or_parent: 0,
+                    accessed_ns: *now_ns,
+                    modified_ns: *now_ns,
+                    changed_ns: *now_ns,
+                    created_ns: *now_ns,
+                    version: 1,
+                    generation: *generation,
+                };
+                self.inodes.put(*serial, inode);
+                self.next_serial = self.next_serial.max(serial + 1);
+            }
+            Change::Put { serial, inode } => {
+                self.inodes.put(*serial, *inode);
+                self.next_serial = self.next_serial.max(serial + 1);
+            }
+            Change::Drop { serial } => {
+                self.targets.remove(serial);
+                self.locks.remove(serial);
+                self.times_set.remove(serial);
+                let names: Vec<_> = self.xattrs_of(*serial).map(|(name, _)| name.clone()).collect();
+                for name in names {
+                    self.xattrs.remove(&(*serial, name));
+                }
+                return check(self.inodes.remove(*serial), "an inode that goes is missing");
+            }
+            Change::Touch { serial, now_ns, entries, links } => {
+                let Some(directory) = self.inodes.get_mut(*serial) else {
+                    return Err(misfit("a directory is missing"));
+                };
+                let (bytes, count) = (
+                    directory.bytes.checked_add_signed(*entries),
+                    directory.links.checked_add_signed(*links as i32),
+                );
+                let (Some(bytes), Some(links)) = (bytes, count) else {
+                    return Err(misfit("a directory has too few entries"));
+                };
+                (directory.bytes, directory.links) = (bytes, links);
+                (directory.modified_ns, directory.changed_ns) = (*now_ns, *now_ns);
+                directory.version += 1;
+            }
+            Change::LinkTarget { serial, target } => {
+                self.targets.insert(*serial, (*target).into());
+            }
+            Change::Xattr { serial, name, value } => {
+                let key = (*serial, Box::from(*name));
+                match value {
+                    Some(value) => {
+                        self.xattrs.insert(key, Box::from(*value));
+                    }
+                    None => return check(self.xattrs.remove(&key).is_some(), "an attribute is missing"),
+                }
+            }
+            Change::TimeSet { serial, until_ns: Some(until_ns) } => {
+                self.times_set.insert(*serial, *until_ns);
+            }
+            Change::TimeSet { serial, until_ns: None } => {
+                self.times_set.remove(serial);
+            }
+            _ => return Err(misfit("a change of no inode")),
+        }
+        Ok(())
+    }
+
+    fn apply_transaction(&mut self, change: &Change<'_>) -> Result<()> {
+        match change {
+            Change::Hold { directory, name, driver, transaction } => {
+                if *driver == self.number {
+                    self.next_transaction = self.next_transaction.max(transaction + 1);
+                }
+                let key = (*directory, Box::from(*name));
+                let before = self.held.insert(key, (*driver, *transaction));
+                check(before.is_none(), "a name is held twice")
+            }
+            Change::Free { directory, name } => {
+                let key = (*directory, Box::from(*name));
+                check(self.held.remove(&key).is_some(), "a name is not held")
+            }
+            Change::Drive { number, transaction } => {
+                self.next_transaction = self.next_transaction.max(number + 1);
+                self.driven.insert(*number, transaction.clone());
+                Ok(())
+            }
+            Change::Ended { number } => {
+                check(self.driven.remove(number).is_some(), "a transaction is missing")
+            }
+            Change::Executed { driver, transaction, step, body } => {
+                self.executed.insert((*driver, *transaction), (*step, body.clone()));
+                Ok(())
+            }
+            Change::Floor { driver, oldest } => {
+                self.floors.insert(*driver, *oldest);
+                let ended = self.executed.range((*driver, 0)..(*driver, *oldest));
+                let ended: Vec<_> = ended.map(|(transaction, _)| *transaction).collect();
+                for transaction in ended {
+                    self.executed.remove(&transaction);
+                }
+                Ok(())
+            }
+            Change::MoveLock { holder } => {
+                self.move_lock = *holder;
+                Ok(())
+            }
+            Change::Next { serial, transaction } => {
+                (self.next_serial, self.next_transaction) = (*serial, *transaction);
+                Ok(())
+            }
+            _ => Err(misfit("a change of no transaction")),
+        }
+    }
+
+    /// The extended attributes of an inode.
+    pub(super) fn xattrs_of(&self, serial: u64) -> impl Iterator<Item = (&Box<[u8]>, &[u8])> {
+        let from = (serial, Box::from(&[][..]));
+        let rows = self.xattrs.range(from..).take_while(move |((of, _), _)| *of == serial);
+        rows.map(|((_, name), value)| (name, &**value))
+    }
+
+    /// What is open of an inode, by node and its life.
+    pub(super) fn opens_of(&self, serial: u64) -> impl Iterator<Item = (NodeNo, Incarnation, Opens)> {
+        let first = (serial, NodeNo(0), Incarnation(0));
+        let last = (serial, NodeNo(u32::MAX), Incarnation(u64::MAX));
+        self.opens.range(first..=last).map(|((_, node, incarnation), opens)| (*node, *incarnation, *opens))
+    }
+
+    /// The names of the directory that transactions hold.
+    pub(super) fn names_held(&self, directory: InodeId) -> impl Iterator<Item = &[u8]> {
+        let from = (directory.0, Box::from(&[][..]));
+        let rows = self.held.range(from..).take_while(move |((of, _), _)| *of == directory.0);
+        rows.map(|((_, name), _)| &**name)
+    }
+
+    /// The transaction that holds the name.
+    pub(super) fn holder(&self, directory: InodeId, name: &[u8]) -> Option<TransactionId> {
+        if self.held.is_empty() {
+            return None;
+        }
+        self.held.get(&(directory.0, Box::from(name))).copied()
+    }
+
+    /// All tables as changes that build them from an empty partition.
+    pub(super) fn changes(&self) -> impl Iterator<Item = Change<'_>> {
+        let inodes = self.inodes.iter().map(|(serial, inode)| Change::Put { serial, inode: *inode });
+        let entries = self.entries.iter().map(|(directory, place, entry)| Change::Enter {
+            directory,
+            place,
+            id: entry.id,
+            kind: entry.kind(),
+            name: entry.name(),
+        });
+        let targets =
+            self.targets.iter().map(|(serial, target)| Change::LinkTarget { serial: *serial, target });
+        let xattrs = self.xattrs.iter().map(|((serial, name), value)| Change::Xattr {
+            serial: *serial,
+            name,
+            value: Some(value),
+        });
+        let opens = self.opens.iter().map(|((serial, node, incarnation), opens)| Change::Opens {
+            serial: *serial,
+            node: *node,
+            incarnation: *incarnation,
+            readers: opens.readers,
+            writers: opens.writers,
+        });
+        let locks =
+            self.locks.iter().map(|(serial, locks)| Change::Locks { serial: *serial, locks: locks.clone() });
+        let times = self
+            .times_set
+            .iter()
+            .map(|(serial, until)| Change::TimeSet { serial: *serial, until_ns: Some(*until) });
+        let clients = self.clients.iter().flat_map(|(client, row)| {
+            let answers = row.answers.iter().map(|answer| Some(answer.clone()));
+            std::iter::once(None).chain(answers).map(|answer| Change::Answered {
+                client: *client,
+                oldest: row.oldest,
+                node: row.node,
+                incarnation: row.incarnation,
+                now_ns: row.asked_ns,
+                answer,
+            })
+        });
+        let gone = self.gone.iter().map(|(node, life)| Change::Gone { node: *node, incarnation: *life });
+        let files = inodes.chain(entries).chain(targets).chain(xattrs);
+        files.chain(opens).chain(locks).chain(times).chain(clients).chain(gone).chain(self.transactions())
+    }
+
+    fn transactions(&self) -> impl Iterator<Item = Change<'_>> {
+        let held = self.held.iter().map(|((directory, name), (driver, transaction))| Change::Hold {
+            directory: *directory,
+            name,
+            driver: *driver,
+            transaction: *transaction,
+        });
+        let driven = self
+            .driven
+            .iter()
+            .map(|(number, row)| Change::Drive { number: *number, transaction: row.clone() });
+        let executed = self.executed.iter().map(|((driver, transaction), (step, body))| Change::Executed {
+            driver: *driver,
+            transaction: *transaction,
+            step: *step,
+            body: body.clone(),
+        });
+        let floors =
+            self.floors.iter().map(|(driver, oldest)| Change::Floor { driver: *driver, oldest: *oldest });
+        let numbers = [
+            Change::MoveLock { holder: self.move_lock },
+            Change::Next { serial: self.next_serial, transaction: self.next_transaction },
+        ];
+        held.chain(driven).chain(executed).chain(floors).chain(numbers)
+    }
+}
+
+impl Client {
+    /// Forgets the answers of lower numbers.
+    fn forget_below(&mut self, oldest: u64) {
+        self.oldest = self.oldest.max(oldest);
+        while self.answers.front().is_some_and(|(number, _)| *number < self.oldest) {
+            self.answers.pop_front();
+        }
+    }
+
+    fn save(&mut self, number: u64, saved: Saved) {
+        let at = match self.answers.back() {
+            Some((last, _)) if *last >= number => self.answers.partition_point(|(of, _)| *of < number),
+            _ => self.answers.len(),
+        };
+        self.answers.insert(at, (number, saved));
+    }
+
+    /// The answer that the request with this number got.
+    pub(super) fn answer(&self, number: u64) -> Option<&Saved> {
+        let at = self.answers.binary_search_by_key(&number, |(of, _)| *of).ok()?;
+        Some(&self.answers[at].1)
+    }
+}

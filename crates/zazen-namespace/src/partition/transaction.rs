@@ -1,0 +1,485 @@
+//! A transaction, as the partition that drives it keeps it: which part comes next.
+//!
+//! `MakeDirectory`, `RemoveDirectory`, `Unlink` and `Link` of an inode elsewhere hold one name,
+//! have one part executed elsewhere, and then set the name. `Rename` holds two names, in the order
+//! of directory and name, so that two renames never wait for each other. What may refuse comes
+//! before the part that removes a replaced inode; from there on nothing is refused.
+//!
+//! Who moves a directory into another one also has the one lock of all such moves, which is taken
+//! before any name is held: so no parent changes while the directories above the new place are
+//! walked.
+
+use super::peer::{
+    AddLink, Changed, Check, Free, Hold, MakeChild, Moved, NotDone, OfDirectory, Part, PeerBody, Remove,
+    SetEntry, Target,
+};
+use crate::operation::{Answer, Entry, Operation, Rename, Request};
+use crate::tagged::tagged;
+use crate::{Errno, InodeId, Name};
+use zazen_core::Result;
+use zazen_wire::codec::{Reader, Writer};
+use zazen_wire::field::{Field, Nested, Opt};
+
+/// What a transaction waits for, or does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+// A field of a message, which is public in its module.
+#[allow(unreachable_pub)]
+pub enum Stage {
+    /// The one part of an operation on one name.
+    Act = 1,
+    /// Setting that one name.
+    SetName = 2,
+    /// The lock of all moves of directories.
+    TakeMoveLock = 3,
+    /// Holding the name that is taken away.
+    HoldSource = 4,
+    /// Holding the name that is given.
+    HoldDest = 5,
+    /// May the inode be moved.
+    CheckSource = 6,
+    /// May the inode be moved that comes in exchange.
+    CheckDest = 7,
+    /// Is the new place below the moved directory.
+    Walk = 8,
+    /// The same for what comes in exchange.
+    WalkBack = 9,
+    /// Removing what is replaced: from here on, nothing is refused.
+    RemoveDest = 10,
+    /// Telling the inode.
+    MoveSource = 11,
+    /// Telling the inode that comes in exchange.
+    MoveDest = 12,
+    /// Setting the new name.
+    SetDest = 13,
+    /// Setting or removing the old name.
+    SetSource = 14,
+    /// Giving free what is still held.
+    Cleanup = 15,
+}
+
+impl Stage {
+    const ALL: [Stage; 15] = [
+        Stage::Act,
+        Stage::SetName,
+        Stage::TakeMoveLock,
+        Stage::HoldSource,
+        Stage::HoldDest,
+        Stage::CheckSource,
+        Stage::CheckDest,
+        Stage::Walk,
+        Stage::WalkBack,
+        Stage::RemoveDest,
+        Stage::MoveSource,
+        Stage::MoveDest,
+        Stage::SetDest,
+        Stage::SetSource,
+        Stage::Cleanup,
+    ];
+}
+
+impl Field for Stage {
+    type Value = Stage;
+    const BYTES_MIN: usize = 1;
+    fn write(value: &Stage, writer: &mut Writer) {
+        writer.u8(*value as u8);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Stage> {
+        let number = reader.u8()?;
+        let found = Stage::ALL.into_iter().find(|stage| *stage as u8 == number);
+        found.ok_or_else(|| reader.malformed(format_args!("stage {number}")))
+    }
+}
+
+tagged! {
+    /// How a transaction ends, when what it holds is free.
+    After {
+        /// It is done.
+        Done = 1,
+        /// It is refused.
+        Refused = 2 (NotDone),
+        /// It begins anew, later: another transaction was in the way.
+        Again = 3,
+        /// It begins anew with the lock of all moves of directories.
+        Lock = 4,
+        /// It is done; the answer is an entry.
+        Entry = 5 (Changed),
+    }
+}
+
+zazen_wire::messages! {
+    /// A transaction that is under way.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Transaction {
+        /// What was asked.
+        request: Request = Nested<Request>,
+        /// What is done now.
+        stage: Stage,
+        /// The number of the newest part that was asked of another partition.
+        step: u32,
+        /// How it ends.
+        after: After,
+        /// The directory that `MakeDirectory` makes.
+        child: Option<MakeChild> = Opt<Nested<MakeChild>>,
+        /// Refuse unless this is the owner of what `Unlink` or `RemoveDirectory` removes.
+        owner: Option<u32> = Opt<u32>,
+        /// What the name that is taken away leads to.
+        source: Option<Target> = Opt<Nested<Target>>,
+        /// What the name that is given, or the one name, leads to.
+        dest: Option<Target> = Opt<Nested<Target>>,
+        /// Whether the first of both is held.
+        source_held: bool,
+        /// Whether the second of both is held.
+        dest_held: bool,
+        /// Whether only its owner may take away the source.
+        source_owner_only: bool,
+        /// Whether only its owner may take away the destination.
+        dest_owner_only: bool,
+        /// Whether the directory of the destination has all links that it may have.
+        dest_full: bool,
+        /// Whether it has the lock of all moves of directories.
+        move_lock: bool,
+        /// The directory that the walk has reached.
+        walk: InodeId,
+    }
+}
+
+/// What a driver does with a transaction now.
+pub(super) enum Next {
+    /// Have a part executed, and give its answer to [`Transaction::take`].
+    Ask(Part),
+    /// End it.
+    Finish,
+}
+
+impl Transaction {
+    /// A transaction whose one name, which leads to `dest`, is held already.
+    pub(super) fn of_name(request: Request, dest: Option<Target>) -> Transaction {
+        Transaction { dest_held: true, dest, ..Transaction::new(request, Stage::Act) }
+    }
+
+    /// A rename that holds nothing yet.
+    pub(super) fn of_rename(request: Request) -> Transaction {
+        let mut transaction = Transaction::new(request, Stage::HoldSource);
+        transaction.stage = transaction.first_hold();
+        transaction
+    }
+
+    fn new(request: Request, stage: Stage) -> Transaction {
+        Transaction {
+            request,
+            stage,
+            step: 0,
+            after: After::Done,
+            child: None,
+            owner: None,
+            source: None,
+            dest: None,
+            source_held: false,
+            dest_held: false,
+            source_owner_only: false,
+            dest_owner_only: false,
+            dest_full: false,
+            move_lock: false,
+            walk: InodeId::ROOT,
+        }
+    }
+
+    fn rename(&self) -> Option<&Rename> {
+        match &self.request.operation {
+            Operation::Rename(rename) => Some(rename),
+            _ => None,
+        }
+    }
+
+    fn exchange(&self) -> bool {
+        self.rename().is_some_and(|rename| rename.exchange)
+    }
+
+    fn across(&self) -> bool {
+        self.rename().is_some_and(|rename| rename.directory != rename.new_directory)
+    }
+
+    fn moves_source(&self) -> bool {
+        self.across() && self.source.is_some_and(|source| source.is_directory())
+    }
+
+    fn moves_dest(&self) -> bool {
+        self.across() && self.exchange() && self.dest.is_some_and(|dest| dest.is_directory())
+    }
+
+    /// The name that is taken away, and the name that is given.
+    fn source_name(&self) -> (InodeId, Name) {
+        match &self.request.operation {
+            Operation::Rename(rename) => (rename.directory, rename.name.clone()),
+            _ => self.dest_name(),
+        }
+    }
+
+    fn dest_name(&self) -> (InodeId, Name) {
+        match &self.request.operation {
+            Operation::Rename(rename) => (rename.new_directory, rename.new_name.clone()),
+            Operation::MakeDirectory(make) => (make.directory, make.name.clone()),
+            Operation::Link(link) => (link.directory, link.name.clone()),
+            Operation::Unlink(at) | Operation::RemoveDirectory(at) => (at.directory, at.name.clone()),
+            other => unreachable!("{other:?} is no transaction"),
+        }
+    }
+
+    fn source_first(&self) -> bool {
+        let ((directory, name), (new_directory, new_name)) = (self.source_name(), self.dest_name());
+        (directory, name.as_bytes()) < (new_directory, new_name.as_bytes())
+    }
+
+    fn first_hold(&self) -> Stage {
+        if self.source_first() { Stage::HoldSource } else { Stage::HoldDest }
+    }
+
+    fn caller(&self) -> u32 {
+        self.request.credentials.uid
+    }
+
+    /// What comes next.
+    pub(super) fn next(&self) -> Next {
+        match self.part() {
+            Some(part) => Next::Ask(part),
+            None => Next::Finish,
+        }
+    }
+
+    /// The part of the stage; `None` at the end.
+    fn part(&self) -> Option<Part> {
+        let id_of = |target: Option<Target>| target.map_or(InodeId(0), |target| target.id);
+        Some(match self.stage {
+            Stage::Act => match &self.request.operation {
+                Operation::MakeDirectory(_) => Part::MakeChild(self.child.clone()?),
+                Operation::Link(link) => Part::AddLink(AddLink { id: link.id }),
+                _ => Part::Remove(Remove { id: id_of(self.dest), owner: self.owner }),
+            },
+            Stage::SetName => {
+                let (directory, name) = self.dest_name();
+                Part::SetEntry(SetEntry { directory, name, target: self.source })
+            }
+            Stage::TakeMoveLock => Part::TakeMoveLock,
+            Stage::HoldSource => {
+                let (directory, name) = self.source_name();
+                self.hold(directory, name, true, false)
+            }
+            Stage::HoldDest => {
+                let (directory, name) = self.dest_name();
+                let no_replace = self.rename().is_some_and(|rename| rename.no_replace);
+                self.hold(directory, name, self.exchange(), no_replace)
+            }
+            Stage::CheckSource => self.check(id_of(self.source), self.source_owner_only, self.moves_source()),
+            Stage::CheckDest => self.check(id_of(self.dest), self.dest_owner_only, self.moves_dest()),
+            Stage::Walk | Stage::WalkBack => Part::Parent(OfDirectory { id: self.walk }),
+            Stage::RemoveDest => {
+                let owner = self.dest_owner_only.then(|| self.caller());
+                Part::Remove(Remove { id: id_of(self.dest), owner })
+            }
+            Stage::MoveSource => {
+                let parent = self.moves_source().then(|| self.dest_name().0);
+                Part::Moved(Moved { id: id_of(self.source), parent })
+            }
+            Stage::MoveDest => {
+                let parent = self.moves_dest().then(|| self.source_name().0);
+                Part::Moved(Moved { id: id_of(self.dest), parent })
+            }
+            Stage::SetDest => {
+                let (directory, name) = self.dest_name();
+                Part::SetEntry(SetEntry { directory, name, target: self.source })
+            }
+            Stage::SetSource => {
+                let (directory, name) = self.source_name();
+                let target = self.dest.filter(|_| self.exchange());
+                Part::SetEntry(SetEntry { directory, name, target })
+            }
+            Stage::Cleanup if self.source_held => {
+                let (directory, name) = self.source_name();
+                Part::Free(Free { directory, name })
+            }
+            Stage::Cleanup if self.dest_held => {
+                let (directory, name) = self.dest_name();
+                Part::Free(Free { directory, name })
+            }
+            Stage::Cleanup if self.move_lock => Part::FreeMoveLock,
+            Stage::Cleanup => return None,
+        })
+    }
+
+    fn hold(&self, directory: InodeId, name: Name, existing: bool, missing: bool) -> Part {
+        let credentials = self.request.credentials.clone();
+        Part::Hold(Hold { directory, name, credentials, existing, missing })
+    }
+
+    fn check(&self, id: InodeId, owner_only: bool, write: bool) -> Part {
+        let owner = owner_only.then(|| self.caller());
+        Part::Check(Check { id, owner, writer: write.then(|| self.request.credentials.clone()) })
+    }
+
+    /// Takes the answer to the part of [`Transaction::next`].
+    pub(super) fn take(&mut self, body: PeerBody) {
+        match (self.stage, body) {
+            (stage, PeerBody::Refused(NotDone { errno })) if stage.may_refuse() => self.fail(errno),
+            (stage, PeerBody::Busy) if stage.may_refuse() => self.end(After::Again),
+            (Stage::Act, PeerBody::Changed(Changed { attributes })) => {
+                self.source = Some(Target { id: attributes.id, kind: attributes.kind });
+                self.after = After::Entry(Changed { attributes });
+                self.stage = Stage::SetName;
+            }
+            (Stage::Act, _) => self.stage = Stage::SetName,
+            (Stage::SetName, _) => {
+                self.dest_held = false;
+                self.stage = Stage::Cleanup;
+            }
+            (Stage::TakeMoveLock, _) => {
+                self.move_lock = true;
+                self.stage = self.first_hold();
+            }
+            (Stage::HoldSource, PeerBody::Held(held)) => {
+                (self.source_held, self.source) = (true, held.target);
+                self.source_owner_only = held.owner_only;
+                if self.dest_held { self.judge() } else { self.stage = Stage::HoldDest }
+            }
+            (Stage::HoldDest, PeerBody::Held(held)) => {
+                (self.dest_held, self.dest) = (true, held.target);
+                (self.dest_owner_only, self.dest_full) = (held.owner_only, held.full);
+                if self.source_held { self.judge() } else { self.stage = Stage::HoldSource }
+            }
+            (Stage::Walk | Stage::WalkBack, PeerBody::Parent(parent)) => self.walk_to(parent.id),
+            (Stage::CheckSource, _) => self.after_check_source(),
+            (Stage::CheckDest, _) => self.begin_walk(),
+            (Stage::RemoveDest, _) => self.stage = Stage::MoveSource,
+            (Stage::MoveSource, _) => {
+                self.stage = if self.exchange() { Stage::MoveDest } else { Stage::SetDest };
+            }
+            (Stage::MoveDest, _) => self.stage = Stage::SetDest,
+            (Stage::SetDest, _) => {
+                self.dest_held = false;
+                self.stage = Stage::SetSource;
+            }
+            (Stage::SetSource, _) => {
+                self.source_held = false;
+                self.stage = Stage::Cleanup;
+            }
+            (Stage::Cleanup, _) if self.source_held => self.source_held = false,
+            (Stage::Cleanup, _) if self.dest_held => self.dest_held = false,
+            (Stage::Cleanup, _) => self.move_lock = false,
+            (Stage::HoldSource | Stage::HoldDest | Stage::Walk | Stage::WalkBack, _) => {
+                // No partition of ours answers so.
+                self.fail(Errno::EIO);
+            }
+        }
+        self.begin_anew_with_lock();
+    }
+
+    fn begin_anew_with_lock(&mut self) {
+        let free = !self.source_held && !self.dest_held && !self.move_lock;
+        if self.stage == Stage::Cleanup && free && self.after == After::Lock {
+            self.after = After::Done;
+            self.stage = Stage::TakeMoveLock;
+        }
+    }
+
+    fn end(&mut self, after: After) {
+        (self.stage, self.after) = (Stage::Cleanup, after);
+    }
+
+    fn fail(&mut self, errno: Errno) {
+        self.end(After::Refused(NotDone { errno }));
+    }
+
+    /// Both names are held.
+    fn judge(&mut self) {
+        let Some(source) = self.source else { return self.fail(Errno::ENOENT) };
+        if let Some(dest) = self.dest {
+            let (from_directory, onto_directory) = (source.is_directory(), dest.is_directory());
+            if dest.id == source.id {
+                return self.end(After::Done);
+            }
+            if !self.exchange() && from_directory && !onto_directory {
+                return self.fail(Errno::ENOTDIR);
+            }
+            if !self.exchange() && !from_directory && onto_directory {
+                return self.fail(Errno::EISDIR);
+            }
+        }
+        let replaces_directory = self.dest.is_some_and(|dest| dest.is_directory());
+        if self.moves_source() && self.dest_full && !replaces_directory {
+            return self.fail(Errno::EMLINK);
+        }
+        if (self.moves_source() || self.moves_dest()) && !self.move_lock {
+            return self.end(After::Lock);
+        }
+        if self.source_owner_only || self.moves_source() {
+            self.stage = Stage::CheckSource;
+        } else {
+            self.after_check_source();
+        }
+    }
+
+    fn after_check_source(&mut self) {
+        if self.exchange() && (self.dest_owner_only || self.moves_dest()) {
+            self.stage = Stage::CheckDest;
+        } else {
+            self.begin_walk();
+        }
+    }
+
+    fn begin_walk(&mut self) {
+        if self.moves_source() {
+            self.stage = Stage::Walk;
+            self.walk_to(self.dest_name().0);
+        } else {
+            self.begin_walk_back();
+        }
+    }
+
+    fn begin_walk_back(&mut self) {
+        if self.moves_dest() {
+            self.stage = Stage::WalkBack;
+            self.walk_to(self.source_name().0);
+        } else {
+            self.commit();
+        }
+    }
+
+    fn walk_to(&mut self, directory: InodeId) {
+        let moved = if self.stage == Stage::Walk { self.source } else { self.dest };
+        if moved.is_some_and(|moved| moved.id == directory) {
+            self.fail(Errno::EINVAL);
+        } else if directory != InodeId::ROOT {
+            self.walk = directory;
+        } else if self.stage == Stage::Walk {
+            self.begin_walk_back();
+        } else {
+            self.commit();
+        }
+    }
+
+    fn commit(&mut self) {
+        let replaces = self.dest.is_some() && !self.exchange();
+        self.stage = if replaces { Stage::RemoveDest } else { Stage::MoveSource };
+    }
+
+    /// The answer at the end; `None` if it begins anew.
+    pub(super) fn answer(&self) -> Option<Answer> {
+        match &self.after {
+            After::Done => Some(Answer::Done),
+            After::Refused(NotDone { errno }) => Some(Answer::refused(*errno)),
+            After::Entry(Changed { attributes }) => {
+                let (id, kind) = (attributes.id, attributes.kind);
+                Some(Answer::Entry(Entry { id, kind, attributes: Some(attributes.clone()) }))
+            }
+            After::Again | After::Lock => None,
+        }
+    }
+}
+
+impl Stage {
+    /// Whether a refusal of the stage's part ends the transaction.
+    fn may_refuse(self) -> bool {
+        use Stage::{Act, CheckDest, CheckSource, HoldDest, HoldSource, RemoveDest, Walk, WalkBack};
+        matches!(self, Act | HoldSource | HoldDest | CheckSource | CheckDest | Walk | WalkBack | RemoveDest)
+    }
+}

@@ -1,0 +1,270 @@
+//! A job: a program on so many nodes of a cluster; and job files.
+//!
+//! A job file is TOML: what the command line says otherwise, and the steps (docs/simulator.md).
+
+use crate::cluster::Cluster;
+use crate::network::Fidelity;
+use crate::program::{At, LOOPS_MAX, MetaOp, Op, Place, Program};
+use crate::queue::NODES_MAX;
+use crate::spread::Spread;
+use crate::topology;
+use serde::Deserialize;
+use zazen_core::{Error, ErrorKind, Result, byte_size};
+
+/// The most ranks of a node.
+const RANKS_PER_NODE_MAX: u32 = 4096;
+/// The most bytes of one step: an exabyte.
+const BYTES_MAX: u64 = 1 << 60;
+/// The most steps of a program, loops not counted.
+const STEPS_MAX: usize = 1 << 20;
+
+/// What is to be simulated.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The workload's name.
+    pub name: String,
+    /// Nodes.
+    pub nodes: u32,
+    /// Ranks on each node; rank r is on node r / ranks_per_node.
+    pub ranks_per_node: u32,
+    /// The network's shape, as [`topology::parse`] reads it.
+    pub network: String,
+    /// How closely the network is simulated.
+    pub fidelity: Fidelity,
+    /// The seed.
+    pub seed: u64,
+    /// What the nodes can do.
+    pub cluster: Cluster,
+    /// What the ranks do.
+    pub program: Program,
+}
+
+fn refuse<T>(why: impl Into<String>) -> Result<T> {
+    Err(Error::new(ErrorKind::InvalidArgument, why))
+}
+
+impl Job {
+    /// `InvalidArgument`, `Config` or `TooLarge` if the job cannot be simulated; the message says why.
+    pub fn check(&self) -> Result<()> {
+        if self.nodes == 0 || self.nodes >= NODES_MAX {
+            return refuse(format!("nodes: {} is not between 1 and {}", self.nodes, NODES_MAX - 1));
+        }
+        if !(1..=RANKS_PER_NODE_MAX).contains(&self.ranks_per_node) {
+            let why = format!("{} is not between 1 and {RANKS_PER_NODE_MAX}", self.ranks_per_node);
+            return refuse(format!("ranks per node: {why}"));
+        }
+        let ranks = u64::from(self.nodes) * u64::from(self.ranks_per_node);
+        if ranks > u64::from(u32::MAX / 2) {
+            return refuse(format!("{ranks} ranks are more than are simulated; at most {}", u32::MAX / 2));
+        }
+        if self.program.steps.is_empty() {
+            return refuse(format!("job {:?} has no steps", self.name));
+        }
+        if self.program.steps.len() > STEPS_MAX {
+            return refuse(format!("job {:?} has more than {STEPS_MAX} steps", self.name));
+        }
+        for step in &self.program.steps {
+            match &step.op {
+                Op::Compute(spread) => spread.check("compute")?,
+                Op::Write(bytes, _) | Op::Read(bytes, _) | Op::Allreduce(bytes) if *bytes > BYTES_MAX => {
+                    return refuse(format!("a step of {bytes} bytes; at most {BYTES_MAX} are simulated"));
+                }
+                Op::Write(_, at) if !matches!(at, At::Local | At::Shared) => {
+                    return refuse("a step writes elsewhere than to the own disk or the shared store");
+                }
+                _ => {}
+            }
+        }
+        self.cluster.check()?;
+        topology::parse(&self.network)?.of(self.nodes).map(|_| ())
+    }
+}
+
+/// A job file. What is missing keeps the command line's or the default value.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobFile {
+    /// The job's name.
+    pub name: Option<String>,
+    /// Nodes, as on the command line: `4096`, or `512..16384`.
+    pub nodes: Option<NodesText>,
+    /// Ranks on each node.
+    pub ranks_per_node: Option<u32>,
+    /// The network's shape.
+    pub net: Option<String>,
+    /// How closely the network is simulated.
+    pub fidelity: Option<String>,
+    /// The seed.
+    pub seed: Option<u64>,
+    /// A cluster's name, or the path of a cluster.toml.
+    pub cluster: Option<String>,
+    /// The steps.
+    #[serde(default, rename = "step")]
+    pub steps: Vec<StepFile>,
+}
+
+/// A number of nodes or a range of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum NodesText {
+    /// One scale.
+    One(u32),
+    /// A range or a list.
+    Text(String),
+}
+
+/// A step of a job file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepFile {
+    /// What happens: open, insert, lookup, close, remove, write, read, sync, barrier, allreduce,
+    /// compute, repeat.
+    #[serde(rename = "do")]
+    pub what: String,
+    /// The name in reports; without it, `what`.
+    pub phase: Option<String>,
+    /// Bytes, such as `4MB`.
+    pub bytes: Option<String>,
+    /// Where: local, cached, next, random, shared for data; hashed, own, directory, shared for
+    /// metadata.
+    pub at: Option<String>,
+    /// Parts of the directory.
+    pub parts: Option<u32>,
+    /// Of computing.
+    pub time_us: Option<Spread>,
+    /// Of a repetition.
+    pub times: Option<u32>,
+    /// Steps of a repetition.
+    #[serde(default, rename = "step")]
+    pub steps: Vec<StepFile>,
+}
+
+impl JobFile {
+    /// Reads a job file. `Config` with line and reason if it is none.
+    pub fn from_toml(text: &str) -> Result<JobFile> {
+        toml::from_str(text).map_err(|error| Error::new(ErrorKind::Config, error.to_string()))
+    }
+
+    /// The steps as a program.
+    pub fn program(&self) -> Result<Program> {
+        add_steps(Program::new(), &self.steps, 0)
+    }
+}
+
+fn add_steps(mut program: Program, steps: &[StepFile], depth: u8) -> Result<Program> {
+    for step in steps {
+        if step.what != "repeat" {
+            let phase = step.phase.as_deref().unwrap_or(&step.what);
+            program.add(phase, op_of(step)?);
+            continue;
+        }
+        let Some(times) = step.times.filter(|times| (1..=100_000_000).contains(times)) else {
+            return config("repeat: give times between 1 and 100000000");
+        };
+        if usize::from(depth) >= LOOPS_MAX {
+            return config(format!("repeat: loops nest {LOOPS_MAX} deep at most"));
+        }
+        if step.steps.is_empty() {
+            return config("repeat: it has no steps; write [[step.step]] beneath it");
+        }
+        let mut inner = Ok(());
+        program = program.repeat(times, depth, |program| match add_steps(program, &step.steps, depth + 1) {
+            Ok(program) => program,
+            Err(error) => {
+                inner = Err(error);
+                Program::new()
+            }
+        });
+        inner?;
+    }
+    Ok(program)
+}
+
+fn config<T>(why: impl std::fmt::Display) -> Result<T> {
+    Err(Error::new(ErrorKind::Config, format!("job file: {why}")))
+}
+
+fn op_of(step: &StepFile) -> Result<Op> {
+    let what = step.what.as_str();
+    let bytes = || match &step.bytes {
+        Some(text) => byte_size::parse(text),
+        None => config(format!("{what}: give bytes, such as bytes = \"4MB\"")),
+    };
+    let data = || match step.at.as_deref().unwrap_or("local") {
+        "local" => Ok(At::Local),
+        "cached" => Ok(At::Cached),
+        "next" => Ok(At::Next),
+        "random" => Ok(At::Random),
+        "shared" => Ok(At::Shared),
+        other => config(format!("{what}: at = {other:?}; there are local, cached, next, random, shared")),
+    };
+    let place = || match (step.at.as_deref().unwrap_or("hashed"), step.parts) {
+        ("hashed", None) => Ok(Place::Hashed),
+        ("own", None) => Ok(Place::Own),
+        ("directory", parts) => Ok(Place::Directory { parts: parts.unwrap_or(1).max(1) }),
+        ("shared", None) => Ok(Place::Shared { in_one_directory: false }),
+        ("shared-directory", None) => Ok(Place::Shared { in_one_directory: true }),
+        (other, parts) => {
+            let parts = parts.map_or(String::new(), |parts| format!(" with parts = {parts}"));
+            let known = "hashed, own, directory (with parts), shared, shared-directory";
+            config(format!("{what}: at = {other:?}{parts}; there are {known}"))
+        }
+    };
+    match what {
+        "open" => Ok(Op::Meta(MetaOp::Open, place()?)),
+        "insert" => Ok(Op::Meta(MetaOp::Insert, place()?)),
+        "lookup" => Ok(Op::Meta(MetaOp::Lookup, place()?)),
+        "close" => Ok(Op::Meta(MetaOp::Close, place()?)),
+        "remove" => Ok(Op::Meta(MetaOp::Remove, place()?)),
+        "write" => Ok(Op::Write(bytes()?, data()?)),
+        "read" => Ok(Op::Read(bytes()?, data()?)),
+        "sync" => Ok(Op::Sync),
+        "barrier" => Ok(Op::Barrier),
+        "allreduce" => Ok(Op::Allreduce(bytes()?)),
+        "compute" => match &step.time_us {
+            Some(time) => Ok(Op::Compute(time.clone())),
+            None => config("compute: give time_us, such as time_us = 500.0"),
+        },
+        other => config(format!(
+            "do = {other:?}; there are open, insert, lookup, close, remove, write, read, sync, barrier, \
+             allreduce, compute and repeat"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_file_becomes_a_program() {
+        let text = "
+            name = \"mine\"\nnodes = \"512..1024\"
+            [[step]]\ndo = \"open\"
+            [[step]]\ndo = \"repeat\"\ntimes = 3
+            [[step.step]]\ndo = \"write\"\nbytes = \"4MB\"\nphase = \"dump\"
+            [[step.step]]\ndo = \"compute\"\ntime_us = { mean_us = 5.0 }
+            [[step]]\ndo = \"close\"\nat = \"directory\"\nparts = 16";
+        let program = JobFile::from_toml(text).unwrap().program().unwrap();
+        assert_eq!(program.totals(), (1 + 3 * 2 + 1, 12_000_000));
+        assert_eq!(program.phases, ["open", "dump", "compute", "close"]);
+        assert_eq!(program.steps[4].op, Op::Meta(MetaOp::Close, Place::Directory { parts: 16 }));
+    }
+
+    #[test]
+    fn a_wrong_job_file_says_what_is_wrong() {
+        let check = |text: &str, expected: &str| {
+            let error = JobFile::from_toml(text).and_then(|file| file.program()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        };
+        check("[[step]]\ndo = \"fly\"", "do = \"fly\"; there are open");
+        check("[[step]]\ndo = \"write\"", "give bytes");
+        check("[[step]]\ndo = \"write\"\nbytes = \"4X\"", "4X");
+        check("[[step]]\ndo = \"read\"\nbytes = \"4\"\nat = \"moon\"", "moon");
+        check("[[step]]\ndo = \"repeat\"\ntimes = 0", "times between 1");
+        check("[[step]]\ndo = \"repeat\"\ntimes = 2", "no steps");
+        check("[[step]]\ndo = \"compute\"", "time_us");
+        check("speed = 1", "unknown field `speed`");
+        check("[[step]]\ndo = \"open\"\nat = \"own\"\nparts = 3", "parts = 3");
+    }
+}

@@ -1,0 +1,36 @@
+//! FusionSim: simulates what a cluster of up to millions of nodes does with a workload, as in §3 of
+//! the FusionFS paper (TPDS'16), but with stragglers, contention and failures.
+//!
+//! *Pure*: no files, clocks, threads or randomness. The same job, cluster and seed give the same
+//! result, byte for byte, on every machine. A run uses one thread; sweeps run side by side.
+//!
+//! [`job::Job`] says what to simulate, [`world::run`] simulates it, and [`outcome::Outcome`] is what
+//! was found. docs/simulator.md describes the model and its limits.
+
+pub mod cluster;
+pub mod daemon;
+pub mod disk;
+pub mod job;
+pub mod math;
+pub mod maxmin;
+pub mod measure;
+pub mod network;
+pub mod outcome;
+pub mod placement;
+pub mod program;
+pub mod queue;
+pub mod random;
+pub mod record;
+pub mod report;
+pub mod shared_store;
+pub mod spread;
+pub mod time;
+pub mod topology;
+pub mod workloads;
+pub mod world;
+
+pub use cluster::Cluster;
+pub use job::Job;
+pub use network::Fidelity;
+pub use outcome::Outcome;
+pub use world::{Progress, memory_bytes, run};

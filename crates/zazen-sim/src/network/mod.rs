@@ -1,0 +1,344 @@
+//! The network: when a message arrives, at one of four fidelities.
+//!
+//! | fidelity | what it knows | what it leaves out |
+//! |---|---|---|
+//! | `loggp` | overhead, gap, bandwidth of the sender's interface, latency by distance | contention |
+//! | `path` | each link of the route is busy for the message's length | the order of arrival at inner links: a message takes its whole route when it is sent |
+//! | `flow` | long messages share links max-min fairly; short ones as `loggp` | packets, queues, slow start |
+//! | `hop` | an event at each router, links served in order of arrival | packets, back-pressure, adaptive routes |
+//!
+//! `path` and `hop` use virtual cut-through: the head goes on at once, and a link is busy while the
+//! whole message passes.
+
+mod flows;
+
+use crate::queue::Queue;
+use crate::time::Rate;
+use crate::topology::{Class, Topology};
+use flows::Flows;
+use std::str::FromStr;
+use zazen_core::{Error, ErrorKind};
+
+/// How closely the network is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fidelity {
+    /// LogGP (Alexandrov et al., SPAA'95): no contention but at the sender's interface.
+    LogGp,
+    /// Each link of a route is reserved when the message is sent.
+    Path,
+    /// Long messages are flows with max-min fair rates.
+    Flow,
+    /// An event at each hop.
+    Hop,
+}
+
+impl Fidelity {
+    /// All, in the order of the events that they cost.
+    pub const ALL: [Fidelity; 4] = [Fidelity::LogGp, Fidelity::Path, Fidelity::Flow, Fidelity::Hop];
+
+    /// The name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fidelity::LogGp => "loggp",
+            Fidelity::Path => "path",
+            Fidelity::Flow => "flow",
+            Fidelity::Hop => "hop",
+        }
+    }
+}
+
+impl FromStr for Fidelity {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Fidelity, Error> {
+        Fidelity::ALL.into_iter().find(|fidelity| fidelity.name() == name).ok_or_else(|| {
+            let context = format!("fidelity: there is no {name:?}; there are loggp, path, flow and hop");
+            Error::new(ErrorKind::InvalidArgument, context)
+        })
+    }
+}
+
+/// What the network costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// LogGP's o: a processor's time for sending or receiving a message.
+    pub overhead_ps: u64,
+    /// LogGP's g: the least time between two messages of an interface.
+    pub gap_ps: u64,
+    /// The part of LogGP's L that does not depend on the distance.
+    pub latency_ps: u64,
+    /// The part for each link between routers.
+    pub hop_ps: u64,
+    /// The same for a global link of a dragonfly.
+    pub global_hop_ps: u64,
+    /// Interfaces.
+    pub interface: Rate,
+    /// Links between routers.
+    pub fabric: Rate,
+    /// Global links of a dragonfly.
+    pub global: Rate,
+    /// At fidelity `flow`, shorter messages take no part in sharing.
+    pub flow_bytes_min: u64,
+}
+
+impl Costs {
+    fn of(&self, class: Class) -> (Rate, u64) {
+        match class {
+            Class::Interface => (self.interface, 0),
+            Class::Fabric => (self.fabric, self.hop_ps),
+            Class::Global => (self.global, self.global_hop_ps),
+        }
+    }
+}
+
+/// The network's own events, within a simulation's.
+pub trait NetworkEvent: Copy {
+    /// A message reaches a router.
+    fn hop(message: u32) -> Self;
+    /// A flow ends, unless its rate changed since.
+    fn flow_end(flow: u32) -> Self;
+    /// Flows began or ended at this time: the rates follow, after all other events of the time.
+    fn settle() -> Self;
+}
+
+/// A message on its way, at fidelity `hop`.
+#[derive(Clone, Copy)]
+struct Message<E> {
+    to: u32,
+    router: u32,
+    bytes: u64,
+    /// The longest time that it occupied a link: its tail arrives so much later than its head.
+    tail_ps: u64,
+    token: E,
+}
+
+/// A network between the nodes `0 .. nodes`.
+pub struct Network<E> {
+    fidelity: Fidelity,
+    topology: Topology,
+    nodes: u32,
+    costs: Costs,
+    /// When each link is free: transmitting interfaces, receiving ones, then links between routers.
+    free_ps: Vec<u64>,
+    messages: Vec<Message<E>>,
+    unused: Vec<u32>,
+    flows: Flows<E>,
+    messages_sent: u64,
+    bytes_sent: u64,
+    busy_ps: u64,
+}
+
+impl<E: NetworkEvent> Network<E> {
+    /// An idle network.
+    pub fn new(fidelity: Fidelity, topology: Topology, nodes: u32, costs: Costs) -> Network<E> {
+        let interfaces = 2 * u64::from(nodes);
+        let links = interfaces + topology.fabric_links();
+        let reserved = match fidelity {
+            Fidelity::LogGp | Fidelity::Flow => interfaces,
+            Fidelity::Path | Fidelity::Hop => links,
+        };
+        let flow_links = if fidelity == Fidelity::Flow { links } else { 0 };
+        Network {
+            fidelity,
+            topology,
+            nodes,
+            costs,
+            free_ps: vec![0; reserved as usize],
+            messages: Vec::new(),
+            unused: Vec::new(),
+            flows: Flows::new(flow_links as usize),
+            messages_sent: 0,
+            bytes_sent: 0,
+            busy_ps: 0,
+        }
+    }
+
+    /// Memory that a network takes for each node, in bytes, without messages on their way.
+    pub fn bytes_per_node(fidelity: Fidelity, topology: &Topology, nodes: u32) -> u64 {
+        let links = 2 + topology.fabric_links().div_ceil(u64::from(nodes).max(1));
+        match fidelity {
+            Fidelity::LogGp => 16,
+            Fidelity::Path | Fidelity::Hop => 8 * links,
+            Fidelity::Flow => 16 + 4 * links,
+        }
+    }
+
+    /// The network's shape.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Messages sent so far, and their bytes.
+    pub fn sent(&self) -> (u64, u64) {
+        (self.messages_sent, self.bytes_sent)
+    }
+
+    /// Time that transmitting interfaces were busy so far, in all.
+    pub fn busy_ps(&self) -> u64 {
+        self.busy_ps
+    }
+
+    /// Sends a message at `now_ps`; `token` comes out of the queue, for the node `to`, when it has
+    /// arrived. The nodes differ: what stays on a node crosses no network.
+    pub fn send(&mut self, queue: &mut Queue<E>, now_ps: u64, from: u32, to: u32, bytes: u64, token: E) {
+        debug_assert!(from != to && from < self.nodes && to < self.nodes);
+        self.messages_sent += 1;
+        self.bytes_sent += bytes;
+        self.busy_ps = self.busy_ps.saturating_add(self.costs.interface.time_ps(bytes));
+        match self.fidelity {
+            Fidelity::LogGp => {
+                let arrival = self.alone(now_ps, from, to, bytes);
+                queue.push(arrival, to, token);
+            }
+            Fidelity::Path => {
+                let arrival = self.reserve_path(now_ps, from, to, bytes);
+                queue.push(arrival, to, token);
+            }
+            Fidelity::Hop => self.inject(queue, now_ps, from, to, bytes, token),
+            Fidelity::Flow if bytes < self.costs.flow_bytes_min => {
+                let arrival = self.alone(now_ps, from, to, bytes);
+                queue.push(arrival, to, token);
+            }
+            Fidelity::Flow => {
+                let mut links = vec![from, self.nodes + to];
+                let first = 2 * self.nodes;
+                self.topology.walk(from, to, |link| links.push(first + link));
+                let after_ps = 2 * self.costs.overhead_ps + self.latency_ps(from, to);
+                self.flows.begin(now_ps, to, bytes, after_ps, &links, token);
+                if self.flows.wants_settling() {
+                    queue.push(now_ps, crate::queue::LAST, E::settle());
+                }
+            }
+        }
+    }
+
+    /// LogGP: o + (k - 1) G + L + o, and the next message of this interface max(g, o + (k - 1) G)
+    /// later.
+    fn alone(&mut self, now_ps: u64, from: u32, to: u32, bytes: u64) -> u64 {
+        let Costs { overhead_ps, gap_ps, interface, .. } = self.costs;
+        let latency = self.latency_ps(from, to);
+        let free = &mut self.free_ps[from as usize];
+        let start = now_ps.max(*free);
+        let length = interface.time_ps(bytes.saturating_sub(1));
+        *free = start + gap_ps.max(overhead_ps + length);
+        start + overhead_ps + length + latency + overhead_ps
+    }
+
+    fn latency_ps(&self, from: u32, to: u32) -> u64 {
+        let mut latency = self.costs.latency_ps;
+        if let Topology::Dragonfly(_) = self.topology {
+            let (costs, topology) = (&self.costs, &self.topology);
+            topology.walk(from, to, |link| latency += costs.of(topology.class(link)).1);
+        } else {
+            latency += self.costs.hop_ps * u64::from(self.topology.hops(from, to));
+        }
+        latency
+    }
+
+    fn reserve_path(&mut self, now_ps: u64, from: u32, to: u32, bytes: u64) -> u64 {
+        let Costs { overhead_ps, gap_ps, latency_ps, .. } = self.costs;
+        let free = &mut self.free_ps;
+        let (rate, _) = self.costs.of(Class::Interface);
+        let length = rate.time_ps(bytes);
+        let mut tail = length;
+        let sending = &mut free[from as usize];
+        let mut head = (now_ps + overhead_ps).max(*sending);
+        *sending = head + length.max(gap_ps);
+        head += latency_ps;
+        let first = 2 * self.nodes;
+        let (topology, costs) = (&self.topology, &self.costs);
+        let fabric = (costs.fabric.time_ps(bytes), costs.hop_ps);
+        let is_dragonfly = matches!(topology, Topology::Dragonfly(_));
+        topology.walk(from, to, |link| {
+            let (length, hop_ps) = if is_dragonfly {
+                let (rate, hop_ps) = costs.of(topology.class(link));
+                (rate.time_ps(bytes), hop_ps)
+            } else {
+                fabric
+            };
+            let free = &mut free[(first + link) as usize];
+            let start = head.max(*free);
+            *free = start + length;
+            head = start + hop_ps;
+            tail = tail.max(length);
+        });
+        let receiving = &mut free[(self.nodes + to) as usize];
+        let start = head.max(*receiving);
+        *receiving = start + length;
+        start + tail + overhead_ps
+    }
+
+    fn inject(&mut self, queue: &mut Queue<E>, now_ps: u64, from: u32, to: u32, bytes: u64, token: E) {
+        let Costs { overhead_ps, gap_ps, latency_ps, interface, .. } = self.costs;
+        let length = interface.time_ps(bytes);
+        let sending = &mut self.free_ps[from as usize];
+        let head = (now_ps + overhead_ps).max(*sending);
+        *sending = head + length.max(gap_ps);
+        let message = Message { to, router: self.topology.home(from), bytes, tail_ps: length, token };
+        let number = match self.unused.pop() {
+            Some(number) => {
+                self.messages[number as usize] = message;
+                number
+            }
+            None => {
+                self.messages.push(message);
+                self.messages.len() as u32 - 1
+            }
+        };
+        queue.push(head + latency_ps, to, E::hop(number));
+    }
+
+    /// A message reached a router: it goes on, or into the receiver's interface.
+    pub fn on_hop(&mut self, queue: &mut Queue<E>, now_ps: u64, number: u32) {
+        let mut message = self.messages[number as usize];
+        match self.topology.next(message.router, message.to) {
+            Some(hop) => {
+                let (rate, hop_ps) = self.costs.of(self.topology.class(hop.link));
+                let length = rate.time_ps(message.bytes);
+                let free = &mut self.free_ps[(2 * self.nodes + hop.link) as usize];
+                let start = now_ps.max(*free);
+                *free = start + length;
+                message.tail_ps = message.tail_ps.max(length);
+                message.router = hop.router;
+                self.messages[number as usize] = message;
+                queue.push(start + hop_ps, message.to, E::hop(number));
+            }
+            None => {
+                let length = self.costs.interface.time_ps(message.bytes);
+                let free = &mut self.free_ps[(self.nodes + message.to) as usize];
+                let start = now_ps.max(*free);
+                *free = start + length;
+                self.unused.push(number);
+                let arrival = start + message.tail_ps + self.costs.overhead_ps;
+                queue.push(arrival, message.to, message.token);
+            }
+        }
+    }
+
+    /// A flow may have ended.
+    pub fn on_flow_end(&mut self, queue: &mut Queue<E>, now_ps: u64, flow: u32) {
+        let Some(ended) = self.flows.end(now_ps, flow) else { return };
+        queue.push(now_ps + ended.after_ps, ended.to, ended.token);
+        if self.flows.wants_settling() {
+            queue.push(now_ps, crate::queue::LAST, E::settle());
+        }
+    }
+
+    /// Computes the rates of the flows that share links with what began or ended.
+    pub fn on_settle(&mut self, queue: &mut Queue<E>, now_ps: u64) {
+        let (nodes, topology, costs) = (self.nodes, &self.topology, &self.costs);
+        let capacity = |link: u32| {
+            let class = match link.checked_sub(2 * nodes) {
+                None => Class::Interface,
+                Some(fabric) => topology.class(fabric),
+            };
+            costs.of(class).0.bytes_per_s()
+        };
+        self.flows.settle(now_ps, capacity, |end_ps, to, flow| {
+            queue.push(end_ps, to, E::flow_end(flow));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,3 @@
+//! Results for people and programs: tables, plots and a page, as text.
+
+pub mod csv;

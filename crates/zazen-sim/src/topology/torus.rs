@@ -1,0 +1,86 @@
+//! The torus: routers on a grid that wraps around, one node each; routes go dimension by dimension,
+//! the shorter way around, and upwards where both ways are equally long.
+
+use super::link::Hop;
+
+/// A torus of any number of dimensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torus {
+    sizes: Vec<u32>,
+}
+
+impl Torus {
+    /// Sizes of the dimensions, the first one running fastest. Each is at least 1, and their product
+    /// is below 2³².
+    pub(super) fn new(sizes: Vec<u32>) -> Torus {
+        Torus { sizes }
+    }
+
+    /// Sizes of the dimensions.
+    pub fn sizes(&self) -> &[u32] {
+        &self.sizes
+    }
+
+    /// Router `r` owns the links `2·d·r ..`: up and down in each of its d dimensions.
+    pub(super) fn links(&self) -> u64 {
+        self.sizes.iter().map(|size| u64::from(*size)).product::<u64>() * 2 * self.sizes.len() as u64
+    }
+
+    pub(super) fn next(&self, router: u32, to: u32) -> Option<Hop> {
+        let (mut at, mut goal, mut stride) = (router, to, 1);
+        for (dimension, size) in self.sizes.iter().enumerate() {
+            let (here, there) = (at % size, goal % size);
+            if here != there {
+                let (_, up) = steps(here, there, *size);
+                let after = neighbour(here, *size, up);
+                let link = self.link(router, dimension, up);
+                return Some(Hop { link, router: router - here * stride + after * stride });
+            }
+            (at, goal, stride) = (at / size, goal / size, stride * size);
+        }
+        None
+    }
+
+    pub(super) fn walk(&self, from: u32, to: u32, mut visit: impl FnMut(u32)) {
+        let (mut at, mut goal, mut stride, mut router) = (from, to, 1, from);
+        for (dimension, size) in self.sizes.iter().enumerate() {
+            let (mut here, there) = (at % size, goal % size);
+            let (count, up) = steps(here, there, *size);
+            for _ in 0..count {
+                visit(self.link(router, dimension, up));
+                let after = neighbour(here, *size, up);
+                router = router - here * stride + after * stride;
+                here = after;
+            }
+            (at, goal, stride) = (at / size, goal / size, stride * size);
+        }
+    }
+
+    pub(super) fn distance(&self, from: u32, to: u32) -> u32 {
+        let (mut at, mut goal, mut sum) = (from, to, 0);
+        for size in &self.sizes {
+            sum += steps(at % size, goal % size, *size).0;
+            (at, goal) = (at / size, goal / size);
+        }
+        sum
+    }
+
+    fn link(&self, router: u32, dimension: usize, up: bool) -> u32 {
+        router * 2 * self.sizes.len() as u32 + 2 * dimension as u32 + u32::from(!up)
+    }
+}
+
+/// Steps along a ring, and whether they go upwards.
+fn steps(here: u32, there: u32, size: u32) -> (u32, bool) {
+    let up = if there >= here { there - here } else { there + size - here };
+    if up <= size - up { (up, true) } else { (size - up, false) }
+}
+
+fn neighbour(here: u32, size: u32, up: bool) -> u32 {
+    match up {
+        true if here + 1 == size => 0,
+        true => here + 1,
+        false if here == 0 => size - 1,
+        false => here - 1,
+    }
+}

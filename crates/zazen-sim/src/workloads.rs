@@ -1,0 +1,201 @@
+//! The workloads that come with the simulator. To add one, write a function that returns a
+//! [`Program`], and add it to [`ALL`] (docs/simulator.md walks through it).
+
+use crate::program::{At, MetaOp, Op, Place, Program};
+use zazen_core::{Error, ErrorKind, Result};
+
+/// A workload.
+pub struct Workload {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// Its program for so many nodes.
+    pub program: fn(nodes: u32) -> Program,
+}
+
+/// All workloads.
+pub const ALL: &[Workload] = &[
+    Workload {
+        name: "fusionfs",
+        about: "open, insert a name, write 16 GB locally, close (paper §4.5)",
+        program: fusionfs,
+    },
+    Workload {
+        name: "metadata",
+        about: "1,000 creates per node, each in a directory of its own (§4.2)",
+        program: metadata,
+    },
+    Workload {
+        name: "metadata-shared",
+        about: "1,000 creates per node in one directory (§4.2)",
+        program: metadata_shared,
+    },
+    Workload {
+        name: "metadata-one-server",
+        about: "the same, in a directory that one node holds",
+        program: metadata_one_server,
+    },
+    Workload {
+        name: "ior-collective",
+        about: "16 collective 4 MB writes and reads per node (§4.5)",
+        program: ior_collective,
+    },
+    Workload {
+        name: "ior-collective-shared",
+        about: "the same, against the shared store",
+        program: ior_collective_shared,
+    },
+    Workload {
+        name: "write-shared",
+        about: "write 16 GB per node to the shared store",
+        program: write_shared,
+    },
+    Workload {
+        name: "read-local",
+        about: "read 256 MB per node from its own disk (§4.3)",
+        program: read_local,
+    },
+    Workload {
+        name: "read-remote",
+        about: "read 256 MB per node from the next node (§4.3)",
+        program: read_remote,
+    },
+    Workload {
+        name: "read-random",
+        about: "read 16 times 16 MB per node from nodes drawn at random",
+        program: read_random,
+    },
+    Workload {
+        name: "read-shared",
+        about: "read 256 MB per node from the shared store",
+        program: read_shared,
+    },
+    Workload {
+        name: "analysis",
+        about: "read 64 frames of 64 MB per node, 5 % of them missing, and reduce",
+        program: analysis,
+    },
+    Workload {
+        name: "checkpoint",
+        about: "compute 60 s and write 1 GB, 10 times; then restart",
+        program: checkpoint,
+    },
+];
+
+/// The workload of a name. `InvalidArgument` if there is none.
+pub fn named(name: &str) -> Result<&'static Workload> {
+    ALL.iter().find(|workload| workload.name == name).ok_or_else(|| {
+        let names: Vec<_> = ALL.iter().map(|workload| workload.name).collect();
+        let why = format!(
+            "workload {name:?}: there is none; there are {}, or a job file FILE.toml",
+            names.join(", ")
+        );
+        Error::new(ErrorKind::InvalidArgument, why)
+    })
+}
+
+const MB: u64 = 1_000_000;
+const GB: u64 = 1_000_000_000;
+
+fn fusionfs(_: u32) -> Program {
+    Program::new()
+        .then("open", Op::Meta(MetaOp::Open, Place::Own))
+        .then("insert", Op::Meta(MetaOp::Insert, Place::Hashed))
+        .then("write", Op::Write(16 * GB, At::Local))
+        .then("sync", Op::Sync)
+        .then("close", Op::Meta(MetaOp::Close, Place::Hashed))
+}
+
+fn creates(place: Place) -> Program {
+    Program::new().repeat(1_000, 0, |program| program.then("create", Op::Meta(MetaOp::Insert, place)))
+}
+
+fn metadata(_: u32) -> Program {
+    creates(Place::Hashed)
+}
+
+/// Appending lets the directory's rows spread over as many nodes as there are.
+fn metadata_shared(nodes: u32) -> Program {
+    creates(Place::Directory { parts: nodes })
+}
+
+fn metadata_one_server(_: u32) -> Program {
+    creates(Place::Directory { parts: 1 })
+}
+
+fn ior(at: At, place: Place) -> Program {
+    let write = at;
+    let opened =
+        |program: Program| program.then("open", Op::Meta(MetaOp::Open, place)).then("barrier", Op::Barrier);
+    let program = opened(Program::new())
+        .repeat(16, 0, |program| program.then("barrier", Op::Barrier).then("write", Op::Write(4 * MB, write)))
+        .then("sync", Op::Sync)
+        .then("close", Op::Meta(MetaOp::Close, place))
+        .then("barrier", Op::Barrier);
+    opened(program)
+        .repeat(16, 0, |program| program.then("barrier", Op::Barrier).then("read", Op::Read(4 * MB, at)))
+        .then("close", Op::Meta(MetaOp::Close, place))
+}
+
+fn ior_collective(nodes: u32) -> Program {
+    ior(At::Local, Place::Directory { parts: nodes })
+}
+
+/// All ranks open and close one file: each opening is an operation in a directory of its own at the
+/// I/O node, so the lock does not go around.
+fn ior_collective_shared(_: u32) -> Program {
+    let mut program = ior(At::Shared, Place::Own);
+    program.steps.retain(|step| step.op != Op::Sync);
+    program
+}
+
+fn write_shared(_: u32) -> Program {
+    Program::new().repeat(16, 0, |program| program.then("write", Op::Write(GB, At::Shared)))
+}
+
+fn reads(times: u32, bytes: u64, at: At) -> Program {
+    Program::new()
+        .then("lookup", Op::Meta(MetaOp::Lookup, Place::Hashed))
+        .repeat(times, 0, |program| program.then("read", Op::Read(bytes, at)))
+}
+
+fn read_local(_: u32) -> Program {
+    reads(1, 256 * MB, At::Local)
+}
+
+fn read_remote(_: u32) -> Program {
+    reads(1, 256 * MB, At::Next)
+}
+
+fn read_random(_: u32) -> Program {
+    reads(16, 16 * MB, At::Random)
+}
+
+fn read_shared(_: u32) -> Program {
+    reads(16, 16 * MB, At::Shared)
+}
+
+fn analysis(_: u32) -> Program {
+    Program::new()
+        .repeat(64, 0, |program| {
+            program.then("read", Op::Read(64 * MB, At::Missing((0.05 * 65_536.0) as u32)))
+        })
+        .then("reduce", Op::Allreduce(8 * MB))
+}
+
+fn checkpoint(_: u32) -> Program {
+    use crate::spread::Spread;
+    Program::new()
+        .repeat(10, 0, |program| {
+            program
+                .then("compute", Op::Compute(Spread::LogNormal { median_us: 60e6, sigma: 0.02 }))
+                .then("barrier", Op::Barrier)
+                .then("open", Op::Meta(MetaOp::Insert, Place::Hashed))
+                .then("write", Op::Write(GB, At::Local))
+                .then("sync", Op::Sync)
+                .then("close", Op::Meta(MetaOp::Close, Place::Hashed))
+        })
+        .then("barrier", Op::Barrier)
+        .then("restart", Op::Read(GB, At::Local))
+}

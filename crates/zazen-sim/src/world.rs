@@ -1,0 +1,674 @@
+//! A run: ranks go through their program on simulated nodes.
+//!
+//! Ranks and nodes are rows. A rank waits for one thing at a time, so an event needs no more than
+//! the rank's number, and what the rank does follows from its place in the program.
+
+use crate::cluster::Cluster;
+use crate::daemon::Daemons;
+use crate::disk::Disks;
+use crate::job::Job;
+use crate::measure::{Histogram, Slowest, Timeline};
+use crate::network::{Fidelity, Network, NetworkEvent};
+use crate::outcome::{Outcome, Phase, Trace};
+use crate::placement::owner;
+use crate::program::{At, LOOPS_MAX, MetaOp, Op, Place};
+use crate::queue::Queue;
+use crate::random::{Random, Stream, mix};
+use crate::shared_store::SharedStore;
+use crate::spread::Spread;
+use crate::time::{Rate, TIME_MAX_PS, ps};
+use crate::{math, topology};
+use std::ops::ControlFlow;
+use zazen_core::{Error, ErrorKind, Result};
+
+/// What happens. The number is a rank's, but for the network's own events and failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// The rank's step is done; the next one begins.
+    Ready(u32),
+    /// The rank's request reached the node.
+    Arrive(u32),
+    /// The node's daemon has served the rank's request.
+    Served(u32),
+    /// The node's disk has read what the rank asked for.
+    Fetched(u32),
+    /// The bytes that the rank asked for have reached it.
+    Data(u32),
+    /// The rank asks again.
+    Again(u32),
+    Hop(u32),
+    FlowEnd(u32),
+    Settle,
+    Fail(u32),
+    Repair(u32),
+}
+
+impl NetworkEvent for Event {
+    fn hop(message: u32) -> Event {
+        Event::Hop(message)
+    }
+    fn flow_end(flow: u32) -> Event {
+        Event::FlowEnd(flow)
+    }
+    fn settle() -> Event {
+        Event::Settle
+    }
+}
+
+impl Event {
+    fn code(self) -> u64 {
+        let (kind, number) = match self {
+            Event::Ready(rank) => (0, rank),
+            Event::Arrive(rank) => (1, rank),
+            Event::Served(rank) => (2, rank),
+            Event::Fetched(rank) => (3, rank),
+            Event::Data(rank) => (4, rank),
+            Event::Again(rank) => (5, rank),
+            Event::Hop(message) => (6, message),
+            Event::FlowEnd(flow) => (7, flow),
+            Event::Settle => (8, 0),
+            Event::Fail(node) => (9, node),
+            Event::Repair(node) => (10, node),
+        };
+        kind << 32 | u64::from(number)
+    }
+}
+
+/// A rank.
+#[derive(Clone, Copy)]
+struct Rank {
+    began_ps: u64,
+    /// The step that it does, or the one after the last.
+    at: u32,
+    loops: [u32; LOOPS_MAX],
+    /// Steps done: the counter of its draws.
+    steps: u32,
+    /// How often it asked for the present step.
+    attempt: u16,
+    is_running: bool,
+}
+
+const RANK_BYTES: u64 = size_of::<Rank>() as u64;
+/// Of a pending event, with the room that growing vectors keep.
+const EVENT_BYTES: u64 = 24 * 5 / 2;
+/// Events between two looks at the control.
+const EVENTS_BETWEEN_LOOKS: u64 = 1 << 18;
+/// Attempts of a request before its rank gives up.
+const ATTEMPTS_MAX: u16 = 64;
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Steps that ranks have done.
+    pub steps: u64,
+    /// Steps that they will have done.
+    pub steps_all: u64,
+    /// Events so far.
+    pub events: u64,
+}
+
+/// Estimated memory of a run, in bytes.
+pub fn memory_bytes(job: &Job) -> Result<u64> {
+    let (nodes, ranks) = (u64::from(job.nodes), u64::from(job.nodes) * u64::from(job.ranks_per_node));
+    let topology = topology::parse(&job.network)?.of(job.nodes)?;
+    let network = Network::<Event>::bytes_per_node(job.fidelity, &topology, job.nodes);
+    let disk = 8 + 4 + if job.cluster.disk.dirty_bytes_max > 0 { 16 } else { 0 };
+    let node = network + disk + 8 * u64::from(job.cluster.daemon.workers) + 16;
+    let mut message = 0;
+    if job.fidelity == Fidelity::Hop {
+        message = 40;
+    }
+    if job.fidelity == Fidelity::Flow {
+        // Routes of the flows: sampled, because they depend on who talks to whom.
+        let far = (0..64).map(|at| topology.hops(0, (u64::from(job.nodes) * at / 64) as u32));
+        let hops = u64::from(far.max().unwrap_or(0)).div_ceil(2);
+        let spread = job.program.steps.iter().any(|step| matches!(step.op, Op::Read(_, At::Random)));
+        message = 100 + 2 * 24 * (2 + if spread { hops } else { 2 });
+    }
+    Ok(nodes * node + ranks * (RANK_BYTES + EVENT_BYTES + message))
+}
+
+struct World<'a> {
+    job: &'a Job,
+    cluster: &'a Cluster,
+    random: Random,
+    queue: Queue<Event>,
+    network: Network<Event>,
+    disks: Disks,
+    daemons: Daemons,
+    shared: SharedStore,
+    ranks: Vec<Rank>,
+    /// By node, if nodes can be down.
+    is_down: Vec<bool>,
+    /// Ranks whose node was not dead from the beginning, and those of them that are not done.
+    started: u32,
+    running: u32,
+    fuse_ps: u64,
+    fuse_rate: Rate,
+    timeout_ps: u64,
+    phases: Vec<Phase>,
+    ends: Histogram,
+    slowest: Slowest,
+    disk_busy: Timeline,
+    daemon_busy: Timeline,
+    shared_busy: Timeline,
+    steps: u64,
+    bytes: u64,
+    metadata_ops: u64,
+    retries: u64,
+    makespan_ps: u64,
+    /// Who waits for the others.
+    at_barrier: Vec<u32>,
+}
+
+/// Runs a job. `control` is asked from time to time; if it breaks, the run ends with `None`.
+///
+/// `InvalidArgument` or `Config` if the job cannot be, and `TooLarge` if it passes 106 days of
+/// simulated time.
+pub fn run(job: &Job, control: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Option<Outcome>> {
+    job.check()?;
+    let topology = topology::parse(&job.network)?.of(job.nodes)?;
+    let cluster = &job.cluster;
+    let random = Random::new(job.seed);
+    let ranks = job.nodes * job.ranks_per_node;
+    let can_fail = cluster.failures.dead_fraction > 0.0 || cluster.failures.mtbf_hours > 0.0;
+    let mut world = World {
+        job,
+        cluster,
+        random,
+        queue: Queue::new(),
+        network: Network::new(job.fidelity, topology, job.nodes, cluster.network_costs()),
+        disks: Disks::new(job.nodes, cluster.disk_costs(), stretches(cluster, job.nodes, random)),
+        daemons: Daemons::new(job.nodes, cluster.daemon.workers),
+        shared: SharedStore::new(job.nodes, cluster.shared_costs()),
+        ranks: vec![
+            Rank { began_ps: 0, at: 0, loops: [0; LOOPS_MAX], steps: 0, attempt: 0, is_running: true };
+            ranks as usize
+        ],
+        is_down: if can_fail { vec![false; job.nodes as usize] } else { Vec::new() },
+        started: ranks,
+        running: ranks,
+        fuse_ps: ps(cluster.fuse.request_us * 1e-6),
+        fuse_rate: cluster.fuse_rate(),
+        timeout_ps: ps(cluster.failures.timeout_ms * 1e-3),
+        phases: phases(job),
+        ends: Histogram::new(),
+        slowest: Slowest::default(),
+        disk_busy: Timeline::new(),
+        daemon_busy: Timeline::new(),
+        shared_busy: Timeline::new(),
+        steps: 0,
+        bytes: 0,
+        metadata_ops: 0,
+        retries: 0,
+        makespan_ps: 0,
+        at_barrier: Vec::new(),
+    };
+    world.begin();
+    let mut trace = Trace::default();
+    let mut events = 0_u64;
+    let steps_all = job.program.totals().0.saturating_mul(u64::from(ranks));
+    while world.running > 0
+        && let Some(due) = world.queue.pop()
+    {
+        if due.time_ps >= TIME_MAX_PS {
+            let why = "the run passes 106 days of simulated time; give it less to do";
+            return Err(Error::new(ErrorKind::TooLarge, why));
+        }
+        events += 1;
+        trace.word(due.time_ps);
+        trace.word(u64::from(due.node) << 36 ^ due.event.code());
+        world.handle(due.time_ps, due.node, due.event);
+        if events.is_multiple_of(EVENTS_BETWEEN_LOOKS)
+            && control(Progress { steps: world.steps, steps_all, events }).is_break()
+        {
+            return Ok(None);
+        }
+    }
+    Ok(Some(world.outcome(events, trace.digest())))
+}
+
+/// How much longer a byte takes on each node's disk; empty if all are alike.
+fn stretches(cluster: &Cluster, nodes: u32, random: Random) -> Vec<f32> {
+    let disk = &cluster.disk;
+    if disk.node_deviation == 0.0 && (disk.slow_fraction == 0.0 || disk.slow_factor == 1.0) {
+        return Vec::new();
+    }
+    let stretch = |node| {
+        let speed = 1.0 + disk.node_deviation * random.normal(node, Stream::DiskSpeed, 0);
+        let is_slow = random.uniform(node, Stream::Slow, 0) < disk.slow_fraction;
+        let slow = if is_slow { disk.slow_factor } else { 1.0 };
+        (slow / speed.max(0.05)) as f32
+    };
+    (0..nodes).map(stretch).collect()
+}
+
+fn phases(job: &Job) -> Vec<Phase> {
+    let of = |(index, name): (usize, &String)| {
+        let mut steps = job.program.steps.iter().filter(|step| usize::from(step.phase) == index);
+        Phase {
+            name: name.clone(),
+            is_metadata: steps.any(|step| matches!(step.op, Op::Meta(..))),
+            bytes: 0,
+            first_ps: u64::MAX,
+            last_ps: 0,
+            times: Histogram::new(),
+        }
+    };
+    job.program.phases.iter().enumerate().map(of).collect()
+}
+
+impl<'a> World<'a> {
+    fn begin(&mut self) {
+        let failures = &self.cluster.failures;
+        for node in 0..self.is_down.len() as u32 {
+            if self.random.uniform(node, Stream::Failure, 0) < failures.dead_fraction {
+                self.is_down[node as usize] = true;
+            } else if failures.mtbf_hours > 0.0 {
+                self.schedule_failure(0, node, 1);
+            }
+        }
+        for rank in 0..self.ranks.len() as u32 {
+            if self.is_down(self.node_of(rank)) {
+                self.ranks[rank as usize].is_running = false;
+                self.running -= 1;
+                self.started -= 1;
+                continue;
+            }
+            self.queue.push(0, self.node_of(rank), Event::Again(rank));
+        }
+    }
+
+    fn schedule_failure(&mut self, now_ps: u64, node: u32, count: u64) {
+        let mean_s = self.cluster.failures.mtbf_hours * 3600.0;
+        let wait_ps = ps(mean_s * self.random.exponential(node, Stream::Failure, count));
+        if now_ps + wait_ps < TIME_MAX_PS {
+            self.queue.push(now_ps + wait_ps, node, Event::Fail(node));
+        }
+    }
+
+    fn node_of(&self, rank: u32) -> u32 {
+        rank / self.job.ranks_per_node
+    }
+
+    fn is_down(&self, node: u32) -> bool {
+        self.is_down.get(node as usize).copied().unwrap_or(false)
+    }
+
+    fn handle(&mut self, now_ps: u64, node: u32, event: Event) {
+        match event {
+            Event::Ready(rank) => {
+                self.complete(now_ps, rank);
+                self.proceed(now_ps, rank);
+            }
+            Event::Again(rank) => self.proceed(now_ps, rank),
+            Event::Hop(message) => self.network.on_hop(&mut self.queue, now_ps, message),
+            Event::FlowEnd(flow) => self.network.on_flow_end(&mut self.queue, now_ps, flow),
+            Event::Settle => self.network.on_settle(&mut self.queue, now_ps),
+            Event::Fail(failed) => {
+                self.is_down[failed as usize] = true;
+                let back_ps = now_ps + ps(self.cluster.failures.repair_s);
+                self.queue.push(back_ps, failed, Event::Repair(failed));
+            }
+            Event::Repair(repaired) => {
+                self.is_down[repaired as usize] = false;
+                // The draw's number grows with time, so that each failure has one of its own.
+                self.schedule_failure(now_ps, repaired, now_ps);
+            }
+            Event::Arrive(rank) | Event::Served(rank) | Event::Fetched(rank) if self.is_down(node) => {
+                // Nobody answers: the rank asks a replica when its patience ends.
+                let home = self.node_of(rank);
+                self.retries += 1;
+                self.ranks[rank as usize].attempt += 1;
+                self.queue.push(now_ps + self.timeout_ps, home, Event::Again(rank));
+            }
+            Event::Arrive(rank) => self.arrive(now_ps, node, rank),
+            Event::Served(rank) => self.served(now_ps, node, rank),
+            Event::Fetched(rank) => {
+                let Op::Read(bytes, _) = *self.op(rank) else { return };
+                let home = self.node_of(rank);
+                self.network.send(&mut self.queue, now_ps, node, home, bytes, Event::Data(rank));
+            }
+            Event::Data(rank) => {
+                let Op::Read(bytes, _) = *self.op(rank) else { return };
+                let copied_ps = now_ps + self.fuse_rate.time_ps(bytes);
+                self.queue.push(copied_ps, node, Event::Ready(rank));
+            }
+        }
+    }
+
+    /// The step that the rank waits in.
+    fn op(&self, rank: u32) -> &'a Op {
+        &self.job.program.steps[self.ranks[rank as usize].at as usize].op
+    }
+
+    /// Books the rank's step.
+    fn complete(&mut self, now_ps: u64, rank: u32) {
+        let row = &mut self.ranks[rank as usize];
+        let step = &self.job.program.steps[row.at as usize];
+        let phase = &mut self.phases[usize::from(step.phase)];
+        phase.first_ps = phase.first_ps.min(row.began_ps);
+        phase.last_ps = phase.last_ps.max(now_ps);
+        phase.times.add(now_ps - row.began_ps);
+        match step.op {
+            Op::Write(bytes, _) | Op::Read(bytes, _) => {
+                phase.bytes += bytes;
+                self.bytes += bytes;
+            }
+            Op::Meta(..) => self.metadata_ops += 1,
+            _ => {}
+        }
+        self.steps += 1;
+        row.steps += 1;
+        row.at += 1;
+        row.attempt = 0;
+        row.began_ps = now_ps;
+    }
+
+    /// Begins the rank's next step, or the present one again.
+    fn proceed(&mut self, now_ps: u64, rank: u32) {
+        if !self.ranks[rank as usize].is_running {
+            return;
+        }
+        let node = self.node_of(rank);
+        if self.is_down(node) {
+            // The rank's own node is down: it goes on when the node is back, or never.
+            if self.cluster.failures.mtbf_hours > 0.0 {
+                let later = now_ps + ps(self.cluster.failures.repair_s);
+                self.queue.push(later, node, Event::Again(rank));
+            }
+            return;
+        }
+        let steps = &self.job.program.steps;
+        loop {
+            let row = &mut self.ranks[rank as usize];
+            let Some(step) = steps.get(row.at as usize) else {
+                row.is_running = false;
+                self.running -= 1;
+                self.ends.add(now_ps);
+                self.slowest.add(now_ps, rank);
+                self.makespan_ps = self.makespan_ps.max(now_ps);
+                return;
+            };
+            if let Op::Repeat { back, times, counter } = step.op {
+                let count = &mut row.loops[usize::from(counter)];
+                *count += 1;
+                if *count < times {
+                    row.at = back;
+                } else {
+                    *count = 0;
+                    row.at += 1;
+                }
+                continue;
+            }
+            if row.attempt == 0 {
+                row.began_ps = now_ps;
+            }
+            break;
+        }
+        self.start(now_ps, node, rank);
+    }
+
+    /// The number that the rank's draws for the present step begin at.
+    fn counter(&self, rank: u32) -> u64 {
+        let row = &self.ranks[rank as usize];
+        u64::from(row.steps) << 16 | u64::from(row.attempt)
+    }
+
+    fn start(&mut self, now_ps: u64, node: u32, rank: u32) {
+        let job = self.job;
+        let step = &job.program.steps[self.ranks[rank as usize].at as usize];
+        let done_ps = match &step.op {
+            Op::Compute(spread) => {
+                now_ps + spread.draw_ps(self.random, rank, Stream::Compute, self.counter(rank))
+            }
+            Op::Meta(_, Place::Shared { in_one_directory }) => {
+                self.shared.operate(now_ps + self.fuse_ps, *in_one_directory)
+            }
+            Op::Meta(_, place) => {
+                let Some(server) = self.server(rank, *place) else { return self.give_up(rank) };
+                if server != node {
+                    let bytes = self.cluster.daemon.request_bytes;
+                    let at_ps = now_ps + self.fuse_ps;
+                    self.network.send(&mut self.queue, at_ps, node, server, bytes, Event::Arrive(rank));
+                } else {
+                    self.queue.push(now_ps + self.fuse_ps, node, Event::Arrive(rank));
+                }
+                return;
+            }
+            Op::Write(bytes, At::Shared) => self.transfer(now_ps, node, *bytes),
+            Op::Write(bytes, _) => {
+                let noise = self.noise(rank);
+                let done = self.disks.write(now_ps, node, *bytes, self.fuse_rate, noise);
+                self.disk_busy.add(now_ps, done);
+                done
+            }
+            Op::Read(bytes, At::Local) => {
+                let noise = self.noise(rank);
+                let done = self.disks.read(now_ps, node, *bytes, self.fuse_rate, noise);
+                self.disk_busy.add(now_ps, done);
+                done
+            }
+            Op::Read(bytes, At::Cached) => self.disks.read_cached(now_ps, *bytes, self.fuse_rate),
+            Op::Read(bytes, At::Shared) => self.transfer(now_ps, node, *bytes),
+            Op::Read(bytes, At::Missing(part)) => {
+                let missing = ((u128::from(*bytes) * u128::from(*part)) >> 16) as u64;
+                let noise = self.noise(rank);
+                let local = self.disks.read(now_ps, node, *bytes - missing, self.fuse_rate, noise);
+                self.disk_busy.add(now_ps, local);
+                // A reader that reads one frame after the other: first what it has, then the rest.
+                if missing == 0 { local } else { self.transfer(local, node, missing) }
+            }
+            Op::Read(bytes, at) => {
+                let holder = self.holder(rank, node, *at);
+                if holder == node {
+                    let noise = self.noise(rank);
+                    let done = self.disks.read(now_ps, node, *bytes, self.fuse_rate, noise);
+                    self.disk_busy.add(now_ps, done);
+                    done
+                } else {
+                    if self.ranks[rank as usize].attempt >= ATTEMPTS_MAX {
+                        return self.give_up(rank);
+                    }
+                    let request = self.cluster.daemon.request_bytes;
+                    self.network.send(&mut self.queue, now_ps, node, holder, request, Event::Arrive(rank));
+                    return;
+                }
+            }
+            Op::Sync => {
+                let done = self.disks.sync(now_ps, node);
+                self.disk_busy.add(now_ps, done);
+                done
+            }
+            Op::Barrier => return self.meet(now_ps, rank, 0),
+            Op::Allreduce(bytes) => return self.meet(now_ps, rank, *bytes),
+            Op::Repeat { .. } => now_ps,
+        };
+        self.queue.push(done_ps, node, Event::Ready(rank));
+    }
+
+    /// Nobody answers the rank. It stays where it is, and so do those that wait for it.
+    fn give_up(&mut self, rank: u32) {
+        self.ranks[rank as usize].is_running = false;
+    }
+
+    fn noise(&self, rank: u32) -> f64 {
+        let sigma = self.cluster.disk.request_sigma;
+        if sigma == 0.0 {
+            return 1.0;
+        }
+        math::exp(sigma * self.random.normal(rank, Stream::DiskNoise, self.counter(rank)))
+    }
+
+    fn transfer(&mut self, now_ps: u64, node: u32, bytes: u64) -> u64 {
+        let done = self.shared.transfer(now_ps, node, bytes);
+        self.shared_busy.add(now_ps, done);
+        done + self.fuse_rate.time_ps(bytes)
+    }
+
+    /// The node with the rows of the rank's operation; `None` after too many attempts.
+    fn server(&self, rank: u32, place: Place) -> Option<u32> {
+        let row = &self.ranks[rank as usize];
+        let attempt = row.attempt;
+        if attempt >= ATTEMPTS_MAX {
+            return None;
+        }
+        let replica = u32::from(attempt) % (self.cluster.daemon.replicas + 1);
+        // A name of its own for each pass through a loop.
+        let name = mix(u64::from(rank) << 32 | u64::from(row.loops[0]) << 12 | u64::from(row.loops[1]));
+        let key = match place {
+            Place::Own => return Some(self.node_of(rank)),
+            Place::Hashed => name,
+            Place::Directory { parts } => mix(0xD1 + (name % u64::from(parts.max(1)))),
+            Place::Shared { .. } => return None,
+        };
+        Some(owner(key ^ self.job.seed, replica, self.job.nodes))
+    }
+
+    fn holder(&self, rank: u32, node: u32, at: At) -> u32 {
+        let nodes = u64::from(self.job.nodes);
+        let row = &self.ranks[rank as usize];
+        let first = match at {
+            At::Random => self.random.below(nodes, rank, Stream::Workload, u64::from(row.steps)),
+            _ => (u64::from(node) + 1) % nodes,
+        };
+        // Copies lie on the nodes that follow.
+        let copies = u64::from(self.cluster.daemon.replicas) + 1;
+        ((first + u64::from(row.attempt) % copies) % nodes) as u32
+    }
+
+    fn service(&self, op: MetaOp) -> &Spread {
+        let daemon = &self.cluster.daemon;
+        match op {
+            MetaOp::Open => &daemon.open_us,
+            MetaOp::Insert => &daemon.insert_us,
+            MetaOp::Lookup => &daemon.lookup_us,
+            MetaOp::Close => &daemon.close_us,
+            MetaOp::Remove => &daemon.remove_us,
+        }
+    }
+
+    fn arrive(&mut self, now_ps: u64, node: u32, rank: u32) {
+        let op = self.op(rank);
+        let spread = match op {
+            Op::Meta(op, _) => self.service(*op),
+            _ => &self.cluster.daemon.fetch_us,
+        };
+        let mut service_ps = spread.draw_ps(self.random, rank, Stream::Service, self.counter(rank));
+        let writes = matches!(op, Op::Meta(MetaOp::Insert | MetaOp::Close | MetaOp::Remove, _));
+        if writes && self.cluster.daemon.replicas > 0 && self.job.nodes > 1 {
+            // The first replica is written before the answer: a round trip of the primary's.
+            let network = &self.cluster.network;
+            service_ps += ps((2.0 * (network.latency_us + 2.0 * network.overhead_us)) * 1e-6);
+        }
+        let (start_ps, end_ps) = self.daemons.serve(now_ps, node, service_ps);
+        self.daemon_busy.add(start_ps, end_ps);
+        self.queue.push(end_ps, node, Event::Served(rank));
+    }
+
+    fn served(&mut self, now_ps: u64, node: u32, rank: u32) {
+        let home = self.node_of(rank);
+        match self.op(rank) {
+            Op::Read(bytes, _) => {
+                let noise = self.noise(rank);
+                let done = self.disks.read(now_ps, node, *bytes, Rate::INFINITE, noise);
+                self.disk_busy.add(now_ps, done);
+                self.queue.push(done, node, Event::Fetched(rank));
+            }
+            _ if home == node => {
+                self.complete(now_ps, rank);
+                self.proceed(now_ps, rank);
+            }
+            _ => {
+                let bytes = self.cluster.daemon.reply_bytes;
+                self.network.send(&mut self.queue, now_ps, node, home, bytes, Event::Ready(rank));
+            }
+        }
+    }
+
+    /// The rank waits for all others; the last one releases them.
+    fn meet(&mut self, now_ps: u64, rank: u32, bytes: u64) {
+        self.at_barrier.push(rank);
+        if (self.at_barrier.len() as u32) < self.running {
+            return;
+        }
+        let cost_ps = self.collective_ps(bytes);
+        for rank in std::mem::take(&mut self.at_barrier) {
+            self.queue.push(now_ps + cost_ps, self.node_of(rank), Event::Ready(rank));
+        }
+    }
+
+    /// A barrier is a dissemination of ⌈log₂ p⌉ rounds; a reduction is Rabenseifner's, twice as many
+    /// rounds and twice the bytes but for a rank's own part. LogGP gives the cost of a round.
+    fn collective_ps(&self, bytes: u64) -> u64 {
+        let ranks = self.ranks.len() as u64;
+        let rounds = u64::from(ranks.next_power_of_two().trailing_zeros());
+        let network = &self.cluster.network;
+        let round_ps = ps((network.latency_us + 2.0 * network.overhead_us) * 1e-6);
+        if bytes == 0 {
+            return rounds * round_ps;
+        }
+        let moved = 2 * bytes - 2 * bytes / ranks.max(1);
+        2 * rounds * round_ps + Rate::per_second(network.interface_bytes_per_s).time_ps(moved)
+    }
+
+    fn outcome(self, events: u64, trace_hash: u64) -> Outcome {
+        let job = self.job;
+        let (messages, message_bytes) = self.network.sent();
+        let slowest_stretch = self.slowest.kept().iter();
+        let slowest_stretch =
+            slowest_stretch.map(|(_, rank)| self.disks.stretch(rank / job.ranks_per_node)).collect();
+        let nodes = f64::from(job.nodes);
+        let workers = f64::from(self.cluster.daemon.workers);
+        let mut phases = self.phases;
+        for phase in &mut phases {
+            phase.first_ps = phase.first_ps.min(phase.last_ps);
+        }
+        Outcome {
+            workload: job.name.clone(),
+            cluster: self.cluster.name.clone(),
+            network: self.network.topology().name(),
+            nodes: job.nodes,
+            ranks: job.nodes * job.ranks_per_node,
+            seed: job.seed,
+            fidelity: job.fidelity,
+            makespan_ps: self.makespan_ps,
+            bytes: self.bytes,
+            metadata_ops: self.metadata_ops,
+            messages,
+            message_bytes,
+            ideal_bytes_per_s: ideal(job),
+            retries: self.retries,
+            unfinished: self.started - self.ends.count() as u32,
+            events,
+            trace_hash,
+            phases,
+            ends: self.ends,
+            slowest: self.slowest,
+            slowest_stretch,
+            busy: vec![
+                ("disk", self.disk_busy, nodes),
+                ("daemon", self.daemon_busy, nodes * workers),
+                ("shared store", self.shared_busy, 0.0),
+            ],
+            extra: Vec::new(),
+        }
+    }
+}
+
+/// Bytes per second if the disks alone took time.
+fn ideal(job: &Job) -> f64 {
+    let disk = &job.cluster.disk;
+    let each = job.program.steps.iter().filter_map(|step| match step.op {
+        Op::Write(bytes, At::Local) => Some((bytes as f64, disk.write_bytes_per_s)),
+        Op::Read(bytes, At::Shared | At::Cached) if bytes > 0 => None,
+        Op::Read(bytes, _) => Some((bytes as f64, disk.read_bytes_per_s)),
+        _ => None,
+    });
+    let (bytes, time) =
+        each.fold((0.0, 0.0), |(bytes, time), (more, rate)| (bytes + more, time + more / rate));
+    if time > 0.0 { bytes / time * f64::from(job.nodes) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests;

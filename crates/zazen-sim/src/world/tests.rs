@@ -1,0 +1,225 @@
+//! Whole runs against closed forms, and laws that every run keeps to.
+
+use super::*;
+use crate::program::Program;
+use crate::time::{SECOND_PS, seconds};
+use crate::workloads;
+
+/// A cluster in which only what a test sets takes time.
+fn bare() -> Cluster {
+    let mut cluster = Cluster::commodity();
+    cluster.disk.node_deviation = 0.0;
+    cluster.disk.request_sigma = 0.0;
+    cluster.disk.slow_fraction = 0.0;
+    cluster.disk.dirty_bytes_max = 0;
+    cluster.disk.latency_us = 0.0;
+    cluster.disk.write_bytes_per_s = 100e6;
+    cluster.disk.read_bytes_per_s = 200e6;
+    cluster.fuse.request_us = 0.0;
+    cluster
+}
+
+fn job(nodes: u32, program: Program) -> Job {
+    Job {
+        name: "test".to_owned(),
+        nodes,
+        ranks_per_node: 1,
+        network: "torus".to_owned(),
+        fidelity: Fidelity::Path,
+        seed: 1,
+        cluster: bare(),
+        program,
+    }
+}
+
+fn outcome(job: &Job) -> Outcome {
+    run(job, &mut |_| ControlFlow::Continue(())).unwrap().unwrap()
+}
+
+#[test]
+fn local_writes_take_bytes_over_bandwidth() {
+    let program =
+        Program::new().repeat(3, 0, |program| program.then("write", Op::Write(100_000_000, At::Local)));
+    let mut job = job(27, program);
+    let found = outcome(&job);
+    assert!(found.makespan_ps.abs_diff(3 * SECOND_PS) < 1_000);
+    assert_eq!((found.bytes, found.messages, found.unfinished), (27 * 300_000_000, 0, 0));
+    assert!((found.efficiency() - 1.0).abs() < 1e-9);
+    // Two ranks of a node share its disk.
+    job.ranks_per_node = 2;
+    assert!(outcome(&job).makespan_ps.abs_diff(6 * SECOND_PS) < 1_000);
+}
+
+/// A remote operation takes a request, the service and a reply, each as LogGP says.
+#[test]
+fn a_remote_operation_takes_its_closed_form() {
+    let mut job =
+        job(2, Program::new().then("insert", Op::Meta(MetaOp::Insert, Place::Directory { parts: 1 })));
+    job.fidelity = Fidelity::LogGp;
+    job.network = "star".to_owned();
+    let found = outcome(&job);
+    let network = &job.cluster.network;
+    let message_us =
+        2.0 * network.overhead_us + network.latency_us + 511.0 / network.interface_bytes_per_s * 1e6;
+    let expected_us = 2.0 * message_us + 60.0;
+    assert_eq!(found.metadata_ops, 2);
+    // The server's own rank is served first; the other one does not meet it, with four workers.
+    assert!((found.phases[0].times.max() as f64 / 1e6 - expected_us).abs() < 1e-3, "{:?}", found.phases[0]);
+    assert!((found.phases[0].times.min() as f64 / 1e6 - 60.0).abs() < 1e-3);
+}
+
+/// One server: N clients get what the server can do, whatever N.
+#[test]
+fn one_server_saturates() {
+    let program = (workloads::named("metadata-one-server").unwrap().program)(64);
+    let mut job = job(64, program);
+    job.cluster.daemon.workers = 1;
+    let rate = outcome(&job).metadata_ops_per_s();
+    assert!((rate * 60e-6 - 1.0).abs() < 0.01, "{rate}");
+    job.program = (workloads::named("metadata").unwrap().program)(64);
+    assert!(outcome(&job).metadata_ops_per_s() > 15.0 * rate);
+}
+
+/// T (1 + δ B / b): a part δ of the data comes from the shared store at b per node.
+#[test]
+fn misses_cost_what_the_closed_form_says() {
+    for (missing, shared) in [(0.25, 16e9), (0.5, 3.2e9), (0.125, 0.64e9)] {
+        let part = (missing * 65_536.0) as u32;
+        let program = Program::new().then("read", Op::Read(1_000_000_000, At::Missing(part)));
+        let mut job = job(64, program);
+        job.cluster.shared.bytes_per_s = shared;
+        job.cluster.shared.latency_us = 0.0;
+        let found = seconds(outcome(&job).makespan_ps);
+        // All nodes read from the store at the same time: each has its 64th.
+        let local = 5.0 * (1.0 - missing);
+        let expected = local + missing * 1e9 / (shared / 64.0);
+        assert!((found / expected - 1.0).abs() < 1e-6, "{missing}: {found}, not {expected}");
+    }
+}
+
+#[test]
+fn a_barrier_waits_for_the_slowest_and_costs_log_p_rounds() {
+    let mut job = job(
+        64,
+        Program::new()
+            .then("compute", Op::Compute(Spread::Exponential { mean_us: 1000.0 }))
+            .then("barrier", Op::Barrier),
+    );
+    job.fidelity = Fidelity::LogGp;
+    let found = outcome(&job);
+    let slowest = found.phases[0].times.max();
+    let round_ps = ps((job.cluster.network.latency_us + 2.0 * job.cluster.network.overhead_us) * 1e-6);
+    assert_eq!(found.makespan_ps, slowest + 6 * round_ps);
+    assert_eq!(found.ends.min(), found.ends.max());
+}
+
+/// The same seed gives the same events; another seed, others.
+#[test]
+fn a_seed_gives_one_trace() {
+    for fidelity in Fidelity::ALL {
+        let mut job = job(125, (workloads::named("read-random").unwrap().program)(125));
+        job.fidelity = fidelity;
+        let (one, two) = (outcome(&job), outcome(&job));
+        assert_eq!(
+            (one.trace_hash, one.events, one.makespan_ps),
+            (two.trace_hash, two.events, two.makespan_ps)
+        );
+        job.seed = 2;
+        assert_ne!(outcome(&job).trace_hash, one.trace_hash);
+    }
+}
+
+/// Every byte that a program moves is moved once, at every fidelity and network; what crosses the
+/// network is what is remote, and a request for each.
+#[test]
+fn bytes_are_conserved() {
+    for network in ["star", "torus", "fat-tree", "dragonfly"] {
+        for fidelity in Fidelity::ALL {
+            let mut job = job(50, (workloads::named("read-remote").unwrap().program)(50));
+            job.network = network.to_owned();
+            job.fidelity = fidelity;
+            let found = outcome(&job);
+            assert_eq!(found.bytes, 50 * 256_000_000);
+            let reads = &found.phases[1];
+            assert_eq!((reads.times.count(), reads.bytes), (50, found.bytes));
+            let small = found.message_bytes - found.bytes;
+            assert_eq!(small % 512, 0);
+            assert!((50 * 512..=50 * 3 * 512).contains(&small), "{network}: {small}");
+            assert_eq!(found.unfinished, 0);
+        }
+    }
+}
+
+/// Path and hop differ in who waits for whom, not in how long the job takes: the disks decide.
+#[test]
+fn fidelities_agree_on_the_fusionfs_job() {
+    let mut job = job(512, (workloads::named("fusionfs").unwrap().program)(512));
+    job.cluster = Cluster::intrepid();
+    let spans = Fidelity::ALL.map(|fidelity| {
+        job.fidelity = fidelity;
+        seconds(outcome(&job).makespan_ps)
+    });
+    assert!(spans.iter().all(|span| (span / spans[1] - 1.0).abs() < 1e-3), "{spans:?}");
+}
+
+/// Half of the nodes are dead: with a replica, every living rank is served after asking again.
+#[test]
+fn dead_nodes_cost_time_and_replicas_save_the_job() {
+    let mut job = job(100, (workloads::named("metadata").unwrap().program)(100));
+    job.cluster.failures.dead_fraction = 0.2;
+    job.cluster.daemon.replicas = 12;
+    let found = outcome(&job);
+    assert!(found.retries > 1_000, "{}", found.retries);
+    assert_eq!(found.unfinished, 0);
+    let living = found.ends.count();
+    assert!((70..90).contains(&living));
+    assert_eq!(found.metadata_ops, living * 1_000);
+    // Without replicas, names on dead nodes are out of reach.
+    job.cluster.daemon.replicas = 0;
+    assert_eq!(u64::from(outcome(&job).unfinished), living);
+}
+
+/// Failures come at the rate that they should, and ranks go on after repairs.
+#[test]
+fn failed_nodes_come_back() {
+    let compute = |program: Program| program.then("compute", Op::Compute(Spread::Constant(60e6)));
+    let mut job = job(200, Program::new().repeat(60, 0, compute));
+    job.cluster.failures.mtbf_hours = 1.0;
+    job.cluster.failures.repair_s = 30.0;
+    let found = outcome(&job);
+    assert_eq!((found.ends.count(), found.unfinished), (200, 0));
+    assert!(seconds(found.makespan_ps) > 3_600.0 && seconds(found.makespan_ps) < 4_200.0);
+}
+
+#[test]
+fn a_run_can_be_stopped_and_refuses_what_cannot_be() {
+    let mut job = job(2_000, (workloads::named("metadata").unwrap().program)(2_000));
+    assert!(run(&job, &mut |_| ControlFlow::Break(())).unwrap().is_none());
+    let check = |job: &Job, expected: &str| {
+        let message = run(job, &mut |_| ControlFlow::Continue(())).map(|_| ()).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    };
+    job.network = "torus:3x3x3".to_owned();
+    check(&job, "room for 27 nodes, and 2000");
+    job.nodes = 0;
+    check(&job, "nodes: 0");
+    job.nodes = 27;
+    job.cluster.disk.write_bytes_per_s = -5.0;
+    check(&job, "disk.write_bytes_per_s = -5");
+    job.cluster = bare();
+    job.cluster.disk.write_bytes_per_s = 1_000.0;
+    job.program = Program::new().then("write", Op::Write(1 << 50, At::Local));
+    check(&job, "106 days");
+    job.program = Program::new();
+    check(&job, "no steps");
+}
+
+/// What was estimated is near to what the tables take.
+#[test]
+fn memory_is_foreseen() {
+    let mut job = job(1_000_000, (workloads::named("fusionfs").unwrap().program)(1));
+    let path = memory_bytes(&job).unwrap();
+    assert!((150_000_000..400_000_000).contains(&path), "{path}");
+    job.fidelity = Fidelity::LogGp;
+    assert!(memory_bytes(&job).unwrap() < path);
+}

@@ -1,0 +1,162 @@
+//! VTK's XML index files.
+
+use crate::tree::{Files, Tree, by_index};
+use roxmltree::{Document, Node, ParsingOptions};
+use zazen_core::{Error, ErrorKind, Result};
+
+/// The most nodes of an XML document.
+const NODES_MAX: u32 = 1 << 24;
+/// The deepest nesting of blocks.
+const DEPTH_MAX: usize = 64;
+
+/// What an XML file lists.
+pub(crate) enum Listed {
+    /// The tree of one time step.
+    Step(Leaf),
+    /// `.pvd`: (time, part, file), in the file's order.
+    Collection(Vec<(f64, usize, String)>),
+    /// Data, not an index.
+    Data,
+}
+
+/// A tree whose leaves are file names.
+pub(crate) enum Leaf {
+    Empty,
+    File(String),
+    Blocks(Vec<(usize, Option<String>, Leaf)>),
+    Pieces(Vec<(usize, Option<String>, Leaf)>),
+}
+
+/// Types of files with data.
+const DATA: [&str; 7] = [
+    "ImageData",
+    "RectilinearGrid",
+    "StructuredGrid",
+    "UnstructuredGrid",
+    "PolyData",
+    "HyperTreeGrid",
+    "Table",
+];
+
+pub(crate) fn parse(text: &str) -> Result<Listed> {
+    let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
+    let document = Document::parse_with_options(text, options)
+        .map_err(|error| refused(format!("is no complete XML: {error}")))?;
+    let root = document.root_element();
+    if root.tag_name().name() != "VTKFile" {
+        return Err(refused(format!("its root is {:?}, not VTKFile", root.tag_name().name())));
+    }
+    let kind = root.attribute("type").unwrap_or_default();
+    // Files of the format's first version have the blocks right beneath VTKFile.
+    let body = root.children().find(|node| node.tag_name().name() == kind).unwrap_or(root);
+    match kind {
+        "vtkMultiBlockDataSet" => Ok(Listed::Step(Leaf::Blocks(entries(body, 0)?))),
+        "vtkMultiPieceDataSet" | "vtkPartitionedDataSet" => Ok(Listed::Step(Leaf::Pieces(entries(body, 0)?))),
+        "vtkPartitionedDataSetCollection" => Ok(Listed::Step(Leaf::Blocks(entries(body, 0)?))),
+        "Collection" => collection(body),
+        _ if kind.strip_prefix('P').is_some_and(|kind| DATA.contains(&kind)) => {
+            Ok(Listed::Step(Leaf::Pieces(sources(body)?)))
+        }
+        _ if DATA.contains(&kind) => Ok(Listed::Data),
+        _ => Err(refused(format!("its type is {kind:?}, which is no index of files that Zazen knows"))),
+    }
+}
+
+fn elements<'a, 'input: 'a>(node: Node<'a, 'input>) -> impl Iterator<Item = Node<'a, 'input>> {
+    node.children().filter(Node::is_element)
+}
+
+fn entries(body: Node<'_, '_>, depth: usize) -> Result<Vec<(usize, Option<String>, Leaf)>> {
+    if depth > DEPTH_MAX {
+        return Err(refused(format!("its blocks nest deeper than {DEPTH_MAX}")));
+    }
+    let mut all = Vec::new();
+    for node in elements(body) {
+        let leaf = match node.tag_name().name() {
+            "DataSet" => match node.attribute("file") {
+                // Stock writers leave the file out for a block without data.
+                None | Some("") => Leaf::Empty,
+                Some(file) => Leaf::File(file.to_owned()),
+            },
+            "Block" => Leaf::Blocks(entries(node, depth + 1)?),
+            "Piece" | "Partitions" => Leaf::Pieces(entries(node, depth + 1)?),
+            // A description of the assembly, and what later versions add.
+            _ => continue,
+        };
+        let index = match node.attribute("index") {
+            None => all.len(),
+            Some(text) => number(text, "index", node)?,
+        };
+        all.push((index, node.attribute("name").map(str::to_owned), leaf));
+    }
+    Ok(all)
+}
+
+fn sources(body: Node<'_, '_>) -> Result<Vec<(usize, Option<String>, Leaf)>> {
+    let pieces = elements(body).filter(|node| node.tag_name().name() == "Piece");
+    let piece = |(index, node): (usize, Node<'_, '_>)| match node.attribute("Source") {
+        Some(file) if !file.is_empty() => Ok((index, None, Leaf::File(file.to_owned()))),
+        _ => Err(lacks(node, "Source")),
+    };
+    pieces.enumerate().map(piece).collect()
+}
+
+fn collection(body: Node<'_, '_>) -> Result<Listed> {
+    let mut listed = Vec::new();
+    for node in elements(body).filter(|node| node.tag_name().name() == "DataSet") {
+        let time = match node.attribute("timestep") {
+            None | Some("") => 0.0,
+            Some(text) => time(text, node)?,
+        };
+        let part = node.attribute("part").filter(|text| !text.is_empty());
+        let part = part.map_or(Ok(0), |text| number(text, "part", node))?;
+        let file = node.attribute("file").filter(|file| !file.is_empty());
+        listed.push((time, part, file.ok_or_else(|| lacks(node, "file"))?.to_owned()));
+    }
+    Ok(Listed::Collection(listed))
+}
+
+fn time(text: &str, node: Node<'_, '_>) -> Result<f64> {
+    let time = text.trim().parse().ok().filter(|time: &f64| time.is_finite());
+    time.ok_or_else(|| refused(format!("{} has the time {text:?}, which is no number", at(node))))
+}
+
+fn number(text: &str, what: &str, node: Node<'_, '_>) -> Result<usize> {
+    text.trim().parse().map_err(|_| refused(format!("{} has the {what} {text:?}", at(node))))
+}
+
+fn lacks(node: Node<'_, '_>, what: &str) -> Error {
+    refused(format!("{} names no {what}", at(node)))
+}
+
+fn at(node: Node<'_, '_>) -> String {
+    let position = node.document().text_pos_at(node.range().start);
+    format!("<{}> in line {}", node.tag_name().name(), position.row)
+}
+
+pub(crate) fn refused(why: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
+impl Leaf {
+    /// The tree of a step; `below` resolves a file, which may be an index itself.
+    pub(crate) fn grow(
+        self,
+        files: &mut Files,
+        below: &mut dyn FnMut(String, &mut Files) -> Result<Tree>,
+    ) -> Result<Tree> {
+        let mut each = |children: Vec<(usize, Option<String>, Leaf)>, files: &mut Files| {
+            let mut grown = Vec::with_capacity(children.len());
+            for (index, name, leaf) in children {
+                grown.push((index, name, leaf.grow(files, below)?));
+            }
+            by_index(grown, files)
+        };
+        Ok(match self {
+            Leaf::Empty => Tree::Empty,
+            Leaf::File(file) => below(file, files)?,
+            Leaf::Blocks(children) => Tree::Blocks(each(children, files)?),
+            Leaf::Pieces(children) => Tree::Pieces(each(children, files)?),
+        })
+    }
+}

@@ -1,0 +1,392 @@
+"""A VTK algorithm that gives each rank the blocks that lie on its node.
+
+Its output is the stock reader's tree on every rank, with None where a block is another rank's. What it reads remotely
+stays on the node as a replica.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import zazen
+from vtkmodules.util.vtkAlgorithm import VTKPythonAlgorithmBase
+from vtkmodules.vtkCommonCore import vtkDataArraySelection
+from vtkmodules.vtkCommonDataModel import (
+    vtkCompositeDataSet,
+    vtkMultiBlockDataSet,
+    vtkMultiPieceDataSet,
+    vtkPartitionedDataSet,
+    vtkPartitionedDataSetCollection,
+)
+from vtkmodules.vtkCommonExecutionModel import vtkAlgorithm, vtkStreamingDemandDrivenPipeline
+from zazen import _zazen
+from zazen.viz.parts import Arrays, read_part
+from zazen.viz.steps import Ahead, Kept
+from zazen.viz.visualization import Visualization, stock
+
+__all__ = ["Reader"]
+
+OUTPUTS = {
+    "multiblock": ("vtkMultiBlockDataSet", vtkMultiBlockDataSet),
+    "collection": ("vtkPartitionedDataSetCollection", vtkPartitionedDataSetCollection),
+}
+
+
+class Reader(VTKPythonAlgorithmBase):
+    """Reads a visualization; ``path`` is an index file or a pattern with ``{t}`` and ``{b}``.
+
+    With several ranks, all ranks make the same calls: opening and each update are collective over ``comm`` (an mpi4py
+    communicator; None: all ranks of the job). Setters take effect at the next update.
+
+    ``strategy``, ``locator``, ``socket``: as for `Visualization`. ``output``: "multiblock", or "collection" for a
+    vtkPartitionedDataSetCollection whose partitions are the leaves of the tree. ``keep_bytes``: memory for steps that
+    were read; ``ahead``: steps that are fetched in advance; ``ahead_bytes``: memory for them. ``record``: a folder for
+    `zazen viz report` ($ZAZEN_VIZ_RECORD).
+
+    If a file of a step can't be read on one rank, the update fails on every rank (``error`` has the reason), and the
+    output is empty: no picture with a hole. Arrays that not all blocks have give a warning.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        comm: Any = None,
+        *,
+        strategy: str = "optimal",
+        locator: str = "cache",
+        output: str = "multiblock",
+        socket: str | os.PathLike[str] | None = None,
+        keep_bytes: int = 2 << 30,
+        ahead: int = 1,
+        ahead_bytes: int = 1 << 30,
+        record: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if output not in OUTPUTS:
+            raise _zazen.InvalidArgumentError(f"output is {output!r}; give one of {', '.join(OUTPUTS)}")
+        super().__init__(nInputPorts=0, nOutputPorts=1, outputType=OUTPUTS[output][0])
+        self._output, self._comm, self._socket = output, comm, socket
+        self._path = None if path is None else os.fspath(path)
+        self._strategy, self._locator, self._ahead_steps = strategy, locator, ahead
+        self._kept, self._ahead_bytes = Kept(keep_bytes), ahead_bytes
+        self._record = Path(folder) if (folder := record or os.environ.get("ZAZEN_VIZ_RECORD")) else None
+        self._opened: Visualization | None = None
+        self._ahead: Ahead | None = None
+        self._warned: set[str] = set()
+        #: Why the last update failed, or None.
+        self.error: zazen.Error | None = None
+        self._point, self._cell = vtkDataArraySelection(), vtkDataArraySelection()
+        for selection in (self._point, self._cell):
+            selection.AddObserver("ModifiedEvent", lambda *_: self.Modified())
+
+    # What users set.
+
+    def SetFileName(self, path: str) -> None:
+        """The index file or pattern."""
+        if path != self._path:
+            self._path = path
+            self._reopen()
+
+    def GetFileName(self) -> str | None:
+        """The index file or pattern."""
+        return self._path
+
+    def SetStrategy(self, strategy: str) -> None:
+        """Who reads what: a strategy of `zazen.viz.match`, "sticky", or "stock"."""
+        if strategy != self._strategy:
+            self._strategy = strategy
+            self._reopen()
+
+    def SetLocator(self, locator: str) -> None:
+        """What says where files are: "cache", "none", "table:FILE", "hdfs://HOST:PORT/DIRECTORY"."""
+        if locator != self._locator:
+            self._locator = locator
+            self._reopen()
+
+    def SetAhead(self, steps: int) -> None:
+        """How many steps are fetched in advance."""
+        self._ahead_steps = max(0, int(steps))
+
+    def SetKeepBytes(self, bytes_max: int) -> None:
+        """Memory for steps that were read."""
+        self._kept.bytes_max = int(bytes_max)
+
+    def GetPointArraySelection(self) -> vtkDataArraySelection:
+        """Which arrays of points are loaded."""
+        return self._point
+
+    def GetCellArraySelection(self) -> vtkDataArraySelection:
+        """Which arrays of cells are loaded."""
+        return self._cell
+
+    def GetTimestepValues(self) -> list[float]:
+        """The times of the steps. Opens the index (collective)."""
+        return self.visualization.times
+
+    @property
+    def visualization(self) -> Visualization:
+        """The opened index and its plan. Opens it if need be (collective)."""
+        if self._opened is None:
+            if self._path is None:
+                raise _zazen.InvalidArgumentError("no file is set; SetFileName takes an index or a pattern")
+            opened = Visualization(
+                self._path,
+                self._comm,
+                strategy=self._strategy,
+                locator=self._locator,
+                socket=self._socket,
+            )
+            self._learn_arrays(opened)
+            self._ahead = Ahead(opened, self._ahead_bytes)
+            self._opened = opened
+        return self._opened
+
+    def _reopen(self) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+        self._opened = self._ahead = None
+        self._kept.clear()
+        self.Modified()
+
+    def _learn_arrays(self, opened: Visualization) -> None:
+        """Names the arrays of the first file that can be read; rank 0 looks."""
+
+        def look() -> Arrays:
+            for at, step in enumerate(opened.steps):
+                if step.trouble is None and step.files:
+                    try:
+                        return read_part(opened.path_of(at, 0), step.files[0], Arrays()).arrays
+                    except (zazen.Error, OSError):
+                        return Arrays()
+            return Arrays()
+
+        arrays = opened._of_rank_0(look)
+        for selection, names in ((self._point, arrays.point), (self._cell, arrays.cell)):
+            for name in sorted(names):
+                if not selection.ArrayExists(name):
+                    selection.AddArray(name, True)
+
+    # What VTK asks.
+
+    def RequestInformation(self, request: Any, inputs: Any, outputs: Any) -> int:
+        """Gives the times."""
+        times = self.visualization.times
+        pipeline, information = vtkStreamingDemandDrivenPipeline, outputs.GetInformationObject(0)
+        information.Remove(pipeline.TIME_STEPS())
+        for moment in times:
+            information.Append(pipeline.TIME_STEPS(), moment)
+        information.Set(pipeline.TIME_RANGE(), [times[0], times[-1]], 2)
+        information.Set(vtkAlgorithm.CAN_HANDLE_PIECE_REQUEST(), 1)
+        return 1
+
+    def RequestData(self, request: Any, inputs: Any, outputs: Any) -> int:
+        """Gives this rank's blocks of the step whose time is nearest to the one asked for."""
+        pipeline, information = vtkStreamingDemandDrivenPipeline, outputs.GetInformationObject(0)
+        output = OUTPUTS[self._output][1].GetData(outputs, 0)
+        output.Initialize()
+        opened = self.visualization
+        moment = opened.times[0]
+        if information.Has(pipeline.UPDATE_TIME_STEP()):
+            moment = information.Get(pipeline.UPDATE_TIME_STEP())
+        step = opened.nearest(moment)
+        pieces = (0, 1)
+        if opened.comm.size == 1 and information.Has(pipeline.UPDATE_NUMBER_OF_PIECES()):
+            pieces = (
+                information.Get(pipeline.UPDATE_PIECE_NUMBER()),
+                information.Get(pipeline.UPDATE_NUMBER_OF_PIECES()),
+            )
+        self.error = None
+        try:
+            parts = self._parts(step, pieces)
+        except zazen.Error as error:
+            self.error = error
+            raise
+        self._fill(output, opened.steps[step], parts)
+        output.GetInformation().Set(output.DATA_TIME_STEP(), opened.times[step])
+        if self._ahead is not None and self._ahead_steps and pieces == (0, 1):
+            last = len(opened.times) - 1
+            coming = range(step + 1, min(step + self._ahead_steps, last) + 1)
+            self._ahead.want([at for at in coming if self._kept.get((at, pieces)) is None])
+        return 1
+
+    def update(self, moment: float | None = None) -> Any:
+        """Updates to a time (collective) and returns the output; raises why it failed, which VTK only prints."""
+        self.error = None
+        self.visualization  # noqa: B018  An index that can't be opened raises here.
+        if moment is None:
+            self.Update()
+        else:
+            self.UpdateTimeStep(moment)
+        if self.error is not None:
+            raise self.error
+        return self.GetOutputDataObject(0)
+
+    # How a step is read.
+
+    def _parts(self, step: int, pieces: tuple[int, int]) -> dict[int, Any]:
+        opened, begun = self.visualization, time.perf_counter()
+        key = (step, pieces)
+        parts, error, arrays = self._kept.get(key), None, {}
+        trouble = opened.steps[step].trouble
+        if trouble is not None:
+            raise _zazen.NotFoundError(f"{self._path}, time {opened.times[step]}: {trouble}")
+        note: dict[str, Any] = {"step": step, "time": opened.times[step], "kept": parts is not None}
+        if parts is None:
+            files = opened.mine(step)
+            if pieces[1] > 1:
+                owner = stock(len(opened.steps[step].files), pieces[1])
+                files = [file for file, piece in enumerate(owner) if piece == pieces[0]]
+            try:
+                parts, arrays = self._read(step, files, note)
+            except zazen.Error as failed:
+                error = failed
+            except OSError as failed:
+                error = _zazen.IoError(f"{opened.directory}: {failed}")
+        # All ranks take part, also those that kept the step: so all ranks agree on what failed.
+        answers = opened.comm.allgather((error, arrays))
+        failed = next((error for error, _ in answers if error is not None), None)
+        if failed is not None:
+            raise failed
+        self._compare([each for _, every in answers for each in every.items()])
+        if not note["kept"]:
+            size = sum(part.bytes for part in parts.values())
+            self._kept.put(key, parts, size)
+        note["seconds"] = time.perf_counter() - begun
+        self._write_record(note)
+        return parts
+
+    def _read(
+        self, step: int, files: list[int], note: dict[str, Any]
+    ) -> tuple[dict[int, Any], dict[str, Arrays]]:
+        opened = self.visualization
+        begin = time.perf_counter()
+        frames = self._ahead.fetched(step) if self._ahead is not None else None
+        ahead = frames is not None and len(frames) == len(files)
+        if not ahead:
+            frames = opened.read(step, files)
+        waited = time.perf_counter() - begin
+        wanted = self._wanted()
+        parts, arrays, sources = {}, {}, {"local": 0, "remote": 0, "store": 0}
+        reads = []
+        plan = opened.plan(step)
+        for at, file in enumerate(files):
+            shown = opened.steps[step].files[file]
+            frame = frames[at] if frames is not None else None
+            path = frame.path if frame is not None else None
+            began = time.perf_counter()
+            parts[file] = read_part(path or opened.path_of(step, file), shown, wanted)
+            reads.append(time.perf_counter() - began)
+            arrays[shown] = parts[file].arrays
+            length = frame.length if frame is not None else max(opened.steps[step].bytes[file], 0)
+            source = frame.source if frame is not None else "direct"
+            if source in ("backing", "direct"):
+                sources["store"] += length
+            else:
+                sources["local" if plan.is_local[file] else "remote"] += length
+        note |= {"files": len(files), "ahead": ahead, "wait_s": waited, "reads_s": reads} | {
+            f"{name}_bytes": count for name, count in sources.items()
+        }
+        note["remote_files"] = sum(not plan.is_local[file] for file in files)
+        return parts, arrays
+
+    def _wanted(self) -> Arrays | None:
+        def chosen(selection: vtkDataArraySelection) -> frozenset[str]:
+            count = selection.GetNumberOfArrays()
+            return frozenset(
+                selection.GetArrayName(at) for at in range(count) if selection.GetArraySetting(at)
+            )
+
+        both = (self._point, self._cell)
+        if all(selection.GetNumberOfArrays() == selection.GetNumberOfArraysEnabled() for selection in both):
+            return None
+        return Arrays(chosen(self._point), chosen(self._cell))
+
+    def _compare(self, arrays: list[tuple[str, Arrays]]) -> None:
+        """Warns once of arrays that some blocks lack."""
+        for kind in ("point", "cell"):
+            every = frozenset[str]().union(*(getattr(each, kind) for _, each in arrays))
+            for name in sorted(every):
+                lacking = [file for file, each in arrays if name not in getattr(each, kind)]
+                if lacking and name not in self._warned:
+                    self._warned.add(name)
+                    if self.visualization.comm.rank == 0:
+                        import warnings
+
+                        warnings.warn(
+                            f"{self._path}: array {name!r} ({kind} data) is missing in {lacking[0]}"
+                            f"{f' and {len(lacking) - 1} more blocks' if len(lacking) > 1 else ''}; filters will "
+                            "leave these blocks out",
+                            zazen.ZazenWarning,
+                            stacklevel=2,
+                        )
+
+    def _write_record(self, note: dict[str, Any]) -> None:
+        if self._record is None:
+            return
+        opened = self.visualization
+        note |= {"rank": opened.comm.rank, "ranks": opened.comm.size, "strategy": self._strategy}
+        note |= {"index": self._path, "at": time.time()}
+        self._record.mkdir(parents=True, exist_ok=True)
+        with open(self._record / f"rank-{opened.comm.rank:06}.jsonl", "a") as file:
+            file.write(json.dumps(note) + "\n")
+
+    # The output.
+
+    def _fill(self, output: Any, step: Any, parts: dict[int, Any]) -> None:
+        if self._output == "collection":
+            leaves: list[tuple[str | None, Any]] = []
+            _leaves(step.tree, None, parts, leaves)
+            output.SetNumberOfPartitionedDataSets(len(leaves))
+            for at, (name, data) in enumerate(leaves):
+                partition = vtkPartitionedDataSet()
+                partition.SetNumberOfPartitions(1)
+                if data is not None:
+                    partition.SetPartition(0, data)
+                output.SetPartitionedDataSet(at, partition)
+                if name is not None:
+                    output.GetMetaData(at).Set(vtkCompositeDataSet.NAME(), name)
+            return
+        tree = step.tree if "blocks" in step.tree else {"blocks": [[None, step.tree]]}
+        _grow(output, tree["blocks"], parts)
+
+
+def _grow(block: Any, children: list[Any], parts: dict[int, Any]) -> None:
+    """Fills a vtkMultiBlockDataSet."""
+    block.SetNumberOfBlocks(len(children))
+    for at, (name, tree) in enumerate(children):
+        block.SetBlock(at, _data_of(tree, parts))
+        if name is not None:
+            block.GetMetaData(at).Set(vtkCompositeDataSet.NAME(), name)
+
+
+def _data_of(tree: Any, parts: dict[int, Any]) -> Any:
+    if tree == "empty":
+        return None
+    if "file" in tree:
+        part = parts.get(tree["file"])
+        return None if part is None else part.data
+    if "blocks" in tree:
+        inner = vtkMultiBlockDataSet()
+        _grow(inner, tree["blocks"], parts)
+        return inner
+    pieces = vtkMultiPieceDataSet()
+    pieces.SetNumberOfPieces(len(tree["pieces"]))
+    for at, (name, piece) in enumerate(tree["pieces"]):
+        pieces.SetPiece(at, _data_of(piece, parts))
+        if name is not None:
+            pieces.GetMetaData(at).Set(vtkCompositeDataSet.NAME(), name)
+    return pieces
+
+
+def _leaves(tree: Any, name: str | None, parts: dict[int, Any], into: list[tuple[str | None, Any]]) -> None:
+    """The leaves of a tree in its order, each with the names on the way to it."""
+    if tree == "empty" or "file" in tree:
+        part = None if tree == "empty" else parts.get(tree["file"])
+        into.append((name, None if part is None else part.data))
+        return
+    for at, (inner, child) in enumerate(tree.get("blocks") or tree.get("pieces") or []):
+        label = inner or str(at)
+        _leaves(child, label if name is None else f"{name}/{label}", parts, into)

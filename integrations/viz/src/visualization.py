@@ -1,0 +1,306 @@
+"""A visualization that the ranks of a job opened together: its time steps, and who reads which file.
+
+It knows no VTK. Every rank computes the same plan from the same locations, which were taken once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zazen
+from zazen import _zazen
+from zazen.viz.matching import match, sticky
+
+__all__ = ["Alone", "Plan", "Step", "Visualization", "world"]
+
+STRATEGIES = ("blind", "first-come", "scarcest", "least-demand", "optimal", "bytes", "sticky", "stock")
+
+
+class Alone:
+    """A communicator of one rank, as far as this module uses one."""
+
+    rank, size = 0, 1
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        return value
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def world() -> Any:
+    """mpi4py's COMM_WORLD if this process is one of several ranks, else `Alone`.
+
+    In ParaView and in MPI jobs, MPI is up already. mpi4py is not imported where no launcher started this process.
+    """
+    import sys
+
+    launched = any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
+    if "mpi4py.MPI" not in sys.modules and not launched:
+        return Alone()
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        warnings.warn(
+            "a launcher started this process, but mpi4py is not installed (pip install 'zazen[mpi]'): this rank "
+            "reads all files",
+            zazen.ZazenWarning,
+            stacklevel=3,
+        )
+        return Alone()
+    return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else Alone()
+
+
+@dataclass(frozen=True)
+class Step:
+    """A time step: its files beneath the directory, their lengths (-1: missing), and the tree of its blocks.
+
+    ``tree`` is "empty", {"file": i}, {"blocks": [[name, tree], …]} or {"pieces": [[name, tree], …]}. ``trouble`` says
+    why the step can't be shown, or is None.
+    """
+
+    time: float
+    files: list[str]
+    bytes: list[int]
+    tree: Any
+    trouble: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who reads what of a step: the rank of each file, and whether the rank's node holds the file."""
+
+    rank_of_file: list[int]
+    is_local: list[bool]
+    bound: int
+
+    @property
+    def remote(self) -> int:
+        """Files that their rank reads remotely."""
+        return self.is_local.count(False)
+
+
+class Visualization:
+    """Opens an index file, or a pattern with ``{t}`` and ``{b}``, with all ranks of ``comm`` (collective).
+
+    ``comm``: an mpi4py communicator; None: `world()`. ``strategy``: one of `match`, or "sticky" (one map for all
+    steps), or "stock" (contiguous runs of blocks, as VTK's own reader). ``locator``: "cache" (the nodes' daemons),
+    "none", "table:FILE", or "hdfs://HOST:PORT/DIRECTORY". ``socket``: as for `zazen.open`.
+
+    Rank 0 alone reads the index files; every rank raises what rank 0 raises. Locations are those of this moment. A
+    rank whose daemon does not answer holds nothing, and reads from the backing store.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        comm: Any = None,
+        *,
+        strategy: str = "optimal",
+        locator: str = "cache",
+        socket: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise _zazen.InvalidArgumentError(
+                f"strategy is {strategy!r}; give one of {', '.join(STRATEGIES)}"
+            )
+        self.comm = world() if comm is None else comm
+        self.strategy, self.path = strategy, os.fspath(path)
+        index = self._of_rank_0(lambda: self._read_index(self.path))
+        self.directory: str = index["directory"]
+        #: The pattern that the files follow, or None.
+        self.template: str | None = index["template"]
+        self.steps = [Step(**step) for step in index["steps"]]
+        self.times = [step.time for step in self.steps]
+        #: The frames of the files; None if no cache can hold them.
+        self.dataset = self._open_dataset(socket)
+        self.numbers: list[list[int]] | None = None
+        self._rank_nodes: list[Any] = list(range(self.comm.size))
+        self._holders = self._locate(locator)
+        self._plans: dict[int, Plan] = {}
+        self._sticky: list[int] | None = None
+
+    def _of_rank_0(self, find: Any) -> Any:
+        """What ``find`` gives on rank 0; its exception on every rank."""
+        found: tuple[Any, BaseException | None] = (None, None)
+        if self.comm.rank == 0:
+            try:
+                found = (find(), None)
+            except Exception as error:
+                found = (None, error)
+        value, error = self.comm.bcast(found, root=0)
+        if error is not None:
+            raise error
+        return value
+
+    @staticmethod
+    def _read_index(path: str) -> dict[str, Any]:
+        index = json.loads(_zazen.index_json(path))
+
+        def size(file: str) -> int:
+            try:
+                return os.stat(os.path.join(index["directory"], file)).st_size
+            except OSError:
+                return -1
+
+        with ThreadPoolExecutor(16) as threads:
+            for step in index["steps"]:
+                step["bytes"] = list(threads.map(size, step["files"]))
+                missing = [
+                    file for file, found in zip(step["files"], step["bytes"], strict=True) if found < 0
+                ]
+                if missing and step["trouble"] is None:
+                    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+                    step["trouble"] = f"{index['directory']}/{missing[0]}{more}: there is no such file"
+        return index
+
+    def _open_dataset(self, socket: Any) -> zazen.Dataset | None:
+        """The frames behind the files, on all ranks or on none."""
+        first = next((file for step in self.steps for file in step.files), None)
+        dataset, why = None, "the index names no files"
+        if first is not None:
+            try:
+                dataset = zazen.open(self.directory, pattern=self.template, socket=socket)
+                dataset.number_of(first)
+            except zazen.Error as error:
+                dataset, why = None, str(error)
+        whys = self.comm.allgather(None if dataset is not None else why)
+        wrong = next((why for why in whys if why is not None), None)
+        if wrong is None:
+            return dataset
+        if self.comm.rank == 0:
+            warnings.warn(
+                f"{self.path}: its files are read from where they are, without caches: {wrong}. Files that follow no "
+                "pattern can be listed: zazen number DIR",
+                zazen.ZazenWarning,
+                stacklevel=4,
+            )
+        return None
+
+    def _locate(self, locator: str) -> list[list[list[Any]]]:
+        """By step and file, the nodes that hold it."""
+        nowhere: list[list[list[Any]]] = [[[] for _ in step.files] for step in self.steps]
+        if locator == "none":
+            return nowhere
+        if locator != "cache":
+            return self._locate_by_host(locator)
+        if self.dataset is None:
+            return nowhere
+        comm = None if isinstance(self.comm, Alone) else self.comm
+        self._rank_nodes, held = self.dataset.holders(comm)
+        self.numbers = [[self.dataset.number_of(file) for file in step.files] for step in self.steps]
+        holders: dict[int, list[int]] = {}
+        for node, numbers in enumerate(held):
+            for number in numbers:
+                holders.setdefault(number, []).append(node)
+        return [[holders.get(number, []) for number in step] for step in self.numbers]
+
+    def _locate_by_host(self, locator: str) -> list[list[list[Any]]]:
+        def find() -> list[list[list[str]]]:
+            files = [file for step in self.steps for file in step.files]
+            found = iter(json.loads(_zazen.locate_json(locator, self.directory, files)))
+            return [[next(found)[1] for _ in step.files] for step in self.steps]
+
+        holders = self._of_rank_0(find)
+        known = {host for step in holders for file in step for host in file}
+        hosts = self.comm.allgather(socket.gethostname())
+        self._rank_nodes = [_named(host, known) for host in hosts]
+        return holders
+
+    def plan(self, step: int) -> Plan:
+        """Who reads what of a step: alike on all ranks, without communication."""
+        if step not in self._plans:
+            self._plans[step] = self._planned(step)
+        return self._plans[step]
+
+    def _planned(self, at: int) -> Plan:
+        step, holders, ranks = self.steps[at], self._holders[at], self._rank_nodes
+        files = list(zip([max(size, 0) for size in step.bytes], holders, strict=True))
+        bound = 0
+        if not files:
+            return Plan([], [], 0)
+        if self.strategy == "stock":
+            rank_of_file = stock(len(files), len(ranks))
+        elif self.strategy == "sticky":
+            rank_of_file = self._sticky_map()
+        else:
+            matched = match(ranks, files, self.strategy)
+            bound = matched.bound
+            rank_of_file = [0] * len(files)
+            for rank, own in enumerate(matched.assigned):
+                for file in own:
+                    rank_of_file[file] = rank
+        is_local = [ranks[rank] in holders[file] for file, rank in enumerate(rank_of_file)]
+        return Plan(rank_of_file, is_local, bound)
+
+    def _sticky_map(self) -> list[int]:
+        if self._sticky is None:
+            shown = [at for at, step in enumerate(self.steps) if step.trouble is None]
+            counts = {len(self.steps[at].files) for at in shown}
+            if len(counts) != 1:
+                raise _zazen.InvalidArgumentError(
+                    f"{self.path}: strategy 'sticky' keeps each block on its rank, but the steps have "
+                    f"{min(counts, default=0)} to {max(counts, default=0)} files; take another strategy"
+                )
+            steps = [
+                [
+                    (max(size, 0), held)
+                    for size, held in zip(self.steps[at].bytes, self._holders[at], strict=True)
+                ]
+                for at in shown
+            ]
+            matched = sticky(self._rank_nodes, steps)
+            self._sticky = [0] * counts.pop()
+            for rank, own in enumerate(matched.assigned):
+                for block in own:
+                    self._sticky[block] = rank
+        return self._sticky
+
+    def mine(self, step: int, rank: int | None = None) -> list[int]:
+        """The files of a step that this rank (or ``rank``) reads."""
+        rank = self.comm.rank if rank is None else rank
+        return [file for file, reader in enumerate(self.plan(step).rank_of_file) if reader == rank]
+
+    def path_of(self, step: int, file: int) -> Path:
+        """The file on the backing store."""
+        return Path(self.directory, self.steps[step].files[file])
+
+    def read(self, step: int, files: Sequence[int]) -> list[zazen.Frame] | None:
+        """The frames of some files, through this node's daemon, which keeps what was remote; None without caches."""
+        if self.dataset is None or not files:
+            return None
+        return self.dataset.read_many([self.steps[step].files[file] for file in files])
+
+    def nearest(self, time: float) -> int:
+        """The step whose time is nearest to ``time``."""
+        return min(range(len(self.times)), key=lambda at: (abs(self.times[at] - time), at))
+
+    def close(self) -> None:
+        """Lets go of the dataset."""
+        self.dataset = None
+
+
+def stock(files: int, ranks: int) -> list[int]:
+    """VTK's own split: contiguous runs, the first ranks with one more."""
+    each, more = divmod(files, ranks)
+    counts = [each + (rank < more) for rank in range(ranks)]
+    return [rank for rank, count in enumerate(counts) for _ in range(count)]
+
+
+def _named(host: str, known: set[str]) -> str:
+    """A host by the name that a locator has for it: alike, or one of them without its domain."""
+    if host in known:
+        return host
+    short = host.partition(".")[0]
+    for name in sorted(known):
+        if name.partition(".")[0] == short and ("." not in name or "." not in host):
+            return name
+    return host
