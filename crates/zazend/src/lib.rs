@@ -39,6 +39,7 @@ pub mod service_plugins;
 pub mod session;
 pub mod shares;
 pub mod signals;
+mod spans;
 pub mod status;
 pub mod user_room;
 pub mod viewer;
