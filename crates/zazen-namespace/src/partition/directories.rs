@@ -4,6 +4,7 @@ use super::change::Change;
 use super::entry::{name_of, place_of};
 use super::inode::Inode;
 use super::machine::{Call, Partition, Stop};
+use super::mutant::Mutant;
 use super::peer::{MakeChild, Part, PeerBody, Remove, Target};
 use super::permission::{self, READ, SEARCH, WRITE};
 use super::transaction::Transaction;
@@ -31,7 +32,7 @@ impl Partition {
     }
 
     fn is_held(&self, at: (InodeId, &[u8])) -> bool {
-        self.tables.holder(at.0, at.1).is_some()
+        self.tables.holder(at.0, at.1).is_some() && !self.plants(Mutant::IgnoresHolds)
     }
 
     fn entry(&self, id: InodeId, kind: Kind) -> Entry {

@@ -2,6 +2,7 @@
 
 use super::change::Change;
 use super::event::{Action, Event};
+use super::mutant::Mutant;
 use super::peer::{Ask, PeerBody, PeerMessage};
 use super::row::{Saved, SavedEntry, SavedErrno, SavedInode, SavedMany, SavedWhole};
 use super::settings::Settings;
@@ -25,6 +26,9 @@ pub struct Partition {
     /// What leaves after the record.
     pub(super) leaving: Vec<Action>,
     pub(super) waiting: Waiting,
+    /// The bug that a test plants.
+    #[cfg(test)]
+    pub(super) mutant: Option<Mutant>,
 }
 
 /// What is lost with the primary, without harm.
@@ -80,7 +84,15 @@ impl Partition {
 
     fn with_tables(settings: Settings, tables: Tables) -> Partition {
         let (record, leaving, waiting) = (Writer::new(), Vec::new(), Waiting::default());
-        Partition { settings, tables, record, leaving, waiting }
+        Partition {
+            settings,
+            tables,
+            record,
+            leaving,
+            waiting,
+            #[cfg(test)]
+            mutant: None,
+        }
     }
 
     /// Which partition it is.
@@ -142,9 +154,23 @@ impl Partition {
 
     /// Changes the tables, and says so in the record.
     pub(super) fn change(&mut self, change: &Change<'_>) {
-        change.write(&mut self.record);
+        if !(self.plants(Mutant::RecordsLess) && matches!(change, Change::Touch { .. })) {
+            change.write(&mut self.record);
+        }
         let applied = self.tables.apply(change);
         assert!(applied.is_ok(), "{change:?} does not fit the tables: {applied:?}");
+    }
+
+    /// Whether the bug is planted: never, except in tests.
+    #[cfg(not(test))]
+    pub(super) fn plants(&self, _bug: Mutant) -> bool {
+        false
+    }
+
+    /// Whether the bug is planted.
+    #[cfg(test)]
+    pub(super) fn plants(&self, bug: Mutant) -> bool {
+        self.mutant == Some(bug)
     }
 
     fn request(&mut self, now_ns: i64, token: u64, request: Request) {
@@ -239,7 +265,8 @@ impl Partition {
 
     /// Answers a request, and keeps the answer if the request may not be executed twice.
     pub(super) fn finish(&mut self, now_ns: i64, token: Option<u64>, request: &Request, answer: Answer) {
-        if changes(&request.operation) && !self.is_gone(request.node, request.incarnation) {
+        let keeps = changes(&request.operation) && !self.plants(Mutant::ForgetsAnswers);
+        if keeps && !self.is_gone(request.node, request.incarnation) {
             let row = self.tables.clients.get(&request.client);
             let crowded = row.filter(|row| row.answers.len() >= self.settings.answers_max as usize);
             let first = crowded.and_then(|row| row.answers.front()).map_or(0, |(number, _)| number + 1);
@@ -400,6 +427,9 @@ impl Partition {
             });
         for (serial, locks) in with_locks.collect::<Vec<_>>() {
             self.change(&Change::Locks { serial, locks });
+        }
+        if self.plants(Mutant::KeepsDeadOpens) {
+            return;
         }
         let opens = self.tables.opens.keys().filter(|(_, of, life)| ended(*of, *life));
         for (serial, node, incarnation) in opens.copied().collect::<Vec<_>>() {

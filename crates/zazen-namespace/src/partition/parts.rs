@@ -4,6 +4,7 @@ use super::change::Change;
 use super::entry::place_of;
 use super::inode::Inode;
 use super::machine::Partition;
+use super::mutant::Mutant;
 use super::peer::{
     AddLink, Changed, Check, Free, Held, Hold, MakeChild, Moved, NotDone, OfDirectory, Part, PeerBody,
     Remove, SetEntry, Target,
@@ -33,7 +34,7 @@ impl Partition {
             Part::Moved(moved) => self.part_moved(now_ns, moved),
             Part::Parent(of) => self.part_parent(of),
             Part::TakeMoveLock => match self.tables.move_lock {
-                Some(other) if other != id => return None,
+                Some(other) if other != id && !self.plants(Mutant::MovesWithoutLock) => return None,
                 _ => {
                     self.change(&Change::MoveLock { holder: Some(id) });
                     Ok(PeerBody::Done)
@@ -87,7 +88,7 @@ impl Partition {
 
     fn part_free(&mut self, id: TransactionId, free: &Free) -> Executed {
         let name = free.name.as_bytes();
-        if self.tables.holder(free.directory, name) == Some(id) {
+        if self.tables.holder(free.directory, name) == Some(id) && !self.plants(Mutant::KeepsNames) {
             self.change(&Change::Free { directory: free.directory.0, name });
             self.waiting.freed = true;
         }
@@ -184,7 +185,8 @@ impl Partition {
             if inode.bytes > 0 {
                 return Err(Errno::ENOTEMPTY);
             }
-            if self.tables.names_held(remove.id).next().is_some() {
+            let held = self.tables.names_held(remove.id).next().is_some();
+            if held && !self.plants(Mutant::RemovesWhileHeld) {
                 return Ok(PeerBody::Busy);
             }
         }
@@ -198,7 +200,8 @@ impl Partition {
         inode.links = if inode.is_directory() { 0 } else { inode.links.saturating_sub(1) };
         inode.changed_ns = now_ns;
         inode.version += 1;
-        if inode.links == 0 && self.tables.opens_of(serial).next().is_none() {
+        let open = self.tables.opens_of(serial).next().is_some();
+        if inode.links == 0 && (!open || self.plants(Mutant::DropsOpenInodes)) {
             self.drop_inode(id, &inode);
         } else {
             self.change(&Change::Put { serial, inode });
@@ -246,7 +249,8 @@ impl Partition {
     }
 
     fn part_parent(&self, of: &OfDirectory) -> Executed {
-        let id = self.directory(of.id)?.parent();
+        let parent = self.directory(of.id)?.parent();
+        let id = if self.plants(Mutant::MovesWithoutWalk) { InodeId::ROOT } else { parent };
         Ok(PeerBody::Parent(OfDirectory { id }))
     }
 }
