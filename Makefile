@@ -26,7 +26,7 @@ endif
 PROFILE := dev
 bench-data bench-zazen bench-calls: PROFILE := release
 
-.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls docs wheel setup prerequisites packages native install clean test-rust test-python
+.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-sim bench-viz viz-pictures docs wheel setup prerequisites packages native install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -54,6 +54,7 @@ check: $(VENV)/.requirements
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror examples/c/*.c bindings/c/include/zazen_mpi.h sdk/plugin/*/*.[ch]
 	$(BIN)/python scripts/tidy.py
+	$(BIN)/python scripts/libc_names.py
 
 ## make vopr    simulates whole clusters with faults (SEEDS=10000 of them, from FROM=0 on)
 vopr: prerequisites
@@ -77,6 +78,23 @@ bench-zazen: install $(VENV)/.requirements-bench
 ## make bench-calls  ZOID's evaluation, run again (FUSE and sshfs rows: root; FIGURES="fig4 files" for some)
 bench-calls: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zoid/run.py $(FIGURES)
+
+## make bench-sim  the simulator: the FusionFS job to two million nodes, its costs and its page
+bench-sim: prerequisites
+	cargo build --release --locked -p zazen-cli
+	$(PYTHON) bench/sim/bench_sim.py
+
+## make bench-viz  VisIO's evaluation: which share of files each strategy reads remotely
+bench-viz: install
+	$(BIN)/python bench/papers/visio/run.py
+
+## make viz-pictures  the picture of docs/visualization.md, by four ranks (fetches VTK into .venv)
+viz-pictures: install
+	$(BIN)/python -m pip install --quiet "vtk>=9.3"
+	$(BIN)/python -m zazen.viz.generate target/viz/ocean --steps 3 --points 33
+	LD_LIBRARY_PATH="$(CURDIR)/$(VENV)/lib" $(BIN)/mpiexec -n 4 $(BIN)/python examples/visualization.py \
+	  target/viz/ocean/ts.vtm.series --pictures target/viz/pictures
+	mkdir -p docs/images && cp target/viz/pictures/salinity-001.png docs/images/salinity.png
 
 ## make docs    API documentation of the crates into target/doc
 docs: prerequisites

@@ -139,6 +139,7 @@ def check_settings(root: pathlib.Path, paths: list[str], report: Report) -> None
     packaging/zazend.toml shows every key."""
     daemon = fields(root, "crates/zazend/src", "File")
     plugin = fields(root, "crates/zazend/src", "PluginTable")
+    plugin |= fields(root, "crates/zazend/src", "NamespaceTable")
     manifest = fields(root, "crates/zazen-backing/src", "Manifest")
     piece = fields(root, "crates/zazen-backing/src", "ManifestPiece")
     for name, found in (("daemon", daemon), ("plug-in", plugin), ("manifest", manifest), ("piece", piece)):

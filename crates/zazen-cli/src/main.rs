@@ -76,6 +76,10 @@ enum Command {
     Plugin(plugin::Plugin),
     /// Run an unmodified program with its files forwarded to a daemon
     Run(run::Run),
+    /// Mount the namespace on a folder
+    Mount(commands::mount::Mount),
+    /// Unmount what `zazen mount` has mounted
+    Unmount(commands::mount::Unmount),
     /// Make a cluster key
     Key(key::Key),
     /// Print a shell's completions of this command
@@ -113,6 +117,8 @@ fn main() -> ExitCode {
         Command::Testbed(arguments) => wholly(commands::testbed::run(arguments)),
         Command::Plugin(arguments) => plugin::run(&arguments),
         Command::Run(arguments) => wholly(run::run(&arguments)),
+        Command::Mount(arguments) => wholly(commands::mount::run(&arguments)),
+        Command::Unmount(arguments) => wholly(commands::mount::unmount(&arguments)),
         Command::Key(arguments) => wholly(key::run(&arguments)),
         Command::Completions(arguments) => {
             wholly(commands::completions::completions(&arguments, Zazen::command()))

@@ -15,21 +15,21 @@ use crate::tree::{Blocking, Changes, Credentials, Errno, Kind, Lock, Node, Owner
 use crate::tree::{Stat, Tree};
 use fuser::{
     FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 /// The most bytes of one read or write request.
 const IO_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way on its own account (read-ahead and the like).
 const BACKGROUND_MAX: u16 = 64;
-/// Offsets of a listing: 0 the start, then `.`, `..`, and the tree's cookies behind them.
+/// Offsets of a listing: 0 the start, then `.`, `..`; the tree's cookies are larger.
 const BEHIND_DOT: u64 = 1;
 const BEHIND_DOT_DOT: u64 = 2;
 /// Serves a tree to the kernel.
@@ -40,10 +40,16 @@ pub(crate) struct Adapter {
     locks: Arc<Locks>,
     fresh: Duration,
     try_passthrough: bool,
+    notifier: Arc<OnceLock<Notifier>>,
 }
 
 impl Adapter {
-    pub(crate) fn new(tree: Arc<dyn Tree>, try_passthrough: bool) -> Adapter {
+    /// `notifier` is set when there is one: after the mount.
+    pub(crate) fn new(
+        tree: Arc<dyn Tree>,
+        try_passthrough: bool,
+        notifier: Arc<OnceLock<Notifier>>,
+    ) -> Adapter {
         let fresh = tree.fresh_for();
         Adapter {
             tree,
@@ -52,6 +58,7 @@ impl Adapter {
             locks: Arc::default(),
             fresh,
             try_passthrough,
+            notifier,
         }
     }
 
@@ -68,14 +75,21 @@ impl Adapter {
 
     fn entry(&self, reply: ReplyEntry, found: Result<Stat>) {
         match found {
-            Ok(stat) => reply.entry(&self.fresh, &attr(&stat), Generation(0)),
+            Ok(stat) => {
+                reply.entry_with_ttls(&self.keep(&stat), &self.fresh, &attr(&stat), Generation(0));
+            }
             Err(errno) => reply.error(error(errno)),
         }
     }
 
+    /// How long the kernel may keep these attributes.
+    fn keep(&self, stat: &Stat) -> Duration {
+        if stat.keep { self.fresh } else { Duration::ZERO }
+    }
+
     fn attributes(&self, reply: ReplyAttr, found: Result<Stat>) {
         match found {
-            Ok(stat) => reply.attr(&self.fresh, &attr(&stat)),
+            Ok(stat) => reply.attr(&self.keep(&stat), &attr(&stat)),
             Err(errno) => reply.error(error(errno)),
         }
     }
@@ -310,6 +324,12 @@ impl Filesystem for Adapter {
         });
         match opened {
             Ok(opened) => {
+                if opened.stale
+                    && let Some(notifier) = self.notifier.get()
+                {
+                    // Attributes only. The kernel does not know it: nothing to forget.
+                    _ = notifier.inval_inode(node, -1, 0);
+                }
                 let Answer { file, flags, backing } =
                     self.opens.enter(node.0, opened, |local| reply.open_backing(local));
                 match backing {
@@ -459,11 +479,10 @@ impl Filesystem for Adapter {
         {
             return reply.ok();
         }
-        let cookie = offset.saturating_sub(BEHIND_DOT_DOT);
+        let cookie = if offset <= BEHIND_DOT_DOT { 0 } else { offset };
         let listed = self.tree.list(handle, cookie, false, &mut |entry| {
-            let next = entry.cookie + BEHIND_DOT_DOT;
             let name = OsStr::from_bytes(entry.name.as_bytes());
-            !reply.add(INodeNo(entry.node), next, file_type(entry.kind), name)
+            !reply.add(INodeNo(entry.node), entry.cookie, file_type(entry.kind), name)
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -492,7 +511,7 @@ impl Filesystem for Adapter {
                 return reply.ok();
             }
         }
-        let cookie = offset.saturating_sub(BEHIND_DOT_DOT);
+        let cookie = if offset <= BEHIND_DOT_DOT { 0 } else { offset };
         let listed = self.tree.list(handle, cookie, true, &mut |entry| {
             let stat = match entry.stat {
                 Some(stat) => Ok(stat),
@@ -500,10 +519,9 @@ impl Filesystem for Adapter {
             };
             // An entry whose inode is gone meanwhile is left out.
             let Ok(stat) = stat else { return true };
-            let next = entry.cookie + BEHIND_DOT_DOT;
             let name = OsStr::from_bytes(entry.name.as_bytes());
             let attr = attr(&stat);
-            if reply.add(INodeNo(stat.node), next, name, &self.fresh, &attr, Generation(0)) {
+            if reply.add(INodeNo(stat.node), entry.cookie, name, &self.fresh, &attr, Generation(0)) {
                 return false;
             }
             true

@@ -1,6 +1,7 @@
 //! Mounts a file tree by FUSE.
 //!
-//! - `tree`: what can be mounted, as a trait; its implementations: `local`.
+//! - `tree`: what can be mounted, as a trait; its implementations: `namespace`,
+//!   `local`.
 //! - `adapter`: the kernel's requests, as calls of the tree; `convert`, `opens`, `locks`, `caller`,
 //!   `local_io`: its parts.
 //! - `contract`: random work that every tree must pass.
@@ -15,6 +16,7 @@ mod local_io;
 mod lock_table;
 mod locks;
 pub mod mount;
+pub mod namespace;
 mod opens;
 pub mod tree;
 

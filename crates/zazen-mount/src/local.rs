@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Cookies of a listing are its places, from here on.
+const COOKIES_FROM: u64 = 256;
+
 /// An inode that the kernel knows.
 struct Known {
     at: Arc<OwnedFd>,
@@ -145,6 +148,7 @@ impl LocalTree {
             modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
             changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
             device: stat.st_rdev as u32,
+            keep: true,
         })
     }
 
@@ -174,7 +178,7 @@ impl LocalTree {
     fn enter_file(&self, node: Node, file: OwnedFd, mode: u32) -> Opened {
         let file = Arc::new(file);
         let handle = self.enter_handle(Open::File(node, Arc::clone(&file)));
-        Opened { handle, io: Io::Local(file), mode: Some(mode) }
+        Opened { handle, io: Io::Local(file), mode: Some(mode), stale: false }
     }
 
     /// Opens a known inode anew; the caller's rights were checked before.
@@ -420,6 +424,7 @@ impl Tree for LocalTree {
             _ => return Err(Errno::EBADF),
         };
         // What a listing shows is as of its start: a cookie is a place in it.
+        let start = cookie.saturating_sub(COOKIES_FROM);
         if cookie == 0 {
             let mut found = Vec::new();
             for entry in rustix::fs::Dir::read_from(&*directory).map_err(errno_of)? {
@@ -432,7 +437,7 @@ impl Tree for LocalTree {
                 *kept = found;
             }
         }
-        for place in cookie.. {
+        for place in start.. {
             let (name, node, kind) = match self.opened().get(&handle) {
                 Some(Open::Directory(_, kept)) => match kept.get(place as usize) {
                     Some(entry) => entry.clone(),
@@ -440,7 +445,7 @@ impl Tree for LocalTree {
                 },
                 _ => return Err(Errno::EBADF),
             };
-            let mut listed = Listed { cookie: place + 1, name, node, kind, stat: None };
+            let mut listed = Listed { cookie: COOKIES_FROM + place + 1, name, node, kind, stat: None };
             if plus {
                 // It is gone, or leads to another file system.
                 let Ok(stat) = self.enter(&directory, os(&listed.name)) else { continue };

@@ -8,8 +8,8 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
@@ -58,9 +58,11 @@ impl Mounted {
         config.n_threads = Some(cores.max(THREADS_MIN));
         config.clone_fd = true;
         let changes = tree.changes();
-        let adapter = Adapter::new(tree, options.passthrough);
+        let notifier = Arc::new(OnceLock::new());
+        let adapter = Adapter::new(tree, options.passthrough, Arc::clone(&notifier));
         let session =
             Session::new(adapter, &mountpoint, &config).map_err(|error| refused(&mountpoint, error))?;
+        _ = notifier.set(session.notifier());
         if let Some(changes) = changes {
             let notifier = session.notifier();
             spawn("invalidate", move || invalidate(&changes, &notifier))?;

@@ -50,6 +50,8 @@ pub struct Stat {
     pub changed_ns: i64,
     /// Number of a device, as `makedev` makes it.
     pub device: u32,
+    /// Whether the kernel may keep these for [`Tree::fresh_for`]; false for what others write now.
+    pub keep: bool,
 }
 
 /// Changes of attributes. What is `None` stays.
@@ -102,6 +104,8 @@ pub struct Opened {
     pub io: Io,
     /// The lower twelve bits of its mode, if they come for free.
     pub mode: Option<u32>,
+    /// Whether the kernel may keep older attributes than those of the open. It forgets them.
+    pub stale: bool,
 }
 
 /// Where the bytes of an opened file come from.
@@ -294,7 +298,7 @@ pub trait Tree: Send + Sync + 'static {
     /// Opens a directory for listing.
     fn open_directory(&self, who: &Credentials, node: Node) -> Result<Handle>;
     /// Entries behind `cookie` (0: from the start), until `take` returns false or the end. Cookies
-    /// are below 2⁶².
+    /// are above 255 and below 2⁶³.
     fn list(
         &self,
         handle: Handle,

@@ -14,6 +14,9 @@ use zazen_wire::{Message, service};
 
 type Result<T> = std::result::Result<T, Errno>;
 
+/// The flag of a WRITE that goes to the file's end.
+const APPENDS: u32 = 1;
+
 /// An open file. Any thread may use it. It is closed when it is dropped; only [`File::close`] tells
 /// whether that worked.
 #[derive(Debug)]
@@ -109,6 +112,19 @@ impl File {
             }
         }
         Ok(put)
+    }
+
+    /// Writes at the file's end, wherever that is when the bytes arrive at their holder. As many
+    /// bytes as were written.
+    pub fn append(&self, bytes: &[u8]) -> Result<usize> {
+        let chunk = &bytes[..bytes.len().min(CHUNK_BYTES_MAX)];
+        let call = self.handle_call(0, chunk.len() as u64, APPENDS).encode();
+        let exchanged = self.namespace.with(Repeat::No, |connection| {
+            let input = [IoSlice::new(chunk)];
+            connection.exchange(service::NAMESPACE, namespace_fn::WRITE, &call, &input, &mut [])
+        });
+        let count = self.done(&exchanged.map_err(|error| errno_of(&error))?.payload)?;
+        usize::try_from(count).ok().filter(|count| *count <= chunk.len()).ok_or(Errno::EIO)
     }
 
     /// Writes all bytes at `offset`.

@@ -106,6 +106,12 @@ impl Namespace {
         Ok(Namespace { link: Arc::new(Link { origin, session }) })
     }
 
+    /// Drops the connections as they are, as the death of this program would: for tests.
+    #[doc(hidden)]
+    pub fn abandon(self) {
+        *self.link.session() = None;
+    }
+
     /// Who the daemon is, and who this program is to it.
     pub fn hello(&self) -> Result<Hello> {
         let mut session = self.link.session();

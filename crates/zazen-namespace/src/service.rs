@@ -26,6 +26,7 @@ pub mod namespace_fn {
     /// [`super::HandleCall`] → [`super::Done`] and the bytes, fewer only where the file ends.
     pub const READ: u16 = 3;
     /// [`super::HandleCall`] and the bytes → [`super::Done`]: how many were written.
+    /// Flags: 1 to write at the end of the file, wherever that is by then.
     pub const WRITE: u16 = 4;
     /// [`super::HandleCall`]: the file gets the length `offset` → [`super::Done`].
     pub const TRUNCATE: u16 = 5;
@@ -55,12 +56,8 @@ pub mod namespace_fn {
     /// Between daemons: a batch of envelopes → nothing.
     pub const PEER: u16 = 33;
     /// Between daemons: [`super::ObjectCall`], the function of the same name on a handle in `what`,
-    /// with the same bytes and answers; [`super::ObjectStat`] for `STAT`.
+    /// with the same bytes and answers.
     pub const OBJECT: u16 = 34;
-    /// Between daemons: [`super::ObjectCall`] → [`super::Done`]. Ends an object.
-    pub const OBJECT_REMOVE: u16 = 35;
-    /// Between daemons: [`super::ObjectCall`] → [`super::ObjectStat`].
-    pub const OBJECT_STAT: u16 = 36;
 }
 
 zazen_wire::messages! {
@@ -215,19 +212,6 @@ zazen_wire::messages! {
         bytes: u64,
         /// As on a handle.
         flags: u32,
-    }
-
-    /// What the holder's disk says of an object.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    ObjectStat {
-        /// Why not, if there is no answer.
-        errno: Option<Errno> = Opt<Errno>,
-        /// Its bytes.
-        bytes: u64,
-        /// Its units of 512 bytes on disk.
-        blocks: u64,
-        /// When it was changed last, in nanoseconds since the epoch.
-        modified_ns: i64,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: an unknown key or a bad value is an error that names file or flag; nothing is silently ignored.
 
+use crate::namespace_settings::{NamespaceArgs, NamespaceConfig, NamespaceTable};
 use crate::peers::PeerList;
 use crate::plugin_settings::{self, PluginTable};
 use clap::Parser;
@@ -106,6 +107,9 @@ pub struct Args {
     /// Write the state that SIGUSR1 asks for to this file instead of the log
     #[arg(long, value_name = "FILE")]
     pub dump_file: Option<PathBuf>,
+    /// Record each call in DIR/NAME.spans.jsonl, for `zazen sim calibrate` [default: off]
+    #[arg(long, value_name = "DIR")]
+    pub spans: Option<PathBuf>,
     /// Serve this plug-in (posix, stream, or a file), in a process of its own, or with :in-process in the daemon's;
     /// once for each
     #[arg(long, value_name = "PLUGIN[:in-process]")]
@@ -113,6 +117,9 @@ pub struct Args {
     /// Let programs forward files below this folder, once for each [default: the folders of --backing]
     #[arg(long, value_name = "DIR")]
     pub export: Vec<PathBuf>,
+    /// The namespace.
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
     /// Once serving, write {"socket","listen","metrics","pid","node"} as JSON to this file descriptor
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
@@ -146,9 +153,11 @@ struct File {
     caller_bytes_max: Option<String>,
     drain_seconds: Option<u64>,
     dump_file: Option<PathBuf>,
+    spans: Option<PathBuf>,
     export: Option<Vec<PathBuf>>,
     #[serde(default)]
     plugin: Vec<PluginTable>,
+    namespace: Option<NamespaceTable>,
 }
 
 /// One backing store, as told.
@@ -197,8 +206,12 @@ pub struct Config {
     pub drain: Duration,
     /// Where SIGUSR1 writes the state; `None`: the log.
     pub dump_file: Option<PathBuf>,
+    /// Where each call is recorded; `None`: nowhere.
+    pub spans: Option<PathBuf>,
     /// Folders that programs may reach by forwarding.
     pub exports: Vec<PathBuf>,
+    /// The namespace, if this node takes part in it.
+    pub namespace: Option<NamespaceConfig>,
     /// Plug-ins to serve.
     pub plugins: Vec<PluginConfig>,
     /// The program of isolated plug-ins' processes.
@@ -277,7 +290,9 @@ impl Config {
                 .unwrap_or(CallerLimits::default().bytes_max),
             descriptors_max: descriptors_max() / 2,
         };
+        let namespace = NamespaceConfig::assemble(&args.namespace, file.namespace, listen.is_some())?;
         Ok(Config {
+            namespace,
             listen: listen.map(|listen| with_port("listen", &listen)).transpose()?,
             socket: match absolute("socket", args.socket.clone().or(file.socket))? {
                 Some(socket) => socket,
@@ -301,6 +316,7 @@ impl Config {
             caller,
             drain: Duration::from_secs(args.drain_seconds.or(file.drain_seconds).unwrap_or(30)),
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
+            spans: absolute("spans", args.spans.clone().or(file.spans))?,
             exports: exports(args, file.export, &backing)?,
             backing,
             plugins: plugin_settings::plugin_configs(&args.plugin, &file.plugin)?,

@@ -7,6 +7,7 @@ use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
+use crate::neighbours::AllNeighbours;
 use crate::node::Node;
 use crate::peers::Peers;
 use crate::placement::check_placement;
@@ -15,6 +16,7 @@ use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
 use crate::shares::AllShares;
+use crate::spans::Spans;
 use crate::viewer::Powers;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -29,6 +31,7 @@ use zazen_core::byte_size::show;
 use zazen_core::limits::{NEXT_TURN_SUFFIX, OWN_DIR, TURN_SUFFIX};
 use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, RealDisk, Seldom, WatchedDisk, identity, is_trouble};
+use zazen_namespace_node::{NamespaceNode, NamespaceService, Told};
 use zazen_plugins::Plugins;
 use zazen_store::{PACKED_BYTES_MAX, Store, StoreConfig};
 
@@ -46,6 +49,7 @@ pub struct Daemon {
     node: Arc<Node>,
     server: Arc<Server>,
     plugins: Arc<Plugins>,
+    namespace: Option<Arc<NamespaceNode>>,
     listen: Option<SocketAddr>,
     metrics: Option<MetricsPage>,
 }
@@ -115,6 +119,7 @@ impl Daemon {
             counters: Counters::default(),
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
+            neighbours: AllNeighbours::default(),
             peers,
             shares: AllShares::default(),
             records: ScanRecords::default(),
@@ -146,18 +151,30 @@ impl Daemon {
         make_socket_folder(&config.socket)?;
         let plugins = Plugins::start(&config.plugins, &service_plugins::host_options(config))?;
         node.plugins.get_or_init(|| Arc::downgrade(&plugins));
-        let services: Vec<Arc<dyn zazen_call::Service>> = vec![
+        let mut services: Vec<Arc<dyn zazen_call::Service>> = vec![
             Arc::new(ControlService::new(node.clone())),
             Arc::new(FramesService::new(node.clone())),
             plugins.clone(),
         ];
+        let namespace = start_namespace(config, key.as_ref())?;
+        if let Some(namespace) = &namespace {
+            services.push(Arc::new(NamespaceService::new(namespace.clone())));
+        }
+        let spans = config.spans.as_deref().map(|folder| Spans::begin(folder, &config.name)).transpose()?;
+        let services = match &spans {
+            Some(spans) => services.into_iter().map(|service| spans.around(service)).collect(),
+            None => services,
+        };
         let server = Arc::new(Server::new(services, key, limits));
         node.server.get_or_init(|| Arc::downgrade(&server));
         let metrics = config.metrics.as_deref().map(|addr| MetricsPage::serve(addr, &node)).transpose()?;
         let listen = config.listen.as_deref().map(|addr| server.listen_tcp(addr)).transpose()?;
+        if let Some(namespace) = &namespace {
+            namespace.form(listen.map(|addr| addr.to_string()))?;
+        }
         offer_turns(&config.socket, node.readers == 1)?;
         server.listen_unix(&config.socket)?;
-        Ok(Daemon { node, server, plugins, listen, metrics })
+        Ok(Daemon { node, server, plugins, namespace, listen, metrics })
     }
 
     /// What the services share: for tests and for whoever embeds a daemon.
@@ -230,10 +247,28 @@ impl Daemon {
         let cut_off = self.server.drain(self.node.config.drain);
         // The server has the plug-ins service: with it gone, nobody else has.
         drop(self.server);
+        if let Some(namespace) = &self.namespace {
+            namespace.stop();
+        }
         self.plugins.stop();
         self.node.store.sync()?;
         Ok(cut_off)
     }
+}
+
+fn start_namespace(config: &Config, key: Option<&ClusterKey>) -> Result<Option<Arc<NamespaceNode>>> {
+    let Some(of) = &config.namespace else { return Ok(None) };
+    let told = Told {
+        data: of.data.clone(),
+        name: config.name.clone(),
+        key: key.cloned(),
+        nodes: of.nodes.clone(),
+        format: of.format,
+        replicas: of.replicas,
+        partitions: of.partitions,
+        durability: of.durability,
+    };
+    NamespaceNode::start(&told).map(Some)
 }
 
 /// What to do when the cache's disk does not let the daemon start.

@@ -227,7 +227,7 @@ class Reader(VTKPythonAlgorithmBase):
     # How a step is read.
 
     def _parts(self, step: int, pieces: tuple[int, int]) -> dict[int, Any]:
-        opened = self.visualization
+        opened, begun = self.visualization, time.perf_counter()
         key = (step, pieces)
         parts, error, arrays = self._kept.get(key), None, {}
         trouble = opened.steps[step].trouble
@@ -254,6 +254,7 @@ class Reader(VTKPythonAlgorithmBase):
         if not note["kept"]:
             size = sum(part.bytes for part in parts.values())
             self._kept.put(key, parts, size)
+        note["seconds"] = time.perf_counter() - begun
         self._write_record(note)
         return parts
 

@@ -10,6 +10,7 @@ pub(crate) mod index;
 pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod ls;
+pub(crate) mod mount;
 pub(crate) mod number;
 pub(crate) mod pin;
 pub(crate) mod plugin;

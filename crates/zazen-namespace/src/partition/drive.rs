@@ -3,14 +3,19 @@
 use super::change::Change;
 use super::event::Action;
 use super::machine::Partition;
+use super::mutant::Mutant;
 use super::peer::{Ask, NotDone, Part, PeerBody, PeerMessage};
-use super::transaction::{After, Next, Transaction};
+use super::transaction::{After, Next, Stage, Transaction};
 use crate::operation::Request;
 use crate::{Errno, PartitionNo};
 
 impl Partition {
     /// Begins a transaction. Names that it holds already, it holds by `next_transaction`'s number.
     pub(super) fn begin(&mut self, now_ns: i64, token: u64, transaction: Box<Transaction>) {
+        let mut transaction = transaction;
+        if self.plants(Mutant::HoldsInAnyOrder) && transaction.stage == Stage::HoldDest {
+            transaction.stage = Stage::HoldSource;
+        }
         // A transaction that holds a name already has taken the number before.
         let number = match transaction.holds_before() {
             true => self.tables.next_transaction - 1,
@@ -43,7 +48,12 @@ impl Partition {
             } else {
                 transaction.step += 1;
                 let (to, step) = (part.partition(), transaction.step);
-                self.change(&Change::Drive { number, transaction });
+                let drive = Change::Drive { number, transaction };
+                if self.plants(Mutant::LosesIntent) {
+                    let _ = self.tables.apply(&drive);
+                } else {
+                    self.change(&drive);
+                }
                 return self.send_part(now_ns, number, to, step, part);
             }
         }
@@ -75,6 +85,9 @@ impl Partition {
 
     /// Asks once more for the part that a transaction waits for.
     pub(super) fn ask_again(&mut self, now_ns: i64, number: u64) {
+        if self.plants(Mutant::NeverRepeats) {
+            return;
+        }
         let Some(transaction) = self.tables.driven.get(&number) else {
             self.waiting.sent_ns.remove(&number);
             return;
@@ -102,12 +115,13 @@ impl Partition {
         if ask.oldest > floor {
             self.change(&Change::Floor { driver: from, oldest: ask.oldest });
         }
-        if transaction < floor.max(ask.oldest) {
+        if transaction < floor.max(ask.oldest) && !self.plants(Mutant::TakesLateParts) {
             return;
         }
         let id = (from, transaction);
         let reads = ask.part.reads();
-        match self.tables.executed.get(&id).filter(|_| !reads) {
+        let forgets = self.plants(Mutant::ForgetsParts);
+        match self.tables.executed.get(&id).filter(|_| !reads && !forgets) {
             Some((newest, body)) if step == *newest => {
                 let body = body.clone();
                 return self.answer_part(from, transaction, step, body);
@@ -138,7 +152,8 @@ impl Partition {
     fn answered(&mut self, now_ns: i64, from: PartitionNo, number: u64, step: u32, body: PeerBody) {
         let Some(transaction) = self.tables.driven.get(&number) else { return };
         let asked = matches!(transaction.next(), Next::Ask(part) if part.partition() == from);
-        if !asked || transaction.step != step || from == self.number() {
+        let newest = transaction.step == step || self.plants(Mutant::TakesAnyStep);
+        if !asked || !newest || from == self.number() {
             return;
         }
         let mut transaction = transaction.clone();

@@ -2,6 +2,7 @@
 
 use super::change::Change;
 use super::event::{Action, Event};
+use super::mutant::Mutant;
 use super::peer::{Ask, PeerBody, PeerMessage};
 use super::row::{Saved, SavedEntry, SavedErrno, SavedInode, SavedMany, SavedWhole};
 use super::settings::Settings;
@@ -14,7 +15,11 @@ use crate::operation::{
 use crate::{Errno, Incarnation, InodeId, NodeNo, PartitionNo};
 use std::collections::{BTreeMap, BTreeSet};
 use zazen_core::{Credentials, Result};
-use zazen_wire::codec::Writer;
+use zazen_wire::codec::{Reader, Writer};
+use zazen_wire::field::Field;
+
+/// Room for the record of one operation: a create takes about 190 bytes.
+const RECORD_BYTES: usize = 256;
 
 /// One partition of the namespace. See the [module](super).
 pub struct Partition {
@@ -25,6 +30,9 @@ pub struct Partition {
     /// What leaves after the record.
     pub(super) leaving: Vec<Action>,
     pub(super) waiting: Waiting,
+    /// The bug that a test plants.
+    #[cfg(test)]
+    pub(super) mutant: Option<Mutant>,
 }
 
 /// What is lost with the primary, without harm.
@@ -80,7 +88,15 @@ impl Partition {
 
     fn with_tables(settings: Settings, tables: Tables) -> Partition {
         let (record, leaving, waiting) = (Writer::new(), Vec::new(), Waiting::default());
-        Partition { settings, tables, record, leaving, waiting }
+        Partition {
+            settings,
+            tables,
+            record,
+            leaving,
+            waiting,
+            #[cfg(test)]
+            mutant: None,
+        }
     }
 
     /// Which partition it is.
@@ -120,9 +136,9 @@ impl Partition {
         while std::mem::take(&mut self.waiting.freed) {
             self.wake(now_ns);
         }
-        let record = std::mem::take(&mut self.record).into_bytes();
-        if !record.is_empty() {
-            actions.push(Action::Log(record));
+        if !self.record.is_empty() {
+            let record = std::mem::replace(&mut self.record, Writer::with_capacity(RECORD_BYTES));
+            actions.push(Action::Log(record.into_bytes()));
         }
         actions.append(&mut self.leaving);
     }
@@ -142,9 +158,23 @@ impl Partition {
 
     /// Changes the tables, and says so in the record.
     pub(super) fn change(&mut self, change: &Change<'_>) {
-        change.write(&mut self.record);
+        if !(self.plants(Mutant::RecordsLess) && matches!(change, Change::Touch { .. })) {
+            change.write(&mut self.record);
+        }
         let applied = self.tables.apply(change);
         assert!(applied.is_ok(), "{change:?} does not fit the tables: {applied:?}");
+    }
+
+    /// Whether the bug is planted: never, except in tests.
+    #[cfg(not(test))]
+    pub(super) fn plants(&self, _bug: Mutant) -> bool {
+        false
+    }
+
+    /// Whether the bug is planted.
+    #[cfg(test)]
+    pub(super) fn plants(&self, bug: Mutant) -> bool {
+        self.mutant == Some(bug)
     }
 
     fn request(&mut self, now_ns: i64, token: u64, request: Request) {
@@ -239,10 +269,12 @@ impl Partition {
 
     /// Answers a request, and keeps the answer if the request may not be executed twice.
     pub(super) fn finish(&mut self, now_ns: i64, token: Option<u64>, request: &Request, answer: Answer) {
-        if changes(&request.operation) && !self.is_gone(request.node, request.incarnation) {
+        let keeps = changes(&request.operation) && !self.plants(Mutant::ForgetsAnswers);
+        if keeps && !self.is_gone(request.node, request.incarnation) {
             let row = self.tables.clients.get(&request.client);
             let crowded = row.filter(|row| row.answers.len() >= self.settings.answers_max as usize);
-            let first = crowded.and_then(|row| row.answers.front()).map_or(0, |(number, _)| number + 1);
+            let first =
+                crowded.and_then(|row| row.answers.front()).map_or(0, |(number, _)| number.saturating_add(1));
             let change = Change::Answered {
                 client: request.client,
                 oldest: request.oldest.max(first),
@@ -279,7 +311,11 @@ impl Partition {
             Answer::Created(ManyCreated { results }) => {
                 Saved::Created(SavedMany { results: results.clone() })
             }
-            other => Saved::Whole(SavedWhole { answer: other.clone() }),
+            other => {
+                let mut answer = Writer::new();
+                Answer::write(other, &mut answer);
+                Saved::Whole(SavedWhole { answer: answer.into_bytes() })
+            }
         }
     }
 
@@ -301,7 +337,10 @@ impl Partition {
                 None => Answer::refused(Errno::ESTALE),
             },
             Saved::Created(many) => Answer::Created(ManyCreated { results: many.results.clone() }),
-            Saved::Whole(whole) => whole.answer.clone(),
+            Saved::Whole(whole) => {
+                let answer = Answer::read(&mut Reader::new("Answer", &whole.answer));
+                answer.unwrap_or_else(|_| Answer::refused(Errno::EIO))
+            }
         }
     }
 
@@ -358,13 +397,14 @@ impl Partition {
         for (token, request) in std::mem::take(&mut self.waiting.later) {
             self.execute(now_ns, token, request);
         }
-        let late = |sent_ns: i64| now_ns < sent_ns || now_ns - sent_ns >= self.settings.resend_ns;
+        let resend_ns = self.settings.resend_ns;
+        let late = |sent_ns: i64| now_ns < sent_ns || now_ns.saturating_sub(sent_ns) >= resend_ns;
         let sent = self.waiting.sent_ns.iter().filter(|(_, sent_ns)| late(**sent_ns));
         for number in sent.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.ask_again(now_ns, number);
         }
         let idle_ns = self.settings.client_idle_ns;
-        if now_ns - self.waiting.swept_ns >= idle_ns / 8 || now_ns < self.waiting.swept_ns {
+        if now_ns.saturating_sub(self.waiting.swept_ns) >= idle_ns / 8 || now_ns < self.waiting.swept_ns {
             self.waiting.swept_ns = now_ns;
             let rows = self.tables.clients.iter();
             let silent = rows.filter(|(_, row)| now_ns.saturating_sub(row.asked_ns) > idle_ns);
@@ -400,6 +440,9 @@ impl Partition {
             });
         for (serial, locks) in with_locks.collect::<Vec<_>>() {
             self.change(&Change::Locks { serial, locks });
+        }
+        if self.plants(Mutant::KeepsDeadOpens) {
+            return;
         }
         let opens = self.tables.opens.keys().filter(|(_, of, life)| ended(*of, *life));
         for (serial, node, incarnation) in opens.copied().collect::<Vec<_>>() {

@@ -45,6 +45,8 @@
 //! - **`Commit`** needs no permission bits: the asking node must be the holder in that generation.
 //!   It sets the modification time to what the holder says, unless somebody set it explicitly since
 //!   then. If its caller is not root and the file has changed, set-user-id and set-group-id go.
+//! - **Rights of a transaction** are judged when its name is held. A change of the directory's
+//!   rights meanwhile is for later operations.
 //! - **A directory may be opened** for reading: it then stays, without entries, when it is removed.
 
 mod change;
@@ -57,6 +59,7 @@ mod inode;
 mod inodes;
 mod locks;
 mod machine;
+mod mutant;
 mod parts;
 mod peer;
 mod permission;

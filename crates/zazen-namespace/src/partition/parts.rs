@@ -4,6 +4,7 @@ use super::change::Change;
 use super::entry::place_of;
 use super::inode::Inode;
 use super::machine::Partition;
+use super::mutant::Mutant;
 use super::peer::{
     AddLink, Changed, Check, Free, Held, Hold, MakeChild, Moved, NotDone, OfDirectory, Part, PeerBody,
     Remove, SetEntry, Target,
@@ -33,7 +34,7 @@ impl Partition {
             Part::Moved(moved) => self.part_moved(now_ns, moved),
             Part::Parent(of) => self.part_parent(of),
             Part::TakeMoveLock => match self.tables.move_lock {
-                Some(other) if other != id => return None,
+                Some(other) if other != id && !self.plants(Mutant::MovesWithoutLock) => return None,
                 _ => {
                     self.change(&Change::MoveLock { holder: Some(id) });
                     Ok(PeerBody::Done)
@@ -87,7 +88,7 @@ impl Partition {
 
     fn part_free(&mut self, id: TransactionId, free: &Free) -> Executed {
         let name = free.name.as_bytes();
-        if self.tables.holder(free.directory, name) == Some(id) {
+        if self.tables.holder(free.directory, name) == Some(id) && !self.plants(Mutant::KeepsNames) {
             self.change(&Change::Free { directory: free.directory.0, name });
             self.waiting.freed = true;
         }
@@ -137,7 +138,12 @@ impl Partition {
 
     /// The place for a new entry; `None` if names of the same hash have taken all places, or will.
     pub(super) fn place_for(&self, directory: InodeId, name: &[u8]) -> Option<u64> {
-        let place = self.tables.entries.look(directory, name).err().flatten()?;
+        self.unreserved(directory, name, self.tables.entries.look(directory, name).err().flatten())
+    }
+
+    /// The place, if what transactions are about to enter leaves room for it.
+    pub(super) fn unreserved(&self, directory: InodeId, name: &[u8], place: Option<u64>) -> Option<u64> {
+        let place = place?;
         if self.tables.held.is_empty() {
             return Some(place);
         }
@@ -184,7 +190,8 @@ impl Partition {
             if inode.bytes > 0 {
                 return Err(Errno::ENOTEMPTY);
             }
-            if self.tables.names_held(remove.id).next().is_some() {
+            let held = self.tables.names_held(remove.id).next().is_some();
+            if held && !self.plants(Mutant::RemovesWhileHeld) {
                 return Ok(PeerBody::Busy);
             }
         }
@@ -197,8 +204,9 @@ impl Partition {
         let serial = id.serial();
         inode.links = if inode.is_directory() { 0 } else { inode.links.saturating_sub(1) };
         inode.changed_ns = now_ns;
-        inode.version += 1;
-        if inode.links == 0 && self.tables.opens_of(serial).next().is_none() {
+        inode.version = inode.version.wrapping_add(1);
+        let open = self.tables.opens_of(serial).next().is_some();
+        if inode.links == 0 && (!open || self.plants(Mutant::DropsOpenInodes)) {
             self.drop_inode(id, &inode);
         } else {
             self.change(&Change::Put { serial, inode });
@@ -218,7 +226,7 @@ impl Partition {
         }
         inode.links += 1;
         inode.changed_ns = now_ns;
-        inode.version += 1;
+        inode.version = inode.version.wrapping_add(1);
         self.change(&Change::Put { serial: link.id.serial(), inode });
         self.changed(link.id)
     }
@@ -237,7 +245,7 @@ impl Partition {
     fn part_moved(&mut self, now_ns: i64, moved: &Moved) -> Executed {
         let mut inode = self.inode(moved.id)?;
         inode.changed_ns = now_ns;
-        inode.version += 1;
+        inode.version = inode.version.wrapping_add(1);
         if let Some(parent) = moved.parent.filter(|_| inode.is_directory()) {
             inode.blocks_or_parent = parent.0;
         }
@@ -246,7 +254,8 @@ impl Partition {
     }
 
     fn part_parent(&self, of: &OfDirectory) -> Executed {
-        let id = self.directory(of.id)?.parent();
+        let parent = self.directory(of.id)?.parent();
+        let id = if self.plants(Mutant::MovesWithoutWalk) { InodeId::ROOT } else { parent };
         Ok(PeerBody::Parent(OfDirectory { id }))
     }
 }

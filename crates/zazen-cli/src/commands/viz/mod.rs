@@ -2,6 +2,7 @@
 
 mod plan;
 mod ranks;
+mod report;
 mod shown;
 
 use crate::output::{self, Table};
@@ -25,6 +26,8 @@ enum Command {
     Match(Match),
     /// Say which rank of a job would read which file, and what share is remote
     Plan(plan::Plan),
+    /// Say what the steps of a run waited for, from the records of its readers
+    Report(report::Report),
 }
 
 #[derive(Args)]
@@ -57,6 +60,7 @@ pub(crate) fn run(arguments: &Viz) -> Result<()> {
     match &arguments.command {
         Command::Match(arguments) => run_match(arguments),
         Command::Plan(arguments) => plan::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
     }
 }
 

@@ -1,3 +1,9 @@
 //! Tests of a partition, alone and with others.
 
+mod interleave;
+mod locks;
+mod model;
+mod mutants;
 mod semantics;
+mod simulate;
+mod world;

@@ -1,0 +1,146 @@
+//! `zazen mount` and `zazen unmount`: file trees of daemons as folders of this machine.
+
+use clap::Args;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use zazen_core::{Error, Result};
+use zazen_env::socket_path::find_socket_path;
+use zazen_mount::namespace::NamespaceTree;
+use zazen_mount::{Options, Tree, mount};
+use zazen_namespace_client::Namespace;
+
+/// What the process in the background writes to its standard output when the mount is there.
+const READY: &str = "mounted";
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen mount /job                       # the namespace of this machine's daemon
+  zazen mount /job --read-only
+  zazen unmount /job
+
+The command returns when the folder is mounted; a process in the background serves it. As root, all
+users may enter, and the kernel itself reads and writes files that this node holds. A user's own
+mount needs fusermount3 (package fuse3), is for that user only, and has no such shortcut.
+docs/namespace.md says what programs may expect.")]
+pub(crate) struct Mount {
+    /// The folder to mount on
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+    /// The daemon behind this socket [default: this machine's]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Only the user who mounts may enter
+    #[arg(long)]
+    private: bool,
+    /// Nothing can be changed through the mount
+    #[arg(long)]
+    read_only: bool,
+    /// The kernel does not read and write local files itself: for tests
+    #[arg(long, hide = true)]
+    no_passthrough: bool,
+    /// Serve in this process, until a signal or an unmount ends it
+    #[arg(long)]
+    foreground: bool,
+    /// Where the process in the background writes its log [default: nowhere]
+    #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
+    log: Option<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen unmount /job        # open files stay usable until they are closed")]
+pub(crate) struct Unmount {
+    /// Where it is mounted
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+}
+
+pub(crate) fn run(arguments: &Mount) -> Result<()> {
+    if arguments.foreground { serve(arguments, || {}) } else { background() }
+}
+
+pub(crate) fn unmount(arguments: &Unmount) -> Result<()> {
+    mount::unmount(&arguments.mountpoint)
+}
+
+fn serve(arguments: &Mount, ready: impl FnOnce()) -> Result<()> {
+    let socket = arguments.socket.clone().unwrap_or_else(find_socket_path);
+    let tree = NamespaceTree::new(Namespace::local(&socket)?)?;
+    let root = rustix::process::geteuid().is_root();
+    let options = Options {
+        source: "zazen".into(),
+        allow_other: root && tree.vouches() && !arguments.private,
+        read_only: arguments.read_only,
+        passthrough: root && !arguments.no_passthrough,
+    };
+    let tree: Arc<dyn Tree> = Arc::new(tree);
+    let is_told = std::env::var_os(BACKGROUND).is_some();
+    mount::serve(tree, &arguments.mountpoint, &options, || {
+        if is_told {
+            tell_ready();
+        }
+        ready();
+    })
+}
+
+/// Set for the process in the background.
+const BACKGROUND: &str = "ZAZEN_MOUNT_BACKGROUND";
+
+/// Starts this program again, as a process that serves, and waits until it has mounted.
+fn background() -> Result<()> {
+    let failed = |error| Error::io("start the process that serves the mount", error);
+    let mut arguments = std::env::args_os();
+    let program = std::env::current_exe().map_err(failed)?;
+    arguments.next();
+    let mut log = None;
+    let mut kept = Vec::new();
+    while let Some(argument) = arguments.next() {
+        if argument == "--log" {
+            log = arguments.next();
+        } else if let Some(file) = argument.to_str().and_then(|text| text.strip_prefix("--log=")) {
+            log = Some(file.into());
+        } else {
+            kept.push(argument);
+        }
+    }
+    let mut command = Command::new(program);
+    command.args(kept).arg("--foreground").env(BACKGROUND, log.as_deref().unwrap_or("/dev/null".as_ref()));
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // A session of its own: the terminal's signals are not for it.
+    // SAFETY: setsid touches nothing but the new process, and may be called after a fork.
+    unsafe {
+        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(std::io::Error::from));
+    }
+    let mut child = command.spawn().map_err(failed)?;
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output).read_line(&mut line).map_err(failed)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    // It has said why on standard error.
+    let status = child.wait().map_err(failed)?;
+    std::process::exit(status.code().unwrap_or(1))
+}
+
+/// Tells the waiting command, and lets go of its terminal.
+fn tell_ready() {
+    let log = std::env::var_os(BACKGROUND).unwrap_or("/dev/null".into());
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(Path::new(&log));
+    let log = opened.or_else(|_| std::fs::OpenOptions::new().write(true).open("/dev/null"));
+    let mut output = std::io::stdout();
+    // If the command is gone, nobody waits.
+    _ = writeln!(output, "{READY}").and_then(|()| output.flush());
+    if let Ok(log) = log {
+        for number in [1, 2] {
+            // SAFETY: both descriptors are open; the standard ones are nobody's own here.
+            unsafe { libc::dup2(log.as_raw_fd(), number) };
+        }
+    }
+    _ = std::env::set_current_dir("/");
+}

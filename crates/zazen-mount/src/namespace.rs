@@ -1,0 +1,552 @@
+//! The namespace as a tree: through the daemon of this node.
+//!
+//! - A file that this node holds is the kernel's to read and write (its descriptor comes from the
+//!   daemon). All others are read and written through the daemon, each time anew: every node sees
+//!   the same bytes at every moment.
+//! - The kernel keeps attributes for [`FRESH_FOR`], but none of a file that is being written. An
+//!   open tells the kernel to forget attributes that are not those of the open.
+//! - After a restart of the daemon, open files are opened again by their inode. If the bytes are
+//!   not where they were, the file answers `EIO` from then on.
+
+use crate::tree::{
+    Blocking, Change, Changes, Credentials, Errno, Handle, How, Io, Kind, Listed, Lock, Name, Node, Opened,
+    Owner, Range, Result, Space, Stat, Tree, When,
+};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_namespace::operation::{self, LockWanted, Mode, NOW_NS, Rename, SetAttributes, SetXattr};
+use zazen_namespace::{Attributes, InodeId};
+use zazen_namespace_client::{File, Namespace, Who};
+
+/// How long the kernel may keep attributes and names of what nobody writes.
+pub const FRESH_FOR: Duration = Duration::from_secs(1);
+/// About how many bytes of a directory are asked for at once.
+const LISTING_BYTES: u32 = 64 << 10;
+/// How long the rest of a listing may wait for the kernel's next request.
+const LISTING_FOR: Duration = Duration::from_millis(500);
+/// Inodes of which it is known which version the kernel has seen.
+const SEEN_MAX: usize = 1 << 16;
+/// How long the watch waits when the daemon does not answer.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+/// An open file, and what is needed to open it again.
+struct OpenFile {
+    who: Credentials,
+    id: InodeId,
+    how: How,
+    file: Mutex<Arc<File>>,
+}
+
+/// A listing under way: what was fetched and the kernel has not asked for yet.
+struct Listing {
+    who: Credentials,
+    directory: InodeId,
+    rest: Mutex<Rest>,
+}
+
+#[derive(Default)]
+struct Rest {
+    entries: VecDeque<Listed>,
+    /// The cookie before the first of them.
+    cookie: u64,
+    end: bool,
+    plus: bool,
+    at: Option<Instant>,
+}
+
+/// The namespace, through a daemon.
+pub struct NamespaceTree {
+    namespace: Namespace,
+    /// Whether the daemon believes what this process says of its callers.
+    vouches: bool,
+    files: Mutex<HashMap<Handle, Arc<OpenFile>>>,
+    listings: Mutex<HashMap<Handle, Arc<Listing>>>,
+    next: AtomicU64,
+    /// Inode → the version that the kernel was told last.
+    seen: Mutex<HashMap<u64, u64>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn id(node: Node) -> InodeId {
+    InodeId(node)
+}
+
+fn ns(when: When) -> i64 {
+    match when {
+        When::Now => NOW_NS,
+        When::At(ns) => ns,
+    }
+}
+
+fn mode(how: How) -> Mode {
+    Mode { read: how.read, write: how.write, truncate: how.truncate }
+}
+
+/// Where a file's bytes are, as far as an open file depends on it.
+fn place(attributes: &Attributes) -> Option<(u32, u64)> {
+    attributes.place.as_ref().map(|place| (place.holder.0, place.generation))
+}
+
+impl NamespaceTree {
+    /// The tree of this namespace. The process must be root, or the daemon's user, to act for
+    /// others than itself: see [`NamespaceTree::vouches`].
+    pub fn new(namespace: Namespace) -> zazen_core::Result<NamespaceTree> {
+        let vouches = namespace.hello()?.vouches;
+        Ok(NamespaceTree {
+            namespace,
+            vouches,
+            files: Mutex::default(),
+            listings: Mutex::default(),
+            next: AtomicU64::new(1),
+            seen: Mutex::default(),
+        })
+    }
+
+    /// Whether the daemon believes what this process says of its callers. If not, all calls count
+    /// as this process's own user's, and no other user may enter the mount.
+    pub fn vouches(&self) -> bool {
+        self.vouches
+    }
+
+    fn who<'a>(&self, who: &'a Credentials) -> Who<'a> {
+        self.vouches.then_some(who)
+    }
+
+    /// What the kernel is told of an inode.
+    fn stat_of(&self, attributes: &Attributes) -> Stat {
+        let mut seen = lock(&self.seen);
+        if seen.len() >= SEEN_MAX {
+            seen.clear();
+        }
+        seen.insert(attributes.id.0, attributes.version);
+        drop(seen);
+        stat(attributes)
+    }
+
+    /// Whether the kernel may keep something else of the inode than these attributes.
+    fn is_stale(&self, attributes: &Attributes) -> bool {
+        lock(&self.seen).get(&attributes.id.0) != Some(&attributes.version)
+    }
+
+    fn handle(&self) -> Handle {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn enter(&self, who: &Credentials, how: How, file: File, stale: bool) -> Result<Opened> {
+        let attributes = file.attributes();
+        let (id, bits) = (attributes.id, attributes.mode);
+        // A file without bytes has no descriptor yet.
+        let io = match file.descriptor()? {
+            Some(local) => Io::Local(Arc::new(local)),
+            None => Io::Direct,
+        };
+        let how = How { truncate: false, exclusive: false, ..how };
+        let file = OpenFile { who: who.clone(), id, how, file: Mutex::new(Arc::new(file)) };
+        let handle = self.handle();
+        lock(&self.files).insert(handle, Arc::new(file));
+        Ok(Opened { handle, io, mode: Some(bits), stale })
+    }
+
+    fn file(&self, handle: Handle) -> Result<Arc<OpenFile>> {
+        lock(&self.files).get(&handle).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// Does `work` with an open file; if the daemon has forgotten it, opens it again, once.
+    fn with<T>(&self, handle: Handle, work: impl Fn(&File) -> Result<T>) -> Result<T> {
+        let open = self.file(handle)?;
+        let file = Arc::clone(&lock(&open.file));
+        match work(&file) {
+            Err(Errno::ESTALE) => {}
+            done => return done,
+        }
+        let again = {
+            let mut kept = lock(&open.file);
+            if Arc::ptr_eq(&kept, &file) {
+                let again = self.namespace.open_inode(self.who(&open.who), open.id, mode(open.how))?;
+                if place(again.attributes()) != place(file.attributes()) {
+                    return Err(Errno::EIO);
+                }
+                *kept = Arc::new(again);
+            }
+            Arc::clone(&kept)
+        };
+        match work(&again) {
+            Err(Errno::ESTALE) => Err(Errno::EIO),
+            done => done,
+        }
+    }
+
+    fn listing(&self, handle: Handle) -> Result<Arc<Listing>> {
+        lock(&self.listings).get(&handle).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// The next part of a directory, with the attributes of all entries if `plus`.
+    fn fetch(&self, listing: &Listing, cookie: u64, plus: bool) -> Result<(VecDeque<Listed>, bool)> {
+        let who = self.who(&listing.who);
+        let part = self.namespace.read_directory(who, listing.directory, cookie, LISTING_BYTES, plus);
+        let part = match part {
+            // The directory was removed while it was open: it has no entries.
+            Err(Errno::ESTALE | Errno::ENOENT) => return Ok((VecDeque::new(), true)),
+            part => part?,
+        };
+        let lacking = |entry: &operation::Listed| plus && entry.entry.attributes.is_none();
+        let ids: Vec<InodeId> =
+            part.entries.iter().filter(|entry| lacking(entry)).map(|entry| entry.entry.id).collect();
+        let mut brought = match ids.is_empty() {
+            true => Vec::new(),
+            false => self.namespace.attributes_many(who, &ids)?,
+        }
+        .into_iter();
+        let mut entries = VecDeque::with_capacity(part.entries.len());
+        for entry in part.entries {
+            let attributes = match entry.entry.attributes {
+                None if plus => match brought.next().flatten() {
+                    // Its inode is gone meanwhile.
+                    None => continue,
+                    found => found,
+                },
+                found => found,
+            };
+            entries.push_back(Listed {
+                cookie: entry.cookie,
+                name: entry.name,
+                node: entry.entry.id.0,
+                kind: entry.entry.kind,
+                stat: attributes.map(|attributes| self.stat_of(&attributes)),
+            });
+        }
+        Ok((entries, part.end))
+    }
+
+    fn ask_lock(
+        &self,
+        handle: Handle,
+        owner: Owner,
+        range: Range,
+        wanted: LockWanted,
+    ) -> Result<Option<operation::Blocking>> {
+        let open = self.file(handle)?;
+        let asked = operation::Lock {
+            id: open.id,
+            owner: owner.number,
+            pid: owner.pid,
+            whole: owner.whole,
+            start: range.start,
+            end: range.end,
+            wanted,
+        };
+        self.namespace.lock(self.who(&open.who), asked)
+    }
+
+    /// Sets the length of a file that is not open: opens it for that.
+    fn set_length(&self, who: &Credentials, node: Node, bytes: u64) -> Result<()> {
+        let how = Mode { read: false, write: true, truncate: bytes == 0 };
+        let file = self.namespace.open_inode(self.who(who), id(node), how)?;
+        if bytes > 0 {
+            file.set_length(bytes)?;
+        }
+        file.close()
+    }
+}
+
+/// An inode's attributes as FUSE has them.
+fn stat(attributes: &Attributes) -> Stat {
+    Stat {
+        node: attributes.id.0,
+        kind: attributes.kind,
+        mode: attributes.mode,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        links: attributes.links,
+        bytes: attributes.bytes,
+        blocks: attributes.blocks,
+        accessed_ns: attributes.accessed_ns,
+        modified_ns: attributes.modified_ns,
+        changed_ns: attributes.changed_ns,
+        device: attributes.device,
+        keep: !attributes.place.as_ref().is_some_and(|place| place.writing),
+    }
+}
+
+/// Passes on what the daemon says has changed. Ends with the mount.
+fn watch(namespace: &Namespace, changes: &Sender<Change>) {
+    let mut after = 0;
+    loop {
+        match namespace.watch(after) {
+            Ok(found) => {
+                after = found.next;
+                for inode in found.inodes {
+                    if changes.send(Change::Bytes(inode.0)).is_err() {
+                        return;
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the daemon tells no changes");
+                std::thread::sleep(WATCH_AGAIN);
+            }
+        }
+    }
+}
+
+impl Tree for NamespaceTree {
+    fn fresh_for(&self) -> Duration {
+        FRESH_FOR
+    }
+
+    fn changes(&self) -> Option<Receiver<Change>> {
+        let (sender, receiver) = channel();
+        let namespace = self.namespace.clone();
+        let started =
+            std::thread::Builder::new().name("watch".into()).spawn(move || watch(&namespace, &sender));
+        started.is_ok().then_some(receiver)
+    }
+
+    fn lookup(&self, who: &Credentials, parent: Node, name: &Name) -> Result<Stat> {
+        self.namespace.lookup(self.who(who), id(parent), name).map(|found| self.stat_of(&found))
+    }
+
+    fn stat(&self, who: &Credentials, node: Node, _handle: Option<Handle>) -> Result<Stat> {
+        self.namespace.attributes(self.who(who), id(node)).map(|found| self.stat_of(&found))
+    }
+
+    fn set(&self, who: &Credentials, node: Node, handle: Option<Handle>, changes: &Changes) -> Result<Stat> {
+        if let Some(bytes) = changes.bytes {
+            match handle {
+                Some(handle) => self.with(handle, |file| file.set_length(bytes))?,
+                None => self.set_length(who, node, bytes)?,
+            }
+            let rest = Changes { bytes: None, ..changes.clone() };
+            if rest == Changes::default() {
+                return self.stat(who, node, handle);
+            }
+        }
+        let set = SetAttributes {
+            id: id(node),
+            mode: changes.mode,
+            uid: changes.uid,
+            gid: changes.gid,
+            bytes: None,
+            accessed_ns: changes.accessed.map(ns),
+            modified_ns: changes.modified.map(ns),
+        };
+        self.namespace.set_attributes(self.who(who), set).map(|found| self.stat_of(&found))
+    }
+
+    fn read_link(&self, who: &Credentials, node: Node) -> Result<Vec<u8>> {
+        self.namespace.read_link(self.who(who), id(node))
+    }
+
+    fn make_node(
+        &self,
+        who: &Credentials,
+        parent: Node,
+        name: &Name,
+        kind: Kind,
+        mode: u32,
+        device: u32,
+    ) -> Result<Stat> {
+        let made = self.namespace.make_node(self.who(who), id(parent), name, kind, mode, device);
+        made.map(|made| self.stat_of(&made))
+    }
+
+    fn make_directory(&self, who: &Credentials, parent: Node, name: &Name, mode: u32) -> Result<Stat> {
+        let made = self.namespace.make_directory(self.who(who), id(parent), name, mode);
+        made.map(|made| self.stat_of(&made))
+    }
+
+    fn make_link(&self, who: &Credentials, parent: Node, name: &Name, target: &[u8]) -> Result<Stat> {
+        self.namespace.symlink(self.who(who), id(parent), name, target).map(|made| self.stat_of(&made))
+    }
+
+    fn unlink(&self, who: &Credentials, parent: Node, name: &Name) -> Result<()> {
+        self.namespace.unlink(self.who(who), id(parent), name)
+    }
+
+    fn remove_directory(&self, who: &Credentials, parent: Node, name: &Name) -> Result<()> {
+        self.namespace.remove_directory(self.who(who), id(parent), name)
+    }
+
+    fn rename(
+        &self,
+        who: &Credentials,
+        parent: Node,
+        name: &Name,
+        new_parent: Node,
+        new_name: &Name,
+        flags: u32,
+    ) -> Result<()> {
+        let (no_replace, exchange) = match flags {
+            0 => (false, false),
+            libc::RENAME_NOREPLACE => (true, false),
+            libc::RENAME_EXCHANGE => (false, true),
+            _ => return Err(Errno::EINVAL),
+        };
+        let rename = Rename {
+            directory: id(parent),
+            name: name.clone(),
+            new_directory: id(new_parent),
+            new_name: new_name.clone(),
+            no_replace,
+            exchange,
+        };
+        self.namespace.rename(self.who(who), rename)
+    }
+
+    fn link(&self, who: &Credentials, node: Node, parent: Node, name: &Name) -> Result<Stat> {
+        self.namespace.link(self.who(who), id(node), id(parent), name).map(|found| self.stat_of(&found))
+    }
+
+    fn open(&self, who: &Credentials, node: Node, how: How) -> Result<Opened> {
+        let file = self.namespace.open_inode(self.who(who), id(node), mode(how))?;
+        let stale = self.is_stale(file.attributes());
+        self.enter(who, how, file, stale)
+    }
+
+    fn create(
+        &self,
+        who: &Credentials,
+        parent: Node,
+        name: &Name,
+        bits: u32,
+        how: How,
+    ) -> Result<(Stat, Opened)> {
+        let file = self.namespace.create(self.who(who), id(parent), name, bits, mode(how), how.exclusive)?;
+        let stat = self.stat_of(file.attributes());
+        Ok((stat, self.enter(who, how, file, false)?))
+    }
+
+    fn read(&self, handle: Handle, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let buffer = Mutex::new(buffer);
+        self.with(handle, |file| file.read_at(&mut lock(&buffer), offset))
+    }
+
+    fn write(&self, handle: Handle, offset: u64, bytes: &[u8], append: bool) -> Result<usize> {
+        self.with(handle, |file| if append { file.append(bytes) } else { file.write_at(bytes, offset) })
+    }
+
+    fn flush(&self, handle: Handle) -> Result<()> {
+        if !self.file(handle)?.how.write {
+            return Ok(());
+        }
+        self.with(handle, File::flush)
+    }
+
+    fn release(&self, handle: Handle) {
+        // The last reference to the file closes it.
+        lock(&self.files).remove(&handle);
+    }
+
+    fn sync(&self, handle: Handle, _data_only: bool) -> Result<()> {
+        self.with(handle, File::sync)
+    }
+
+    fn allocate(&self, handle: Handle, mode: i32, offset: u64, bytes: u64) -> Result<()> {
+        self.with(handle, |file| file.allocate(mode as u32, offset, bytes))
+    }
+
+    fn seek(&self, handle: Handle, offset: u64, data: bool) -> Result<u64> {
+        self.with(handle, |file| if data { file.seek_data(offset) } else { file.seek_hole(offset) })
+    }
+
+    fn open_directory(&self, who: &Credentials, node: Node) -> Result<Handle> {
+        let listing = Listing { who: who.clone(), directory: id(node), rest: Mutex::default() };
+        let handle = self.handle();
+        lock(&self.listings).insert(handle, Arc::new(listing));
+        Ok(handle)
+    }
+
+    fn list(
+        &self,
+        handle: Handle,
+        cookie: u64,
+        plus: bool,
+        take: &mut dyn FnMut(Listed) -> bool,
+    ) -> Result<()> {
+        let listing = self.listing(handle)?;
+        let mut rest = lock(&listing.rest);
+        let is_next = cookie == rest.cookie && plus == rest.plus;
+        if cookie == 0 || !is_next || rest.at.is_none_or(|at| at.elapsed() > LISTING_FOR) {
+            *rest = Rest { cookie, plus, ..Rest::default() };
+        }
+        loop {
+            while let Some(entry) = rest.entries.front() {
+                let (entry, cookie) = (entry.clone(), entry.cookie);
+                if !take(entry) {
+                    return Ok(());
+                }
+                rest.entries.pop_front();
+                rest.cookie = cookie;
+            }
+            if rest.end {
+                return Ok(());
+            }
+            let (entries, end) = self.fetch(&listing, rest.cookie, plus)?;
+            let empty = entries.is_empty();
+            (rest.entries, rest.end, rest.at) = (entries, end || empty, Some(Instant::now()));
+        }
+    }
+
+    fn release_directory(&self, handle: Handle) {
+        lock(&self.listings).remove(&handle);
+    }
+
+    fn space(&self) -> Result<Space> {
+        Ok(Space::default())
+    }
+
+    fn get_xattr(&self, who: &Credentials, node: Node, name: &Name) -> Result<Vec<u8>> {
+        self.namespace.get_xattr(self.who(who), id(node), name)
+    }
+
+    fn set_xattr(&self, who: &Credentials, node: Node, name: &Name, value: &[u8], flags: i32) -> Result<()> {
+        let set = SetXattr {
+            id: id(node),
+            name: name.clone(),
+            value: Some(value.to_vec()),
+            create: flags & libc::XATTR_CREATE != 0,
+            replace: flags & libc::XATTR_REPLACE != 0,
+        };
+        self.namespace.set_xattr(self.who(who), set)
+    }
+
+    fn remove_xattr(&self, who: &Credentials, node: Node, name: &Name) -> Result<()> {
+        let set = SetXattr { id: id(node), name: name.clone(), value: None, create: false, replace: false };
+        self.namespace.set_xattr(self.who(who), set)
+    }
+
+    fn list_xattr(&self, who: &Credentials, node: Node) -> Result<Vec<Name>> {
+        self.namespace.list_xattr(self.who(who), id(node))
+    }
+
+    fn test_lock(&self, handle: Handle, owner: Owner, range: Range, lock: Lock) -> Result<Option<Blocking>> {
+        let wanted = match lock {
+            Lock::Unlock => return Ok(None),
+            Lock::Shared => LockWanted::TestShared,
+            Lock::Exclusive => LockWanted::TestExclusive,
+        };
+        let found = self.ask_lock(handle, owner, range, wanted)?;
+        let Some(found) = found else { return Ok(None) };
+        let here = self.namespace.hello().is_ok_and(|hello| hello.node == found.node);
+        let range = Range { start: found.start, end: found.end };
+        Ok(Some(Blocking { range, exclusive: found.exclusive, pid: if here { found.pid } else { 0 } }))
+    }
+
+    fn lock(&self, handle: Handle, owner: Owner, range: Range, lock: Lock) -> Result<()> {
+        let wanted = match lock {
+            Lock::Unlock => LockWanted::Unlock,
+            Lock::Shared => LockWanted::Shared,
+            Lock::Exclusive => LockWanted::Exclusive,
+        };
+        match self.ask_lock(handle, owner, range, wanted)? {
+            None => Ok(()),
+            Some(_) => Err(Errno::EAGAIN),
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Functions on the bytes of open files: here, or at the node that holds them.
+
+use crate::handles::{Handle, lock};
+use crate::node::NamespaceNode;
+use crate::objects::{self, Act, Object, ObjectName};
+use crate::route::root;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use zazen_core::Credentials;
+use zazen_namespace::operation::{Answer, Commit, Operation};
+use zazen_namespace::service::{CHUNK_BYTES_MAX, Done, ObjectCall, namespace_fn};
+use zazen_namespace::{Errno, NodeNo};
+use zazen_wire::Message;
+
+/// How long a holder may take for a chunk.
+const CHUNK: Duration = Duration::from_secs(30);
+/// How long a holder may take to say how long a file is now.
+const LOOK: Duration = Duration::from_secs(5);
+/// Commits that are remembered.
+const COMMITTED_MAX: usize = 1 << 16;
+/// The flag of [`namespace_fn::SYNC`]: the metadata alone, without a sync.
+pub(crate) const NO_SYNC: u32 = 1;
+/// A flag of SYNC between daemons: the writer is root.
+const BY_ROOT: u32 = 2;
+/// The flag of [`namespace_fn::WRITE`]: at the end of the file.
+pub(crate) const APPEND: u32 = 1;
+
+/// Where the bytes of an open file are.
+enum Where {
+    Here(Object, ObjectName),
+    There(String, ObjectName),
+    /// The file never had any: it reads as this many zeros.
+    Nowhere(u64),
+}
+
+impl NamespaceNode {
+    fn locate(&self, handle: &Handle) -> Result<Where, Errno> {
+        let mut place = lock(&handle.place);
+        if place.is_none() {
+            let attributes = self.attributes(handle.id)?;
+            match attributes.place {
+                None => return Ok(Where::Nowhere(attributes.bytes)),
+                Some(found) => *place = Some((found.holder, found.generation)),
+            }
+        }
+        let Some((holder, generation)) = *place else { return Err(Errno::EIO) };
+        let name = ObjectName { id: handle.id, generation };
+        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        if holder != me {
+            return Ok(Where::There(self.address(holder).ok_or(Errno::EIO)?, name));
+        }
+        match self.objects.open(name) {
+            Ok(object) => Ok(Where::Here(object, name)),
+            // Opened for reading before anybody wrote: there is nothing yet.
+            Err(Errno::ESTALE) => {
+                let attributes = self.attributes(handle.id)?;
+                let found = attributes.place.as_ref().map(|place| (place.holder, place.generation));
+                if found != *place {
+                    *place = found;
+                    return Err(Errno::ESTALE);
+                }
+                if attributes.bytes == 0 { Ok(Where::Nowhere(0)) } else { Err(Errno::EIO) }
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Does `act` where the bytes are, and again if they have moved meanwhile.
+    fn at_place<T>(
+        &self,
+        handle: &Handle,
+        mut act: impl FnMut(Where) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        for _ in 0..3 {
+            match self.locate(handle).and_then(&mut act) {
+                Err(Errno::ESTALE) => *lock(&handle.place) = None,
+                done => return done,
+            }
+        }
+        // The metadata names a place where the bytes are not.
+        Err(Errno::EIO)
+    }
+
+    fn there(&self, address: &str, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
+        let reply = self.links.call(address, namespace_fn::OBJECT, &call.encode(), bulk, CHUNK);
+        let reply = reply.map_err(|error| {
+            tracing::debug!("namespace: object {} at {address}: {error}", call.id);
+            Errno::ETIMEDOUT
+        })?;
+        let done = Done::decode(&reply.payload).map_err(|_| Errno::EIO)?;
+        Ok((done.result()?, reply.bulk))
+    }
+
+    /// Reads `bytes` at `offset`: fewer only where the file ends.
+    pub(crate) fn read(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
+        if !handle.read {
+            return Err(Errno::EBADF);
+        }
+        check_chunk(offset, bytes as u64)?;
+        self.at_place(handle, |at| match at {
+            Where::Here(object, _) => read_object(&object, offset, bytes),
+            Where::There(address, name) => {
+                let call = call_of(name, namespace_fn::READ, offset, bytes as u64, 0);
+                let (count, got) = self.there(&address, &call, &[])?;
+                if count != got.len() as u64 || got.len() > bytes {
+                    return Err(Errno::EIO);
+                }
+                if got.len() < bytes {
+                    self.check_end(handle, offset + count)?;
+                }
+                Ok(got)
+            }
+            Where::Nowhere(length) => {
+                Ok(vec![0; usize::try_from(length.saturating_sub(offset)).unwrap_or(bytes).min(bytes)])
+            }
+        })
+    }
+
+    /// A holder whose disk lost the end of a file must not make it shorter.
+    fn check_end(&self, handle: &Handle, end: u64) -> Result<(), Errno> {
+        let attributes = self.attributes(handle.id)?;
+        let writing = attributes.place.as_ref().is_none_or(|place| place.writing);
+        if !writing && attributes.bytes > end {
+            tracing::error!(
+                "namespace: inode {} ends at byte {end} at its holder, and at {} by the metadata",
+                handle.id,
+                attributes.bytes
+            );
+            return Err(Errno::EIO);
+        }
+        Ok(())
+    }
+
+    /// Writes all at `offset`, or (`append`) at the end. How many bytes were written.
+    pub(crate) fn write(&self, handle: &Handle, offset: u64, bytes: &[u8], flags: u32) -> Result<u64, Errno> {
+        if !handle.write {
+            return Err(Errno::EBADF);
+        }
+        check_chunk(offset, bytes.len() as u64)?;
+        handle.wrote.store(true, Ordering::Relaxed);
+        self.at_place(handle, |at| match at {
+            Where::Here(object, _) => {
+                objects::write(&object, bytes, offset, flags & APPEND != 0).map(|count| count as u64)
+            }
+            Where::There(address, name) => {
+                let call = call_of(name, namespace_fn::WRITE, offset, bytes.len() as u64, flags);
+                let (count, _) = self.there(&address, &call, bytes)?;
+                if count <= bytes.len() as u64 { Ok(count) } else { Err(Errno::EIO) }
+            }
+            Where::Nowhere(_) => Err(Errno::EIO),
+        })
+    }
+
+    /// TRUNCATE, ALLOCATE or SEEK.
+    pub(crate) fn act(
+        &self,
+        handle: &Handle,
+        what: u16,
+        offset: u64,
+        bytes: u64,
+        flags: u32,
+    ) -> Result<u64, Errno> {
+        if what == namespace_fn::SEEK && !handle.read && !handle.write {
+            return Err(Errno::EBADF);
+        }
+        if what != namespace_fn::SEEK {
+            if !handle.write {
+                return Err(Errno::EBADF);
+            }
+            handle.wrote.store(true, Ordering::Relaxed);
+        }
+        self.at_place(handle, |at| match at {
+            Where::Here(object, _) => objects::act(&object, Act { what, offset, bytes, flags }),
+            Where::There(address, name) => {
+                self.there(&address, &call_of(name, what, offset, bytes, flags), &[]).map(|(value, _)| value)
+            }
+            Where::Nowhere(length) if what == namespace_fn::SEEK && offset < length => {
+                if flags == 0 {
+                    Err(Errno::ENXIO)
+                } else {
+                    Ok(offset)
+                }
+            }
+            Where::Nowhere(_) => Err(Errno::ENXIO),
+        })
+    }
+
+    /// Syncs the bytes, and tells the metadata.
+    pub(crate) fn sync(&self, handle: &Handle, flags: u32) -> Result<(), Errno> {
+        if flags & NO_SYNC == 0 {
+            self.at_place(handle, |at| match at {
+                Where::Here(object, _) => object.sync_data().map_err(|_| Errno::EIO),
+                Where::There(address, name) => {
+                    let flags = if handle.by_root { BY_ROOT } else { 0 };
+                    self.there(&address, &call_of(name, namespace_fn::SYNC, 0, 0, flags), &[]).map(drop)
+                }
+                Where::Nowhere(_) => Ok(()),
+            })?;
+        }
+        self.commit(handle).map(drop)
+    }
+
+    /// A descriptor of the bytes for the caller. `EXDEV` if another node has them.
+    pub(crate) fn descriptor(&self, handle: &Handle, vouches: bool) -> Result<OwnedFd, Errno> {
+        if !vouches && !handle.read {
+            return Err(Errno::EPERM);
+        }
+        let write = handle.write && vouches;
+        let fd = self.at_place(handle, |at| match at {
+            Where::Here(_, name) => self.objects.descriptor(name, write),
+            Where::There(..) | Where::Nowhere(_) => Err(Errno::EXDEV),
+        })?;
+        if write {
+            // From now on nobody sees what is written.
+            handle.wrote.store(true, Ordering::Relaxed);
+        }
+        Ok(fd)
+    }
+
+    /// Another daemon asks for a function on an object of this node.
+    pub(crate) fn object(&self, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
+        let name = ObjectName { id: call.id, generation: call.generation };
+        let object = self.objects.open(name)?;
+        match call.what {
+            namespace_fn::READ => {
+                check_chunk(call.offset, call.bytes)?;
+                let got = read_object(&object, call.offset, call.bytes as usize)?;
+                Ok((got.len() as u64, got))
+            }
+            namespace_fn::WRITE => {
+                check_chunk(call.offset, bulk.len() as u64)?;
+                let count = objects::write(&object, bulk, call.offset, call.flags & APPEND != 0)?;
+                Ok((count as u64, Vec::new()))
+            }
+            namespace_fn::SYNC => {
+                if call.flags & NO_SYNC == 0 {
+                    object.sync_data().map_err(|_| Errno::EIO)?;
+                }
+                let told = self.commit_object(name, call.flags & BY_ROOT != 0)?;
+                Ok((told.into(), Vec::new()))
+            }
+            what => {
+                let (offset, bytes, flags) = (call.offset, call.bytes, call.flags);
+                objects::act(&object, Act { what, offset, bytes, flags }).map(|value| (value, Vec::new()))
+            }
+        }
+    }
+
+    /// Tells the metadata the length and times of an object of this node, unless it knows them.
+    /// Whether there was something to tell.
+    pub(crate) fn commit_object(&self, name: ObjectName, by_root: bool) -> Result<bool, Errno> {
+        let stat = match self.objects.open(name) {
+            Err(Errno::ESTALE) => return Ok(false),
+            object => objects::stat(&*object?)?,
+        };
+        let seen = (stat.bytes, stat.blocks, stat.modified_ns);
+        if lock(&self.committed).get(&name) == Some(&seen) {
+            return Ok(false);
+        }
+        let commit = Commit {
+            id: name.id,
+            generation: name.generation,
+            bytes: stat.bytes,
+            blocks: stat.blocks,
+            modified_ns: stat.modified_ns,
+        };
+        // Set-user-id ends by the write of anybody but root.
+        let nobody = Credentials { uid: 65534, gid: 65534, groups: Vec::new() };
+        let credentials = if by_root { root() } else { nobody };
+        match self.route_one(credentials, Operation::Commit(commit)) {
+            Ok(Answer::Done) => {
+                self.note_committed(name, seen, true);
+                Ok(true)
+            }
+            // It was replaced meanwhile: nobody will ask for it.
+            Err(Errno::ESTALE) => Ok(false),
+            Ok(_) => Err(Errno::EIO),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    pub(crate) fn note_committed(&self, name: ObjectName, seen: (u64, u64, i64), replace: bool) {
+        let mut committed = lock(&self.committed);
+        if committed.len() >= COMMITTED_MAX {
+            committed.clear();
+        }
+        if replace {
+            committed.insert(name, seen);
+        } else {
+            committed.entry(name).or_insert(seen);
+        }
+    }
+
+    /// Has the holder tell the metadata.
+    pub(crate) fn commit_there(
+        &self,
+        holder: NodeNo,
+        name: ObjectName,
+        by_root: bool,
+    ) -> Result<bool, Errno> {
+        let address = self.address(holder).ok_or(Errno::EIO)?;
+        let flags = if by_root { NO_SYNC | BY_ROOT } else { NO_SYNC };
+        let call = call_of(name, namespace_fn::SYNC, 0, 0, flags).encode();
+        let reply = self.links.call(&address, namespace_fn::OBJECT, &call, &[], LOOK);
+        let reply = reply.map_err(|_| Errno::ETIMEDOUT)?;
+        let done = Done::decode(&reply.payload).map_err(|_| Errno::EIO)?;
+        match done.result() {
+            Err(Errno::ESTALE) => Ok(false),
+            told => told.map(|told| told != 0),
+        }
+    }
+}
+
+fn call_of(name: ObjectName, what: u16, offset: u64, bytes: u64, flags: u32) -> ObjectCall {
+    ObjectCall { id: name.id, generation: name.generation, what, offset, bytes, flags }
+}
+
+fn check_chunk(offset: u64, bytes: u64) -> Result<(), Errno> {
+    if bytes > CHUNK_BYTES_MAX as u64 {
+        return Err(Errno::EINVAL);
+    }
+    if offset > i64::MAX as u64 - bytes {
+        return Err(Errno::EFBIG);
+    }
+    Ok(())
+}
+
+fn read_object(object: &Object, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
+    let mut into = vec![0; bytes];
+    let count = objects::read(object, &mut into, offset)?;
+    into.truncate(count);
+    Ok(into)
+}

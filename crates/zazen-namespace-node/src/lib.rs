@@ -1,0 +1,31 @@
+//! Runs a node of the namespace: drives the pure machines of `zazen-namespace` with a disk, a clock
+//! and connections, and serves programs and other daemons.
+//!
+//! - `node`: puts a node together; `form`: how it begins; `folder`, `reserve`: its place on the
+//!   disk;
+//! - `engine`: the seam to the pure machines; `driver`: runs them; `links`: the way to other nodes;
+//! - `objects`: the bytes of files; `data`: functions on them, here or at their holder;
+//! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
+//! - `service`: who may call what.
+//!
+//! Invariants. A caller acts only with its own rights: the kernel, or the cluster key, says who it
+//! is. It names open files by handles, which are its own. Lengths and generations come from the
+//! metadata and from the disk, never from a caller. An object that should be here and is not is an
+//! error, never an empty file.
+
+mod data;
+mod driver;
+pub mod engine;
+pub mod folder;
+mod form;
+mod handles;
+pub mod links;
+mod node;
+pub mod objects;
+pub mod reserve;
+mod route;
+mod service;
+mod session;
+
+pub use node::{Durability, NamespaceNode, NodeList, Told};
+pub use service::NamespaceService;

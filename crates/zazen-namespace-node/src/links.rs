@@ -1,0 +1,260 @@
+//! Connections to other daemons.
+//!
+//! Envelopes of the engine go through one connection and one thread for each node: while a call is
+//! under way, what comes meanwhile is collected, so traffic batches itself under load. A node that
+//! does not answer loses what was meant for it, which the engine allows. Calls that need an answer
+//! take a connection of their own.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zazen_call::{ClusterKey, Connection, Identity, Reply};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_namespace::service::namespace_fn;
+use zazen_wire::codec::{Reader, Writer};
+use zazen_wire::field::{Blob, Field, List};
+use zazen_wire::service;
+
+/// How long a node may take to accept a connection and to prove the key.
+const CONNECT: Duration = Duration::from_secs(2);
+/// A node that did not accept is tried again after this.
+const HOLD_OFF: Duration = Duration::from_millis(500);
+/// How long a node may take for a batch of envelopes.
+const POST: Duration = Duration::from_secs(5);
+/// Idle connections that are kept for each node.
+const IDLE_MAX: usize = 32;
+/// Bytes of envelopes that wait for a node; what is more is dropped.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of envelopes in one call.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+/// The longest envelope.
+const ENVELOPE_BYTES_MAX: usize = 64 << 20;
+
+/// Envelopes that go in one call.
+pub struct Envelopes;
+
+impl Envelopes {
+    /// The envelopes as a payload.
+    pub fn encode(envelopes: &Vec<Vec<u8>>) -> Vec<u8> {
+        let mut writer = Writer::new();
+        List::<Blob<ENVELOPE_BYTES_MAX>>::write(envelopes, &mut writer);
+        writer.into_bytes()
+    }
+
+    /// The envelopes in a payload.
+    pub fn decode(payload: &[u8]) -> Result<Vec<Vec<u8>>> {
+        List::<Blob<ENVELOPE_BYTES_MAX>>::read(&mut Reader::new("envelopes", payload))
+    }
+}
+
+/// The connections of one daemon to the others.
+pub struct Links {
+    key: Option<ClusterKey>,
+    identity: Identity,
+    peers: Mutex<HashMap<String, Arc<Peer>>>,
+    stopping: Arc<AtomicBool>,
+}
+
+struct Peer {
+    address: String,
+    idle: Mutex<Idle>,
+    queue: Mutex<Queue>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct Idle {
+    connections: Vec<Connection>,
+    not_before: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Queue {
+    envelopes: Vec<Vec<u8>>,
+    bytes: usize,
+    dropped: u64,
+    has_thread: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Links {
+    /// Links that prove `key`; without one there are no other nodes.
+    pub fn new(key: Option<ClusterKey>, name: &str) -> Links {
+        let identity = Identity { host: name.to_owned(), ..Identity::of_this_process() };
+        // Groups are of no use to a daemon, and a remote one is told of some only.
+        let credentials = zazen_core::Credentials { groups: Vec::new(), ..identity.credentials };
+        let identity = Identity { credentials, ..identity };
+        Links { key, identity, peers: Mutex::default(), stopping: Arc::default() }
+    }
+
+    fn peer(&self, address: &str) -> Arc<Peer> {
+        let mut peers = lock(&self.peers);
+        if let Some(peer) = peers.get(address) {
+            return Arc::clone(peer);
+        }
+        let peer = Arc::new(Peer {
+            address: address.to_owned(),
+            idle: Mutex::default(),
+            queue: Mutex::default(),
+            filled: Condvar::new(),
+        });
+        peers.insert(address.to_owned(), Arc::clone(&peer));
+        peer
+    }
+
+    /// Sends an envelope to the engine at `address`, or drops it.
+    pub fn post(&self, address: &str, bytes: Vec<u8>) {
+        let Some(key) = &self.key else { return };
+        let peer = self.peer(address);
+        let mut queue = lock(&peer.queue);
+        if queue.bytes + bytes.len() > QUEUE_BYTES_MAX {
+            queue.dropped += 1;
+            return;
+        }
+        queue.bytes += bytes.len();
+        queue.envelopes.push(bytes);
+        if !queue.has_thread {
+            let (peer, key, identity) = (Arc::clone(&peer), key.clone(), self.identity.clone());
+            let stopping = Arc::clone(&self.stopping);
+            let run = move || run_post(&peer, &key, &identity, &stopping);
+            let thread = std::thread::Builder::new().name("ns-post".to_owned()).spawn(run);
+            queue.has_thread = thread.is_ok();
+        }
+        peer.filled.notify_one();
+    }
+
+    /// Calls the daemon at `address` and waits, at most for `patience`. `Unavailable` if it did not
+    /// accept a moment ago.
+    pub fn call(
+        &self,
+        address: &str,
+        function: u16,
+        payload: &[u8],
+        bulk: &[u8],
+        patience: Duration,
+    ) -> Result<Reply> {
+        let peer = self.peer(address);
+        let mut connection = self.connect(&peer)?;
+        connection.set_timeout(Some(patience));
+        let bulk: &[&[u8]] = if bulk.is_empty() { &[] } else { &[bulk] };
+        let reply = connection.call(service::NAMESPACE, function, payload, bulk);
+        let mut idle = lock(&peer.idle);
+        if connection.is_alive() {
+            if idle.connections.len() < IDLE_MAX {
+                idle.connections.push(connection);
+            }
+        } else {
+            // The others are to the same life of the daemon.
+            idle.connections.clear();
+        }
+        reply
+    }
+
+    fn connect(&self, peer: &Peer) -> Result<Connection> {
+        let Some(key) = &self.key else {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("node {}: this daemon has no cluster key, so it reaches no other node", peer.address),
+            ));
+        };
+        {
+            let mut idle = lock(&peer.idle);
+            if let Some(connection) = idle.connections.pop() {
+                return Ok(connection);
+            }
+            if idle.not_before.is_some_and(|until| Instant::now() < until) {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("node {}: does not answer", peer.address),
+                ));
+            }
+        }
+        let connected = Connection::tcp(&peer.address, key, &self.identity, CONNECT);
+        if connected.is_err() {
+            lock(&peer.idle).not_before = Some(Instant::now() + HOLD_OFF);
+        }
+        connected
+    }
+
+    /// Ends the threads.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        lock(&self.peers).values().for_each(|peer| peer.filled.notify_all());
+    }
+
+    /// For each node: address, envelopes that were dropped.
+    pub fn status(&self) -> Vec<(String, u64)> {
+        let peers = lock(&self.peers);
+        let mut rows: Vec<_> =
+            peers.values().map(|peer| (peer.address.clone(), lock(&peer.queue).dropped)).collect();
+        rows.sort();
+        rows
+    }
+}
+
+impl Peer {
+    /// The next envelopes; none once the links stop.
+    fn next(&self, stopping: &AtomicBool) -> Vec<Vec<u8>> {
+        let mut queue = lock(&self.queue);
+        while queue.envelopes.is_empty() && !stopping.load(Ordering::Relaxed) {
+            let waited = self.filled.wait_timeout(queue, Duration::from_secs(1));
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let mut bytes = 0;
+        let fits = |envelope: &&Vec<u8>| {
+            bytes += envelope.len();
+            bytes <= BATCH_BYTES_MAX
+        };
+        let count = queue.envelopes.iter().take_while(fits).count().max(1).min(queue.envelopes.len());
+        let batch: Vec<Vec<u8>> = queue.envelopes.drain(..count).collect();
+        queue.bytes -= batch.iter().map(Vec::len).sum::<usize>();
+        batch
+    }
+
+    fn drop_all(&self, more: usize) {
+        let mut queue = lock(&self.queue);
+        queue.dropped += (queue.envelopes.len() + more) as u64;
+        queue.envelopes.clear();
+        queue.bytes = 0;
+    }
+}
+
+fn run_post(peer: &Peer, key: &ClusterKey, identity: &Identity, stopping: &AtomicBool) {
+    let mut connection: Option<Connection> = None;
+    while !stopping.load(Ordering::Relaxed) {
+        let batch = peer.next(stopping);
+        if batch.is_empty() {
+            continue;
+        }
+        let count = batch.len();
+        let payload = Envelopes::encode(&batch);
+        // A daemon that was restarted is met by the second try.
+        let sent = (0..2).any(|_| {
+            let open = match connection.take() {
+                Some(open) => Ok(open),
+                None => Connection::tcp(&peer.address, key, identity, CONNECT),
+            };
+            let Ok(mut open) = open else { return false };
+            open.set_timeout(Some(POST));
+            let sent = open.call(service::NAMESPACE, namespace_fn::PEER, &payload, &[]);
+            if open.is_alive() {
+                connection = Some(open);
+            }
+            match sent {
+                Ok(_) => true,
+                Err(error) => {
+                    tracing::debug!("namespace: envelopes to {}: {error}", peer.address);
+                    false
+                }
+            }
+        });
+        if !sent {
+            peer.drop_all(count);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! A node of the namespace, as its service uses it.
+
+use crate::driver::{Driver, wall_ns};
+use crate::engine::{Engine as _, Forming};
+use crate::folder::DataFolder;
+use crate::handles::{Session, lock};
+use crate::links::Links;
+use crate::objects::{ObjectName, Objects};
+use crate::reserve::Reserve;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use zazen_call::{Caller, ClusterKey};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_namespace::service::{Hello, MapView};
+use zazen_namespace::{Epoch, Incarnation, NodeNo};
+
+/// The nodes that a namespace begins with, or that a new node asks to let it in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeList {
+    /// In a file, one `host:port` a line. It may come later.
+    File(PathBuf),
+    /// Written out.
+    Nodes(Vec<String>),
+}
+
+/// When a change counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// In the memory of the primary and of the first backup; on disk within a second.
+    Memory,
+    /// Written to the files of both; survives that all daemons are killed.
+    #[default]
+    Written,
+    /// Synced to the disks of both; survives that the power fails.
+    Synced,
+}
+
+/// What a node of the namespace is told.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Its folder, on a disk of its own.
+    pub data: PathBuf,
+    /// Its name, for people.
+    pub name: String,
+    /// The cluster key.
+    pub key: Option<ClusterKey>,
+    /// The first nodes; `None` for a namespace of this node alone.
+    pub nodes: Option<NodeList>,
+    /// Whether this is one of the first nodes of a new namespace, if its folder is empty.
+    pub format: bool,
+    /// Nodes that keep each partition of a new namespace.
+    pub replicas: u8,
+    /// Partitions of a new namespace; `None`: by the number of nodes.
+    pub partitions: Option<u32>,
+    /// When a change counts as done.
+    pub durability: Durability,
+}
+
+/// A node of the namespace. For any thread.
+pub struct NamespaceNode {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) links: Arc<Links>,
+    pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
+    pub(crate) slots: Slots,
+    /// Length, blocks and time of objects as the metadata was told last.
+    pub(crate) committed: Mutex<HashMap<ObjectName, (u64, u64, i64)>>,
+    map: Mutex<Arc<MapView>>,
+    /// The daemon's user, who may vouch as root may.
+    uid: u32,
+    /// Numbers handles; the upper bits tell one life of the daemon from the next.
+    next_handle: AtomicU64,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) folder: DataFolder,
+    pub(crate) told: Told,
+}
+
+/// Numbers of clients that the daemon asks with: each has one batch of requests under way at a time,
+/// so a partition keeps the answers of one batch for each.
+#[derive(Default)]
+pub(crate) struct Slots {
+    free: Mutex<Vec<Slot>>,
+    next: AtomicU64,
+}
+
+/// A client number, and its next request.
+pub(crate) struct Slot {
+    /// Unique for good.
+    pub(crate) client: u64,
+    /// The number of its next request.
+    pub(crate) number: u64,
+}
+
+impl Slots {
+    pub(crate) fn take(&self, node: NodeNo, incarnation: Incarnation) -> Slot {
+        if let Some(slot) = lock(&self.free).pop() {
+            return slot;
+        }
+        // 16 bits of node, 24 of life, 24 of number: a life has as many slots as it ever had calls
+        // under way at once.
+        let next = self.next.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
+        let life = incarnation.0 & 0xff_ffff;
+        Slot { client: u64::from(node.0) << 48 | life << 24 | next, number: 1 }
+    }
+
+    pub(crate) fn give(&self, slot: Slot) {
+        lock(&self.free).push(slot);
+    }
+}
+
+impl NamespaceNode {
+    /// Opens the node's folder and serves.
+    pub fn start(told: &Told) -> Result<Arc<NamespaceNode>> {
+        let folder = DataFolder::open(&told.data)?;
+        let objects = Arc::new(Objects::new(folder.sub("objects")?));
+        let links = Arc::new(Links::new(told.key.clone(), &told.name));
+        let waits_for = "the daemon to listen".to_owned();
+        let engine = Box::new(Forming { waits_for });
+        let map = Arc::new(engine.map());
+        let of_metadata = folder.sub("node")?;
+        let reserve = Reserve::open(folder.fd())
+            .map_err(|error| Error::io(format!("reserve in {}", told.data.display()), error))?;
+        let driver =
+            Driver::start(engine, of_metadata, Arc::clone(&objects), Arc::clone(&links), Arc::new(reserve))?;
+        Ok(Arc::new(NamespaceNode {
+            driver,
+            objects,
+            links,
+            sessions: Mutex::default(),
+            slots: Slots::default(),
+            committed: Mutex::default(),
+            map: Mutex::new(map),
+            uid: rustix::process::geteuid().as_raw(),
+            next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
+            stopping: AtomicBool::new(false),
+            folder,
+            told: told.clone(),
+        }))
+    }
+
+    /// Who this node is. `Unavailable` while it has not joined.
+    pub(crate) fn identity(&self) -> Result<(NodeNo, Incarnation)> {
+        if let Some(why) = self.driver.broken() {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("the namespace on {} answers nobody any more: {why}", self.told.name),
+            ));
+        }
+        match self.driver.ask(|engine| engine.identity()) {
+            (Some(node), incarnation) => Ok((node, incarnation)),
+            (None, _) => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "the namespace on {} has not joined the others yet; see `zazen namespace status`",
+                    self.told.name
+                ),
+            )),
+        }
+    }
+
+    /// The newest map that this node knows.
+    pub(crate) fn map(&self) -> Arc<MapView> {
+        let epoch = self.driver.ask(|engine| engine.epoch());
+        let mut map = lock(&self.map);
+        if map.epoch != epoch || epoch == Epoch(0) {
+            *map = Arc::new(self.driver.ask(|engine| engine.map()));
+        }
+        Arc::clone(&map)
+    }
+
+    /// Whether `caller` may speak for others: a local process of root or of the daemon's user, or
+    /// somebody who has proven the cluster key.
+    pub(crate) fn vouches(&self, caller: &Caller) -> bool {
+        !caller.is_local() || caller.credentials.uid == 0 || caller.credentials.uid == self.uid
+    }
+
+    pub(crate) fn fresh_handle(&self) -> u64 {
+        self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Who the daemon is, and who the caller is to it.
+    pub(crate) fn hello(&self, caller: &Caller) -> Result<Hello> {
+        let (node, incarnation) = self.identity()?;
+        let map = self.map();
+        Ok(Hello {
+            node,
+            incarnation,
+            epoch: map.epoch,
+            partition_bits: map.partitions.len().max(1).ilog2() as u8,
+            vouches: self.vouches(caller),
+        })
+    }
+
+    /// The state, as JSON.
+    pub fn status(&self) -> serde_json::Value {
+        let (free, all) = self.objects.space().unwrap_or_default();
+        let map = self.map();
+        let nodes: Vec<_> = map
+            .nodes
+            .iter()
+            .map(|node| {
+                let primary = map.partitions.iter().filter(|seat| seat.primary == node.node).count();
+                let backup = map.partitions.iter().filter(|seat| seat.backups.contains(&node.node)).count();
+                serde_json::json!({
+                    "node": node.node.0,
+                    "name": node.name,
+                    "address": node.addr,
+                    "state": if node.up { "up" } else { "down" },
+                    "primary_of": primary,
+                    "backup_of": backup,
+                })
+            })
+            .collect();
+        let (node, incarnation) = self.driver.ask(|engine| engine.identity());
+        let sessions = lock(&self.sessions);
+        let handles: usize = sessions.values().map(|session| session.handles()).sum();
+        serde_json::json!({
+            "node": node.map(|node| node.0),
+            "name": self.told.name,
+            "incarnation": incarnation.0,
+            "epoch": map.epoch.0,
+            "partitions": map.partitions.len(),
+            "data": self.folder.path(),
+            "bytes_free": free,
+            "bytes": all,
+            "programs": sessions.len(),
+            "open_files": handles,
+            "broken": self.driver.broken(),
+            "engine": self.driver.ask(|engine| engine.status()),
+            "nodes": nodes,
+            "links": self.links.status().iter().map(|(address, dropped)| {
+                serde_json::json!({"address": address, "envelopes_dropped": dropped})
+            }).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Serves nobody any more.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        let sessions: Vec<_> = lock(&self.sessions).drain().collect();
+        sessions.iter().for_each(|(_, session)| self.end_session(session));
+        self.driver.stop();
+        self.links.stop();
+    }
+}

@@ -1,0 +1,349 @@
+//! The bytes of files: one plain file on the node's disk for each object.
+//!
+//! An object is named by inode and generation, so a descriptor of an old generation never reaches
+//! new bytes. Only the daemon makes objects, and only when the metadata says that this node holds
+//! one that never had any bytes: an object that is missing otherwise was lost, and is an error,
+//! never an empty file.
+
+use crate::folder::sub;
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::io::{Errno as Kernel, ReadWriteFlags};
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zazen_core::fnv::mixed;
+use zazen_namespace::service::namespace_fn;
+use zazen_namespace::{Errno, InodeId};
+
+/// Folders that objects are spread over.
+const FOLDERS: u64 = 1024;
+/// Open objects that are kept for calls of other nodes.
+const OPEN_MAX: usize = 512;
+/// The longest file, as the kernel has it.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Names an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// The file.
+    pub id: InodeId,
+    /// Its generation.
+    pub generation: u64,
+}
+
+impl ObjectName {
+    fn folder(self) -> String {
+        format!("{:03x}", mixed(self.id.0) % FOLDERS)
+    }
+
+    fn file(self) -> String {
+        format!("{:016x}-{:x}", self.id.0, self.generation)
+    }
+
+    /// The object that a file's name stands for.
+    fn parse(name: &str) -> Option<ObjectName> {
+        let (id, generation) = name.split_once('-')?;
+        let id = InodeId(u64::from_str_radix(id, 16).ok()?);
+        let name_of = ObjectName { id, generation: u64::from_str_radix(generation, 16).ok()? };
+        (name_of.file() == name).then_some(name_of)
+    }
+}
+
+/// An open object.
+pub type Object = Arc<File>;
+
+/// The objects of a node. For any thread.
+pub struct Objects {
+    root: OwnedFd,
+    open: Mutex<OpenObjects>,
+}
+
+/// Objects that are kept open, the oldest first.
+#[derive(Default)]
+struct OpenObjects {
+    files: HashMap<ObjectName, Object>,
+    order: VecDeque<ObjectName>,
+}
+
+/// The kernel's error as the namespace has it.
+pub(crate) fn errno(error: Kernel) -> Errno {
+    u16::try_from(error.raw_os_error()).map_or(Errno::EIO, Errno::of)
+}
+
+impl Objects {
+    /// The objects in the folder `root`.
+    pub fn new(root: OwnedFd) -> Objects {
+        Objects { root, open: Mutex::default() }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, OpenObjects> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the object, or opens it if it is there already.
+    pub fn make(&self, name: ObjectName) -> Result<Object, Errno> {
+        match self.open(name) {
+            Err(Errno::ESTALE) => {}
+            opened => return opened,
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE;
+        let made = match self.openat(name, flags) {
+            Err(Kernel::NOENT) => {
+                sub(self.root.as_fd(), &name.folder()).map_err(|_| Errno::EIO)?;
+                self.openat(name, flags)
+            }
+            made => made,
+        };
+        Ok(self.keep(name, made.map_err(errno)?))
+    }
+
+    /// Opens the object. `ESTALE` if it is not here.
+    pub fn open(&self, name: ObjectName) -> Result<Object, Errno> {
+        if let Some(file) = self.kept().files.get(&name) {
+            return Ok(Arc::clone(file));
+        }
+        match self.openat(name, OFlags::RDWR) {
+            Ok(file) => Ok(self.keep(name, file)),
+            Err(Kernel::NOENT) => Err(Errno::ESTALE),
+            Err(error) => Err(errno(error)),
+        }
+    }
+
+    /// A descriptor of its own for another program.
+    pub fn descriptor(&self, name: ObjectName, write: bool) -> Result<OwnedFd, Errno> {
+        match self.openat(name, if write { OFlags::RDWR } else { OFlags::RDONLY }) {
+            Err(Kernel::NOENT) => Err(Errno::ESTALE),
+            opened => opened.map_err(errno),
+        }
+    }
+
+    fn openat(&self, name: ObjectName, flags: OFlags) -> Result<OwnedFd, Kernel> {
+        let path = format!("{}/{}", name.folder(), name.file());
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+        rustix::fs::openat(&self.root, path, flags, Mode::from_raw_mode(0o600))
+    }
+
+    fn keep(&self, name: ObjectName, file: OwnedFd) -> Object {
+        let mut kept = self.kept();
+        if let Some(there) = kept.files.get(&name) {
+            return Arc::clone(there);
+        }
+        while kept.order.len() >= OPEN_MAX {
+            if let Some(oldest) = kept.order.pop_front() {
+                kept.files.remove(&oldest);
+            }
+        }
+        let file = Arc::new(File::from(file));
+        kept.order.push_back(name);
+        kept.files.insert(name, Arc::clone(&file));
+        file
+    }
+
+    /// Ends the object. What has it open keeps its bytes.
+    pub fn remove(&self, name: ObjectName) -> Result<(), Errno> {
+        {
+            let mut kept = self.kept();
+            if kept.files.remove(&name).is_some() {
+                kept.order.retain(|other| *other != name);
+            }
+        }
+        let path = format!("{}/{}", name.folder(), name.file());
+        match rustix::fs::unlinkat(&self.root, path, rustix::fs::AtFlags::empty()) {
+            Ok(()) | Err(Kernel::NOENT) => Ok(()),
+            Err(error) => Err(errno(error)),
+        }
+    }
+
+    /// All objects of the `at`-th folder, with the time of their last change; `None` behind the last
+    /// folder.
+    pub fn folder(&self, at: u64) -> Option<Vec<ObjectName>> {
+        if at >= FOLDERS {
+            return None;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let Ok(fd) = rustix::fs::openat(&self.root, format!("{at:03x}"), flags, Mode::empty()) else {
+            return Some(Vec::new());
+        };
+        let entries = rustix::fs::Dir::new(fd).into_iter().flatten().flatten();
+        Some(entries.filter_map(|entry| ObjectName::parse(entry.file_name().to_str().ok()?)).collect())
+    }
+
+    /// (free bytes, all bytes) of the disk.
+    pub fn space(&self) -> Result<(u64, u64), Errno> {
+        let stat = rustix::fs::fstatvfs(&self.root).map_err(errno)?;
+        Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+    }
+}
+
+/// What the disk says of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectStat {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its units of 512 bytes on disk.
+    pub blocks: u64,
+    /// When it was changed last, in nanoseconds since the epoch.
+    pub modified_ns: i64,
+}
+
+/// A function on an object's bytes, all numbers as a caller sent them.
+#[derive(Clone, Copy, Debug)]
+pub struct Act {
+    /// READ, WRITE, TRUNCATE, ALLOCATE, SEEK of [`namespace_fn`].
+    pub what: u16,
+    /// First byte, or new length.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// As the function says.
+    pub flags: u32,
+}
+
+/// Reads at `offset`, to the end of `into` or of the file.
+pub fn read(object: &File, into: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let mut got = 0;
+    while got < into.len() {
+        let mut rest = [IoSliceMut::new(&mut into[got..])];
+        match rustix::io::preadv(object, &mut rest, offset + got as u64) {
+            Ok(0) => break,
+            Ok(count) => got += count,
+            Err(Kernel::INTR) => {}
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    Ok(got)
+}
+
+/// Writes all at `offset`, or at the file's end. How many were written before the disk was full; an
+/// error only if none were.
+pub fn write(object: &File, bytes: &[u8], offset: u64, append: bool) -> Result<usize, Errno> {
+    let flags = if append { ReadWriteFlags::APPEND } else { ReadWriteFlags::empty() };
+    let mut put = 0;
+    while put < bytes.len() {
+        let rest = [IoSlice::new(&bytes[put..])];
+        match rustix::io::pwritev2(object, &rest, offset + put as u64, flags) {
+            Ok(0) => break,
+            Ok(count) => put += count,
+            Err(Kernel::INTR) => {}
+            Err(_) if put > 0 => break,
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    Ok(put)
+}
+
+/// Does TRUNCATE, ALLOCATE or SEEK.
+pub fn act(object: &File, act: Act) -> Result<u64, Errno> {
+    if act.offset > FILE_BYTES_MAX || act.bytes > FILE_BYTES_MAX - act.offset {
+        return Err(if act.what == namespace_fn::SEEK { Errno::ENXIO } else { Errno::EFBIG });
+    }
+    match act.what {
+        namespace_fn::TRUNCATE => {
+            rustix::fs::ftruncate(object, act.offset).map(|()| act.offset).map_err(errno)
+        }
+        namespace_fn::ALLOCATE => {
+            let known = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+            let flags = FallocateFlags::from_bits(act.flags).filter(|flags| known.contains(*flags));
+            let flags = flags.ok_or(Errno::EOPNOTSUPP)?;
+            let done = rustix::fs::fallocate(object, flags, act.offset, act.bytes);
+            done.map(|()| 0).map_err(errno)
+        }
+        namespace_fn::SEEK => {
+            let from = match act.flags {
+                0 => SeekFrom::Data(act.offset),
+                1 => SeekFrom::Hole(act.offset),
+                _ => return Err(Errno::EINVAL),
+            };
+            // The position of the descriptor is nobody's: all reads and writes name their place.
+            rustix::fs::seek(object, from).map_err(errno)
+        }
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// What the disk says of an object.
+pub fn stat(object: &File) -> Result<ObjectStat, Errno> {
+    let meta = object.metadata().map_err(|_| Errno::EIO)?;
+    Ok(ObjectStat {
+        bytes: meta.len(),
+        blocks: meta.blocks(),
+        modified_ns: meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objects() -> (tempfile::TempDir, Objects) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = OwnedFd::from(File::open(dir.path()).unwrap());
+        (dir, Objects::new(root))
+    }
+
+    fn name(id: u64, generation: u64) -> ObjectName {
+        ObjectName { id: InodeId(id), generation }
+    }
+
+    #[test]
+    fn a_generation_has_its_own_bytes_and_a_missing_one_is_stale() {
+        let (_dir, objects) = objects();
+        assert_eq!(objects.open(name(7, 1)).unwrap_err(), Errno::ESTALE);
+        let first = objects.make(name(7, 1)).unwrap();
+        write(&first, b"one", 0, false).unwrap();
+        let second = objects.make(name(7, 2)).unwrap();
+        write(&second, b"second", 0, false).unwrap();
+        let mut got = [0; 16];
+        assert_eq!(read(&objects.open(name(7, 1)).unwrap(), &mut got, 0), Ok(3));
+        assert_eq!(&got[..3], b"one");
+        objects.remove(name(7, 1)).unwrap();
+        assert_eq!(objects.open(name(7, 1)).unwrap_err(), Errno::ESTALE);
+        assert_eq!(read(&first, &mut got, 0), Ok(3), "what is open keeps its bytes");
+        let listed: Vec<ObjectName> = (0..).map_while(|at| objects.folder(at)).flatten().collect();
+        assert_eq!(listed, [name(7, 2)]);
+    }
+
+    #[test]
+    fn more_objects_than_may_be_open() {
+        let (_dir, objects) = objects();
+        let names: Vec<ObjectName> = (0..OPEN_MAX as u64 + 50).map(|id| name(id, 1)).collect();
+        for name in &names {
+            write(&objects.make(*name).unwrap(), &name.id.0.to_string().into_bytes(), 0, false).unwrap();
+        }
+        for name in &names {
+            let mut got = [0; 8];
+            let count = read(&objects.open(*name).unwrap(), &mut got, 0).unwrap();
+            assert_eq!(got[..count], name.id.0.to_string().into_bytes());
+        }
+        assert!(objects.kept().files.len() <= OPEN_MAX);
+        let kept = objects.kept();
+        assert_eq!(kept.files.len(), kept.order.len());
+    }
+
+    #[test]
+    fn absurd_numbers_are_refused_without_harm() {
+        let (_dir, objects) = objects();
+        let object = objects.make(name(1, 1)).unwrap();
+        write(&object, b"0123456789", 0, false).unwrap();
+        let ask = |what, offset, bytes, flags| act(&object, Act { what, offset, bytes, flags });
+        use namespace_fn::{ALLOCATE, SEEK, TRUNCATE};
+        assert_eq!(ask(TRUNCATE, u64::MAX, 0, 0), Err(Errno::EFBIG));
+        assert_eq!(ask(ALLOCATE, 5, u64::MAX, 0), Err(Errno::EFBIG));
+        assert_eq!(ask(ALLOCATE, 0, 0, 0), Err(Errno::EINVAL));
+        assert_eq!(ask(ALLOCATE, 0, 4096, 0x08), Err(Errno::EOPNOTSUPP), "collapse moves bytes");
+        assert_eq!(ask(ALLOCATE, 0, 4096, 0x8000_0000), Err(Errno::EOPNOTSUPP));
+        assert_eq!(ask(SEEK, u64::MAX, 0, 0), Err(Errno::ENXIO));
+        assert_eq!(ask(SEEK, 0, 0, 9), Err(Errno::EINVAL));
+        assert_eq!(ask(SEEK, 3, 0, 0), Ok(3));
+        assert_eq!(ask(SEEK, 3, 0, 1), Ok(10));
+        assert_eq!(ask(ALLOCATE, 2, 3, 0x03), Ok(0));
+        let mut got = [0; 10];
+        assert_eq!(read(&object, &mut got, 0), Ok(10));
+        assert_eq!(&got, b"01\0\0\x0056789");
+        assert_eq!(write(&object, b"ab", 0, true), Ok(2));
+        assert_eq!(stat(&object).unwrap().bytes, 12);
+    }
+}

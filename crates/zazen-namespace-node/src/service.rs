@@ -1,0 +1,187 @@
+//! The daemon's service: who may call what, and bytes to and from messages.
+
+use crate::handles::lock;
+use crate::links::Envelopes;
+use crate::node::NamespaceNode;
+use crate::route::PATIENCE;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use zazen_call::{Call, Caller, Reply, Service};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_namespace::Errno;
+use zazen_namespace::service::{
+    ASKS_MAX, Answers, Asks, CHUNK_BYTES_MAX, Changes, Done, HandleCall, ObjectCall, Requests, Responses,
+    Watch, namespace_fn,
+};
+use zazen_wire::{Message, service};
+
+/// How long a caller waits for changes before it hears that there are none.
+const WATCH: Duration = Duration::from_secs(5);
+/// How often it is looked whether the caller is still there.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The namespace service of a daemon.
+pub struct NamespaceService(Arc<NamespaceNode>);
+
+impl NamespaceService {
+    /// The service of `node`.
+    pub fn new(node: Arc<NamespaceNode>) -> NamespaceService {
+        NamespaceService(node)
+    }
+}
+
+fn payload(message: &impl Message) -> Reply {
+    Reply { payload: message.encode(), ..Reply::default() }
+}
+
+/// The bulk bytes of a call: at most a chunk, and as many as it says.
+fn bulk(call: &mut Call<'_>, said: u64) -> Result<std::result::Result<Vec<u8>, Errno>> {
+    if call.bulk_bytes > CHUNK_BYTES_MAX as u64 || call.bulk_bytes != said {
+        return Ok(Err(Errno::EINVAL));
+    }
+    let mut bytes = vec![0; call.bulk_bytes as usize];
+    call.bulk.read_exact(&mut bytes).map_err(|error| Error::io("bytes to write", error))?;
+    Ok(Ok(bytes))
+}
+
+fn give(call: &mut Call<'_>, bytes: &[u8]) -> Result<()> {
+    call.output.write_all(bytes).map_err(|error| Error::io("bytes that were read", error))
+}
+
+impl NamespaceNode {
+    fn on_handle(&self, caller: &Caller, mut call: Call<'_>) -> Result<Reply> {
+        let session = self.session(caller.connection);
+        let asked = HandleCall::decode(call.payload)?;
+        let (offset, bytes, flags) = (asked.offset, asked.bytes, asked.flags);
+        let handle = match call.function {
+            namespace_fn::CLOSE => session.take(asked.handle),
+            _ => session.handle(asked.handle),
+        };
+        let handle = match handle {
+            Ok(handle) => handle,
+            Err(errno) => return Ok(payload(&Done::refused(errno))),
+        };
+        let done = match call.function {
+            namespace_fn::READ if bytes > CHUNK_BYTES_MAX as u64 => Err(Errno::EINVAL),
+            namespace_fn::READ => match self.read(&handle, offset, bytes as usize) {
+                Ok(got) => {
+                    give(&mut call, &got)?;
+                    Ok(got.len() as u64)
+                }
+                Err(errno) => Err(errno),
+            },
+            namespace_fn::WRITE => match bulk(&mut call, bytes)? {
+                Ok(given) => self.write(&handle, offset, &given, flags),
+                Err(errno) => Err(errno),
+            },
+            namespace_fn::TRUNCATE | namespace_fn::ALLOCATE | namespace_fn::SEEK => {
+                self.act(&handle, call.function, offset, bytes, flags)
+            }
+            namespace_fn::SYNC => self.sync(&handle, flags).map(|()| 0),
+            namespace_fn::CLOSE => self.close(&handle).map(|()| 0),
+            namespace_fn::DESCRIPTOR if !caller.is_local() => Err(Errno::EXDEV),
+            namespace_fn::DESCRIPTOR => match self.descriptor(&handle, self.vouches(caller)) {
+                Ok(fd) => {
+                    let payload = Done::with(0).encode();
+                    return Ok(Reply { payload, fds: vec![fd], ..Reply::default() });
+                }
+                Err(errno) => Err(errno),
+            },
+            other => return Err(unknown(other)),
+        };
+        Ok(payload(&Done::from(done)))
+    }
+
+    /// What only daemons ask of each other.
+    fn between_daemons(&self, caller: &Caller, mut call: Call<'_>) -> Result<Reply> {
+        if caller.is_local() {
+            return Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "this function is for other daemons, which prove the cluster key",
+            ));
+        }
+        match call.function {
+            namespace_fn::REQUEST => {
+                let requests = Requests::decode(call.payload)?.requests;
+                if requests.len() > ASKS_MAX {
+                    return Err(Error::new(ErrorKind::TooLarge, format!("more than {ASKS_MAX} requests")));
+                }
+                Ok(payload(&Responses { responses: self.driver.execute(requests, PATIENCE) }))
+            }
+            namespace_fn::PEER => {
+                self.driver.peer(Envelopes::decode(call.payload)?);
+                Ok(Reply::default())
+            }
+            namespace_fn::OBJECT => {
+                let asked = ObjectCall::decode(call.payload)?;
+                let given = match asked.what {
+                    namespace_fn::WRITE => bulk(&mut call, asked.bytes)?,
+                    _ => Ok(Vec::new()),
+                };
+                let done = match given.and_then(|given| self.object(&asked, &given)) {
+                    Ok((value, got)) => {
+                        give(&mut call, &got)?;
+                        Done::with(value)
+                    }
+                    Err(errno) => Done::refused(errno),
+                };
+                Ok(payload(&done))
+            }
+            other => Err(unknown(other)),
+        }
+    }
+
+    fn watch(&self, watch: &Watch, call: &Call<'_>) -> Changes {
+        let until = Instant::now() + WATCH;
+        while Instant::now() < until && !self.stopping.load(Ordering::Relaxed) && !call.line.is_cut() {
+            std::thread::sleep(LOOK);
+        }
+        Changes { next: watch.after, all: false, inodes: Vec::new() }
+    }
+}
+
+fn unknown(function: u16) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("the namespace has no function {function}; install the same release on both sides"),
+    )
+}
+
+impl Service for NamespaceService {
+    fn id(&self) -> u16 {
+        service::NAMESPACE
+    }
+
+    fn call(&self, caller: &Caller, call: Call<'_>) -> Result<Reply> {
+        let node = &self.0;
+        match call.function {
+            namespace_fn::HELLO => Ok(payload(&node.hello(caller)?)),
+            namespace_fn::ASK => {
+                let asks = Asks::decode(call.payload)?.asks;
+                if asks.len() > ASKS_MAX {
+                    return Err(Error::new(ErrorKind::TooLarge, format!("more than {ASKS_MAX} operations")));
+                }
+                node.identity()?;
+                let session = node.session(caller.connection);
+                Ok(payload(&Answers { answers: node.ask(caller, &session, asks) }))
+            }
+            namespace_fn::READ..=namespace_fn::DESCRIPTOR => node.on_handle(caller, call),
+            namespace_fn::WATCH => Ok(payload(&node.watch(&Watch::decode(call.payload)?, &call))),
+            namespace_fn::MAP => Ok(payload(&*node.map())),
+            namespace_fn::STATUS => {
+                Ok(Reply { payload: node.status().to_string().into_bytes(), ..Reply::default() })
+            }
+            namespace_fn::REQUEST..=namespace_fn::OBJECT => node.between_daemons(caller, call),
+            other => Err(unknown(other)),
+        }
+    }
+
+    fn detach(&self, caller: &Caller) {
+        let session = lock(&self.0.sessions).remove(&caller.connection);
+        if let Some(session) = session {
+            self.0.end_session(&session);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The settings of the namespace: `[namespace]` in the file, flags that begin with `--namespace`.
+
+use crate::peers::PeerList;
+use serde::Deserialize;
+use std::path::PathBuf;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_namespace_node::{Durability, NodeList};
+
+/// The table `[namespace]`.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub struct NamespaceTable {
+    data: Option<PathBuf>,
+    nodes: Option<String>,
+    replicas: Option<u8>,
+    durability: Option<String>,
+    partitions: Option<u32>,
+}
+
+/// The flags of the namespace.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct NamespaceArgs {
+    /// Take part in the namespace, with metadata and files in this folder of a local disk; made if it doesn't exist
+    #[arg(id = "namespace_data", long = "namespace", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The nodes that the namespace began with: a file with one host:port a line, or host:port,host:port; the same
+    /// list on all nodes (needs --listen and --key) [default: this node alone]
+    #[arg(id = "namespace_nodes", long = "namespace-nodes", value_name = "FILE|LIST")]
+    pub nodes: Option<String>,
+    /// This is one of the first nodes of a new namespace, if its folder is empty; without it, a node with an empty
+    /// folder asks the others to let it in
+    #[arg(id = "namespace_format", long = "namespace-format")]
+    pub format: bool,
+    /// Nodes that keep each part of the metadata of a new namespace [default: 2, or 1 on one node]
+    #[arg(id = "namespace_replicas", long = "namespace-replicas", value_name = "N")]
+    pub replicas: Option<u8>,
+    /// When a change of metadata counts as done: memory, written or synced [default: written]
+    #[arg(id = "namespace_durability", long = "namespace-durability", value_name = "LEVEL")]
+    pub durability: Option<String>,
+    /// Partitions of a new namespace, a power of two [default: 16 or more for each node]
+    #[arg(id = "namespace_partitions", long = "namespace-partitions", value_name = "N")]
+    pub partitions: Option<u32>,
+}
+
+/// What the daemon is told of the namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    /// Its folder.
+    pub data: PathBuf,
+    /// The nodes that it began with.
+    pub nodes: Option<NodeList>,
+    /// Whether an empty folder is that of a first node.
+    pub format: bool,
+    /// Nodes that keep each partition.
+    pub replicas: u8,
+    /// When a change counts as done.
+    pub durability: Durability,
+    /// Partitions of a new namespace.
+    pub partitions: Option<u32>,
+}
+
+fn refuse(what: String) -> Error {
+    Error::new(ErrorKind::Config, what)
+}
+
+impl NamespaceConfig {
+    /// Flags over file; `None` without a folder. `listens`: other nodes can reach the daemon.
+    pub fn assemble(
+        args: &NamespaceArgs,
+        file: Option<NamespaceTable>,
+        listens: bool,
+    ) -> Result<Option<NamespaceConfig>> {
+        let file = file.unwrap_or_default();
+        let Some(data) = args.data.clone().or(file.data) else {
+            let others = args.nodes.is_some() || args.format || args.replicas.is_some();
+            if others || args.durability.is_some() || file.nodes.is_some() || file.replicas.is_some() {
+                let why =
+                    "namespace: no folder is given: give --namespace DIR (or data = \"DIR\" in [namespace])";
+                return Err(refuse(why.to_owned()));
+            }
+            return Ok(None);
+        };
+        let data = std::path::absolute(&data)
+            .map_err(|error| refuse(format!("namespace {}: {error}", data.display())))?;
+        let nodes = args.nodes.clone().or(file.nodes);
+        let nodes = nodes.as_deref().map(PeerList::parse).transpose();
+        let nodes = nodes.map_err(|error| error.within("namespace nodes"))?.map(|list| match list {
+            PeerList::File(path) => NodeList::File(path),
+            PeerList::Nodes(nodes) => NodeList::Nodes(nodes),
+        });
+        if nodes.is_some() && !listens {
+            return Err(refuse(
+                "namespace nodes are given, but this daemon listens to no other node: give --listen and --key".into(),
+            ));
+        }
+        let replicas = args.replicas.or(file.replicas).unwrap_or(if nodes.is_some() { 2 } else { 1 });
+        if !(1..=8).contains(&replicas) {
+            return Err(refuse(format!("namespace replicas {replicas}: give a number from 1 to 8")));
+        }
+        let durability = match args.durability.clone().or(file.durability).as_deref() {
+            None | Some("written") => Durability::Written,
+            Some("memory") => Durability::Memory,
+            Some("synced") => Durability::Synced,
+            Some(other) => {
+                let why = format!("namespace durability {other:?}: give memory, written or synced");
+                return Err(refuse(why));
+            }
+        };
+        let partitions = args.partitions.or(file.partitions);
+        if let Some(bad) =
+            partitions.filter(|number| !number.is_power_of_two() || *number > zazen_namespace::PARTITIONS_MAX)
+        {
+            return Err(refuse(format!(
+                "namespace partitions {bad}: give a power of two, at most {}",
+                zazen_namespace::PARTITIONS_MAX
+            )));
+        }
+        Ok(Some(NamespaceConfig { data, nodes, format: args.format, replicas, durability, partitions }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(data: Option<&str>) -> NamespaceArgs {
+        NamespaceArgs { data: data.map(PathBuf::from), ..NamespaceArgs::default() }
+    }
+
+    #[test]
+    fn without_a_folder_there_is_no_namespace_and_no_setting_of_it() {
+        assert_eq!(NamespaceConfig::assemble(&args(None), None, true).unwrap(), None);
+        let lost = NamespaceArgs { replicas: Some(2), ..args(None) };
+        assert!(
+            NamespaceConfig::assemble(&lost, None, true).unwrap_err().to_string().contains("--namespace DIR")
+        );
+    }
+
+    #[test]
+    fn flags_go_before_the_file_and_bad_values_are_named() {
+        let table: NamespaceTable =
+            toml::from_str("data = \"/ssd/ns\"\nnodes = \"a:1,b:2\"\ndurability = \"synced\"").unwrap();
+        let config = NamespaceConfig::assemble(&args(Some("/other")), Some(table), true).unwrap().unwrap();
+        assert_eq!(config.data, PathBuf::from("/other"));
+        assert_eq!(config.nodes, Some(NodeList::Nodes(vec!["a:1".into(), "b:2".into()])));
+        assert_eq!((config.replicas, config.durability), (2, Durability::Synced));
+        let bad = |args: NamespaceArgs, listens| {
+            NamespaceConfig::assemble(&args, None, listens).unwrap_err().to_string()
+        };
+        let base = args(Some("/ns"));
+        assert!(bad(NamespaceArgs { replicas: Some(0), ..base.clone() }, true).contains("replicas 0"));
+        assert!(
+            bad(NamespaceArgs { durability: Some("none".into()), ..base.clone() }, true).contains("written")
+        );
+        assert!(bad(NamespaceArgs { partitions: Some(3), ..base.clone() }, true).contains("power of two"));
+        assert!(bad(NamespaceArgs { nodes: Some("a:1".into()), ..base }, false).contains("--listen"));
+        assert!(toml::from_str::<NamespaceTable>("dta = \"/x\"").is_err(), "an unknown key");
+    }
+}

@@ -1,0 +1,74 @@
+"""Zazen's reader as a ParaView plug-in: LoadPlugin(PATH OF THIS FILE, remote=True, ns=globals()).
+
+`python -c 'import zazen.viz; print(zazen.viz.plugin_path())'` prints the path. Every rank of the server loads it.
+"""
+
+import sys
+from pathlib import Path
+
+# Behind all that ParaView itself brings: a second VTK must not come in.
+_SITE = str(Path(__file__).absolute().parents[2])
+if _SITE not in sys.path:
+    sys.path.append(_SITE)
+
+from paraview.util.vtkAlgorithm import smdomain, smhint, smproperty, smproxy  # noqa: E402
+from zazen.viz.reader import Reader  # noqa: E402
+
+_EXTENSIONS = "series pvd vtm vtpd vtpc pvtu pvti pvtr pvts pvtp csv"
+_DESCRIPTION = "Visualization, read where it lies (Zazen)"
+_STRATEGIES = ["optimal", "bytes", "sticky", "scarcest", "least-demand", "first-come", "blind", "stock"]
+
+
+def _choices(names: list[str]) -> str:
+    return f'<StringListDomain name="list">{"".join(f"<String value={name!r}/>" for name in names)}</StringListDomain>'
+
+
+# ParaView makes the name of the Python function from the label.
+@smproxy.reader(
+    name="ZazenReader", label="Zazen Reader", extensions=_EXTENSIONS, file_description=_DESCRIPTION
+)
+class ZazenReader(Reader):
+    """The reader with ParaView's properties."""
+
+    @smproperty.stringvector(name="FileName")
+    @smdomain.filelist()
+    @smhint.filechooser(extensions=_EXTENSIONS, file_description=_DESCRIPTION)
+    def SetFileName(self, path):
+        """The index file or pattern."""
+        if path and path != "None":
+            super().SetFileName(path)
+
+    @smproperty.doublevector(name="TimestepValues", information_only="1", si_class="vtkSITimeStepsProperty")
+    def GetTimestepValues(self):
+        """The times; ParaView may ask one rank alone, so nothing is opened here."""
+        return None if self._opened is None else self._opened.times
+
+    @smproperty.dataarrayselection(name="PointArrays")
+    def GetPointArraySelection(self):
+        """Which arrays of points are loaded."""
+        return super().GetPointArraySelection()
+
+    @smproperty.dataarrayselection(name="CellArrays")
+    def GetCellArraySelection(self):
+        """Which arrays of cells are loaded."""
+        return super().GetCellArraySelection()
+
+    @smproperty.stringvector(name="Strategy", default_values="optimal")
+    @smdomain.xml(_choices(_STRATEGIES))
+    def SetStrategy(self, strategy):
+        """Who reads what."""
+        super().SetStrategy(strategy)
+
+    @smproperty.stringvector(name="Locator", default_values="cache")
+    def SetLocator(self, locator):
+        """What says where files are: cache, none, table:FILE, hdfs://HOST:PORT/DIRECTORY."""
+        super().SetLocator(locator)
+
+    @smproperty.intvector(name="StepsAhead", default_values="1")
+    def SetAhead(self, steps):
+        """How many steps are fetched in advance."""
+        super().SetAhead(steps)
+
+    def RequestInformation(self, request, inputs, outputs):
+        """Gives the times, once a file is set."""
+        return 1 if self._path is None else super().RequestInformation(request, inputs, outputs)

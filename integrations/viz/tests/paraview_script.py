@@ -1,0 +1,47 @@
+"""For pvbatch: contours a series with Zazen's reader or the stock one, and writes a picture.
+
+pvbatch paraview_script.py plugin|stock INDEX PICTURE PLUGIN
+"""
+
+import json
+import sys
+
+from paraview.simple import (
+    Contour,
+    GetActiveViewOrCreate,
+    GetAnimationScene,
+    LoadPlugin,
+    Render,
+    SaveScreenshot,
+    Show,
+    XMLMultiBlockDataReader,
+)
+
+kind, index, picture, plugin = sys.argv[1:5]
+if kind == "plugin":
+    LoadPlugin(plugin, remote=False, ns=globals())
+    source = ZazenReader(FileName=index)  # noqa: F821
+    times = list(source.TimestepValues)
+    time = times[1]
+else:
+    source = XMLMultiBlockDataReader(FileName=[index])
+    times, time = [], 0
+contour = Contour(Input=source, ContourBy=["POINTS", "salinity"], Isosurfaces=[36.5])
+view = GetActiveViewOrCreate("RenderView")
+view.ViewSize = [320, 240]
+GetAnimationScene().AnimationTime = time
+contour.UpdatePipeline(time)
+Show(contour, view).SetScalarBarVisibility(view, False)
+view.CameraPosition, view.CameraFocalPoint, view.CameraViewUp = (
+    [2.2, 1.9, 1.7],
+    [0.5, 0.5, 0.5],
+    [0, 0, 1],
+)
+view.OrientationAxesVisibility = 0
+Render(view)
+SaveScreenshot(picture, view)
+source.UpdatePipeline(time)
+cells, points = source.GetDataInformation().GetNumberOfCells(), source.PointData
+found = {"times": times, "cells": cells, "contour": contour.GetDataInformation().GetNumberOfCells()}
+found["range"] = list(points["salinity"].GetRange())
+print("FOUND", json.dumps(found))
