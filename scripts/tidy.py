@@ -48,7 +48,7 @@ EDGES = {
     "zazen-sim": "zazen-core zazen-assign zazen-push zazen-spans",
     "zazen-spans": "zazen-core zazen-frames zazen-namespace zazen-wire",
     "zazen-namespace": "zazen-core zazen-wire",
-    "zazen-namespace-node": "zazen-core zazen-wire zazen-call zazen-namespace",
+    "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-mount": "zazen-core zazen-namespace zazen-namespace-client",
     "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace",
     "zazen-vtk": "zazen-core",
