@@ -52,7 +52,7 @@ EDGES = {
     "zazen-mount": "zazen-core zazen-namespace zazen-namespace-client",
     "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace",
     "zazen-vtk": "zazen-core",
-    "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-vtk",
+    "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-vtk | zazen-testbed zazend",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
