@@ -478,3 +478,20 @@ fn damaged_records_and_messages_are_errors_or_harmless() {
     }
     assert!(applied > 100 && taken > 100, "{applied} applied, {taken} taken");
 }
+
+#[test]
+fn records_places_and_snapshots_keep_their_bytes() {
+    use zazen_wire::checksum::crc32c;
+    let mut bed = Bed::new();
+    let d = bed.mkdir(ROOT, "d", 0o755);
+    let id = bed.file(d, "step-17.vtu", 0o644);
+    bed.entry(Operation::Link(Link { id, directory: ROOT, name: name("second") }));
+    bed.done(Operation::Unlink(at(d, "step-17.vtu")));
+    let sums: Vec<_> = bed.records.iter().map(|record| (record.len(), crc32c(record))).collect();
+    let place = super::super::entry::place_of(b"step-17.vtu");
+    // docs/formats/namespace-partition.md: a change of these is a new format.
+    assert_eq!(place, 7_295_870_209_501_932_032);
+    let records = [(216, 2346612095), (182, 1030654598), (271, 3005325091), (189, 471605447)];
+    assert_eq!(sums, records);
+    assert_eq!(bed.partition.digest(), 16_757_071_200_838_257_494);
+}
