@@ -58,8 +58,8 @@ EDGES = {
     "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
-    "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-spans zazen-store zazen-backing zazen-call zazen-plugins"
-    " zazen-namespace zazen-namespace-node"
+    "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-spans zazen-store zazen-backing zazen-call"
+    " zazen-plugins zazen-namespace zazen-namespace-node"
     " | zazen-client zazen-namespace-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
