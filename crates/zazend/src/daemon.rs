@@ -7,6 +7,7 @@ use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
+use crate::neighbours::AllNeighbours;
 use crate::node::Node;
 use crate::peers::Peers;
 use crate::placement::check_placement;
@@ -118,6 +119,7 @@ impl Daemon {
             counters: Counters::default(),
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
+            neighbours: AllNeighbours::default(),
             peers,
             shares: AllShares::default(),
             records: ScanRecords::default(),

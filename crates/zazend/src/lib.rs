@@ -23,6 +23,7 @@ pub mod look;
 pub mod metrics;
 pub mod misses;
 pub mod namespace_settings;
+mod neighbours;
 pub mod node;
 pub mod node_store;
 pub mod notes;
