@@ -38,7 +38,7 @@ pub(crate) fn begin(state: &mut State, programs: &Programs) -> Result<()> {
     let Some(namespace) = state.namespace.clone() else { return Ok(()) };
     for host in &state.nodes {
         let Some(socket) = host.socket.as_deref() else { continue };
-        let log = crate::hosts::log_file(host);
+        let log = host.dir.join("log");
         let alive = || host.process.is_some_and(|process| process.is_alive());
         wait_for(&format!("the namespace on {}", host.name), &log, alive, || takes_part(socket))?;
     }
