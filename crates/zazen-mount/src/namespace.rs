@@ -141,11 +141,9 @@ impl NamespaceTree {
     fn enter(&self, who: &Credentials, how: How, file: File, stale: bool) -> Result<Opened> {
         let attributes = file.attributes();
         let (id, bits) = (attributes.id, attributes.mode);
-        // A file without bytes has no descriptor yet.
-        let io = match file.descriptor()? {
-            Some(local) => Io::Local(Arc::new(local)),
-            None => Io::Direct,
-        };
+        // Only who may vouch gets a descriptor for writing; a file without bytes has none yet.
+        let local = if self.vouches { file.descriptor()? } else { None };
+        let io = local.map_or(Io::Direct, |local| Io::Local(Arc::new(local)));
         let how = How { truncate: false, exclusive: false, ..how };
         let file = OpenFile { who: who.clone(), id, how, file: Mutex::new(Arc::new(file)) };
         let handle = self.handle();
@@ -168,7 +166,8 @@ impl NamespaceTree {
         let again = {
             let mut kept = lock(&open.file);
             if Arc::ptr_eq(&kept, &file) {
-                let again = self.namespace.open_inode(self.who(&open.who), open.id, mode(open.how))?;
+                let again = self.namespace.open_inode(self.who(&open.who), open.id, mode(open.how));
+                let again = again.map_err(|_| Errno::EIO)?;
                 if place(again.attributes()) != place(file.attributes()) {
                     return Err(Errno::EIO);
                 }
