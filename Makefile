@@ -26,7 +26,7 @@ endif
 PROFILE := dev
 bench-data bench-zazen bench-calls: PROFILE := release
 
-.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-viz viz-pictures docs wheel setup prerequisites packages native install clean test-rust test-python
+.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-sim bench-viz viz-pictures docs wheel setup prerequisites packages native install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -76,6 +76,11 @@ bench-zazen: install $(VENV)/.requirements-bench
 ## make bench-calls  ZOID's evaluation, run again (FUSE and sshfs rows: root; FIGURES="fig4 files" for some)
 bench-calls: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zoid/run.py $(FIGURES)
+
+## make bench-sim  the simulator: the FusionFS job to two million nodes, its costs and its page
+bench-sim: prerequisites
+	cargo build --release --locked -p zazen-cli
+	$(PYTHON) bench/sim/bench_sim.py
 
 ## make bench-viz  VisIO's evaluation: which share of files each strategy reads remotely
 bench-viz: install

@@ -45,9 +45,10 @@ EDGES = {
     "zazen-stream": "zazen-plugin-sdk | | zazen-stubs-build",
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
-    "zazen-sim": "zazen-core",
+    "zazen-sim": "zazen-core zazen-assign zazen-push zazen-spans",
+    "zazen-spans": "zazen-core zazen-frames zazen-wire",
     "zazen-namespace": "zazen-core zazen-wire",
-    "zazen-namespace-node": "zazen-core zazen-wire zazen-call zazen-namespace",
+    "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-mount": "zazen-core zazen-namespace zazen-namespace-client",
     "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace",
     "zazen-vtk": "zazen-core",
@@ -57,13 +58,13 @@ EDGES = {
     "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
-    "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-backing zazen-call zazen-plugins"
+    "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-spans zazen-store zazen-backing zazen-call zazen-plugins"
     " zazen-namespace zazen-namespace-node"
     " | zazen-client zazen-namespace-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
     " zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount zazen-namespace-client zazen-push"
-    " zazen-seccomp zazen-sim zazen-stubs zazen-mpi zazen-testbed",
+    " zazen-seccomp zazen-sim zazen-spans zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-locate zazen-match zazen-push"
@@ -79,7 +80,7 @@ EDGES = {
 PURE = [
     "zazen-core", "zazen-wire", "zazen-frames", "zazen-explain", "zazen-lane", "zazen-push", "zazen-assign",
     "zazen-match", "zazen-vtk", "zazen-stubs", "zazen-forward-api", "zazen-plugin-abi", "zazen-trajectory", "zazen-xtc",
-    "zazen-namespace", "zazen-sim",
+    "zazen-namespace", "zazen-sim", "zazen-spans",
 ]  # fmt: skip
 IMPURE = re.compile(
     r"std::(fs|net|process|thread|time::(Instant|SystemTime))|\brustix::|\blibc::|\bgetrandom::"

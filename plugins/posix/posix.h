@@ -38,7 +38,7 @@ enum px_hello_kind {
 
 struct px_hello {
     uint64_t key;
-    uint64_t token; /* of px_fork() */
+    uint64_t token; /* of px_fork(); PX_HELLO_NEW: the lowest number for a description */
     uint32_t kind;
     uint32_t pid; /* the client's */
     uint32_t umask;

@@ -142,12 +142,11 @@ def test_a_dcd_that_is_made_during_the_watch_is_pushed_once_while_it_grows(
             said = process.communicate(timeout=30)[0]
     assert process.returncode == 0, said
     told = outcome(said)
-    assert (told["submitted"], told["pushed"], told["already_there"]) == (40, 40, 0), said
-    found, stats = from_cache(cluster, path)
-    assert found == dict(enumerate(expected))
-    # The header is changed behind the last frame: nobody can tell this from a rewritten file.
+    # A header that is changed behind the last frame makes its copy stale: it is pushed once more.
     touched = 0 if counters == "before each frame" else 1
-    assert stats.native >= 40 - touched and stats.backing_reads <= touched
+    assert told["pushed"] == 40 and told["already_there"] <= touched, said
+    found, stats = from_cache(cluster, path)
+    assert found == dict(enumerate(expected)) and (stats.native, stats.backing_reads) == (40, 0)
 
 
 def test_an_xtc_that_is_made_during_the_watch_is_pushed_once_while_it_grows(

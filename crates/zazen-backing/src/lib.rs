@@ -20,7 +20,7 @@ pub use zazen_core::{Rights, SourceStat};
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use zazen_core::{Credentials, RelPath, Result};
+use zazen_core::{Credentials, RelPath, Result, Validator};
 
 /// An open source file. Reads may come from several threads, each with its own offset.
 pub trait SourceFile: Send + Sync {
@@ -36,6 +36,11 @@ pub trait SourceFile: Send + Sync {
     /// Whether this kind of backing store has descriptors.
     fn has_descriptor(&self) -> bool {
         false
+    }
+    /// Where bytes of the file were read ahead: what its name led to afterwards. `stat_now` is of
+    /// the same moment. `None`: bytes are read when they are asked for.
+    fn name_led_to(&self) -> Option<Validator> {
+        None
     }
 }
 

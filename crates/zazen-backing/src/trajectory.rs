@@ -8,11 +8,13 @@
 mod build;
 mod keep;
 
+pub use build::Stops;
 pub use keep::Indexes;
 
 use crate::{Backing, SourceFile};
-use std::sync::Arc;
-use zazen_core::trajectory::Format;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zazen_core::trajectory::{Format, SampleSums};
 use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, Source, Trajectory, TrajectoryFile, Validator};
 use zazen_trajectory::{FileIndex, Grown, Scanner, hide_counters};
 
@@ -28,6 +30,29 @@ pub struct Finder<'a> {
     pub indexes: &'a Indexes,
     /// The store's root as users spell it.
     pub store: &'a str,
+    /// Finding frames can take long. It ends with `ShuttingDown` once this says so: it is asked now
+    /// and then. `None`: it goes on to its end.
+    pub stops: Stops<'a>,
+}
+
+/// What opened files of a dataset looked like when they were found to have only grown, so that each
+/// look is compared once. Shared by threads.
+#[derive(Debug, Default)]
+pub struct Confirmed(Mutex<BTreeMap<u64, Validator>>);
+
+impl Confirmed {
+    fn looks(&self) -> MutexGuard<'_, BTreeMap<u64, Validator>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the file that holds frame `number`, and looks like `now`, is known to be the one of
+    /// `trajectory`, perhaps with more frames.
+    pub fn knows(&self, trajectory: &Trajectory, number: u64, now: &Validator) -> bool {
+        trajectory.file_of(number).is_some_and(|held| {
+            let confirmed = || self.looks().get(&held.first).is_some_and(|look| look.agrees_with(now));
+            held.seen.looks_like(now) || confirmed()
+        })
+    }
 }
 
 /// The layout of the trajectory `files` in `directory`. `single`: the one file that the user named
@@ -51,7 +76,7 @@ pub fn layout(
     for path in files {
         let named = |error: Error| error.within(format!("trajectory {path}"));
         let beneath = directory.join(path.as_str())?;
-        let index = finder.indexes.of(backing, finder.store, &beneath).map_err(named)?;
+        let index = finder.indexes.of(backing, finder.store, &beneath, finder.stops).map_err(named)?;
         // Most files of a dataset have the same header; one of them is enough.
         let first = trajectory.as_ref().and_then(|known| known.files.first());
         let shared = first.map(|first| first.header.clone()).filter(|header| *header == index.header);
@@ -67,6 +92,10 @@ pub fn layout(
             header: shared.unwrap_or_else(|| index.header.clone()),
             seen: index.seen,
             trouble: index.trouble.clone(),
+            samples: Some(SampleSums {
+                seed: index.anchors.seed,
+                sums: index.anchors.sums.as_slice().into(),
+            }),
         };
         next = file.first + file.numbers();
         let known = trajectory.get_or_insert_with(|| Trajectory {
@@ -134,9 +163,16 @@ fn scanner_of(format: Format, header: &[u8]) -> Scanner {
 /// Checks that frame `number` is still at `source` in its opened file, if the file changed since
 /// its frames were found. `Stale` if the file was replaced, cut or rewritten.
 ///
-/// A file that looks as if it had grown must still have its header, and at `source` a frame as long
-/// as that one.
-pub fn confirm(file: &dyn SourceFile, trajectory: &Trajectory, number: u64, source: &Source) -> Result<()> {
+/// A file that looks as if it had grown must still have its header, at `source` a frame as long as
+/// that one, and some of the samples that its index knows: a longer file that was written in its
+/// place differs in them. `confirmed` remembers the look, so that samples are compared once for it.
+pub fn confirm(
+    file: &dyn SourceFile,
+    trajectory: &Trajectory,
+    number: u64,
+    source: &Source,
+    confirmed: &Confirmed,
+) -> Result<()> {
     let (Some(held), Some(length)) = (trajectory.file_of(number), source.length) else { return Ok(()) };
     let now = file.stat_now()?.validator;
     if held.seen.looks_like(&now) {
@@ -158,9 +194,13 @@ pub fn confirm(file: &dyn SourceFile, trajectory: &Trajectory, number: u64, sour
     scanner.resume(number.saturating_sub(held.first), source.offset, trajectory.n_atoms);
     let unchanged = Grown::between(&held.seen, &now) != Grown::Other
         && build::has_header(file, trajectory.format, &held.header)?
-        && build::is_frame(file, scanner, length)?;
+        && build::is_frame(file, scanner, length)?
+        && (confirmed.knows(trajectory, number, &now) || build::has_samples(file, trajectory.format, held)?);
     match unchanged {
-        true => Ok(()),
+        true => {
+            confirmed.looks().insert(held.first, now);
+            Ok(())
+        }
         false => stale("the file was rewritten since the dataset was opened"),
     }
 }

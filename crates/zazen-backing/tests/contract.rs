@@ -65,7 +65,7 @@ fn layout(
 }
 
 fn finder(indexes: &Indexes) -> Finder<'_> {
-    Finder { indexes, store: "/" }
+    Finder { indexes, store: "/", stops: None }
 }
 
 fn path(text: &str) -> RelPath {

@@ -5,12 +5,16 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, SystemTime};
-use zazen_backing::trajectory::{Finder, Indexes, confirm, goes_on, layout};
-use zazen_backing::{Backing, DirectoryBacking};
+use zazen_backing::trajectory::{Confirmed, Finder, Indexes, Stops, confirm, goes_on, layout};
+use zazen_backing::{Backing, DirectoryBacking, SourceFile};
 use zazen_core::trajectory::Format;
-use zazen_core::{ErrorKind, RelPath, Result, Trajectory};
+use zazen_core::{ErrorKind, RelPath, Result, SourceStat, Trajectory};
 use zazen_trajectory::FileIndex;
 
 /// A directory with trajectory files that were written a minute ago.
@@ -38,16 +42,32 @@ impl Place {
     }
 
     fn open(&self, names: &[&str]) -> Result<Trajectory> {
-        let finder = Finder { indexes: &self.indexes, store: "/s" };
         let files: Vec<RelPath> = names.iter().map(|name| RelPath::new(name).unwrap()).collect();
-        let found = layout(finder, &self.backing, &RelPath::default(), &files, names.len() == 1)?;
+        let found = layout(self.finder(), &self.backing, &RelPath::default(), &files, names.len() == 1)?;
         Ok(found.trajectory().unwrap().clone())
     }
 
     fn confirm(&self, trajectory: &Trajectory, number: u64) -> Result<()> {
         let source = trajectory.source(number).unwrap();
         let file = self.backing.open(&source.path).unwrap();
-        confirm(&*file, trajectory, number, &source)
+        confirm(&*file, trajectory, number, &source, &Confirmed::default())
+    }
+
+    /// A DCD of 200 frames, each a hole behind its first mark. Each is looked at on its own.
+    fn put_many_frames(&self, name: &str) {
+        let (atoms, whole) = (20_000, dcd(20_000, 1, 0).bytes);
+        let frame_bytes = 3 * (4 * atoms + 8);
+        let begin = whole.len() - frame_bytes;
+        self.put(name, &whole);
+        let file = OpenOptions::new().write(true).open(self.at(name)).unwrap();
+        for frame in 1..200 {
+            file.write_all_at(&whole[begin..begin + 4], (begin + frame * frame_bytes) as u64).unwrap();
+        }
+        file.set_len((begin + 200 * frame_bytes) as u64).unwrap();
+    }
+
+    fn finder(&self) -> Finder<'_> {
+        Finder { indexes: &self.indexes, store: "/s", stops: None }
     }
 }
 
@@ -157,7 +177,7 @@ fn a_file_that_is_rewritten_in_place_is_stale() {
 /// Whether they are those of the same index as `before`: it keeps the seed of its samples.
 fn same_index(place: &Place, name: &str, before: &FileIndex) -> bool {
     let path = RelPath::new(name).unwrap();
-    let later = place.indexes.of(&place.backing, "/s", &path).unwrap();
+    let later = place.indexes.of(&place.backing, "/s", &path, None).unwrap();
     later.anchors.seed == before.anchors.seed
 }
 
@@ -167,7 +187,7 @@ fn counters_that_change_alone_leave_an_index_as_it_is() {
         let (place, name) = (Place::new(), &*format!("a.{}", sample.format));
         place.put(name, &sample.bytes);
         let path = RelPath::new(name).unwrap();
-        let before = place.indexes.of(&place.backing, "/s", &path).unwrap();
+        let before = place.indexes.of(&place.backing, "/s", &path, None).unwrap();
         // The same bytes again: a later time is all that differs.
         fs::write(place.at(name), &sample.bytes).unwrap();
         assert!(same_index(&place, name, &before), "{name}");
@@ -215,16 +235,120 @@ fn another_longer_run_in_the_same_file_is_stale() {
 }
 
 #[test]
+fn a_longer_rewrite_with_the_same_header_is_stale() {
+    // The frames are as long as before, at the same places, and of as many atoms.
+    for (before, after) in every_format(40).into_iter().zip(every_format(50)) {
+        let (place, name) = (Place::new(), &*format!("a.{}", before.format));
+        place.put(name, &before.bytes);
+        let trajectory = place.open(&[name]).unwrap();
+        fs::write(place.at(name), &after.bytes).unwrap();
+        place.confirm(&trajectory, 1).unwrap();
+        let source = trajectory.source(39).unwrap();
+        let mut bytes = after.bytes;
+        // A number of the last frame's coordinates.
+        let at = (source.offset + source.length.unwrap()) as usize - 6;
+        bytes[at] = if bytes[at] == b'1' { b'2' } else { b'1' };
+        fs::write(place.at(name), &bytes).unwrap();
+        is_stale(place.confirm(&trajectory, 1), name);
+    }
+}
+
+#[test]
+fn a_look_is_compared_once() {
+    let (before, after) = (dcd(5000, 40, 0), dcd(5000, 50, 0));
+    let place = Place::new();
+    place.put("a", &before.bytes);
+    let trajectory = place.open(&["a"]).unwrap();
+    place.put("a", &after.bytes);
+    std::thread::sleep(Duration::from_nanos(zazen_core::frame::TICK_NS as u64 + 5_000_000));
+    let confirmed = Confirmed::default();
+    let source = trajectory.source(7).unwrap();
+    let file = Counting(place.backing.open(&source.path).unwrap(), AtomicU64::new(0));
+    let now = file.stat_now().unwrap().validator;
+    assert!(!confirmed.knows(&trajectory, 7, &now));
+    confirm(&file, &trajectory, 7, &source, &confirmed).unwrap();
+    let first = file.1.swap(0, Relaxed);
+    confirm(&file, &trajectory, 7, &source, &confirmed).unwrap();
+    assert!(first > 64 << 10 && file.1.load(Relaxed) < 2 << 10, "{first}, {:?}", file.1);
+    assert!(confirmed.knows(&trajectory, 7, &now));
+}
+
+/// A file, and how many bytes of it were read.
+struct Counting(Box<dyn SourceFile>, AtomicU64);
+
+impl SourceFile for Counting {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let read = self.0.read_at(buffer, offset)?;
+        self.1.fetch_add(read as u64, Relaxed);
+        Ok(read)
+    }
+    fn stat(&self) -> SourceStat {
+        self.0.stat()
+    }
+    fn stat_now(&self) -> Result<SourceStat> {
+        self.0.stat_now()
+    }
+    fn descriptor(&self) -> Option<OwnedFd> {
+        None
+    }
+}
+
+#[test]
+fn nobody_looks_for_frames_when_nobody_waits() {
+    let place = Place::new();
+    place.put_many_frames("a");
+    let asked = AtomicU64::new(0);
+    let stops = || asked.fetch_add(1, Relaxed) > 1;
+    let stops: Stops<'_> = Some(&stops);
+    let path = RelPath::new("a").unwrap();
+    let error = place.indexes.of(&place.backing, "/s", &path, stops).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ShuttingDown, "{error}");
+    assert!(asked.load(Relaxed) < 5);
+    assert_eq!(place.open(&["a"]).unwrap().extent().len(), 200);
+}
+
+#[test]
+fn who_waits_for_the_index_of_another_may_give_up() {
+    let place = Place::new();
+    place.put_many_frames("a");
+    let path = RelPath::new("a").unwrap();
+    let (ends, begun) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let stops = || {
+                begun.store(true, Relaxed);
+                while !ends.load(Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                true
+            };
+            let stops: Stops<'_> = Some(&stops);
+            place.indexes.of(&place.backing, "/s", &path, stops).unwrap_err();
+        });
+        while !begun.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let stops: Stops<'_> = Some(&|| true);
+        let error = place.indexes.of(&place.backing, "/s", &path, stops).unwrap_err();
+        ends.store(true, Relaxed);
+        assert_eq!(error.kind(), ErrorKind::ShuttingDown, "{error}");
+    });
+}
+
+#[test]
 fn an_open_file_that_is_rewritten_is_stale() {
     let (place, sample) = (Place::new(), xtc(5, 3));
     place.put("a", &sample.bytes);
     let trajectory = place.open(&["a"]).unwrap();
     let source = trajectory.source(1).unwrap();
     let file = place.backing.open(&source.path).unwrap();
-    confirm(&*file, &trajectory, 1, &source).unwrap();
+    confirm(&*file, &trajectory, 1, &source, &Confirmed::default()).unwrap();
     let mut writer = OpenOptions::new().write(true).truncate(true).open(place.at("a")).unwrap();
     writer.write_all(&sample.bytes).unwrap();
-    is_stale(confirm(&*file, &trajectory, 1, &source), "the descriptor was opened before");
+    is_stale(
+        confirm(&*file, &trajectory, 1, &source, &Confirmed::default()),
+        "the descriptor was opened before",
+    );
 }
 
 #[test]

@@ -4,10 +4,10 @@ use crate::indexes::indexes;
 use crate::read::job::{Data, Job};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zazen_backing::trajectory::Finder;
+use zazen_backing::trajectory::{Confirmed, Finder};
 use zazen_backing::{Backing, DirectoryBacking, ServedBacking, SourceFile, dataset};
 use zazen_core::limits::check_frame_bytes;
-use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, RunSet, Source};
+use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, RunSet, Source, Validator};
 
 /// Everything that is needed to open a dataset directly. Readers keep it in case their daemon dies.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub(crate) struct Direct {
     extent: Option<RunSet>,
     /// The store, for trajectory indexes.
     store: String,
+    /// Looks of trajectory files that only grew.
+    confirmed: Confirmed,
 }
 
 impl DirectSpec {
@@ -54,7 +56,7 @@ impl DirectSpec {
         let Views { lister, reader, directory, path, file, store } = self.backing().map_err(named)?;
         let pattern = self.pattern.clone().or(file);
         let indexes = indexes();
-        let finder = Finder { indexes: &indexes, store: &store };
+        let finder = Finder { indexes: &indexes, store: &store, stops: None };
         let (layout, extent) = match pattern.as_deref() {
             Some(given) => (dataset::layout(finder, &*lister, &directory, Some(given)).map_err(named)?, None),
             None => {
@@ -62,7 +64,8 @@ impl DirectSpec {
                 (described.layout, Some(described.extent))
             }
         };
-        Ok(Direct { backing: reader, directory, path, pattern, layout, extent, store })
+        let confirmed = Confirmed::default();
+        Ok(Direct { backing: reader, directory, path, pattern, layout, extent, store, confirmed })
     }
 
     /// Two views of one store, for listing and for reading, and the dataset in it. Listing
@@ -150,7 +153,7 @@ impl Direct {
             return Ok(extent.clone());
         }
         let indexes = indexes();
-        let finder = Finder { indexes: &indexes, store: &self.store };
+        let finder = Finder { indexes: &indexes, store: &self.store, stops: None };
         let pattern = self.pattern.as_deref();
         let described = dataset::describe(finder, &*self.backing, &self.directory, pattern);
         Ok(described.map_err(|error| error.within(format!("dataset {}", self.path.display())))?.extent)
@@ -173,7 +176,9 @@ impl Direct {
             }
         };
         if let Some(trajectory) = self.layout.as_ref().and_then(Layout::trajectory) {
-            zazen_backing::trajectory::confirm(&*file, trajectory, number, &source).map_err(named)?;
+            let confirmed = &self.confirmed;
+            zazen_backing::trajectory::confirm(&*file, trajectory, number, &source, confirmed)
+                .map_err(named)?;
         }
         let size = file.stat().validator.size;
         let rest = size.saturating_sub(source.offset);
@@ -194,6 +199,17 @@ impl Direct {
         let path = self.path.join(source.path.as_str());
         let whole = source.offset == 0 && source.length.is_none();
         Ok(Job { number, delivery: None, path, whole, length, checksum: None, data })
+    }
+
+    /// Whether the bytes of frame `number`, which were just read from its trajectory file, are that
+    /// frame's; the file looks like `now`. `Stale` if it was replaced, cut or rewritten meanwhile.
+    pub(crate) fn check_read(&self, number: u64, now: &Validator) -> Result<()> {
+        match self.layout.as_ref().and_then(Layout::trajectory) {
+            Some(trajectory) if !self.confirmed.knows(trajectory, number, now) => {
+                self.open(number, &mut None).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn source(&self, number: u64) -> Result<Source> {

@@ -380,7 +380,7 @@ fn layout_of(dataset: &Path, pattern: Option<&str>) -> Result<Option<Layout>> {
     let named = |error: Error| error.within(format!("dataset {}", dataset.display()));
     let backing = DirectoryBacking::new(dataset)?;
     let (indexes, store) = (crate::indexes::indexes(), dataset.to_string_lossy());
-    let finder = Finder { indexes: &indexes, store: &store };
+    let finder = Finder { indexes: &indexes, store: &store, stops: None };
     match dataset::layout(finder, &backing, &RelPath::default(), pattern) {
         Ok(layout) => Ok(layout),
         // The simulation may create its directory later. Then the pattern or the caller gives the

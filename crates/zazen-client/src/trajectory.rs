@@ -82,6 +82,7 @@ mod tests {
                 header: Arc::default(),
                 seen: Validator { inode, ..Validator::default() },
                 trouble: None,
+                samples: None,
             };
             Trajectory { format: Format::Xtc, n_atoms: 3, single: true, files: vec![file] }
         };

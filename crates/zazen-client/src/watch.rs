@@ -78,7 +78,7 @@ pub fn watch(
     watcher.work_off(stop, &mut submit, tell);
     watcher.growing.work_off(&mut submit, tell);
     let mut catching_up = options.existing;
-    let mut ended = watcher.until_seen;
+    let (mut ended, mut pushed_again) = (watcher.until_seen, false);
     loop {
         if catching_up && watcher.caught_up() {
             catching_up = false;
@@ -115,7 +115,11 @@ pub fn watch(
         if quiet && submitted == 0 && watcher.nothing_due() {
             let idle = options.idle_exit.is_some_and(|bound| last.elapsed() >= bound);
             if idle || ended {
-                return Ok(());
+                let again = !pushed_again && watcher.growing.push_touched_again();
+                if !again {
+                    return Ok(());
+                }
+                pushed_again = true;
             }
         }
         ended |= watcher.until_seen;
@@ -165,7 +169,7 @@ impl Watch {
         }
         let backing = DirectoryBacking::new(crate::direct::absolute(directory)?)?;
         let (indexes, store) = (crate::indexes::indexes(), directory.to_string_lossy());
-        let finder = Finder { indexes: &indexes, store: &store };
+        let finder = Finder { indexes: &indexes, store: &store, stops: None };
         let (root, pattern) = (RelPath::default(), options.pattern.as_deref());
         let named = dataset::named_trajectories(&backing, &root, pattern)?;
         let layout = match &named {

@@ -91,6 +91,16 @@ pub struct Trouble {
     pub why: String,
 }
 
+/// Checksums of samples of a file, up to the end of its last whole frame. `zazen-trajectory` says
+/// where the samples are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleSums {
+    /// Chooses the places.
+    pub seed: u64,
+    /// The checksum of each sample.
+    pub sums: Arc<[u64]>,
+}
+
 /// One trajectory file of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrajectoryFile {
@@ -108,6 +118,8 @@ pub struct TrajectoryFile {
     pub seen: Validator,
     /// Why there are no more frames, unless the file simply ends.
     pub trouble: Option<Trouble>,
+    /// Samples of its frames; `None` where only somebody else knows (the daemon).
+    pub samples: Option<SampleSums>,
 }
 
 impl TrajectoryFile {
@@ -215,6 +227,7 @@ impl Trajectory {
             header: Arc::default(),
             seen: Validator::default(),
             trouble: file.trouble.clone().filter(|_| file.is_damaged()),
+            samples: None,
             ..file.clone()
         };
         Trajectory { files: self.files.iter().map(strip).collect(), ..self.clone() }
@@ -237,6 +250,7 @@ mod tests {
             header: Arc::default(),
             seen: Validator::default(),
             trouble,
+            samples: None,
         }
     }
 

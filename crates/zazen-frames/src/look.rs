@@ -630,6 +630,7 @@ mod tests {
             header: Default::default(),
             seen: Validator::default(),
             trouble: None,
+            samples: None,
         };
         let trajectory = Trajectory { format: Format::Xtc, n_atoms: 1, single: true, files: vec![file] };
         let trajectory = Layout::Trajectory(trajectory.into());

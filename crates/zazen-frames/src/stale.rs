@@ -80,7 +80,7 @@ fn may_be_of(meta: &FrameMeta, source: &Source, stat: &SourceStat) -> bool {
 /// A frame of at most so many bytes is compared as a whole.
 pub const WHOLE_BYTES: u64 = 8 << 10;
 /// Bytes of each sample of a larger one.
-const SAMPLE_BYTES: u64 = 1 << 10;
+const SAMPLE_BYTES: u64 = 512;
 
 /// Which parts of a frame are compared with its source: (offset in the frame, bytes). `salt`
 /// chooses the places of those in the middle.

@@ -58,7 +58,7 @@ fn by_pattern(text: &str, brace: usize) -> Result<OpenedIndex> {
     let template = NameTemplate::parse(pattern)?;
     let backing = DirectoryBacking::new(Path::new(directory))?;
     let (indexes, store) = (Indexes::of_this_user(), directory.to_owned());
-    let finder = Finder { indexes: &indexes, store: &store };
+    let finder = Finder { indexes: &indexes, store: &store, stops: None };
     let found = dataset::describe(finder, &backing, &RelPath::default(), Some(pattern))?;
     let mut steps: Vec<Step> = Vec::new();
     for number in found.extent.iter() {

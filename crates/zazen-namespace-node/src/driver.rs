@@ -8,6 +8,7 @@ use crate::engine::{Action, DiskAction, Engine, Event};
 use crate::folder::replace;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
+use crate::reserve::Reserve;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -23,6 +24,8 @@ use zazen_namespace::{Errno, InodeId};
 
 /// The longest time between two looks at the clock.
 const TIMER_MAX: Duration = Duration::from_millis(250);
+/// The kernel's ENOSPC.
+const NO_SPACE: i32 = 28;
 /// Segments of the log that are kept open.
 const SEGMENTS_MAX: usize = 4;
 
@@ -32,7 +35,9 @@ pub(crate) struct Driver {
     waiting: Mutex<HashMap<u64, (Arc<Batch>, usize)>>,
     next_token: AtomicU64,
     started: Instant,
-    disk: Mutex<Option<Sender<DiskAction>>>,
+    disk: Mutex<Option<Sender<Job>>>,
+    /// Which engine it is: what was asked for by an earlier one does not count.
+    turn: AtomicU64,
     files: Files,
     objects: Arc<Objects>,
     links: Arc<Links>,
@@ -51,6 +56,15 @@ struct Batch {
 struct Files {
     folder: OwnedFd,
     segments: Mutex<BTreeMap<String, Arc<File>>>,
+    reserve: Arc<Reserve>,
+}
+
+/// What the disk thread does.
+enum Job {
+    /// For which engine, and what.
+    Act(u64, DiskAction),
+    /// Says when all before it is done.
+    Barrier(Sender<()>),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,6 +84,7 @@ impl Driver {
         folder: OwnedFd,
         objects: Arc<Objects>,
         links: Arc<Links>,
+        reserve: Arc<Reserve>,
     ) -> Result<Arc<Driver>> {
         let (to_disk, disk) = channel();
         let driver = Arc::new(Driver {
@@ -78,7 +93,8 @@ impl Driver {
             next_token: AtomicU64::new(1),
             started: Instant::now(),
             disk: Mutex::new(Some(to_disk)),
-            files: Files { folder, segments: Mutex::default() },
+            turn: AtomicU64::new(0),
+            files: Files { folder, segments: Mutex::default(), reserve },
             objects,
             links,
             broken: Mutex::default(),
@@ -146,8 +162,27 @@ impl Driver {
     /// Puts an engine in the place of the one that was there. Times are those of
     /// [`Driver::now_ns`].
     pub(crate) fn install(&self, engine: Box<dyn Engine>) {
-        *lock(&self.engine) = engine;
-        self.bring([Event::Timer]);
+        {
+            let mut place = lock(&self.engine);
+            *place = engine;
+            self.turn.fetch_add(1, Ordering::Relaxed);
+            *lock(&self.broken) = None;
+        }
+        self.bring([]);
+    }
+
+    /// Waits until the disk has all that was asked of it.
+    pub(crate) fn settle(&self) {
+        let (done, wait) = channel();
+        if let Some(disk) = &*lock(&self.disk) {
+            disk.send(Job::Barrier(done)).ok();
+        }
+        wait.recv().ok();
+    }
+
+    /// Whether the disk is so full that nothing new may be made.
+    pub(crate) fn is_full(&self) -> bool {
+        self.files.reserve.is_low()
     }
 
     /// Bytes of another node's engine came.
@@ -155,19 +190,31 @@ impl Driver {
         self.bring(bytes.into_iter().map(Event::Peer));
     }
 
+    /// A disk action of the engine `turn` is done.
+    fn done(&self, turn: u64, token: u64, ok: bool) {
+        self.bring_to(Some(turn), [Event::Done { token, ok }]);
+    }
+
     /// Brings events that came together, and does what follows.
     fn bring(&self, events: impl IntoIterator<Item = Event>) {
+        self.bring_to(None, events);
+    }
+
+    fn bring_to(&self, turn: Option<u64>, events: impl IntoIterator<Item = Event>) {
         if self.stopping.load(Ordering::Relaxed) {
             return;
         }
         let mut replies = Vec::new();
         {
             let mut engine = lock(&self.engine);
+            if turn.is_some_and(|turn| turn != self.turn.load(Ordering::Relaxed)) {
+                return;
+            }
             let (now, wall) = (self.now_ns(), wall_ns());
             events.into_iter().for_each(|event| engine.step(now, wall, event));
             let mut actions = Vec::new();
             loop {
-                engine.flush(now, wall, &mut actions);
+                engine.flush(&mut actions);
                 let mut done = Vec::new();
                 for action in actions.drain(..) {
                     self.act(action, &mut replies, &mut done);
@@ -195,7 +242,7 @@ impl Driver {
             }
             Action::Disk(other) => {
                 if let Some(disk) = &*lock(&self.disk) {
-                    disk.send(other).ok();
+                    disk.send(Job::Act(self.turn.load(Ordering::Relaxed), other)).ok();
                 }
             }
             Action::Broken(why) => {
@@ -246,6 +293,7 @@ fn run_timer(driver: &Weak<Driver>) {
         if wakes <= now {
             driver.bring([Event::Timer]);
         }
+        driver.files.reserve.refill();
         let wakes = driver.ask(|engine| engine.wakes_ns());
         drop(driver);
         let pause =
@@ -254,9 +302,16 @@ fn run_timer(driver: &Weak<Driver>) {
     }
 }
 
-fn run_disk(driver: &Weak<Driver>, actions: &Receiver<DiskAction>) {
-    while let Ok(action) = actions.recv() {
+fn run_disk(driver: &Weak<Driver>, jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
         let Some(driver) = driver.upgrade() else { return };
+        let (turn, action) = match job {
+            Job::Act(turn, action) => (turn, action),
+            Job::Barrier(done) => {
+                done.send(()).ok();
+                continue;
+            }
+        };
         let (what, token, done) = match action {
             DiskAction::Append { file, token, bytes } => {
                 let done = driver.files.append(&file, &bytes);
@@ -267,7 +322,7 @@ fn run_disk(driver: &Weak<Driver>, actions: &Receiver<DiskAction>) {
                 (format!("sync {file}"), Some(token), done)
             }
             DiskAction::Put { file, token, bytes } => {
-                let done = replace(driver.files.folder.as_fd(), &file, &bytes);
+                let done = driver.files.put(&file, &bytes);
                 (format!("write {file}"), Some(token), done)
             }
             DiskAction::Remove { file } => (format!("remove {file}"), None, driver.files.remove(&file)),
@@ -276,7 +331,7 @@ fn run_disk(driver: &Weak<Driver>, actions: &Receiver<DiskAction>) {
             tracing::error!("namespace: {what}: {error}");
         }
         if let Some(token) = token {
-            driver.bring([Event::Done { token, ok: done.is_ok() }]);
+            driver.done(turn, token, done.is_ok());
         }
     }
 }
@@ -297,8 +352,29 @@ impl Files {
         Ok(file)
     }
 
+    /// Does `act`, and again while the disk is full and the reserve has bytes to give.
+    fn with_reserve(&self, mut act: impl FnMut() -> std::io::Result<()>) -> std::io::Result<()> {
+        loop {
+            match act() {
+                Err(error) if error.raw_os_error() == Some(NO_SPACE) && self.reserve.give() => {}
+                done => return done,
+            }
+        }
+    }
+
     fn append(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
-        (&*self.segment(name)?).write_all(bytes)
+        let mut put = 0;
+        self.with_reserve(|| {
+            let segment = self.segment(name)?;
+            while put < bytes.len() {
+                put += (&*segment).write(&bytes[put..])?;
+            }
+            Ok(())
+        })
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+        self.with_reserve(|| replace(self.folder.as_fd(), name, bytes))
     }
 
     fn sync(&self, name: &str) -> std::io::Result<()> {

@@ -1,12 +1,11 @@
-//! What keeps the metadata: the seam between the driver and the pure machines.
-//!
-//! `Solo` has all partitions of a namespace of one node in memory, and loses them with the daemon.
+//! What keeps the metadata: the seam between the driver and the pure machine.
 
-use std::collections::VecDeque;
+use zazen_core::Result;
+use zazen_namespace::map::{Keepers, Member};
+use zazen_namespace::node::{self, Files, Node, Start};
 use zazen_namespace::operation::{Request, Response};
-use zazen_namespace::partition::{self, Partition, Settings};
 use zazen_namespace::service::{MapView, NodeView, SeatView};
-use zazen_namespace::{Epoch, Incarnation, InodeId, NodeNo, PartitionNo};
+use zazen_namespace::{Epoch, Incarnation, InodeId, NodeNo};
 
 /// What the engine is told.
 #[derive(Debug)]
@@ -91,7 +90,7 @@ pub trait Engine: Send {
     /// Takes an event. Times in nanoseconds: a clock that never goes back, and the time of day.
     fn step(&mut self, now_ns: u64, wall_ns: i64, event: Event);
     /// Appends what is to be done, after the last of some events.
-    fn flush(&mut self, now_ns: u64, wall_ns: i64, actions: &mut Vec<Action>);
+    fn flush(&mut self, actions: &mut Vec<Action>);
     /// When it wants [`Event::Timer`].
     fn wakes_ns(&self) -> u64;
     /// Who this node is: its number (`None` while it has none) and its life.
@@ -112,7 +111,7 @@ pub struct Forming {
 
 impl Engine for Forming {
     fn step(&mut self, _now_ns: u64, _wall_ns: i64, _event: Event) {}
-    fn flush(&mut self, _now_ns: u64, _wall_ns: i64, _actions: &mut Vec<Action>) {}
+    fn flush(&mut self, _actions: &mut Vec<Action>) {}
     fn wakes_ns(&self) -> u64 {
         u64::MAX
     }
@@ -130,107 +129,93 @@ impl Engine for Forming {
     }
 }
 
-/// All partitions, on one node, in memory.
-pub struct Solo {
-    partitions: Vec<Partition>,
-    actions: Vec<partition::Action>,
-    replies: Vec<Action>,
-    name: String,
-    address: String,
-    incarnation: Incarnation,
-    next_tick_ns: u64,
+/// The machine of `zazen_namespace::node`: replicated partitions with a log.
+pub struct Replicated {
+    node: Node,
+    actions: Vec<node::Action>,
 }
 
-/// How often partitions hear that time has passed.
-const TICK_NS: u64 = 250_000_000;
-
-impl Solo {
-    /// The number of the only node.
-    const NODE: NodeNo = NodeNo(1);
-
-    /// An empty namespace.
-    pub fn new(settings: &Settings, name: &str, address: &str, incarnation: Incarnation) -> Solo {
-        let partition = |number| Partition::new(PartitionNo(number), settings.clone());
-        Solo {
-            partitions: (0..settings.partitions).map(partition).collect(),
-            actions: Vec::new(),
-            replies: Vec::new(),
-            name: name.to_owned(),
-            address: address.to_owned(),
-            incarnation,
-            next_tick_ns: 0,
-        }
-    }
-
-    /// Brings an event to a partition, and what follows from it to the others.
-    fn bring(&mut self, wall_ns: i64, to: PartitionNo, event: partition::Event) {
-        let mut events = VecDeque::from([(to, event)]);
-        while let Some((to, event)) = events.pop_front() {
-            let Some(partition) = self.partitions.get_mut(to.0 as usize) else { continue };
-            partition.step(wall_ns, event, &mut self.actions);
-            for action in self.actions.drain(..) {
-                match action {
-                    partition::Action::Log(_) => {}
-                    partition::Action::Reply { token, response } => {
-                        self.replies.push(Action::Reply(token, response));
-                    }
-                    partition::Action::Send { to: other, message } => {
-                        events.push_back((other, partition::Event::Peer { from: to, message }));
-                    }
-                    partition::Action::DropObject { id, generation, .. } => {
-                        self.replies.push(Action::DropObject(id, generation));
-                    }
-                }
-            }
-        }
+impl Replicated {
+    /// Begins a life from the files of the node's folder.
+    pub fn open(config: node::Config, files: &Files, start: Start, now_ns: u64) -> Result<Replicated> {
+        Ok(Replicated { node: Node::open(config, files, start, now_ns)?, actions: Vec::new() })
     }
 }
 
-impl Engine for Solo {
+impl Engine for Replicated {
     fn step(&mut self, now_ns: u64, wall_ns: i64, event: Event) {
-        match event {
-            Event::Request { token, request } => {
-                let to = request.operation.partition();
-                self.bring(wall_ns, to, partition::Event::Request { token, request });
-            }
-            Event::Timer if now_ns >= self.next_tick_ns => {
-                self.next_tick_ns = now_ns + TICK_NS;
-                for number in 0..self.partitions.len() as u32 {
-                    self.bring(wall_ns, PartitionNo(number), partition::Event::Tick);
-                }
-            }
-            Event::Timer | Event::Peer(_) | Event::Done { .. } => {}
-        }
+        let event = match event {
+            Event::Request { token, request } => node::Event::Request { token, request },
+            Event::Peer(bytes) => node::Event::Peer { bytes },
+            Event::Done { token, ok } => node::Event::Done { token, ok },
+            Event::Timer => node::Event::Timer,
+        };
+        self.node.step(now_ns, wall_ns, event);
     }
 
-    fn flush(&mut self, _now_ns: u64, _wall_ns: i64, actions: &mut Vec<Action>) {
-        actions.append(&mut self.replies);
+    fn flush(&mut self, actions: &mut Vec<Action>) {
+        self.node.flush(&mut self.actions);
+        actions.extend(self.actions.drain(..).map(|action| match action {
+            node::Action::Reply { token, response } => Action::Reply(token, response),
+            node::Action::Send { address, bytes } => Action::Send { address, bytes },
+            node::Action::Append { segment, token, bytes } => {
+                Action::Disk(DiskAction::Append { file: node::File::Segment(segment).name(), token, bytes })
+            }
+            node::Action::Sync { segment, token } => {
+                Action::Disk(DiskAction::Sync { file: node::File::Segment(segment).name(), token })
+            }
+            node::Action::Put { file, token, bytes } => {
+                Action::Disk(DiskAction::Put { file: file.name(), token, bytes })
+            }
+            node::Action::Remove { file } => Action::Disk(DiskAction::Remove { file: file.name() }),
+            node::Action::DropObject { id, generation } => Action::DropObject(id, generation),
+            node::Action::Broken { why } => Action::Broken(why),
+        }));
     }
 
     fn wakes_ns(&self) -> u64 {
-        self.next_tick_ns
+        self.node.wakes_ns()
     }
 
     fn identity(&self) -> (Option<NodeNo>, Incarnation) {
-        (Some(Solo::NODE), self.incarnation)
+        let number = self.node.number();
+        let known = self.node.map().lives(number, self.node.incarnation());
+        (Some(number).filter(|_| known), self.node.incarnation())
     }
 
     fn epoch(&self) -> Epoch {
-        Epoch(1)
+        self.node.map().epoch
     }
 
     fn map(&self) -> MapView {
-        let node =
-            NodeView { node: Solo::NODE, name: self.name.clone(), addr: self.address.clone(), up: true };
-        let seat = SeatView { primary: Solo::NODE, backups: Vec::new() };
-        MapView { epoch: Epoch(1), nodes: vec![node], partitions: vec![seat; self.partitions.len()] }
+        let map = self.node.map();
+        let node = |member: &Member| NodeView {
+            node: member.node,
+            name: member.address.rsplit_once(':').map_or("", |(host, _)| host).to_owned(),
+            addr: member.address.clone(),
+            up: member.is_in() && member.incarnation.0 != 0,
+        };
+        let seat =
+            |keepers: &Keepers| SeatView { primary: keepers.primary, backups: keepers.backups.clone() };
+        MapView {
+            epoch: map.epoch,
+            nodes: map.nodes.iter().map(node).collect(),
+            partitions: map.partitions.iter().map(seat).collect(),
+        }
     }
 
     fn status(&self) -> serde_json::Value {
+        let status = self.node.status();
+        let map = self.node.map();
         serde_json::json!({
-            "engine": "solo",
-            "partitions": self.partitions.len(),
-            "durability": "none: the metadata is lost with the daemon",
+            "namespace": format!("{:032x}", map.namespace),
+            "has_lease": status.has_lease,
+            "leads_stewards": status.leads,
+            "stewards": map.stewards.iter().map(|node| node.0).collect::<Vec<_>>(),
+            "replicas": map.replicas,
+            "primary_of": status.primary_of,
+            "backup_of": status.backup_of,
+            "damaged_partitions": status.damaged.iter().map(|number| number.0).collect::<Vec<_>>(),
         })
     }
 }

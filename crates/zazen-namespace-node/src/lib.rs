@@ -1,7 +1,8 @@
 //! Runs a node of the namespace: drives the pure machines of `zazen-namespace` with a disk, a clock
 //! and connections, and serves programs and other daemons.
 //!
-//! - `node`: puts a node together; `folder`: its folder on the disk;
+//! - `node`: puts a node together; `form`: how it begins; `folder`, `reserve`: its place on the
+//!   disk;
 //! - `engine`: the seam to the pure machines; `driver`: runs them; `links`: the way to other nodes;
 //! - `objects`: the bytes of files; `data`: functions on them, here or at their holder;
 //! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
@@ -16,10 +17,12 @@ mod data;
 mod driver;
 pub mod engine;
 pub mod folder;
+mod form;
 mod handles;
 pub mod links;
 mod node;
 pub mod objects;
+pub mod reserve;
 mod route;
 mod service;
 mod session;

@@ -1,23 +1,20 @@
 //! A node of the namespace, as its service uses it.
 
 use crate::driver::{Driver, wall_ns};
-use crate::engine::{Engine, Forming, Solo};
+use crate::engine::{Engine as _, Forming};
 use crate::folder::DataFolder;
 use crate::handles::{Session, lock};
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
+use crate::reserve::Reserve;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zazen_call::{Caller, ClusterKey};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace::partition::Settings;
 use zazen_namespace::service::{Hello, MapView};
 use zazen_namespace::{Epoch, Incarnation, NodeNo};
-
-/// Partitions for each node that a namespace begins with.
-const PARTITIONS_MIN: u32 = 16;
 
 /// The nodes that a namespace begins with, or that a new node asks to let it in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +73,7 @@ pub struct NamespaceNode {
     /// Numbers handles; the upper bits tell one life of the daemon from the next.
     next_handle: AtomicU64,
     pub(crate) stopping: AtomicBool,
-    folder: DataFolder,
+    pub(crate) folder: DataFolder,
     pub(crate) told: Told,
 }
 
@@ -122,7 +119,11 @@ impl NamespaceNode {
         let waits_for = "the daemon to listen".to_owned();
         let engine = Box::new(Forming { waits_for });
         let map = Arc::new(engine.map());
-        let driver = Driver::start(engine, folder.sub("node")?, Arc::clone(&objects), Arc::clone(&links))?;
+        let of_metadata = folder.sub("node")?;
+        let reserve = Reserve::open(folder.fd())
+            .map_err(|error| Error::io(format!("reserve in {}", told.data.display()), error))?;
+        let driver =
+            Driver::start(engine, of_metadata, Arc::clone(&objects), Arc::clone(&links), Arc::new(reserve))?;
         Ok(Arc::new(NamespaceNode {
             driver,
             objects,
@@ -137,20 +138,6 @@ impl NamespaceNode {
             folder,
             told: told.clone(),
         }))
-    }
-
-    /// Begins the node's life, as soon as it has what it needs. `address` is where other nodes reach
-    /// the daemon: `host:port`.
-    pub fn form(self: &Arc<Self>, address: Option<String>) -> Result<()> {
-        if self.told.nodes.is_none() {
-            let partitions = self.told.partitions.unwrap_or(PARTITIONS_MIN);
-            let settings = Settings { partitions, root_mode: 0o1777, ..Settings::default() };
-            let life = Incarnation(wall_ns().unsigned_abs() / 1_000_000);
-            let address = address.unwrap_or_default();
-            self.driver.install(Box::new(Solo::new(&settings, &self.told.name, &address, life)));
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Unsupported, "a namespace of several nodes"))
     }
 
     /// Who this node is. `Unavailable` while it has not joined.

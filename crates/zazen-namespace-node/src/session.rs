@@ -73,6 +73,15 @@ impl NamespaceNode {
                     self.commit(&handle).ok();
                 }
             }
+            Operation::Create(_)
+            | Operation::CreateMany(_)
+            | Operation::MakeDirectory(_)
+            | Operation::Link(_)
+            | Operation::SetXattr(_)
+                if self.driver.is_full() =>
+            {
+                return Err(Errno::ENOSPC);
+            }
             Operation::Lock(lock) => self.vet_lock(caller, session, lock)?,
             _ => {}
         }

@@ -182,7 +182,8 @@ impl Steward {
     /// When to call [`Steward::tick`] next.
     pub(crate) fn wakes_ns(&self) -> u64 {
         match &self.role {
-            Role::Leader(leader) => leader.round_ns + self.timing.heartbeat_ns,
+            // Changes move the rounds on: silent nodes must be looked for nevertheless.
+            Role::Leader(leader) => leader.round_ns.min(self.ticked_ns) + self.timing.heartbeat_ns,
             Role::Follower if self.quorum() == 1 => self.ticked_ns,
             _ => self.heard_ns + self.patience_ns(),
         }

@@ -4,7 +4,7 @@ use crate::real::{errno, set_errno};
 use crate::table::{self, Entry};
 use crate::{cwd, state};
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use zazen_forward_api::paths::{self, Route, Text};
 use zazen_plugin_abi::stub::StubService;
 
@@ -35,11 +35,15 @@ pub(crate) fn outcome<T: PartialOrd + From<i8>>(call: impl FnOnce() -> T) -> Res
         // SAFETY: this thread's number.
         let lost = unsafe { raw::zazen_stub_error() } != 0
             && matches!(error, libc::ECONNRESET | libc::ECONNREFUSED | libc::EPROTO);
-        return Err(if lost { libc::EIO } else { error });
+        let gone = error == libc::EBADF && IS_LOST.load(Ordering::Relaxed);
+        return Err(if lost || gone { libc::EIO } else { error });
     }
     set_errno(before);
     Ok(value)
 }
+
+/// Whether a session of this process was lost: what it had open fails with EIO.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Calls a function of posix.h: `far!(px_seek(id, 0, 1))`.
 macro_rules! far {
@@ -49,6 +53,26 @@ macro_rules! far {
     };
 }
 pub(crate) use far;
+
+/// After the far side began a new session for this process, which knows none of the numbers of before:
+/// the working directory is opened again by its name.
+pub(crate) fn begin_again() {
+    IS_LOST.store(true, Ordering::Relaxed);
+    for base in &BASES {
+        base.store(0, Ordering::Release);
+    }
+    let mut name = Text::new();
+    if !cwd::name(&mut name) {
+        return;
+    }
+    let (mut there, mut opened) = (Text::new(), Opened::default());
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    if paths::route(name.as_bytes(), state::all_prefixes(), &mut there) == Route::Far
+        && far!(px_open(ROOT, there.as_ptr(), flags, 0, 0, (&raw mut opened).cast())).is_ok()
+    {
+        cwd::set_far(Some((Entry::new(opened.id, opened.mode), name.as_bytes())));
+    }
+}
 
 pub(crate) fn hello(hello: &Hello, keep: &[u32]) -> Result<(), c_int> {
     far!(px_hello(std::ptr::from_ref(hello).cast(), keep.as_ptr(), keep.len() as u32)).map(|_| ())
@@ -108,12 +132,32 @@ pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> 
         }
         return routed(bytes, path, text);
     }
-    let base = if dir == libc::AT_FDCWD { cwd::far() } else { table::entry(dir) };
+    let base = if dir == libc::AT_FDCWD { far_cwd() } else { table::entry(dir) };
     match base {
         Some(base) => relative_to_far(base, dir, bytes, path, text),
         None if bytes.is_empty() => Ok(Place::Local(path)),
         None => relative_to_local(dir, bytes, path, text),
     }
+}
+
+/// What [`look_alive_by`] was given.
+static LOOK: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Says how to find out whether the daemon was started again: the working directory's number is
+/// another one then.
+pub(crate) fn look_alive_by(look: fn()) {
+    LOOK.store(look as *mut (), Ordering::Release);
+}
+
+/// The far working directory, by a number that the far side knows.
+fn far_cwd() -> Option<Entry> {
+    cwd::far()?;
+    // SAFETY: a function of `look_alive_by`, or none.
+    let look: Option<fn()> = unsafe { std::mem::transmute(LOOK.load(Ordering::Acquire)) };
+    if let Some(look) = look {
+        look();
+    }
+    cwd::far()
 }
 
 /// Whether a program can have memory there. Where it can't, the kernel says what that is (EFAULT).
@@ -357,12 +401,18 @@ pub(crate) fn name_of(base: Entry, out: &mut Text) -> Result<(), c_int> {
 
 /// The canonical name here of a far file.
 pub(crate) fn far_name(dir: c_int, path: *const c_char, out: &mut Text) -> Result<(), c_int> {
+    let mut name = Text::new();
+    far_path(dir, path, &mut name)?;
+    paths::local_of(name.as_bytes(), state::all_prefixes(), out);
+    Ok(())
+}
+
+/// The canonical name of a far file at the far side.
+pub(crate) fn far_path(dir: c_int, path: *const c_char, out: &mut Text) -> Result<(), c_int> {
     let mut bytes = [0_u8; paths::PATH_MAX];
     let mut room = bytes.len() as u64;
     far!(px_realpath(dir, path, bytes.as_mut_ptr().cast(), &raw mut room))?;
-    let name = &bytes[..room as usize];
-    paths::local_of(name, state::all_prefixes(), out);
-    Ok(())
+    if out.set(&bytes[..room as usize]) { Ok(()) } else { Err(libc::ENAMETOOLONG) }
 }
 
 /// The one description behind both ways to name a file by descriptor: an empty path.

@@ -23,6 +23,7 @@ mod directories;
 mod dup;
 mod far;
 mod identity;
+mod libraries;
 mod memory;
 mod metadata;
 mod names;
@@ -53,6 +54,7 @@ extern "C" fn begin(_count: c_int, _arguments: *mut *mut c_char, environment: *m
     state::begin(environment);
     if state::is_active() {
         table::before_first(streams::begin);
+        far::look_alive_by(transport::look_alive);
         cwd::refresh_local();
         process::begin();
     }

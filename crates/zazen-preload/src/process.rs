@@ -9,7 +9,7 @@
 use crate::far::{self, HELLO_EXEC, HELLO_FORK, Place, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, Entry};
-use crate::{cwd, data, state, supervised, transport};
+use crate::{cwd, data, libraries, state, supervised, transport};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
@@ -190,6 +190,7 @@ fn describe(kind: u32, token: u64) -> CString {
 struct Environment {
     pointers: Vec<*const c_char>,
     _handed: Option<CString>,
+    _search: Option<CString>,
 }
 
 impl Environment {
@@ -221,9 +222,18 @@ impl Environment {
                 }
             }
         }
+        let mut search = None;
+        for setting in &mut pointers {
+            // SAFETY: as above.
+            let bytes = unsafe { CStr::from_ptr(*setting) }.to_bytes();
+            if let Some(value) = bytes.strip_prefix(b"LD_LIBRARY_PATH=") {
+                search = libraries::search_path(value);
+                *setting = search.as_ref().map_or(*setting, |search| search.as_ptr());
+            }
+        }
         pointers.extend(handed.as_ref().map(|handed| handed.as_ptr()));
         pointers.push(std::ptr::null());
-        Environment { pointers, _handed: handed }
+        Environment { pointers, _handed: handed, _search: search }
     }
 
     fn as_ptr(&self) -> *const *const c_char {
@@ -242,6 +252,8 @@ type Arguments = *const *const c_char;
 enum Program {
     /// A copy in memory.
     Copy(c_int),
+    /// The same file as this kernel has it.
+    Here(CString),
     /// A script, its interpreter and that one's argument.
     Script(CString, Option<CString>),
 }
@@ -252,9 +264,21 @@ fn fetch(dir: c_int, path: *const c_char) -> Result<Program, c_int> {
     let mut opened = far::Opened::default();
     far!(px_open(dir, path, libc::O_RDONLY, 0, 0, (&raw mut opened).cast()))?;
     let entry = Entry::new(opened.id, opened.mode);
-    let program = if entry.kind() == libc::S_IFREG { copy_program(entry) } else { Err(libc::EACCES) };
+    let program = if entry.kind() == libc::S_IFREG { program_of(entry) } else { Err(libc::EACCES) };
     let _ = far!(px_close(opened.id, 1));
     program
+}
+
+/// Not a copy where the file can be executed itself: then `$ORIGIN` holds.
+fn program_of(entry: Entry) -> Result<Program, c_int> {
+    let mut head = [0_u8; 2];
+    let got = data::read_far(entry, head.as_mut_ptr().cast(), head.len(), 0, 0)? as usize;
+    if &head[..got] != b"#!"
+        && let Some(here) = libraries::twin(entry.dir(), far::EMPTY)
+    {
+        return Ok(Program::Here(here));
+    }
+    copy_program(entry)
 }
 
 fn copy_program(entry: Entry) -> Result<Program, c_int> {
@@ -350,6 +374,22 @@ hooks! {
         };
         match fetch(dir, far_path) {
             Err(error) => give(Err(error)),
+            Ok(Program::Here(here)) if marked => {
+                supervised::shed();
+                let (environment, _preload) = supervised::plain_environment(environment);
+                next(here.as_ptr(), arguments, environment.as_ptr())
+            }
+            Ok(Program::Here(here)) if supervised::bypasses(here.as_ptr()) => {
+                match supervised::Substitute::new(path, arguments) {
+                    Ok(other) => announced(environment, |environment| {
+                        next(other.program(), other.arguments(), environment)
+                    }),
+                    Err(error) => give(Err(error)),
+                }
+            }
+            Ok(Program::Here(here)) => {
+                announced(environment, |environment| next(here.as_ptr(), arguments, environment))
+            }
             Ok(Program::Copy(fd)) if marked => {
                 supervised::shed();
                 let (environment, _preload) = supervised::plain_environment(environment);
@@ -408,7 +448,7 @@ hooks! {
                 table::close_kernel(copy);
                 outcome
             }),
-            Ok(Program::Script(..)) => give(Err(libc::ENOENT)),
+            Ok(Program::Here(_) | Program::Script(..)) => give(Err(libc::ENOENT)),
             Err(error) => give(Err(error)),
         }
     }
@@ -446,6 +486,16 @@ hooks! {
             Ok(Place::Local(path)) => next(pid, path, actions, attributes, arguments, environment.as_ptr()),
             Ok(Place::Far(dir, far_path)) => match fetch(dir, far_path) {
                 Err(error) => error,
+                Ok(Program::Here(here)) if !supervised::bypasses(here.as_ptr()) => {
+                    next(pid, here.as_ptr(), actions, attributes, arguments, environment.as_ptr())
+                }
+                Ok(Program::Here(_)) => match supervised::Substitute::new(path, arguments) {
+                    Ok(other) => {
+                        let (path, arguments) = (other.program(), other.arguments());
+                        next(pid, path, actions, attributes, arguments, environment.as_ptr())
+                    }
+                    Err(error) => error,
+                },
                 Ok(Program::Copy(fd)) if copy_bypasses(fd) => {
                     table::close_kernel(fd);
                     match supervised::Substitute::new(path, arguments) {

@@ -89,6 +89,14 @@ pub(crate) fn end() -> c_int {
     END.load(Ordering::Relaxed)
 }
 
+/// The highest number of a description that this process had.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+/// A number that no description of this process had, nor any above it.
+pub(crate) fn beyond_all() -> u64 {
+    u64::from(HIGHEST.load(Ordering::Acquire)) + 1
+}
+
 /// Marks a kernel descriptor as forwarded; false if its number is too high.
 pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
     let Some(slot) = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)) else { return false };
@@ -97,6 +105,7 @@ pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
     if let Some(begin) = begin {
         begin();
     }
+    HIGHEST.fetch_max(entry.id(), Ordering::AcqRel);
     COUNTS[entry.id() as usize % FDS_MAX].fetch_add(1, Ordering::AcqRel);
     LIVE.fetch_add(1, Ordering::AcqRel);
     slot.store(entry.0, Ordering::Release);
@@ -121,6 +130,7 @@ pub(crate) fn take(fd: c_int) -> Option<(Entry, bool)> {
 
 /// One more reference that is no descriptor: the working directory.
 pub(crate) fn hold(entry: Entry) {
+    HIGHEST.fetch_max(entry.id(), Ordering::AcqRel);
     COUNTS[entry.id() as usize % FDS_MAX].fetch_add(1, Ordering::AcqRel);
     LIVE.fetch_add(1, Ordering::AcqRel);
 }

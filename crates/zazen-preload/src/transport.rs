@@ -80,6 +80,16 @@ fn acquire() -> Result<&'static Lane, i32> {
     acquire_fresh()
 }
 
+/// Connects again if the daemon was started again since the last call.
+pub(crate) fn look_alive() {
+    if GREETING.get().is_none()
+        && is_known()
+        && let Ok(lane) = acquire()
+    {
+        release(lane);
+    }
+}
+
 /// See zazen_stub.h.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn zazen_stub_bind(_connection: *mut c_void, service: *const StubService) -> i32 {
@@ -127,7 +137,8 @@ pub(crate) unsafe extern "C" fn zazen_stub_call(
             }
         }
     };
-    if !whole {
+    // A go-between that has lost its daemon says so; the next call connects again.
+    if !whole || status == status::NO_SERVICE {
         drop_lane(lane);
     }
     status

@@ -8,6 +8,7 @@ use crate::program::{At, LOOPS_MAX, MetaOp, Op, Place, Program};
 use crate::queue::NODES_MAX;
 use crate::spread::Spread;
 use crate::topology;
+use crate::work::{Push, Work};
 use serde::Deserialize;
 use zazen_core::{Error, ErrorKind, Result, byte_size};
 
@@ -35,8 +36,8 @@ pub struct Job {
     pub seed: u64,
     /// What the nodes can do.
     pub cluster: Cluster,
-    /// What the ranks do.
-    pub program: Program,
+    /// What it does.
+    pub work: Work,
 }
 
 fn refuse<T>(why: impl Into<String>) -> Result<T> {
@@ -57,13 +58,27 @@ impl Job {
         if ranks > u64::from(u32::MAX / 2) {
             return refuse(format!("{ranks} ranks are more than are simulated; at most {}", u32::MAX / 2));
         }
-        if self.program.steps.is_empty() {
+        match &self.work {
+            Work::Program(program) => self.check_program(program)?,
+            Work::Push(push) => check_push(push)?,
+            Work::Assign(assign) => {
+                if assign.frames_each == 0 || assign.frames_each > 1 << 30 {
+                    return refuse(format!("{} frames a rank: not between 1 and 2^30", assign.frames_each));
+                }
+            }
+        }
+        self.cluster.check()?;
+        topology::parse(&self.network)?.of(self.nodes).map(|_| ())
+    }
+
+    fn check_program(&self, program: &Program) -> Result<()> {
+        if program.steps.is_empty() {
             return refuse(format!("job {:?} has no steps", self.name));
         }
-        if self.program.steps.len() > STEPS_MAX {
+        if program.steps.len() > STEPS_MAX {
             return refuse(format!("job {:?} has more than {STEPS_MAX} steps", self.name));
         }
-        for step in &self.program.steps {
+        for step in &program.steps {
             match &step.op {
                 Op::Compute(spread) => spread.check("compute")?,
                 Op::Write(bytes, _) | Op::Read(bytes, _) | Op::Allreduce(bytes) if *bytes > BYTES_MAX => {
@@ -75,9 +90,24 @@ impl Job {
                 _ => {}
             }
         }
-        self.cluster.check()?;
-        topology::parse(&self.network)?.of(self.nodes).map(|_| ())
+        Ok(())
     }
+
+    /// Ranks on all nodes.
+    pub fn ranks(&self) -> u64 {
+        u64::from(self.nodes) * u64::from(self.ranks_per_node)
+    }
+}
+
+fn check_push(push: &Push) -> Result<()> {
+    let within = |name: &str, value: f64, low: f64, high: f64| match (low..=high).contains(&value) {
+        true => Ok(()),
+        false => refuse(format!("push: {name} = {value} is not between {low} and {high}")),
+    };
+    within("frames", f64::from(push.frames), 1.0, 1e9)?;
+    within("frame_bytes", push.frame_bytes as f64, 1.0, BYTES_MAX as f64)?;
+    within("interval_us", push.interval_us, 0.0, 86_400e6)?;
+    within("window_frames", push.window_frames as f64, 1.0, 1e6)
 }
 
 /// A job file. What is missing keeps the command line's or the default value.

@@ -7,9 +7,12 @@
 //! [`job::Job`] says what to simulate, [`world::run`] simulates it, and [`outcome::Outcome`] is what
 //! was found. docs/simulator.md describes the model and its limits.
 
+pub mod assignment;
+pub mod calibrate;
 pub mod cluster;
 pub mod daemon;
 pub mod disk;
+pub mod ior;
 pub mod job;
 pub mod math;
 pub mod maxmin;
@@ -18,14 +21,18 @@ pub mod network;
 pub mod outcome;
 pub mod placement;
 pub mod program;
+pub mod push;
 pub mod queue;
 pub mod random;
 pub mod record;
 pub mod report;
 pub mod shared_store;
+pub mod speeds;
 pub mod spread;
 pub mod time;
 pub mod topology;
+pub mod validate;
+pub mod work;
 pub mod workloads;
 pub mod world;
 

@@ -138,7 +138,7 @@ pub fn digest(job: &Job) -> String {
         job.fidelity.name(),
         job.seed,
         job.cluster,
-        job.program
+        job.work
     );
     let half = |salt: u64| text.bytes().fold(mix(salt), |hash, byte| mix(hash ^ u64::from(byte)));
     format!("{:016x}{:016x}", half(1), half(2))

@@ -1,7 +1,8 @@
 //! The workloads that come with the simulator. To add one, write a function that returns a
-//! [`Program`], and add it to [`ALL`] (docs/simulator.md walks through it).
+//! [`Work`], and add it to [`ALL`] (docs/simulator.md walks through it).
 
 use crate::program::{At, MetaOp, Op, Place, Program};
+use crate::work::{Assign, Push, Work};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// A workload.
@@ -10,8 +11,8 @@ pub struct Workload {
     pub name: &'static str,
     /// What it does, in a line.
     pub about: &'static str,
-    /// Its program for so many nodes.
-    pub program: fn(nodes: u32) -> Program,
+    /// What it does on so many nodes.
+    pub work: fn(nodes: u32) -> Work,
 }
 
 /// All workloads.
@@ -19,67 +20,69 @@ pub const ALL: &[Workload] = &[
     Workload {
         name: "fusionfs",
         about: "open, insert a name, write 16 GB locally, close (paper §4.5)",
-        program: fusionfs,
+        work: fusionfs,
     },
     Workload {
         name: "metadata",
         about: "1,000 creates per node, each in a directory of its own (§4.2)",
-        program: metadata,
+        work: metadata,
     },
     Workload {
         name: "metadata-shared",
         about: "1,000 creates per node in one directory (§4.2)",
-        program: metadata_shared,
+        work: metadata_shared,
     },
     Workload {
         name: "metadata-one-server",
         about: "the same, in a directory that one node holds",
-        program: metadata_one_server,
+        work: metadata_one_server,
     },
     Workload {
         name: "ior-collective",
         about: "16 collective 4 MB writes and reads per node (§4.5)",
-        program: ior_collective,
+        work: ior_collective,
     },
     Workload {
         name: "ior-collective-shared",
         about: "the same, against the shared store",
-        program: ior_collective_shared,
+        work: ior_collective_shared,
     },
+    Workload { name: "write-shared", about: "write 16 GB per node to the shared store", work: write_shared },
     Workload {
-        name: "write-shared",
-        about: "write 16 GB per node to the shared store",
-        program: write_shared,
-    },
-    Workload {
-        name: "read-local",
-        about: "read 256 MB per node from its own disk (§4.3)",
-        program: read_local,
+        name: "read-local", about: "read 256 MB per node from its own disk (§4.3)", work: read_local
     },
     Workload {
         name: "read-remote",
         about: "read 256 MB per node from the next node (§4.3)",
-        program: read_remote,
+        work: read_remote,
     },
     Workload {
         name: "read-random",
         about: "read 16 times 16 MB per node from nodes drawn at random",
-        program: read_random,
+        work: read_random,
     },
-    Workload {
-        name: "read-shared",
-        about: "read 256 MB per node from the shared store",
-        program: read_shared,
-    },
+    Workload { name: "read-shared", about: "read 256 MB per node from the shared store", work: read_shared },
     Workload {
         name: "analysis",
         about: "read 64 frames of 64 MB per node, 5 % of them missing, and reduce",
-        program: analysis,
+        work: analysis,
+    },
+    Workload { name: "push", about: "each node pushes 8 frames of 4 MB with the shipped writer", work: push },
+    Workload { name: "push-full", about: "the same, into caches that hold 6 frames each", work: push_full },
+    Workload {
+        name: "assign",
+        about: "who reads which of 1,000 frames per node: the shipped machines",
+        work: assign,
+    },
+    Workload {
+        name: "assign-dead",
+        about: "the same with a 64th of the nodes dead, to 4,096 nodes",
+        work: assign_dead,
     },
     Workload {
         name: "checkpoint",
         about: "compute 60 s and write 1 GB, 10 times; then restart",
-        program: checkpoint,
+        work: checkpoint,
     },
 ];
 
@@ -98,30 +101,32 @@ pub fn named(name: &str) -> Result<&'static Workload> {
 const MB: u64 = 1_000_000;
 const GB: u64 = 1_000_000_000;
 
-fn fusionfs(_: u32) -> Program {
-    Program::new()
-        .then("open", Op::Meta(MetaOp::Open, Place::Own))
-        .then("insert", Op::Meta(MetaOp::Insert, Place::Hashed))
-        .then("write", Op::Write(16 * GB, At::Local))
-        .then("sync", Op::Sync)
-        .then("close", Op::Meta(MetaOp::Close, Place::Hashed))
+fn fusionfs(_: u32) -> Work {
+    Work::Program(
+        Program::new()
+            .then("open", Op::Meta(MetaOp::Open, Place::Own))
+            .then("insert", Op::Meta(MetaOp::Insert, Place::Hashed))
+            .then("write", Op::Write(16 * GB, At::Local))
+            .then("sync", Op::Sync)
+            .then("close", Op::Meta(MetaOp::Close, Place::Hashed)),
+    )
 }
 
 fn creates(place: Place) -> Program {
     Program::new().repeat(1_000, 0, |program| program.then("create", Op::Meta(MetaOp::Insert, place)))
 }
 
-fn metadata(_: u32) -> Program {
-    creates(Place::Hashed)
+fn metadata(_: u32) -> Work {
+    Work::Program(creates(Place::Hashed))
 }
 
-/// Appending lets the directory's rows spread over as many nodes as there are.
-fn metadata_shared(nodes: u32) -> Program {
-    creates(Place::Directory { parts: nodes })
+/// Appending lets the directory's rows spread over all nodes.
+fn metadata_shared(nodes: u32) -> Work {
+    Work::Program(creates(Place::Directory { parts: nodes.saturating_mul(64) }))
 }
 
-fn metadata_one_server(_: u32) -> Program {
-    creates(Place::Directory { parts: 1 })
+fn metadata_one_server(_: u32) -> Work {
+    Work::Program(creates(Place::Directory { parts: 1 }))
 }
 
 fn ior(at: At, place: Place) -> Program {
@@ -138,20 +143,20 @@ fn ior(at: At, place: Place) -> Program {
         .then("close", Op::Meta(MetaOp::Close, place))
 }
 
-fn ior_collective(nodes: u32) -> Program {
-    ior(At::Local, Place::Directory { parts: nodes })
+fn ior_collective(nodes: u32) -> Work {
+    Work::Program(ior(At::Local, Place::Directory { parts: nodes.saturating_mul(64) }))
 }
 
 /// All ranks open and close one file: each opening is an operation in a directory of its own at the
 /// I/O node, so the lock does not go around.
-fn ior_collective_shared(_: u32) -> Program {
+fn ior_collective_shared(_: u32) -> Work {
     let mut program = ior(At::Shared, Place::Own);
     program.steps.retain(|step| step.op != Op::Sync);
-    program
+    Work::Program(program)
 }
 
-fn write_shared(_: u32) -> Program {
-    Program::new().repeat(16, 0, |program| program.then("write", Op::Write(GB, At::Shared)))
+fn write_shared(_: u32) -> Work {
+    Work::Program(Program::new().repeat(16, 0, |program| program.then("write", Op::Write(GB, At::Shared))))
 }
 
 fn reads(times: u32, bytes: u64, at: At) -> Program {
@@ -160,42 +165,73 @@ fn reads(times: u32, bytes: u64, at: At) -> Program {
         .repeat(times, 0, |program| program.then("read", Op::Read(bytes, at)))
 }
 
-fn read_local(_: u32) -> Program {
-    reads(1, 256 * MB, At::Local)
+fn read_local(_: u32) -> Work {
+    Work::Program(reads(1, 256 * MB, At::Local))
 }
 
-fn read_remote(_: u32) -> Program {
-    reads(1, 256 * MB, At::Next)
+fn read_remote(_: u32) -> Work {
+    Work::Program(reads(1, 256 * MB, At::Next))
 }
 
-fn read_random(_: u32) -> Program {
-    reads(16, 16 * MB, At::Random)
+fn read_random(_: u32) -> Work {
+    Work::Program(reads(16, 16 * MB, At::Random))
 }
 
-fn read_shared(_: u32) -> Program {
-    reads(16, 16 * MB, At::Shared)
+fn read_shared(_: u32) -> Work {
+    Work::Program(reads(16, 16 * MB, At::Shared))
 }
 
-fn analysis(_: u32) -> Program {
-    Program::new()
-        .repeat(64, 0, |program| {
-            program.then("read", Op::Read(64 * MB, At::Missing((0.05 * 65_536.0) as u32)))
-        })
-        .then("reduce", Op::Allreduce(8 * MB))
+fn analysis(_: u32) -> Work {
+    Work::Program(
+        Program::new()
+            .repeat(64, 0, |program| {
+                program.then("read", Op::Read(64 * MB, At::Missing((0.05 * 65_536.0) as u32)))
+            })
+            .then("reduce", Op::Allreduce(8 * MB)),
+    )
 }
 
-fn checkpoint(_: u32) -> Program {
+fn checkpoint(_: u32) -> Work {
     use crate::spread::Spread;
-    Program::new()
-        .repeat(10, 0, |program| {
-            program
-                .then("compute", Op::Compute(Spread::LogNormal { median_us: 60e6, sigma: 0.02 }))
-                .then("barrier", Op::Barrier)
-                .then("open", Op::Meta(MetaOp::Insert, Place::Hashed))
-                .then("write", Op::Write(GB, At::Local))
-                .then("sync", Op::Sync)
-                .then("close", Op::Meta(MetaOp::Close, Place::Hashed))
-        })
-        .then("barrier", Op::Barrier)
-        .then("restart", Op::Read(GB, At::Local))
+    Work::Program(
+        Program::new()
+            .repeat(10, 0, |program| {
+                program
+                    .then("compute", Op::Compute(Spread::LogNormal { median_us: 60e6, sigma: 0.02 }))
+                    .then("barrier", Op::Barrier)
+                    .then("open", Op::Meta(MetaOp::Insert, Place::Hashed))
+                    .then("write", Op::Write(GB, At::Local))
+                    .then("sync", Op::Sync)
+                    .then("close", Op::Meta(MetaOp::Close, Place::Hashed))
+            })
+            .then("barrier", Op::Barrier)
+            .then("restart", Op::Read(GB, At::Local)),
+    )
+}
+
+fn pushing(budget_bytes: u64) -> Push {
+    Push {
+        frames: 8,
+        frame_bytes: 4 * MB,
+        interval_us: 500_000.0,
+        window_frames: 4,
+        retries: 3,
+        budget_bytes,
+    }
+}
+
+fn push(_: u32) -> Work {
+    Work::Push(pushing(u64::MAX / 2))
+}
+
+fn push_full(_: u32) -> Work {
+    Work::Push(pushing(6 * 4 * MB))
+}
+
+fn assign(_: u32) -> Work {
+    Work::Assign(Assign { frames_each: 1_000, in_turns: true, dead_nodes: 0 })
+}
+
+fn assign_dead(nodes: u32) -> Work {
+    Work::Assign(Assign { frames_each: 1_000, in_turns: false, dead_nodes: nodes.div_ceil(64) })
 }

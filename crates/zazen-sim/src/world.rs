@@ -11,12 +11,13 @@ use crate::measure::{Histogram, Slowest, Timeline};
 use crate::network::{Fidelity, Network, NetworkEvent};
 use crate::outcome::{Outcome, Phase, Trace};
 use crate::placement::owner;
-use crate::program::{At, LOOPS_MAX, MetaOp, Op, Place};
+use crate::program::{At, LOOPS_MAX, MetaOp, Op, Place, Program};
 use crate::queue::Queue;
 use crate::random::{Random, Stream, mix};
 use crate::shared_store::SharedStore;
 use crate::spread::Spread;
 use crate::time::{Rate, TIME_MAX_PS, ps};
+use crate::work::Work;
 use crate::{math, topology};
 use std::ops::ControlFlow;
 use zazen_core::{Error, ErrorKind, Result};
@@ -114,6 +115,11 @@ pub fn memory_bytes(job: &Job) -> Result<u64> {
     let network = Network::<Event>::bytes_per_node(job.fidelity, &topology, job.nodes);
     let disk = 8 + 4 + if job.cluster.disk.dirty_bytes_max > 0 { 16 } else { 0 };
     let node = network + disk + 8 * u64::from(job.cluster.daemon.workers) + 16;
+    let program = match &job.work {
+        Work::Program(program) => program,
+        Work::Push(_) => return Ok(nodes * (node + crate::push::WRITER_BYTES + 2 * EVENT_BYTES)),
+        Work::Assign(_) => return Ok(nodes.min(u64::from(crate::assignment::MACHINES_MAX)) * 4096),
+    };
     let mut message = 0;
     if job.fidelity == Fidelity::Hop {
         message = 40;
@@ -122,7 +128,7 @@ pub fn memory_bytes(job: &Job) -> Result<u64> {
         // Routes of the flows: sampled, because they depend on who talks to whom.
         let far = (0..64).map(|at| topology.hops(0, (u64::from(job.nodes) * at / 64) as u32));
         let hops = u64::from(far.max().unwrap_or(0)).div_ceil(2);
-        let spread = job.program.steps.iter().any(|step| matches!(step.op, Op::Read(_, At::Random)));
+        let spread = program.steps.iter().any(|step| matches!(step.op, Op::Read(_, At::Random)));
         message = 100 + 2 * 24 * (2 + if spread { hops } else { 2 });
     }
     Ok(nodes * node + ranks * (RANK_BYTES + EVENT_BYTES + message))
@@ -130,6 +136,7 @@ pub fn memory_bytes(job: &Job) -> Result<u64> {
 
 struct World<'a> {
     job: &'a Job,
+    program: &'a Program,
     cluster: &'a Cluster,
     random: Random,
     queue: Queue<Event>,
@@ -168,17 +175,37 @@ struct World<'a> {
 pub fn run(job: &Job, control: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Option<Outcome>> {
     job.check()?;
     let topology = topology::parse(&job.network)?.of(job.nodes)?;
+    match &job.work {
+        Work::Program(program) => run_program(job, program, topology, control),
+        Work::Push(push) => crate::push::run(job, push, topology, &mut |steps, steps_all| {
+            control(Progress { steps, steps_all, events: 0 })
+        }),
+        Work::Assign(assign) => crate::assignment::outcome(job, assign, topology.name()).map(Some),
+    }
+}
+
+fn run_program(
+    job: &Job,
+    program: &Program,
+    topology: topology::Topology,
+    control: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Option<Outcome>> {
     let cluster = &job.cluster;
     let random = Random::new(job.seed);
     let ranks = job.nodes * job.ranks_per_node;
     let can_fail = cluster.failures.dead_fraction > 0.0 || cluster.failures.mtbf_hours > 0.0;
     let mut world = World {
         job,
+        program,
         cluster,
         random,
         queue: Queue::new(),
         network: Network::new(job.fidelity, topology, job.nodes, cluster.network_costs()),
-        disks: Disks::new(job.nodes, cluster.disk_costs(), stretches(cluster, job.nodes, random)),
+        disks: Disks::new(
+            job.nodes,
+            cluster.disk_costs(),
+            crate::speeds::stretches(cluster, job.nodes, random),
+        ),
         daemons: Daemons::new(job.nodes, cluster.daemon.workers),
         shared: SharedStore::new(job.nodes, cluster.shared_costs()),
         ranks: vec![
@@ -191,7 +218,7 @@ pub fn run(job: &Job, control: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> R
         fuse_ps: ps(cluster.fuse.request_us * 1e-6),
         fuse_rate: cluster.fuse_rate(),
         timeout_ps: ps(cluster.failures.timeout_ms * 1e-3),
-        phases: phases(job),
+        phases: phases(program),
         ends: Histogram::new(),
         slowest: Slowest::default(),
         disk_busy: Timeline::new(),
@@ -207,7 +234,7 @@ pub fn run(job: &Job, control: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> R
     world.begin();
     let mut trace = Trace::default();
     let mut events = 0_u64;
-    let steps_all = job.program.totals().0.saturating_mul(u64::from(ranks));
+    let steps_all = job.work.steps(u64::from(ranks));
     while world.running > 0
         && let Some(due) = world.queue.pop()
     {
@@ -228,24 +255,9 @@ pub fn run(job: &Job, control: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> R
     Ok(Some(world.outcome(events, trace.digest())))
 }
 
-/// How much longer a byte takes on each node's disk; empty if all are alike.
-fn stretches(cluster: &Cluster, nodes: u32, random: Random) -> Vec<f32> {
-    let disk = &cluster.disk;
-    if disk.node_deviation == 0.0 && (disk.slow_fraction == 0.0 || disk.slow_factor == 1.0) {
-        return Vec::new();
-    }
-    let stretch = |node| {
-        let speed = 1.0 + disk.node_deviation * random.normal(node, Stream::DiskSpeed, 0);
-        let is_slow = random.uniform(node, Stream::Slow, 0) < disk.slow_fraction;
-        let slow = if is_slow { disk.slow_factor } else { 1.0 };
-        (slow / speed.max(0.05)) as f32
-    };
-    (0..nodes).map(stretch).collect()
-}
-
-fn phases(job: &Job) -> Vec<Phase> {
+fn phases(program: &Program) -> Vec<Phase> {
     let of = |(index, name): (usize, &String)| {
-        let mut steps = job.program.steps.iter().filter(|step| usize::from(step.phase) == index);
+        let mut steps = program.steps.iter().filter(|step| usize::from(step.phase) == index);
         Phase {
             name: name.clone(),
             is_metadata: steps.any(|step| matches!(step.op, Op::Meta(..))),
@@ -255,7 +267,7 @@ fn phases(job: &Job) -> Vec<Phase> {
             times: Histogram::new(),
         }
     };
-    job.program.phases.iter().enumerate().map(of).collect()
+    program.phases.iter().enumerate().map(of).collect()
 }
 
 impl<'a> World<'a> {
@@ -339,13 +351,13 @@ impl<'a> World<'a> {
 
     /// The step that the rank waits in.
     fn op(&self, rank: u32) -> &'a Op {
-        &self.job.program.steps[self.ranks[rank as usize].at as usize].op
+        &self.program.steps[self.ranks[rank as usize].at as usize].op
     }
 
     /// Books the rank's step.
     fn complete(&mut self, now_ps: u64, rank: u32) {
         let row = &mut self.ranks[rank as usize];
-        let step = &self.job.program.steps[row.at as usize];
+        let step = &self.program.steps[row.at as usize];
         let phase = &mut self.phases[usize::from(step.phase)];
         phase.first_ps = phase.first_ps.min(row.began_ps);
         phase.last_ps = phase.last_ps.max(now_ps);
@@ -379,7 +391,7 @@ impl<'a> World<'a> {
             }
             return;
         }
-        let steps = &self.job.program.steps;
+        let steps = &self.program.steps;
         loop {
             let row = &mut self.ranks[rank as usize];
             let Some(step) = steps.get(row.at as usize) else {
@@ -416,8 +428,7 @@ impl<'a> World<'a> {
     }
 
     fn start(&mut self, now_ps: u64, node: u32, rank: u32) {
-        let job = self.job;
-        let step = &job.program.steps[self.ranks[rank as usize].at as usize];
+        let step = &self.program.steps[self.ranks[rank as usize].at as usize];
         let done_ps = match &step.op {
             Op::Compute(spread) => {
                 now_ps + spread.draw_ps(self.random, rank, Stream::Compute, self.counter(rank))
@@ -637,7 +648,7 @@ impl<'a> World<'a> {
             metadata_ops: self.metadata_ops,
             messages,
             message_bytes,
-            ideal_bytes_per_s: ideal(job),
+            ideal_bytes_per_s: ideal(job, self.program),
             retries: self.retries,
             unfinished: self.started - self.ends.count() as u32,
             events,
@@ -657,9 +668,9 @@ impl<'a> World<'a> {
 }
 
 /// Bytes per second if the disks alone took time.
-fn ideal(job: &Job) -> f64 {
+fn ideal(job: &Job, program: &Program) -> f64 {
     let disk = &job.cluster.disk;
-    let each = job.program.steps.iter().filter_map(|step| match step.op {
+    let each = program.steps.iter().filter_map(|step| match step.op {
         Op::Write(bytes, At::Local) => Some((bytes as f64, disk.write_bytes_per_s)),
         Op::Read(bytes, At::Shared | At::Cached) if bytes > 0 => None,
         Op::Read(bytes, _) => Some((bytes as f64, disk.read_bytes_per_s)),

@@ -150,6 +150,7 @@ impl State {
                         header: Arc::default(),
                         seen: Validator::default(),
                         trouble,
+                        samples: None,
                     };
                     Arc::make_mut(trajectory).files.push(file);
                 }
@@ -218,6 +219,7 @@ mod tests {
             header: Arc::default(),
             seen: Validator::default(),
             trouble: None,
+            samples: None,
         };
         let damage = Trouble { offset: 77, unfinished: false, why: "no magic %".into() };
         let damaged = TrajectoryFile { trouble: Some(damage), ..held("a b.xtc", 0) };

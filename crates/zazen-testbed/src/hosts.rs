@@ -64,6 +64,9 @@ pub fn start_node(state: &mut State, index: usize, programs: &Programs) -> Resul
     if state.trust_copies {
         launch = launch.with(["--validate", "never"]);
     }
+    if let Some(spans) = &state.spans {
+        launch = launch.with(["--spans".into(), spans.clone().into_os_string()]);
+    }
     let mut command = on_host(state, host, programs);
     command.arg(&programs.zazend).args(launch.flags()).arg("--ready-file").arg(&ready);
     let folder = state.folder()?;

@@ -59,6 +59,9 @@ pub struct State {
     /// The daemons do not compare copies with their sources.
     #[serde(default)]
     pub trust_copies: bool,
+    /// The daemons record each call in this folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spans: Option<PathBuf>,
     /// The nodes.
     pub nodes: Vec<Host>,
     /// The file server.

@@ -28,6 +28,8 @@ pub struct Plan {
     pub readers: Option<u16>,
     /// The daemons hand frames out without a look at their sources.
     pub trust_copies: bool,
+    /// The daemons record each call in this folder.
+    pub spans: Option<PathBuf>,
 }
 
 /// The rates of shaped links, each way.
@@ -116,6 +118,7 @@ impl Plan {
             budget: self.budget,
             readers: self.readers,
             trust_copies: self.trust_copies,
+            spans: self.spans.clone(),
             nodes,
             server: host("fs".to_owned(), Role::Server),
             sim: host("sim".to_owned(), Role::Simulation),

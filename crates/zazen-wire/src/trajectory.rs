@@ -55,7 +55,7 @@ impl Reader<'_> {
                         Some(Trouble { offset, unfinished, why: reader.text(WHY_BYTES_MAX)? })
                     }
                 };
-                Ok(TrajectoryFile { path, first, count, table: None, header, seen, trouble })
+                Ok(TrajectoryFile { path, first, count, table: None, header, seen, trouble, samples: None })
             })
         })?;
         Ok(Trajectory { format, n_atoms, single, files })

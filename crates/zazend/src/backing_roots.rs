@@ -163,9 +163,9 @@ impl BackingRoot {
         Ok(view)
     }
 
-    /// Where the layouts of its datasets are looked for.
-    pub fn finder(&self) -> Finder<'_> {
-        Finder { indexes: &self.indexes, store: &self.directory }
+    /// Where the layouts of its datasets are looked for, until `stops` says so.
+    pub fn finder<'a>(&'a self, stops: &'a dyn Fn() -> bool) -> Finder<'a> {
+        Finder { indexes: &self.indexes, store: &self.directory, stops: Some(stops) }
     }
 
     /// `path` beneath this root, as users spell it.

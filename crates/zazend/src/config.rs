@@ -107,6 +107,9 @@ pub struct Args {
     /// Write the state that SIGUSR1 asks for to this file instead of the log
     #[arg(long, value_name = "FILE")]
     pub dump_file: Option<PathBuf>,
+    /// Record each call in DIR/NAME.spans.jsonl, for `zazen sim calibrate` [default: off]
+    #[arg(long, value_name = "DIR")]
+    pub spans: Option<PathBuf>,
     /// Serve this plug-in (posix, stream, or a file), in a process of its own, or with :in-process in the daemon's;
     /// once for each
     #[arg(long, value_name = "PLUGIN[:in-process]")]
@@ -150,6 +153,7 @@ struct File {
     caller_bytes_max: Option<String>,
     drain_seconds: Option<u64>,
     dump_file: Option<PathBuf>,
+    spans: Option<PathBuf>,
     export: Option<Vec<PathBuf>>,
     #[serde(default)]
     plugin: Vec<PluginTable>,
@@ -202,6 +206,8 @@ pub struct Config {
     pub drain: Duration,
     /// Where SIGUSR1 writes the state; `None`: the log.
     pub dump_file: Option<PathBuf>,
+    /// Where each call is recorded; `None`: nowhere.
+    pub spans: Option<PathBuf>,
     /// Folders that programs may reach by forwarding.
     pub exports: Vec<PathBuf>,
     /// The namespace, if this node takes part in it.
@@ -310,6 +316,7 @@ impl Config {
             caller,
             drain: Duration::from_secs(args.drain_seconds.or(file.drain_seconds).unwrap_or(30)),
             dump_file: absolute("dump_file", args.dump_file.clone().or(file.dump_file))?,
+            spans: absolute("spans", args.spans.clone().or(file.spans))?,
             exports: exports(args, file.export, &backing)?,
             backing,
             plugins: plugin_settings::plugin_configs(&args.plugin, &file.plugin)?,

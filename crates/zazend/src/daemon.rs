@@ -7,6 +7,7 @@ use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
+use crate::neighbours::AllNeighbours;
 use crate::node::Node;
 use crate::peers::Peers;
 use crate::placement::check_placement;
@@ -15,6 +16,7 @@ use crate::service_control::ControlService;
 use crate::service_frames::FramesService;
 use crate::service_plugins;
 use crate::shares::AllShares;
+use crate::spans::Spans;
 use crate::viewer::Powers;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -117,6 +119,7 @@ impl Daemon {
             counters: Counters::default(),
             layouts: Layouts::default(),
             fetcher: Fetcher::new(config.fetchers),
+            neighbours: AllNeighbours::default(),
             peers,
             shares: AllShares::default(),
             records: ScanRecords::default(),
@@ -157,6 +160,11 @@ impl Daemon {
         if let Some(namespace) = &namespace {
             services.push(Arc::new(NamespaceService::new(namespace.clone())));
         }
+        let spans = config.spans.as_deref().map(|folder| Spans::begin(folder, &config.name)).transpose()?;
+        let services = match &spans {
+            Some(spans) => services.into_iter().map(|service| spans.around(service)).collect(),
+            None => services,
+        };
         let server = Arc::new(Server::new(services, key, limits));
         node.server.get_or_init(|| Arc::downgrade(&server));
         let metrics = config.metrics.as_deref().map(|addr| MetricsPage::serve(addr, &node)).transpose()?;

@@ -17,12 +17,26 @@ use zazen_frames::stale::Held;
 use zazen_store::{Entry, Put};
 
 /// Where a copy's bytes may come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whence {
+#[derive(Clone, Copy)]
+pub enum Whence<'a> {
     /// From another node, or from the backing store.
     Any,
-    /// From the backing store alone: another node asks.
-    Store,
+    /// From the backing store alone: another node asks, until `stops` says that it waits no more.
+    Store {
+        /// Asked before each part of the frame.
+        stops: &'a dyn Fn() -> bool,
+    },
+}
+
+impl Whence<'_> {
+    fn stops(&self) -> bool {
+        matches!(self, Whence::Store { stops } if stops())
+    }
+}
+
+/// Why a copy was given up.
+pub fn nobody_waits() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "the daemon that asked waits no more, or this one is stopping")
 }
 
 /// Brings frame `number` of `opened`, whose source is `source`, into the cache, or joins a fetch of
@@ -36,7 +50,7 @@ pub fn fetch(
     number: u64,
     origin: Origin,
     file: &mut Box<dyn SourceFile>,
-    whence: Whence,
+    whence: Whence<'_>,
 ) -> Result<Outcome> {
     let counters = &node.counters;
     let key = Wanting::new(opened.series(), number, source);
@@ -44,7 +58,9 @@ pub fn fetch(
         Asked::Shared(result) => return result,
         Asked::Lead(landing) => landing,
     };
-    let mut timed = Timed::begin(node, source.length.unwrap_or(file.stat().validator.size));
+    // Bytes that were read ahead have been timed.
+    let is_timed = file.name_led_to().is_none();
+    let mut timed = is_timed.then(|| Timed::begin(node, source.length.unwrap_or(file.stat().validator.size)));
     let (result, given) = copy_frame(node, opened, source, number, origin, file, whence);
     match &result {
         Ok(Outcome::Stored(bytes)) if given => {
@@ -52,11 +68,16 @@ pub fn fetch(
             counters.peer_bytes.add(*bytes);
         }
         Ok(Outcome::Stored(bytes)) => {
-            timed.bytes = *bytes;
+            timed.iter_mut().for_each(|timed| timed.bytes = *bytes);
             counters.fetched.add(1);
             counters.fetched_bytes.add(*bytes);
         }
         Ok(_) => {}
+        // Others who wait for the same frame read it themselves.
+        Err(_) if whence.stops() => {
+            landing.land(&Ok(Outcome::Contended));
+            return result;
+        }
         Err(_) => counters.fetch_failures.add(1),
     }
     landing.land(&result);
@@ -102,7 +123,7 @@ fn copy_frame(
     number: u64,
     origin: Origin,
     file: &mut Box<dyn SourceFile>,
-    whence: Whence,
+    whence: Whence<'_>,
 ) -> (Result<Outcome>, bool) {
     let frame = match FrameNo::new(number) {
         Ok(frame) => frame,
@@ -129,7 +150,8 @@ fn copy_frame(
         file,
         put: None,
         buffer: vec![],
-        ask_peers: whence == Whence::Any,
+        ask_peers: matches!(whence, Whence::Any),
+        whence,
         given: None,
     };
     let mut event = copy::Event::Begin;
@@ -160,6 +182,7 @@ struct Hands<'a> {
     buffer: Vec<u8>,
     /// Other nodes have not been asked yet, and may be.
     ask_peers: bool,
+    whence: Whence<'a>,
     /// The whole frame, from another node.
     given: Option<Vec<u8>>,
 }
@@ -203,6 +226,9 @@ impl Hands<'_> {
 
     fn copy(&mut self, offset: u64, bytes: u64) -> std::result::Result<u64, Failure> {
         let bytes = bytes as usize;
+        if self.whence.stops() {
+            return Err(Failure::Source(nobody_waits()));
+        }
         if std::mem::take(&mut self.ask_peers) {
             self.given = self.ask_peers();
         }
@@ -235,6 +261,9 @@ impl Hands<'_> {
     }
 
     fn look_again(&self) -> Result<[Validator; 2]> {
+        if let Some(name) = self.file.name_led_to() {
+            return Ok([self.file.stat_now()?.validator, name]);
+        }
         let path = self.opened.at.beneath.join(self.source.path.as_str())?;
         Ok([self.file.stat_now()?.validator, self.opened.backing().stat(&path)?.validator])
     }

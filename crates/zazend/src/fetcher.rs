@@ -12,15 +12,6 @@ use zazen_frames::flight::{self, Flights, Shared, Ticket};
 
 pub use zazen_frames::flight::Outcome;
 
-/// Where a copy's bytes may come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whence {
-    /// From another node, or from the backing store.
-    Any,
-    /// From the backing store alone: another node asks.
-    Store,
-}
-
 /// One for the daemon.
 pub struct Fetcher {
     board: Mutex<Board>,

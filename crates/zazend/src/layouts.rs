@@ -110,7 +110,7 @@ mod tests {
         let (layouts, at) = (Layouts::default(), RelPath::new("sim").unwrap());
         let later = SystemTime::now() + 2 * SETTLED;
         let indexes = zazen_backing::trajectory::Indexes::in_memory();
-        let finder = Finder { indexes: &indexes, store: "/" };
+        let finder = Finder { indexes: &indexes, store: "/", stops: None };
         let told = |now, pattern: Option<&str>| {
             let layout = layouts.at(now, finder, &backing, &at, &at, pattern, false).unwrap();
             layout.map(|layout| match layout {

@@ -8,6 +8,7 @@
 use crate::clock::{left_until, now_ns};
 use crate::fetch::{self, Whence, read_inline};
 use crate::fetcher::Outcome;
+use crate::neighbours::Neighbours;
 use crate::node::Node;
 use crate::notes::Notes;
 use crate::opened::Opened;
@@ -52,6 +53,10 @@ struct Shared {
     opened: Arc<Opened>,
     caller: Caller,
     notes: Arc<Notes>,
+    /// What was not in the cache when the scan began.
+    wanted: RunSet,
+    since_ns: u64,
+    neighbours: Arc<Neighbours>,
     state: Mutex<misses::Misses<Arrived>>,
     changed: Condvar,
 }
@@ -67,12 +72,16 @@ impl Misses {
         todo: RunSet,
         notes: Arc<Notes>,
     ) -> Misses {
+        let wanted = todo.clone();
         let state = Mutex::new(misses::Misses::new(todo, node.config.fetchers));
         let shared = Arc::new(Shared {
             node: Arc::downgrade(node),
             opened: opened.clone(),
             caller: caller.clone(),
             notes,
+            wanted,
+            since_ns: now_ns(),
+            neighbours: node.neighbours.of(opened),
             state,
             changed: Condvar::new(),
         });
@@ -259,8 +268,11 @@ fn bring(shared: &Shared, wanted: Wanted) -> Result<Way> {
     let node = shared.node.upgrade().ok_or_else(gone)?;
     let opened = &shared.opened;
     let source = opened.source(number)?;
-    let mut file = opened.open_source(&source, number)?;
-    let at_ns = now_ns();
+    let readers = node.readers_of(opened, &shared.caller, &shared.wanted, shared.since_ns);
+    let (mut file, at_ns) = match around {
+        false => shared.neighbours.open(&readers, number, &source)?,
+        true => (opened.open_source(&source, number)?, now_ns()),
+    };
     shared.notes.length(source.length.unwrap_or(file.stat().validator.size));
     if around {
         return without_room(opened, source, number, file);

@@ -5,7 +5,9 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
+use crate::neighbours::{AllNeighbours, Readers};
 use crate::node_store::NodeStore;
+use crate::opened::{Opened, Stops};
 use crate::peers::Peers;
 use crate::scan_records::ScanRecords;
 use crate::shares::AllShares;
@@ -14,8 +16,8 @@ use crate::viewer::Powers;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
-use zazen_call::{Caller, Server};
-use zazen_core::{Error, ErrorKind, Result};
+use zazen_call::{Caller, Line, Server};
+use zazen_core::{Error, ErrorKind, Result, RunSet};
 use zazen_env::{DiskHealth, Seldom};
 use zazen_plugins::Plugins;
 
@@ -37,6 +39,8 @@ pub struct Node {
     pub layouts: Layouts,
     /// Brings misses.
     pub fetcher: Fetcher,
+    /// Blocks of small frames, on their way from the backing store into the cache.
+    pub neighbours: AllNeighbours,
     /// The other nodes, which may have blocks of files.
     pub peers: Peers,
     /// What each user may have under way.
@@ -80,6 +84,31 @@ impl Node {
     /// Whether the daemon is stopping.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Whether a call from `line` still matters: its caller waits, and the daemon is not stopping.
+    pub fn stops(self: &Arc<Node>, line: &Line) -> Stops {
+        let (node, line) = (Arc::downgrade(self), line.clone());
+        Arc::new(move || line.is_cut() || node.upgrade().is_none_or(|node| node.is_draining()))
+    }
+
+    /// Who wants the frames `wanted` of `opened` since `since_ns`, for blocks of small ones.
+    pub fn readers_of<'a>(
+        &'a self,
+        opened: &'a Opened,
+        caller: &'a Caller,
+        wanted: &'a RunSet,
+        since_ns: u64,
+    ) -> Readers<'a> {
+        Readers {
+            store: &self.store,
+            fetcher: &self.fetcher,
+            shares: &self.shares,
+            opened,
+            caller,
+            wanted,
+            since_ns,
+        }
     }
 
     /// Refuses new work while draining.

@@ -6,6 +6,7 @@ use crate::node_store::NodeStore;
 use crate::viewer::Viewer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use zazen_backing::trajectory::{Confirmed, Finder};
 use zazen_backing::{Backing, Rights, SourceFile};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, Source, Validator};
 
@@ -26,7 +27,13 @@ pub struct Opened {
     layout: Mutex<KnownLayout>,
     /// When the directory was last found to be open to the viewer.
     allowed: Mutex<Option<Instant>>,
+    /// Looks of trajectory files that only grew.
+    confirmed: Confirmed,
+    stops: Stops,
 }
+
+/// Whether nobody waits for an answer any more: the connection is cut, or the daemon stops.
+pub type Stops = Arc<dyn Fn() -> bool + Send + Sync>;
 
 struct KnownLayout {
     layout: Option<Arc<Layout>>,
@@ -40,13 +47,15 @@ struct KnownLayout {
 }
 
 impl Opened {
-    /// The dataset at `at` for `viewer`; its layout is not known yet.
-    pub fn new(at: Located, pattern: Option<String>, viewer: Viewer) -> Result<Opened> {
+    /// The dataset at `at` for `viewer`; its layout is not known yet. Looking for it ends once `stops`
+    /// says so.
+    pub fn new(at: Located, pattern: Option<String>, viewer: Viewer, stops: Stops) -> Result<Opened> {
         let view = at.root.seen_by(&viewer)?;
         let series = at.dataset.clone();
         let known = KnownLayout { layout: None, told: false, series, looked: None, only_cached: false };
         let (layout, allowed) = (Mutex::new(known), Mutex::default());
-        Ok(Opened { at, pattern, viewer, view, layout, allowed })
+        let confirmed = Confirmed::default();
+        Ok(Opened { at, pattern, viewer, view, layout, allowed, confirmed, stops })
     }
 
     /// From now on a series of the cache is meant, for a tool that looks after the cache alone.
@@ -91,12 +100,26 @@ impl Opened {
             _ => within(error),
         })?;
         self.check_version(&file.stat().validator)?;
+        self.confirm(&*file, source, number)?;
+        Ok(file)
+    }
+
+    /// Checks that frame `number` of a trajectory is still at `source` in its opened file; `Stale`
+    /// if it is not.
+    pub fn confirm(&self, file: &dyn SourceFile, source: &Source, number: u64) -> Result<()> {
         if let Some(layout) = self.told_layout()
             && let Some(trajectory) = layout.trajectory()
         {
-            zazen_backing::trajectory::confirm(&*file, trajectory, number, source).map_err(within)?;
+            let confirmed = &self.confirmed;
+            zazen_backing::trajectory::confirm(file, trajectory, number, source, confirmed)
+                .map_err(|error| error.within(format!("frame {number} of {}", self.spelled())))?;
         }
-        Ok(file)
+        Ok(())
+    }
+
+    /// Whether the dataset is the blocks of a file.
+    pub fn is_blocks(&self) -> bool {
+        self.known().layout.as_deref().is_some_and(|layout| layout.blocks().is_some())
     }
 
     /// Fails with `Stale` if the dataset is the blocks of a file, and what looks like `found` is
@@ -200,6 +223,11 @@ impl Opened {
         self.known().layout.as_deref().cloned()
     }
 
+    /// Whether the layout is known already.
+    pub fn has_layout(&self) -> bool {
+        self.known().layout.is_some()
+    }
+
     /// The layout, if the user or the backing store told it.
     pub fn told_layout(&self) -> Option<Arc<Layout>> {
         let known = self.known();
@@ -224,12 +252,22 @@ impl Opened {
         let mut known = self.known();
         let unknown = known.layout.is_none() && !known.only_cached;
         if unknown && known.looked.is_none_or(|at| at.elapsed() > LAYOUT_HOLD_OFF) {
-            let (finder, pattern) = (self.at.root.finder(), self.pattern.as_deref());
+            let (finder, pattern) = (self.finder(), self.pattern.as_deref());
             let found = zazen_backing::dataset::layout(finder, self.backing(), &self.at.beneath, pattern)?;
             known.looked = Some(Instant::now());
             found.into_iter().for_each(|layout| self.put_layout(&mut known, layout, true));
         }
         Ok(known.layout.clone())
+    }
+
+    /// Where its layout is looked for.
+    pub fn finder(&self) -> Finder<'_> {
+        self.at.root.finder(&*self.stops)
+    }
+
+    /// Whether nobody waits for an answer any more.
+    pub fn stops(&self) -> bool {
+        (self.stops)()
     }
 
     /// Where frame `number` is on the backing store.

@@ -82,11 +82,9 @@ impl Room {
 }
 
 impl Scan {
-    /// Begins a scan of `set`; also how many of it are cached now.
+    /// Begins a scan of `set`; also how many of it are cached now. The caller has looked for the
+    /// dataset's layout; if it can't be had, its frames tell.
     pub fn begin(node: &Arc<Node>, opened: &Arc<Opened>, caller: &Caller, set: &RunSet) -> (Scan, u64) {
-        // A dataset that was empty when it was opened may have files by now. If it can't be asked,
-        // its frames tell.
-        opened.layout().ok();
         let series = opened.series();
         let guard = node.store.scan(&series);
         let (native, alien) = node.store.holdings(&series);

@@ -109,6 +109,8 @@ pub struct AllShares {
     pub heavy: Arc<Shares>,
     /// Blocks being given to another node, each in memory as a whole.
     pub given: Arc<Shares>,
+    /// Blocks of small frames that were read ahead, each in memory as a whole.
+    pub blocks: Arc<Shares>,
     /// Scans under way.
     pub scans: Arc<Shares>,
     /// Datasets open, over all connections.
@@ -125,6 +127,7 @@ impl Default for AllShares {
         AllShares {
             heavy: Shares::new("calls that go through many frames", 16),
             given: Shares::new("blocks for another node", 32),
+            blocks: Shares::new("blocks of small frames", 32),
             scans: Shares::new("scans", 512),
             opened: Shares::new("open datasets", 16_384),
             fetchers: Shares::new("fetching threads", 64),

@@ -174,3 +174,51 @@ fn blocks_that_drive_each_other_out_stay_apart() {
         checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
 }
+
+/// The node that asks for a block gives up; the rest of the block is not read.
+#[test]
+fn a_block_that_nobody_waits_for_is_not_read_on() {
+    const LENGTH: u64 = 16 << 20;
+    let site = Site::default();
+    let folder = site.backing.join("fields");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::File::create(folder.join("field")).unwrap().set_len(LENGTH).unwrap();
+    settle();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = zazen_backing::served::serve(listener, &site.backing, Some(3_000_000)).unwrap();
+    let spec = format!("{}=tcp://{}", site.backing.display(), server.addr());
+    let daemon = site.start_with(|args| args.backing = vec![spec]);
+    let mut local = site.client();
+    let pattern = format!("field{{n*{LENGTH}}}");
+    let ask = OpenDataset {
+        path: folder.to_str().unwrap().into(),
+        want_extent: false,
+        pattern: Some(pattern.clone()),
+        only_cached: false,
+    };
+    let info: DatasetInfo = local.ask(frames_fn::OPEN, &ask).unwrap();
+    let layout = info.layout.unwrap();
+    let blocks = layout.blocks().unwrap();
+    let ask = GetBlock { dataset: ask.path, pattern, number: blocks.first(), version: blocks.version };
+    let before = server.traffic().bytes;
+    let asks = std::thread::scope(|scope| {
+        let asks = scope.spawn(|| {
+            let mut node = site.remote(&daemon, 0);
+            node.0.set_timeout(Some(Duration::from_secs(1)));
+            node.raw(service::FRAMES, frames_fn::GET_BLOCK, &ask.encode(), &[]).map(drop)
+        });
+        let begun = Instant::now();
+        while local.status()["fetches"] == 0 && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        asks.join().unwrap()
+    });
+    asks.unwrap_err();
+    let begun = Instant::now();
+    while local.status()["fetches"] != 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is still read");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let read = server.traffic().bytes - before;
+    assert!(read < LENGTH, "all of the block was read: {read} bytes");
+}

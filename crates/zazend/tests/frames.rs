@@ -7,6 +7,7 @@ mod common;
 
 use common::*;
 use std::net::TcpListener;
+use zazen_backing::served::Traffic;
 use zazen_core::{ErrorKind, Origin, RunSet, Validator};
 use zazen_frames::messages::*;
 use zazen_wire::checksum::frame_checksum;
@@ -222,6 +223,54 @@ fn a_served_backing_fetches_and_sends_inline_when_full() {
     let mut client = site.client();
     let handle = client.open(&sim).unwrap().handle;
     check_scan(&client.scan(handle, &set(0..12), 5), &set(0..12), 300_000, |_| Delivery::Inline);
+}
+
+/// Neighbours in one file come in blocks, and each frame is what the file has there.
+#[test]
+fn small_frames_of_one_file_are_read_together() {
+    const COUNT: u64 = 2000;
+    let site = Site::default();
+    let folder = site.backing.join("traj");
+    std::fs::create_dir(&folder).unwrap();
+    let all: Vec<u8> = (0..COUNT).flat_map(|number| frame_bytes(number, 2_000)).collect();
+    std::fs::write(folder.join("t.dcd"), &all).unwrap();
+    let manifest = "[[pieces]]\npath = \"t.dcd\"\nfirst = 0\ncount = 2000\noffset = 0\nframe_bytes = 2000\n";
+    std::fs::write(folder.join("zazen.toml"), manifest).unwrap();
+    settle();
+    let server =
+        zazen_backing::served::serve(TcpListener::bind("127.0.0.1:0").unwrap(), &site.backing, None).unwrap();
+    let spec = format!("{}=tcp://{}", site.backing.display(), server.addr());
+    let _daemon = site.start_with(|args| args.backing = vec![spec.clone()]);
+    let mut client = site.client();
+    let handle = client.open(folder.to_str().unwrap()).unwrap().handle;
+    // Every other hundred frames, then all: only what is missing is read.
+    let some = set((0..COUNT).filter(|number| number / 100 % 2 == 1));
+    let opening = server.traffic();
+    check_scan(&client.scan(handle, &some, 64), &some, 2_000, |_| Delivery::Fetched);
+    let first = server.traffic();
+    let once = COUNT * 1_000..COUNT * 1_020;
+    assert!(once.contains(&(first.bytes - opening.bytes)), "{opening:?}, {first:?}");
+    let got = client.scan(handle, &set(0..COUNT), 64);
+    assert_eq!(got.len() as u64, COUNT);
+    for frame in &got {
+        assert_eq!(frame.entry.error, None);
+        assert!(frame.bytes == frame_bytes(frame.entry.number, 2_000), "frame {}", frame.entry.number);
+    }
+    let last = server.traffic();
+    assert!(once.contains(&(last.bytes - first.bytes)), "{first:?}, {last:?}");
+    println!("{} frames: {opening:?}, {first:?}, {last:?}", COUNT);
+    let asked =
+        |from: &Traffic, to: &Traffic| to.reads + to.opens + to.stats - from.reads - from.opens - from.stats;
+    assert!(asked(&opening, &first) < 100, "{first:?}");
+
+    // A load, by several at once.
+    client.tell(frames_fn::EVICT, &Evict { handle, set: None }).unwrap();
+    let loaded = client.fetch(handle, set(0..COUNT), Origin::Native);
+    assert_eq!((loaded.fetched, loaded.failed.len()), (COUNT, 0));
+    let load = server.traffic();
+    // One that comes out of turn between two blocks may be read twice.
+    assert!((COUNT * 2_000..COUNT * 2_020).contains(&(load.bytes - last.bytes)), "{last:?}, {load:?}");
+    assert!(asked(&last, &load) < 100, "{load:?}");
 }
 
 #[test]

@@ -69,6 +69,8 @@ pub(crate) struct Session {
     /// As `F_GETLK` tells others.
     pub(crate) pid: AtomicU32,
     table: RwLock<Table>,
+    /// Descriptions have this number or a higher one.
+    first: usize,
     /// Numbers that were given back; some may be taken.
     free: Mutex<Vec<u32>>,
     ended: AtomicBool,
@@ -79,8 +81,13 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(key: u64, pid: u32, table: Table) -> Arc<Session> {
+    /// `first`: numbers below it are given to no new description.
+    pub(crate) fn new(key: u64, pid: u32, mut table: Table, first: u64) -> Arc<Session> {
+        let first = usize::try_from(first).unwrap_or(0).min(DESCRIPTIONS_MAX);
+        let length = table.len().max(first);
+        table.resize_with(length, || None);
         Arc::new(Session {
+            first,
             key,
             pid: pid.into(),
             table: RwLock::new(table),
@@ -118,7 +125,7 @@ impl Session {
                 table.len() - 1
             }
         };
-        if id > descriptions_max() {
+        if id > self.first + descriptions_max() {
             table.pop();
             return Err(libc::EMFILE);
         }

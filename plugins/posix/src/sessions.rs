@@ -187,10 +187,11 @@ pub(crate) unsafe extern "C" fn px_hello(hello: *const Hello, keep: *const u32, 
                     return Err(libc::EEXIST);
                 }
                 let session = if hello.kind == HELLO_NEW {
-                    Session::new(hello.key, hello.pid, Table::new())
+                    // A client whose session was lost asks for numbers that it has not had.
+                    Session::new(hello.key, hello.pid, Table::new(), hello.token)
                 } else {
                     let token = guard.tokens.remove(&hello.token).ok_or(libc::ESTALE)?;
-                    Session::new(hello.key, hello.pid, token.table)
+                    Session::new(hello.key, hello.pid, token.table, 0)
                 };
                 guard
                     .sessions

@@ -7,8 +7,8 @@ use crate::SourceFile;
 use std::sync::Arc;
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::trajectory::{Format, FrameTable, Trouble};
-use zazen_core::{Error, ErrorKind, Result, Validator};
-use zazen_trajectory::{Anchors, FileIndex, Grown, Scanner, Step, hide_counters};
+use zazen_core::{Error, ErrorKind, Result, TrajectoryFile, Validator};
+use zazen_trajectory::{Anchors, FileIndex, Grown, Sample, Scanner, Step, hide_counters};
 
 /// Bytes that are read at once where frames are small, or all bytes are looked at.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -16,8 +16,27 @@ const BLOCK_BYTES: usize = 1 << 20;
 const HEAD_BYTES: usize = 512;
 /// Bytes of a file's header that are compared at once.
 const HEADER_BLOCK_BYTES: usize = 64 << 10;
+/// Samples that are compared before a frame of an open dataset is read: the first bytes, those
+/// before the old end, and some blocks between them.
+const SAMPLES_AGAIN: usize = 6;
+/// The bytes are asked for so many times before it is asked whether somebody still waits.
+const FILLS: u32 = 32;
 /// Frames from this length on are large.
 const LARGE_BYTES: u64 = 64 << 10;
+
+/// Whether nobody waits for the frames any more. `None`: they are looked for to the end.
+pub type Stops<'a> = Option<&'a dyn Fn() -> bool>;
+
+/// Fails once nobody waits any more.
+pub(super) fn check(stops: Stops<'_>) -> Result<()> {
+    match stops.is_some_and(|stops| stops()) {
+        true => {
+            let text = "its frames are not looked for any more: the caller is gone, or zazend is stopping";
+            Err(Error::new(ErrorKind::ShuttingDown, text))
+        }
+        false => Ok(()),
+    }
+}
 
 /// Reads until `buffer` is full or the file ends; how many bytes.
 pub(super) fn read_full(file: &dyn SourceFile, buffer: &mut [u8], offset: u64) -> Result<usize> {
@@ -84,7 +103,14 @@ struct Found {
 }
 
 /// Scans `file` from its beginning, or behind the frames of `known`.
-fn scan(file: &dyn SourceFile, format: Format, size: u64, known: Option<&FileIndex>) -> Result<Found> {
+fn scan(
+    stops: Stops<'_>,
+    file: &dyn SourceFile,
+    format: Format,
+    size: u64,
+    known: Option<&FileIndex>,
+) -> Result<Found> {
+    let mut fills = 0u32;
     let mut window = Window { file, size, bytes: Vec::new(), at: 0, held: 0 };
     let mut scanner = Scanner::new(format);
     let mut table = FrameTable::new(0, scanner.unit());
@@ -103,6 +129,10 @@ fn scan(file: &dyn SourceFile, format: Format, size: u64, known: Option<&FileInd
         };
         match step {
             Step::More(least) => {
+                if fills.is_multiple_of(FILLS) {
+                    check(stops)?;
+                }
+                fills = fills.wrapping_add(1);
                 let had = window.from(position).len();
                 window.fill(position, least, wish)?;
                 if window.from(position).len() <= had && window.held as u64 + position < size {
@@ -172,15 +202,28 @@ pub(super) fn has_header(file: &dyn SourceFile, format: Format, header: &[u8]) -
     Ok(true)
 }
 
+/// Whether the file still has the first samples that were taken of `held`.
+pub(super) fn has_samples(file: &dyn SourceFile, format: Format, held: &TrajectoryFile) -> Result<bool> {
+    let (Some(known), Some(table)) = (&held.samples, &held.table) else { return Ok(true) };
+    let mut samples = Anchors::samples(known.seed, table.end());
+    samples.truncate(SAMPLES_AGAIN);
+    let found = sums_of(file, format, samples)?;
+    Ok(known.sums.get(..found.len()) == Some(found.as_slice()))
+}
+
 /// Samples of the file up to `end`.
 fn sums(file: &dyn SourceFile, format: Format, seed: u64, end: u64) -> Result<Vec<u64>> {
+    sums_of(file, format, Anchors::samples(seed, end))
+}
+
+fn sums_of(file: &dyn SourceFile, format: Format, samples: Vec<Sample>) -> Result<Vec<u64>> {
     let mut buffer = Vec::new();
-    let sum = |sample: zazen_trajectory::Sample| {
+    let sum = |sample: Sample| {
         buffer.resize(sample.bytes as usize, 0);
         let read = read_full(file, &mut buffer, sample.offset)?;
         Ok(Anchors::sum(format, sample, &mut buffer[..read]))
     };
-    Anchors::samples(seed, end).into_iter().map(sum).collect()
+    samples.into_iter().map(sum).collect()
 }
 
 /// The index of an opened file called `name`: `known` where it still is right, extended where the
@@ -188,6 +231,7 @@ fn sums(file: &dyn SourceFile, format: Format, seed: u64, end: u64) -> Result<Ve
 ///
 /// Fails if the file is no trajectory, or none of its frames is good.
 pub(super) fn build(
+    stops: Stops<'_>,
     file: &dyn SourceFile,
     name: &str,
     key: &str,
@@ -206,10 +250,10 @@ pub(super) fn build(
         Some(known) => known.format,
         None => format_of(file, name)?,
     };
-    let found = match scan(file, format, now.size, known.as_deref()) {
+    let found = match scan(stops, file, format, now.size, known.as_deref()) {
         // A header that writers replace: the frames are found anew.
         Err(error) if error.kind() == ErrorKind::Stale && known.is_some() => {
-            scan(file, format, now.size, None)?
+            scan(stops, file, format, now.size, None)?
         }
         found => found?,
     };

@@ -2,14 +2,15 @@
 //!
 //! Each file's index is built by one thread at a time; others that want it wait.
 
-use super::build::build;
+use super::build::{Stops, build, check};
 use crate::Backing;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 use zazen_core::{RelPath, Result};
 use zazen_trajectory::FileIndex;
 use zazen_wire::checksum::{crc32c, frame_checksum};
@@ -22,6 +23,9 @@ const FILES_MAX: usize = 4096;
 const FOLDER_BYTES_MAX: u64 = 1 << 30;
 /// The largest index that is kept in the folder.
 const INDEX_BYTES_MAX: u64 = 256 << 20;
+
+/// How often a thread that waits for another one's index looks whether its caller still waits.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The index of one file, once it is known.
 type Slot = Arc<Mutex<Option<Arc<FileIndex>>>>;
@@ -84,15 +88,22 @@ impl Indexes {
     /// The index of the file at `path` of `backing`, whose root users spell `store`. The file is
     /// opened for it, with the rights of the view.
     ///
-    /// Fails if it cannot be opened, is no trajectory, or none of its frames is good.
-    pub fn of(&self, backing: &dyn Backing, store: &str, path: &RelPath) -> Result<Arc<FileIndex>> {
+    /// Fails if it cannot be opened, is no trajectory, or none of its frames is good; also if
+    /// `stops` says so while the frames are looked for, or while another thread looks for them.
+    pub fn of(
+        &self,
+        backing: &dyn Backing,
+        store: &str,
+        path: &RelPath,
+        stops: Stops<'_>,
+    ) -> Result<Arc<FileIndex>> {
         let file = backing.open(path)?;
         let key = format!("{}/{path}", store.trim_end_matches('/'));
         let slot = self.slot(&key);
-        let mut known = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = wait_for(&slot, stops)?;
         let before = known.take().or_else(|| self.load(&key));
         let name = path.split().map_or("", |(_, name)| name);
-        let built = build(&*file, name, &key, before.clone());
+        let built = build(stops, &*file, name, &key, before.clone());
         // What was known stays, also if it cannot be extended now: it is compared at each use.
         *known = built.as_ref().ok().cloned().or_else(|| before.clone());
         let index = built?;
@@ -151,6 +162,26 @@ impl Indexes {
         let Some(folder) = &self.folder else { return };
         if let Err(error) = write(folder, index) {
             tracing::debug!("keep a trajectory index in {}: {error}", folder.display());
+        }
+    }
+}
+
+/// Waits for the thread that builds the index, for as long as somebody waits for this one.
+fn wait_for<'a>(
+    slot: &'a Mutex<Option<Arc<FileIndex>>>,
+    stops: Stops<'_>,
+) -> Result<MutexGuard<'a, Option<Arc<FileIndex>>>> {
+    loop {
+        match slot.try_lock() {
+            Ok(known) => return Ok(known),
+            Err(TryLockError::Poisoned(known)) => return Ok(known.into_inner()),
+            Err(TryLockError::WouldBlock) if stops.is_none() => {
+                return Ok(slot.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            Err(TryLockError::WouldBlock) => {
+                check(stops)?;
+                std::thread::sleep(LOOK);
+            }
         }
     }
 }

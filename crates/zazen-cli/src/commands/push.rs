@@ -241,7 +241,7 @@ impl Push {
         }
         let backing = DirectoryBacking::new(dataset)?;
         let (indexes, store) = (Indexes::of_this_user(), dataset.to_string_lossy());
-        let finder = Finder { indexes: &indexes, store: &store };
+        let finder = Finder { indexes: &indexes, store: &store, stops: None };
         if let Some(told) = dataset::told_layout(finder, &backing, &RelPath::default(), None)? {
             return Ok(told);
         }

@@ -1,5 +1,7 @@
 //! `zazen sim`: what would a cluster do with a workload?
 
+mod calibrate;
+mod compare;
 mod files;
 mod run;
 mod scales;
@@ -18,10 +20,22 @@ pub(crate) struct Sim {
 enum Command {
     /// Simulate a workload at one or many scales
     Run(run::Run),
+    /// Find a cluster's parameters in the spans that its daemons recorded
+    Calibrate(calibrate::Calibrate),
+    /// Replay other spans, and say how far the simulator is from them
+    Validate(calibrate::Validate),
+    /// Compare the results of two runs
+    Compare(compare::Compare),
+    /// Convert spans, for Perfetto or as one file
+    Export(calibrate::Export),
 }
 
 pub(crate) fn run(arguments: &Sim) -> Result<()> {
     match &arguments.command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Calibrate(arguments) => calibrate::calibrate(arguments),
+        Command::Validate(arguments) => calibrate::validate(arguments),
+        Command::Compare(arguments) => compare::run(arguments),
+        Command::Export(arguments) => calibrate::export(arguments),
     }
 }

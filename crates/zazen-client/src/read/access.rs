@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use zazen_backing::SourceFile;
 use zazen_core::limits::check_frame_bytes;
-use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet};
+use zazen_core::{Error, ErrorKind, Layout, RelPath, Result, RunSet, Validator};
 use zazen_frames::messages::Delivery;
 
 /// The file a thread opened last.
@@ -124,29 +124,31 @@ impl Access {
     }
 
     /// For blocks of a file: what was just read from the file itself is of the version that was
-    /// opened. The daemon has checked what came from the cache.
+    /// opened. The daemon has checked what came from the cache. For a trajectory that is read
+    /// without a daemon: its file was not rewritten while the frame was read.
     fn check_version(&self, job: &Job) -> Result<()> {
         if job.is_cached() {
             return Ok(());
         }
+        if job.delivery.is_none()
+            && let Some(direct) = self.held_direct()
+            && direct.layout().is_some_and(|layout| layout.trajectory().is_some())
+            && let Some(now) = look_of(job)?
+        {
+            return direct.check_read(job.number, &now);
+        }
         let opened = match self.daemon {
             Some(_) => self.layout(),
             // Without a daemon, the frame was opened through this.
-            None => {
-                let direct = self.direct.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                direct.and_then(|direct| direct.layout().cloned().map(Arc::new))
-            }
+            None => self.held_direct().and_then(|direct| direct.layout().cloned().map(Arc::new)),
         };
         let Some(blocks) = opened.as_deref().and_then(Layout::blocks) else { return Ok(()) };
-        let now = match &job.data {
-            Data::Descriptor(file, _) => {
-                let found = zazen_backing::directory::stat_file(&**file);
-                found.map_err(|error| Error::io(job.path.display().to_string(), error))?.validator
-            }
-            Data::Source(file, _) => file.stat_now()?.validator,
-            Data::Inline(..) => return Ok(()),
-        };
-        blocks.check_version(&now)
+        look_of(job)?.map_or(Ok(()), |now| blocks.check_version(&now))
+    }
+
+    /// The dataset on the backing store, if it was opened there.
+    fn held_direct(&self) -> Option<Arc<Direct>> {
+        self.direct.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The path by which other programs find the frame of `job`.
@@ -346,4 +348,16 @@ pub(crate) fn jobs_of(batch: Batch) -> impl Iterator<Item = (u64, Result<Job>)> 
         };
         (number, Ok(job))
     })
+}
+
+/// What the file of `job` looks like now; `None` if its bytes are in memory.
+fn look_of(job: &Job) -> Result<Option<Validator>> {
+    Ok(Some(match &job.data {
+        Data::Descriptor(file, _) => {
+            let found = zazen_backing::directory::stat_file(&**file);
+            found.map_err(|error| Error::io(job.path.display().to_string(), error))?.validator
+        }
+        Data::Source(file, _) => file.stat_now()?.validator,
+        Data::Inline(..) => return Ok(None),
+    }))
 }

@@ -12,11 +12,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zazen_backing::DirectoryBacking;
 use zazen_backing::trajectory::Indexes;
 use zazen_core::survey::{has_number, is_container};
 use zazen_core::{Error, ErrorKind, FrameNo, RelPath, Result, Series, Validator};
 
+/// A file that was not changed for so long may be complete.
+const QUIET: Duration = Duration::from_secs(2);
 /// Frames of one file that are pushed before others get their turn.
 const TURN_FRAMES: u64 = 4096;
 
@@ -41,8 +44,26 @@ struct Progress {
     seed: u64,
     pushed: u64,
     frames: u64,
+    /// The frames from this one on were pushed when the file had its present length, and looked
+    /// like this at first.
+    last: Option<(u64, Validator)>,
     /// What was last said of it.
     told: Option<String>,
+}
+
+impl Progress {
+    /// Whether the file was changed without growing after its last frames were pushed: some
+    /// programs count the frames in the header behind the last one. Copies from before that are
+    /// stale, so they must take over what the file looks like now.
+    fn is_touched(&self, now: &Validator) -> bool {
+        let touched = |(_, then): (u64, Validator)| then.size == now.size && !then.looks_like(now);
+        self.pushed == self.frames && self.last.is_some_and(touched)
+    }
+
+    /// Pushes the last frames once more.
+    fn push_again(&mut self) {
+        self.pushed = self.last.take().map_or(self.pushed, |(from, _)| from);
+    }
 }
 
 impl Growing {
@@ -70,7 +91,7 @@ impl Growing {
 
     /// What the file holds now is not pushed.
     pub(super) fn skip_existing(&mut self, name: &str) {
-        let found = self.indexes.of(&self.backing, "", &RelPath::new(name).unwrap_or_default());
+        let found = self.indexes.of(&self.backing, "", &RelPath::new(name).unwrap_or_default(), None);
         if let (Ok(index), Some(progress)) = (found, self.files.get_mut(name)) {
             progress.frames = index.table.count();
             (progress.pushed, progress.seed) = (progress.frames, index.anchors.seed);
@@ -125,15 +146,18 @@ impl Growing {
         let path = RelPath::new(name)?;
         let Some(progress) = self.files.get_mut(name) else { return Ok(0) };
         let now = zazen_backing::directory::stat_local(&self.directory.join(name))?.validator;
+        if progress.is_touched(&now) && is_quiet(&now) {
+            progress.push_again();
+        }
         let is_calm = progress.seen.is_some_and(|seen| seen.agrees_with(&now));
         if is_calm && progress.pushed == progress.frames {
             return Ok(0);
         }
-        let index = self.indexes.of(&self.backing, "", &path)?;
+        let index = self.indexes.of(&self.backing, "", &path, None)?;
         progress.seen = Some(index.seen);
         progress.frames = index.table.count();
         if progress.seed != index.anchors.seed {
-            (progress.seed, progress.pushed) = (index.anchors.seed, 0);
+            (progress.seed, progress.pushed, progress.last) = (index.anchors.seed, 0, None);
         }
         let failed = |error| Error::io(self.directory.join(name).display().to_string(), error);
         let file = File::open(self.directory.join(name)).map_err(failed)?;
@@ -148,6 +172,9 @@ impl Growing {
         };
         let end = progress.frames.min(progress.pushed + TURN_FRAMES);
         let begun = progress.pushed;
+        if begun < end && progress.last.is_none_or(|(_, then)| then.size != validator.size) {
+            progress.last = Some((begun, validator));
+        }
         while progress.pushed < end {
             let Some((offset, length)) = index.table.get(progress.pushed) else { break };
             let mut bytes = vec![0; length as usize];
@@ -175,8 +202,27 @@ impl Growing {
         Ok(pushed)
     }
 
+    /// The watch ends: the last frames of files that were changed behind them are pushed once more.
+    /// Whether there are any.
+    pub(super) fn push_touched_again(&mut self) -> bool {
+        let mut any = false;
+        for (name, progress) in &mut self.files {
+            let now = zazen_backing::directory::stat_local(&self.directory.join(name));
+            if now.is_ok_and(|now| progress.is_touched(&now.validator)) {
+                progress.push_again();
+                any = true;
+            }
+        }
+        any
+    }
+
     /// Whether all whole frames that were seen are pushed.
     pub(super) fn caught_up(&self) -> bool {
         self.files.values().all(|progress| progress.pushed == progress.frames)
     }
+}
+
+fn is_quiet(now: &Validator) -> bool {
+    let changed = UNIX_EPOCH + Duration::from_nanos(u64::try_from(now.mtime_ns).unwrap_or(0));
+    SystemTime::now().duration_since(changed).is_ok_and(|age| age > QUIET)
 }

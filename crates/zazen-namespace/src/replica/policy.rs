@@ -128,8 +128,13 @@ impl<T: Tables> Replica<T> {
         last: u64,
         shared: &Shared,
     ) -> Option<(NodeNo, What)> {
+        // One that has just been dropped because it is silent is not taken back for what it had.
+        let patience_ns = shared.config.timing.patience_ns;
+        let answers =
+            |one: &Follower| one.lacks_ns.is_none_or(|since_ns| shared.now_ns < since_ns + patience_ns);
         let is_ready = |node: &NodeNo| {
-            primary.followers.get(node).is_some_and(|one| one.streams() && one.acked >= primary.commit.max(1))
+            let has = |one: &Follower| one.streams() && one.acked >= primary.commit.max(1);
+            primary.followers.get(node).is_some_and(|one| has(one) && answers(one))
         };
         if let Some((Change::Drop(keep), _)) = &primary.asked {
             return Some((keep.node, What::Drop));

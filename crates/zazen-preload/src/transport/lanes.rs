@@ -24,6 +24,8 @@ pub(super) struct Lane {
     pub(super) fd: AtomicI32,
     /// Calls that it carried over the socket.
     pub(super) calls: AtomicU32,
+    /// The second in which its other end was last looked for.
+    pub(super) asked: AtomicU32,
     /// The identity with which it connected: [`EPOCH`] at that time.
     pub(super) epoch: AtomicU32,
     /// Where its pool begins and ends, once the program has memory of it.
@@ -41,6 +43,7 @@ pub(super) static LANE: [Lane; LANES] = [const {
         state: AtomicU32::new(FREE),
         fd: AtomicI32::new(-1),
         calls: AtomicU32::new(0),
+        asked: AtomicU32::new(0),
         epoch: AtomicU32::new(0),
         pool: [const { AtomicUsize::new(0) }; 2],
         buffers: UnsafeCell::new(Buffers::new()),
@@ -203,6 +206,26 @@ fn connect(lane: &Lane) -> Result<(), i32> {
     Err(status::NO_SERVICE)
 }
 
+/// Whether the other end is there still, as far as is known: it is asked once a second, so that a
+/// daemon that was started again is found before a call is lost.
+fn lives(lane: &Lane) -> bool {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the answer; no system call, where the kernel has a vDSO.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    let second = now.tv_sec as u32;
+    if lane.asked.swap(second, Ordering::Relaxed) == second {
+        return true;
+    }
+    let mut byte = 0_u8;
+    let flags = (libc::MSG_PEEK | libc::MSG_DONTWAIT) as usize;
+    let fd = lane.fd.load(Ordering::Acquire) as usize;
+    match system_call(libc::SYS_recvfrom, [fd, (&raw mut byte) as usize, 1, flags, 0, 0]) {
+        Ok(0) => false,
+        Ok(_) => true,
+        Err(error) => matches!(error, libc::EAGAIN | libc::EINTR),
+    }
+}
+
 /// A lane for one call, connected and known to the far side. What the process carries from an
 /// earlier identity is not entered yet.
 pub(super) fn acquire_fresh() -> Result<&'static Lane, i32> {
@@ -214,7 +237,7 @@ pub(super) fn acquire_fresh() -> Result<&'static Lane, i32> {
                 && lane.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 if lane.fd.load(Ordering::Acquire) >= 0 {
-                    if !is_stale(lane) {
+                    if !is_stale(lane) && lives(lane) {
                         return Ok(lane);
                     }
                     drop_lane(lane);
@@ -243,7 +266,8 @@ thread_local! {
 /// Says hello over a fresh connection.
 fn greet(lane: &'static Lane) -> bool {
     let kind = if is_known() { far::HELLO_JOIN } else { far::HELLO_NEW };
-    let hello = far::new_hello(kind, key());
+    let mut used = key();
+    let hello = far::new_hello(kind, used);
     GREETING.set(Some(lane));
     let mut done = far::hello(&hello, &[]).is_ok();
     if !done && kind == far::HELLO_NEW && errno() == libc::EEXIST {
@@ -251,10 +275,18 @@ fn greet(lane: &'static Lane) -> bool {
         let hello = far::new_hello(far::HELLO_JOIN, key());
         done = far::hello(&hello, &[]).is_ok();
     }
-    if !done && errno() == libc::ESTALE && !table::any() {
-        // A daemon that has forgotten us, or another one; nothing of ours was there.
-        KEY.store(0, Ordering::Release);
-        done = far::hello(&far::new_hello(far::HELLO_NEW, key()), &[]).is_ok();
+    if !done && kind == far::HELLO_JOIN && errno() == libc::ESTALE {
+        // A daemon that has forgotten us, or another one. Another thread may be first here, too.
+        let _ = KEY.compare_exchange(used, 0, Ordering::AcqRel, Ordering::Acquire);
+        used = key();
+        let mut hello = far::new_hello(far::HELLO_NEW, used);
+        hello.token = table::beyond_all();
+        done = far::hello(&hello, &[]).is_ok();
+        if done {
+            far::begin_again();
+        } else if errno() == libc::EEXIST {
+            done = far::hello(&far::new_hello(far::HELLO_JOIN, used), &[]).is_ok();
+        }
     }
     GREETING.set(None);
     if done {

@@ -19,6 +19,14 @@ fn bare() -> Cluster {
     cluster
 }
 
+/// The program of a workload.
+fn named(name: &str, nodes: u32) -> Program {
+    match (workloads::named(name).unwrap().work)(nodes) {
+        Work::Program(program) => program,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn job(nodes: u32, program: Program) -> Job {
     Job {
         name: "test".to_owned(),
@@ -28,7 +36,7 @@ fn job(nodes: u32, program: Program) -> Job {
         fidelity: Fidelity::Path,
         seed: 1,
         cluster: bare(),
-        program,
+        work: Work::Program(program),
     }
 }
 
@@ -71,12 +79,12 @@ fn a_remote_operation_takes_its_closed_form() {
 /// One server: N clients get what the server can do, whatever N.
 #[test]
 fn one_server_saturates() {
-    let program = (workloads::named("metadata-one-server").unwrap().program)(64);
+    let program = named("metadata-one-server", 64);
     let mut job = job(64, program);
     job.cluster.daemon.workers = 1;
     let rate = outcome(&job).metadata_ops_per_s();
     assert!((rate * 60e-6 - 1.0).abs() < 0.01, "{rate}");
-    job.program = (workloads::named("metadata").unwrap().program)(64);
+    job.work = Work::Program(named("metadata", 64));
     assert!(outcome(&job).metadata_ops_per_s() > 15.0 * rate);
 }
 
@@ -117,7 +125,7 @@ fn a_barrier_waits_for_the_slowest_and_costs_log_p_rounds() {
 #[test]
 fn a_seed_gives_one_trace() {
     for fidelity in Fidelity::ALL {
-        let mut job = job(125, (workloads::named("read-random").unwrap().program)(125));
+        let mut job = job(125, named("read-random", 125));
         job.fidelity = fidelity;
         let (one, two) = (outcome(&job), outcome(&job));
         assert_eq!(
@@ -135,7 +143,7 @@ fn a_seed_gives_one_trace() {
 fn bytes_are_conserved() {
     for network in ["star", "torus", "fat-tree", "dragonfly"] {
         for fidelity in Fidelity::ALL {
-            let mut job = job(50, (workloads::named("read-remote").unwrap().program)(50));
+            let mut job = job(50, named("read-remote", 50));
             job.network = network.to_owned();
             job.fidelity = fidelity;
             let found = outcome(&job);
@@ -153,7 +161,7 @@ fn bytes_are_conserved() {
 /// Path and hop differ in who waits for whom, not in how long the job takes: the disks decide.
 #[test]
 fn fidelities_agree_on_the_fusionfs_job() {
-    let mut job = job(512, (workloads::named("fusionfs").unwrap().program)(512));
+    let mut job = job(512, named("fusionfs", 512));
     job.cluster = Cluster::intrepid();
     let spans = Fidelity::ALL.map(|fidelity| {
         job.fidelity = fidelity;
@@ -165,7 +173,7 @@ fn fidelities_agree_on_the_fusionfs_job() {
 /// Half of the nodes are dead: with a replica, every living rank is served after asking again.
 #[test]
 fn dead_nodes_cost_time_and_replicas_save_the_job() {
-    let mut job = job(100, (workloads::named("metadata").unwrap().program)(100));
+    let mut job = job(100, named("metadata", 100));
     job.cluster.failures.dead_fraction = 0.2;
     job.cluster.daemon.replicas = 12;
     let found = outcome(&job);
@@ -193,7 +201,7 @@ fn failed_nodes_come_back() {
 
 #[test]
 fn a_run_can_be_stopped_and_refuses_what_cannot_be() {
-    let mut job = job(2_000, (workloads::named("metadata").unwrap().program)(2_000));
+    let mut job = job(2_000, named("metadata", 2_000));
     assert!(run(&job, &mut |_| ControlFlow::Break(())).unwrap().is_none());
     let check = |job: &Job, expected: &str| {
         let message = run(job, &mut |_| ControlFlow::Continue(())).map(|_| ()).unwrap_err().to_string();
@@ -208,16 +216,16 @@ fn a_run_can_be_stopped_and_refuses_what_cannot_be() {
     check(&job, "disk.write_bytes_per_s = -5");
     job.cluster = bare();
     job.cluster.disk.write_bytes_per_s = 1_000.0;
-    job.program = Program::new().then("write", Op::Write(1 << 50, At::Local));
+    job.work = Work::Program(Program::new().then("write", Op::Write(1 << 50, At::Local)));
     check(&job, "106 days");
-    job.program = Program::new();
+    job.work = Work::Program(Program::new());
     check(&job, "no steps");
 }
 
 /// What was estimated is near to what the tables take.
 #[test]
 fn memory_is_foreseen() {
-    let mut job = job(1_000_000, (workloads::named("fusionfs").unwrap().program)(1));
+    let mut job = job(1_000_000, named("fusionfs", 1));
     let path = memory_bytes(&job).unwrap();
     assert!((150_000_000..400_000_000).contains(&path), "{path}");
     job.fidelity = Fidelity::LogGp;

@@ -3,7 +3,9 @@
 //! Invariant: the work ends with its caller: no frame is begun once the connection is closed, or
 //! the daemon stops.
 
+use crate::clock::now_ns;
 use crate::fetch::{Whence, held};
+use crate::neighbours::Neighbours;
 use crate::node::Node;
 use crate::opened::Opened;
 use crate::session::Sessions;
@@ -42,11 +44,19 @@ pub(super) fn fetch(
     }
     let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
     opened.check(&node.store)?;
+    // Its blocks are those of this series.
+    opened.layout().ok();
+    let (native, alien) = node.store.holdings(&opened.series());
+    let missing = ask.set.difference(&native).difference(&alien);
     let work = Work {
         node,
         opened: &opened,
         line,
+        caller,
         set: &ask.set,
+        missing,
+        since_ns: now_ns(),
+        neighbours: node.neighbours.of(&opened),
         origin: ask.origin,
         next: AtomicU64::new(0),
         found: Mutex::new(Fetched { fetched: 0, present: 0, bytes: 0, failed: Vec::new() }),
@@ -65,7 +75,12 @@ struct Work<'a> {
     node: &'a Arc<Node>,
     opened: &'a Opened,
     line: &'a Line,
+    caller: &'a Caller,
     set: &'a RunSet,
+    /// What of it was not in the cache.
+    missing: RunSet,
+    since_ns: u64,
+    neighbours: Arc<Neighbours>,
     origin: Origin,
     next: AtomicU64,
     found: Mutex<Fetched>,
@@ -93,7 +108,8 @@ impl Work<'_> {
     fn bring(&self, number: u64) -> Result<Loaded> {
         let (node, opened) = (self.node, self.opened);
         let source = opened.source(number)?;
-        let mut file = opened.open_source(&source, number)?;
+        let readers = node.readers_of(opened, self.caller, &self.missing, self.since_ns);
+        let (mut file, _) = self.neighbours.open(&readers, number, &source)?;
         // What the cache cannot tell of, it does not have.
         let here = node.store.entry(&opened.series(), number).ok().flatten().map(held);
         let how = (node.config.validate, opened.viewer.is_own());

@@ -1,8 +1,8 @@
 //! GET_BLOCK: gives a block of a file to the daemon of another node, which has opened the file for
 //! its own caller. Only holders of the cluster key can ask.
 //!
-//! Invariant: the block comes from this node's cache or from the backing store, never from a third
-//! node.
+//! Invariants: the block comes from this node's cache or from the backing store, never from a third
+//! node; no more of it is read once the other daemon waits no more.
 
 use crate::fetch::{Whence, fetch, read_inline};
 use crate::fetcher::Outcome;
@@ -11,14 +11,14 @@ use crate::opened::Opened;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use zazen_backing::SourceFile;
-use zazen_call::{Caller, Reply};
+use zazen_call::{Caller, Line, Reply};
 use zazen_core::{Blocks, Error, ErrorKind, Origin, Result, Source};
 use zazen_frames::home::GIVEN_BYTES_MAX;
 use zazen_frames::messages::{GetBlock, GivenBlock};
 use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
 
-pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock) -> Result<Reply> {
+pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock, line: &Line) -> Result<Reply> {
     let refuse =
         |kind, why: &str| Err(Error::new(kind, format!("block {} of {}: {why}", ask.number, ask.dataset)));
     if caller.is_local() {
@@ -32,7 +32,7 @@ pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock) -> Result<R
         return refuse(ErrorKind::InvalidArgument, "its pattern is not one of blocks");
     }
     let at = node.roots.locate(&ask.dataset)?;
-    let opened = Opened::new(at, Some(ask.pattern.clone()), node.powers.viewer(caller)?)?;
+    let opened = Opened::new(at, Some(ask.pattern.clone()), node.powers.viewer(caller)?, node.stops(line))?;
     if let Some(blocks) = opened.layout()?.as_deref().and_then(|layout| layout.blocks()) {
         blocks.check_version(&ask.version)?;
     }
@@ -47,11 +47,16 @@ pub(super) fn give(node: &Arc<Node>, caller: &Caller, ask: GetBlock) -> Result<R
 
 fn bring(node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<(GivenBlock, Vec<u8>)> {
     let mut file = opened.open_source(source, number)?;
-    let outcome = fetch(node, opened, source, number, Origin::Alien, &mut file, Whence::Store)?;
+    let stops = || opened.stops();
+    let whence = Whence::Store { stops: &stops };
+    let outcome = fetch(node, opened, source, number, Origin::Alien, &mut file, whence)?;
     if matches!(outcome, Outcome::Stored(_) | Outcome::Present)
         && let Some(found) = from_cache(node, opened, &*file, source, number)
     {
         return Ok(found);
+    }
+    if stops() {
+        return Err(crate::fetch::nobody_waits());
     }
     let bytes = read_inline(opened, source, number, &*file)?;
     let validator = file.stat_now()?.validator;

@@ -3,6 +3,7 @@
 mod admin;
 mod explain;
 mod fetch;
+mod find_layout;
 mod give;
 mod open;
 mod push;
@@ -12,6 +13,7 @@ mod scan;
 use crate::node::Node;
 use crate::session::Sessions;
 use crate::shares::{AllShares, Shares};
+use find_layout::PATIENCE;
 use std::sync::Arc;
 use std::time::Duration;
 use zazen_call::{Call, Caller, Reply, Service};
@@ -19,10 +21,6 @@ use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::{self, frames_fn};
 use zazen_frames::scan_record::{AskNotes, AskRecords};
 use zazen_wire::{Message, service};
-
-/// How long a heavy call waits for its user's other ones: a job's ranks may all open a large
-/// directory at once.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long a call for a block waits: the node that asks can read the backing store itself.
 const PATIENCE_FOR_BLOCKS: Duration = Duration::from_secs(2);
@@ -55,7 +53,8 @@ impl Service for FramesService {
         let _share = share.map(|(shares, patience)| shares.wait(caller, patience, stops)).transpose()?;
         match call.function {
             frames_fn::OPEN => {
-                open::open(node, sessions, caller, messages::OpenDataset::decode(payload)?).map(reply)
+                open::open(node, sessions, caller, messages::OpenDataset::decode(payload)?, &call.line)
+                    .map(reply)
             }
             frames_fn::QUERY => {
                 query::query(node, sessions, caller, messages::Query::decode(payload)?).map(reply)
@@ -89,7 +88,9 @@ impl Service for FramesService {
             frames_fn::LIST => {
                 query::list(node, sessions, caller, messages::List::decode(payload)?).map(reply)
             }
-            frames_fn::GET_BLOCK => give::give(node, caller, messages::GetBlock::decode(payload)?),
+            frames_fn::GET_BLOCK => {
+                give::give(node, caller, messages::GetBlock::decode(payload)?, &call.line)
+            }
             frames_fn::DATASETS => Ok(Reply {
                 payload: crate::status::datasets(node, caller).to_string().into_bytes(),
                 ..Reply::default()
@@ -123,6 +124,7 @@ fn share_of(shares: &AllShares, function: u16) -> Option<(&Arc<Shares>, Duration
         | frames_fn::LIST
         | frames_fn::READ_MANY
         | frames_fn::RECORDS
+        | frames_fn::SCAN_NOTES
         | frames_fn::DATASETS => Some((&shares.heavy, PATIENCE)),
         frames_fn::GET_BLOCK => Some((&shares.given, PATIENCE_FOR_BLOCKS)),
         _ => None,
@@ -144,6 +146,7 @@ mod tests {
         assert_eq!(of(frames_fn::GET_BLOCK), Some(Arc::as_ptr(&shares.given)));
         assert_eq!(of(frames_fn::RECORDS), Some(Arc::as_ptr(&shares.heavy)));
         assert_eq!(of(frames_fn::READ_MANY), Some(Arc::as_ptr(&shares.heavy)));
+        assert_eq!(of(frames_fn::SCAN_NOTES), Some(Arc::as_ptr(&shares.heavy)));
         // Whoever holds a heavy share reads on by these.
         assert_eq!(of(frames_fn::SCAN_NEXT), None);
         assert_eq!(of(frames_fn::SCAN_CLOSE), None);

@@ -9,7 +9,7 @@ use crate::session::Sessions;
 use crate::viewer::Viewer;
 use std::sync::Arc;
 use zazen_backing::{Backing, Rights, dataset};
-use zazen_call::Caller;
+use zazen_call::{Caller, Line};
 use zazen_core::{Blocks, Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
 use zazen_frames::messages::{DatasetInfo, OpenDataset};
 
@@ -18,11 +18,12 @@ pub(super) fn open(
     sessions: &Sessions,
     caller: &Caller,
     ask: OpenDataset,
+    line: &Line,
 ) -> Result<DatasetInfo> {
     node.admit()?;
     let viewer = node.powers.viewer(caller)?;
     let (at, ask) = place(node, &viewer, ask)?;
-    let opened = Opened::new(at, ask.pattern.clone(), viewer)?;
+    let opened = Opened::new(at, ask.pattern.clone(), viewer, node.stops(line))?;
     let mut info = DatasetInfo {
         handle: 0,
         dataset: RelPath::default(),
@@ -241,11 +242,11 @@ struct Told {
 fn look(node: &Node, opened: &Opened, ask: &OpenDataset) -> Result<Told> {
     let (backing, beneath) = (opened.backing(), &opened.at.beneath);
     if ask.want_extent {
-        let described = dataset::describe(opened.at.root.finder(), backing, beneath, ask.pattern.as_deref())?;
+        let described = dataset::describe(opened.finder(), backing, beneath, ask.pattern.as_deref())?;
         return Ok(Told { layout: described.layout, extent: Some(described.extent) });
     }
     let layout = node.layouts.of(
-        opened.at.root.finder(),
+        opened.finder(),
         backing,
         &opened.at.dataset,
         beneath,

@@ -1,5 +1,6 @@
 //! QUERY and LIST: what the node holds of a dataset.
 
+use super::find_layout::find_layout;
 use crate::node::Node;
 use crate::opened::Opened;
 use crate::session::Sessions;
@@ -17,7 +18,7 @@ pub(super) fn query(node: &Node, sessions: &Sessions, caller: &Caller, ask: Quer
     let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
     opened.check(&node.store)?;
     let request = Request::new(ask.begin, ask.end, ask.stride)?;
-    opened.layout().ok();
+    find_layout(node, caller, &opened)?;
     let (native, alien) = node.store.holdings(&opened.series());
     node.counters.queries.add(1);
     let within = |set: &RunSet| match request.stride() {

@@ -1,5 +1,6 @@
 //! SCAN_OPEN, SCAN_NEXT, SCAN_CLOSE, READ_MANY: for local callers, since descriptors don't travel.
 
+use super::find_layout::find_layout;
 use crate::node::Node;
 use crate::scan::Scan;
 use crate::session::Sessions;
@@ -29,6 +30,7 @@ pub(super) fn open(
     let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
     opened.check(&node.store)?;
     let share = node.shares.scans.take(caller)?;
+    find_layout(node, caller, &opened)?;
     let (scan, cached) = Scan::begin(node, &opened, caller, &ask.set);
     let scan = sessions.with(caller.connection, |session| session.keep_scan(Arc::new(scan), share))?;
     node.counters.scans.add(1);
@@ -58,6 +60,8 @@ pub(super) fn read_many(
     node.admit()?;
     let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
     opened.check(&node.store)?;
+    // This call has a share already.
+    opened.layout().ok();
     let (scan, _) = Scan::begin(node, &opened, caller, &ask.set);
     Ok(scan.all(node, ask.bytes_max))
 }

@@ -34,6 +34,13 @@ impl Cluster {
 
     /// `nodes` nodes, each with these flags.
     pub fn with(nodes: usize, flags: &[&str]) -> Cluster {
+        let mut cluster = Cluster::prepare(nodes, flags);
+        cluster.begin();
+        cluster
+    }
+
+    /// The same, before its daemons are started.
+    pub fn prepare(nodes: usize, flags: &[&str]) -> Cluster {
         let dir = tempfile::Builder::new().prefix("zns").tempdir_in("/tmp").unwrap();
         let site = Site::make(dir.path()).unwrap();
         let list = dir.path().join("nodes");
@@ -48,14 +55,19 @@ impl Cluster {
                 launch = launch.with(["--namespace-format"]);
             }
             cluster.nodes.push(Node { site, data, launch, daemon: None });
-            cluster.start(at);
         }
+        cluster
+    }
+
+    /// Starts the daemons, and waits until the namespace answers on each node.
+    pub fn begin(&mut self) {
+        (0..self.nodes.len()).for_each(|at| self.start(at));
+        let list = self.dir.path().join("nodes");
         let address = |node: &Node| node.daemon.as_ref().unwrap().ready().listen.clone().unwrap();
-        let text: String = cluster.nodes.iter().map(|node| address(node) + "\n").collect();
+        let text: String = self.nodes.iter().map(|node| address(node) + "\n").collect();
         std::fs::write(list.with_extension("new"), text).unwrap();
         std::fs::rename(list.with_extension("new"), &list).unwrap();
-        (0..nodes).for_each(|at| drop(cluster.client(at)));
-        cluster
+        (0..self.nodes.len()).for_each(|at| drop(self.client(at)));
     }
 
     /// Starts the daemon of a node, at its old address if it had one.
@@ -111,6 +123,26 @@ impl Cluster {
     pub fn objects(&self, at: usize) -> usize {
         let folders = std::fs::read_dir(self.nodes[at].data.join("objects")).unwrap();
         folders.map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap().count()).sum()
+    }
+}
+
+/// A small disk, for as long as it is held.
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// Mounts it at `at`, for the daemon's user alone.
+    pub fn mount(at: &Path, size: &str) -> SmallDisk {
+        std::fs::create_dir_all(at).unwrap();
+        let options = format!("size={size},mode=700");
+        let mut mount = std::process::Command::new("mount");
+        assert!(mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(at).status().unwrap().success());
+        SmallDisk(at.to_path_buf())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        std::process::Command::new("umount").arg("-l").arg(&self.0).status().ok();
     }
 }
 

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_sim::job::{JobFile, NodesText};
 use zazen_sim::record::Record;
-use zazen_sim::report::csv;
+use zazen_sim::report::{csv, page};
+use zazen_sim::work::Work;
 use zazen_sim::{Cluster, Fidelity, Job, workloads};
 
 /// The longest job or cluster file.
@@ -22,6 +23,7 @@ const NODES_DEFAULT: u32 = 1024;
   zazen sim run metadata --nodes 1024 --fidelity hop --json
   zazen sim run read-remote --nodes 4096 --net fat-tree:32x32x4:1x32x32 --compare-fidelity
   zazen sim run my-job.toml --cluster cluster.toml -o out/ --resume
+  zazen sim run ior --ior '-b 16m -t 4m -s 4 -w -r -C -F' --nodes 64..4096
   zazen sim run list
 
 NETWORKS:
@@ -38,6 +40,9 @@ FIDELITIES:
 pub(crate) struct Run {
     /// A workload's name, a job file (FILE.toml), or `list` for the names
     workload: String,
+    /// IOR's options, for the workload `ior`
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    ior: Option<String>,
     /// Nodes: 4096, a range that doubles such as 512..16384, or a list [default: 1024]
     #[arg(long, value_name = "N|A..B|LIST")]
     nodes: Option<Scales>,
@@ -157,8 +162,17 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
         None => vec![Fidelity::Path],
     };
     let network = arguments.net.clone().or(from_file.net.clone()).unwrap_or(cluster.network.shape.clone());
+    let ior = match (arguments.workload == "ior", &arguments.ior) {
+        (true, options) => Some(zazen_sim::ior::program(options.as_deref().unwrap_or(""))?),
+        (false, None) => None,
+        (false, Some(_)) => {
+            let why = "--ior belongs to the workload ior: zazen sim run ior --ior OPTIONS";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+    };
     let workload = match &file {
         Some(_) => None,
+        None if ior.is_some() => None,
         None => Some(workloads::named(&arguments.workload)?),
     };
     let name = match (&workload, &from_file.name) {
@@ -168,9 +182,12 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
     };
     let mut jobs = Vec::new();
     for nodes in scales {
-        let program = match &workload {
-            Some(workload) => (workload.program)(nodes),
-            None => from_file.program().map_err(|error| error.within(arguments.workload.clone()))?,
+        let work = match (&workload, &ior) {
+            (Some(workload), _) => (workload.work)(nodes),
+            (None, Some(program)) => Work::Program(program.clone()),
+            (None, None) => {
+                Work::Program(from_file.program().map_err(|error| error.within(arguments.workload.clone()))?)
+            }
         };
         for fidelity in &fidelities {
             jobs.push(Job {
@@ -181,7 +198,7 @@ fn jobs(arguments: &Run) -> Result<Vec<Job>> {
                 fidelity: *fidelity,
                 seed: arguments.seed.or(from_file.seed).unwrap_or(1),
                 cluster: cluster.clone(),
-                program: program.clone(),
+                work: work.clone(),
             });
         }
     }
@@ -211,6 +228,10 @@ fn report(out: &Path, records: &[Record]) -> Result<()> {
     ] {
         write_whole(&out.join(name), &text)?;
     }
+    for (name, plot) in page::plots(records) {
+        write_whole(&out.join(format!("{name}.svg")), &plot.svg())?;
+    }
+    write_whole(&out.join("index.html"), &page::page(records))?;
     let records = records.iter().map(Record::to_json).collect::<Result<Vec<String>>>()?;
     write_whole(&out.join("summary.json"), &format!("[{}]\n", records.join(",\n")))
 }

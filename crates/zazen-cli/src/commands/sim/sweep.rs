@@ -83,7 +83,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<Vec<Option<Record>>> {
 }
 
 fn steps_of(job: &Job) -> u64 {
-    job.program.totals().0.saturating_mul(u64::from(job.nodes) * u64::from(job.ranks_per_node))
+    job.work.steps(job.ranks())
 }
 
 fn one(

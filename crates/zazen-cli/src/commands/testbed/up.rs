@@ -3,7 +3,7 @@
 use crate::{output, parse};
 use clap::Args;
 use std::path::{Path, PathBuf};
-use zazen_core::Result;
+use zazen_core::{Error, Result};
 use zazen_testbed::state::NODES_MAX;
 use zazen_testbed::{DiskLimits, LinkRates, Plan, Programs};
 
@@ -46,12 +46,20 @@ pub(crate) struct Up {
     /// The daemons hand frames out without a look at their sources (`validate = "never"`)
     #[arg(long)]
     trust_copies: bool,
+    /// The daemons record each call in this folder, for `zazen sim calibrate`
+    #[arg(long, value_name = "DIR")]
+    spans: Option<PathBuf>,
 }
 
 impl Up {
     pub(crate) fn run(&self, dir: &Path) -> Result<()> {
         let remark = &mut |remark| output::note(remark);
-        let state = zazen_testbed::up(dir, &self.plan(), &Programs::of_this_zazen()?, remark)?;
+        // The daemons run in folders of their own.
+        let absolute = |path: &PathBuf| {
+            std::path::absolute(path).map_err(|error| Error::io(path.display().to_string(), error))
+        };
+        let spans = self.spans.as_ref().map(absolute).transpose()?;
+        let state = zazen_testbed::up(dir, &self.plan(spans), &Programs::of_this_zazen()?, remark)?;
         let dir = state.dir.display();
         output::line(format!("testbed {dir}: {} nodes up", state.nodes.len()));
         output::line(super::status::limits_line(&state));
@@ -59,7 +67,7 @@ impl Up {
         Ok(())
     }
 
-    fn plan(&self) -> Plan {
+    fn plan(&self, spans: Option<PathBuf>) -> Plan {
         let links = LinkRates { node_bits_per_s: self.link, server_bits_per_s: self.server_link };
         Plan {
             nodes: self.nodes.into(),
@@ -74,6 +82,7 @@ impl Up {
             },
             readers: self.readers,
             trust_copies: self.trust_copies,
+            spans,
         }
     }
 }

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""What `make bench-sim` runs: the FusionFS job to two million nodes, and what the simulator costs.
+
+    make bench-sim                               # everything: some minutes
+    .venv/bin/python bench/sim/bench_sim.py --quick
+
+Costs are CPU seconds of the process and its largest resident set, as the kernel counts them, so a loaded machine
+changes them little. Tables and one page for each sweep are written beneath --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FULL = 2_000_376
+# (goal, what, limit, unit): the issue's figures for FULL nodes.
+CPU_GOAL_S = {"path": 60.0, "hop": 600.0}
+RSS_GOAL_BYTES = 1e9
+EVENTS_GOAL_PER_S = 5e6
+
+
+def cost(zazen: str, *arguments: str) -> tuple[dict, float, int]:
+    """The last line of JSON that the simulator prints, its CPU seconds, and its largest resident set in bytes."""
+    command = [zazen, "sim", "run", *arguments, "--json", "--threads", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    text = process.stdout.read() if process.stdout else ""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+    return json.loads(text.splitlines()[-1]), usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+
+
+def verdict(held: bool) -> str:
+    return "held" if held else "NOT HELD"
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.1f} [{min(values):.1f} .. {max(values):.1f}]"
+
+
+def measure(zazen: str, nodes: int, repetitions: int) -> list[dict]:
+    rows = []
+    for fidelity, times in (("path", repetitions), ("hop", 1)):
+        found = [
+            cost(zazen, "fusionfs", "--nodes", str(nodes), "--net", "torus", "--fidelity", fidelity)
+            for _ in range(times)
+        ]
+        traces = {run[0]["trace_hash"] for run in found}
+        if len(traces) != 1:
+            raise SystemExit(f"{fidelity}: the same seed gave {len(traces)} traces")
+        cpu = [run[1] for run in found]
+        row = {
+            "fidelity": fidelity,
+            "nodes": nodes,
+            "events": found[0][0]["events"],
+            "cpu_s": cpu,
+            "rss_bytes": max(run[2] for run in found),
+            "events_per_cpu_s": found[0][0]["events"] / statistics.median(cpu),
+            "trace_hash": found[0][0]["trace_hash"],
+        }
+        rows.append(row)
+        print(
+            f"fusionfs {fidelity:4} {nodes} nodes: {row['events']:,} events, CPU {spread(cpu)} s, "
+            f"{row['rss_bytes'] / 1e6:.0f} MB, {row['events_per_cpu_s'] / 1e6:.2f} M events per CPU second",
+            flush=True,
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--zazen", default=str(ROOT / "target" / "release" / "zazen"))
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench" / "results" / "sim")
+    parser.add_argument("--quick", action="store_true", help="32,768 nodes instead of two million")
+    options = parser.parse_args()
+    nodes = 32_768 if options.quick else FULL
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = measure(options.zazen, nodes, 1 if options.quick else 3)
+    by_fidelity = {row["fidelity"]: row for row in rows}
+    if not options.quick:
+        for fidelity, goal in CPU_GOAL_S.items():
+            cpu = statistics.median(by_fidelity[fidelity]["cpu_s"])
+            print(f"goal {fidelity}: < {goal:.0f} CPU-s: {cpu:.1f}: {verdict(cpu < goal)}")
+        rss = by_fidelity["path"]["rss_bytes"]
+        print(f"goal path: < 1 GB: {rss / 1e6:.0f} MB: {verdict(rss < RSS_GOAL_BYTES)}")
+        rate = by_fidelity["hop"]["events_per_cpu_s"]
+        print(
+            f"goal hop: >= 5 M events per CPU second: {rate / 1e6:.2f} M: {verdict(rate >= EVENTS_GOAL_PER_S)}"
+        )
+    (options.out / "cost.json").write_text(json.dumps(rows, indent=1) + "\n")
+    sweeps = [
+        ("fusionfs", f"512..{nodes}", "path"),
+        ("metadata", "512..4096" if options.quick else "512..65536", "path"),
+        ("ior-collective", "1024..16384" if options.quick else "16384..1048576", "path"),
+        ("ior-collective-shared", "1024..16384" if options.quick else "16384..1048576", "path"),
+    ]
+    for workload, scales, fidelity in sweeps:
+        folder = options.out / workload
+        command = [options.zazen, "sim", "run", workload, "--nodes", scales, "--net", "torus"]
+        subprocess.run([*command, "--fidelity", fidelity, "-o", str(folder)], check=True)
+        print(f"{folder / 'index.html'}")
+    print("Published points are inputs of the cluster `intrepid`; see docs/simulator.md.", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,356 @@
+//! From spans to parameters: service times by their quantiles, bandwidths by a robust regression.
+//!
+//! A transfer of n bytes takes L + n / B. Theil and Sen's estimator gives both: the median of the
+//! slopes between all pairs of transfers, and the median of what remains. A third of the spans may
+//! be outliers (a page-cache flush, a paused process) without moving it much. Intervals come from
+//! bootstrap samples. What the data do not tell keeps the value of the base cluster, and the report
+//! says why.
+
+use crate::cluster::Cluster;
+use crate::random::{Random, Stream};
+use crate::spread::Spread;
+use std::collections::BTreeMap;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_spans::Span;
+
+/// Fewer spans than this say nothing.
+pub const SPANS_MIN: usize = 30;
+/// Transfers that a regression uses; with more, each n-th.
+const POINTS_MAX: usize = 400;
+/// Bootstrap samples.
+const SAMPLES: usize = 200;
+/// Quantiles that describe a service time.
+const QUANTILES: usize = 11;
+
+/// What a parameter was found to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Estimate {
+    /// The parameter.
+    pub name: String,
+    /// Its value, and the bootstrap's 95 % interval; `None`: the data do not tell.
+    pub value: Option<(f64, f64, f64)>,
+    /// Spans that it rests on.
+    pub spans: usize,
+    /// What it rests on, or why the data do not tell.
+    pub word: String,
+}
+
+/// Which parameter an operation's service time is.
+const SERVICES: [(&str, &[&str]); 5] = [
+    ("daemon.open_us", &["frames.open", "namespace.open"]),
+    ("daemon.insert_us", &["namespace.create", "namespace.insert"]),
+    ("daemon.lookup_us", &["frames.query", "namespace.lookup", "namespace.stat"]),
+    ("daemon.close_us", &["frames.scan_close", "namespace.close"]),
+    ("daemon.remove_us", &["frames.evict", "namespace.unlink"]),
+];
+/// Operations that write what comes with them to the node's disk.
+pub const WRITES: [&str; 2] = ["frames.push", "frames.push_many"];
+/// Operations that read what they answer with from the node's disk.
+pub const READS: [&str; 2] = ["frames.get_block", "frames.read_many"];
+
+/// The cluster that the spans describe: `base`, with what they tell put in. `InvalidArgument` if
+/// there are fewer than [`SPANS_MIN`] successful spans.
+pub fn calibrate(spans: &[Span], base: &Cluster, seed: u64) -> Result<(Cluster, Vec<Estimate>)> {
+    let good: Vec<&Span> = spans.iter().filter(|span| span.is_ok()).collect();
+    if good.len() < SPANS_MIN {
+        let why = format!(
+            "calibrate: {} successful spans are too few, at least {SPANS_MIN} are needed; record a longer run",
+            good.len()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    let mut cluster = base.clone();
+    cluster.name = format!("{}-calibrated", base.name);
+    let mut estimates = Vec::new();
+    for (name, ops) in SERVICES {
+        let mut times: Vec<f64> = good
+            .iter()
+            .filter(|span| ops.contains(&span.op.as_str()))
+            .map(|span| span.duration_ns as f64 / 1e3)
+            .collect();
+        estimates.push(service(name, ops, &mut times, &mut cluster, seed));
+    }
+    let mut noise = Vec::new();
+    for (name, ops, bytes) in [
+        ("disk.write_bytes_per_s", WRITES, (|span| span.bytes_in) as fn(&Span) -> u64),
+        ("disk.read_bytes_per_s", READS, |span| span.bytes_out),
+    ] {
+        let points: Vec<(f64, f64)> = good
+            .iter()
+            .filter(|span| ops.contains(&span.op.as_str()))
+            .map(|span| (bytes(span) as f64, span.duration_ns as f64 / 1e9))
+            .collect();
+        estimates.extend(bandwidth(name, &ops, &points, &mut cluster, &mut noise, seed));
+    }
+    estimates.push(deviation(&good, &mut cluster));
+    estimates.push(sigma(noise, &mut cluster));
+    for name in ["network.latency_us", "network.interface_bytes_per_s", "fuse.request_us"] {
+        let word =
+            "a daemon's spans begin when a call has arrived: they hold no time of the network or the mount";
+        estimates.push(Estimate { name: name.to_owned(), value: None, spans: 0, word: word.to_owned() });
+    }
+    for estimate in &estimates {
+        if estimate.value.is_some() {
+            let origin = format!("calibrated from {} spans: {}", estimate.spans, estimate.word);
+            cluster.origin.insert(estimate.name.clone(), origin);
+        }
+    }
+    cluster.check()?;
+    Ok((cluster, estimates))
+}
+
+fn service(name: &str, ops: &[&str], times_us: &mut [f64], cluster: &mut Cluster, seed: u64) -> Estimate {
+    if times_us.len() < SPANS_MIN {
+        let word = format!("{} spans of {}; at least {SPANS_MIN} are needed", times_us.len(), ops.join(", "));
+        return Estimate { name: name.to_owned(), value: None, spans: times_us.len(), word };
+    }
+    times_us.sort_unstable_by(f64::total_cmp);
+    let at = |step: usize| times_us[step * (times_us.len() - 1) / (QUANTILES - 1)];
+    let spread = Spread::Quantiles { quantiles_us: (0..QUANTILES).map(at).collect() };
+    let place = match name {
+        "daemon.open_us" => &mut cluster.daemon.open_us,
+        "daemon.insert_us" => &mut cluster.daemon.insert_us,
+        "daemon.lookup_us" => &mut cluster.daemon.lookup_us,
+        "daemon.close_us" => &mut cluster.daemon.close_us,
+        _ => &mut cluster.daemon.remove_us,
+    };
+    *place = spread;
+    let (low, high) = interval(times_us.len(), seed, |chosen| {
+        median(chosen.iter().map(|index| times_us[*index]).collect())
+    });
+    let value = Some((median(times_us.to_vec()), low, high));
+    let word = format!("median of {}; all quantiles are kept", ops.join(", "));
+    Estimate { name: name.to_owned(), value, spans: times_us.len(), word }
+}
+
+/// Bandwidth and what a request takes besides.
+fn bandwidth(
+    name: &str,
+    ops: &[&str],
+    points: &[(f64, f64)],
+    cluster: &mut Cluster,
+    noise: &mut Vec<f64>,
+    seed: u64,
+) -> Vec<Estimate> {
+    let is_write = name.contains("write");
+    let other = if is_write { "daemon.insert_us" } else { "daemon.fetch_us" };
+    let unknown =
+        |name: &str, word: String| Estimate { name: name.to_owned(), value: None, spans: points.len(), word };
+    let ops = ops.join(", ");
+    if points.len() < SPANS_MIN {
+        let word = format!("{} spans of {ops}; at least {SPANS_MIN} are needed", points.len());
+        return vec![unknown(name, word)];
+    }
+    let stride = points.len().div_ceil(POINTS_MAX);
+    let points: Vec<(f64, f64)> = points.iter().step_by(stride).copied().collect();
+    let least = points.iter().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let most = points.iter().map(|point| point.0).fold(0.0, f64::max);
+    if most < 2.0 * least.max(1.0) {
+        let word = format!(
+            "all transfers of {ops} are about {most} bytes: latency and bandwidth cannot be told apart"
+        );
+        return vec![unknown(name, word.clone()), unknown(other, word)];
+    }
+    let all: Vec<usize> = (0..points.len()).collect();
+    let line = |chosen: &[usize]| theil_sen(chosen.iter().map(|index| points[*index]).collect());
+    let (slope, rest) = line(&all);
+    let (low, high) = interval(points.len(), seed, |chosen| line(chosen).0);
+    if slope <= 0.0 || low <= 0.0 {
+        let word = format!("longer transfers of {ops} do not take longer: something else takes the time");
+        return vec![unknown(name, word)];
+    }
+    noise.extend(
+        points.iter().map(|(bytes, time)| time / (rest.max(0.0) + slope * bytes)).filter(|part| *part > 0.0),
+    );
+    let rate =
+        if is_write { &mut cluster.disk.write_bytes_per_s } else { &mut cluster.disk.read_bytes_per_s };
+    *rate = 1.0 / slope;
+    if is_write {
+        cluster.disk.dirty_bytes_max = 0;
+    }
+    let rest_us = (rest * 1e6).max(0.0);
+    let place = if is_write { &mut cluster.daemon.insert_us } else { &mut cluster.daemon.fetch_us };
+    *place = Spread::Constant(rest_us);
+    let (rest_low, rest_high) = interval(points.len(), seed, |chosen| line(chosen).1 * 1e6);
+    let word = format!("Theil-Sen over {ops}, page cache included");
+    vec![
+        Estimate {
+            name: name.to_owned(),
+            value: Some((1.0 / slope, 1.0 / high, 1.0 / low)),
+            spans: points.len(),
+            word,
+        },
+        Estimate {
+            name: other.to_owned(),
+            value: Some((rest_us, rest_low.max(0.0), rest_high.max(0.0))),
+            spans: points.len(),
+            word: format!("what {ops} take besides their bytes"),
+        },
+    ]
+}
+
+/// How far the nodes' speeds are apart.
+fn deviation(good: &[&Span], cluster: &mut Cluster) -> Estimate {
+    let name = "disk.node_deviation".to_owned();
+    let mut by_node: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for span in good.iter().filter(|span| WRITES.contains(&span.op.as_str()) && span.bytes_in > 0) {
+        by_node.entry(&span.node).or_default().push(span.duration_ns as f64 / span.bytes_in as f64);
+    }
+    let spans = by_node.values().map(Vec::len).sum();
+    let medians: Vec<f64> =
+        by_node.into_values().filter(|times| times.len() >= SPANS_MIN).map(median).collect();
+    if medians.len() < 4 {
+        let word = format!("{} nodes have {SPANS_MIN} writes; at least 4 are needed", medians.len());
+        return Estimate { name, value: None, spans, word };
+    }
+    let centre = median(medians.clone());
+    let found = robust_deviation(medians.iter().map(|each| each / centre).collect()).min(0.5);
+    cluster.disk.node_deviation = found;
+    cluster.disk.slow_fraction = 0.0;
+    let word = format!("between the medians of {} nodes", medians.len());
+    Estimate { name, value: Some((found, found, found)), spans, word }
+}
+
+/// How far requests are from their line.
+fn sigma(noise: Vec<f64>, cluster: &mut Cluster) -> Estimate {
+    let name = "disk.request_sigma".to_owned();
+    let spans = noise.len();
+    if spans < SPANS_MIN {
+        let word = "too few transfers with a bandwidth".to_owned();
+        return Estimate { name, value: None, spans, word };
+    }
+    let found = robust_deviation(noise.into_iter().map(crate::math::ln).collect()).min(3.0);
+    cluster.disk.request_sigma = found;
+    let word = "of the logarithm of each transfer's time over its line".to_owned();
+    Estimate { name, value: Some((found, found, found)), spans, word }
+}
+
+/// Slope and remainder: medians, so that outliers do not matter.
+pub fn theil_sen(points: Vec<(f64, f64)>) -> (f64, f64) {
+    let mut slopes = Vec::with_capacity(points.len() * points.len() / 2);
+    for (index, one) in points.iter().enumerate() {
+        let others = points[index + 1..].iter().filter(|other| other.0 != one.0);
+        slopes.extend(others.map(|other| (other.1 - one.1) / (other.0 - one.0)));
+    }
+    let slope = median(slopes);
+    (slope, median(points.into_iter().map(|(x, y)| y - slope * x).collect()))
+}
+
+/// The middle value; 0 of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }
+}
+
+/// 1.4826 times the median distance from the median: the standard deviation of normal data.
+fn robust_deviation(values: Vec<f64>) -> f64 {
+    let centre = median(values.clone());
+    1.4826 * median(values.into_iter().map(|value| (value - centre).abs()).collect())
+}
+
+/// The bootstrap's 95 % interval of a statistic over chosen indices.
+fn interval(count: usize, seed: u64, statistic: impl Fn(&[usize]) -> f64) -> (f64, f64) {
+    let random = Random::new(seed);
+    let size = count.min(120);
+    let mut found: Vec<f64> = (0..SAMPLES)
+        .map(|sample| {
+            let draw = |at| random.below(count as u64, sample as u32, Stream::Workload, at) as usize;
+            statistic(&(0..size as u64).map(draw).collect::<Vec<usize>>())
+        })
+        .collect();
+    found.sort_unstable_by(f64::total_cmp);
+    // Samples smaller than the data spread more, by the root of the ratio.
+    let centre = median(found.clone());
+    let shrink = (size as f64 / count as f64).sqrt();
+    let at = |part: f64| centre + (found[(part * (SAMPLES - 1) as f64) as usize] - centre) * shrink;
+    (at(0.025), at(0.975))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Spans of a node with this latency and bandwidth, a tenth of them outliers.
+    pub(crate) fn spans(node: &str, count: u64, latency_s: f64, rate: f64, sizes: u64) -> Vec<Span> {
+        let random = Random::new(77);
+        (0..count)
+            .map(|at| {
+                let bytes = (1 + random.below(sizes, 0, Stream::Workload, at)) * 100_000;
+                let noise = 1.0 + 0.02 * random.normal(1, Stream::Service, at);
+                let outlier = if at % 10 == 9 { 5.0 } else { 1.0 };
+                let time = (latency_s + bytes as f64 / rate) * noise * outlier;
+                Span {
+                    v: 1,
+                    start_ns: at * 1_000_000_000,
+                    duration_ns: (time * 1e9) as u64,
+                    node: node.to_owned(),
+                    op: "frames.push".to_owned(),
+                    bytes_in: bytes,
+                    bytes_out: 0,
+                    connection: 1,
+                    peer: String::new(),
+                    outcome: "ok".to_owned(),
+                }
+            })
+            .collect()
+    }
+
+    fn estimate<'a>(estimates: &'a [Estimate], name: &str) -> &'a Estimate {
+        estimates.iter().rfind(|estimate| estimate.name == name).unwrap()
+    }
+
+    /// What was put in comes out, in spite of the outliers, and lies in its interval.
+    #[test]
+    fn finds_what_the_spans_were_made_from() {
+        for (latency, rate) in [(1e-3, 100e6), (50e-6, 1.5e9)] {
+            let (cluster, estimates) =
+                calibrate(&spans("n0", 1_000, latency, rate, 40), &Cluster::commodity(), 1).unwrap();
+            let (found, low, high) = estimate(&estimates, "disk.write_bytes_per_s").value.unwrap();
+            assert!((found / rate - 1.0).abs() < 0.03 && low < found && found < high, "{found} {low} {high}");
+            let (rest, ..) = estimate(&estimates, "daemon.insert_us").value.unwrap();
+            assert!((rest / (latency * 1e6) - 1.0).abs() < 0.4, "{rest}");
+            assert_eq!(cluster.disk.write_bytes_per_s, found);
+            assert!(cluster.origin["disk.write_bytes_per_s"].starts_with("calibrated from"));
+            Cluster::from_toml(&cluster.to_toml().unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn says_what_the_data_do_not_tell() {
+        let base = Cluster::commodity();
+        let same = calibrate(&spans("n0", 200, 1e-3, 100e6, 1), &base, 1).unwrap();
+        let told = estimate(&same.1, "disk.write_bytes_per_s");
+        assert!(told.value.is_none() && told.word.contains("cannot be told apart"), "{told:?}");
+        assert_eq!(same.0.disk.write_bytes_per_s, base.disk.write_bytes_per_s);
+        assert!(estimate(&same.1, "network.latency_us").value.is_none());
+        let few = calibrate(&spans("n0", 20, 1e-3, 100e6, 40), &base, 1).unwrap_err().to_string();
+        assert!(few.contains("20 successful spans are too few"), "{few}");
+        let mut failed = spans("n0", 200, 1e-3, 100e6, 40);
+        failed.iter_mut().for_each(|span| span.outcome = "no space".to_owned());
+        assert!(calibrate(&failed, &base, 1).is_err());
+    }
+
+    #[test]
+    fn nodes_that_differ_show() {
+        let mut all = Vec::new();
+        for (node, rate) in [("a", 100e6), ("b", 95e6), ("c", 105e6), ("d", 110e6), ("e", 90e6)] {
+            all.extend(spans(node, 200, 0.0, rate, 40));
+        }
+        let (cluster, _) = calibrate(&all, &Cluster::commodity(), 1).unwrap();
+        assert!((0.04..0.12).contains(&cluster.disk.node_deviation), "{}", cluster.disk.node_deviation);
+    }
+
+    #[test]
+    fn medians_and_lines() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert_eq!(median(Vec::new()), 0.0);
+        // One point in nine is far away.
+        let point = |x: u32| (f64::from(x), if x == 4 { 999.0 } else { 1.0 + 2.0 * f64::from(x) });
+        assert_eq!(theil_sen((0..9).map(point).collect()), (2.0, 1.0));
+    }
+}

@@ -1,0 +1,54 @@
+//! What a job does: a program of all ranks, or one of the product's own machines at work.
+
+use crate::program::Program;
+
+/// What a job does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// All ranks go through a program.
+    Program(Program),
+    /// Each node pushes frames with the shipped writer.
+    Push(Push),
+    /// The ranks agree on who reads what with the shipped machines.
+    Assign(Assign),
+}
+
+impl Work {
+    /// Steps that a job on so many ranks makes: what progress counts.
+    pub fn steps(&self, ranks: u64) -> u64 {
+        match self {
+            Work::Program(program) => program.totals().0.saturating_mul(ranks),
+            Work::Push(push) => u64::from(push.frames).saturating_mul(ranks),
+            Work::Assign(_) => 1,
+        }
+    }
+}
+
+/// A pushing job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Push {
+    /// Frames that each node's simulation makes.
+    pub frames: u32,
+    /// Bytes of a frame.
+    pub frame_bytes: u64,
+    /// Time between two frames of a node, in microseconds.
+    pub interval_us: f64,
+    /// The most frames of a writer in flight.
+    pub window_frames: usize,
+    /// How many other nodes are tried after a failure.
+    pub retries: u32,
+    /// Bytes that a node's cache takes before it says that it is full.
+    pub budget_bytes: u64,
+}
+
+/// An assignment job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assign {
+    /// Frames of each rank's node.
+    pub frames_each: u64,
+    /// Whether frames are dealt out in turns, as the writer does; otherwise in contiguous pieces.
+    pub in_turns: bool,
+    /// Nodes whose frames are lost, evenly spread; with any, the perfect hit is gone, and there is
+    /// no closed form.
+    pub dead_nodes: u32,
+}

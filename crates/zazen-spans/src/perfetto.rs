@@ -1,0 +1,67 @@
+//! Spans for the eye: the Trace Event format that Perfetto and Chrome's tracing page open.
+
+use crate::span::Span;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// The spans as one JSON document: a process for each node, a thread for each connection. Times
+/// begin at the first span.
+pub fn perfetto(spans: &[Span]) -> String {
+    let first = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
+    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
+    spans.iter().for_each(|span| {
+        let next = nodes.len() + 1;
+        nodes.entry(&span.node).or_insert(next);
+    });
+    let names = nodes.iter().map(
+        |(node, number)| json!({"ph": "M", "name": "process_name", "pid": number, "args": {"name": node}}),
+    );
+    let events = spans.iter().map(|span| {
+        json!({
+            "ph": "X",
+            "name": span.op,
+            "cat": span.op.split('.').next().unwrap_or(""),
+            "ts": (span.start_ns - first) as f64 / 1e3,
+            "dur": span.duration_ns as f64 / 1e3,
+            "pid": nodes[span.node.as_str()],
+            "tid": span.connection,
+            "args": {
+                "bytes_in": span.bytes_in,
+                "bytes_out": span.bytes_out,
+                "peer": span.peer,
+                "outcome": span.outcome,
+            },
+        })
+    });
+    let events: Vec<_> = names.chain(events).collect();
+    json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_times_nodes_and_names() {
+        let span = |node: &str, start_ns| Span {
+            v: 1,
+            start_ns,
+            duration_ns: 5_000,
+            node: node.to_owned(),
+            op: "frames.push".to_owned(),
+            bytes_in: 1,
+            bytes_out: 0,
+            connection: 3,
+            peer: String::new(),
+            outcome: "ok".to_owned(),
+        };
+        let text = perfetto(&[span("b", 2_000), span("a", 1_000)]);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let events = value["traceEvents"].as_array().unwrap();
+        assert_eq!(events.len(), 4);
+        let of_b = events.iter().find(|event| event["ph"] == "X" && event["ts"] == 1.0).unwrap();
+        assert_eq!((of_b["dur"].as_f64(), of_b["tid"].as_u64()), (Some(5.0), Some(3)));
+        let name = events.iter().find(|event| event["ph"] == "M" && event["pid"] == of_b["pid"]).unwrap();
+        assert_eq!(name["args"]["name"], "b");
+    }
+}

@@ -1,0 +1,213 @@
+//! One call as a line of JSON.
+
+use serde::{Deserialize, Serialize};
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_frames::messages::frames_fn;
+use zazen_wire::control::control_fn;
+use zazen_wire::service;
+
+/// The version of the lines.
+pub const VERSION: u32 = 1;
+/// How files of spans end.
+pub const SUFFIX: &str = ".spans.jsonl";
+/// The longest line.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// One call, as the daemon saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Span {
+    /// [`VERSION`].
+    pub v: u32,
+    /// When the service got the call: nanoseconds since 1970, by the node's clock.
+    pub start_ns: u64,
+    /// Until the service had answered, by a clock that never jumps.
+    pub duration_ns: u64,
+    /// The daemon's name.
+    pub node: String,
+    /// Service and function, such as `frames.push`.
+    pub op: String,
+    /// Bytes that came with the call, beside its arguments.
+    pub bytes_in: u64,
+    /// Bytes that went with the answer, beside its results.
+    pub bytes_out: u64,
+    /// The caller's connection: unique within a daemon's life.
+    pub connection: u64,
+    /// The caller's user, process and host, such as `1000:4711@n3`; without `@`, a local one.
+    pub peer: String,
+    /// `ok`, or the kind of the error.
+    pub outcome: String,
+}
+
+/// The name of a function of a service.
+pub fn op_name(service_id: u16, function: u16) -> std::borrow::Cow<'static, str> {
+    let known = match (service_id, function) {
+        (service::CONTROL, control_fn::HELLO) => "control.hello",
+        (service::CONTROL, control_fn::STATUS) => "control.status",
+        (service::CONTROL, control_fn::DUMP) => "control.dump",
+        (service::CONTROL, control_fn::PING) => "control.ping",
+        (service::FRAMES, frames_fn::OPEN) => "frames.open",
+        (service::FRAMES, frames_fn::QUERY) => "frames.query",
+        (service::FRAMES, frames_fn::SCAN_OPEN) => "frames.scan_open",
+        (service::FRAMES, frames_fn::SCAN_NEXT) => "frames.scan_next",
+        (service::FRAMES, frames_fn::SCAN_CLOSE) => "frames.scan_close",
+        (service::FRAMES, frames_fn::PUSH) => "frames.push",
+        (service::FRAMES, frames_fn::FETCH) => "frames.fetch",
+        (service::FRAMES, frames_fn::EVICT) => "frames.evict",
+        (service::FRAMES, frames_fn::PIN) => "frames.pin",
+        (service::FRAMES, frames_fn::VERIFY) => "frames.verify",
+        (service::FRAMES, frames_fn::LIST) => "frames.list",
+        (service::FRAMES, frames_fn::DATASETS) => "frames.datasets",
+        (service::FRAMES, frames_fn::GET_BLOCK) => "frames.get_block",
+        (service::FRAMES, frames_fn::READ_MANY) => "frames.read_many",
+        (service::FRAMES, frames_fn::PUSH_MANY) => "frames.push_many",
+        _ => {
+            let service = match service_id {
+                service::CONTROL => "control",
+                service::FRAMES => "frames",
+                service::PLUGINS => "plugins",
+                service::NAMESPACE => "namespace",
+                _ => return format!("{service_id}.{function}").into(),
+            };
+            return format!("{service}.{function}").into();
+        }
+    };
+    known.into()
+}
+
+/// Appends `text` as a JSON string.
+fn quote(text: &str, into: &mut String) {
+    into.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' => into.push_str("\\\""),
+            '\\' => into.push_str("\\\\"),
+            letter if letter < ' ' => into.push_str(&format!("\\u{:04x}", letter as u32)),
+            letter => into.push(letter),
+        }
+    }
+    into.push('"');
+}
+
+impl Span {
+    /// Appends the span as a line, with its end. Written by hand: a daemon does this for each call.
+    pub fn write(&self, into: &mut String) {
+        use std::fmt::Write;
+        // Writing to a String cannot fail.
+        let _ = write!(
+            into,
+            "{{\"v\":{},\"start_ns\":{},\"duration_ns\":{},\"node\":",
+            self.v, self.start_ns, self.duration_ns
+        );
+        quote(&self.node, into);
+        into.push_str(",\"op\":");
+        quote(&self.op, into);
+        let _ = write!(
+            into,
+            ",\"bytes_in\":{},\"bytes_out\":{},\"connection\":{},\"peer\":",
+            self.bytes_in, self.bytes_out, self.connection
+        );
+        quote(&self.peer, into);
+        into.push_str(",\"outcome\":");
+        quote(&self.outcome, into);
+        into.push_str("}\n");
+    }
+
+    /// When the service had answered: nanoseconds since 1970.
+    pub fn end_ns(&self) -> u64 {
+        self.start_ns.saturating_add(self.duration_ns)
+    }
+
+    /// Whether the call succeeded.
+    pub fn is_ok(&self) -> bool {
+        self.outcome == "ok"
+    }
+}
+
+/// Reads a file of spans; `name` is the file's. `Corrupt` if a line is no span, or the last one was
+/// cut; the message has the line's number.
+pub fn read(name: &str, text: &str) -> Result<Vec<Span>> {
+    let refuse = |line: usize, why: &str| {
+        Err(Error::new(ErrorKind::Corrupt, format!("{name}: line {}: {why}", line + 1)))
+    };
+    let mut spans = Vec::new();
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        if line.len() > LINE_BYTES_MAX {
+            return refuse(number, "is longer than spans are; is it the right file?");
+        }
+        let Some(line) = line.strip_suffix('\n') else {
+            return refuse(number, "was cut: the daemon was killed while it wrote; remove the line");
+        };
+        match serde_json::from_str::<Span>(line) {
+            Ok(span) if span.v == VERSION => spans.push(span),
+            Ok(span) => return refuse(number, &format!("has version {}, not {VERSION}", span.v)),
+            Err(error) => return refuse(number, &format!("is no span: {error}")),
+        }
+    }
+    Ok(spans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn span() -> Span {
+        Span {
+            v: VERSION,
+            start_ns: 1_700_000_000_000_000_000,
+            duration_ns: 42_000,
+            node: "n0".to_owned(),
+            op: "frames.push".to_owned(),
+            bytes_in: 430_000,
+            bytes_out: 0,
+            connection: 7,
+            peer: "1000:4711".to_owned(),
+            outcome: "ok".to_owned(),
+        }
+    }
+
+    #[test]
+    fn golden_line() {
+        let mut line = String::new();
+        span().write(&mut line);
+        let expected = "{\"v\":1,\"start_ns\":1700000000000000000,\"duration_ns\":42000,\"node\":\"n0\",\
+                        \"op\":\"frames.push\",\"bytes_in\":430000,\"bytes_out\":0,\"connection\":7,\
+                        \"peer\":\"1000:4711\",\"outcome\":\"ok\"}\n";
+        assert_eq!(line, expected);
+    }
+
+    proptest! {
+        /// What is written by hand is what serde_json reads, whatever the names.
+        #[test]
+        fn lines_survive(node in any::<String>(), peer in any::<String>(), start_ns in any::<u64>()) {
+            let span = Span { node, peer, start_ns, ..span() };
+            let mut text = String::new();
+            span.write(&mut text);
+            span.write(&mut text);
+            prop_assert_eq!(read("file", &text).unwrap(), [span.clone(), span]);
+        }
+    }
+
+    #[test]
+    fn damaged_files_are_refused_by_line() {
+        let mut good = String::new();
+        span().write(&mut good);
+        let check = |text: String, expected: &str| {
+            let message = read("a.spans.jsonl", &text).unwrap_err().to_string();
+            assert!(message.contains("a.spans.jsonl: line 2") && message.contains(expected), "{message}");
+        };
+        check(format!("{good}{}", &good[..40]), "was cut");
+        check(format!("{good}{}\n", &good[..40]), "is no span");
+        check(good.clone() + &good.replace("\"v\":1", "\"v\":9"), "version 9");
+        check(good.clone() + &good.replace("\"node\"", "\"knot\""), "knot");
+        check(good.clone() + &"x".repeat(100_000) + "\n", "longer");
+    }
+
+    #[test]
+    fn functions_have_names() {
+        assert_eq!(op_name(service::FRAMES, frames_fn::PUSH), "frames.push");
+        assert_eq!(op_name(service::PLUGINS, 2), "plugins.2");
+        assert_eq!(op_name(99, 3), "99.3");
+    }
+}

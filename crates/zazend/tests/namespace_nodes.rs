@@ -1,0 +1,259 @@
+//! The namespace of several real daemons: files of one node on the others, kill -9, restarts, a
+//! full disk.
+
+// The exemption for tests does not reach their helpers.
+#![allow(clippy::unwrap_used)]
+
+mod namespaces;
+
+use namespaces::*;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use zazen_namespace_client::Namespace;
+use zazen_namespace_client::core::operation::Mode;
+use zazen_namespace_client::core::{Errno, Name};
+
+const READ: Mode = Mode { read: true, write: false, truncate: false };
+const WRITE: Mode = Mode { read: true, write: true, truncate: false };
+/// The goal for the time until a partition answers again.
+const BACK_WITHIN: Duration = Duration::from_secs(10);
+
+fn write(ns: &Namespace, path: &str, bytes: &[u8]) -> Result<(), Errno> {
+    let file = ns.open_or_create(None, path.as_bytes(), 0o644, WRITE, false)?;
+    file.write_all_at(bytes, 0)?;
+    file.close()
+}
+
+fn read(ns: &Namespace, path: &str) -> Result<Vec<u8>, Errno> {
+    let file = ns.open(None, path.as_bytes(), READ)?;
+    let mut bytes = vec![0; file.attributes().bytes as usize + 1];
+    let count = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+#[test]
+fn files_of_one_node_are_the_same_on_all() {
+    let cluster = Cluster::with(4, &["--namespace-replicas", "1"]);
+    let nodes: Vec<Namespace> = (0..4).map(|at| cluster.client(at)).collect();
+    nodes[0].mkdir(None, b"/d", 0o755).unwrap();
+    for (at, ns) in nodes.iter().enumerate() {
+        ns.mkdir_all(None, format!("/d/{at}/sub").as_bytes(), 0o755).unwrap();
+        write(ns, &format!("/d/{at}/sub/f"), &noise(5_000_000 + at, at as u64)).unwrap();
+    }
+    for ns in &nodes {
+        assert_eq!(ns.list(None, b"/d", true).unwrap().len(), 4);
+        for at in 0..4 {
+            assert_eq!(read(ns, &format!("/d/{at}/sub/f")).unwrap(), noise(5_000_000 + at, at as u64));
+        }
+    }
+    for at in 0..4 {
+        assert_eq!(cluster.objects(at), 1, "each node holds what it wrote");
+        let holder = nodes[0].stat(None, format!("/d/{at}/sub/f").as_bytes(), true).unwrap().place;
+        assert_eq!(holder.unwrap().holder, nodes[at].hello().unwrap().node);
+    }
+    // Writes of another node go to the holder, and are seen at once by a third.
+    let there = nodes[1].open(None, b"/d/0/sub/f", WRITE).unwrap();
+    let third = nodes[2].open(None, b"/d/0/sub/f", READ).unwrap();
+    for round in 0..20u64 {
+        let offset = round * 250_007;
+        there.write_all_at(&noise(1000, round), offset).unwrap();
+        let mut got = [0; 1000];
+        assert_eq!(third.read_at(&mut got, offset), Ok(1000));
+        assert_eq!(got[..], noise(1000, round));
+    }
+    there.write_all_at(b"longer", 6_000_000).unwrap();
+    assert_eq!(nodes[3].stat(None, b"/d/0/sub/f", true).unwrap().bytes, 6_000_006);
+    there.close().unwrap();
+    // A rewrite moves the file to the writer.
+    let moved = nodes[3].open(None, b"/d/2/sub/f", Mode { truncate: true, ..WRITE }).unwrap();
+    moved.write_all_at(b"moved", 0).unwrap();
+    moved.close().unwrap();
+    assert_eq!(read(&nodes[0], "/d/2/sub/f").unwrap(), b"moved");
+    eventually("the old bytes end", || cluster.objects(2) == 0);
+    // A rewrite of what others have open stays, and they see it.
+    let open = nodes[2].open(None, b"/d/1/sub/f", READ).unwrap();
+    let again = nodes[3].open(None, b"/d/1/sub/f", Mode { truncate: true, ..WRITE }).unwrap();
+    again.write_all_at(b"seen", 0).unwrap();
+    let mut got = [0; 9];
+    assert_eq!(open.read_at(&mut got, 0), Ok(4));
+    assert_eq!(&got[..4], b"seen");
+    // Names move between the partitions.
+    nodes[2].rename_path(None, b"/d/0/sub", b"/d/3/sub0").unwrap();
+    assert_eq!(nodes[1].stat(None, b"/d/3/sub0/f", true).unwrap().bytes, 6_000_006);
+    assert_eq!(nodes[1].rename_path(None, b"/d/3", b"/d/3/sub0/x").unwrap_err(), Errno::EINVAL);
+}
+
+#[test]
+fn many_clients_of_all_nodes_create_in_one_directory() {
+    let cluster = Cluster::with(3, &["--namespace-replicas", "2"]);
+    cluster.client(0).mkdir(None, b"/one", 0o777).unwrap();
+    let made: usize = std::thread::scope(|scope| {
+        let create = |client: usize| {
+            let ns = cluster.client(client % 3);
+            let directory = ns.stat(None, b"/one", true).unwrap().id;
+            let name = |at| Name::new(format!("c{client}-{at}").as_bytes()).unwrap();
+            let names: Vec<Name> = (0..150).map(name).collect();
+            let many = ns.create_many(None, directory, &names[..100], 0o644).unwrap();
+            let one = |name: &Name| ns.create(None, directory, name, 0o644, WRITE, true).is_ok();
+            many.iter().filter(|made| made.is_ok()).count()
+                + names[100..].iter().filter(|name| one(name)).count()
+        };
+        let threads: Vec<_> = (0..6).map(|client| scope.spawn(move || create(client))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(made, 6 * 150);
+    for at in 0..3 {
+        assert_eq!(cluster.client(at).list(None, b"/one", false).unwrap().len(), made);
+    }
+}
+
+#[test]
+fn after_a_restart_with_the_same_disk_all_is_there() {
+    for level in ["memory", "written", "synced"] {
+        let mut cluster = Cluster::with(2, &["--namespace-replicas", "1", "--namespace-durability", level]);
+        let bytes = noise(300_000, 7);
+        for at in 0..2 {
+            let ns = cluster.client(at);
+            ns.mkdir(None, format!("/d{at}").as_bytes(), 0o755).unwrap();
+            for file in 0..20 {
+                write(&ns, &format!("/d{at}/f{file}"), &bytes).unwrap();
+            }
+        }
+        if level == "memory" {
+            // The level promises the disk within a second.
+            std::thread::sleep(Duration::from_secs(3));
+        }
+        (0..2).for_each(|at| cluster.kill(at));
+        (0..2).for_each(|at| cluster.start(at));
+        for at in 0..2 {
+            let ns = cluster.client(at);
+            for of in 0..2 {
+                let listed = ns.list(None, format!("/d{of}").as_bytes(), false).unwrap();
+                assert_eq!(listed.len(), 20, "{level}");
+                assert_eq!(read(&ns, &format!("/d{of}/f19")).unwrap(), bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn kill_9_at_two_replicas_loses_no_acknowledged_change() {
+    let mut cluster = Cluster::with(4, &["--namespace-replicas", "2"]);
+    let survivors: Vec<Namespace> = (0..3).map(|at| cluster.client(at)).collect();
+    let backed = |ns: &Namespace| ns.map().unwrap().partitions.iter().all(|seat| !seat.backups.is_empty());
+    eventually("each partition has a backup", || backed(&survivors[0]));
+    for dir in 0..12 {
+        survivors[0].mkdir(None, format!("/d{dir}").as_bytes(), 0o755).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    let (made, longest) = std::thread::scope(|scope| {
+        let work = |at: usize, ns: &Namespace, stop: &AtomicBool| {
+            let mut made = Vec::new();
+            let mut longest = Duration::ZERO;
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let path = format!("/d{}/c{at}-{number}", number % 12);
+                let started = Instant::now();
+                match write(ns, &path, path.as_bytes()) {
+                    Ok(()) => made.push(path),
+                    Err(errno) => panic!("{path}: {errno:?} after {:?}", started.elapsed()),
+                }
+                longest = longest.max(started.elapsed());
+                number += 1;
+            }
+            (made, longest)
+        };
+        let stop = &stop;
+        let threads: Vec<_> =
+            survivors.iter().enumerate().map(|(at, ns)| scope.spawn(move || work(at, ns, stop))).collect();
+        std::thread::sleep(Duration::from_secs(1));
+        cluster.kill(3);
+        std::thread::sleep(Duration::from_secs(12));
+        stop.store(true, Ordering::Relaxed);
+        let mut made = Vec::new();
+        let mut longest = Duration::ZERO;
+        for thread in threads {
+            let (paths, pause) = thread.join().unwrap();
+            made.extend(paths);
+            longest = longest.max(pause);
+        }
+        (made, longest)
+    });
+    println!("{} files, longest pause {longest:?}", made.len());
+    assert!(longest < BACK_WITHIN, "service was away for {longest:?}");
+    let mut listed = BTreeMap::new();
+    for dir in 0..12 {
+        for entry in survivors[1].list(None, format!("/d{dir}").as_bytes(), true).unwrap() {
+            let name = String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
+            listed.insert(format!("/d{dir}/{name}"), entry.attributes.unwrap().bytes);
+        }
+    }
+    for path in &made {
+        assert_eq!(listed.get(path), Some(&(path.len() as u64)), "{path} was acknowledged");
+        assert_eq!(read(&survivors[2], path).unwrap(), path.as_bytes());
+    }
+    // The node comes back with its old disk, and takes part again.
+    cluster.start(3);
+    let back = cluster.client(3);
+    write(&back, "/d0/back", b"back").unwrap();
+    assert_eq!(read(&survivors[0], "/d0/back").unwrap(), b"back");
+    assert_eq!(read(&back, &made[0]).unwrap(), made[0].as_bytes());
+}
+
+#[test]
+fn at_one_replica_a_dead_nodes_part_is_refused_and_comes_back_with_it() {
+    let mut cluster = Cluster::with(3, &["--namespace-replicas", "1"]);
+    let (one, two) = (cluster.client(0), cluster.client(2));
+    // Each refusal takes as long as an operation may take.
+    let files: Vec<String> = (0..2).map(|at| format!("/f{at}")).collect();
+    for (at, path) in files.iter().enumerate() {
+        write(if at % 2 == 0 { &one } else { &two }, path, path.as_bytes()).unwrap();
+    }
+    cluster.kill(2);
+    for (at, path) in files.iter().enumerate() {
+        let got = read(&one, path);
+        match at % 2 {
+            0 => assert!(got.is_err() || got == Ok(path.clone().into_bytes()), "{path}: {got:?}"),
+            _ => assert!(got.is_err(), "the bytes of {path} were on the dead node: {got:?}"),
+        }
+    }
+    cluster.start(2);
+    drop(cluster.client(2));
+    for path in &files {
+        eventually("the file is there again", || read(&one, path) == Ok(path.clone().into_bytes()));
+    }
+}
+
+#[test]
+fn a_full_disk_is_enospc_without_harm() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to mount a small disk");
+        return;
+    }
+    let mut cluster = Cluster::prepare(1, &[]);
+    let disk = SmallDisk::mount(cluster.data(0), "48m");
+    cluster.begin();
+    let ns = cluster.client(0);
+    write(&ns, "/before", b"before").unwrap();
+    let file = ns.open_or_create(None, b"/big", 0o644, WRITE, true).unwrap();
+    let chunk = noise(1 << 20, 3);
+    let full = (0..100).find_map(|at| file.write_all_at(&chunk, at << 20).err());
+    assert_eq!(full, Some(Errno::ENOSPC));
+    // Small files until nothing goes any more: then it is ENOSPC, and never anything else.
+    let end = (0..200_000).find_map(|at| write(&ns, &format!("/small{at}"), b"x").err());
+    assert_eq!(end, Some(Errno::ENOSPC));
+    assert_eq!(read(&ns, "/before").unwrap(), b"before");
+    file.close().unwrap();
+    ns.remove(None, b"/big").unwrap();
+    eventually("there is room again", || write(&ns, "/after", b"after").is_ok());
+    cluster.kill(0);
+    cluster.start(0);
+    let ns = cluster.client(0);
+    assert_eq!(read(&ns, "/before").unwrap(), b"before");
+    assert_eq!(read(&ns, "/after").unwrap(), b"after");
+    drop(ns);
+    cluster.kill(0);
+    drop(disk);
+}

@@ -1,0 +1,208 @@
+"""`zazen sim` as users run it: what it prints, what it keeps, what it refuses; and spans of real daemons."""
+
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import zazen.testing
+from zazen.testing import Cluster
+
+ZAZEN = os.environ.get("ZAZEN_BIN", zazen.testing.program("zazen"))
+KEYS = [
+    "nodes", "seed", "fidelity", "makespan_s", "bytes_per_s", "metadata_ops_per_s", "events", "trace_hash"
+]  # fmt: skip
+
+
+def sim(*arguments, code=0):
+    done = subprocess.run(
+        [ZAZEN, "sim", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done if code else done.stdout
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_json_has_the_promised_keys_and_repeats():
+    command = ("run", "fusionfs", "--nodes", "512..2048", "--net", "torus", "--json")
+    one = sim(*command, "--threads", 1)
+    assert [list(line) for line in lines(one)] == [KEYS] * 3
+    assert sim(*command, "--threads", 3) == one
+    other = lines(sim(*command, "--seed", 2))
+    assert [line["trace_hash"] for line in other] != [line["trace_hash"] for line in lines(one)]
+    assert [line["nodes"] for line in other] == [512, 1024, 2048]
+
+
+@pytest.mark.parametrize("net", ["star", "torus", "fat-tree", "dragonfly"])
+@pytest.mark.parametrize("fidelity", ["loggp", "path", "flow", "hop"])
+def test_every_network_and_fidelity(net, fidelity):
+    (line,) = lines(sim("run", "read-remote", "--nodes", 64, "--net", net, "--fidelity", fidelity, "--json"))
+    assert line["fidelity"] == fidelity
+    # 256 MB from a disk of 174 MB/s is the least that it can take.
+    assert line["makespan_s"] > 256e6 / 174e6
+    # Nodes * bytes / makespan.
+    assert line["bytes_per_s"] == pytest.approx(64 * 256e6 / line["makespan_s"])
+
+
+def test_every_workload_runs():
+    names = [line.split()[0] for line in sim("run", "list").splitlines()[1:]]
+    assert len(names) >= 15
+    for name in names:
+        (line,) = lines(sim("run", name, "--nodes", 128, "--json"))
+        assert line["makespan_s"] > 0, name
+
+
+def test_results_are_kept_and_resumed(tmp_path):
+    out = tmp_path / "out"
+    command = ("run", "metadata", "--nodes", "64..256", "-o", out)
+    first = sim(*command, "--json")
+    for name in (
+        "runs.csv",
+        "phases.csv",
+        "slowest.csv",
+        "busy.csv",
+        "summary.json",
+        "index.html",
+        "metadata.svg",
+    ):
+        assert (out / name).stat().st_size > 0, name
+    with (out / "runs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["trace_hash"] for row in rows] == [line["trace_hash"] for line in lines(first)]
+    assert float(rows[0]["makespan_s"]) == lines(first)[0]["makespan_s"]
+    page = (out / "index.html").read_text()
+    assert "<svg" in page and "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    # A damaged record is done again; the others are not touched.
+    kept = sorted((out / "runs").iterdir())
+    kept[0].write_text(kept[0].read_text()[:50])
+    before = {path: path.stat().st_mtime_ns for path in kept[1:]}
+    assert sim(*command, "--json", "--resume") == first
+    assert {path: path.stat().st_mtime_ns for path in kept[1:]} == before
+    assert json.loads(kept[0].read_text())["version"] == 1
+
+
+def test_an_interrupted_sweep_keeps_what_was_finished(tmp_path):
+    out = tmp_path / "out"
+    command = [
+        ZAZEN,
+        "sim",
+        "run",
+        "metadata",
+        "--nodes",
+        "64,262144",
+        "--threads",
+        "2",
+        "-o",
+        str(out),
+        "--json",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("runs/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert [line["nodes"] for line in lines(printed)] == [64]
+    assert "1 of 2 runs were not done" in said and "--resume" in said
+    assert (out / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nothing"], "there are fusionfs"),
+        (["fusionfs", "--nodes", "65", "--net", "torus:4x4x4"], "room for 64 nodes, and 65"),
+        (["fusionfs", "--net", "dragonfly:2x2x1x9"], "at most 3 groups"),
+        (["fusionfs", "--fidelity", "exact"], "there are loggp"),
+        (["fusionfs", "--cluster", "nowhere"], "there are intrepid, commodity"),
+        (["fusionfs", "--nodes", "2000376", "--memory", "100M"], "needs about"),
+        (["fusionfs", "--ranks-per-node", "0"], "ranks per node: 0"),
+        (["assign-dead", "--nodes", "8192"], "no closed form"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(arguments, expected):
+    began = time.monotonic()
+    done = sim("run", *arguments, code=1)
+    assert expected in done.stderr
+    assert time.monotonic() - began < 20
+
+
+def test_job_files(tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(
+        'nodes = 8\nnet = "star"\n[[step]]\ndo = "repeat"\ntimes = 3\n'
+        '[[step.step]]\ndo = "write"\nbytes = "100MB"\n[[step]]\ndo = "barrier"\n'
+    )
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text("[disk]\nwrite_bytes_per_s = 100e6\nlatency_us = 0.0\n[network]\nlatency_us = 0.0\n"
+                       "overhead_us = 0.0\n")  # fmt: skip
+    (line,) = lines(sim("run", job, "--cluster", cluster, "--json"))
+    assert line["makespan_s"] == pytest.approx(3.0, rel=1e-6)
+    cluster.write_text("[disk]\nwrite_bytes_per_s = -1.0\n")
+    assert "disk.write_bytes_per_s = -1" in sim("run", job, "--cluster", cluster, code=1).stderr
+    job.write_text('[[step]]\ndo = "fly"\n')
+    assert 'do = "fly"' in sim("run", job, code=1).stderr
+
+
+def test_ior():
+    command = ("run", "ior", "--nodes", 8, "--net", "star", "--json")
+    (line,) = lines(sim(*command, "--ior", "-b 16m -t 4m -s 4 -w -r -C -F"))
+    assert line["bytes_per_s"] * line["makespan_s"] == pytest.approx(8 * 2 * 64 * 2**20)
+    assert "-z is not simulated" in sim(*command, "--ior", "-z", code=1).stderr
+    assert "belongs to the workload ior" in sim("run", "fusionfs", "--ior", "-w", code=1).stderr
+
+
+def test_compare(tmp_path):
+    for seed in (1, 2):
+        sim("run", "fusionfs", "--nodes", 512, "--seed", seed, "-o", tmp_path / str(seed))
+    same = json.loads(sim("compare", tmp_path / "1", tmp_path / "1", "--json"))
+    assert [row["same_trace"] for row in same] == [True]
+    assert "no run in common" in sim("compare", tmp_path / "1", tmp_path / "2", code=1).stderr
+
+
+def push(cluster, backing, count, size):
+    folder = backing / f"set{size}"
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"f{number:06d}.dat").write_bytes(os.urandom(size * (1 + number % 5)))
+    command = [ZAZEN, "push", "--nodes", ",".join(cluster.nodes), "--key", cluster.key, "--on-slow", "block"]
+    files = sorted(map(str, folder.iterdir()))
+    subprocess.run([*command, *files], check=True, capture_output=True, timeout=120)
+
+
+def test_real_daemons_record_calibrate_and_validate(tmp_path):
+    backing = tmp_path / "backing"
+    backing.mkdir()
+    for name, count, size in (("train", 200, 100_000), ("held-out", 100, 200_000)):
+        with Cluster(tmp_path / f"c-{name}", backing, arguments=["--spans", tmp_path / name]) as cluster:
+            push(cluster, backing, count, size)
+    recorded = (tmp_path / "train" / "node0.spans.jsonl").read_text().splitlines()
+    pushes = [span for span in map(json.loads, recorded) if span["op"].startswith("frames.push")]
+    assert sum(span["bytes_in"] for span in pushes) == sum(
+        100_000 * (1 + number % 5) for number in range(200)
+    )
+    assert {span["outcome"] for span in pushes} == {"ok"}
+    cluster = tmp_path / "cluster.toml"
+    told = sim("calibrate", tmp_path / "train", "-o", cluster)
+    assert "network.latency_us" in told and "not told" in told
+    rows = json.loads(sim("validate", cluster, tmp_path / "held-out", "--json"))
+    assert {row["op"] for row in rows["rows"]} >= {"all"}
+    assert rows["mape"] >= 0
+    trace = tmp_path / "trace.json"
+    sim("export", tmp_path / "train", "-o", trace)
+    assert len(json.loads(trace.read_text())["traceEvents"]) == len(recorded) + 1
+    # A file that was cut is refused, by its line.
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "node0.spans.jsonl").write_text("\n".join(recorded)[:-10])
+    assert "was cut" in sim("calibrate", cut, "-o", cluster, code=1).stderr
+    assert "no file" in sim("calibrate", pathlib.Path(sys.prefix), "-o", cluster, code=1).stderr
