@@ -54,10 +54,12 @@ check: $(VENV)/.requirements
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror examples/c/*.c bindings/c/include/zazen_mpi.h sdk/plugin/*/*.[ch]
 	$(BIN)/python scripts/tidy.py
+	$(BIN)/python scripts/libc_names.py
 
 ## make vopr    simulates whole clusters with faults (SEEDS=10000 of them, from FROM=0 on)
 vopr: prerequisites
 	cargo run --locked -p zazen-vopr -- --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
+	cargo run --locked -p zazen-vopr -- --namespace --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0)
 
 ## make bench   the figures, as ratios within one run, with their spread
 bench: prerequisites

@@ -102,9 +102,8 @@ def main():
         if comm.rank == 0:
             scene = scene or Scene()
             given.pictures.mkdir(parents=True, exist_ok=True)
-            scene.write(
-                [text for _, text in sorted(sum(every, []))], given.pictures / f"salinity-{step:03}.png"
-            )
+            drawn = sorted(surface for own in every for surface in own)
+            scene.write([text for _, text in drawn], given.pictures / f"salinity-{step:03}.png")
             plan = reader.visualization.plan(step)
             print(f"time {time}: {len(plan.rank_of_file)} blocks, {plan.remote} read remotely")
 

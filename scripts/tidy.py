@@ -46,20 +46,20 @@ EDGES = {
     "zazen-push": "zazen-core",
     "zazen-match": "zazen-core",
     "zazen-sim": "zazen-core zazen-assign zazen-push zazen-spans",
-    "zazen-spans": "zazen-core zazen-frames zazen-wire",
+    "zazen-spans": "zazen-core zazen-frames zazen-namespace zazen-wire",
     "zazen-namespace": "zazen-core zazen-wire",
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-mount": "zazen-core zazen-namespace zazen-namespace-client",
     "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace",
     "zazen-vtk": "zazen-core",
-    "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-vtk",
+    "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-vtk | zazen-testbed zazend",
     "zazen-stubs": "",
     "zazen-xtc": "zazen-core",
     "zazen-stubs-build": "zazen-stubs",
     "zazen-client": "zazen-core zazen-env zazen-wire zazen-frames zazen-assign zazen-backing zazen-call zazen-push"
     " | zazend zazen-testbed",
-    "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-spans zazen-store zazen-backing zazen-call zazen-plugins"
-    " zazen-namespace zazen-namespace-node"
+    "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-spans zazen-store zazen-backing zazen-call"
+    " zazen-plugins zazen-namespace zazen-namespace-node"
     " | zazen-client zazen-namespace-client zazen-testbed",
     "zazen-testbed": "zazen-core zazen-env zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
@@ -71,7 +71,7 @@ EDGES = {
     " zazen-mpi zazen-xtc",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-trajectory zazen-backing zazen-stubs"
     " zazend zazen-stream zazen-xtc",
-    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-assign zazen-push",
+    "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-assign zazen-push",
     "zazen-bench": "zazen-core zazen-env zazen-wire zazen-store zazen-client zazen-call zazen-push"
     " zazen-testbed",
 }

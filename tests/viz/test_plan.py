@@ -83,6 +83,16 @@ def test_copies_lie_on_different_nodes(cluster, ocean):
     ).stderr  # fmt: skip
 
 
+def test_an_index_is_loaded_as_it_is(cluster, ocean):
+    nodes = ["--nodes", ",".join(cluster.nodes), "--key", cluster.key]
+    report = json.loads(command("load", ocean / "ts.vtm.series", "--copies", 2, *nodes, "--json").stdout)
+    assert (report["frames"], report["loaded"]) == (18, 36)
+    assert sum(map(len, held(cluster, ocean))) == 36
+    odd = '<VTKFile type="vtkPartitionedDataSet"><vtkPartitionedDataSet><DataSet file="a.vtu"/></vtkPartitionedDataSet>'
+    (ocean / "odd.vtpd").write_text(odd + "</VTKFile>")
+    assert "zazen number" in command("load", ocean / "odd.vtpd", *nodes, code=1).stderr
+
+
 def test_racks_hold_copies_as_hdfs_does(cluster, ocean, tmp_path):
     racks = tmp_path / "racks"
     racks.write_text("".join(f"{node} rack{at // 2}\n" for at, node in enumerate(cluster.nodes)))

@@ -14,6 +14,7 @@ pub use frame_cache::FrameCaches;
 pub use hdfs::{Hdfs, HdfsUrl};
 pub use opened::{OpenedIndex, open_index};
 pub use table::HostsTable;
+pub use zazen_vtk::is_index;
 
 use zazen_core::{Error, Result};
 

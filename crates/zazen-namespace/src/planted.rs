@@ -18,8 +18,6 @@ macro_rules! planted {
 }
 
 planted! {
-    /// A backup takes records of an older epoch.
-    SkipFence,
     /// A primary answers before its backups have the records.
     AcknowledgeBeforeReplicate,
     /// A primary answers although its lease ended.

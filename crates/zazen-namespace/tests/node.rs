@@ -164,7 +164,7 @@ impl Cluster {
             for at in 0..self.hosts.len() {
                 let now_ns = self.now_ns;
                 let Some(node) = &mut self.hosts[at].node else { continue };
-                if node.leads(partition).is_none() {
+                if node.leads(partition, now_ns).is_none() {
                     continue;
                 }
                 let token = number * 1000 + now_ns;
@@ -219,7 +219,9 @@ impl Cluster {
     }
 
     fn root(&self) -> usize {
-        let leads = |host: &Host| host.node.as_ref().is_some_and(|node| node.leads(PartitionNo(0)).is_some());
+        let leads = |host: &Host| {
+            host.node.as_ref().is_some_and(|node| node.leads(PartitionNo(0), self.now_ns).is_some())
+        };
         self.hosts.iter().position(leads).expect("somebody leads partition 0")
     }
 }

@@ -153,9 +153,15 @@ impl Gathered {
     unsafe fn new(parts: *const libc::iovec, count: c_int) -> Result<Gathered, c_int> {
         let count = usize::try_from(count).ok().filter(|count| *count <= 1024).ok_or(libc::EINVAL)?;
         let mut bytes = 0_usize;
+        if count > 0 && !could_be_memory(parts) {
+            return Err(libc::EFAULT);
+        }
         for at in 0..count {
             // SAFETY: the program's array of that length.
-            let length = unsafe { (*parts.add(at)).iov_len };
+            let (base, length) = unsafe { ((*parts.add(at)).iov_base, (*parts.add(at)).iov_len) };
+            if length > 0 && !could_be_memory(base) {
+                return Err(libc::EFAULT);
+            }
             bytes =
                 bytes.checked_add(length).filter(|sum| *sum <= isize::MAX as usize).ok_or(libc::EINVAL)?;
         }
@@ -205,7 +211,10 @@ pub(crate) unsafe fn read_parts(
 ) -> Result<isize, c_int> {
     // SAFETY: the program's array.
     unsafe {
-        if count == 1 {
+        if count == 1 && could_be_memory(parts) {
+            if (*parts).iov_len > isize::MAX as usize {
+                return Err(libc::EINVAL);
+            }
             return read_far(entry, (*parts).iov_base, (*parts).iov_len, offset, flags);
         }
         let gathered = Gathered::new(parts, count)?;
@@ -224,7 +233,10 @@ pub(crate) unsafe fn write_parts(
 ) -> Result<isize, c_int> {
     // SAFETY: the program's array.
     unsafe {
-        if count == 1 {
+        if count == 1 && could_be_memory(parts) {
+            if (*parts).iov_len > isize::MAX as usize {
+                return Err(libc::EINVAL);
+            }
             return write_far(entry, (*parts).iov_base, (*parts).iov_len, offset, flags);
         }
         let gathered = Gathered::new(parts, count)?;
@@ -622,6 +634,7 @@ aliases! {
     preadv64v2 = preadv2, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
     pwritev64v2 = pwritev2, (fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
     lseek64 = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
+    llseek = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
     __lseek = lseek, (fd: c_int, offset: i64, whence: c_int) -> i64;
     truncate64 = truncate, (path: *const c_char, size: i64) -> c_int;
     ftruncate64 = ftruncate, (fd: c_int, size: i64) -> c_int;

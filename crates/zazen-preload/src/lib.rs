@@ -28,6 +28,7 @@ mod memory;
 mod metadata;
 mod names;
 mod open;
+mod others;
 mod poll;
 mod process;
 mod raw_calls;

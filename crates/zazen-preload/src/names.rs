@@ -279,6 +279,11 @@ hooks! {
     }
 }
 
+unsafe fn getwd_in(to: *mut c_char, room: usize) -> *mut c_char {
+    // SAFETY: the caller's memory, of that size.
+    unsafe { getcwd(to, room.min(paths::PATH_MAX)) }
+}
+
 /// A path in the program's memory, or in new memory.
 unsafe fn give_text(text: &Text, to: *mut c_char, size: usize) -> *mut c_char {
     let bytes = text.as_bytes();
@@ -408,6 +413,7 @@ fn move_far(dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
 }
 
 aliases! {
+    __getwd_chk = getwd_in, (to: *mut c_char, room: usize) -> *mut c_char;
     __getcwd = getcwd, (to: *mut c_char, size: usize) -> *mut c_char;
 }
 

@@ -190,6 +190,32 @@ pub(crate) unsafe extern "C" fn creat64(path: *const c_char, mode: c_uint) -> c_
 /// Letters for the six X of a template.
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
+/// Fills a template with a far name that nothing has.
+///
+/// # Safety
+///
+/// `template` is a string that may be written.
+pub(crate) unsafe fn name_unused(template: *mut c_char) -> Result<c_int, c_int> {
+    let attempt = || {
+        let mut stat = crate::far::Stat::default();
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        // SAFETY: the caller's string.
+        let found = match unsafe { place(libc::AT_FDCWD, template, &mut Text::new()) }? {
+            Place::Far(dir, path) => {
+                far!(px_stat(dir, path, flags, libc::STATX_TYPE, (&raw mut stat).cast()))
+            }
+            Place::Local(_) => Err(libc::EINVAL),
+        };
+        match found {
+            Ok(_) => Err(libc::EEXIST),
+            Err(libc::ENOENT) => Ok(0),
+            Err(error) => Err(error),
+        }
+    };
+    // SAFETY: the caller's string.
+    unsafe { fill_template(template, 0, attempt) }
+}
+
 /// Fills a template's X until `attempt` doesn't say EEXIST. As libc does it: 6 X before a suffix.
 unsafe fn fill_template(
     template: *mut c_char,

@@ -224,3 +224,34 @@ unsafe fn select_by_poll(
     }
     Ok(ready)
 }
+
+/// poll of a program that was compiled with _FORTIFY_SOURCE; `room` is the array's size in bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __poll_chk(
+    fds: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: c_int,
+    room: usize,
+) -> c_int {
+    if room / size_of::<libc::pollfd>() < count as usize {
+        std::process::abort();
+    }
+    // SAFETY: the caller's array.
+    unsafe { poll(fds, count, timeout) }
+}
+
+/// The same of ppoll.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __ppoll_chk(
+    fds: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+    room: usize,
+) -> c_int {
+    if room / size_of::<libc::pollfd>() < count as usize {
+        std::process::abort();
+    }
+    // SAFETY: the caller's array and objects.
+    unsafe { ppoll(fds, count, timeout, mask) }
+}

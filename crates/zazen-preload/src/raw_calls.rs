@@ -24,6 +24,8 @@ macro_rules! jumps {
 jumps! {
     dprintf => zazen_preload_dprintf;
     vdprintf => zazen_preload_vdprintf;
+    __dprintf_chk => zazen_preload_dprintf_chk;
+    __vdprintf_chk => zazen_preload_vdprintf_chk;
     execl => zazen_preload_execl;
     execlp => zazen_preload_execlp;
     execle => zazen_preload_execle;

@@ -447,3 +447,37 @@ unsafe fn receive_message(entry: Entry, message: &mut libc::msghdr, flags: c_int
         Ok(got)
     }
 }
+
+/// recv of a program that was compiled with _FORTIFY_SOURCE.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    data: *mut c_void,
+    count: usize,
+    room: usize,
+    flags: c_int,
+) -> isize {
+    if count > room {
+        std::process::abort();
+    }
+    // SAFETY: the caller's memory.
+    unsafe { recv(fd, data, count, flags) }
+}
+
+/// The same of recvfrom.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    data: *mut c_void,
+    count: usize,
+    room: usize,
+    flags: c_int,
+    address: *mut libc::sockaddr,
+    length: *mut libc::socklen_t,
+) -> isize {
+    if count > room {
+        std::process::abort();
+    }
+    // SAFETY: the caller's memory.
+    unsafe { recvfrom(fd, data, count, flags, address, length) }
+}

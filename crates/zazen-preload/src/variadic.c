@@ -14,6 +14,8 @@ int zazen_preload_execvpe(const char *file, char *const *arguments, char *const 
 
 int zazen_preload_vdprintf(int fd, const char *format, va_list arguments);
 int zazen_preload_dprintf(int fd, const char *format, ...);
+int zazen_preload_vdprintf_chk(int fd, int flag, const char *format, va_list arguments);
+int zazen_preload_dprintf_chk(int fd, int flag, const char *format, ...);
 int zazen_preload_execl(const char *path, const char *argument, ...);
 int zazen_preload_execlp(const char *path, const char *argument, ...);
 int zazen_preload_execle(const char *path, const char *argument, ...);
@@ -34,6 +36,24 @@ int zazen_preload_dprintf(int fd, const char *format, ...)
 {
     va_list arguments;
     int count;
+    va_start(arguments, format);
+    count = zazen_preload_vdprintf(fd, format, arguments);
+    va_end(arguments);
+    return count;
+}
+
+/* What gcc makes of the two with _FORTIFY_SOURCE; the flag only checks the format. */
+int zazen_preload_vdprintf_chk(int fd, int flag, const char *format, va_list arguments)
+{
+    (void)flag;
+    return zazen_preload_vdprintf(fd, format, arguments);
+}
+
+int zazen_preload_dprintf_chk(int fd, int flag, const char *format, ...)
+{
+    va_list arguments;
+    int count;
+    (void)flag;
     va_start(arguments, format);
     count = zazen_preload_vdprintf(fd, format, arguments);
     va_end(arguments);

@@ -3,6 +3,7 @@
 use crate::far::{Place, place};
 use crate::real::{aliases, hooks};
 use crate::{directories, metadata, names};
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use zazen_forward_api::paths::Text;
 
@@ -38,6 +39,8 @@ struct Walk {
     /// ftw's visitor knows no positions.
     old: bool,
     device: u64,
+    /// Directories that were entered, where links are followed: each is walked once.
+    entered: RefCell<Vec<(u64, u64)>>,
 }
 
 fn is_far(path: *const c_char) -> bool {
@@ -50,14 +53,14 @@ hooks! {
         if !is_far(path) {
             return next(path, visit, descriptors, flags);
         }
-        walk(path, Walk { visit, flags, old: false, device: 0 })
+        walk(path, Walk { visit, flags, old: false, device: 0, entered: RefCell::default() })
     }
 
     fn ftw(path: *const c_char, visit: Visit, descriptors: c_int) -> c_int {
         if !is_far(path) {
             return next(path, visit, descriptors);
         }
-        walk(path, Walk { visit, flags: 0, old: true, device: 0 })
+        walk(path, Walk { visit, flags: 0, old: true, device: 0, entered: RefCell::default() })
     }
 }
 
@@ -120,6 +123,13 @@ impl Walk {
             }
             if kind != DIRECTORY {
                 return self.tell(path, &stat, kind, level);
+            }
+            if self.flags & PHYSICAL == 0 {
+                let this = (stat.st_dev, stat.st_ino);
+                if self.entered.borrow().contains(&this) {
+                    return 0;
+                }
+                self.entered.borrow_mut().push(this);
             }
             let entries = list(path);
             let first = if entries.is_none() { UNREADABLE } else { DIRECTORY };

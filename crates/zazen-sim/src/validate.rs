@@ -137,10 +137,10 @@ fn naive_end_s(baseline: &Baseline, spans: &[&Span]) -> Option<f64> {
 fn service<'a>(cluster: &'a Cluster, op: &str) -> Option<&'a Spread> {
     let daemon = &cluster.daemon;
     match op {
-        "frames.open" | "namespace.open" => Some(&daemon.open_us),
-        "frames.query" | "namespace.lookup" | "namespace.stat" => Some(&daemon.lookup_us),
+        "frames.open" => Some(&daemon.open_us),
+        "frames.query" => Some(&daemon.lookup_us),
         "frames.scan_close" | "namespace.close" => Some(&daemon.close_us),
-        "frames.evict" | "namespace.unlink" => Some(&daemon.remove_us),
+        "frames.evict" => Some(&daemon.remove_us),
         op if WRITES.contains(&op) => Some(&daemon.insert_us),
         op if READS.contains(&op) => Some(&daemon.fetch_us),
         _ => None,

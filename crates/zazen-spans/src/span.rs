@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::frames_fn;
+use zazen_namespace::service::namespace_fn;
 use zazen_wire::control::control_fn;
 use zazen_wire::service;
 
@@ -61,6 +62,11 @@ pub fn op_name(service_id: u16, function: u16) -> std::borrow::Cow<'static, str>
         (service::FRAMES, frames_fn::GET_BLOCK) => "frames.get_block",
         (service::FRAMES, frames_fn::READ_MANY) => "frames.read_many",
         (service::FRAMES, frames_fn::PUSH_MANY) => "frames.push_many",
+        (service::NAMESPACE, namespace_fn::ASK) => "namespace.ask",
+        (service::NAMESPACE, namespace_fn::READ) => "namespace.read",
+        (service::NAMESPACE, namespace_fn::WRITE) => "namespace.write",
+        (service::NAMESPACE, namespace_fn::SYNC) => "namespace.sync",
+        (service::NAMESPACE, namespace_fn::CLOSE) => "namespace.close",
         _ => {
             let service = match service_id {
                 service::CONTROL => "control",
@@ -208,6 +214,7 @@ mod tests {
     fn functions_have_names() {
         assert_eq!(op_name(service::FRAMES, frames_fn::PUSH), "frames.push");
         assert_eq!(op_name(service::PLUGINS, 2), "plugins.2");
+        assert_eq!(op_name(service::NAMESPACE, namespace_fn::CLOSE), "namespace.close");
         assert_eq!(op_name(99, 3), "99.3");
     }
 }

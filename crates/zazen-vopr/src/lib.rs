@@ -28,6 +28,8 @@
 //!    is gone, unless the backing store was away.
 //! 8. When the faults end, all that was begun ends, and every daemon runs.
 //!
+//! Module `namespace` simulates namespaces: its faults and checks are listed there.
+//!
 //! Not simulated: threads and locks, shared memory, jobs that die.
 
 mod backing;
@@ -43,6 +45,7 @@ mod fetch;
 mod intake;
 mod job;
 mod mutant;
+mod namespace;
 mod net;
 mod node;
 mod profile;
@@ -56,4 +59,6 @@ mod writer;
 mod writing;
 
 pub use mutant::Mutant;
+pub use namespace::{NamespaceOutcome, run_namespace, tell_namespace};
 pub use run::{Outcome, Stats, run, tell};
+pub use zazen_namespace::Planted;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
-use zazen_vopr::{Mutant, Outcome, Stats, run, tell};
+use zazen_vopr::{Mutant, Outcome, Planted, Stats, run, run_namespace, tell, tell_namespace};
 
 /// Simulates whole clusters with faults, one for each seed, and checks that no promise is broken.
 #[derive(Parser)]
@@ -25,6 +25,9 @@ struct Arguments {
     /// Plants a bug, by its name; without a value the names are listed.
     #[arg(long, num_args = 0..=1, default_missing_value = "")]
     mutant: Option<String>,
+    /// Simulates namespaces instead of caches.
+    #[arg(long)]
+    namespace: bool,
     /// Threads, each of which runs seeds of its own.
     #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
     threads: usize,
@@ -32,6 +35,9 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.namespace {
+        return namespaces(&arguments);
+    }
     let mutant = arguments.mutant.as_deref().map(|name| (name, Mutant::named(name)));
     if let Some((name, None)) = mutant {
         for mutant in Mutant::ALL {
@@ -63,6 +69,72 @@ fn one(seed: u64, mutant: Option<Mutant>, in_words: bool) -> ExitCode {
         say(&format!("seed {seed}: a second run has the trace {:016x}; runs must not differ", second.trace));
     }
     if first.violation.is_none() && first == second { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The same for namespaces.
+fn namespaces(arguments: &Arguments) -> ExitCode {
+    let named = |name: &String| {
+        Planted::ALL.iter().copied().find(|bug| format!("{bug:?}").eq_ignore_ascii_case(name))
+    };
+    let planted = arguments.mutant.as_ref().map(named);
+    if planted == Some(None) {
+        Planted::ALL.iter().for_each(|bug| say(&format!("{bug:?}")));
+        return ExitCode::FAILURE;
+    }
+    let planted = planted.flatten();
+    if let Some(seed) = arguments.seed {
+        let (first, story) = tell_namespace(seed, planted, arguments.story);
+        story.iter().for_each(|line| say(line));
+        say(&format!("seed {seed}: {first:?}"));
+        let same = first == run_namespace(seed, planted);
+        if !same {
+            say(&format!("seed {seed}: a second run differs; runs must not differ"));
+        }
+        return if first.violation.is_none() && same { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let start = Instant::now();
+    let end = arguments.from.saturating_add(arguments.seeds);
+    let next = AtomicU64::new(arguments.from);
+    let sums = Mutex::new((0, 0, 0));
+    let found: Mutex<Option<(u64, String)>> = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let is_found = found.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+                    if seed >= end || is_found {
+                        return;
+                    }
+                    let outcome = run_namespace(seed, planted);
+                    let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+                    *sums = (sums.0 + outcome.events, sums.1 + outcome.answers, sums.2 + outcome.faults);
+                    drop(sums);
+                    if let Some(violation) = outcome.violation {
+                        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                        if found.as_ref().is_none_or(|(other, _)| seed < *other) {
+                            *found = Some((seed, violation));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let (events, answers, faults) = *sums.lock().unwrap_or_else(PoisonError::into_inner);
+    let ran = next.load(Ordering::Relaxed).min(end) - arguments.from;
+    say(&format!(
+        "{ran} namespaces from seed {} on in {:.1} s: {events} events, {answers} answers, {faults} faults",
+        arguments.from,
+        start.elapsed().as_secs_f64()
+    ));
+    match found.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        None => ExitCode::SUCCESS,
+        Some((seed, violation)) => {
+            say(&format!("seed {seed} breaks a promise: {violation}"));
+            say(&format!("to see it again: cargo run -p zazen-vopr -- --namespace --seed {seed} --story"));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn many(arguments: &Arguments, mutant: Option<Mutant>) -> ExitCode {

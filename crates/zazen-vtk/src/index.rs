@@ -164,6 +164,12 @@ impl Reading<'_> {
     }
 }
 
+/// Whether a file of this name is an index of time steps or blocks.
+pub fn is_index(name: &str) -> bool {
+    let ending = ending(name);
+    ending == "series" || INDEXES.contains(&ending.as_str())
+}
+
 fn with_parts(listed: Vec<(f64, String)>) -> Vec<(f64, usize, String)> {
     listed.into_iter().zip(0..).map(|((time, file), part)| (time, part, file)).collect()
 }

@@ -12,6 +12,6 @@ mod series;
 mod tree;
 mod xml;
 
-pub use index::{Index, STEPS_MAX, Step, read_index};
+pub use index::{Index, STEPS_MAX, Step, is_index, read_index};
 pub use path::{Place, place};
 pub use tree::{FILES_MAX, Tree};

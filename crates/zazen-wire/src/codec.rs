@@ -66,6 +66,16 @@ impl Writer {
         Writer::default()
     }
 
+    /// An empty writer with room for `bytes`.
+    pub fn with_capacity(bytes: usize) -> Writer {
+        Writer { bytes: Vec::with_capacity(bytes) }
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// All that was written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zazen_client::load::{LoadOptions, LoadProgress, LoadReport, load};
 use zazen_client::{NodeState, Target};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
+use zazen_locate::{is_index, open_index};
 
 /// Frames asked for between two steps of the progress bar.
 const STEP_FRAMES: u64 = 32;
@@ -33,12 +34,13 @@ enum Layout {
   zazen load /lustre/sim1 --nodes nodes.txt          # spread over all nodes
   zazen load /lustre/sim1 --frames 0-9999 --nodes node1,node2
   zazen load /lustre/ocean --pattern 'step{t}/block{b}.vtu' --copies 3 --nodes nodes.txt
+  zazen load /lustre/ocean/ts.vtm.series --copies 3 --nodes nodes.txt
   zazen load /lustre/ocean --copies 3 --layout rack --racks racks.txt --nodes nodes.txt
 
 Frames that a node already holds stay where they are. If a node dies, the others load its part.
 After Ctrl-C the loaded frames stay cached, and the same command loads the rest.")]
 pub(crate) struct Load {
-    /// The dataset's directory
+    /// The dataset's directory, or the index of a visualization (.vtm.series, .pvd, .vtm, …)
     #[arg(value_name = "DATASET")]
     dataset: PathBuf,
     /// Only these frames: 7, 0-999, 0-999:2, several joined by commas
@@ -69,8 +71,9 @@ pub(crate) fn run(arguments: &Load) -> Result<Done> {
     let targets = nodes.iter().map(|node| node.target.clone()).collect();
     let so_far = Arc::new(Mutex::new(LoadProgress::default()));
     end_on_signal(&arguments.dataset, so_far.clone())?;
+    let (dataset, pattern) = arguments.dataset()?;
     let options = LoadOptions {
-        pattern: arguments.pattern.clone(),
+        pattern,
         set: arguments.frames.clone(),
         chunk_frames: STEP_FRAMES,
         copies: arguments.copies,
@@ -78,7 +81,7 @@ pub(crate) fn run(arguments: &Load) -> Result<Done> {
         ..LoadOptions::new(targets, key)
     };
     let bar = output::bar(0, "load");
-    let outcome = load(&target::dataset_path(&arguments.dataset)?, &options, &mut |progress| {
+    let outcome = load(&dataset, &options, &mut |progress| {
         bar.set_length(progress.frames_total);
         bar.set_position(progress.frames_done);
         *so_far.lock().unwrap_or_else(PoisonError::into_inner) = *progress;
@@ -129,6 +132,26 @@ fn end_on_signal(dataset: &Path, so_far: Arc<Mutex<LoadProgress>>) -> Result<()>
 }
 
 impl Load {
+    /// The dataset and its pattern; those of the files, if an index is given.
+    fn dataset(&self) -> Result<(PathBuf, Option<String>)> {
+        let path = target::dataset_path(&self.dataset)?;
+        let is_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
+        if !is_index || !path.is_file() {
+            return Ok((path, self.pattern.clone()));
+        }
+        let place = open_index(&path)?.place;
+        let pattern = self.pattern.clone().or(place.template.map(|template| template.to_string()));
+        if pattern.is_none() && !Path::new(&place.directory).join("zazen.toml").is_file() {
+            let why = format!(
+                "{}: its files follow no pattern; list them with `zazen number {}`, then load that directory",
+                path.display(),
+                place.directory
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        Ok((PathBuf::from(place.directory), pattern))
+    }
+
     fn racks_of(&self, nodes: &[Node]) -> Result<Option<Vec<String>>> {
         match (&self.racks, self.layout) {
             (Some(file), Layout::Rack) => racks::of(file, nodes).map(Some),

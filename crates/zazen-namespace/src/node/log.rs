@@ -92,6 +92,15 @@ pub(super) enum Found {
     BadBytes(u64),
 }
 
+/// The life after `last`. Its lower bits are drawn: a folder that was put back to an earlier state
+/// does not begin a life that was lived before.
+pub(super) fn next_life(last: Incarnation, key: u128) -> Incarnation {
+    Incarnation((((last.0 >> DRAWN_BITS) + 1) << DRAWN_BITS) | (key as u64 & ((1 << DRAWN_BITS) - 1)))
+}
+
+/// Bits of an incarnation that are drawn at a start.
+const DRAWN_BITS: u32 = 20;
+
 /// The head of a segment.
 pub(super) fn segment_head(namespace: u128, segment: u64, oldest: u64) -> Vec<u8> {
     let mut writer = Writer::new();

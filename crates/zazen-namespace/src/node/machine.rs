@@ -1,5 +1,6 @@
 //! The node as its driver sees it.
 
+use super::log::next_life;
 use super::shared::Task;
 use super::{Action, Event, File, Identity, Shared, Status, Tables, write_file};
 use crate::map::{Change, Map, Stop};
@@ -89,12 +90,20 @@ impl<T: Tables> Node<T> {
         self.replicas.get(&partition).map(|replica| &replica.tables)
     }
 
-    /// Whether the node is this partition's primary, and in which epoch of it, as far as it knows.
-    pub fn leads(&self, partition: PartitionNo) -> Option<crate::Epoch> {
+    /// The epoch in which the node would answer a request for this partition that comes at
+    /// `now_ns`; `None` if it would not.
+    pub fn leads(&self, partition: PartitionNo, now_ns: u64) -> Option<crate::Epoch> {
         match &self.replicas.get(&partition)?.role {
-            Role::Primary(primary) if self.shared.may_answer() => Some(primary.epoch),
+            Role::Primary(primary) if !primary.handing && self.shared.may_answer_at(now_ns) => {
+                Some(primary.epoch)
+            }
             _ => None,
         }
+    }
+
+    /// The last record of this partition that the node has, for tests.
+    pub fn position(&self, partition: PartitionNo) -> Option<super::Position> {
+        self.replicas.get(&partition).filter(|replica| !replica.damaged).map(|replica| replica.last)
     }
 
     /// When the driver must bring [`Event::Timer`], by the clock of `now_ns`.
@@ -319,11 +328,9 @@ impl<T: Tables> Node<T> {
         if let Some(member) = self.shared.map.by_key(key) {
             self.shared.me = member.node;
             let (life, is_in) = (member.incarnation, member.is_in());
-            if life > incarnation {
-                return self.shared.break_down("another process uses this node's disk");
-            }
-            if life == incarnation && !is_in {
-                self.begin_life();
+            // The folder was put back to an earlier state, or this life ended.
+            if life > incarnation || life == incarnation && !is_in {
+                self.begin_life(life.max(incarnation));
             }
         }
         self.take_roles(&old);
@@ -331,8 +338,8 @@ impl<T: Tables> Node<T> {
     }
 
     /// The life ended, by the map: begins a new one.
-    fn begin_life(&mut self) {
-        self.shared.incarnation = Incarnation(self.shared.incarnation.0 + 1);
+    fn begin_life(&mut self, last: Incarnation) {
+        self.shared.incarnation = next_life(last, u128::from(self.shared.incarnation.0));
         self.shared.lease_until_ns = 0;
         for replica in self.replicas.values_mut() {
             replica.step_down(&mut self.shared);

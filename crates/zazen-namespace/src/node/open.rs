@@ -1,6 +1,6 @@
 //! A node begins a life: from its files, or as a first node of a new namespace.
 
-use super::log::{Found, Mark, oldest_of, read_segment};
+use super::log::{Found, Mark, next_life, oldest_of, read_segment};
 use super::shared::{Log, Task};
 use super::{Config, File, Identity, Node, Position, Shared, Snapshot, Tables, has, read_file, write_file};
 use crate::map::{Genesis, Map};
@@ -16,10 +16,9 @@ use zazen_core::{Error, ErrorKind, Result};
 /// How a node begins.
 #[derive(Clone, Debug)]
 pub enum Start {
-    /// From what its folder holds. An empty folder is that of a new node, with this number drawn at
-    /// random.
+    /// From what its folder holds. An empty folder is that of a new node.
     Open {
-        /// 128 bits that nothing else has.
+        /// 128 bits that nothing else has: drawn for each start.
         key: u128,
     },
     /// As a first node of a new namespace. What its folder holds must not matter any more.
@@ -61,7 +60,7 @@ impl<T: Tables> Node<T> {
             let why = format!("{} is not an address of the new namespace's nodes", config.address);
             return Err(Error::new(ErrorKind::Config, why));
         };
-        let shared = Shared::new(config, map.namespace, key, Incarnation(1), map);
+        let shared = Shared::new(config, map.namespace, key, next_life(Incarnation(0), key), map);
         let mut node = Node::with(shared, now_ns);
         for (number, keepers) in (0..).zip(&node.shared.map.partitions) {
             if keepers.primary == me {
@@ -94,7 +93,8 @@ impl<T: Tables> Node<T> {
         let file = |file: File| files.files.get(&file);
         let Some(bytes) = file(File::Identity) else {
             // Other files without an identity are of a life that never began.
-            let shared = Shared::new(config, 0, key, Incarnation(1), Map::unknown());
+            let life = next_life(Incarnation(0), key);
+            let shared = Shared::new(config, 0, key, life, Map::unknown());
             let mut node = Node::with(shared, now_ns);
             for left in files.files.keys() {
                 node.shared.out.push(super::Action::Remove { file: *left });
@@ -102,7 +102,7 @@ impl<T: Tables> Node<T> {
             return Ok(node);
         };
         let (_, identity) = read_file::<Identity>(bytes)?;
-        let life = Incarnation(identity.incarnation.0 + 1);
+        let life = next_life(identity.incarnation, key);
         let shared = Shared::new(config, identity.namespace, identity.key, life, Map::unknown());
         let mut node = Node::with(shared, now_ns);
         if let Some(bytes) = file(File::Steward) {

@@ -145,7 +145,11 @@ impl Shared {
 
     /// Whether this life may answer for partitions now.
     pub(crate) fn may_answer(&self) -> bool {
-        let has_lease = self.now_ns < self.lease_until_ns || self.has(Planted::IgnoreLease);
+        self.may_answer_at(self.now_ns)
+    }
+
+    pub(crate) fn may_answer_at(&self, now_ns: u64) -> bool {
+        let has_lease = now_ns < self.lease_until_ns || self.has(Planted::IgnoreLease);
         has_lease && !self.broken && self.map.lives(self.me, self.incarnation)
     }
 

@@ -87,7 +87,11 @@ impl<'a> Column<'a> for Box<Transaction> {
         Message::write(&**self, writer);
     }
     fn read(reader: &mut Reader<'a>) -> Result<Box<Transaction>> {
-        Ok(Box::new(Message::read(reader)?))
+        let transaction: Transaction = Message::read(reader)?;
+        match transaction.is_one() {
+            true => Ok(Box::new(transaction)),
+            false => Err(reader.malformed("an operation that is no transaction")),
+        }
     }
 }
 

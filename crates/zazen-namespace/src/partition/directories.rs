@@ -85,12 +85,15 @@ impl Partition {
         if self.is_held((create.directory, name)) {
             return Err(Stop::Wait);
         }
-        if let Some((_, entry)) = self.tables.entries.find(create.directory, name) {
-            let (id, kind) = (entry.id, entry.kind());
-            return self.open_existing(call, create, id, kind);
-        }
+        let place = match self.tables.entries.look(create.directory, name) {
+            Ok((_, entry)) => {
+                let (id, kind) = (entry.id, entry.kind());
+                return self.open_existing(call, create, id, kind);
+            }
+            Err(place) => place,
+        };
         permission::check(call.caller, &directory, WRITE)?;
-        let place = self.place_for(create.directory, name).ok_or(Errno::ENOSPC)?;
+        let place = self.unreserved(create.directory, name, place).ok_or(Errno::ENOSPC)?;
         let open = create.open.as_ref();
         let id = self.make(call, &directory, create, place, open.is_some_and(|mode| mode.write));
         if create.kind == Kind::Symlink {
@@ -163,7 +166,9 @@ impl Partition {
             let name = name.as_bytes();
             let place = match self.tables.entries.look(many.directory, name) {
                 Ok(_) => Err(Errno::EEXIST),
-                Err(_) => may_write.and_then(|()| self.place_for(many.directory, name).ok_or(Errno::ENOSPC)),
+                Err(place) => {
+                    may_write.and_then(|()| self.unreserved(many.directory, name, place).ok_or(Errno::ENOSPC))
+                }
             };
             let place = match place {
                 Ok(place) => place,

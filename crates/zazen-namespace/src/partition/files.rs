@@ -40,7 +40,7 @@ impl Partition {
             (inode.holder_or_device, inode.generation) = (call.node.0, 1);
         }
         if inode != before {
-            inode.version += 1;
+            inode.version = inode.version.wrapping_add(1);
             self.change(&Change::Put { serial, inode });
         }
         self.add_open(call, serial, mode);
@@ -53,7 +53,7 @@ impl Partition {
         let open = self.tables.opens_of(id.serial()).next().is_some();
         if let Some((holder, generation)) = inode.place().filter(|_| !open) {
             self.leaving.push(Action::DropObject { holder, id, generation });
-            (inode.holder_or_device, inode.generation) = (call.node.0, generation + 1);
+            (inode.holder_or_device, inode.generation) = (call.node.0, generation.wrapping_add(1).max(1));
         }
         (inode.bytes, inode.blocks_or_parent) = (0, 0);
         (inode.modified_ns, inode.changed_ns) = (call.now_ns, call.now_ns);
@@ -65,8 +65,8 @@ impl Partition {
     pub(super) fn add_open(&mut self, call: &Call<'_>, serial: u64, mode: &Mode) {
         let (node, incarnation) = (call.node, call.incarnation);
         let before = self.tables.opens.get(&(serial, node, incarnation)).copied().unwrap_or_default();
-        let readers = before.readers + u32::from(!mode.write);
-        let writers = before.writers + u32::from(mode.write);
+        let readers = before.readers.saturating_add(u32::from(!mode.write));
+        let writers = before.writers.saturating_add(u32::from(mode.write));
         self.change(&Change::Opens { serial, node, incarnation, readers, writers });
     }
 
@@ -91,7 +91,7 @@ impl Partition {
                 inode.mode = permission::without_privileges(call.caller, &inode);
             }
             inode.changed_ns = call.now_ns;
-            inode.version += 1;
+            inode.version = inode.version.wrapping_add(1);
             self.change(&Change::Put { serial, inode });
         }
         Ok(Answer::Done)

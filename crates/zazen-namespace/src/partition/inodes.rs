@@ -45,7 +45,7 @@ impl Partition {
         set_mode(call, may_write, set, &before, &mut inode)?;
         set_times(call, set, &before, &mut inode)?;
         inode.changed_ns = call.now_ns;
-        inode.version += 1;
+        inode.version = inode.version.wrapping_add(1);
         self.change(&Change::Put { serial, inode });
         let written = || self.tables.opens_of(serial).any(|(_, _, opens)| opens.writers > 0);
         if set.modified_ns.is_some() && written() {
@@ -123,7 +123,7 @@ impl Partition {
         }
         self.change(&Change::Xattr { serial, name, value: set.value.as_deref() });
         inode.changed_ns = call.now_ns;
-        inode.version += 1;
+        inode.version = inode.version.wrapping_add(1);
         self.change(&Change::Put { serial, inode });
         Ok(Answer::Done)
     }

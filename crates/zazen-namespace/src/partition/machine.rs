@@ -15,7 +15,11 @@ use crate::operation::{
 use crate::{Errno, Incarnation, InodeId, NodeNo, PartitionNo};
 use std::collections::{BTreeMap, BTreeSet};
 use zazen_core::{Credentials, Result};
-use zazen_wire::codec::Writer;
+use zazen_wire::codec::{Reader, Writer};
+use zazen_wire::field::Field;
+
+/// Room for the record of one operation: a create takes about 190 bytes.
+const RECORD_BYTES: usize = 256;
 
 /// One partition of the namespace. See the [module](super).
 pub struct Partition {
@@ -132,9 +136,9 @@ impl Partition {
         while std::mem::take(&mut self.waiting.freed) {
             self.wake(now_ns);
         }
-        let record = std::mem::take(&mut self.record).into_bytes();
-        if !record.is_empty() {
-            actions.push(Action::Log(record));
+        if !self.record.is_empty() {
+            let record = std::mem::replace(&mut self.record, Writer::with_capacity(RECORD_BYTES));
+            actions.push(Action::Log(record.into_bytes()));
         }
         actions.append(&mut self.leaving);
     }
@@ -269,7 +273,8 @@ impl Partition {
         if keeps && !self.is_gone(request.node, request.incarnation) {
             let row = self.tables.clients.get(&request.client);
             let crowded = row.filter(|row| row.answers.len() >= self.settings.answers_max as usize);
-            let first = crowded.and_then(|row| row.answers.front()).map_or(0, |(number, _)| number + 1);
+            let first =
+                crowded.and_then(|row| row.answers.front()).map_or(0, |(number, _)| number.saturating_add(1));
             let change = Change::Answered {
                 client: request.client,
                 oldest: request.oldest.max(first),
@@ -306,7 +311,11 @@ impl Partition {
             Answer::Created(ManyCreated { results }) => {
                 Saved::Created(SavedMany { results: results.clone() })
             }
-            other => Saved::Whole(SavedWhole { answer: other.clone() }),
+            other => {
+                let mut answer = Writer::new();
+                Answer::write(other, &mut answer);
+                Saved::Whole(SavedWhole { answer: answer.into_bytes() })
+            }
         }
     }
 
@@ -328,7 +337,10 @@ impl Partition {
                 None => Answer::refused(Errno::ESTALE),
             },
             Saved::Created(many) => Answer::Created(ManyCreated { results: many.results.clone() }),
-            Saved::Whole(whole) => whole.answer.clone(),
+            Saved::Whole(whole) => {
+                let answer = Answer::read(&mut Reader::new("Answer", &whole.answer));
+                answer.unwrap_or_else(|_| Answer::refused(Errno::EIO))
+            }
         }
     }
 
@@ -385,13 +397,14 @@ impl Partition {
         for (token, request) in std::mem::take(&mut self.waiting.later) {
             self.execute(now_ns, token, request);
         }
-        let late = |sent_ns: i64| now_ns < sent_ns || now_ns - sent_ns >= self.settings.resend_ns;
+        let resend_ns = self.settings.resend_ns;
+        let late = |sent_ns: i64| now_ns < sent_ns || now_ns.saturating_sub(sent_ns) >= resend_ns;
         let sent = self.waiting.sent_ns.iter().filter(|(_, sent_ns)| late(**sent_ns));
         for number in sent.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.ask_again(now_ns, number);
         }
         let idle_ns = self.settings.client_idle_ns;
-        if now_ns - self.waiting.swept_ns >= idle_ns / 8 || now_ns < self.waiting.swept_ns {
+        if now_ns.saturating_sub(self.waiting.swept_ns) >= idle_ns / 8 || now_ns < self.waiting.swept_ns {
             self.waiting.swept_ns = now_ns;
             let rows = self.tables.clients.iter();
             let silent = rows.filter(|(_, row)| now_ns.saturating_sub(row.asked_ns) > idle_ns);

@@ -138,7 +138,12 @@ impl Partition {
 
     /// The place for a new entry; `None` if names of the same hash have taken all places, or will.
     pub(super) fn place_for(&self, directory: InodeId, name: &[u8]) -> Option<u64> {
-        let place = self.tables.entries.look(directory, name).err().flatten()?;
+        self.unreserved(directory, name, self.tables.entries.look(directory, name).err().flatten())
+    }
+
+    /// The place, if what transactions are about to enter leaves room for it.
+    pub(super) fn unreserved(&self, directory: InodeId, name: &[u8], place: Option<u64>) -> Option<u64> {
+        let place = place?;
         if self.tables.held.is_empty() {
             return Some(place);
         }
@@ -199,7 +204,7 @@ impl Partition {
         let serial = id.serial();
         inode.links = if inode.is_directory() { 0 } else { inode.links.saturating_sub(1) };
         inode.changed_ns = now_ns;
-        inode.version += 1;
+        inode.version = inode.version.wrapping_add(1);
         let open = self.tables.opens_of(serial).next().is_some();
         if inode.links == 0 && (!open || self.plants(Mutant::DropsOpenInodes)) {
             self.drop_inode(id, &inode);
@@ -221,7 +226,7 @@ impl Partition {
         }
         inode.links += 1;
         inode.changed_ns = now_ns;
-        inode.version += 1;
+        inode.version = inode.version.wrapping_add(1);
         self.change(&Change::Put { serial: link.id.serial(), inode });
         self.changed(link.id)
     }
@@ -240,7 +245,7 @@ impl Partition {
     fn part_moved(&mut self, now_ns: i64, moved: &Moved) -> Executed {
         let mut inode = self.inode(moved.id)?;
         inode.changed_ns = now_ns;
-        inode.version += 1;
+        inode.version = inode.version.wrapping_add(1);
         if let Some(parent) = moved.parent.filter(|_| inode.is_directory()) {
             inode.blocks_or_parent = parent.0;
         }

@@ -1,11 +1,13 @@
 //! The smaller rows of the tables.
 
 use crate::attributes::Kind;
-use crate::operation::Answer;
 use crate::tagged::tagged;
 use crate::{Errno, Incarnation, InodeId, NodeNo};
 use std::collections::VecDeque;
-use zazen_wire::field::{List, Opt};
+use zazen_wire::field::{Blob, List, Opt};
+
+/// The longest answer that is kept whole.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 zazen_wire::messages! {
     /// A lock of a range of a file, or of an open file.
@@ -44,7 +46,8 @@ zazen_wire::messages! {
 
     #[derive(Clone, Debug, PartialEq, Eq)]
     SavedWhole {
-        answer: Answer,
+        /// The answer, encoded: it is rare, and would make all rows large.
+        answer: Vec<u8> = Blob<ANSWER_BYTES_MAX>,
     }
 }
 

@@ -185,11 +185,11 @@ impl Tables {
                     generation: *generation,
                 };
                 self.inodes.put(*serial, inode);
-                self.next_serial = self.next_serial.max(serial + 1);
+                self.next_serial = self.next_serial.max(serial.saturating_add(1));
             }
             Change::Put { serial, inode } => {
                 self.inodes.put(*serial, *inode);
-                self.next_serial = self.next_serial.max(serial + 1);
+                self.next_serial = self.next_serial.max(serial.saturating_add(1));
             }
             Change::Drop { serial } => {
                 self.targets.remove(serial);
@@ -214,7 +214,7 @@ impl Tables {
                 };
                 (directory.bytes, directory.links) = (bytes, links);
                 (directory.modified_ns, directory.changed_ns) = (*now_ns, *now_ns);
-                directory.version += 1;
+                directory.version = directory.version.wrapping_add(1);
             }
             Change::LinkTarget { serial, target } => {
                 self.targets.insert(*serial, (*target).into());
@@ -243,7 +243,7 @@ impl Tables {
         match change {
             Change::Hold { directory, name, driver, transaction } => {
                 if *driver == self.number {
-                    self.next_transaction = self.next_transaction.max(transaction + 1);
+                    self.next_transaction = self.next_transaction.max(transaction.saturating_add(1));
                 }
                 let key = (*directory, Box::from(*name));
                 let before = self.held.insert(key, (*driver, *transaction));
@@ -254,7 +254,7 @@ impl Tables {
                 check(self.held.remove(&key).is_some(), "a name is not held")
             }
             Change::Drive { number, transaction } => {
-                self.next_transaction = self.next_transaction.max(number + 1);
+                self.next_transaction = self.next_transaction.max(number.saturating_add(1));
                 self.driven.insert(*number, transaction.clone());
                 Ok(())
             }

@@ -185,6 +185,13 @@ impl Transaction {
         }
     }
 
+    /// Whether its operation may be a transaction at all.
+    pub(super) fn is_one(&self) -> bool {
+        use Operation::{Link, MakeDirectory, RemoveDirectory, Rename, Unlink};
+        let operation = &self.request.operation;
+        matches!(operation, MakeDirectory(_) | Link(_) | Unlink(_) | RemoveDirectory(_) | Rename(_))
+    }
+
     fn rename(&self) -> Option<&Rename> {
         match &self.request.operation {
             Operation::Rename(rename) => Some(rename),

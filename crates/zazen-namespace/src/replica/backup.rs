@@ -11,7 +11,7 @@ impl<T: Tables> Replica<T> {
     /// Whether a message of this epoch counts. One of a later epoch makes this replica a backup of
     /// its sender.
     fn admits(&mut self, epoch: crate::Epoch, from: NodeNo, shared: &mut Shared) -> bool {
-        if epoch < self.fence && !shared.has(Planted::SkipFence) {
+        if epoch < self.fence {
             return false;
         }
         if epoch > self.fence {

@@ -20,7 +20,7 @@ pub(crate) struct Primary {
     /// The change that the stewards were asked for, and when.
     pub(super) asked: Option<(crate::map::Change, u64)>,
     /// It answers no new requests, because it hands the partition over.
-    pub(super) handing: bool,
+    pub(crate) handing: bool,
     /// Until when the tables are told that time passes.
     pub(super) ticks_until_ns: u64,
     /// Whether the partition is kept as the map wants it.

@@ -225,3 +225,20 @@ pub(super) fn all(bug: Option<Mutant>, orders_max: usize) -> usize {
 fn two_operations_at_once_are_one_after_the_other_in_every_order_of_messages() {
     println!("{} orders", all(None, ORDERS_MAX * times() as usize));
 }
+
+#[test]
+fn files_are_made_opened_shown_and_removed_by_one_partition_alone() {
+    let mut bed = Simulation::new(16, 1, NO_FAULTS, None);
+    let home = directory_in(&mut bed, 7, ROOT, "home");
+    let (sent, records) = (bed.world.sent, bed.world.records);
+    let Answer::Entry(file) = bed.do_alone(create(home, "f")) else { panic!("no file") };
+    let mode = Mode { read: true, write: true, truncate: false };
+    bed.do_alone(Operation::Open(Open { id: file.id, mode }));
+    bed.do_alone(Operation::GetAttributes(Inode { id: file.id }));
+    bed.do_alone(Operation::Lookup(at(home, "f")));
+    bed.do_alone(Operation::Release(Release { id: file.id, writers: 1, readers: 0, commit: None }));
+    bed.do_alone(rename((home, "f"), (home, "g")));
+    bed.do_alone(unlink(home, "g"));
+    assert_eq!(bed.world.sent - sent, 0, "messages between partitions");
+    assert_eq!(bed.world.records - records, 5, "one record for each of the five that change something");
+}

@@ -1,6 +1,7 @@
 //! Tests of a partition, alone and with others.
 
 mod interleave;
+mod locks;
 mod model;
 mod mutants;
 mod semantics;

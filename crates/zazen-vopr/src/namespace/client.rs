@@ -1,0 +1,171 @@
+//! Clients: each asks one thing at a time about a few names, repeats what is not answered, and
+//! gives up what its node's life ended with.
+
+use super::caller::Ongoing;
+use super::check::{Asked, Seen};
+use super::world::{Event, Packet, World};
+use crate::scheduler::MS;
+use zazen_core::Credentials;
+use zazen_namespace::operation::{Answer, At, Create, MakeDirectory, Operation, Request, Response};
+use zazen_namespace::{Errno, Incarnation, InodeId, Kind, Name};
+use zazen_wire::Message;
+
+/// Names of directories begin here; those of files are below.
+const DIRECTORY: u8 = 4;
+const NAMES: u64 = 6;
+/// Directories that clients work in, and the first name of such a one.
+const DIRECTORIES: usize = 3;
+const WORKPLACE: u8 = 100;
+
+fn name(of: u8) -> Option<Name> {
+    let text = if of >= DIRECTORY { format!("d{of}") } else { format!("f{of}") };
+    Name::new(text.as_bytes()).ok()
+}
+
+impl World {
+    /// A client goes on.
+    pub(crate) fn client(&mut self, at: usize) {
+        let now_ns = self.schedule.now_ns();
+        let pause = (2 + self.random.below(40)) * MS;
+        self.schedule.after(pause, Event::Client { client: at });
+        let host = self.clients[at].host;
+        let life = self.hosts[host].node.as_ref().map(|node| (node.number(), node.incarnation()));
+        let is_up = now_ns >= self.hosts[host].paused_ns;
+        let Some((node, incarnation)) = life.filter(|(node, _)| node.0 > 0 && is_up) else {
+            return;
+        };
+        if self.clients[at].call.as_ref().is_some_and(|call| call.request.incarnation != incarnation) {
+            self.give_up(at);
+        }
+        if self.clients[at].call.is_none() {
+            self.begin(at, node, incarnation);
+        }
+        let Some(call) = &mut self.clients[at].call else { return };
+        if now_ns < call.repeats_ns {
+            return;
+        }
+        call.repeats_ns = now_ns + 400 * MS;
+        let partition = call.request.operation.partition();
+        let Some(map) = self.hosts[host].node.as_ref().map(|node| node.map()) else { return };
+        call.request.epoch = map.epoch;
+        let address = map.primary(partition).map(|member| member.address.clone());
+        let bytes = call.request.encode();
+        let to = self.hosts.iter().position(|host| Some(&host.address) == address.as_ref());
+        if let Some(to) = to {
+            self.send(host, to, &Packet::Ask { client: at, bytes });
+        }
+    }
+
+    /// Nobody will ever know what became of the call.
+    fn give_up(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        client.call = None;
+        // A client ends with its node's life. Numbers go on: a late answer is not taken for
+        // another.
+        client.id += 1000;
+    }
+
+    fn begin(&mut self, at: usize, node: zazen_namespace::NodeNo, incarnation: Incarnation) {
+        let directory = self.directories[self.random.below(self.directories.len() as u64) as usize];
+        let mut of = self.random.below(NAMES) as u8;
+        let mut directory = directory;
+        let mut asked = match self.random.below(10) {
+            0..4 => Asked::Create,
+            4..7 => Asked::Remove,
+            _ => Asked::Lookup,
+        };
+        // The first client makes the directories that all work in; nobody removes them.
+        if at == 0 && self.directories.len() < DIRECTORIES {
+            (directory, of, asked) = (InodeId::ROOT, WORKPLACE + self.directories.len() as u8, Asked::Create);
+            if self.made.contains(&of) {
+                asked = Asked::Lookup;
+            }
+            self.made.insert(of);
+        }
+        let key = (directory, of);
+        let Some(name) = name(of) else { return };
+        let at_name = At { directory, name: name.clone() };
+        let operation = match (asked, of >= DIRECTORY) {
+            (Asked::Create, true) => Operation::MakeDirectory(MakeDirectory { directory, name, mode: 0o755 }),
+            (Asked::Create, false) => Operation::Create(Create {
+                directory,
+                name,
+                kind: Kind::File,
+                mode: 0o644,
+                device: 0,
+                target: Vec::new(),
+                open: None,
+                exclusive: true,
+            }),
+            (Asked::Remove, true) => Operation::RemoveDirectory(at_name),
+            (Asked::Remove, false) => Operation::Unlink(at_name),
+            (Asked::Lookup, _) => Operation::Lookup(at_name),
+        };
+        let now_ns = self.schedule.now_ns();
+        let call = self.history.begin(key, asked, now_ns);
+        let client = &mut self.clients[at];
+        client.number += 1;
+        let request = Request {
+            client: client.id,
+            number: client.number,
+            oldest: client.number,
+            node,
+            incarnation,
+            epoch: zazen_namespace::Epoch(0),
+            credentials: Credentials { uid: 0, gid: 0, groups: Vec::new() },
+            operation,
+        };
+        client.call = Some(Ongoing { key, call, request, repeats_ns: 0 });
+    }
+
+    /// An answer comes.
+    pub(crate) fn answered(&mut self, at: usize, response: Response) {
+        let now_ns = self.schedule.now_ns();
+        let Some(call) = &mut self.clients[at].call else { return };
+        if response.number != call.request.number {
+            return;
+        }
+        let (key, index) = (call.key, call.call);
+        let seen = match response.answer {
+            Answer::Moved(_) => {
+                call.repeats_ns = call.repeats_ns.min(now_ns + 30 * MS);
+                return;
+            }
+            Answer::Entry(entry) => Seen::There(entry.id),
+            Answer::Done => Seen::Removed,
+            Answer::Refused(refused) => match refused.errno {
+                Errno::EEXIST => Seen::Exists,
+                Errno::ENOENT => Seen::Missing,
+                Errno::ESTALE => {
+                    self.give_up(at);
+                    return;
+                }
+                other => {
+                    self.tell(|| format!("client {at} is refused: {other}"));
+                    self.give_up(at);
+                    return;
+                }
+            },
+            other => {
+                let what = format!("answer: {other:?} to {:?}", call.request.operation);
+                return self.fail(what);
+            }
+        };
+        self.tell(|| format!("client {at}: {key:?} call {index}: {seen:?}"));
+        self.history.end(key, index, now_ns, seen);
+        if seen == Seen::Missing {
+            self.made.remove(&key.1);
+        }
+        let calm = self.calm;
+        let client = &mut self.clients[at];
+        client.call = None;
+        client.calm_answers += u64::from(calm);
+        // A directory becomes a place to work in; what is in it shows whether it was ever lost.
+        if let Seen::There(id) = seen
+            && key.1 >= WORKPLACE
+            && !self.directories.contains(&id)
+        {
+            self.directories.push(id);
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! The world of a namespace: hosts, the network between them, clients, and faults.
+
+use super::caller::Client;
+use super::check::History;
+use super::host::{Host, act};
+use crate::scheduler::{MS, Scheduler, Trace};
+use std::collections::{BTreeMap, BTreeSet};
+use zazen_env::{SeededRandom, SimDisk};
+use zazen_namespace::map::{Genesis, Map};
+use zazen_namespace::node::{Action, Config, Event as NodeEvent, File, Level, Start};
+use zazen_namespace::operation::{Request, Response};
+use zazen_namespace::partition::Settings;
+use zazen_namespace::{Epoch, InodeId, PartitionNo, Planted};
+use zazen_wire::Message;
+
+/// Bytes on their way.
+#[derive(Clone)]
+pub(crate) enum Packet {
+    Peer(Vec<u8>),
+    Ask { client: usize, bytes: Vec<u8> },
+    Answer { client: usize, bytes: Vec<u8> },
+}
+
+/// Something that happens.
+pub(crate) enum Event {
+    Arrive { host: usize, packet: Packet },
+    Disk { host: usize, process: u64 },
+    Timer { host: usize, process: u64 },
+    Start { host: usize },
+    Client { client: usize },
+    Trouble,
+    Heal { from: usize, to: usize },
+    Calm,
+}
+
+/// What a seed makes of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Profile {
+    pub(crate) hosts: usize,
+    pub(crate) replicas: u8,
+    pub(crate) partitions: u32,
+    pub(crate) clients: usize,
+    pub(crate) level: Level,
+    /// Of 1000 packets.
+    pub(crate) lost: u64,
+    pub(crate) doubled: u64,
+    pub(crate) delay_max_ns: u64,
+    pub(crate) kills: bool,
+    pub(crate) power: bool,
+    pub(crate) parts: bool,
+    pub(crate) pauses: bool,
+    pub(crate) failed_syncs: bool,
+    pub(crate) rot: bool,
+    pub(crate) old_disks: bool,
+    pub(crate) alone: bool,
+    pub(crate) full_disks: bool,
+    pub(crate) calm_ns: u64,
+    pub(crate) end_ns: u64,
+}
+
+impl Profile {
+    fn draw(random: &mut SeededRandom) -> Profile {
+        let hosts = [1, 2, 3, 3, 4, 5][random.below(6) as usize];
+        let replicas = if hosts == 1 { 1 } else { [1, 2, 2, 2, 3][random.below(5) as usize] };
+        let level = [Level::Memory, Level::Written, Level::Synced][random.below(3) as usize];
+        let synced = level == Level::Synced;
+        let slowest = if random.percent(25) { 80 } else { 5 };
+        // Where a disk may be spoiled, one node at a time is away: nobody else has what it had.
+        let rot = replicas > 1 && random.percent(25);
+        let old_disks = replicas > 1 && hosts > 3 && random.percent(40);
+        let alone = rot || old_disks;
+        Profile {
+            hosts,
+            replicas,
+            partitions: [1, 4, 8][random.below(3) as usize],
+            clients: 2 + random.below(4) as usize,
+            level,
+            lost: if random.percent(40) { random.below(60) } else { 0 },
+            doubled: if random.percent(40) { random.below(60) } else { 0 },
+            delay_max_ns: MS / 2 + random.below(slowest) * MS,
+            kills: random.percent(70),
+            power: synced && random.percent(70),
+            parts: hosts > 1 && random.percent(50) && !alone,
+            pauses: random.percent(40) && !alone,
+            failed_syncs: synced && random.percent(40) && !alone,
+            rot,
+            old_disks,
+            alone,
+            full_disks: random.percent(20) && !alone,
+            calm_ns: 15_000 * MS,
+            end_ns: 40_000 * MS,
+        }
+    }
+}
+
+/// The world.
+pub(crate) struct World {
+    pub(crate) schedule: Scheduler<Event>,
+    pub(crate) random: SeededRandom,
+    pub(crate) trace: Trace,
+    pub(crate) profile: Profile,
+    pub(crate) planted: Option<Planted>,
+    pub(crate) genesis: Genesis,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) directories: Vec<InodeId>,
+    /// Names of directories that somebody tried to make.
+    pub(crate) made: BTreeSet<u8>,
+    pub(crate) history: History,
+    parted: BTreeSet<(usize, usize)>,
+    /// Who answered for each partition in each epoch.
+    led: BTreeMap<(PartitionNo, Epoch), (usize, u64)>,
+    pub(crate) violation: Option<String>,
+    pub(crate) events: u64,
+    pub(crate) faults: u64,
+    pub(crate) calm: bool,
+    pub(crate) story: Option<Vec<String>>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, planted: Option<Planted>) -> World {
+        let mut random = SeededRandom::new(seed);
+        let profile = Profile::draw(&mut random);
+        let addresses: Vec<String> = (0..profile.hosts).map(|host| format!("h{host}")).collect();
+        let settings = Settings {
+            partitions: profile.partitions,
+            root_mode: 0o777,
+            // Clients are forgotten by the time of day, which jumps here.
+            client_idle_ns: i64::MAX / 2,
+            ..Settings::default()
+        };
+        let genesis = Genesis {
+            namespace: u128::from(random.next_u64()) | 1,
+            settings,
+            replicas: profile.replicas,
+            synchronous: profile.replicas.min(2) - 1,
+            stewards: Genesis::stewards_of(profile.hosts),
+            addresses: addresses.clone(),
+        };
+        let hosts = addresses.into_iter().map(|address| {
+            let disk = SimDisk::new(random.next_u64(), 1 << 40);
+            let drift_ppm = random.below(30_000) as i64 - 15_000;
+            Host::new(address, disk, drift_ppm, random.below(1 << 40))
+        });
+        let hosts: Vec<Host> = hosts.collect();
+        let clients =
+            (0..profile.clients).map(|client| Client::new(client as u64, client % profile.hosts)).collect();
+        let mut world = World {
+            schedule: Scheduler::new(),
+            random,
+            trace: Trace::new(),
+            profile,
+            planted,
+            genesis,
+            hosts,
+            clients,
+            directories: vec![InodeId::ROOT],
+            made: BTreeSet::new(),
+            history: History::default(),
+            parted: BTreeSet::new(),
+            led: BTreeMap::new(),
+            violation: None,
+            events: 0,
+            faults: 0,
+            calm: false,
+            story: None,
+        };
+        for host in 0..world.hosts.len() {
+            world.start(host, true);
+        }
+        for client in 0..world.clients.len() {
+            world.schedule.at(MS * (1 + client as u64), Event::Client { client });
+        }
+        world.schedule.at(2_000 * MS, Event::Trouble);
+        world.schedule.at(world.profile.calm_ns, Event::Calm);
+        world
+    }
+
+    pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
+        let now_ms = self.schedule.now_ns() as f64 / 1e6;
+        if let Some(story) = &mut self.story {
+            story.push(format!("{now_ms:11.3} ms  {}", line()));
+        }
+    }
+
+    pub(crate) fn fail(&mut self, what: String) {
+        self.tell(|| format!("VIOLATION {what}"));
+        self.violation.get_or_insert(what);
+    }
+
+    pub(crate) fn run(&mut self) {
+        while self.violation.is_none() {
+            let Some(event) = self.schedule.pop() else { break };
+            if self.schedule.now_ns() > self.profile.end_ns {
+                break;
+            }
+            self.events += 1;
+            self.trace.word(self.schedule.now_ns());
+            self.happen(event);
+        }
+        self.judge();
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive { host, packet } => self.arrive(host, packet),
+            Event::Disk { host, process } => {
+                if self.hosts[host].process == process && !self.is_away(host, Event::Disk { host, process }) {
+                    self.disk(host);
+                }
+            }
+            Event::Timer { host, process } => {
+                if self.hosts[host].process == process && !self.is_away(host, Event::Timer { host, process })
+                {
+                    self.hosts[host].timer_ns = u64::MAX;
+                    self.step(host, NodeEvent::Timer);
+                }
+            }
+            Event::Start { host } => self.start(host, false),
+            Event::Client { client } => self.client(client),
+            Event::Trouble => {
+                self.trouble();
+                if !self.calm {
+                    let delay = (100 + self.random.below(2_000)) * MS;
+                    self.schedule.after(delay, Event::Trouble);
+                }
+            }
+            Event::Heal { from, to } => {
+                self.parted.remove(&(from, to));
+            }
+            Event::Calm => self.calm_down(),
+        }
+    }
+
+    /// Keeps what a stopped process cannot take yet.
+    fn is_away(&mut self, host: usize, event: Event) -> bool {
+        let until_ns = self.hosts[host].paused_ns;
+        let is_away = self.schedule.now_ns() < until_ns;
+        if is_away {
+            self.schedule.at(until_ns, event);
+        }
+        is_away
+    }
+
+    fn arrive(&mut self, host: usize, packet: Packet) {
+        if self.is_away(host, Event::Arrive { host, packet: packet.clone() }) {
+            return;
+        }
+        match packet {
+            Packet::Peer(bytes) => {
+                self.trace.bytes(&bytes);
+                self.step(host, NodeEvent::Peer { bytes });
+            }
+            Packet::Ask { client, bytes } => {
+                self.trace.bytes(&bytes);
+                let Ok(request) = Request::decode(&bytes) else { return };
+                let number = request.number;
+                self.tell(|| {
+                    format!("host {host} is asked by client {client}: {number} {:?}", request.operation)
+                });
+                let at = &mut self.hosts[host];
+                at.next_token += 1;
+                let token = at.next_token;
+                at.tokens.insert(token, (client, request.number));
+                self.step(host, NodeEvent::Request { token, request });
+            }
+            Packet::Answer { client, bytes } => {
+                if let Ok(response) = Response::decode(&bytes) {
+                    self.answered(client, response);
+                }
+            }
+        }
+    }
+
+    /// Brings an event to a node, and does what it wants.
+    fn step(&mut self, host: usize, event: NodeEvent) {
+        let now_ns = self.schedule.now_ns();
+        let at = &mut self.hosts[host];
+        let (clock_ns, wall_ns) = (at.clock_ns(now_ns), at.wall_ns(now_ns));
+        let Some(node) = &mut at.node else { return };
+        node.step(clock_ns, wall_ns, event);
+        self.flush(host);
+    }
+
+    fn flush(&mut self, host: usize) {
+        let now_ns = self.schedule.now_ns();
+        let mut actions = Vec::new();
+        if let Some(node) = &mut self.hosts[host].node {
+            node.flush(&mut actions);
+        }
+        let mut broken = None;
+        for action in actions {
+            match action {
+                Action::Reply { token, response } => {
+                    if let Some((client, _)) = self.hosts[host].tokens.remove(&token) {
+                        let to = self.clients[client].host;
+                        let bytes = response.encode();
+                        self.tell(|| format!("host {host} answers client {client}: {response:?}"));
+                        self.send(host, to, &Packet::Answer { client, bytes });
+                    }
+                }
+                Action::Send { address, bytes } => {
+                    if let Some(to) = self.hosts.iter().position(|other| other.address == address) {
+                        self.send(host, to, &Packet::Peer(bytes));
+                    }
+                }
+                Action::DropObject { .. } => {}
+                Action::Broken { why } => broken = Some(why),
+                disk => self.hosts[host].queue.push_back(disk),
+            }
+        }
+        self.check_leaders(host);
+        if let Some(why) = broken {
+            self.tell(|| format!("host {host} is broken: {why}"));
+            self.die(host, false, 300 * MS);
+            return;
+        }
+        self.work(host);
+        let at = &mut self.hosts[host];
+        let process = at.process;
+        let Some(wakes_ns) = at.node.as_ref().map(|node| node.wakes_ns()) else { return };
+        if wakes_ns < u64::MAX {
+            let due_ns = at.world_ns(wakes_ns).max(now_ns + MS / 100);
+            if due_ns < at.timer_ns {
+                at.timer_ns = due_ns;
+                self.schedule.at(due_ns, Event::Timer { host, process });
+            }
+        }
+    }
+
+    /// Begins the next disk action.
+    fn work(&mut self, host: usize) {
+        let at = &mut self.hosts[host];
+        let Some(action) = at.queue.front() else { return };
+        if std::mem::replace(&mut at.works, true) {
+            return;
+        }
+        let slow = matches!(action, Action::Sync { .. } | Action::Put { .. });
+        let process = at.process;
+        let delay = MS / 50 + if slow { self.random.below(3 * MS) } else { self.random.below(MS / 10) };
+        self.schedule.after(delay, Event::Disk { host, process });
+    }
+
+    fn disk(&mut self, host: usize) {
+        let at = &mut self.hosts[host];
+        at.works = false;
+        let Some(action) = at.queue.pop_front() else { return };
+        let done = act(&at.disk, &action);
+        if at.disk.is_dead() {
+            let power = self.profile.power && self.random.percent(50);
+            let for_ns = (200 + self.random.below(2_000)) * MS;
+            self.die(host, power, for_ns);
+            return;
+        }
+        at.was_named |= matches!(action, Action::Put { file: File::Identity, .. });
+        let token = match action {
+            Action::Append { token, .. } | Action::Sync { token, .. } | Action::Put { token, .. } => token,
+            _ => 0,
+        };
+        self.work(host);
+        if token > 0 {
+            let ok = done.is_ok();
+            self.step(host, NodeEvent::Done { token, ok });
+        }
+    }
+
+    /// Sends a packet, or not.
+    pub(crate) fn send(&mut self, from: usize, to: usize, packet: &Packet) {
+        let Profile { lost, doubled, delay_max_ns, .. } = self.profile;
+        let faults = !self.calm && from != to;
+        if from != to && self.parted.contains(&(from, to)) || faults && self.random.below(1000) < lost {
+            return;
+        }
+        let copies = 1 + u64::from(faults && self.random.below(1000) < doubled);
+        for _ in 0..copies {
+            let most = if from == to { MS / 20 } else { delay_max_ns };
+            let most = if self.random.percent(90) { most / 4 } else { most };
+            let delay = MS / 50 + self.random.below(most + 1);
+            self.schedule.after(delay, Event::Arrive { host: to, packet: packet.clone() });
+        }
+    }
+
+    pub(crate) fn die(&mut self, host: usize, power: bool, for_ns: u64) {
+        self.faults += 1;
+        self.tell(|| format!("host {host} dies, power {power}, for {} ms", for_ns / MS));
+        self.hosts[host].stop(power);
+        self.schedule.after(for_ns, Event::Start { host });
+    }
+
+    fn start(&mut self, host: usize, is_first: bool) {
+        if self.hosts[host].node.is_some() {
+            return;
+        }
+        let config = Config {
+            seeds: self.genesis.addresses[..usize::from(self.genesis.stewards)].to_vec(),
+            level: self.profile.level,
+            segment_bytes_max: 8 << 10,
+            log_bytes_max: 32 << 10,
+            planted: self.planted,
+            ..Config::new(&self.hosts[host].address)
+        };
+        self.hosts[host].disk.set_capacity(1 << 40);
+        let key = (u128::from(self.random.next_u64()) << 64) | u128::from(self.random.next_u64());
+        let is_new = self.hosts[host].disk.files().iter().all(|(name, _)| name != "identity");
+        // A first node that died before it had a name begins anew, as its operator would.
+        let start = match is_first || is_new && !self.hosts[host].was_named {
+            true => Start::Format { key, genesis: self.genesis.clone() },
+            false => Start::Open { key },
+        };
+        let now_ns = self.schedule.now_ns();
+        self.tell(|| format!("host {host} starts"));
+        match self.hosts[host].start(config, start, now_ns) {
+            Ok(()) => self.flush(host),
+            Err(error) => self.fail(format!("start: host {host} does not start: {error}")),
+        }
+    }
+
+    pub(crate) fn part(&mut self, from: usize, to: usize, for_ns: u64) {
+        self.parted.insert((from, to));
+        self.schedule.after(for_ns, Event::Heal { from, to });
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.parted.clear();
+    }
+
+    /// The newest map that a living node knows.
+    pub(crate) fn map(&self) -> Option<&Map> {
+        self.hosts
+            .iter()
+            .filter_map(|host| host.node.as_ref())
+            .map(|node| node.map())
+            .max_by_key(|map| map.epoch)
+    }
+
+    /// At most one node answers for a partition at any time, and in any epoch.
+    fn check_leaders(&mut self, host: usize) {
+        let now_ns = self.schedule.now_ns();
+        let leads = |at: &Host, partition| {
+            at.node.as_ref().and_then(|node| node.leads(partition, at.clock_ns(now_ns)))
+        };
+        for number in 0..self.profile.partitions {
+            let partition = PartitionNo(number);
+            let Some(epoch) = leads(&self.hosts[host], partition) else { continue };
+            let mine = (host, self.hosts[host].process);
+            let other = *self.led.entry((partition, epoch)).or_insert(mine);
+            let rival =
+                (0..self.hosts.len()).find(|at| *at != host && leads(&self.hosts[*at], partition).is_some());
+            if other != mine {
+                self.fail(format!(
+                    "two primaries: {other:?} and {mine:?} of partition {number} in epoch {epoch}"
+                ));
+            } else if let Some(rival) = rival {
+                self.fail(format!("two primaries: hosts {host} and {rival} answer for partition {number}"));
+            }
+        }
+    }
+}

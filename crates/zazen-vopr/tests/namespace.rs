@@ -1,0 +1,47 @@
+//! Some hundred seeds of namespaces without a broken promise, equal runs of equal seeds, and each
+//! planted bug found.
+
+use zazen_vopr::{Planted, run_namespace};
+
+/// Seeds within which each planted bug must be found.
+const SEEDS_MAX: u64 = 300;
+
+#[test]
+fn no_seed_breaks_a_promise() {
+    let (mut answers, mut faults) = (0, 0);
+    for seed in 0..200 {
+        let outcome = run_namespace(seed, None);
+        let again = format!("cargo run -p zazen-vopr -- --namespace --seed {seed} --story");
+        assert_eq!(outcome.violation, None, "{again}");
+        answers += outcome.answers;
+        faults += outcome.faults;
+    }
+    // A simulation in which nothing happens finds nothing.
+    assert!(answers > 200_000 && faults > 500, "{answers} {faults}");
+}
+
+#[test]
+fn a_seed_gives_one_run() {
+    for seed in 1_000..1_010 {
+        assert_eq!(run_namespace(seed, None), run_namespace(seed, None), "seed {seed}");
+    }
+}
+
+/// Bugs that need more seeds than a test runs, or faults that come together too seldom.
+const SELDOM: [Planted; 5] = [
+    Planted::IgnoreFailedSync,
+    Planted::AddWithoutWaiting,
+    Planted::ForgetVote,
+    Planted::AnswerWhileHanding,
+    Planted::ServeDamaged,
+];
+
+#[test]
+fn planted_bugs_are_found() {
+    for bug in Planted::ALL.iter().filter(|bug| !SELDOM.contains(bug)) {
+        let found = (0..SEEDS_MAX)
+            .find_map(|seed| run_namespace(seed, Some(*bug)).violation.map(|what| (seed, what)));
+        let Some((seed, what)) = found else { panic!("{bug:?} is not found in {SEEDS_MAX} seeds") };
+        println!("{bug:?}: seed {seed}: {}", what.lines().next().unwrap_or_default());
+    }
+}
