@@ -6,10 +6,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use zazen_mount::Options;
 use zazen_mount::namespace::NamespaceTree;
-use zazen_namespace_client::Namespace;
 
 fn run(socket: &str, mountpoint: &str, direct: bool) -> zazen_core::Result<()> {
-    let tree = NamespaceTree::new(Namespace::local(Path::new(socket))?)?;
+    let tree = NamespaceTree::through(Path::new(socket))?;
     let options = Options {
         source: "zazen".into(),
         allow_other: tree.vouches(),

@@ -264,6 +264,9 @@ fn refused(mountpoint: &Path, error: std::io::Error) -> Error {
             "; this kernel has no FUSE: load the module fuse"
         }
         std::io::ErrorKind::NotFound => "; a user's mount needs fusermount3: install the package fuse3",
+        std::io::ErrorKind::PermissionDenied if std::fs::File::open("/dev/fuse").is_err() => {
+            "; this user may not open /dev/fuse: on most systems its mode is 0666"
+        }
         std::io::ErrorKind::PermissionDenied => {
             "; for other users' access, /etc/fuse.conf needs the line user_allow_other"
         }

@@ -13,6 +13,8 @@ use crate::tree::{
     Owner, Range, Result, Space, Stat, Tree, When,
 };
 use std::collections::{HashMap, VecDeque};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +31,10 @@ const LISTING_BYTES: u32 = 64 << 10;
 const LISTING_FOR: Duration = Duration::from_millis(500);
 /// Inodes of which it is known which version the kernel has seen.
 const SEEN_MAX: usize = 1 << 16;
+/// How long a daemon may take to join its namespace when a mount begins.
+const JOIN: Duration = Duration::from_secs(20);
+/// Between two looks at it.
+const JOIN_AGAIN: Duration = Duration::from_millis(100);
 /// How long the watch waits when the daemon does not answer.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
@@ -94,6 +100,22 @@ fn place(attributes: &Attributes) -> Option<(u32, u64)> {
 }
 
 impl NamespaceTree {
+    /// The tree of the namespace that the daemon behind `socket` serves. Waits a while for a daemon
+    /// that is there, but has not joined its namespace yet.
+    pub fn through(socket: &Path) -> zazen_core::Result<NamespaceTree> {
+        let until = Instant::now() + JOIN;
+        loop {
+            match Namespace::local(socket) {
+                Err(error)
+                    if error.kind() == zazen_core::ErrorKind::Unavailable
+                        && Instant::now() < until
+                        && UnixStream::connect(socket).is_ok() => {}
+                found => return NamespaceTree::new(found?),
+            }
+            std::thread::sleep(JOIN_AGAIN);
+        }
+    }
+
     /// The tree of this namespace. The process must be root, or the daemon's user, to act for
     /// others than itself: see [`NamespaceTree::vouches`].
     pub fn new(namespace: Namespace) -> zazen_core::Result<NamespaceTree> {
@@ -141,11 +163,9 @@ impl NamespaceTree {
     fn enter(&self, who: &Credentials, how: How, file: File, stale: bool) -> Result<Opened> {
         let attributes = file.attributes();
         let (id, bits) = (attributes.id, attributes.mode);
-        // A file without bytes has no descriptor yet.
-        let io = match file.descriptor()? {
-            Some(local) => Io::Local(Arc::new(local)),
-            None => Io::Direct,
-        };
+        // Only who may vouch gets a descriptor for writing; a file without bytes has none yet.
+        let local = if self.vouches { file.descriptor()? } else { None };
+        let io = local.map_or(Io::Direct, |local| Io::Local(Arc::new(local)));
         let how = How { truncate: false, exclusive: false, ..how };
         let file = OpenFile { who: who.clone(), id, how, file: Mutex::new(Arc::new(file)) };
         let handle = self.handle();
@@ -168,7 +188,8 @@ impl NamespaceTree {
         let again = {
             let mut kept = lock(&open.file);
             if Arc::ptr_eq(&kept, &file) {
-                let again = self.namespace.open_inode(self.who(&open.who), open.id, mode(open.how))?;
+                let again = self.namespace.open_inode(self.who(&open.who), open.id, mode(open.how));
+                let again = again.map_err(|_| Errno::EIO)?;
                 if place(again.attributes()) != place(file.attributes()) {
                     return Err(Errno::EIO);
                 }

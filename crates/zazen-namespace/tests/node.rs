@@ -333,7 +333,7 @@ fn a_failed_sync_is_no_success() {
         number: 1,
         oldest: 1,
         node: NodeNo(1),
-        incarnation: zazen_namespace::Incarnation(1),
+        incarnation: node.incarnation(),
         epoch: node.map().epoch,
         credentials: Credentials { uid: 0, gid: 0, groups: vec![] },
         operation: Operation::Create(create),

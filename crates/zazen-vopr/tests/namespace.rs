@@ -28,7 +28,8 @@ fn a_seed_gives_one_run() {
 }
 
 /// Bugs that need more seeds than a test runs, or faults that come together too seldom.
-const SELDOM: [Planted; 5] = [
+const SELDOM: [Planted; 6] = [
+    Planted::SkipBarrier,
     Planted::IgnoreFailedSync,
     Planted::AddWithoutWaiting,
     Planted::ForgetVote,

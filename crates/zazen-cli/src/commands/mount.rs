@@ -11,7 +11,6 @@ use zazen_core::{Error, Result};
 use zazen_env::socket_path::find_socket_path;
 use zazen_mount::namespace::NamespaceTree;
 use zazen_mount::{Options, Tree, mount};
-use zazen_namespace_client::Namespace;
 
 /// What the process in the background writes to its standard output when the mount is there.
 const READY: &str = "mounted";
@@ -69,7 +68,7 @@ pub(crate) fn unmount(arguments: &Unmount) -> Result<()> {
 
 fn serve(arguments: &Mount, ready: impl FnOnce()) -> Result<()> {
     let socket = arguments.socket.clone().unwrap_or_else(find_socket_path);
-    let tree = NamespaceTree::new(Namespace::local(&socket)?)?;
+    let tree = NamespaceTree::through(&socket)?;
     let root = rustix::process::geteuid().is_root();
     let options = Options {
         source: "zazen".into(),
