@@ -84,7 +84,9 @@ pub(crate) fn end(state: &State, remark: &mut dyn FnMut(String)) {
     let Some(mounts) = &namespace.mounts else { return };
     for at in 0..state.nodes.len() {
         let place = mounts.join(at.to_string());
-        let gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+        let gone = |error: &std::io::Error| {
+            matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+        };
         if let Err(error) = std::fs::remove_dir(&place)
             && !gone(&error)
         {
