@@ -665,7 +665,7 @@ impl Filesystem for Adapter {
             tid: req.pid(),
         };
         if sleep && lock != Lock::Unlock {
-            self.locks.wait(&self.tree, asked, |done| empty(reply, done));
+            self.locks.wait(&self.tree, asked, req.uid(), |done| empty(reply, done));
         } else {
             empty(reply, self.locks.set(&*self.tree, asked));
         }

@@ -8,21 +8,29 @@
 use crate::caller;
 use crate::tree::{Errno, Handle, Lock, Node, Owner, Range, Result, Tree};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The most waits at a time; each has a thread.
 const WAITS_MAX: usize = 512;
-/// The longest pause between two tries. A signal ends a wait within it.
+/// The most waits of one user: others can wait too, whatever one does.
+const WAITS_OF_USER_MAX: usize = 128;
+/// The longest pause between two tries, for one that waits alone. With many waits the pauses are
+/// longer, so that all of them together ask no more often than [`TRIES_PER_SECOND`].
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// How often waits ask the tree in a second, all together, about.
+const TRIES_PER_SECOND: u32 = 1000;
+/// After so long, a signal ends a wait.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Who has taken locks, and who waits.
 #[derive(Default)]
 pub(crate) struct Locks {
     /// (inode, owner) → whether it took locks by `fcntl`, and by `flock`.
     owners: Mutex<HashMap<(Node, u64), (bool, bool)>>,
-    waits: AtomicUsize,
+    /// User → how many waits.
+    waits: Mutex<HashMap<u32, usize>>,
     stop: AtomicBool,
 }
 
@@ -77,11 +85,13 @@ impl Locks {
         tree.lock(handle, self.noted(&asked), range, lock)
     }
 
-    /// As [`Locks::set`], but waits, and answers by `reply`.
+    /// As [`Locks::set`], but waits, and answers by `reply`. Fails with `ENOLCK` if too many wait,
+    /// or too many of user `uid`.
     pub(crate) fn wait(
         self: &Arc<Self>,
         tree: &Arc<dyn Tree>,
         asked: Asked,
+        uid: u32,
         reply: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         let Asked { handle, range, lock, tid, .. } = asked;
@@ -90,8 +100,7 @@ impl Locks {
             Err(Errno::EAGAIN) => {}
             done => return reply(done),
         }
-        if self.waits.fetch_add(1, Ordering::Relaxed) >= WAITS_MAX {
-            self.waits.fetch_sub(1, Ordering::Relaxed);
+        if !self.enter(uid) {
             return reply(Err(Errno::ENOLCK));
         }
         let (locks, tree) = (Arc::clone(self), Arc::clone(tree));
@@ -99,23 +108,70 @@ impl Locks {
         let wait = move || {
             let mut pause = Duration::from_millis(1);
             let done = loop {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(PAUSE_MAX);
+                let ended = locks.pause(pause, tid);
+                let most = PAUSE_MAX.max(Duration::from_secs(1) * locks.waiting() / TRIES_PER_SECOND);
+                pause = (pause * 2).min(most);
                 match tree.lock(handle, owner, range, lock) {
-                    Err(Errno::EAGAIN) if locks.stop.load(Ordering::Relaxed) => break Err(Errno::EIO),
-                    Err(Errno::EAGAIN) if caller::is_interrupted(tid) => break Err(Errno::EINTR),
-                    Err(Errno::EAGAIN) => {}
+                    Err(Errno::EAGAIN) => {
+                        if let Some(errno) = ended {
+                            break Err(errno);
+                        }
+                    }
                     done => break done,
                 }
             };
-            locks.waits.fetch_sub(1, Ordering::Relaxed);
+            locks.leave(uid);
             if let Some(reply) = reply.take() {
                 reply(done);
             }
         };
         // If the machine has no thread left, dropping the reply answers the kernel with EIO.
         if std::thread::Builder::new().name("lock-wait".into()).spawn(wait).is_err() {
-            self.waits.fetch_sub(1, Ordering::Relaxed);
+            self.leave(uid);
+        }
+    }
+
+    /// Counts a wait of the user; false if there are too many.
+    fn enter(&self, uid: u32) -> bool {
+        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, of_user) = (waits.values().sum::<usize>(), waits.get(&uid).copied().unwrap_or(0));
+        let enters = all < WAITS_MAX && of_user < WAITS_OF_USER_MAX;
+        if enters {
+            waits.insert(uid, of_user + 1);
+        }
+        enters
+    }
+
+    fn leave(&self, uid: u32) {
+        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        match waits.get_mut(&uid) {
+            Some(of_user) if *of_user > 1 => *of_user -= 1,
+            _ => drop(waits.remove(&uid)),
+        }
+    }
+
+    /// How many wait.
+    fn waiting(&self) -> u32 {
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.values().sum::<usize>() as u32
+    }
+
+    /// Sleeps for `pause`, or until the wait must end: then why.
+    fn pause(&self, pause: Duration, tid: u32) -> Option<Errno> {
+        let mut left = pause;
+        loop {
+            let now = left.min(LOOK);
+            std::thread::sleep(now);
+            left -= now;
+            if self.stop.load(Ordering::Relaxed) {
+                return Some(Errno::EIO);
+            }
+            if caller::is_interrupted(tid) {
+                return Some(Errno::EINTR);
+            }
+            if left.is_zero() {
+                return None;
+            }
         }
     }
 
@@ -178,5 +234,25 @@ impl Locks {
         if owners.get(&(node, number)) == Some(&(false, false)) {
             owners.remove(&(node, number));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_cannot_take_all_waits() {
+        let locks = Locks::default();
+        let entered = (0..WAITS_MAX).filter(|_| locks.enter(7)).count();
+        assert_eq!(entered, WAITS_OF_USER_MAX);
+        assert!(locks.enter(8), "another user can wait");
+        locks.leave(7);
+        assert!(locks.enter(7) && !locks.enter(7));
+        assert_eq!(locks.waiting() as usize, WAITS_OF_USER_MAX + 1);
+        for uid in 9..20 {
+            while locks.enter(uid) {}
+        }
+        assert_eq!(locks.waiting() as usize, WAITS_MAX);
     }
 }

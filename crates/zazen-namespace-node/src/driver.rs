@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use zazen_core::{Error, Result};
 use zazen_namespace::operation::{Answer, Request, Response};
 use zazen_namespace::{Errno, InodeId};
@@ -34,7 +34,7 @@ pub(crate) struct Driver {
     engine: Mutex<Box<dyn Engine>>,
     waiting: Mutex<HashMap<u64, (Arc<Batch>, usize)>>,
     next_token: AtomicU64,
-    started: Instant,
+    started: Duration,
     disk: Mutex<Option<Sender<Job>>>,
     /// Which engine it is: what was asked for by an earlier one does not count.
     turn: AtomicU64,
@@ -77,6 +77,13 @@ pub(crate) fn wall_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// How long the machine has been on. Unlike the monotonic clock, it goes on while the machine is
+/// suspended: a lease must not outlive a pause in which another node took over.
+fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
 impl Driver {
     /// Starts to drive `engine`, whose files are in `folder`.
     pub(crate) fn start(
@@ -91,7 +98,7 @@ impl Driver {
             engine: Mutex::new(engine),
             waiting: Mutex::default(),
             next_token: AtomicU64::new(1),
-            started: Instant::now(),
+            started: since_boot(),
             disk: Mutex::new(Some(to_disk)),
             turn: AtomicU64::new(0),
             files: Files { folder, segments: Mutex::default(), reserve },
@@ -113,7 +120,7 @@ impl Driver {
 
     /// The engine's clock.
     pub(crate) fn now_ns(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
+        since_boot().saturating_sub(self.started).as_nanos() as u64
     }
 
     /// What the engine knows.

@@ -144,7 +144,8 @@ fn fill(fd: usize, entry: Entry, bytes: usize, offset: i64) -> Result<(), c_int>
         let piece = (bytes - done).min(PIECE);
         let to = (memory + done) as *mut c_void;
         match crate::data::read_far(entry, to, piece, offset + done as i64, 0) {
-            Ok(0) => break Ok(()),
+            // The file is shorter by now: without the cut, its end would read as zeros.
+            Ok(0) => break system_call(libc::SYS_ftruncate, [fd, done, 0, 0, 0, 0]).map(drop),
             Ok(got) => done += got as usize,
             Err(error) => break Err(error),
         }

@@ -2,7 +2,7 @@
 
 use super::peer::PeerMessage;
 use crate::operation::{Request, Response};
-use crate::{Incarnation, InodeId, NodeNo, PartitionNo};
+use crate::{Epoch, Incarnation, InodeId, NodeNo, PartitionNo};
 
 /// What a partition is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,11 @@ pub enum Event {
     Tick,
     /// This node is the partition's primary from now on: first of all events on a new primary,
     /// after the last record was applied. Transactions that the tables say are under way go on.
-    Resumed,
+    Resumed {
+        /// The partition's epoch. No epoch has two primaries, nor one primary twice: the names of
+        /// new objects begin with it.
+        epoch: Epoch,
+    },
 }
 
 /// What a partition wants done. A list of actions is in order. [`Action::Reply`], [`Action::Send`]

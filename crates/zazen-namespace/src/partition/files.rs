@@ -37,7 +37,7 @@ impl Partition {
             self.truncate(call, id, &mut inode);
         }
         if mode.write && inode.generation == 0 {
-            (inode.holder_or_device, inode.generation) = (call.node.0, 1);
+            (inode.holder_or_device, inode.generation) = (call.node.0, self.next_generation(0));
         }
         if inode != before {
             inode.version = inode.version.wrapping_add(1);
@@ -53,13 +53,23 @@ impl Partition {
         let open = self.tables.opens_of(id.serial()).next().is_some();
         if let Some((holder, generation)) = inode.place().filter(|_| !open) {
             self.leaving.push(Action::DropObject { holder, id, generation });
-            (inode.holder_or_device, inode.generation) = (call.node.0, generation.wrapping_add(1).max(1));
+            let next = self.next_generation(generation);
+            (inode.holder_or_device, inode.generation) = (call.node.0, next);
         }
         (inode.bytes, inode.blocks_or_parent) = (0, 0);
         (inode.modified_ns, inode.changed_ns) = (call.now_ns, call.now_ns);
         if call.caller.uid != 0 {
             inode.mode = permission::without_privileges(call.caller, inode);
         }
+    }
+
+    /// The generation after `before`; 0 stands for none.
+    ///
+    /// It begins with the epoch. If the end of the log is lost, serial numbers are given again, but
+    /// in a later epoch: a new file never has the name of an old object.
+    pub(super) fn next_generation(&self, before: u64) -> u64 {
+        let first = (self.epoch.0 << 32) | 1;
+        before.saturating_add(1).max(first)
     }
 
     pub(super) fn add_open(&mut self, call: &Call<'_>, serial: u64, mode: &Mode) {

@@ -12,7 +12,7 @@ use crate::attributes::{Attributes, Place};
 use crate::operation::{
     Answer, Entry, Found, Grant, LockWanted, ManyCreated, Operation, Refused, Request, Response,
 };
-use crate::{Errno, Incarnation, InodeId, NodeNo, PartitionNo};
+use crate::{Epoch, Errno, Incarnation, InodeId, NodeNo, PartitionNo};
 use std::collections::{BTreeMap, BTreeSet};
 use zazen_core::{Credentials, Result};
 use zazen_wire::codec::{Reader, Writer};
@@ -27,6 +27,8 @@ pub struct Partition {
     pub(super) tables: Tables,
     /// What the event has changed so far.
     pub(super) record: Writer,
+    /// In which this node became the primary: it is part of the names of new objects.
+    pub(super) epoch: Epoch,
     /// What leaves after the record.
     pub(super) leaving: Vec<Action>,
     pub(super) waiting: Waiting,
@@ -52,8 +54,17 @@ pub(super) struct Waiting {
     pub(super) tokens: BTreeMap<u64, u64>,
     /// When the outstanding part of each own transaction was sent last.
     pub(super) sent_ns: BTreeMap<u64, i64>,
-    /// When clients that are silent were looked for.
+    /// For how long this node has been the primary, by its ticks: see [`Partition::forget_silent`].
+    led_ns: i64,
+    /// The newest tick, by the time of day.
+    ticked_ns: Option<i64>,
+    /// When silent clients were looked for, of `led_ns`.
     swept_ns: i64,
+    /// When clients asked last, of `led_ns`, and below which number they are refused. A client that
+    /// is not here counts as new.
+    heard: BTreeMap<u64, (i64, u64)>,
+    /// Answers to requests that changed nothing, by client and number: they are not in the tables.
+    unchanged: BTreeMap<(u64, u64), Answer>,
 }
 
 /// Who asks, and when.
@@ -92,6 +103,7 @@ impl Partition {
             settings,
             tables,
             record,
+            epoch: Epoch(0),
             leaving,
             waiting,
             #[cfg(test)]
@@ -131,7 +143,7 @@ impl Partition {
             Event::Peer { from, message } => self.peer(now_ns, from, message),
             Event::NodeGone { node, incarnation } => self.node_gone(now_ns, node, incarnation),
             Event::Tick => self.tick(now_ns),
-            Event::Resumed => self.resume(now_ns),
+            Event::Resumed { epoch } => self.resume(now_ns, epoch),
         }
         while std::mem::take(&mut self.waiting.freed) {
             self.wake(now_ns);
@@ -199,13 +211,21 @@ impl Partition {
     fn answered_before(&mut self, token: u64, request: &Request) -> bool {
         let (client, number) = (request.client, request.number);
         let row = self.tables.clients.get(&client);
-        let oldest = row.map_or(0, |row| row.oldest).max(request.oldest);
+        let led_ns = self.waiting.led_ns;
+        let (heard_ns, floor) = self.waiting.heard.entry(client).or_default();
+        let oldest = row.map_or(0, |row| row.oldest).max(request.oldest).max(*floor);
+        (*heard_ns, *floor) = (led_ns, oldest);
         if number < oldest {
             self.reply(token, number, Answer::refused(Errno::EIO));
             return true;
         }
         if let Some(saved) = row.and_then(|row| row.answer(number)) {
             let answer = self.recall(&saved.clone());
+            self.reply(token, number, answer);
+            return true;
+        }
+        if let Some(answer) = self.waiting.unchanged.get(&(client, number)) {
+            let answer = answer.clone();
             self.reply(token, number, answer);
             return true;
         }
@@ -270,7 +290,12 @@ impl Partition {
     /// Answers a request, and keeps the answer if the request may not be executed twice.
     pub(super) fn finish(&mut self, now_ns: i64, token: Option<u64>, request: &Request, answer: Answer) {
         let keeps = changes(&request.operation) && !self.plants(Mutant::ForgetsAnswers);
-        if keeps && !self.is_gone(request.node, request.incarnation) {
+        // A lock that was not given changed nothing. Whoever waits for one asks again and again,
+        // and that shall not fill the log: the answer is kept in memory only.
+        let refuses = matches!(answer, Answer::Blocking(_) | Answer::Refused(_));
+        if keeps && refuses && matches!(request.operation, Operation::Lock(_)) {
+            self.keep_unchanged(request, &answer);
+        } else if keeps && !self.is_gone(request.node, request.incarnation) {
             let row = self.tables.clients.get(&request.client);
             let crowded = row.filter(|row| row.answers.len() >= self.settings.answers_max as usize);
             let first =
@@ -287,6 +312,23 @@ impl Partition {
         }
         if let Some(token) = token {
             self.reply(token, request.number, answer);
+        }
+    }
+
+    /// Keeps the answer to a request that changed nothing, until the client needs it no more.
+    fn keep_unchanged(&mut self, request: &Request, answer: &Answer) {
+        let (client, unchanged) = (request.client, &mut self.waiting.unchanged);
+        unchanged.insert((client, request.number), answer.clone());
+        let of_client = unchanged.range((client, 0)..=(client, u64::MAX)).map(|((_, number), _)| *number);
+        let numbers: Vec<_> = of_client.collect();
+        let crowded = numbers.len().saturating_sub(self.settings.answers_max as usize);
+        for (at, number) in numbers.into_iter().enumerate() {
+            if at >= crowded && number >= request.oldest {
+                break;
+            }
+            unchanged.remove(&(client, number));
+            let floor = &mut self.waiting.heard.entry(client).or_default().1;
+            *floor = number.saturating_add(1).max(*floor);
         }
     }
 
@@ -403,18 +445,49 @@ impl Partition {
         for number in sent.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.ask_again(now_ns, number);
         }
+        self.forget_silent(now_ns);
+    }
+
+    /// Forgets the answers of clients that have been silent for long.
+    ///
+    /// The time of day may jump, and an answer that is forgotten early lets a repeated request be
+    /// executed twice. So the time between two ticks counts as at most an eighth of the idle time,
+    /// and silence begins anew with each primary.
+    fn forget_silent(&mut self, now_ns: i64) {
         let idle_ns = self.settings.client_idle_ns;
-        if now_ns.saturating_sub(self.waiting.swept_ns) >= idle_ns / 8 || now_ns < self.waiting.swept_ns {
-            self.waiting.swept_ns = now_ns;
-            let rows = self.tables.clients.iter();
-            let silent = rows.filter(|(_, row)| now_ns.saturating_sub(row.asked_ns) > idle_ns);
-            for client in silent.map(|(client, _)| *client).collect::<Vec<_>>() {
-                self.change(&Change::ForgetClient { client });
+        let waiting = &mut self.waiting;
+        let since = waiting.ticked_ns.replace(now_ns).map_or(0, |before| now_ns.saturating_sub(before));
+        waiting.led_ns = waiting.led_ns.saturating_add(since.clamp(0, (idle_ns / 8).max(1)));
+        let led_ns = waiting.led_ns;
+        if led_ns - waiting.swept_ns < idle_ns / 8 {
+            return;
+        }
+        waiting.swept_ns = led_ns;
+        let clients: Vec<_> = self.tables.clients.keys().copied().collect();
+        for client in clients {
+            let (heard_ns, _) = *self.waiting.heard.entry(client).or_insert((led_ns, 0));
+            if led_ns - heard_ns > idle_ns {
+                self.forget_client(client);
             }
+        }
+        let Waiting { unchanged, heard, .. } = &mut self.waiting;
+        unchanged.retain(|(client, _), _| heard.get(client).is_some_and(|(at, _)| led_ns - at <= idle_ns));
+        let clients = &self.tables.clients;
+        heard.retain(|client, (at, _)| led_ns - *at <= idle_ns || clients.contains_key(client));
+    }
+
+    fn forget_client(&mut self, client: u64) {
+        self.change(&Change::ForgetClient { client });
+        self.waiting.heard.remove(&client);
+        let of_client: Vec<_> =
+            self.waiting.unchanged.range((client, 0)..=(client, u64::MAX)).map(|(key, _)| *key).collect();
+        for key in of_client {
+            self.waiting.unchanged.remove(&key);
         }
     }
 
-    fn resume(&mut self, now_ns: i64) {
+    fn resume(&mut self, now_ns: i64, epoch: Epoch) {
+        self.epoch = epoch;
         self.waiting = Waiting::default();
         for number in self.tables.driven.keys().copied().collect::<Vec<_>>() {
             self.ask_again(now_ns, number);
@@ -429,7 +502,7 @@ impl Partition {
         let ended = |of: NodeNo, life: Incarnation| of == node && life <= incarnation;
         let clients = self.tables.clients.iter().filter(|(_, row)| ended(row.node, row.incarnation));
         for client in clients.map(|(client, _)| *client).collect::<Vec<_>>() {
-            self.change(&Change::ForgetClient { client });
+            self.forget_client(client);
         }
         let with_locks = self.tables.locks.iter();
         let with_locks = with_locks

@@ -15,7 +15,8 @@
 //!   error, and the partition must then be built anew (from a snapshot, or from another replica).
 //! - **A new primary** applies all records, then calls `step` with [`Event::Resumed`] first. What
 //!   is not in the tables is lost without harm: tokens of requests that wait, and messages. Clients
-//!   repeat requests, and partitions repeat messages at [`Event::Tick`].
+//!   repeat requests, and partitions repeat messages at [`Event::Tick`]. New objects are named by
+//!   the epoch of that event, so no name is given twice even if the log has lost its end.
 //! - **Snapshot.** [`Partition::snapshot`] gives the tables in pieces, each with a checksum;
 //!   [`Restore`] takes them in order. Log records from after the snapshot are applied on top.
 //! - **A request that meets a transaction in its way waits.** Its reply comes with a later event
@@ -31,7 +32,8 @@
 //!   `Unlink`, `RemoveDirectory`, `Rename`, `Link`, `Open`, `SetAttributes`, `Commit`, `Release`,
 //!   `SetXattr`, `Lock`) are executed once for a (client, number), and a repeated one gets its
 //!   first answer. Attributes within that answer may be newer. A number below the client's `oldest`
-//!   is refused with `EIO`, as is a request of a life of a node that has ended (`ESTALE`).
+//!   is refused with `EIO`. A `Lock` that is not given changes nothing: its answer is kept in the
+//!   primary's memory only. Also refused is a request of a life of a node that has ended (`ESTALE`).
 //! - **Inodes elsewhere.** `Create` with `open` of an existing name whose inode another partition
 //!   keeps is answered with `Answer::Entry` without attributes: the client opens that inode by
 //!   `Open`.

@@ -15,8 +15,8 @@ zazen_wire::messages! {
         /// How many answers a partition keeps for a client. A request that is repeated after
         /// that many later ones is refused with `EIO`.
         answers_max: u32,
-        /// After this long without a request, a client's answers are forgotten. A client must not
-        /// repeat a request for so long.
+        /// After this long without a request, by the primary's ticks, a client's answers are
+        /// forgotten. A client must not repeat a request for so long.
         client_idle_ns: i64,
         /// After this long without an answer, a message to another partition is sent again.
         resend_ns: i64,

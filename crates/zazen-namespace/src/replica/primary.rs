@@ -46,7 +46,7 @@ impl<T: Tables> Replica<T> {
             self.log(Vec::new(), shared);
         }
         if !goes_on {
-            self.execute(partition::Event::Resumed, shared);
+            self.execute(partition::Event::Resumed { epoch }, shared);
             let ended: Vec<_> = shared.map.nodes.iter().filter_map(crate::map::Member::ended).collect();
             for (node, incarnation) in ended {
                 self.execute(partition::Event::NodeGone { node, incarnation }, shared);

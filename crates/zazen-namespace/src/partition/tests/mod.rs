@@ -1,5 +1,6 @@
 //! Tests of a partition, alone and with others.
 
+mod again;
 mod interleave;
 mod locks;
 mod model;

@@ -7,7 +7,7 @@ use zazen_core::Credentials;
 
 pub(super) const ROOT: InodeId = InodeId::ROOT;
 
-fn name(text: &str) -> Name {
+pub(super) fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).expect("a name")
 }
 
@@ -17,16 +17,16 @@ fn at(directory: InodeId, text: &str) -> At {
 
 /// One partition, its backup, and a client.
 pub(super) struct Bed {
-    partition: Partition,
+    pub(super) partition: Partition,
     backup: Partition,
-    number: u64,
-    now_ns: i64,
+    pub(super) number: u64,
+    pub(super) now_ns: i64,
     pub(super) node: NodeNo,
     /// The life of all nodes.
     pub(super) life: u64,
     caller: Credentials,
     dropped: Vec<(NodeNo, InodeId, u64)>,
-    records: Vec<Vec<u8>>,
+    pub(super) records: Vec<Vec<u8>>,
 }
 
 impl Bed {
@@ -72,7 +72,7 @@ impl Bed {
         answer
     }
 
-    fn request(&self, number: u64, operation: Operation) -> Event {
+    pub(super) fn request(&self, number: u64, operation: Operation) -> Event {
         let request = Request {
             client: u64::from(self.node.0) + 100 * self.life,
             number,
@@ -137,7 +137,7 @@ impl Bed {
     }
 }
 
-fn new_file(directory: InodeId, text: &str, mode: u32) -> Create {
+pub(super) fn new_file(directory: InodeId, text: &str, mode: u32) -> Create {
     let (kind, device, target) = (Kind::File, 0, Vec::new());
     Create { directory, name: name(text), kind, mode, device, target, open: None, exclusive: true }
 }
@@ -158,7 +158,7 @@ fn rename(from: (InodeId, &str), to: (InodeId, &str)) -> Rename {
 }
 
 const READ: Mode = Mode { read: true, write: false, truncate: false };
-const WRITE: Mode = Mode { read: false, write: true, truncate: false };
+pub(super) const WRITE: Mode = Mode { read: false, write: true, truncate: false };
 const TRUNCATE: Mode = Mode { read: false, write: true, truncate: true };
 
 fn open(id: InodeId, mode: Mode) -> Operation {
@@ -468,7 +468,7 @@ fn damaged_records_and_messages_are_errors_or_harmless() {
         let mut partition = Partition::new(PartitionNo(0), settings.clone());
         let bytes = damage(&bed.records[round % bed.records.len()]);
         applied += u32::from(partition.apply(&bytes).is_ok());
-        partition.step(2, Event::Resumed, &mut Vec::new());
+        partition.step(2, Event::Resumed { epoch: Epoch(1) }, &mut Vec::new());
         let bytes = damage(&messages[round % messages.len()]);
         if let Ok(message) = super::super::PeerMessage::decode(&bytes) {
             taken += 1;

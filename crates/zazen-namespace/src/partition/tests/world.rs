@@ -190,7 +190,7 @@ impl World {
         (seat.backup, seat.primary) = (rebuild(), rebuild());
         seat.primary.mutant = self.mutant;
         seat.held.clear();
-        self.step(partition, Event::Resumed);
+        self.step(partition, Event::Resumed { epoch: crate::Epoch(0) });
     }
 
     /// Sends a request.
