@@ -7,14 +7,19 @@ use crate::handles::{Session, lock};
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::reserve::Reserve;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::RandomState;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use zazen_call::{Caller, ClusterKey};
+use zazen_core::fnv::mixed;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::service::{Hello, MapView};
-use zazen_namespace::{Epoch, Incarnation, NodeNo};
+use zazen_namespace::{Epoch, Incarnation, InodeId, NodeNo};
+
+/// Inodes with the same number below this share a turn.
+const TURNS: usize = 1024;
 
 /// The nodes that a namespace begins with, or that a new node asks to let it in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +72,12 @@ pub struct NamespaceNode {
     pub(crate) slots: Slots,
     /// Length, blocks and time of objects as the metadata was told last.
     pub(crate) committed: Mutex<HashMap<ObjectName, (u64, u64, i64)>>,
+    /// Objects whose bytes a sync failed to bring to the disk. The kernel tells it once only.
+    pub(crate) unsynced: Mutex<HashSet<ObjectName>>,
+    /// Turns to tell the metadata of an object, by the inode: an older length must not come last.
+    pub(crate) turns: Vec<Mutex<()>>,
+    /// Keys the hash that makes owners of locks: no caller can find the owner of another.
+    pub(crate) owners: RandomState,
     map: Mutex<Arc<MapView>>,
     /// The daemon's user, who may vouch as root may.
     uid: u32,
@@ -131,6 +142,9 @@ impl NamespaceNode {
             sessions: Mutex::default(),
             slots: Slots::default(),
             committed: Mutex::default(),
+            unsynced: Mutex::default(),
+            turns: std::iter::repeat_with(Mutex::default).take(TURNS).collect(),
+            owners: RandomState::new(),
             map: Mutex::new(map),
             uid: rustix::process::geteuid().as_raw(),
             next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
@@ -174,6 +188,11 @@ impl NamespaceNode {
     /// somebody who has proven the cluster key.
     pub(crate) fn vouches(&self, caller: &Caller) -> bool {
         !caller.is_local() || caller.credentials.uid == 0 || caller.credentials.uid == self.uid
+    }
+
+    /// The turn to tell the metadata of an inode's object.
+    pub(crate) fn turn(&self, id: InodeId) -> MutexGuard<'_, ()> {
+        lock(&self.turns[(mixed(id.0) % TURNS as u64) as usize])
     }
 
     pub(crate) fn fresh_handle(&self) -> u64 {
