@@ -395,14 +395,24 @@ def check_files():
             problem(path, "is not listed in ARCHITECTURE.md")
 
 
+def check_test_names():
+    """One pytest run imports its test files by their bare names, so two of one name stop it."""
+    for folders in (["bindings/python/tests", "tests"], ["integrations"]):
+        seen = {}
+        for path in tracked(*(f"{folder}/**/test_*.py" for folder in folders)):
+            other = seen.setdefault(pathlib.PurePath(path).name, path)
+            if other != path:
+                problem(path, f"has the name of {other}; pytest cannot run both")
+
+
 def main():
     check_dependencies()
     check_purity()
     check_bans()
-
     check_reach()
     check_circles()
     check_files()
+    check_test_names()
     tidy_docs.check_docs(ROOT, tracked, problem)
     for line in problems:
         print(line)
