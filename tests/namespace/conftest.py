@@ -89,7 +89,7 @@ def _status_within(process: int, seconds: float) -> int | None:
         time.sleep(0.02)
 
 
-def alone(test: Callable[[], None], seconds: float = SECONDS_MAX) -> None:
+def run_alone(test: Callable[[], None], seconds: float = SECONDS_MAX) -> None:
     """Runs `test` in a process with its own view of mounts and processes, which ends after `seconds`.
 
     Nothing that the test starts outlives it. Raises AssertionError if the test fails or takes too long.
@@ -144,7 +144,7 @@ def inside(test: Callable[[Node], None], folder: Path) -> None:
         with node.daemon:
             test(node)
 
-    alone(with_node)
+    run_alone(with_node)
 
 
 @pytest.fixture
@@ -163,3 +163,8 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def run_inside(folder: Path) -> Callable[[Callable[[Node], None]], None]:
     return lambda test: inside(test, folder)
+
+
+@pytest.fixture
+def alone() -> Callable[..., None]:
+    return run_alone

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import alone
 
 
 def of(folder: Path) -> list[str]:
@@ -20,7 +19,7 @@ def of(folder: Path) -> list[str]:
     return found
 
 
-def test_a_test_that_hangs_is_ended_with_what_it_started(folder):
+def test_a_test_that_hangs_is_ended_with_what_it_started(folder, alone):
     def hangs():
         subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM INT; sleep 600; :", str(folder)])
         time.sleep(600)
@@ -31,7 +30,7 @@ def test_a_test_that_hangs_is_ended_with_what_it_started(folder):
     assert time.monotonic() - started < 30 and of(folder) == []
 
 
-def test_what_a_test_leaves_is_ended_and_a_failure_is_told(folder):
+def test_what_a_test_leaves_is_ended_and_a_failure_is_told(folder, alone):
     def leaves():
         subprocess.Popen(["setsid", "sh", "-c", "sleep 600; :", str(folder)])
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import zazen.testing
-from conftest import alone
 
 NODES = 4
 
@@ -52,7 +51,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-def test_four_nodes_share_one_tree_lose_one_and_go_down_without_a_trace(folder):
+def test_four_nodes_share_one_tree_lose_one_and_go_down_without_a_trace(folder, alone):
     bed, mounts = folder / "bed", folder / "m"
 
     def test():
@@ -118,7 +117,7 @@ def test_four_nodes_share_one_tree_lose_one_and_go_down_without_a_trace(folder):
     alone(test)
 
 
-def test_mounts_need_a_namespace_and_a_failure_leaves_nothing(folder):
+def test_mounts_need_a_namespace_and_a_failure_leaves_nothing(folder, alone):
     def test():
         tool = zazen_command
         assert "--namespace" in tool("testbed", "up", 1, "--mounts", folder / "m", status=2)
