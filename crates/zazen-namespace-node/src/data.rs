@@ -36,6 +36,11 @@ enum Where {
 
 impl NamespaceNode {
     fn locate(&self, handle: &Handle) -> Result<Where, Errno> {
+        let (me, life) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        if life != handle.life {
+            // Nobody knows any more that it is open: the file may have moved, or have been dropped.
+            return Err(Errno::EBADF);
+        }
         let mut place = lock(&handle.place);
         if place.is_none() {
             let attributes = self.attributes(handle.id)?;
@@ -46,7 +51,6 @@ impl NamespaceNode {
         }
         let Some((holder, generation)) = *place else { return Err(Errno::EIO) };
         let name = ObjectName { id: handle.id, generation };
-        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
         if holder != me {
             return Ok(Where::There(self.address(holder).ok_or(Errno::EIO)?, name));
         }
@@ -57,7 +61,6 @@ impl NamespaceNode {
                 let attributes = self.attributes(handle.id)?;
                 let found = attributes.place.as_ref().map(|place| (place.holder, place.generation));
                 if found != *place {
-                    *place = found;
                     return Err(Errno::ESTALE);
                 }
                 if attributes.bytes == 0 { Ok(Where::Nowhere(0)) } else { Err(Errno::EIO) }
@@ -66,14 +69,17 @@ impl NamespaceNode {
         }
     }
 
-    /// Does `act` where the bytes are, and again if they have moved meanwhile.
+    /// Does `act` where the bytes are, and again if they have moved meanwhile. Through a handle that
+    /// has written nothing is done elsewhere: half a file would be there, and no error.
     fn at_place<T>(
         &self,
         handle: &Handle,
         mut act: impl FnMut(Where) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
+        let follows = lock(&handle.place).is_none() || !handle.wrote.load(Ordering::Relaxed);
         for _ in 0..3 {
             match self.locate(handle).and_then(&mut act) {
+                Err(Errno::ESTALE) if !follows => return Err(Errno::EIO),
                 Err(Errno::ESTALE) => *lock(&handle.place) = None,
                 done => return done,
             }
@@ -138,13 +144,14 @@ impl NamespaceNode {
             return Err(Errno::EBADF);
         }
         check_chunk(offset, bytes.len() as u64)?;
-        handle.wrote.store(true, Ordering::Relaxed);
         self.at_place(handle, |at| match at {
             Where::Here(object, _) => {
+                handle.wrote.store(true, Ordering::Relaxed);
                 objects::write(&object, bytes, offset, flags & APPEND != 0).map(|count| count as u64)
             }
             Where::There(address, name) => {
                 let call = call_of(name, namespace_fn::WRITE, offset, bytes.len() as u64, flags);
+                handle.wrote.store(true, Ordering::Relaxed);
                 let (count, _) = self.there(&address, &call, bytes)?;
                 if count <= bytes.len() as u64 { Ok(count) } else { Err(Errno::EIO) }
             }
@@ -164,15 +171,27 @@ impl NamespaceNode {
         if what == namespace_fn::SEEK && !handle.read && !handle.write {
             return Err(Errno::EBADF);
         }
-        if what != namespace_fn::SEEK {
-            if !handle.write {
-                return Err(Errno::EBADF);
-            }
-            handle.wrote.store(true, Ordering::Relaxed);
+        if what != namespace_fn::SEEK && !handle.write {
+            return Err(Errno::EBADF);
         }
+        self.act_at(handle, Act { what, offset, bytes, flags })
+    }
+
+    /// TRUNCATE to nothing of a file that was opened so, for writing or not.
+    pub(crate) fn empty(&self, handle: &Handle) -> Result<(), Errno> {
+        self.act_at(handle, Act { what: namespace_fn::TRUNCATE, offset: 0, bytes: 0, flags: 0 }).map(drop)
+    }
+
+    fn act_at(&self, handle: &Handle, act: Act) -> Result<u64, Errno> {
+        let Act { what, offset, bytes, flags } = act;
+        let writes = || handle.wrote.fetch_or(what != namespace_fn::SEEK, Ordering::Relaxed);
         self.at_place(handle, |at| match at {
-            Where::Here(object, _) => objects::act(&object, Act { what, offset, bytes, flags }),
+            Where::Here(object, name) => {
+                writes();
+                self.act_here(&object, name, act)
+            }
             Where::There(address, name) => {
+                writes();
                 self.there(&address, &call_of(name, what, offset, bytes, flags), &[]).map(|(value, _)| value)
             }
             Where::Nowhere(length) if what == namespace_fn::SEEK && offset < length => {
@@ -186,13 +205,35 @@ impl NamespaceNode {
         })
     }
 
+    /// What is cut is told anew, even if it comes to look as before: the metadata has lost it.
+    fn act_here(&self, object: &Object, name: ObjectName, act: Act) -> Result<u64, Errno> {
+        if act.what != namespace_fn::TRUNCATE {
+            return objects::act(object, act);
+        }
+        let _turn = self.turn(name.id);
+        lock(&self.committed).remove(&name);
+        objects::act(object, act)
+    }
+
+    /// A sync that failed once fails for good: which bytes were lost is not known.
+    fn sync_here(&self, object: &Object, name: ObjectName) -> Result<(), Errno> {
+        if lock(&self.unsynced).contains(&name) {
+            return Err(Errno::EIO);
+        }
+        object.sync_data().map_err(|error| {
+            tracing::error!("namespace: sync of inode {}: {error}", name.id);
+            lock(&self.unsynced).insert(name);
+            Errno::EIO
+        })
+    }
+
     /// Syncs the bytes, and tells the metadata.
     pub(crate) fn sync(&self, handle: &Handle, flags: u32) -> Result<(), Errno> {
         if flags & NO_SYNC == 0 {
             self.at_place(handle, |at| match at {
-                Where::Here(object, _) => object.sync_data().map_err(|_| Errno::EIO),
+                Where::Here(object, name) => self.sync_here(&object, name),
                 Where::There(address, name) => {
-                    let flags = if handle.by_root { BY_ROOT } else { 0 };
+                    let flags = if handle.by_root() { BY_ROOT } else { 0 };
                     self.there(&address, &call_of(name, namespace_fn::SYNC, 0, 0, flags), &[]).map(drop)
                 }
                 Where::Nowhere(_) => Ok(()),
@@ -235,25 +276,24 @@ impl NamespaceNode {
             }
             namespace_fn::SYNC => {
                 if call.flags & NO_SYNC == 0 {
-                    object.sync_data().map_err(|_| Errno::EIO)?;
+                    self.sync_here(&object, name)?;
                 }
                 let told = self.commit_object(name, call.flags & BY_ROOT != 0)?;
                 Ok((told.into(), Vec::new()))
             }
             what => {
                 let (offset, bytes, flags) = (call.offset, call.bytes, call.flags);
-                objects::act(&object, Act { what, offset, bytes, flags }).map(|value| (value, Vec::new()))
+                let act = Act { what, offset, bytes, flags };
+                self.act_here(&object, name, act).map(|value| (value, Vec::new()))
             }
         }
     }
 
     /// Tells the metadata the length and times of an object of this node, unless it knows them.
-    /// Whether there was something to tell.
+    /// Whether there was something to tell. `ESTALE` if the file has other bytes by now.
     pub(crate) fn commit_object(&self, name: ObjectName, by_root: bool) -> Result<bool, Errno> {
-        let stat = match self.objects.open(name) {
-            Err(Errno::ESTALE) => return Ok(false),
-            object => objects::stat(&*object?)?,
-        };
+        let _turn = self.turn(name.id);
+        let stat = objects::stat(&*self.objects.open(name)?)?;
         let seen = (stat.bytes, stat.blocks, stat.modified_ns);
         if lock(&self.committed).get(&name) == Some(&seen) {
             return Ok(false);
@@ -273,8 +313,6 @@ impl NamespaceNode {
                 self.note_committed(name, seen, true);
                 Ok(true)
             }
-            // It was replaced meanwhile: nobody will ask for it.
-            Err(Errno::ESTALE) => Ok(false),
             Ok(_) => Err(Errno::EIO),
             Err(errno) => Err(errno),
         }
@@ -305,10 +343,7 @@ impl NamespaceNode {
         let reply = self.links.call(&address, namespace_fn::OBJECT, &call, &[], LOOK);
         let reply = reply.map_err(|_| Errno::ETIMEDOUT)?;
         let done = Done::decode(&reply.payload).map_err(|_| Errno::EIO)?;
-        match done.result() {
-            Err(Errno::ESTALE) => Ok(false),
-            told => told.map(|told| told != 0),
-        }
+        done.result().map(|told| told != 0)
     }
 }
 

@@ -100,6 +100,30 @@ impl Objects {
         Ok(self.keep(name, made.map_err(errno)?))
     }
 
+    /// Makes the object of a new file. What an earlier life of the namespace left under its name,
+    /// with bytes from before `since_ns`, is removed: a new file never shows the bytes of another.
+    pub fn make_new(&self, name: ObjectName, since_ns: i64) -> Result<Object, Errno> {
+        match self.open(name) {
+            Err(Errno::ESTALE) => {}
+            opened => {
+                let opened = opened?;
+                let stat = stat(&opened)?;
+                let meta = opened.metadata().map_err(|_| Errno::EIO)?;
+                let made = meta.created().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+                let made_ns = made.map_or(stat.modified_ns, |at| at.as_nanos() as i64);
+                // Somebody else may have opened the new file first, and have made its object.
+                if stat.bytes == 0 || made_ns >= since_ns {
+                    return Ok(opened);
+                }
+                tracing::warn!("namespace: removing an object that was left under a new file's name");
+                self.remove(name)?;
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+                return Ok(self.keep(name, self.openat(name, flags).map_err(errno)?));
+            }
+        }
+        self.make(name)
+    }
+
     /// Opens the object. `ESTALE` if it is not here.
     pub fn open(&self, name: ObjectName) -> Result<Object, Errno> {
         if let Some(file) = self.kept().files.get(&name) {
@@ -304,6 +328,18 @@ mod tests {
         assert_eq!(read(&first, &mut got, 0), Ok(3), "what is open keeps its bytes");
         let listed: Vec<ObjectName> = (0..).map_while(|at| objects.folder(at)).flatten().collect();
         assert_eq!(listed, [name(7, 2)]);
+    }
+
+    #[test]
+    fn a_new_file_never_has_the_bytes_of_an_old_object() {
+        let (_dir, objects) = objects();
+        let since = crate::driver::wall_ns();
+        write(&objects.make(name(7, 1)).unwrap(), b"old", 0, false).unwrap();
+        assert_eq!(stat(&objects.make_new(name(7, 1), since - 1_000_000_000).unwrap()).unwrap().bytes, 3);
+        let new = objects.make_new(name(7, 1), since + 1_000_000_000).unwrap();
+        assert_eq!(stat(&new).unwrap().bytes, 0);
+        assert_eq!(stat(&objects.open(name(7, 1)).unwrap()).unwrap().bytes, 0);
+        assert_eq!(stat(&objects.make_new(name(8, 1), since).unwrap()).unwrap().bytes, 0);
     }
 
     #[test]

@@ -1,17 +1,106 @@
 //! What callers ask, open and lock. All that a caller has ends with it.
 
-use crate::handles::{HANDLES_MAX, Handle, LOCKS_MAX, Session, lock};
+use crate::driver::wall_ns;
+use crate::handles::{Handle, LockKey, Session, lock};
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::root;
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use zazen_call::Caller;
 use zazen_core::Credentials;
-use zazen_core::fnv::mixed;
 use zazen_namespace::operation::{Answer, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release};
-use zazen_namespace::service::{Answered, Ask, namespace_fn};
-use zazen_namespace::{Attributes, Errno, Kind};
+use zazen_namespace::service::{Answered, Ask};
+use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind};
+
+/// What the listings of one call may take together; a listing beyond gets one entry or a few.
+const LISTINGS_BYTES_MAX: u32 = 4 << 20;
+/// About how many names and listed bytes the metadata is asked for at once.
+const PORTION: usize = 1 << 20;
+/// How much older than the call an object may seem by the coarse clock of the disk.
+const COARSE_NS: i64 = 100_000_000;
+/// How far the clocks of two nodes may be apart.
+const SKEW_NS: i64 = 2_000_000_000;
+/// May read.
+const READ: u32 = 4;
+/// May write.
+const WRITE: u32 = 2;
+/// May search a directory.
+const SEARCH: u32 = 1;
+
+/// An operation of a call, and what its answer needs to be finished.
+struct Asked {
+    credentials: Credentials,
+    /// How it opens a file.
+    mode: Option<Mode>,
+    /// The lock, what is wanted, and whether of the whole range.
+    lock: Option<(LockKey, LockWanted, bool)>,
+    /// Whether the inodes in the answer become known to the session.
+    leads: bool,
+    /// When and in which life the call came.
+    since_ns: i64,
+    life: Incarnation,
+}
+
+/// The inodes that an operation names by their numbers.
+fn inodes_of(operation: &Operation) -> Vec<InodeId> {
+    match operation {
+        Operation::Lookup(at) | Operation::Unlink(at) | Operation::RemoveDirectory(at) => vec![at.directory],
+        Operation::GetAttributes(of)
+        | Operation::ReadLink(of)
+        | Operation::ListXattr(of)
+        | Operation::Parent(of) => vec![of.id],
+        Operation::GetMany(many) => many.ids.clone(),
+        Operation::SetAttributes(set) => vec![set.id],
+        Operation::Create(create) => vec![create.directory],
+        Operation::CreateMany(create) => vec![create.directory],
+        Operation::MakeDirectory(make) => vec![make.directory],
+        Operation::Rename(rename) => vec![rename.directory, rename.new_directory],
+        Operation::Link(link) => vec![link.id, link.directory],
+        Operation::ReadDirectory(read) => vec![read.directory],
+        Operation::Open(open) => vec![open.id],
+        Operation::Commit(commit) => vec![commit.id],
+        Operation::Release(release) => vec![release.id],
+        Operation::SetXattr(set) => vec![set.id],
+        Operation::GetXattr(get) => vec![get.id],
+        Operation::Lock(lock) => vec![lock.id],
+    }
+}
+
+/// The inodes that an answer leads to.
+fn inodes_in(answer: &Answer) -> Vec<InodeId> {
+    match answer {
+        Answer::Entry(entry) => vec![entry.id],
+        Answer::Grant(grant) => vec![grant.attributes.id],
+        Answer::Created(many) => {
+            many.results.iter().filter(|made| made.1.is_none()).map(|made| made.0).collect()
+        }
+        Answer::Listing(listing) => listing.entries.iter().map(|listed| listed.entry.id).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether the caller may do all that `bits` name, by the kernel's rules.
+fn may(caller: &Credentials, of: &Attributes, bits: u32) -> bool {
+    let shift = match () {
+        () if caller.uid == 0 => return true,
+        () if caller.uid == of.uid => 6,
+        () if caller.gid == of.gid || caller.groups.contains(&of.gid) => 3,
+        () => 0,
+    };
+    (of.mode >> shift) & bits == bits
+}
+
+/// About how much an operation asks of the metadata.
+fn weight(operation: &Operation) -> usize {
+    match operation {
+        Operation::ReadDirectory(read) => read.bytes_max as usize + 1024,
+        Operation::GetMany(many) => 256 * many.ids.len() + 1024,
+        Operation::CreateMany(create) => 1024 * create.names.len() + 1024,
+        _ => 1024,
+    }
+}
 
 /// The attributes in an answer, to be brought up to date.
 fn attributes_in(answer: &mut Answer) -> Vec<&mut Attributes> {
@@ -29,32 +118,105 @@ fn attributes_in(answer: &mut Answer) -> Vec<&mut Attributes> {
 impl NamespaceNode {
     /// Answers what a caller asks.
     pub(crate) fn ask(&self, caller: &Caller, session: &Session, asks: Vec<Ask>) -> Vec<Answered> {
+        let mut answers = Vec::with_capacity(asks.len());
+        let mut asks = asks.into_iter().peekable();
+        let mut listings = LISTINGS_BYTES_MAX;
+        // In portions: the engine serves others, too, between them.
+        while asks.peek().is_some() {
+            let mut portion = Vec::new();
+            let mut weighs = 0;
+            while let Some(mut ask) =
+                asks.next_if(|ask| weighs == 0 || weighs + weight(&ask.operation) <= PORTION)
+            {
+                if let Operation::ReadDirectory(read) = &mut ask.operation {
+                    read.bytes_max = read.bytes_max.min(PORTION as u32).min(listings);
+                    listings -= read.bytes_max;
+                }
+                weighs += weight(&ask.operation);
+                portion.push(ask);
+            }
+            answers.extend(self.ask_portion(caller, session, portion));
+        }
+        answers
+    }
+
+    fn ask_portion(&self, caller: &Caller, session: &Session, asks: Vec<Ask>) -> Vec<Answered> {
+        let Ok((_, life)) = self.identity() else {
+            let unknown = || Answered { answer: Answer::refused(Errno::ETIMEDOUT), handle: 0 };
+            return asks.iter().map(|_| unknown()).collect();
+        };
+        let since_ns = wall_ns() - COARSE_NS;
         let mut answers: Vec<Option<Answer>> = Vec::with_capacity(asks.len());
         let mut routed = Vec::with_capacity(asks.len());
-        let mut opens = Vec::with_capacity(asks.len());
+        let mut kept = Vec::with_capacity(asks.len());
         for ask in asks {
-            match self.vet(caller, session, ask) {
-                Ok((credentials, operation)) => {
-                    opens.push((mode_of(&operation), credentials.clone()));
+            match self.vet(caller, session, ask, life) {
+                Ok((credentials, operation, leads)) => {
+                    let lock = match &operation {
+                        Operation::Lock(lock) => {
+                            let all = lock.whole || (lock.start == 0 && lock.end >= i64::MAX as u64);
+                            Some(((lock.id, lock.owner, lock.whole), lock.wanted, all))
+                        }
+                        _ => None,
+                    };
+                    let (credentials_of, mode) = (credentials.clone(), mode_of(&operation));
+                    kept.push(Asked { credentials: credentials_of, mode, lock, leads, since_ns, life });
                     routed.push((credentials, operation));
                     answers.push(None);
                 }
                 Err(errno) => answers.push(Some(Answer::refused(errno))),
             }
         }
-        let mut given = self.route(routed).into_iter().zip(opens);
+        let mut given = self.route(routed).into_iter().zip(kept);
         let finish = |answer: Option<Answer>| match answer {
             Some(answer) => Answered { answer, handle: 0 },
             None => match given.next() {
-                Some((answer, (mode, credentials))) => self.finish(session, answer, mode, &credentials),
+                Some((answer, asked)) => self.finish(session, answer, &asked),
                 None => Answered { answer: Answer::refused(Errno::EIO), handle: 0 },
             },
         };
         answers.into_iter().map(finish).collect()
     }
 
+    /// A caller for whom the daemon does not vouch names only inodes that it was led to: the number
+    /// of an inode says nothing of the directories above it. Whether the answer leads further.
+    fn vet_inodes(
+        &self,
+        caller: &Caller,
+        session: &Session,
+        operation: &mut Operation,
+    ) -> Result<bool, Errno> {
+        if inodes_of(operation).into_iter().any(|id| !session.knows(id)) {
+            return Err(Errno::EACCES);
+        }
+        match operation {
+            // As the kernel's protected_hardlinks.
+            Operation::Link(link) => {
+                let of = self.attributes(link.id)?;
+                let plain = of.kind == Kind::File && may(&caller.credentials, &of, READ | WRITE);
+                if of.uid != caller.credentials.uid && !plain {
+                    return Err(Errno::EPERM);
+                }
+            }
+            // Names need the right to read a directory, inodes the right to search it.
+            Operation::ReadDirectory(read) => {
+                let searches = may(&caller.credentials, &self.attributes(read.directory)?, SEARCH);
+                read.attributes &= searches;
+                return Ok(searches);
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+
     /// What may be asked, and for whom.
-    fn vet(&self, caller: &Caller, session: &Session, ask: Ask) -> Result<(Credentials, Operation), Errno> {
+    fn vet(
+        &self,
+        caller: &Caller,
+        session: &Session,
+        ask: Ask,
+        life: Incarnation,
+    ) -> Result<(Credentials, Operation, bool), Errno> {
         let vouches = self.vouches(caller);
         let credentials = match ask.credentials {
             None => caller.credentials.clone(),
@@ -82,46 +244,73 @@ impl NamespaceNode {
             {
                 return Err(Errno::ENOSPC);
             }
-            Operation::Lock(lock) => self.vet_lock(caller, session, lock)?,
+            Operation::Lock(lock) => self.vet_lock(caller, session, lock, credentials.uid, life)?,
             _ => {}
         }
-        Ok((credentials, operation))
+        let leads = !vouches && self.vet_inodes(caller, session, &mut operation)?;
+        Ok((credentials, operation, leads))
     }
 
     /// Owners of locks are numbered by the callers; here they must differ between callers, too.
-    fn vet_lock(&self, caller: &Caller, session: &Session, asked: &mut Lock) -> Result<(), Errno> {
-        if !session.has_open(asked.id) {
+    fn vet_lock(
+        &self,
+        caller: &Caller,
+        session: &Session,
+        asked: &mut Lock,
+        uid: u32,
+        life: Incarnation,
+    ) -> Result<(), Errno> {
+        let open = session.open_files(asked.id);
+        if open.is_empty() {
+            return Err(Errno::EBADF);
+        }
+        let mut open = open.iter().filter(|handle| handle.life == life).peekable();
+        if open.peek().is_none() {
+            // The locks of an earlier life of the node are gone.
+            return Err(Errno::EIO);
+        }
+        let allowed = match asked.wanted {
+            LockWanted::Exclusive if !asked.whole => open.any(|handle| handle.write),
+            LockWanted::Shared if !asked.whole => open.any(|handle| handle.read),
+            _ => true,
+        };
+        if !allowed {
             return Err(Errno::EBADF);
         }
         if !self.vouches(caller) {
             asked.pid = caller.pid;
         }
-        asked.owner = mixed(caller.connection).wrapping_add(asked.owner);
-        if matches!(asked.wanted, LockWanted::Shared | LockWanted::Exclusive) {
-            let mut locks = lock(&session.locks);
-            if locks.len() >= LOCKS_MAX {
-                return Err(Errno::ENOLCK);
-            }
-            locks.insert((asked.id, asked.owner, asked.whole));
+        asked.owner = self.owners.hash_one((caller.connection, asked.owner));
+        let takes = matches!(asked.wanted, LockWanted::Shared | LockWanted::Exclusive);
+        if takes && !session.has_room_for_lock((asked.id, asked.owner, asked.whole), uid) {
+            return Err(Errno::ENOLCK);
         }
         Ok(())
     }
 
     /// Makes a handle of a grant, and brings attributes up to date.
-    fn finish(
-        &self,
-        session: &Session,
-        answer: Answer,
-        mode: Option<Mode>,
-        credentials: &Credentials,
-    ) -> Answered {
-        let mut answer = match (answer, mode) {
-            (Answer::Grant(grant), Some(mode)) => return self.opened(session, grant, &mode, credentials),
+    fn finish(&self, session: &Session, answer: Answer, asked: &Asked) -> Answered {
+        if asked.leads {
+            inodes_in(&answer).into_iter().for_each(|id| session.learn(id));
+        }
+        if let Some((key, wanted, all)) = asked.lock {
+            let late = Answer::refused(Errno::ETIMEDOUT);
+            match wanted {
+                // One that nobody answered may be held, too.
+                LockWanted::Shared | LockWanted::Exclusive if answer == Answer::Done || answer == late => {
+                    session.add_lock(key, asked.credentials.uid);
+                }
+                LockWanted::Unlock if all && answer == Answer::Done => session.end_lock(key),
+                _ => {}
+            }
+        }
+        let mut answer = match (answer, &asked.mode) {
+            (Answer::Grant(grant), Some(mode)) => return self.opened(session, grant, mode, asked),
             // The name leads to an inode of another partition: it is opened there.
             (Answer::Entry(entry), Some(mode)) if entry.attributes.is_none() => {
                 let open = Operation::Open(Open { id: entry.id, mode: mode.clone() });
-                return match self.route_one(credentials.clone(), open) {
-                    Ok(Answer::Grant(grant)) => self.opened(session, grant, &mode, credentials),
+                return match self.route_one(asked.credentials.clone(), open) {
+                    Ok(Answer::Grant(grant)) => self.opened(session, grant, mode, asked),
                     Ok(_) => Answered { answer: Answer::refused(Errno::EIO), handle: 0 },
                     Err(errno) => Answered { answer: Answer::refused(errno), handle: 0 },
                 };
@@ -134,55 +323,64 @@ impl NamespaceNode {
         Answered { answer, handle: 0 }
     }
 
-    fn opened(
-        &self,
-        session: &Session,
-        mut grant: Grant,
-        mode: &Mode,
-        credentials: &Credentials,
-    ) -> Answered {
+    fn opened(&self, session: &Session, mut grant: Grant, mode: &Mode, asked: &Asked) -> Answered {
         let handle = Arc::new(Handle {
             id: grant.attributes.id,
             read: mode.read,
             write: mode.write,
-            by_root: credentials.uid == 0,
+            uid: asked.credentials.uid,
+            life: asked.life,
             place: Mutex::new(grant.attributes.place.as_ref().map(|place| (place.holder, place.generation))),
             wrote: AtomicBool::new(false),
         });
-        let ready = self.make_ready(session, &handle, &grant, mode);
-        if let Err(errno) = ready {
-            self.release(&handle);
-            return Answered { answer: Answer::refused(errno), handle: 0 };
+        match self.make_ready(session, &handle, &grant, mode, asked.since_ns) {
+            Ok(None) => {}
+            Ok(Some(fresh)) => grant.attributes = fresh,
+            Err(errno) => {
+                self.release(&handle);
+                return Answered { answer: Answer::refused(errno), handle: 0 };
+            }
         }
         if mode.truncate {
             grant.attributes.bytes = 0;
         }
         self.refresh(&mut grant.attributes);
         let number = self.fresh_handle();
-        lock(&session.handles).insert(number, handle);
+        session.add(number, handle);
         Answered { answer: Answer::Grant(grant), handle: number }
     }
 
-    /// Makes the object of a file that this node holds, or makes sure that it is there.
+    /// Makes the object of a file that this node holds, or makes sure that it is there. Newer
+    /// attributes, if the disk knows more of the file than the metadata.
     fn make_ready(
         &self,
         session: &Session,
         handle: &Handle,
         grant: &Grant,
         mode: &Mode,
-    ) -> Result<(), Errno> {
-        if session.handles() >= HANDLES_MAX {
+        since_ns: i64,
+    ) -> Result<Option<Attributes>, Errno> {
+        if !session.has_room(handle.uid) {
             return Err(Errno::ENOMEM);
         }
+        let mut fresh = None;
         let attributes = &grant.attributes;
-        let (Kind::File, Some(place)) = (attributes.kind, &attributes.place) else { return Ok(()) };
+        let (Kind::File, Some(place)) = (attributes.kind, &attributes.place) else {
+            return Ok(None);
+        };
         let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
         if place.holder == me {
             let name = ObjectName { id: attributes.id, generation: place.generation };
+            if mode.truncate {
+                lock(&self.committed).remove(&name);
+            }
+            if grant.created {
+                self.objects.make_new(name, since_ns)?;
+            }
             let object = match self.objects.open(name) {
                 // It never had a byte: the metadata says so.
                 Err(Errno::ESTALE) if mode.write && attributes.bytes == 0 => self.objects.make(name)?,
-                Err(Errno::ESTALE) if attributes.bytes == 0 => return Ok(()),
+                Err(Errno::ESTALE) if attributes.bytes == 0 => return Ok(None),
                 Err(Errno::ESTALE) => {
                     tracing::error!(
                         "namespace: the bytes of inode {} (generation {}) are not on this disk any more",
@@ -193,6 +391,7 @@ impl NamespaceNode {
                 }
                 opened => opened?,
             };
+            let turn = self.turn(name.id);
             let stat = objects::stat(&object)?;
             if stat.bytes < attributes.bytes && !place.writing {
                 tracing::error!(
@@ -203,15 +402,25 @@ impl NamespaceNode {
                 );
                 return Err(Errno::EIO);
             }
-            if stat.bytes == attributes.bytes {
-                let seen = (stat.bytes, stat.blocks, stat.modified_ns);
-                self.note_committed(name, seen, false);
+            // What was written before a crash was perhaps never told. Times that were set later than
+            // the last write stay.
+            let times = stat.modified_ns == attributes.modified_ns
+                || stat.modified_ns <= attributes.changed_ns.saturating_add(SKEW_NS);
+            let told = stat.bytes == attributes.bytes && times;
+            if told {
+                self.note_committed(name, (stat.bytes, stat.blocks, stat.modified_ns), false);
+            }
+            drop(turn);
+            if !told && !place.writing && !mode.truncate {
+                lock(&self.committed).remove(&name);
+                self.commit_object(name, false)?;
+                fresh = Some(self.attributes(attributes.id)?);
             }
         }
         if mode.truncate && !grant.created {
-            self.act(handle, namespace_fn::TRUNCATE, 0, 0, 0)?;
+            self.empty(handle)?;
         }
-        Ok(())
+        Ok(fresh)
     }
 
     /// Brings the length and times of a file that is being written up to date.
@@ -232,12 +441,16 @@ impl NamespaceNode {
 
     /// Ends an open file: tells the metadata what was written, then that it is closed.
     pub(crate) fn close(&self, handle: &Handle) -> Result<(), Errno> {
-        let committed = if handle.write { self.commit(handle) } else { Ok(false) };
+        let committed = self.commit(handle);
         self.release(handle);
         committed.map(drop)
     }
 
     fn release(&self, handle: &Handle) {
+        // What was open in an earlier life ended with it. It must not end an open file of this life.
+        if self.identity().is_ok_and(|(_, life)| life != handle.life) {
+            return;
+        }
         let (writers, readers) = (u32::from(handle.write), u32::from(!handle.write));
         let release = Release { id: handle.id, writers, readers, commit: None };
         if let Err(errno) = self.route_one(root(), Operation::Release(release)) {
@@ -247,14 +460,11 @@ impl NamespaceNode {
 
     /// The caller is gone: what it had open is closed, what it had locked is free.
     pub(crate) fn end_session(&self, session: &Session) {
-        let handles: Vec<_> = lock(&session.handles).drain().collect();
-        for (_, handle) in handles {
-            if handle.write {
-                self.commit(&handle).ok();
-            }
+        for handle in session.take_all() {
+            self.commit(&handle).ok();
             self.release(&handle);
         }
-        let locks: Vec<_> = lock(&session.locks).drain().collect();
+        let locks = session.take_locks();
         let unlock = |(id, owner, whole)| {
             let (start, end, wanted) = (0, u64::MAX, LockWanted::Unlock);
             (root(), Operation::Lock(Lock { id, owner, pid: 0, whole, start, end, wanted }))
@@ -264,14 +474,27 @@ impl NamespaceNode {
 
     /// Tells the metadata what was written through a handle. Whether there was something to tell.
     pub(crate) fn commit(&self, handle: &Handle) -> Result<bool, Errno> {
-        if !handle.wrote.load(Ordering::Relaxed) {
+        let wrote = handle.wrote.load(Ordering::Relaxed);
+        // A program may have written by a descriptor that it got before the daemon's restart.
+        if !handle.write && !wrote {
             return Ok(false);
         }
         let Some((holder, generation)) = *lock(&handle.place) else { return Ok(false) };
         let name = ObjectName { id: handle.id, generation };
-        match self.identity() {
-            Ok((me, _)) if me == holder => self.commit_object(name, handle.by_root),
-            _ => self.commit_there(holder, name, handle.by_root),
+        let (me, life) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        if holder == me && life != handle.life {
+            // Only the metadata knows whether these are still the file's bytes.
+            lock(&self.committed).remove(&name);
+        }
+        let told = match me == holder {
+            true => self.commit_object(name, handle.by_root()),
+            false => self.commit_there(holder, name, handle.by_root()),
+        };
+        match told {
+            Err(_) if !wrote && me != holder => Ok(false),
+            // What was written is in the file no more.
+            Err(Errno::ESTALE) => Err(Errno::EIO),
+            told => told,
         }
     }
 }

@@ -7,7 +7,9 @@ mod namespaces;
 
 use namespaces::*;
 use std::collections::BTreeSet;
-use zazen_namespace_client::core::operation::{Mode, NOW_NS, Operation, Release, SetAttributes};
+use zazen_namespace_client::core::operation::{
+    Lock, LockWanted, Mode, NOW_NS, Operation, Release, SetAttributes,
+};
 use zazen_namespace_client::core::service::{Ask, Asks, HandleCall, namespace_fn};
 use zazen_namespace_client::core::{Errno, InodeId, Kind, Name};
 use zazen_wire::{Message, service};
@@ -159,6 +161,41 @@ fn a_caller_that_dies_leaves_nothing_open() {
 }
 
 #[test]
+fn what_was_written_before_a_crash_is_told_at_the_next_open() {
+    let mut cluster = Cluster::alone();
+    let ns = cluster.client(0);
+    let file = ns.open_or_create(None, b"/f", 0o644, WRITE, true).unwrap();
+    file.write_all_at(b"12345", 0).unwrap();
+    std::mem::forget((file, ns));
+    cluster.kill(0);
+    cluster.start(0);
+    let ns = cluster.client(0);
+    let file = ns.open(None, b"/f", READ).unwrap();
+    assert_eq!(file.attributes().bytes, 5);
+    assert_eq!(ns.stat(None, b"/f", true).unwrap().bytes, 5);
+}
+
+#[test]
+fn a_file_that_is_rewritten_at_once_keeps_its_length() {
+    let cluster = Cluster::alone();
+    let ns = cluster.client(0);
+    ns.open_or_create(None, b"/f", 0o644, WRITE, true).unwrap().close().unwrap();
+    let reader = ns.open(None, b"/f", READ).unwrap();
+    for round in 0..200 {
+        let file = ns.open(None, b"/f", Mode { truncate: true, ..WRITE }).unwrap();
+        file.write_all_at(b"again", 0).unwrap();
+        file.close().unwrap();
+        assert_eq!(ns.stat(None, b"/f", true).unwrap().bytes, 5, "round {round}");
+    }
+    let cut = ns.open(None, b"/f", Mode { truncate: true, ..READ });
+    if let Ok(cut) = cut {
+        cut.close().unwrap();
+        assert_eq!(ns.stat(None, b"/f", true).unwrap().bytes, 0);
+        assert_eq!(reader.read_at(&mut [0; 9], 0), Ok(0));
+    }
+}
+
+#[test]
 fn an_ordinary_user_gets_what_permissions_give_and_no_more() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root to become another user");
@@ -174,6 +211,9 @@ fn an_ordinary_user_gets_what_permissions_give_and_no_more() {
     open.write_all_at(b"for all", 0).unwrap();
     open.flush().unwrap();
     let id = secret.attributes().id;
+    ns.mkdir(None, b"/private/open", 0o755).unwrap();
+    let inner = ns.open_or_create(None, b"/private/open/f", 0o666, WRITE, true).unwrap();
+    let hidden = [inner.attributes().id, ns.stat(None, b"/private/open", true).unwrap().id];
     std::thread::scope(|scope| {
         scope.spawn(|| {
             become_user(65534);
@@ -192,6 +232,28 @@ fn an_ordinary_user_gets_what_permissions_give_and_no_more() {
             let own = ns.open_or_create(None, b"/own", 0o600, WRITE, true).unwrap();
             assert_eq!((own.attributes().uid, own.attributes().gid), (65534, 65534));
             own.write_all_at(b"own", 0).unwrap();
+            // Numbers of inodes lead nobody past a directory that is closed to them.
+            for id in hidden {
+                assert_eq!(ns.attributes(None, id).unwrap_err(), Errno::EACCES);
+                assert_eq!(ns.attributes_many(None, &[id]).unwrap_err(), Errno::EACCES);
+                assert_eq!(ns.open_inode(None, id, READ).unwrap_err(), Errno::EACCES);
+                assert_eq!(ns.lookup(None, id, &name("f")).unwrap_err(), Errno::EACCES);
+                assert_eq!(ns.link(None, id, InodeId::ROOT, &name("l")).unwrap_err(), Errno::EACCES);
+            }
+            let readable = ns.stat(None, b"/readable", true).unwrap().id;
+            assert_eq!(ns.link(None, readable, InodeId::ROOT, &name("l")).unwrap_err(), Errno::EPERM);
+            assert!(ns.list(None, b"/", true).unwrap().iter().all(|entry| entry.attributes.is_some()));
+            let exclusive = |whole| Lock {
+                id: readable,
+                owner: 1,
+                pid: 1,
+                whole,
+                start: 0,
+                end: u64::MAX,
+                wanted: LockWanted::Exclusive,
+            };
+            assert!(ns.lock(None, exclusive(true)).unwrap().is_none());
+            assert_eq!(ns.lock(None, exclusive(false)).unwrap_err(), Errno::EBADF, "it is open for reading");
             hostile_calls(&cluster, id);
         });
     });
