@@ -61,9 +61,9 @@ EDGES = {
     "zazend": "zazen-core zazen-env zazen-wire zazen-frames zazen-spans zazen-store zazen-backing zazen-call"
     " zazen-plugins zazen-namespace zazen-namespace-node"
     " | zazen-client zazen-namespace-client zazen-testbed",
-    "zazen-testbed": "zazen-core zazen-env zazen-call",
+    "zazen-testbed": "zazen-core zazen-env zazen-wire zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
-    " zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount zazen-push"
+    " zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount zazen-namespace-client zazen-push"
     " zazen-seccomp zazen-sim zazen-spans zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
@@ -395,14 +395,24 @@ def check_files():
             problem(path, "is not listed in ARCHITECTURE.md")
 
 
+def check_test_names():
+    """One pytest run imports its test files by their bare names, so two of one name stop it."""
+    for folders in (["bindings/python/tests", "tests"], ["integrations"]):
+        seen = {}
+        for path in tracked(*(f"{folder}/**/test_*.py" for folder in folders)):
+            other = seen.setdefault(pathlib.PurePath(path).name, path)
+            if other != path:
+                problem(path, f"has the name of {other}; pytest cannot run both")
+
+
 def main():
     check_dependencies()
     check_purity()
     check_bans()
-
     check_reach()
     check_circles()
     check_files()
+    check_test_names()
     tidy_docs.check_docs(ROOT, tracked, problem)
     for line in problems:
         print(line)

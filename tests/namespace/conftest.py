@@ -1,10 +1,19 @@
-"""The namespace, mounted: real daemons and the real `zazen mount`, in a mount namespace of the test's own."""
+"""The namespace, mounted: real daemons and the real `zazen mount`, in a mount namespace of the test's own.
 
+The test's processes are also in a PID namespace of their own. When a test ends, fails or takes too long, the
+kernel ends all of them, and its mounts go with them.
+"""
+
+import contextlib
 import ctypes
+import faulthandler
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +22,13 @@ import pytest
 import zazen.testing
 
 CLONE_NEWNS = 0x20000
+CLONE_NEWPID = 0x20000000
+PR_SET_PDEATHSIG = 1
 MS_REC_PRIVATE = 0x4000 | 1 << 18
-SECONDS_MAX = 120
+# A test is ended after this time.
+SECONDS_MAX = 240.0
+# Its processes may take this long to be gone.
+SECONDS_TO_END = 20.0
 
 
 class Node:
@@ -45,35 +59,107 @@ class Node:
         self.zazen("unmount", self.mnt)
 
 
-def inside(test: Callable[[Node], None], folder: Path) -> None:
-    """Runs `test` with a node of its own, in a process with its own view of mounts."""
+def _in_child(work: Callable[[], int]) -> int:
+    """Runs `work` in a forked process that ends with the status that it returns, or with its parent.
+
+    Returns the process's id.
+    """
     process = os.fork()
     if process == 0:
         status = 1
         try:
-            libc = ctypes.CDLL(None, use_errno=True)
-            assert libc.unshare(CLONE_NEWNS) == 0, os.strerror(ctypes.get_errno())
-            assert libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None) == 0
-            node = Node(folder)
-            with node.daemon:
-                test(node)
-            status = 0
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            status = work()
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
-    _, status = os.waitpid(process, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, "see what the test's process wrote"
+    return process
+
+
+def _status_within(process: int, seconds: float) -> int | None:
+    """The exit status of a child; None if it still runs after `seconds`."""
+    until = time.monotonic() + seconds
+    while True:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.02)
+
+
+def alone(test: Callable[[], None], seconds: float = SECONDS_MAX) -> None:
+    """Runs `test` in a process with its own view of mounts and processes, which ends after `seconds`.
+
+    Nothing that the test starts outlives it. Raises AssertionError if the test fails or takes too long.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def check(result: int, what: str) -> None:
+        assert result == 0, f"{what}: {os.strerror(ctypes.get_errno())}"
+
+    def tested() -> int:
+        # Says where a test stands that is about to be ended.
+        faulthandler.dump_traceback_later(max(seconds - 2, seconds / 2), file=sys.__stderr__)
+        test()
+        return 0
+
+    def first_process() -> int:
+        # Reaps what the test leaves behind. When it ends, the kernel kills all others here.
+        check(libc.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
+        process = _in_child(tested)
+        while True:
+            ended, status = os.wait()
+            if ended == process:
+                return abs(os.waitstatus_to_exitcode(status))
+
+    def watched() -> int:
+        check(libc.unshare(CLONE_NEWNS | CLONE_NEWPID), "unshare")
+        check(libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None), "make mounts private")
+        process = _in_child(first_process)
+        status = _status_within(process, seconds)
+        if status is None:
+            print(f"not done within {seconds} s: its processes are ended", file=sys.stderr, flush=True)
+            os.kill(process, signal.SIGKILL)
+            if _status_within(process, SECONDS_TO_END) is None:
+                print(f"its processes stay, process {process} first", file=sys.stderr, flush=True)
+            return 1
+        return abs(status)
+
+    process = _in_child(watched)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.kill, process, signal.SIGKILL)
+        status = _status_within(process, seconds + SECONDS_TO_END + 10)
+        if status is not None:
+            stack.pop_all()
+    assert status == 0, "see what the test's process wrote"
+
+
+def inside(test: Callable[[Node], None], folder: Path) -> None:
+    """Runs `test` alone, with a node of its own."""
+
+    def with_node() -> None:
+        node = Node(folder)
+        with node.daemon:
+            test(node)
+
+    alone(with_node)
 
 
 @pytest.fixture
-def run_inside(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[Callable[[Node], None]], None]]:
-    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
-        pytest.skip("needs root and /dev/fuse")
-    # pytest's own folders are closed to other users.
+def folder() -> Iterator[Path]:
+    """A folder that other users may enter; pytest's own are closed to them. Skips where no test can mount."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    if not Path("/dev/fuse").exists():
+        pytest.skip("needs /dev/fuse")
     folder = Path(tempfile.mkdtemp(prefix="zazen-"))
     folder.chmod(0o755)
-    yield lambda test: inside(test, folder)
+    yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def run_inside(folder: Path) -> Callable[[Callable[[Node], None]], None]:
+    return lambda test: inside(test, folder)

@@ -1,5 +1,6 @@
 """`zazen mount` over the namespace of one node."""
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -197,16 +198,17 @@ def test_sqlite_and_git_work_as_on_a_local_disk(run_inside):
         mnt = node.mount()
         for mode in ("delete", "wal"):
             path = mnt / f"{mode}.db"
-            with sqlite3.connect(path) as base:
+            with contextlib.closing(sqlite3.connect(path)) as base:
                 base.execute(f"pragma journal_mode={mode}")
                 base.execute("create table t(a)")
+                base.commit()
             code = (
                 "import sqlite3, sys; base = sqlite3.connect(sys.argv[1], timeout=60)\n"
                 "for number in range(40):\n    with base: base.execute('insert into t values(?)', (number,))"
             )
             writers = [subprocess.Popen(["python3", "-c", code, str(path)]) for _ in range(3)]
             assert [writer.wait(100) for writer in writers] == [0, 0, 0]
-            with sqlite3.connect(path) as base:
+            with contextlib.closing(sqlite3.connect(path)) as base:
                 assert base.execute("select count(*) from t").fetchone() == (120,)
                 assert base.execute("pragma integrity_check").fetchone() == ("ok",)
         script = """

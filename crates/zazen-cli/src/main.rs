@@ -80,6 +80,10 @@ enum Command {
     Mount(commands::mount::Mount),
     /// Unmount what `zazen mount` has mounted
     Unmount(commands::mount::Unmount),
+    /// Show how the namespace is
+    Namespace(commands::namespace::NamespaceCommand),
+    /// Show which node holds a file of the namespace
+    Locate(commands::namespace::Locate),
     /// Make a cluster key
     Key(key::Key),
     /// Print a shell's completions of this command
@@ -119,6 +123,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => wholly(run::run(&arguments)),
         Command::Mount(arguments) => wholly(commands::mount::run(&arguments)),
         Command::Unmount(arguments) => wholly(commands::mount::unmount(&arguments)),
+        Command::Namespace(arguments) => wholly(commands::namespace::run(&arguments)),
+        Command::Locate(arguments) => wholly(commands::namespace::locate(&arguments)),
         Command::Key(arguments) => wholly(key::run(&arguments)),
         Command::Completions(arguments) => {
             wholly(commands::completions::completions(&arguments, Zazen::command()))

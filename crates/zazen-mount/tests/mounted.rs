@@ -2,18 +2,24 @@
 //! in a mount namespace of its own thread, so that nothing stays behind.
 #![allow(clippy::print_stderr, clippy::unwrap_used)]
 
+use std::ffi::CString;
 use std::fs;
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 use zazen_mount::contract::{fsx, names};
 use zazen_mount::local::LocalTree;
 use zazen_mount::{Mounted, Options};
 
 const USER: u32 = 64_401;
 const GROUP: u32 = 64_402;
+/// A test is ended after this time.
+const SECONDS_MAX: Duration = Duration::from_secs(240);
 
 /// A thread of its own with a private mount namespace; `None` where that needs rights that the test
 /// does not have.
@@ -44,10 +50,34 @@ fn apart<T: Send>(act: impl FnOnce(&Path) -> T + Send) -> Option<T> {
             }
             fs::create_dir(path.join("plain")).unwrap();
             fs::create_dir(path.join("mnt")).unwrap();
-            Some(act(path))
+            let (done, is_done) = mpsc::channel();
+            let names =
+                ["mnt", "mnt2"].map(|name| CString::new(path.join(name).as_os_str().as_bytes()).unwrap());
+            // Begun here, it sees the mounts of this thread.
+            let bound = std::thread::spawn(move || end_if_late(&is_done, &names));
+            let result = act(path);
+            drop(done);
+            bound.join().unwrap();
+            Some(result)
         });
         thread.join().unwrap()
     })
+}
+
+/// Ends a test that hangs: its calls fail once the mounts are gone, and if that does not help, the
+/// process ends.
+fn end_if_late(done: &mpsc::Receiver<()>, mounts: &[CString]) {
+    for patience in [SECONDS_MAX, Duration::from_secs(20)] {
+        if done.recv_timeout(patience) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        eprintln!("a test of a mount takes too long: its mounts are ended");
+        for mount in mounts {
+            // SAFETY: the kernel copies the path; a forced unmount fails what waits for the mount.
+            unsafe { libc::umount2(mount.as_ptr(), libc::MNT_FORCE) };
+        }
+    }
+    std::process::abort();
 }
 
 fn options(passthrough: bool) -> Options {

@@ -12,10 +12,11 @@ use std::hash::RandomState;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use zazen_call::{Caller, ClusterKey};
 use zazen_core::fnv::mixed;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace::service::{Hello, MapView};
+use zazen_namespace::service::{Hello, MapView, namespace_fn};
 use zazen_namespace::{Epoch, Incarnation, InodeId, NodeNo};
 
 /// Inodes with the same number below this share a turn.
@@ -63,6 +64,9 @@ pub struct Told {
     pub durability: Durability,
 }
 
+/// How long another node may take to say its name.
+const NAME_WITHIN: Duration = Duration::from_secs(1);
+
 /// A node of the namespace. For any thread.
 pub struct NamespaceNode {
     pub(crate) driver: Arc<Driver>,
@@ -79,6 +83,8 @@ pub struct NamespaceNode {
     /// Keys the hash that makes owners of locks: no caller can find the owner of another.
     pub(crate) owners: RandomState,
     map: Mutex<Arc<MapView>>,
+    /// What nodes call themselves, by address.
+    names: Mutex<HashMap<String, String>>,
     /// The daemon's user, who may vouch as root may.
     uid: u32,
     /// Numbers handles; the upper bits tell one life of the daemon from the next.
@@ -146,6 +152,7 @@ impl NamespaceNode {
             turns: std::iter::repeat_with(Mutex::default).take(TURNS).collect(),
             owners: RandomState::new(),
             map: Mutex::new(map),
+            names: Mutex::default(),
             uid: rustix::process::geteuid().as_raw(),
             next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
             stopping: AtomicBool::new(false),
@@ -184,6 +191,27 @@ impl NamespaceNode {
         Arc::clone(&map)
     }
 
+    /// The map with the names that the nodes call themselves, for people.
+    pub(crate) fn named_map(&self) -> MapView {
+        let mut map = MapView::clone(&self.map());
+        let own = self.identity().ok().map(|(node, _)| node);
+        for node in &mut map.nodes {
+            let known = match own == Some(node.node) {
+                true => Some(self.told.name.clone()),
+                false => lock(&self.names).get(&node.addr).cloned(),
+            };
+            let name = known.or_else(|| {
+                let reply = self.links.call(&node.addr, namespace_fn::STATUS, &[], &[], NAME_WITHIN).ok()?;
+                let status: serde_json::Value = serde_json::from_slice(&reply.payload).ok()?;
+                let name = status["name"].as_str()?.to_owned();
+                lock(&self.names).insert(node.addr.clone(), name.clone());
+                Some(name)
+            });
+            node.name = name.unwrap_or_else(|| node.name.clone());
+        }
+        map
+    }
+
     /// Whether `caller` may speak for others: a local process of root or of the daemon's user, or
     /// somebody who has proven the cluster key.
     pub(crate) fn vouches(&self, caller: &Caller) -> bool {
@@ -213,9 +241,10 @@ impl NamespaceNode {
     }
 
     /// The state, as JSON.
-    pub fn status(&self) -> serde_json::Value {
+    pub fn status(&self, caller: &Caller) -> serde_json::Value {
         let (free, all) = self.objects.space().unwrap_or_default();
-        let map = self.map();
+        // Another daemon asks for this node's name only.
+        let map = if caller.is_local() { self.named_map() } else { MapView::clone(&self.map()) };
         let nodes: Vec<_> = map
             .nodes
             .iter()

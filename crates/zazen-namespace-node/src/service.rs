@@ -169,9 +169,9 @@ impl Service for NamespaceService {
             }
             namespace_fn::READ..=namespace_fn::DESCRIPTOR => node.on_handle(caller, call),
             namespace_fn::WATCH => Ok(payload(&node.watch(&Watch::decode(call.payload)?, &call))),
-            namespace_fn::MAP => Ok(payload(&*node.map())),
+            namespace_fn::MAP => Ok(payload(&node.named_map())),
             namespace_fn::STATUS => {
-                Ok(Reply { payload: node.status().to_string().into_bytes(), ..Reply::default() })
+                Ok(Reply { payload: node.status(caller).to_string().into_bytes(), ..Reply::default() })
             }
             namespace_fn::REQUEST..=namespace_fn::OBJECT => node.between_daemons(caller, call),
             other => Err(unknown(other)),

@@ -1,7 +1,7 @@
 //! Taking a testbed down: safe to repeat; touches only what the record names.
 
 use crate::state::{FILE_NAME, KEY_NAME, NODES_NAME, SERVER_NAME, State};
-use crate::{Folder, disk, net};
+use crate::{Folder, disk, namespace, net};
 use std::path::Path;
 use std::time::Duration;
 use zazen_core::{ErrorKind, Result};
@@ -13,6 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// a sentence for each thing that could not be removed.
 pub fn take_down(state: &State, remark: &mut dyn FnMut(String)) -> Result<()> {
     let folder = state.folder()?;
+    namespace::end(state, remark);
     // All are asked before the first is waited for.
     for process in state.hosts().filter_map(|host| host.process) {
         process.signal(rustix::process::Signal::TERM);

@@ -2,7 +2,7 @@
 
 use crate::daemon::{Launch, Ready, read, wait_for};
 use crate::state::NODES_NAME;
-use crate::{Folder, Host, Process, Programs, Role, State, net, without_variables};
+use crate::{Folder, Host, Process, Programs, Role, State, namespace, net, without_variables};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,6 +66,9 @@ pub fn start_node(state: &mut State, index: usize, programs: &Programs) -> Resul
     }
     if let Some(spans) = &state.spans {
         launch = launch.with(["--spans".into(), spans.clone().into_os_string()]);
+    }
+    if let Some(namespace) = &state.namespace {
+        launch = launch.with(namespace::flags(state, namespace, host));
     }
     let mut command = on_host(state, host, programs);
     command.arg(&programs.zazend).args(launch.flags()).arg("--ready-file").arg(&ready);

@@ -16,6 +16,7 @@ mod disk_record;
 mod down;
 mod folder;
 mod hosts;
+mod namespace;
 mod net;
 pub mod place;
 mod process;

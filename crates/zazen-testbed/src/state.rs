@@ -62,12 +62,32 @@ pub struct State {
     /// The daemons record each call in this folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spans: Option<PathBuf>,
+    /// The namespace, if the nodes have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Namespace>,
     /// The nodes.
     pub nodes: Vec<Host>,
     /// The file server.
     pub server: Host,
     /// The machine that runs the simulation: no daemon, a place to run commands.
     pub sim: Host,
+}
+
+/// The namespace of a testbed's nodes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Namespace {
+    /// Nodes that keep each partition; `None`: the daemon's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u8>,
+    /// When a change counts as done; `None`: the daemon's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<String>,
+    /// The folder with a mount for each node: `0`, `1`, …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mounts: Option<PathBuf>,
+    /// The processes of the mounts, by node.
+    #[serde(default)]
+    pub processes: Vec<Process>,
 }
 
 /// What a host is for.

@@ -1,7 +1,7 @@
 //! Making a testbed: plan, record, then build; whatever fails is taken down again.
 
-use crate::state::{Host, KEY_NAME, Limits, NODES_NAME, Net, Role, SERVER_NAME, State, VERSION};
-use crate::{Disk, DiskLimits, Folder, Programs, disk, hosts, net, take_down};
+use crate::state::{Host, KEY_NAME, Limits, NODES_NAME, Namespace, Net, Role, SERVER_NAME, State, VERSION};
+use crate::{Disk, DiskLimits, Folder, Programs, disk, hosts, namespace, net, take_down};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
@@ -30,6 +30,8 @@ pub struct Plan {
     pub trust_copies: bool,
     /// The daemons record each call in this folder.
     pub spans: Option<PathBuf>,
+    /// The nodes have a namespace.
+    pub namespace: Option<Namespace>,
 }
 
 /// The rates of shaped links, each way.
@@ -119,6 +121,7 @@ impl Plan {
             readers: self.readers,
             trust_copies: self.trust_copies,
             spans: self.spans.clone(),
+            namespace: self.namespace.clone(),
             nodes,
             server: host("fs".to_owned(), Role::Server),
             sim: host("sim".to_owned(), Role::Simulation),
@@ -196,7 +199,8 @@ fn build(state: &mut State, programs: &Programs) -> Result<()> {
     for index in 0..state.nodes.len() {
         hosts::start_node(state, index, programs)?;
     }
-    hosts::write_nodes_file(state)
+    hosts::write_nodes_file(state)?;
+    namespace::begin(state, programs)
 }
 
 /// A name for this testbed's namespaces and groups that nothing on this machine has: what bears it

@@ -11,6 +11,7 @@ pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod ls;
 pub(crate) mod mount;
+pub(crate) mod namespace;
 pub(crate) mod number;
 pub(crate) mod pin;
 pub(crate) mod plugin;

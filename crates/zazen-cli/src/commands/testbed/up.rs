@@ -4,7 +4,7 @@ use crate::{output, parse};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, Result};
-use zazen_testbed::state::NODES_MAX;
+use zazen_testbed::state::{NODES_MAX, Namespace};
 use zazen_testbed::{DiskLimits, LinkRates, Plan, Programs};
 
 #[derive(Args)]
@@ -49,6 +49,18 @@ pub(crate) struct Up {
     /// The daemons record each call in this folder, for `zazen sim calibrate`
     #[arg(long, value_name = "DIR")]
     spans: Option<PathBuf>,
+    /// The nodes have a namespace: one file system over their disks
+    #[arg(long)]
+    namespace: bool,
+    /// Mount it once for each node: DIR/0, DIR/1, … (needs root, or fusermount3)
+    #[arg(long, value_name = "DIR", requires = "namespace")]
+    mounts: Option<PathBuf>,
+    /// Nodes that keep each part of its metadata [default: 2]
+    #[arg(long, value_name = "R", requires = "namespace", value_parser = clap::value_parser!(u8).range(1..=8))]
+    replicas: Option<u8>,
+    /// When a change of its metadata counts as done [default: written]
+    #[arg(long, value_name = "LEVEL", requires = "namespace", value_parser = ["memory", "written", "synced"])]
+    durability: Option<String>,
 }
 
 impl Up {
@@ -59,17 +71,29 @@ impl Up {
             std::path::absolute(path).map_err(|error| Error::io(path.display().to_string(), error))
         };
         let spans = self.spans.as_ref().map(absolute).transpose()?;
-        let state = zazen_testbed::up(dir, &self.plan(spans), &Programs::of_this_zazen()?, remark)?;
+        let mounts = self.mounts.as_ref().map(absolute).transpose()?;
+        let state = zazen_testbed::up(dir, &self.plan(spans, mounts), &Programs::of_this_zazen()?, remark)?;
         let dir = state.dir.display();
         output::line(format!("testbed {dir}: {} nodes up", state.nodes.len()));
         output::line(super::status::limits_line(&state));
+        if let Some(mounts) = state.namespace.as_ref().and_then(|namespace| namespace.mounts.as_ref()) {
+            let last = state.nodes.len() - 1;
+            output::line(format!("mounts: {0}/0 to {0}/{last}, one for each node", mounts.display()));
+        }
         output::line(format!("next: eval \"$(zazen testbed env --dir {dir})\"; zazen status"));
         Ok(())
     }
 
-    fn plan(&self, spans: Option<PathBuf>) -> Plan {
+    fn plan(&self, spans: Option<PathBuf>, mounts: Option<PathBuf>) -> Plan {
         let links = LinkRates { node_bits_per_s: self.link, server_bits_per_s: self.server_link };
+        let namespace = || Namespace {
+            replicas: self.replicas,
+            durability: self.durability.clone(),
+            mounts,
+            processes: Vec::new(),
+        };
         Plan {
+            namespace: self.namespace.then(namespace),
             nodes: self.nodes.into(),
             budget: self.budget,
             backing: self.backing.clone(),

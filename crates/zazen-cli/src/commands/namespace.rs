@@ -1,0 +1,177 @@
+//! `zazen namespace` and `zazen locate`: how the namespace is, and which node holds a file.
+
+use crate::output::{self, Table, human_bytes};
+use crate::target::Targets;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use zazen_call::Identity;
+use zazen_client::cluster::Target;
+use zazen_core::{Error, ErrorKind, Result};
+use zazen_namespace_client::Namespace;
+use zazen_namespace_client::core::service::MapView;
+use zazen_namespace_client::core::{Kind, NodeNo};
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen namespace status              # nodes, partitions, space, as this machine's daemon sees it
+  zazen namespace status --json
+  zazen namespace locate /run1/step-17.vtu")]
+pub(crate) struct NamespaceCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show nodes, partitions, space
+    Status(Status),
+    /// Show which node holds a file's bytes
+    Locate(Locate),
+}
+
+#[derive(Args)]
+struct Status {
+    #[command(flatten)]
+    targets: Targets,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen locate /run1/step-17.vtu /run1/step-18.vtu
+  zazen locate --hosts /run1/*.vtu        # a hosts list for a scheduler
+  zazen locate --json /run1/step-17.vtu
+
+Paths are those of the namespace: its root is /.")]
+pub(crate) struct Locate {
+    /// Files of the namespace
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    targets: Targets,
+    /// Print the hosts that hold any of them, one a line
+    #[arg(long, conflicts_with = "json")]
+    hosts: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &NamespaceCommand) -> Result<()> {
+    match &arguments.command {
+        Command::Status(arguments) => status(arguments),
+        Command::Locate(arguments) => locate(arguments),
+    }
+}
+
+/// The namespace of the first node that answers.
+fn open(targets: &Targets) -> Result<Namespace> {
+    let mut refusal = Error::new(ErrorKind::Unavailable, "no node is given");
+    for node in targets.nodes()? {
+        let opened = match (&node.target, node.key()) {
+            (Target::Local(socket), _) => Namespace::local(socket),
+            (Target::Tcp(addr), Some(key)) => Namespace::remote(addr, key, &Identity::of_this_process()),
+            (Target::Tcp(addr), None) => {
+                Err(Error::new(ErrorKind::Config, format!("node {addr}: give the cluster key by --key FILE")))
+            }
+        };
+        match opened {
+            Ok(namespace) => return Ok(namespace),
+            Err(error) => refusal = error.within(format!("node {}", node.name)),
+        }
+    }
+    Err(refusal)
+}
+
+fn status(arguments: &Status) -> Result<()> {
+    let text = open(&arguments.targets)?.status()?;
+    let status: Value = serde_json::from_str(&text)
+        .map_err(|error| Error::new(ErrorKind::Protocol, "the daemon's status").caused_by(error))?;
+    if arguments.json {
+        output::json(&status);
+        return Ok(());
+    }
+    let number = |value: &Value| value.as_u64().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    output::line(format!(
+        "node {} ({}), life {}: {} partitions, epoch {}, {} of {} free, {} open files",
+        number(&status["node"]),
+        text(&status["name"]),
+        number(&status["incarnation"]),
+        number(&status["partitions"]),
+        number(&status["epoch"]),
+        human_bytes(number(&status["bytes_free"])),
+        human_bytes(number(&status["bytes"])),
+        number(&status["open_files"]),
+    ));
+    let mut table = Table::new(&["node", "name", "address", "state", "primary of", "backup of"]);
+    for node in status["nodes"].as_array().into_iter().flatten() {
+        table.row(vec![
+            number(&node["node"]).to_string(),
+            text(&node["name"]),
+            text(&node["address"]),
+            text(&node["state"]),
+            number(&node["primary_of"]).to_string(),
+            number(&node["backup_of"]).to_string(),
+        ]);
+    }
+    output::print(&table.render());
+    if let Some(why) = status["broken"].as_str() {
+        output::note(format!("this node answers nobody: {why}"));
+    }
+    Ok(())
+}
+
+/// Name and host of a node.
+fn host(map: &MapView, node: NodeNo) -> (String, String) {
+    let found = map.nodes.iter().find(|view| view.node == node);
+    found.map_or_else(
+        || (format!("node {node}"), String::new()),
+        |view| {
+            let host = view.addr.rsplit_once(':').map_or("", |(host, _)| host);
+            (view.name.clone(), host.to_owned())
+        },
+    )
+}
+
+pub(crate) fn locate(arguments: &Locate) -> Result<()> {
+    let namespace = open(&arguments.targets)?;
+    let map = namespace.map()?;
+    let mut rows = Vec::new();
+    let mut hosts = BTreeSet::new();
+    let mut table = Table::new(&["path", "node", "name", "host", "size"]);
+    for path in &arguments.paths {
+        let shown = path.display();
+        let found = namespace.stat(None, path.as_os_str().as_bytes(), true);
+        let found = found.map_err(|errno| zazen_namespace_client::error(format!("{shown}"), errno))?;
+        if found.kind != Kind::File {
+            let why = format!("{shown}: only files have bytes on a node; this is not a file");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let holder = found.place.as_ref().map(|place| place.holder);
+        let (name, host) = holder.map_or_else(Default::default, |node| host(&map, node));
+        if !name.is_empty() {
+            hosts.insert(name.clone());
+        }
+        rows.push(json!({
+            "path": shown.to_string(),
+            "node": holder.map(|node| node.0),
+            "name": name,
+            "host": host,
+            "bytes": found.bytes,
+        }));
+        let node = holder.map_or("-".to_owned(), |node| node.to_string());
+        table.row(vec![shown.to_string(), node, name, host, human_bytes(found.bytes)]);
+    }
+    match (arguments.json, arguments.hosts) {
+        (true, _) => output::json(&json!(rows)),
+        (_, true) => hosts.iter().for_each(output::line),
+        _ => output::print(&table.render()),
+    }
+    Ok(())
+}
