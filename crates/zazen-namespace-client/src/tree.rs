@@ -41,6 +41,17 @@ fn repeat(operation: &Operation) -> Repeat {
     }
 }
 
+/// The most names and inodes that one call asks for; a daemon refuses twice as many.
+const NAMES_MAX: usize = 1 << 15;
+
+fn names_of(operation: &Operation) -> usize {
+    match operation {
+        Operation::GetMany(many) => many.ids.len(),
+        Operation::CreateMany(create) => create.names.len(),
+        _ => 0,
+    }
+}
+
 impl Namespace {
     /// Asks one operation.
     pub fn ask(&self, who: Who<'_>, operation: Operation) -> Result<Answered> {
@@ -58,7 +69,15 @@ impl Namespace {
         let mut results = Vec::with_capacity(operations.len());
         let mut operations = operations.into_iter().peekable();
         while operations.peek().is_some() {
-            let asks: Vec<Ask> = operations.by_ref().take(ASKS_MAX).map(|op| ask(who, op)).collect();
+            let mut asks: Vec<Ask> = Vec::new();
+            let mut names = 0;
+            while asks.len() < ASKS_MAX
+                && let Some(operation) =
+                    operations.next_if(|next| asks.is_empty() || names + names_of(next) <= NAMES_MAX)
+            {
+                names += names_of(&operation);
+                asks.push(ask(who, operation));
+            }
             let all = asks.iter().all(|ask| repeat(&ask.operation) == Repeat::Yes);
             let asked = asks.len();
             match self.ask_all(asks, if all { Repeat::Yes } else { Repeat::No }) {

@@ -16,6 +16,9 @@ use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind};
 
 /// What the listings of one call may take together; a listing beyond gets one entry or a few.
 const LISTINGS_BYTES_MAX: u32 = 4 << 20;
+/// Names and inodes of [`Operation::CreateMany`] and [`Operation::GetMany`] in one call; operations
+/// beyond are `ENOMEM`.
+const NAMES_MAX: usize = 1 << 16;
 /// About how many names and listed bytes the metadata is asked for at once.
 const PORTION: usize = 1 << 20;
 /// How much older than the call an object may seem by the coarse clock of the disk.
@@ -92,6 +95,14 @@ fn may(caller: &Credentials, of: &Attributes, bits: u32) -> bool {
     (of.mode >> shift) & bits == bits
 }
 
+fn names_of(operation: &Operation) -> usize {
+    match operation {
+        Operation::GetMany(many) => many.ids.len(),
+        Operation::CreateMany(create) => create.names.len(),
+        _ => 0,
+    }
+}
+
 /// About how much an operation asks of the metadata.
 fn weight(operation: &Operation) -> usize {
     match operation {
@@ -121,6 +132,7 @@ impl NamespaceNode {
         let mut answers = Vec::with_capacity(asks.len());
         let mut asks = asks.into_iter().peekable();
         let mut listings = LISTINGS_BYTES_MAX;
+        let mut names = 0;
         // In portions: the engine serves others, too, between them.
         while asks.peek().is_some() {
             let mut portion = Vec::new();
@@ -133,7 +145,13 @@ impl NamespaceNode {
                     listings -= read.bytes_max;
                 }
                 weighs += weight(&ask.operation);
+                names += names_of(&ask.operation);
                 portion.push(ask);
+            }
+            if names > NAMES_MAX {
+                let refused = || Answered { answer: Answer::refused(Errno::ENOMEM), handle: 0 };
+                answers.extend(portion.iter().map(|_| refused()));
+                continue;
             }
             answers.extend(self.ask_portion(caller, session, portion));
         }

@@ -8,7 +8,7 @@ mod namespaces;
 use namespaces::*;
 use std::collections::BTreeSet;
 use zazen_namespace_client::core::operation::{
-    Lock, LockWanted, Mode, NOW_NS, Operation, Release, SetAttributes,
+    Answer, GetMany, Lock, LockWanted, Mode, NOW_NS, Operation, ReadDirectory, Release, SetAttributes,
 };
 use zazen_namespace_client::core::service::{Ask, Asks, HandleCall, namespace_fn};
 use zazen_namespace_client::core::{Errno, InodeId, Kind, Name};
@@ -137,6 +137,29 @@ fn many_clients_create_in_one_directory_and_none_is_lost() {
     });
     assert_eq!(made, 8 * 200 + 1, "one of eight makes the same name");
     assert_eq!(cluster.client(0).list(None, b"/", false).unwrap().len(), made);
+}
+
+#[test]
+fn one_call_cannot_ask_for_more_than_the_daemon_can_hold() {
+    let cluster = Cluster::alone();
+    let ns = cluster.client(0);
+    let names: Vec<Name> = (0..1000).map(|at| name(&format!("{at:0>200}"))).collect();
+    ns.create_many(None, InodeId::ROOT, &names, 0o644).unwrap();
+    let read = ReadDirectory { directory: InodeId::ROOT, cookie: 0, bytes_max: u32::MAX, attributes: true };
+    let many = GetMany { ids: vec![InodeId::ROOT; 1024] };
+    let mut operations = vec![Operation::ReadDirectory(read); 100];
+    operations.extend(vec![Operation::GetMany(many); 100]);
+    let asks = operations.into_iter().map(|operation| Ask { credentials: None, operation }).collect();
+    let mut raw = cluster.raw(0);
+    let answered = raw.exchange(service::NAMESPACE, namespace_fn::ASK, &Asks { asks }.encode(), &[], &mut []);
+    let payload = answered.unwrap().payload;
+    assert!(payload.len() < 20 << 20, "{} bytes", payload.len());
+    let answers = zazen_namespace_client::core::service::Answers::decode(&payload).unwrap().answers;
+    assert_eq!(answers.len(), 200);
+    let given = answers[100..].iter().filter(|given| matches!(given.answer, Answer::Many(_))).count();
+    assert!((1..=64).contains(&given), "{given} answers; the rest is refused");
+    let same = vec![InodeId::ROOT; 200_000];
+    assert_eq!(ns.attributes_many(None, &same).unwrap().len(), same.len(), "the library asks in parts");
 }
 
 #[test]
@@ -293,10 +316,7 @@ fn hostile_calls(cluster: &Cluster, foreign: InodeId) {
     let asks = Asks { asks: vec![Ask { credentials: None, operation: Operation::Release(release) }] };
     let answers = call(namespace_fn::ASK, &asks.encode()).unwrap();
     let answers = zazen_namespace_client::core::service::Answers::decode(&answers).unwrap();
-    assert_eq!(
-        answers.answers[0].answer,
-        zazen_namespace_client::core::operation::Answer::refused(Errno::EPERM)
-    );
+    assert_eq!(answers.answers[0].answer, Answer::refused(Errno::EPERM));
     // Bytes that are no message.
     for length in 0..64 {
         call(namespace_fn::ASK, &vec![0xff; length]).unwrap_err();

@@ -31,8 +31,10 @@ impl Partition {
         if inode.links == 0 { Err(Errno::ENOENT) } else { Ok(inode) }
     }
 
-    fn is_held(&self, at: (InodeId, &[u8])) -> bool {
-        self.tables.holder(at.0, at.1).is_some() && !self.plants(Mutant::IgnoresHolds)
+    /// Waits while a transaction holds the name.
+    fn not_held(&self, at: (InodeId, &[u8])) -> Result<(), Stop> {
+        let held = self.tables.holder(at.0, at.1).is_some() && !self.plants(Mutant::IgnoresHolds);
+        if held { Err(Stop::Wait((at.0.0, at.1.into()))) } else { Ok(()) }
     }
 
     fn entry(&self, id: InodeId, kind: Kind) -> Entry {
@@ -44,9 +46,7 @@ impl Partition {
         permission::check(call.caller, self.directory(at.directory)?, SEARCH)?;
         let name = at.name.as_bytes();
         let (_, entry) = self.tables.entries.find(at.directory, name).ok_or(Errno::ENOENT)?;
-        if self.is_held((at.directory, name)) {
-            return Err(Stop::Wait);
-        }
+        self.not_held((at.directory, name))?;
         Ok(Answer::Entry(self.entry(entry.id, entry.kind())))
     }
 
@@ -82,9 +82,7 @@ impl Partition {
         let directory = *self.directory(create.directory)?;
         permission::check(call.caller, &directory, SEARCH)?;
         let name = create.name.as_bytes();
-        if self.is_held((create.directory, name)) {
-            return Err(Stop::Wait);
-        }
+        self.not_held((create.directory, name))?;
         let place = match self.tables.entries.look(create.directory, name) {
             Ok((_, entry)) => {
                 let (id, kind) = (entry.id, entry.kind());
@@ -156,9 +154,7 @@ impl Partition {
         }
         let directory = *self.directory(many.directory)?;
         permission::check(call.caller, &directory, SEARCH)?;
-        if many.names.iter().any(|name| self.is_held((many.directory, name.as_bytes()))) {
-            return Err(Stop::Wait);
-        }
+        many.names.iter().try_for_each(|name| self.not_held((many.directory, name.as_bytes())))?;
         let (gid, mode) = permission::inherit(call.caller, &directory, Kind::File, many.mode);
         let may_write = permission::check(call.caller, &directory, WRITE);
         let mut results = Vec::with_capacity(many.names.len());
@@ -206,9 +202,7 @@ impl Partition {
     fn for_new_name(&self, call: &Call<'_>, id: InodeId, name: &[u8]) -> Result<Inode, Stop> {
         let directory = *self.directory(id)?;
         permission::check(call.caller, &directory, SEARCH)?;
-        if self.is_held((id, name)) {
-            return Err(Stop::Wait);
-        }
+        self.not_held((id, name))?;
         if self.tables.entries.find(id, name).is_some() {
             return Err(Errno::EEXIST.into());
         }
@@ -279,9 +273,7 @@ impl Partition {
         permission::check(call.caller, directory, SEARCH)?;
         let name = at.name.as_bytes();
         let (place, entry) = self.tables.entries.find(at.directory, name).ok_or(Errno::ENOENT)?;
-        if self.is_held((at.directory, name)) {
-            return Err(Stop::Wait);
-        }
+        self.not_held((at.directory, name))?;
         permission::check(call.caller, directory, WRITE)?;
         let target = Target { id: entry.id, kind: entry.kind() };
         Ok((target, place, permission::owner_only(call.caller, directory)))
@@ -321,7 +313,11 @@ impl Partition {
         match self.execute_part(call.now_ns, (self.number(), 0), &part) {
             Some(PeerBody::Done) => {}
             Some(PeerBody::Refused(refused)) => return Err(refused.errno.into()),
-            _ => return Err(Stop::Wait),
+            // A name in the directory that goes is held.
+            _ => {
+                let held = self.tables.names_held(target.id).next().ok_or(Errno::EIO)?;
+                return Err(Stop::Wait((target.id.0, held.into())));
+            }
         }
         self.change(&Change::Leave { directory: at.directory.0, place });
         let links = -i64::from(target.is_directory());
@@ -348,9 +344,7 @@ impl Partition {
         let directory = self.directory(rename.directory)?;
         permission::check(&request.credentials, directory, SEARCH)?;
         let name = rename.name.as_bytes();
-        if self.is_held((rename.directory, name)) {
-            return Err(Stop::Wait);
-        }
+        self.not_held((rename.directory, name))?;
         self.tables.entries.find(rename.directory, name).ok_or(Errno::ENOENT)?;
         if rename.no_replace { Err(Errno::EEXIST.into()) } else { Ok(Answer::Done) }
     }

@@ -6,20 +6,22 @@ use super::mutant::Mutant;
 use super::peer::{Ask, PeerBody, PeerMessage};
 use super::row::{Saved, SavedEntry, SavedErrno, SavedInode, SavedMany, SavedWhole};
 use super::settings::Settings;
-use super::tables::Tables;
+use super::tables::{NameKey, Tables};
 use super::transaction::Transaction;
 use crate::attributes::{Attributes, Place};
 use crate::operation::{
     Answer, Entry, Found, Grant, LockWanted, ManyCreated, Operation, Refused, Request, Response,
 };
 use crate::{Epoch, Errno, Incarnation, InodeId, NodeNo, PartitionNo};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zazen_core::{Credentials, Result};
 use zazen_wire::codec::{Reader, Writer};
 use zazen_wire::field::Field;
 
 /// Room for the record of one operation: a create takes about 190 bytes.
 const RECORD_BYTES: usize = 256;
+/// The most requests of a client that wait for names; more are refused with `EAGAIN`.
+pub(super) const WAITS_MAX: usize = 1024;
 
 /// One partition of the namespace. See the [module](super).
 pub struct Partition {
@@ -40,10 +42,14 @@ pub struct Partition {
 /// What is lost with the primary, without harm.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Something became free: what waits tries again.
+    /// Something became free: parts and own transactions that wait try again.
     pub(super) freed: bool,
-    /// Requests that met a name that is held.
-    pub(super) requests: Vec<(u64, Request)>,
+    /// Names that became free: the requests that wait for them try again, one after the other.
+    freed_names: Vec<NameKey>,
+    /// Requests that met a name that is held, by the name.
+    requests: BTreeMap<NameKey, VecDeque<(u64, Request)>>,
+    /// For which name the request of a client with a number waits.
+    waits: BTreeMap<(u64, u64), NameKey>,
     /// Requests that try again at the next tick.
     pub(super) later: Vec<(u64, Request)>,
     /// Parts that met a name, or the lock of moves, that is held.
@@ -67,6 +73,17 @@ pub(super) struct Waiting {
     unchanged: BTreeMap<(u64, u64), Answer>,
 }
 
+impl Waiting {
+    /// A name became free.
+    pub(super) fn free(&mut self, directory: InodeId, name: &[u8]) {
+        self.freed = true;
+        let name = (directory.0, name.into());
+        if self.requests.contains_key(&name) {
+            self.freed_names.push(name);
+        }
+    }
+}
+
 /// Who asks, and when.
 pub(super) struct Call<'a> {
     pub(super) now_ns: i64,
@@ -78,8 +95,8 @@ pub(super) struct Call<'a> {
 /// Why an operation has no answer yet, or is refused.
 pub(super) enum Stop {
     Refused(Errno),
-    /// It meets a name that is held: it tries again when something is free.
-    Wait,
+    /// It meets this name, which is held: it tries again when the name is free.
+    Wait(NameKey),
     /// It goes on as a transaction.
     Transaction(Box<Transaction>),
 }
@@ -145,7 +162,7 @@ impl Partition {
             Event::Tick => self.tick(now_ns),
             Event::Resumed { epoch } => self.resume(now_ns, epoch),
         }
-        while std::mem::take(&mut self.waiting.freed) {
+        while self.waiting.freed || !self.waiting.freed_names.is_empty() {
             self.wake(now_ns);
         }
         if !self.record.is_empty() {
@@ -235,9 +252,25 @@ impl Partition {
             self.waiting.tokens.insert(*transaction, token);
             return true;
         }
-        let Waiting { requests, later, .. } = &mut self.waiting;
-        let waits = requests.iter_mut().chain(later).find(|(_, waits)| same(waits));
+        let Waiting { requests, later, waits, .. } = &mut self.waiting;
+        let queue = waits.get(&(client, number)).and_then(|name| requests.get_mut(name));
+        let waits = queue.into_iter().flatten().chain(later).find(|(_, waits)| same(waits));
         waits.map(|(of, _)| *of = token).is_some()
+    }
+
+    /// Lets the request wait until the name is free.
+    fn wait_for(&mut self, now_ns: i64, name: NameKey, token: u64, request: Request) {
+        let (client, waits) = (request.client, &mut self.waiting.waits);
+        if waits.range((client, 0)..=(client, u64::MAX)).count() >= WAITS_MAX {
+            return self.finish(now_ns, Some(token), &request, Answer::refused(Errno::EAGAIN));
+        }
+        // A request that only reads may come twice with one number: the older copy goes.
+        if let Some(before) = waits.insert((client, request.number), name.clone())
+            && let Some(queue) = self.waiting.requests.get_mut(&before)
+        {
+            queue.retain(|(_, of)| (of.client, of.number) != (client, request.number));
+        }
+        self.waiting.requests.entry(name).or_default().push_back((token, request));
     }
 
     /// Executes a request for the first time, or again after it has waited.
@@ -256,7 +289,7 @@ impl Partition {
             Err(Stop::Refused(errno)) => {
                 self.finish(now_ns, Some(token), &request, Answer::refused(errno));
             }
-            Err(Stop::Wait) => self.waiting.requests.push((token, request)),
+            Err(Stop::Wait(name)) => self.wait_for(now_ns, name, token, request),
             Err(Stop::Transaction(transaction)) => self.begin(now_ns, token, transaction),
         }
     }
@@ -421,16 +454,25 @@ impl Partition {
         })
     }
 
-    /// Everything that waits tries again.
+    /// Parts and own transactions that wait try again, and the requests for names that are free.
     fn wake(&mut self, now_ns: i64) {
+        self.waiting.freed = false;
         for (from, transaction, step, ask) in std::mem::take(&mut self.waiting.asks) {
             self.peer(now_ns, from, PeerMessage { transaction, step, body: PeerBody::Ask(ask) });
         }
         for number in std::mem::take(&mut self.waiting.own) {
             self.go_on(now_ns, number);
         }
-        for (token, request) in std::mem::take(&mut self.waiting.requests) {
-            self.execute(now_ns, token, request);
+        for name in std::mem::take(&mut self.waiting.freed_names) {
+            while !self.tables.held.contains_key(&name) {
+                let Some(queue) = self.waiting.requests.get_mut(&name) else { break };
+                let Some((token, request)) = queue.pop_front() else {
+                    self.waiting.requests.remove(&name);
+                    break;
+                };
+                self.waiting.waits.remove(&(request.client, request.number));
+                self.execute(now_ns, token, request);
+            }
         }
     }
 

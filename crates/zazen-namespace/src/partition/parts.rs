@@ -90,7 +90,7 @@ impl Partition {
         let name = free.name.as_bytes();
         if self.tables.holder(free.directory, name) == Some(id) && !self.plants(Mutant::KeepsNames) {
             self.change(&Change::Free { directory: free.directory.0, name });
-            self.waiting.freed = true;
+            self.waiting.free(free.directory, name);
         }
         Ok(PeerBody::Done)
     }
@@ -103,7 +103,7 @@ impl Partition {
         self.directory(set.directory)?;
         // The name is held, so there is room for it.
         self.change(&Change::Free { directory: set.directory.0, name });
-        self.waiting.freed = true;
+        self.waiting.free(set.directory, name);
         self.set_entry(now_ns, set.directory, name, set.target)?;
         Ok(PeerBody::Done)
     }

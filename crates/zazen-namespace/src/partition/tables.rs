@@ -17,7 +17,7 @@ use zazen_wire::codec::Reader;
 pub(super) type TransactionId = (PartitionNo, u64);
 
 /// A name of what the number says: an attribute of an inode, or an entry of a directory.
-type NameKey = (u64, Box<[u8]>);
+pub(super) type NameKey = (u64, Box<[u8]>);
 
 /// What a partition knows. Equal on all replicas that have applied the same records.
 #[derive(Clone)]

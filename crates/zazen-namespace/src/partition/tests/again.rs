@@ -88,3 +88,31 @@ fn a_clock_that_jumps_forgets_no_answer() {
     }
     assert_eq!(bed.partition.tables.clients.len(), 0);
 }
+
+#[test]
+fn requests_of_a_client_that_wait_are_bounded() {
+    let settings = Settings { partitions: 3, root_mode: 0o777, ..Settings::default() };
+    let (mut primary, mut actions) = (Partition::new(PartitionNo(0), settings), Vec::new());
+    let bed = Bed::new();
+    // Names that the partition's own transactions hold, because another partition does not answer.
+    let make = |number: u64| {
+        let make = MakeDirectory { directory: ROOT, name: name(&format!("d{number}")), mode: 0o755 };
+        bed.request(number, Operation::MakeDirectory(make))
+    };
+    (1..=20).for_each(|number| primary.step(1, make(number), &mut actions));
+    let (directory, held) = primary.tables.held.keys().next().cloned().expect("a name is held");
+    let held = std::str::from_utf8(&held).expect("text");
+    assert_eq!(directory, ROOT.0);
+    let most = super::super::machine::WAITS_MAX as u64;
+    let mut refused = 0;
+    for number in 100..100 + most + 7 {
+        actions.clear();
+        let create = Operation::Create(new_file(ROOT, held, 0o644));
+        primary.step(2, bed.request(number, create), &mut actions);
+        let replies = actions.iter().filter(|action| matches!(action, Action::Reply { .. }));
+        refused += replies.count();
+    }
+    assert_eq!(refused, 7);
+    let busy = Answer::refused(crate::Errno::EAGAIN);
+    assert!(matches!(actions.last(), Some(Action::Reply { response, .. }) if response.answer == busy));
+}
