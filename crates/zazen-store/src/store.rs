@@ -625,7 +625,7 @@ impl<D: Disk> Store<D> {
             space.budget,
             space.reserved,
             space.free,
-            self.config.free_floor_bytes,
+            self.room.floor(),
         );
         for (name, value) in self.counters.all() {
             text.push_str(&format!("  {name} {value}\n"));
