@@ -5,7 +5,8 @@ plug-ins with their headers, the runtime of plug-ins' clients, the preload libra
 
 `ZAZEN_PROFILE` names the cargo profile; without it, it is `release`. `ZAZEN_TARGET` names another target than
 this machine's, as cargo-zigbuild spells it (`make wheel` sets it). A profile or a target has one folder below
-cargo's target folder, so what cargo has built there before is not built again.
+cargo's target folder, so what cargo has built there before is not built again. `ZAZEN_BUILT` says that cargo
+has built everything: `make install` sets it, because cargo would compile some crates again for fewer packages.
 """
 
 import os
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -33,9 +35,12 @@ def target_folder() -> Path:
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
+@cache
 def build() -> Path:
     """Builds all native parts and returns the folder that holds them."""
     profile, target = os.environ.get("ZAZEN_PROFILE", "release"), os.environ.get("ZAZEN_TARGET")
+    if "ZAZEN_BUILT" in os.environ and not target:
+        return target_folder() / {"dev": "debug"}.get(profile, profile)
     command = ["cargo", "zigbuild" if target else "build", "--locked", "--profile", profile]
     command += [word for package in PARTS["packages"] for word in ("--package", package)]
     if target:

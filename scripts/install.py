@@ -73,7 +73,7 @@ def main() -> int:
     stamp.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     command += ["--no-build-isolation", "--no-deps", "--force-reinstall", str(ROOT)]
-    environment = {**os.environ, "ZAZEN_PROFILE": options.profile}
+    environment = {**os.environ, "ZAZEN_PROFILE": options.profile, "ZAZEN_BUILT": "1"}
     status = subprocess.run(command, cwd=ROOT, env=environment).returncode
     if status == 0:
         # Files of an environment can be links, other than files of a wheel.
