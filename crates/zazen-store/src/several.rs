@@ -1,9 +1,10 @@
 //! One cache over several disks: a store on each, and which of them a frame goes to.
 //!
-//! Invariants: each disk has its budget, its logs and its failures for itself, and each frame lies on one disk. Losing
-//! a disk costs the frames that lie on it, and nothing else. Where a number is on two disks after all (one of them
-//! took no changes for a while, so that a newer copy went elsewhere), no copy is handed out unless it is known to be
-//! the newer one: the cache is never the only copy.
+//! Invariants: each disk has its budget, its logs and its failures for itself, and each frame lies
+//! on one disk. Losing a disk costs the frames that lie on it, and nothing else. Where a number is
+//! on two disks after all (one of them took no changes for a while, so that a newer copy went
+//! elsewhere), no copy is handed out unless it is known to be the newer one: the cache is never the
+//! only copy.
 //!
 //! With one disk, every call goes straight to its store.
 
@@ -11,7 +12,7 @@ use crate::activity::ScanGuard;
 use crate::put::Put;
 use crate::store::Store;
 use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, Stored};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zazen_core::{Error, ErrorKind, FrameMeta, Layout, Origin, RelPath, Result, RunSet, Source, Validator};
@@ -28,7 +29,7 @@ const TROUBLE_EVERY: Duration = Duration::from_secs(60);
 /// The stores of one cache. Shared by threads.
 pub struct Stores<D: Disk> {
     all: Vec<Arc<Store<D>>>,
-    unions: Mutex<HashMap<RelPath, Union>>,
+    unions: Mutex<BTreeMap<RelPath, Union>>,
     trouble: Seldom,
 }
 
@@ -180,7 +181,7 @@ impl<D: Disk> Stores<D> {
         }
     }
 
-    fn unions(&self) -> MutexGuard<'_, HashMap<RelPath, Union>> {
+    fn unions(&self) -> MutexGuard<'_, BTreeMap<RelPath, Union>> {
         self.unions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -500,7 +501,8 @@ impl<D: Disk> Stores<D> {
             return begin(one).map(|put| placed(one, put));
         }
         let number = meta.number.get();
-        // A frame that is here is judged where it is. If that disk takes no changes, the new copy goes elsewhere.
+        // A frame that is here is judged where it is. If that disk takes no changes, the new copy
+        // goes elsewhere.
         let holder = self.holder(dataset, number);
         let order = match holder {
             Some(store) if store.takes_changes() => vec![store],

@@ -1,5 +1,5 @@
-//! One cache over several disks: where frames go, what a failing disk costs, and that no old copy is
-//! handed out.
+//! One cache over several disks: where frames go, what a failing disk costs, and that no old copy
+//! is handed out.
 
 #![allow(clippy::unwrap_used)] // helpers of tests; the configured exception sees #[test] functions only
 
@@ -167,7 +167,8 @@ fn a_disk_that_takes_no_changes_costs_only_what_is_on_it() {
     assert_eq!(pages(&store, &RunSet::range(0, 19)).len(), 20);
 }
 
-/// While one disk takes no changes, a frame of it is replaced. When the disk is back, nobody may get the old bytes.
+/// While one disk takes no changes, a frame of it is replaced. When the disk is back, nobody may
+/// get the old bytes.
 #[test]
 fn a_copy_that_was_replaced_while_its_disk_failed_is_never_handed_out() {
     let disks = disks(2);

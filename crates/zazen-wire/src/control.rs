@@ -12,9 +12,9 @@ pub mod control_fn {
     pub const DUMP: u16 = 3;
     /// () → (): liveness.
     pub const PING: u16 = 4;
-    /// [`super::Examine`] → UTF-8 JSON: what `zazen doctor` judges of a node (kernel, limits, clock,
-    /// network, cache disk), with [`super::Examine::answer_bytes`] bulk bytes. Root, the daemon's
-    /// user and key holders only.
+    /// [`super::Examine`] → UTF-8 JSON: what `zazen doctor` judges of a node (kernel, limits,
+    /// clock, network, cache disk), with [`super::Examine::answer_bytes`] bulk bytes. Root, the
+    /// daemon's user and key holders only.
     pub const EXAMINE: u16 = 5;
 }
 

@@ -12,7 +12,6 @@ use facts::{Facts, Looked};
 use judge::{Finding, Level, judge};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use zazen_client::NodeState;
 use zazen_client::cluster::Remote;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::control::{BALLAST_BYTES_MAX, Examine};
@@ -212,13 +211,4 @@ impl Looked {
     fn missed(node: &Node, missed: Missed) -> Looked {
         Looked { missed: Some(missed), ..Looked::named(&node.name, node) }
     }
-}
-
-/// What is the matter with a node that did not answer, as [`judge`] tells it.
-fn state_of(missed: &Missed) -> (String, &'static str) {
-    let what = match missed.state {
-        NodeState::Failed => missed.error.to_string(),
-        state => format!("{state}: {}", missed.error),
-    };
-    (what, missed.state.remedy())
 }

@@ -4,9 +4,10 @@
 //! about things to come. Each finding says what to do.
 
 use super::facts::{Facts, Looked};
-use super::state_of;
+use crate::target::Missed;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use zazen_client::NodeState;
 use zazen_core::byte_size::show;
 
 /// Clocks that differ by more than this, beyond what the measurement cannot tell, are worth advice.
@@ -453,6 +454,15 @@ fn older_than(release: &str, version: (u32, u32)) -> bool {
         (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < version,
         _ => false,
     }
+}
+
+/// What is the matter with a node that did not answer.
+fn state_of(missed: &Missed) -> (String, &'static str) {
+    let what = match missed.state {
+        NodeState::Failed => missed.error.to_string(),
+        state => format!("{state}: {}", missed.error),
+    };
+    (what, missed.state.remedy())
 }
 
 #[cfg(test)]
