@@ -34,6 +34,8 @@ NOTE = (
     "Clients on one core, daemons and servers on another. FUSE and sshfs with direct_io (and sshfs_sync): each call is "
     "a request, as each forwarded call is; with the kernel's cache, reading again would be the kernel's own."
 )
+# Where and on what it is measured, for the page's first table.
+SETTING = "a program's file calls on one machine: forwarded to a daemon, through FUSE, and direct"
 
 
 class Race:
