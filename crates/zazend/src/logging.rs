@@ -1,19 +1,21 @@
 //! The daemon's log: lines on standard error, filtered by the setting `log`.
 
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, reload};
+use tracing_subscriber::{Registry, reload};
 use zazen_core::{Error, ErrorKind, Result};
 
 /// Changes what is logged while the daemon runs.
 #[derive(Clone)]
-pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
+pub struct LogLevel(reload::Handle<Targets, Registry>);
 
 impl LogLevel {
     /// Begins the log of this process. `told`: the setting `log`. One that is no filter counts as `info`, so that
     /// its refusal is logged.
     pub fn start(told: &str) -> LogLevel {
-        let filter = EnvFilter::try_new(told).unwrap_or_else(|_| EnvFilter::new(crate::config::DEFAULT_LOG));
+        let filter =
+            told.parse::<Targets>().unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
         let (filter, handle) = reload::Layer::new(filter);
         let lines = tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
@@ -26,7 +28,7 @@ impl LogLevel {
     /// Logs what `told`, a checked setting `log`, says from now on.
     pub fn set(&self, told: &str) -> Result<()> {
         let refuse = |why: String| Error::new(ErrorKind::Config, format!("log {told:?}: {why}"));
-        let filter = EnvFilter::try_new(told).map_err(|error| refuse(error.to_string()))?;
+        let filter = told.parse::<Targets>().map_err(|error| refuse(error.to_string()))?;
         self.0.reload(filter).map_err(|error| refuse(error.to_string()))
     }
 }
