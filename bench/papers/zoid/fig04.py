@@ -31,7 +31,7 @@ def run(context: Context) -> Figure:
     figure = Figure("fig4", TITLE, PAPER, "run.py fig4")
     with workplace() as programs:
         plugins = [programs.rates, *([programs.posix] if programs.posix else [])]
-        with Daemon(programs, plugins) as daemon:
+        with Daemon(programs, plugins, exports=["/dev"]) as daemon:
 
             def called(*options: object):
                 head = [programs.calls, daemon.socket]

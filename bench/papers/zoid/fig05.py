@@ -34,7 +34,7 @@ def run(context: Context) -> Figure:
             raise BenchError("libzazen_posix.so or libzazen_preload.so is not there; `make install`")
         prepare(served, CLIENTS[-1], SPAN)
         mounted = mounts.sshfs(served, programs.folder / "mnt", programs.folder / "ssh", ["direct_io"])
-        with mounted as there, Daemon(programs, [programs.posix]) as daemon:
+        with mounted as there, Daemon(programs, [programs.posix], exports=[there]) as daemon:
             variables = daemon.variables_for("--forward", f"{PREFIX}={there}")
 
             def at(folder: object):

@@ -31,7 +31,7 @@ def run(context: Context) -> Figure:
     with workplace() as programs:
         if not (programs.posix and programs.preload):
             raise BenchError("libzazen_posix.so or libzazen_preload.so is not there; `make install`")
-        with Daemon(programs, [programs.posix]) as daemon:
+        with Daemon(programs, [programs.posix], exports=[folder]) as daemon:
             variables = daemon.variables_for("--forward", f"{PREFIX}={folder}")
 
             def at(place: object):

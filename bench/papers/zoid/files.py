@@ -24,7 +24,7 @@ DIRECT = "direct"
 FORWARDED = "forwarded (posix plug-in, preload library)"
 IN_PLACE = "forwarded, bytes in the pool (zazen_forward_allocate)"
 POOL = "called from a plug-in's client, bytes in the pool"
-PASSED = "forwarded --direct (the daemon opens, the kernel reads)"
+PASSED = "forwarded --direct (this machine's kernel has the folder)"
 PLAIN = "FUSE, plain"
 FREE = "FUSE, plain, where the kernel puts both ends"
 PASS = "FUSE, kernel pass-through"
@@ -74,7 +74,9 @@ def systems(context: Context, figure: Figure, race: Race, stack: contextlib.Exit
 
     by_path(DIRECT, file)
     if programs.posix and programs.preload:
-        daemon = stack.enter_context(Daemon(programs, [programs.posix, programs.rates], cpus))
+        daemon = stack.enter_context(
+            Daemon(programs, [programs.posix, programs.rates], cpus, exports=[folder])
+        )
         forward = ["--forward", f"{PREFIX}={folder}"]
         for name, options in ((FORWARDED, []), (PASSED, ["--direct"])):
             by_path(name, f"{PREFIX}/file", daemon.variables_for(*forward, *options))

@@ -138,6 +138,8 @@ class Daemon:
     variables: dict[str, str] = field(default_factory=dict)
     # A cluster key to share with another daemon; else one of its own.
     key: Path | None = None
+    # Folders that forwarded programs may reach, besides the backing store.
+    exports: Iterable[Path | str] = ()
 
     def __enter__(self) -> Daemon:
         self.folder = Path(tempfile.mkdtemp(prefix="d", dir=self.programs.folder))
@@ -149,7 +151,7 @@ class Daemon:
             self.key.write_text(secrets.token_hex(32))
         self._daemon = zazen.testing.Daemon(
             self.folder, self.folder / "backing",
-            ["--budget", "16M", "--connections-max", "4096", *self._plugin_flags()],
+            ["--budget", "16M", "--connections-max", "4096", *self._plugin_flags(), *self._export_flags()],
             socket=self.socket, log=self.log, name="bench", listen="127.0.0.1:0", key=self.key,
             zazend=self.programs.zazend, variables=environment() | self.variables,
             popen=functools.partial(subprocess.Popen, start_new_session=True),
@@ -162,6 +164,9 @@ class Daemon:
             raise BenchError(str(error)[-2000:]) from error
         self.process, self.address = self._daemon.process, self._daemon.address
         return self
+
+    def _export_flags(self) -> list[object]:
+        return [word for folder in self.exports for word in ("--export", folder)]
 
     def _plugin_flags(self) -> list[object]:
         return [word for plugin in self.plugins for word in ("--plugin", plugin)]
@@ -194,11 +199,14 @@ class Daemon:
         return json.loads(said)[0]
 
     def variables_for(self, *words: object) -> dict[str, str]:
-        """The environment that `zazen run WORDS` gives a program, so that `zazen` need not be started each time."""
+        """The environment that `zazen run WORDS` gives a program, so that `zazen` need not be started each time. Each
+        call is forwarded, unless the words say otherwise."""
+        how = [] if "--direct" in words else ["--relay"]
         command = [
             self.programs.zazen,
             "run",
             *words,
+            *how,
             "--socket",
             self.socket,
             "--",

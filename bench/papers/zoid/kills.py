@@ -121,7 +121,7 @@ def run(context: Context) -> Figure:
         names = ["rates", *(["posix"] if programs.posix else [])]
         if len(names) == 1:
             figure.skipped.append("clients that forward files: libzazen_posix.so is not there")
-        with Daemon(programs, plugins) as daemon:
+        with Daemon(programs, plugins, exports=[folder]) as daemon:
             # Things that are made once, with the first clients, are not leaks.
             kill_some(clients(programs, daemon, folder, 2 * AT_ONCE, chance), chance)
             time.sleep(2)

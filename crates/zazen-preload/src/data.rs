@@ -373,7 +373,7 @@ hooks! {
 
     fn truncate(path: *const c_char, size: i64) -> c_int {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(path, size),
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, size),
             Ok(Place::Far(_, _)) if over_limit(size) => give(Err(libc::EFBIG)),
             Ok(Place::Far(dir, path)) => give(far!(px_truncate(dir, path, size))),
             Err(error) => give(Err(error)),

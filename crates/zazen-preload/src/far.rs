@@ -2,7 +2,7 @@
 
 use crate::real::{errno, set_errno};
 use crate::table::{self, Entry};
-use crate::{cwd, state};
+use crate::{cwd, near, state};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use zazen_forward_api::paths::{self, Route, Text};
@@ -104,6 +104,8 @@ pub(crate) fn service() -> &'static StubService {
 pub(crate) enum Place {
     /// To this machine's kernel, by this path.
     Local(*const c_char),
+    /// Below a prefix, in a folder that this machine's kernel has itself: to it, by this path.
+    Near(*const c_char),
     /// To the far side: a description and a path for it.
     Far(c_int, *const c_char),
 }
@@ -233,6 +235,7 @@ fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c
     match paths::route(bytes, state::all_prefixes(), text) {
         Route::Local => Ok(Place::Local(path)),
         Route::LocalAs => Ok(Place::Local(text.as_ptr())),
+        Route::Far if near::all() => Ok(Place::Near(text.as_ptr())),
         Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
         Route::TooLong => from_prefix(bytes, path),
     }
@@ -320,17 +323,18 @@ fn relative_to_far(
 }
 
 fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
+    let here = if dir == libc::AT_FDCWD && cwd::is_near() { Place::Near(path) } else { Place::Local(path) };
     if dir == libc::AT_FDCWD && !cwd::is_above_a_prefix() && !paths::climbs(bytes) {
-        return Ok(Place::Local(path));
+        return Ok(here);
     }
     let mut name = Text::new();
     if dir == libc::AT_FDCWD {
         cwd::name(&mut name);
     } else if may_enter(bytes) {
-        read_local_name(dir, &mut name);
+        shown_name(dir, &mut name);
     }
     if name.as_bytes().is_empty() {
-        return Ok(Place::Local(path));
+        return Ok(here);
     }
     // Only from above a prefix, or by climbing, can a relative path get there.
     let above = {
@@ -338,15 +342,25 @@ fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut T
         prefixes.iter().any(|prefix| paths::below(prefix.local, name.as_bytes()).is_some())
     };
     if !above && !paths::climbs(bytes) {
-        return Ok(Place::Local(path));
+        return Ok(here);
     }
     let mut whole = Text::new();
     if !paths::normalize(name.as_bytes(), bytes, &mut whole) {
-        return Ok(Place::Local(path));
+        return Ok(here);
     }
+    let begins_near = near::renames()
+        && state::all_prefixes().iter().any(|prefix| paths::below(name.as_bytes(), prefix.local).is_some());
     match paths::route(whole.as_bytes(), state::all_prefixes(), text) {
+        // What links mean on the way is for the kernel to say.
+        Route::Far if begins_near => Ok(Place::Near(path)),
+        Route::Far if near::all() => Ok(Place::Near(text.as_ptr())),
         Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
-        _ => Ok(Place::Local(path)),
+        // It leaves the near folder: the kernel knows another one above it.
+        _ if begins_near => {
+            text.set(whole.as_bytes());
+            Ok(Place::Local(text.as_ptr()))
+        }
+        _ => Ok(here),
     }
 }
 
@@ -372,26 +386,14 @@ fn may_enter(bytes: &[u8]) -> bool {
     }
 }
 
-fn read_local_name(fd: c_int, out: &mut Text) {
-    let mut link = [0_u8; 32];
-    let mut at = link.len() - 1;
-    let mut number = fd.max(0);
-    loop {
-        at -= 1;
-        link[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
+/// The name here of a directory of this kernel's.
+fn shown_name(fd: c_int, out: &mut Text) {
+    near::kernel_name(fd, out);
+    if near::renames() {
+        let mut name = Text::new();
+        name.set(out.as_bytes());
+        near::shown(name.as_bytes(), out);
     }
-    let mut full = Text::new();
-    full.set(b"/proc/self/fd/");
-    full.push(&link[at..link.len() - 1]);
-    let mut bytes = [0_u8; paths::PATH_MAX];
-    let arguments =
-        [libc::AT_FDCWD as usize, full.as_ptr() as usize, bytes.as_mut_ptr() as usize, bytes.len(), 0, 0];
-    let length = crate::real::system_call(libc::SYS_readlinkat, arguments).unwrap_or(0);
-    out.set(&bytes[..length]);
 }
 
 /// What a far description is called here.

@@ -27,6 +27,7 @@ mod libraries;
 mod memory;
 mod metadata;
 mod names;
+mod near;
 mod open;
 mod others;
 mod poll;

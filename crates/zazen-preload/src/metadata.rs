@@ -10,7 +10,7 @@ use zazen_forward_api::paths::Text;
 macro_rules! by_path {
     ($at:expr, $path:expr, |$local:ident| $here:expr, |$dir:ident, $name:ident| $there:expr) => {
         match place($at, $path, &mut Text::new()) {
-            Ok(Place::Local($local)) => $here,
+            Ok(Place::Local($local) | Place::Near($local)) => $here,
             Ok(Place::Far($dir, $name)) => give($there),
             Err(error) => give(Err(error)),
         }
@@ -246,7 +246,7 @@ hooks! {
 
     fn pathconf(path: *const c_char, name: c_int) -> i64 {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(path, name),
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, name),
             Ok(Place::Far(dir, path)) => match stat_far(dir, path, 0, BASIC) {
                 // What isn't the file system's is the same everywhere.
                 Ok(_) => next(c"/".as_ptr(), name),

@@ -161,7 +161,7 @@ pub(crate) fn shed() {
         }
     }
     let mut name = Text::new();
-    if cwd::name(&mut name) {
+    if cwd::name(&mut name) || cwd::is_near() {
         // The supervisor answers this call.
         let _ = system_call(libc::SYS_chdir, [name.as_ptr() as usize, 0, 0, 0, 0, 0]);
     }
@@ -181,6 +181,7 @@ pub(crate) unsafe fn plain_environment(
         variables::OPTIONS,
         variables::HANDED,
         variables::RUN,
+        variables::NEAR,
         variables::SUPERVISED,
     ];
     let mut preload = None;
