@@ -25,6 +25,8 @@ FORWARDED = "forwarded /dev/zero"
 DIRECT = "/dev/zero, not forwarded"
 # What a program calls, and what the plug-in's client calls.
 FUNCTIONS = {"stream-write": "drop", "stream-read": "get"}
+# Where and on what it is measured, for the page's first table.
+SETTING = "client processes and one daemon on one machine, streams of buffers"
 
 
 def run(context: Context) -> Figure:

@@ -22,6 +22,8 @@ PREFIX = "/zazen-forwarded"
 FORWARDED, DIRECT = "forwarded", "mounted by the clients"
 SPAN = 16 << 20
 CLIENTS = [1, 8]
+# Where and on what it is measured, for the page's first table.
+SETTING = "programs that write files on one machine, forwarded and over sshfs"
 
 
 def run(context: Context) -> Figure:

@@ -21,6 +21,8 @@ PREFIX = "/zazen-forwarded"
 FORWARDED, DIRECT = "forwarded", "not forwarded"
 CLIENTS = [1, 32]
 SPAN = 16 << 20
+# Where and on what it is measured, for the page's first table.
+SETTING = "programs that read and write files on one machine"
 
 
 def run(context: Context) -> Figure:

@@ -138,8 +138,8 @@ class Daemon:
     variables: dict[str, str] = field(default_factory=dict)
     # A cluster key to share with another daemon; else one of its own.
     key: Path | None = None
-    # Folders that forwarded programs may reach, besides the backing store.
-    exports: Iterable[Path | str] = ()
+    # Folders that forwarded programs may reach.
+    exports: list[str | Path] = field(default_factory=list)
 
     def __enter__(self) -> Daemon:
         self.folder = Path(tempfile.mkdtemp(prefix="d", dir=self.programs.folder))
@@ -151,7 +151,7 @@ class Daemon:
             self.key.write_text(secrets.token_hex(32))
         self._daemon = zazen.testing.Daemon(
             self.folder, self.folder / "backing",
-            ["--budget", "16M", "--connections-max", "4096", *self._plugin_flags(), *self._export_flags()],
+            ["--budget", "16M", "--connections-max", "4096", *self._plugin_flags()],
             socket=self.socket, log=self.log, name="bench", listen="127.0.0.1:0", key=self.key,
             zazend=self.programs.zazend, variables=environment() | self.variables,
             popen=functools.partial(subprocess.Popen, start_new_session=True),
@@ -165,11 +165,9 @@ class Daemon:
         self.process, self.address = self._daemon.process, self._daemon.address
         return self
 
-    def _export_flags(self) -> list[object]:
-        return [word for folder in self.exports for word in ("--export", folder)]
-
     def _plugin_flags(self) -> list[object]:
-        return [word for plugin in self.plugins for word in ("--plugin", plugin)]
+        plugins = [word for plugin in self.plugins for word in ("--plugin", plugin)]
+        return plugins + [word for folder in self.exports for word in ("--export", folder)]
 
     def __exit__(self, *exception: object) -> None:
         stop(self.process)

@@ -27,6 +27,8 @@ AT_ONCE = 20
 LIVES_S = 0.15
 SETTLES_S = 20
 SEED = 20080220
+# Where and on what it is measured, for the page's first table.
+SETTING = "client processes of one daemon, killed at random points"
 
 
 def kill_some(commands: list[tuple[list[object], dict[str, str]]], chance: random.Random) -> Counter:
