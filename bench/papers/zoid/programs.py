@@ -40,6 +40,8 @@ PROGRAMS = {
 NEEDS = {"git status": "git", "sqlite, 1,000 commits": "sqlite3", "python, 100 imports": "python3"}
 PLAIN, KERNEL, RELAYED, NODE = "plain", "forwarded", "forwarded --relay", "forwarded --node (TCP, loopback)"
 GOALS = {KERNEL: 1.5, NODE: 5.0}
+# Where and on what it is measured, for the page's first table.
+SETTING = "programs of one process and of many, a daemon and its client on one machine, files in memory"
 
 
 @dataclass
