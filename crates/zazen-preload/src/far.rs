@@ -2,8 +2,8 @@
 
 use crate::real::{errno, set_errno};
 use crate::table::{self, Entry};
-use crate::{cwd, near, state};
-use std::ffi::{CStr, c_char, c_int};
+use crate::{cwd, fault, near, state};
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use zazen_forward_api::paths::{self, Route, Text};
 use zazen_plugin_abi::stub::StubService;
@@ -116,11 +116,12 @@ pub(crate) enum Place {
 ///
 /// `path` is NULL or a string.
 pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
-    if !state::is_active() || !could_be_memory(path) {
+    if !state::is_active() {
         return Ok(Place::Local(path));
     }
-    // SAFETY: the hook's caller's string.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    // Where there is no string, the kernel says what that is (EFAULT).
+    let Some(bytes) = fault::string(path) else { return Ok(Place::Local(path)) };
+    let bytes = bytes.to_bytes();
     if bytes.first() == Some(&b'/') {
         if table::any()
             && let Some((entry, fd, rest)) = named(bytes)
@@ -160,12 +161,6 @@ fn far_cwd() -> Option<Entry> {
         look();
     }
     cwd::far()
-}
-
-/// Whether a program can have memory there. Where it can't, the kernel says what that is (EFAULT).
-#[inline]
-pub(crate) fn could_be_memory<T>(pointer: *const T) -> bool {
-    (4096..=isize::MAX as usize).contains(&(pointer as usize))
 }
 
 /// What a name that the kernel has for a descriptor or the working directory of this process stands
@@ -223,11 +218,10 @@ fn without_slashes(rest: &[u8]) -> &[u8] {
 ///
 /// `path` is NULL or a string.
 pub(crate) unsafe fn link_to_far(path: *const c_char) -> Option<Entry> {
-    if !table::any() || !could_be_memory(path) {
+    if !table::any() {
         return None;
     }
-    // SAFETY: the hook's caller's string.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let bytes = fault::string(path)?.to_bytes();
     named(bytes).filter(|(_, _, rest)| rest.is_empty() && !bytes.ends_with(b"/")).map(|(entry, ..)| entry)
 }
 
@@ -371,7 +365,7 @@ fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut T
 /// `path` is NULL or a string.
 pub(crate) unsafe fn by_number(dir: c_int, path: *const c_char, flags: c_int) -> Option<Entry> {
     // SAFETY: the hook's caller's string.
-    if flags & libc::AT_EMPTY_PATH == 0 || !could_be_memory(path) || unsafe { *path } != 0 {
+    if flags & libc::AT_EMPTY_PATH == 0 || !fault::readable(path, 1) || unsafe { *path } != 0 {
         return None;
     }
     if dir == libc::AT_FDCWD { cwd::far() } else { table::entry(dir) }

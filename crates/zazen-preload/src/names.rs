@@ -1,9 +1,9 @@
 //! Names: rename, link, unlink, mkdir, links, the working directory.
 
-use crate::far::{EMPTY, Opened, Place, by_number, could_be_memory, far, far_name, link_to_far, place};
+use crate::far::{EMPTY, Opened, Place, by_number, far, far_name, link_to_far, place};
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::table::{self, Entry};
-use crate::{cwd, near, state};
+use crate::{cwd, fault, near, state};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use zazen_forward_api::paths::{self, Text};
 
@@ -26,7 +26,7 @@ unsafe fn two(
 ) -> c_int {
     let (mut text, mut other) = (Text::new(), Text::new());
     for (good, bad) in [(from, to), (to, from)] {
-        if !could_be_memory(bad.1) {
+        if fault::string(bad.1).is_none() {
             // SAFETY: the program's string, as far as it can be one.
             return match unsafe { place(good.0, good.1, &mut text) } {
                 Ok(Place::Far(..)) => give(Err(libc::EFAULT)),
@@ -347,6 +347,10 @@ unsafe fn give_text(text: &Text, to: *mut c_char, size: usize) -> *mut c_char {
             set_errno(libc::ERANGE);
             return std::ptr::null_mut();
         }
+        if !fault::writable(to, bytes.len() + 1) {
+            set_errno(libc::EFAULT);
+            return std::ptr::null_mut();
+        }
         std::ptr::copy_nonoverlapping(text.as_ptr(), to, bytes.len() + 1);
         to
     }
@@ -364,11 +368,8 @@ unsafe fn linked_by_number(path: *const c_char, flags: c_int) -> Option<Entry> {
 /// What a link to `target` says at the far side: if it is below a prefix, the path there. `text` keeps
 /// what the result points to.
 fn target_there(target: *const c_char, text: &mut Text) -> *const c_char {
-    if !could_be_memory(target) {
-        return target;
-    }
-    // SAFETY: the program's string.
-    let bytes = unsafe { CStr::from_ptr(target) }.to_bytes();
+    let Some(bytes) = fault::string(target) else { return target };
+    let bytes = bytes.to_bytes();
     let direct = {
         let prefixes = state::all_prefixes();
         prefixes.iter().any(|prefix| paths::below(bytes, prefix.local).is_some())
@@ -381,7 +382,7 @@ fn target_there(target: *const c_char, text: &mut Text) -> *const c_char {
 }
 
 fn link_to(target: *const c_char, dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
-    if !could_be_memory(target) {
+    if fault::string(target).is_none() {
         return Err(libc::EFAULT);
     }
     far!(px_symlink(target_there(target, &mut Text::new()), dir, path))
@@ -399,8 +400,7 @@ fn is_near_folder(fd: c_int) -> bool {
 
 /// Whether a path is one of /proc's, whose links say what is open.
 fn names_open_file(path: *const c_char) -> bool {
-    // SAFETY: the program's string.
-    could_be_memory(path) && unsafe { CStr::from_ptr(path) }.to_bytes().starts_with(b"/proc/")
+    fault::string(path).is_some_and(|path| path.to_bytes().starts_with(b"/proc/"))
 }
 
 /// What a link of this kernel's says, with the names of near folders as they are here.
@@ -408,14 +408,19 @@ fn read_link_here(dir: c_int, path: *const c_char, to: *mut c_char, size: usize)
     if size == 0 {
         return Err(libc::EINVAL);
     }
-    if !could_be_memory(path) || !could_be_memory(to) {
-        return Err(libc::EFAULT);
-    }
     let mut text = Text::new();
     near::read_link(dir, path, &mut text)?;
-    let length = text.as_bytes().len().min(size);
-    // SAFETY: the program's memory.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to, length) };
+    give_bytes(text.as_bytes(), to, size)
+}
+
+/// What fits of a name, in the program's memory.
+fn give_bytes(name: &[u8], to: *mut c_char, size: usize) -> Result<isize, c_int> {
+    let length = name.len().min(size);
+    if !fault::writable(to, length) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the program's memory, as was just looked.
+    unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), to.cast(), length) };
     Ok(length as isize)
 }
 
@@ -448,10 +453,7 @@ fn read_name(
     }
     let mut text = Text::new();
     crate::far::name_of(entry, &mut text).ok()?;
-    let length = text.as_bytes().len().min(size);
-    // SAFETY: the program's memory.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to, length) };
-    Some(Ok(length as isize))
+    Some(give_bytes(text.as_bytes(), to, size))
 }
 
 fn read_link(dir: c_int, path: *const c_char, to: *mut c_char, size: usize) -> Result<isize, c_int> {
@@ -465,10 +467,7 @@ fn read_link(dir: c_int, path: *const c_char, to: *mut c_char, size: usize) -> R
     let mut text = Text::new();
     let known = target.first() == Some(&b'/') && paths::local_of(target, state::all_prefixes(), &mut text);
     let target = if known { text.as_bytes() } else { target };
-    let length = target.len().min(size);
-    // SAFETY: the program's memory.
-    unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), to.cast(), length) };
-    Ok(length as isize)
+    give_bytes(target, to, size)
 }
 
 /// The working directory is this kernel's again.

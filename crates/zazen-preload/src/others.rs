@@ -1,7 +1,7 @@
 //! Functions of libc that do several things at once, some of them past the hooks: each is made of the
 //! hooks here.
 
-use crate::far::{Place, could_be_memory, place};
+use crate::far::{Place, place};
 use crate::real::{hooks, set_errno};
 use crate::{cwd, descriptors, dup, metadata, names, near, open, state};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -9,7 +9,7 @@ use zazen_forward_api::paths::Text;
 
 fn is_far(path: *const c_char) -> bool {
     // SAFETY: NULL, or the program's string.
-    could_be_memory(path)
+    !path.is_null()
         && matches!(
             unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
             Ok(Place::Near(_) | Place::Far(..))
