@@ -20,8 +20,8 @@ SEEK_S = 0.008
 BYTES_PER_S = 100_000_000
 # Frame size and count: large stands for the paper's 64 MB to 1 GB, which cost one seek in some
 # hundred requests too.
-# hundred requests too. A reader's share must last long beside the seek to it: of 96 frames of 430 KB,
-# eight readers cannot get more than 87 % of one reader's rate on any system.
+# hundred requests too. A reader's share must last long beside the seek to it: of 96 frames of
+# 430 KB, eight readers cannot get more than 87 % of one reader's rate on any system.
 DATASETS = {"8 MB": (8_000_000, 24), "2 MB": (2_000_000, 96), "430 KB": (432_000, 448)}
 LARGE = "8 MB"
 PLAIN = "plain reads, each for itself"

@@ -90,7 +90,7 @@ impl DirectoryBacking {
         folder: &RelPath,
         paths: &Arc<[RelPath]>,
     ) -> Result<Vec<Result<SourceStat>>> {
-        // To hand a few calls to another thread and to wait for it takes ten times as long as they do.
+        // To hand a few calls to another thread and to wait for it takes longer than they do.
         if how == Look::Stat
             && paths.len() <= STATS_A_THREAD
             && self.watchdog.is_own()

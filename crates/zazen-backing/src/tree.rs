@@ -280,10 +280,10 @@ impl Tree {
         self.near.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stats `paths`, all of them files in `folder` itself, if the folder was found on a file system
-    /// of this machine a moment ago. Such calls wait for no other machine, so they need no thread
-    /// that may be left behind. `None` if one of them needs the long way: through a link, to tell
-    /// why it fails, or because the folder is another one by now.
+    /// Stats `paths`, all of them files in `folder` itself, if the folder was found on a file
+    /// system of this machine a moment ago. Such calls wait for no other machine, so they need no
+    /// thread that may be left behind. `None` if one of them needs the long way: through a link, to
+    /// tell why it fails, or because the folder is another one by now.
     pub(crate) fn look_near(&self, folder: &RelPath, paths: &[RelPath]) -> Option<Vec<SourceStat>> {
         let is_known = |(near, found): &(RelPath, Instant)| near == folder && found.elapsed() < NEAR_FOR;
         if !self.near().as_ref().is_some_and(is_known) {
