@@ -198,9 +198,10 @@ def test_doctor_finds_nothing_wrong_with_a_good_cluster(pushed):
     assert found["problems"] == 0 and [node["state"] for node in found["nodes"]] == ["up", "up"]
     for node in found["nodes"]:
         facts = node["facts"]
-        assert facts["disk"]["read_bytes_per_s"] > 0 and facts["cache"]["ok"], facts
+        (cache,) = facts["caches"]
+        assert cache["measured"]["read_bytes_per_s"] > 0 and cache["ok"], facts
         assert abs(node["clock_offset_s"]) <= node["round_trip_s"] + 0.05, node
-        assert not list((Path(facts["cache"]["root"]) / ".zazen" / "tmp").glob("measured-*"))
+        assert not list((Path(cache["root"]) / ".zazen" / "tmp").glob("measured-*"))
     table = pushed.tool("doctor", "--no-disk").stdout
     assert "MTU" in table and "problem:" not in table
 

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Readers on flash.
 pub const FLASH_READERS: u16 = 8;
+/// Readers that are advised for several disks, at most.
+pub const READERS_MAX: u16 = 32;
 /// Readers on a spinning disk.
 pub const SPINNING_READERS: u16 = 1;
 

@@ -78,6 +78,28 @@ impl CacheState {
     }
 
     /// Writes it down: durably, in two copies.
+    /// What the disks of one cache remember together. Fails with `Config` if two of them name one backing directory's
+    /// datasets differently: they were parts of different caches.
+    pub fn of_all(all: &[(std::path::PathBuf, CacheState)]) -> Result<CacheState> {
+        let mut whole = CacheState::default();
+        for (root, state) in all {
+            whole.damaged |= state.damaged;
+            for (directory, prefix) in &state.prefixes {
+                let known = whole.prefixes.entry(directory.clone()).or_insert_with(|| prefix.clone());
+                if known != prefix {
+                    let text = format!(
+                        "cache {} was part of another cache, where datasets of {directory} had other names; empty it, or \
+                         leave it out",
+                        root.display()
+                    );
+                    return Err(Error::new(ErrorKind::Config, text));
+                }
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Writes it down in the cache on `disk`.
     pub fn write<D: Disk>(&self, disk: &D) -> Result<()> {
         let json = serde_json::to_string_pretty(self).unwrap_or_default();
         write_root_text(disk, STATE_FILE, &format!("{TITLE}{json}\n"))

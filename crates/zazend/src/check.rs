@@ -4,7 +4,7 @@
 
 use crate::admission::disk_kind;
 use crate::backing_roots::{BackingRoots, CacheState};
-use crate::config::{Args, Config, Validate, check_budget};
+use crate::config::{Args, CacheSpec, Config, Validate, check_budget};
 use crate::daemon::{disk_space, space_limits};
 use crate::placement::check_placement;
 use crate::service_plugins;
@@ -55,7 +55,14 @@ pub fn check(args: &Args) -> Report {
     };
     report.add("name", Ok(config.name.clone()));
     report.add("users", Ok(Powers::of_this_process().describe()));
-    report.add("cache", check_cache(&config));
+    for spec in &config.caches {
+        let what = if config.caches.len() == 1 {
+            "cache".to_owned()
+        } else {
+            format!("cache {}", spec.root.display())
+        };
+        report.add(&what, check_cache(&config, spec));
+    }
     check_backing(&config, &mut report);
     report.add("socket", check_socket(&config.socket));
     if let Some(key) = &config.key {
@@ -89,8 +96,8 @@ fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/")).to_path_buf()
 }
 
-fn check_cache(config: &Config) -> Result<String> {
-    let cache = &config.cache;
+fn check_cache(config: &Config, spec: &CacheSpec) -> Result<String> {
+    let cache = &spec.root;
     check_placement(config)?;
     check_budget(config)?;
     RealDisk::check_root(cache)?;
@@ -115,7 +122,7 @@ fn check_cache(config: &Config) -> Result<String> {
     })?;
     let mut state = remembered(cache)?;
     let (free, capacity) = disk_space(&place)?;
-    let limits = space_limits(config, free, capacity, &mut state);
+    let limits = space_limits(config, spec, (free, capacity), &mut state);
     if limits.budget_bytes > capacity {
         return Err(Error::new(
             ErrorKind::Config,
@@ -143,7 +150,12 @@ fn remembered(root: &Path) -> Result<CacheState> {
 }
 
 fn check_backing(config: &Config, report: &mut Report) {
-    let mut state = remembered(&config.cache).unwrap_or_default();
+    let remembered = |spec: &CacheSpec| Some((spec.root.clone(), remembered(&spec.root).ok()?));
+    let states: Vec<_> = config.caches.iter().filter_map(remembered).collect();
+    let mut state = match CacheState::of_all(&states) {
+        Ok(state) => state,
+        Err(error) => return report.add("cache", Err(error)),
+    };
     let roots = match BackingRoots::new(&config.backing, &mut state, &std::sync::Arc::default()) {
         Ok(roots) => roots,
         Err(error) => return report.add("backing", Err(error)),

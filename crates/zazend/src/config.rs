@@ -37,9 +37,9 @@ Examples:
 #[derive(Parser, Clone, Debug, Default)]
 #[command(name = "zazend", version, max_term_width = 110, after_help = EXAMPLES)]
 pub struct Args {
-    /// Directory for cached frames, on a local disk; made if it doesn't exist
+    /// Directory for cached frames, on a local disk, once for each disk; made if it doesn't exist
     #[arg(long, value_name = "DIR")]
-    pub cache: Option<PathBuf>,
+    pub cache: Vec<PathBuf>,
     /// Backing store as users spell it, once for each: an absolute directory, or DIR=tcp://HOST:PORT for the same
     /// spelling read through a file server
     #[arg(long, value_name = "DIR[=tcp://HOST:PORT]")]
@@ -58,9 +58,10 @@ pub struct Args {
     /// or host:port,host:port; the same list on all nodes (needs --key) [default: none]
     #[arg(long, value_name = "FILE|LIST")]
     pub peers: Option<String>,
-    /// Bytes that the cache may use, such as 200G [default: 80 % of what is free at the first start]
+    /// Bytes that the cache may use of each disk, such as 200G; or once for each --cache, in their order [default:
+    /// 80 % of what is free at the first start]
     #[arg(long, value_name = "SIZE")]
-    pub budget: Option<String>,
+    pub budget: Vec<String>,
     /// Free bytes of the cache's file system that are never used [default: 5G, or 5 % of a smaller disk]
     #[arg(long, value_name = "SIZE")]
     pub free_floor: Option<String>,
@@ -134,14 +135,16 @@ pub struct Args {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct File {
-    cache: Option<PathBuf>,
+    #[serde(default)]
+    cache: OneOrMany<PathBuf>,
     #[serde(default)]
     backing: Vec<String>,
     listen: Option<String>,
     socket: Option<PathBuf>,
     key: Option<PathBuf>,
     peers: Option<String>,
-    budget: Option<String>,
+    #[serde(default)]
+    budget: OneOrMany<String>,
     free_floor: Option<String>,
     metrics: Option<String>,
     name: Option<String>,
@@ -163,6 +166,40 @@ struct File {
     namespace: Option<NamespaceTable>,
 }
 
+/// A setting that is one value, or a list of them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> Default for OneOrMany<T> {
+    fn default() -> OneOrMany<T> {
+        OneOrMany::Many(Vec::new())
+    }
+}
+
+impl<T: Clone> OneOrMany<T> {
+    /// The flags, or the file's values where there are none.
+    fn beneath(self, flags: &[T]) -> Vec<T> {
+        match self {
+            _ if !flags.is_empty() => flags.to_vec(),
+            OneOrMany::One(one) => vec![one],
+            OneOrMany::Many(many) => many,
+        }
+    }
+}
+
+/// One disk of the cache, as told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// Directory for cached frames.
+    pub root: PathBuf,
+    /// Bytes that the cache may use of it; `None`: [`DEFAULT_BUDGET_PERCENT`] of what is free at the first start.
+    pub budget_bytes: Option<u64>,
+}
+
 /// One backing store, as told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackingSpec {
@@ -175,8 +212,8 @@ pub struct BackingSpec {
 /// A daemon's settings, complete and checked for form.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Directory for cached frames.
-    pub cache: PathBuf,
+    /// The disks of the cache; at least one.
+    pub caches: Vec<CacheSpec>,
     /// Backing stores; at least one.
     pub backing: Vec<BackingSpec>,
     /// `host:port` to accept other nodes at.
@@ -187,8 +224,6 @@ pub struct Config {
     pub key: Option<PathBuf>,
     /// The other nodes that may have blocks of files.
     pub peers: Option<PeerList>,
-    /// Bytes that the cache may use; `None`: [`DEFAULT_BUDGET_PERCENT`] of what is free at the first start.
-    pub budget_bytes: Option<u64>,
     /// Free bytes never used; `None`: 5 GiB, or 5 % of a smaller disk.
     pub free_floor_bytes: Option<u64>,
     /// `host:port` of the metrics page.
@@ -244,10 +279,7 @@ impl Config {
     /// Flags over file over defaults. `Config` errors name the flag or the file's key.
     pub fn assemble(args: &Args) -> Result<Config> {
         let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
-        let cache = args.cache.clone().or(file.cache).ok_or_else(|| {
-            refuse("no cache directory: give --cache DIR (or cache = \"DIR\" in the file of --config)")
-        })?;
-        let cache = absolute("cache", Some(cache))?.unwrap_or_default();
+        let caches = caches(&file.cache.beneath(&args.cache), &file.budget.beneath(&args.budget))?;
         let told = if args.backing.is_empty() { file.backing } else { args.backing.clone() };
         let backing = parse_backing(&told)?;
         let (listen, key) = (args.listen.clone().or(file.listen), args.key.clone().or(file.key));
@@ -305,7 +337,6 @@ impl Config {
             },
             key: absolute("key", key)?,
             peers,
-            budget_bytes: size("budget", &args.budget, file.budget)?,
             free_floor_bytes: size("free_floor", &args.free_floor, file.free_floor)?,
             metrics: args
                 .metrics
@@ -329,9 +360,41 @@ impl Config {
             plugin_worker: plugin_settings::SELF.into(),
             ready_fd: args.ready_fd,
             ready_file: args.ready_file.clone(),
-            cache,
+            caches,
         })
     }
+}
+
+/// The disks of the cache: `budgets` has none, one for all, or one for each of `roots`.
+fn caches(roots: &[PathBuf], budgets: &[String]) -> Result<Vec<CacheSpec>> {
+    if roots.is_empty() {
+        let text = "no cache directory: give --cache DIR (or cache = \"DIR\" in the file of --config)";
+        return Err(refuse(text));
+    }
+    if budgets.len() > 1 && budgets.len() != roots.len() {
+        let (given, disks) = (budgets.len(), roots.len());
+        return Err(refuse(format!(
+            "budget: {given} are given for {disks} caches; give one for all, or one for each in their order"
+        )));
+    }
+    let mut specs: Vec<CacheSpec> = Vec::new();
+    for (at, root) in roots.iter().enumerate() {
+        let root = absolute("cache", Some(root.clone()))?.unwrap_or_default();
+        if specs.iter().any(|spec| spec.root == root) {
+            return Err(refuse(format!("cache {} is given twice; keep one", root.display())));
+        }
+        let told = budgets.get(at).or(budgets.first());
+        let budget = told.map(|text| byte_size::parse(text).map_err(|error| error.within("budget")));
+        specs.push(CacheSpec { root, budget_bytes: budget.transpose()? });
+    }
+    if specs.len() > zazen_store::DISKS_MAX {
+        return Err(refuse(format!(
+            "{} caches are given; the limit is {}",
+            specs.len(),
+            zazen_store::DISKS_MAX
+        )));
+    }
+    Ok(specs)
 }
 
 /// Flags over file over the backing stores that are folders here.
@@ -440,7 +503,7 @@ fn bounded(name: &str, value: Option<usize>, default: usize, max: usize) -> Resu
 
 /// Refuses a budget that a person can only have given by mistake.
 pub fn check_budget(config: &Config) -> Result<()> {
-    match config.budget_bytes {
+    match config.caches.iter().filter_map(|spec| spec.budget_bytes).min() {
         None | Some(BUDGET_BYTES_MIN..) => Ok(()),
         Some(bytes) => Err(refuse(format!(
             "budget: {} holds next to nothing, for logs count too; give at least {}, or leave it out for {} % of the \

@@ -1,14 +1,15 @@
 //! Puts a daemon together from its settings, and takes it down in order.
 
-use crate::admission::disk_kind;
+use crate::admission::{READERS_MAX, SPINNING_READERS, disk_kind};
 use crate::backing_roots::{BackingRoots, CacheState};
-use crate::config::{Config, DEFAULT_BUDGET_PERCENT};
+use crate::config::{CacheSpec, Config, DEFAULT_BUDGET_PERCENT};
 use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::metrics::MetricsPage;
 use crate::neighbours::AllNeighbours;
 use crate::node::Node;
+use crate::node_store::{AbsentDisk, CacheDisk, CacheDisks};
 use crate::peers::Peers;
 use crate::placement::check_placement;
 use crate::scan_records::ScanRecords;
@@ -18,6 +19,7 @@ use crate::service_plugins;
 use crate::shares::AllShares;
 use crate::spans::Spans;
 use crate::viewer::Powers;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -33,7 +35,7 @@ use zazen_core::{Error, ErrorKind, RelPath, Result};
 use zazen_env::{Disk, RealDisk, Seldom, WatchedDisk, identity, is_trouble};
 use zazen_namespace_node::{NamespaceNode, NamespaceService, Told};
 use zazen_plugins::Plugins;
-use zazen_store::{PACKED_BYTES_MAX, Store, StoreConfig};
+use zazen_store::{PACKED_BYTES_MAX, Store, StoreConfig, Stores};
 
 /// The folder of trajectory indexes, among the cache's own files.
 const INDEX_FOLDER: &str = "trajectories";
@@ -54,9 +56,15 @@ pub struct Daemon {
     metrics: Option<MetricsPage>,
 }
 
-/// Bytes that the cache may use and bytes that stay free, as the settings and the disk say.
-pub fn space_limits(config: &Config, free: u64, capacity: u64, state: &mut CacheState) -> StoreConfig {
-    let budget_bytes = config.budget_bytes.unwrap_or_else(|| {
+/// Bytes that the cache may use of a disk and bytes that stay free, as the settings and the disk say.
+/// `(free, capacity)` is what [`disk_space`] says.
+pub fn space_limits(
+    config: &Config,
+    spec: &CacheSpec,
+    (free, capacity): (u64, u64),
+    state: &mut CacheState,
+) -> StoreConfig {
+    let budget_bytes = spec.budget_bytes.unwrap_or_else(|| {
         // Kept from the first start on: what is free later depends on what the cache holds by then.
         *state.default_budget_bytes.get_or_insert(free / 100 * DEFAULT_BUDGET_PERCENT)
     });
@@ -86,34 +94,22 @@ impl Daemon {
             // Its threads act for users; none of them shall look into it.
             identity::forbid_inspection()?;
         }
-        let disk = WatchedDisk::new(RealDisk::new(&config.cache).map_err(without_disk)?);
-        let health = disk.health();
-        let cache_root = disk.root().to_path_buf();
-        let mut state = CacheState::read(&disk).map_err(without_disk)?;
-        let (free, capacity) = disk_space(&cache_root)?;
-        let limits = space_limits(&config, free, capacity, &mut state);
-        let (store, recovered) = Store::open(disk, limits).map_err(without_disk)?;
+        let (disks, mut states) = open_disks(&config)?;
+        let store = Arc::new(Stores::new(disks.serving.iter().map(|disk| disk.store.clone()).collect())?);
+        let cache_root = disks.first_root().to_path_buf();
+        let mut state = CacheState::of_all(&states)?;
         state.keep_apart(store.datasets().iter().map(|dataset| dataset.dataset.as_str()));
         let indexes = Arc::new(Indexes::in_folder(cache_root.join(OWN_DIR).join(INDEX_FOLDER)));
         let roots = BackingRoots::new(&config.backing, &mut state, &indexes)?;
-        store.keep_beside(|disk| state.write(disk)).map_err(without_disk)?;
-        if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
-            tracing::info!(
-                "recovered {}: {} frames of {} datasets kept, {} frames dropped, {} log bytes cut, {} unfinished \
-                 files removed",
-                cache_root.display(),
-                recovered.frames,
-                recovered.datasets,
-                recovered.frames_dropped,
-                recovered.log_bytes_cut,
-                recovered.temporaries_removed
-            );
+        for (own, disk) in states.iter_mut().zip(&disks.serving) {
+            own.1.prefixes.clone_from(&state.prefixes);
+            disk.store.keep_beside(|disk| own.1.write(disk)).map_err(without_disk)?;
         }
-        let readers = config.readers.unwrap_or_else(|| disk_kind(&cache_root).readers());
+        let readers = config.readers.unwrap_or_else(|| advised_readers(&disks));
         let peers = Peers::new(config.peers.clone(), key.clone(), &config.name, store.node());
         let node = Arc::new(Node {
             store,
-            disk: health,
+            disks,
             cache_failures: Seldom::every(CACHE_FAILURES_EVERY),
             roots,
             counters: Counters::default(),
@@ -175,7 +171,7 @@ impl Daemon {
         if let Some(namespace) = &namespace {
             namespace.form(listen.map(|addr| addr.to_string()))?;
         }
-        offer_turns(&config.socket, node.readers() == 1)?;
+        offer_turns(&config.socket, &disks_with_turns(config.readers, &node.disks))?;
         server.listen_unix(&config.socket)?;
         Ok(Daemon { node, server, plugins, namespace, listen, metrics })
     }
@@ -219,7 +215,7 @@ impl Daemon {
             "zazend {} on {}: cache {} ({} of {} used, {} readers), backing {}, socket {}, listens to {listen}{metrics}, {}",
             env!("CARGO_PKG_VERSION"),
             node.config().name,
-            node.cache_root,
+            node.disks.roots(),
             show(space.used),
             show(space.budget),
             node.readers(),
@@ -257,6 +253,61 @@ impl Daemon {
         self.node.store.sync()?;
         Ok(cut_off)
     }
+}
+
+/// Opens the disks that the settings name. One that fails is left out, as long as another one serves.
+fn open_disks(config: &Config) -> Result<(CacheDisks, Vec<(PathBuf, CacheState)>)> {
+    let mut disks = CacheDisks { serving: Vec::new(), absent: Vec::new() };
+    let (mut states, mut first) = (Vec::new(), None);
+    for spec in &config.caches {
+        match open_disk(config, spec) {
+            Ok((disk, state)) => {
+                states.push((disk.root.clone(), state));
+                disks.serving.push(disk);
+            }
+            // A wrong setting, or another daemon that has the disk, is for a person to mend before anything starts.
+            Err(error) if config.caches.len() == 1 || !is_trouble(&error) => return Err(without_disk(error)),
+            Err(error) => {
+                tracing::error!(
+                    "cache {}: {error}; the daemon starts without this disk, whose frames are read from the backing store",
+                    spec.root.display()
+                );
+                disks.absent.push(AbsentDisk { root: spec.root.clone(), why: error.to_string() });
+                first = first.or(Some(error));
+            }
+        }
+    }
+    match (disks.serving.is_empty(), first) {
+        (true, Some(error)) => Err(without_disk(error)),
+        _ => Ok((disks, states)),
+    }
+}
+
+fn open_disk(config: &Config, spec: &CacheSpec) -> Result<(CacheDisk, CacheState)> {
+    let disk = WatchedDisk::new(RealDisk::new(&spec.root)?);
+    let (health, root) = (disk.health(), disk.root().to_path_buf());
+    let mut state = CacheState::read(&disk)?;
+    let limits = space_limits(config, spec, disk_space(&root)?, &mut state);
+    let (store, recovered) = Store::open(disk, limits)?;
+    if recovered.log_bytes_cut + recovered.frames_dropped + recovered.temporaries_removed > 0 {
+        tracing::info!(
+            "recovered {}: {} frames of {} datasets kept, {} frames dropped, {} log bytes cut, {} unfinished \
+             files removed",
+            root.display(),
+            recovered.frames,
+            recovered.datasets,
+            recovered.frames_dropped,
+            recovered.log_bytes_cut,
+            recovered.temporaries_removed
+        );
+    }
+    Ok((CacheDisk { root, health, store }, state))
+}
+
+/// Readers that programs should have in flight: what all disks take together, one for a spinning disk.
+pub(crate) fn advised_readers(disks: &CacheDisks) -> u16 {
+    let kinds = disks.serving.iter().map(|disk| disk_kind(&disk.root).readers());
+    kinds.sum::<u16>().clamp(1, READERS_MAX)
 }
 
 fn start_namespace(config: &Config, key: Option<&ClusterKey>) -> Result<Option<Arc<NamespaceNode>>> {
@@ -328,10 +379,57 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Puts the lock files by which readers take turns at the disk beside the socket, or removes them.
-pub(crate) fn offer_turns(socket: &Path, wanted: bool) -> Result<()> {
-    // The turn's own file last: readers that find it look for the other one, too.
-    [NEXT_TURN_SUFFIX, TURN_SUFFIX].iter().try_for_each(|suffix| offer_lock(socket, suffix, wanted))
+/// Suffixes of the lock files, the turn's and the next turn's, of one of several spinning disks: that
+/// with this device number (`st_dev`). `None`: the only disk. `turn.rs` of zazen-client has the same names.
+fn turn_suffixes(device: Option<u64>) -> [String; 2] {
+    [TURN_SUFFIX, NEXT_TURN_SUFFIX].map(|suffix| match device {
+        Some(device) => format!("{suffix}-{device:x}"),
+        None => suffix.to_owned(),
+    })
+}
+
+/// The device number in the name of a turn's lock file: `rest` is what follows [`TURN_SUFFIX`].
+fn turn_device(rest: &str) -> Option<u64> {
+    u64::from_str_radix(rest.strip_prefix('-')?, 16).ok()
+}
+
+/// The disks at which programs take turns, by the device numbers in the names of lock files; `None` is the only disk.
+/// Where the settings give the readers, all disks count as spinning or none does.
+pub(crate) fn disks_with_turns(readers: Option<u16>, disks: &CacheDisks) -> BTreeSet<Option<u64>> {
+    let spins = |disk: &&CacheDisk| match readers {
+        Some(readers) => readers == SPINNING_READERS,
+        None => disk_kind(&disk.root).readers() == SPINNING_READERS,
+    };
+    let device = |disk: &CacheDisk| match disks.serving.len() {
+        1 => Some(None),
+        _ => std::fs::metadata(&disk.root).ok().map(|found| Some(found.dev())),
+    };
+    disks.serving.iter().filter(spins).filter_map(device).collect()
+}
+
+/// Puts the lock files by which readers take turns at these disks beside the socket, and removes all others.
+pub(crate) fn offer_turns(socket: &Path, disks: &BTreeSet<Option<u64>>) -> Result<()> {
+    for device in [None].into_iter().chain(left_turns(socket)) {
+        turn_suffixes(device).iter().try_for_each(|suffix| offer_lock(socket, suffix, false))?;
+    }
+    for device in disks {
+        // The turn's own file last: readers that find it look for the other one, too.
+        turn_suffixes(*device).iter().rev().try_for_each(|suffix| offer_lock(socket, suffix, true))?;
+    }
+    Ok(())
+}
+
+/// The devices of lock files that are there.
+fn left_turns(socket: &Path) -> Vec<Option<u64>> {
+    let (Some(folder), Some(name)) = (socket.parent(), socket.file_name().and_then(|name| name.to_str()))
+    else {
+        return Vec::new();
+    };
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let device =
+        |found: String| Some(Some(turn_device(found.strip_prefix(name)?.strip_prefix(TURN_SUFFIX)?)?));
+    names.filter_map(device).collect()
 }
 
 fn offer_lock(socket: &Path, suffix: &str, wanted: bool) -> Result<()> {

@@ -4,6 +4,7 @@
 
 use crate::admission::disk_kind;
 use crate::node::Node;
+use crate::node_store::CacheDisk;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -25,7 +26,10 @@ const MEASURE_TIME_MAX: Duration = Duration::from_secs(10);
 pub(crate) fn examine(node: &Node, disk_bytes: u64) -> Value {
     let config = node.config();
     let left = node.left_undone.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-    let measured = (disk_bytes > 0).then(|| measure(node, disk_bytes.min(MEASURE_BYTES_MAX)));
+    let disk_bytes = disk_bytes.min(MEASURE_BYTES_MAX);
+    let serving = node.disks.serving.iter().map(|disk| cache(node, disk, disk_bytes));
+    let absent =
+        node.disks.absent.iter().map(|disk| json!({"root": disk.root, "ok": false, "trouble": disk.why}));
     json!({
         "name": config.name,
         "node": format!("{:032x}", node.store.node()),
@@ -37,8 +41,7 @@ pub(crate) fn examine(node: &Node, disk_bytes: u64) -> Value {
         "limits": limits(node),
         "memory": memory(),
         "interfaces": interfaces(Path::new("/sys/class/net")),
-        "cache": cache(node),
-        "disk": measured.map_or(Value::Null, |result| result.unwrap_or_else(|error| json!({"error": error.to_string()}))),
+        "caches": serving.chain(absent).collect::<Vec<_>>(),
         "key": config.key.as_deref().map(key),
         "listen": config.listen,
         "backing": node.roots.roots.iter().map(|root| backing(root.directory.as_str(), &*root.backing)).collect::<Vec<_>>(),
@@ -102,10 +105,11 @@ fn interfaces(folder: &Path) -> Value {
     found.into_iter().map(|(_, shown)| shown).collect()
 }
 
-fn cache(node: &Node) -> Value {
-    let root = Path::new(&node.cache_root);
-    let space = node.store.space();
-    let report = node.disk.report();
+fn cache(node: &Node, disk: &CacheDisk, disk_bytes: u64) -> Value {
+    let root = disk.root.as_path();
+    let (space, report) = (disk.store.space(), disk.health.report());
+    let measured = (disk_bytes > 0).then(|| measure(node, disk, disk_bytes));
+    let measured = measured.map(|it| it.unwrap_or_else(|error| json!({"error": error.to_string()})));
     let mut found = Map::new();
     if let Ok(stat) = rustix::fs::statfs(root) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a magic number of 32 bits
@@ -116,9 +120,9 @@ fn cache(node: &Node) -> Value {
         found.insert("owner".into(), meta.uid().into());
         found.insert("mode".into(), format!("{:03o}", meta.mode() & 0o7777).into());
     }
-    found.insert("root".into(), node.cache_root.clone().into());
+    found.insert("root".into(), root.to_string_lossy().into());
+    found.insert("measured".into(), measured.into());
     found.insert("kind".into(), disk_kind(root).to_string().into());
-    found.insert("readers".into(), node.readers().into());
     found.insert("used".into(), space.used.into());
     found.insert("budget".into(), space.budget.into());
     found.insert("free".into(), space.free.into());
@@ -166,15 +170,12 @@ fn backing(directory: &str, backing: &dyn Backing) -> Value {
 }
 
 /// Writes a file to the cache's disk, syncs it and reads it again, past the kernel's memory.
-fn measure(node: &Node, bytes: u64) -> Result<Value> {
+fn measure(node: &Node, disk: &CacheDisk, bytes: u64) -> Result<Value> {
     let Ok(_alone) = node.measuring.try_lock() else {
         return Err(Error::new(ErrorKind::Busy, "somebody else measures the disk now; try again"));
     };
-    let path = Path::new(&node.cache_root)
-        .join(OWN_DIR)
-        .join("tmp")
-        .join(format!("measured-{}", std::process::id()));
-    let measured = node.store.with_room(bytes, || {
+    let path = disk.root.join(OWN_DIR).join("tmp").join(format!("measured-{}", std::process::id()));
+    let measured = disk.store.with_room(bytes, || {
         let measured = measure_at(&path, bytes);
         let removed = std::fs::remove_file(&path);
         measured.and_then(|measured| removed.map(|()| measured))

@@ -6,15 +6,15 @@
 use crate::clock::now_ns;
 use crate::fetcher::{Asked, Outcome, Wanting};
 use crate::node::Node;
+use crate::node_store::NodePut;
 use crate::opened::Opened;
 use crate::peers::Wanted;
 use zazen_backing::SourceFile;
 use zazen_core::{Error, ErrorKind, FrameNo, Origin, RelPath, Result, Source, SourceStat, Validator};
-use zazen_env::{RealDisk, WatchedDisk};
 use zazen_frames::copy::{self, Ask, Copying, Failure};
 use zazen_frames::home::GIVEN_BYTES_MAX;
 use zazen_frames::stale::Held;
-use zazen_store::{Entry, Put};
+use zazen_store::Entry;
 
 /// Where a copy's bytes may come from.
 #[derive(Clone, Copy)]
@@ -178,7 +178,7 @@ struct Hands<'a> {
     number: u64,
     origin: Origin,
     file: &'a mut Box<dyn SourceFile>,
-    put: Option<Put<WatchedDisk<RealDisk>>>,
+    put: Option<NodePut>,
     buffer: Vec<u8>,
     /// Other nodes have not been asked yet, and may be.
     ask_peers: bool,

@@ -2,6 +2,7 @@
 
 use crate::http::{Page, Responder};
 use crate::node::Node;
+use crate::node_store::DiskState;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -70,7 +71,7 @@ impl Collector for NodeCollector {
             }
         }
         let space = node.store.space();
-        let disk = node.disk.report();
+        let disks = node.disks.states();
         let (opened, scans) = (node.shares.opened.under_way(), node.shares.scans.under_way());
         let ok = node.roots.roots.iter().filter(|root| root.backing.is_ok()).count();
         for (name, help, value) in [
@@ -78,11 +79,15 @@ impl Collector for NodeCollector {
             ("space_reserved_bytes", "Bytes promised to frames that are being written", space.reserved),
             ("space_budget_bytes", "Bytes that the cache may use", space.budget),
             ("space_free_bytes", "Bytes free on the cache's file system", space.free),
-            ("cache_disk_ok", "1 while the cache's disk can be read and written", u64::from(disk.is_ok())),
+            (
+                "cache_disk_ok",
+                "1 while all disks of the cache can be read and written",
+                u64::from(disks.iter().all(|disk| disk.trouble.is_empty())),
+            ),
             (
                 "cache_disk_failures",
                 "Operations on the cache's disk that failed since the start",
-                disk.failures.0 + disk.failures.1,
+                disks.iter().map(|disk| disk.failures.0 + disk.failures.1).sum(),
             ),
             ("connections", "Connections now", node.connections() as u64),
             ("opened_datasets", "Datasets open", opened as u64),
@@ -97,9 +102,39 @@ impl Collector for NodeCollector {
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
+        encode_disks(&mut encoder, &disks)?;
         let plugins = node.plugins.get().and_then(Weak::upgrade);
         plugins.map_or(Ok(()), |plugins| encode_plugins(&mut encoder, &plugins.reports()))
     }
+}
+
+/// The disks of the cache, by their roots.
+fn encode_disks(
+    encoder: &mut DescriptorEncoder<'_>,
+    disks: &[DiskState],
+) -> std::result::Result<(), std::fmt::Error> {
+    type Value = fn(&DiskState) -> u64;
+    let gauges: [(&str, &str, Value); 5] = [
+        ("disk_ok", "1 while this disk of the cache can be read and written", |disk| {
+            u64::from(disk.trouble.is_empty())
+        }),
+        ("disk_failures", "Operations on this disk that failed since the start", |disk| {
+            disk.failures.0 + disk.failures.1
+        }),
+        ("disk_used_bytes", "Bytes that the cache uses of this disk", |disk| disk.space.used),
+        ("disk_budget_bytes", "Bytes that the cache may use of this disk", |disk| disk.space.budget),
+        ("disk_free_bytes", "Bytes free on this disk's file system", |disk| disk.space.free),
+    ];
+    for (name, help, value) in gauges {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for disk in disks {
+            let root = disk.root.to_string_lossy();
+            let label = [("disk", root.as_ref())];
+            let one = family.encode_family(&label)?;
+            ConstGauge::new(value(disk) as i64).encode(one)?;
+        }
+    }
+    Ok(())
 }
 
 /// What plug-ins did, by their names; those of isolated ones begin anew with their processes.

@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::fetcher::Fetcher;
 use crate::layouts::Layouts;
 use crate::neighbours::{AllNeighbours, Readers};
-use crate::node_store::NodeStore;
+use crate::node_store::{CacheDisks, NodeStore};
 use crate::opened::{Opened, Stops};
 use crate::peers::Peers;
 use crate::scan_records::ScanRecords;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Instant;
 use zazen_call::{Caller, ClusterKey, Line, Server};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
-use zazen_env::{DiskHealth, Seldom};
+use zazen_env::Seldom;
 use zazen_plugins::Plugins;
 
 /// The daemon's shared state.
@@ -33,8 +33,8 @@ pub struct Node {
     pub left_undone: Mutex<LeftUndone>,
     /// The cache.
     pub store: Arc<NodeStore>,
-    /// How its disk is.
-    pub disk: Arc<DiskHealth>,
+    /// Its disks.
+    pub disks: CacheDisks,
     /// Lets one failure of the cache in a while into the log.
     pub cache_failures: Seldom,
     /// The backing stores.
@@ -57,7 +57,7 @@ pub struct Node {
     pub unfinished: Arc<Unfinished>,
     /// Readers that clients should have in flight.
     pub readers: AtomicU16,
-    /// The cache root, resolved.
+    /// The first cache root, resolved.
     pub cache_root: String,
     /// The daemon's own user, and whom it can act for.
     pub powers: Powers,

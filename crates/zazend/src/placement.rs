@@ -10,15 +10,32 @@ use zazen_core::{Error, ErrorKind, Result};
 
 /// Refuses (`Config`) a cache that overlaps a backing store of this machine, whatever links lead there.
 pub fn check_placement(config: &Config) -> Result<()> {
-    let cache = resolved(&config.cache);
-    config
-        .backing
-        .iter()
-        .filter(|spec| spec.server.is_none())
-        .try_for_each(|spec| apart(config, &cache, spec))
+    for (at, one) in config.caches.iter().enumerate() {
+        let cache = resolved(&one.root);
+        let here = config.backing.iter().filter(|spec| spec.server.is_none());
+        here.clone().try_for_each(|spec| apart(&one.root, &cache, spec))?;
+        config.caches[..at].iter().try_for_each(|other| two_caches(&one.root, &cache, &other.root))?;
+    }
+    Ok(())
 }
 
-fn apart(config: &Config, cache: &Path, spec: &BackingSpec) -> Result<()> {
+/// Refuses a cache within another one: each would take the other's files for strangers' and count them.
+fn two_caches(root: &Path, cache: &Path, other_root: &Path) -> Result<()> {
+    let other = resolved(other_root);
+    let overlap =
+        *cache == other || is_same(cache, &other) || is_within(cache, &other) || is_within(&other, cache);
+    if !overlap {
+        return Ok(());
+    }
+    let text = format!(
+        "caches {} and {} are one folder, or one lies within the other; give each disk a folder of its own",
+        other_root.display(),
+        root.display()
+    );
+    Err(Error::new(ErrorKind::Config, text))
+}
+
+fn apart(root: &Path, cache: &Path, spec: &BackingSpec) -> Result<()> {
     let backing = resolved(Path::new(&spec.directory));
     let why = if *cache == backing || is_same(cache, &backing) {
         "is the backing store itself"
@@ -29,8 +46,8 @@ fn apart(config: &Config, cache: &Path, spec: &BackingSpec) -> Result<()> {
     } else {
         return Ok(());
     };
-    let (named, given) = (config.cache.display(), &spec.directory);
-    let really = match (config.cache == *cache, Path::new(given) == backing) {
+    let (named, given) = (root.display(), &spec.directory);
+    let really = match (root == cache, Path::new(given) == backing) {
         (true, true) => String::new(),
         _ => format!(" (really {} and {})", cache.display(), backing.display()),
     };
@@ -82,7 +99,7 @@ mod tests {
                 None if backing == "/" => "/".to_owned(),
                 None => at(backing),
             };
-            let args = Args { cache: Some(at(cache).into()), backing: vec![backing], ..Args::default() };
+            let args = Args { cache: vec![at(cache).into()], backing: vec![backing], ..Args::default() };
             let found = check_placement(&Config::assemble(&args).unwrap());
             match expected {
                 None => found.unwrap(),

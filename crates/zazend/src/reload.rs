@@ -3,14 +3,13 @@
 //! Invariants: settings are taken as a whole or not at all; each setting either changes, or is named as one that needs
 //! a restart. A setting that this file does not know does not compile.
 
-use crate::admission::disk_kind;
 use crate::backing_roots::CacheState;
-use crate::config::{Args, Config, check_budget};
-use crate::daemon::{disk_space, offer_turns, space_limits};
+use crate::config::{Args, CacheSpec, Config, check_budget};
+use crate::daemon::{advised_readers, disk_space, disks_with_turns, offer_turns, space_limits};
 use crate::logging::LogLevel;
 use crate::node::{LeftUndone, Node};
+use crate::node_store::CacheDisk;
 use crate::peers::PeerList;
-use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use zazen_call::ClusterKey;
@@ -81,19 +80,26 @@ fn take(node: &Node, new: Config, log: &LogLevel) -> Result<Outcome> {
     };
     let mut outcome = Outcome::default();
     let merged = merge(&now, new, node.key.is_some(), &mut outcome);
-    let root = Path::new(&node.cache_root);
-    let (free, capacity) = disk_space(root)?;
-    let mut state = node.store.keep_beside(|disk| CacheState::read(disk))?;
-    let limits = space_limits(&merged, free, capacity, &mut state);
-    if merged.budget_bytes != now.budget_bytes && limits.budget_bytes > capacity {
-        let (budget, disk) = (show(limits.budget_bytes), show(capacity));
-        let text = format!("the budget of {budget} is more than the disk's {disk}; lower budget");
-        return Err(Error::new(ErrorKind::Config, text));
+    let mut limits = Vec::new();
+    for (spec, disk) in serving(node, &merged) {
+        let (free, capacity) = disk_space(&disk.root)?;
+        let mut state = disk.store.keep_beside(|disk| CacheState::read(disk))?;
+        let new = space_limits(&merged, spec, (free, capacity), &mut state);
+        if merged.caches != now.caches && new.budget_bytes > capacity {
+            let (budget, has) = (show(new.budget_bytes), show(capacity));
+            let text = format!(
+                "the budget of {budget} is more than the {has} of disk {}; lower budget",
+                disk.root.display()
+            );
+            return Err(Error::new(ErrorKind::Config, text));
+        }
+        limits.push((disk, new));
     }
-    let readers = merged.readers.unwrap_or_else(|| disk_kind(root).readers());
+    let readers = merged.readers.unwrap_or_else(|| advised_readers(&node.disks));
     // What can fail comes first.
-    if (readers == 1) != (node.readers() == 1) {
-        offer_turns(&merged.socket, readers == 1)?;
+    let turns = disks_with_turns(merged.readers, &node.disks);
+    if turns != disks_with_turns(now.readers, &node.disks) {
+        offer_turns(&merged.socket, &turns)?;
     }
     log.set(&merged.log)?;
     node.readers.store(readers, Ordering::Relaxed);
@@ -107,19 +113,29 @@ fn take(node: &Node, new: Config, log: &LogLevel) -> Result<Outcome> {
         let closed = server.replace_key(&key);
         outcome.taken.push(format!("the key ({closed} connections of other nodes and writers were closed)"));
     }
-    if (merged.budget_bytes, merged.free_floor_bytes) != (now.budget_bytes, now.free_floor_bytes) {
-        match node.store.set_limits(limits.budget_bytes, limits.free_floor_bytes) {
+    for (disk, new) in limits {
+        if (&merged.caches, merged.free_floor_bytes) == (&now.caches, now.free_floor_bytes) {
+            break;
+        }
+        let root = disk.root.display();
+        match disk.store.set_limits(new.budget_bytes, new.free_floor_bytes) {
             Ok(0) => {}
             Ok(over) => outcome.notes.push(format!(
-                "{} more than the budget are in use, because the rest is pinned or being read; the next frames evict \
-                 it, or unpin a dataset",
+                "{} more than the budget of {root} are in use, because the rest is pinned or being read; the next frames \
+                 evict it, or unpin a dataset",
                 show(over)
             )),
-            Err(error) => outcome.notes.push(format!("the cache could not evict down to its new budget: {error}")),
+            Err(error) => outcome.notes.push(format!("{root} could not be evicted down to its new budget: {error}")),
         }
     }
     node.set_config(merged);
     Ok(outcome)
+}
+
+/// The disks that serve, with their settings.
+fn serving<'a>(node: &'a Node, config: &'a Config) -> impl Iterator<Item = (&'a CacheSpec, &'a CacheDisk)> {
+    let absent = |spec: &&CacheSpec| node.disks.absent.iter().any(|disk| disk.root == spec.root);
+    config.caches.iter().filter(move |spec| !absent(spec)).zip(&node.disks.serving)
 }
 
 /// The settings of a daemon that has `now` and is told `new`: those that can change are of `new`. `has_key`: the
@@ -128,13 +144,12 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
     let mut stays = Listed { now, named: Vec::new() };
     let mut goes = Listed { now, named: Vec::new() };
     let Config {
-        cache,
+        caches,
         backing,
         listen,
         socket,
         key,
         peers,
-        budget_bytes,
         free_floor_bytes,
         metrics,
         name,
@@ -160,7 +175,23 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
     let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "off".to_owned());
     let size = |bytes: &Option<u64>| bytes.map_or("its default".to_owned(), show);
 
-    stays.look("cache", |config| &config.cache, &cache, |cache| cache.display().to_string());
+    let roots = |caches: &[CacheSpec]| {
+        let roots: Vec<String> = caches.iter().map(|cache| cache.root.display().to_string()).collect();
+        roots.join(", ")
+    };
+    let caches_stay = roots(&now.caches) != roots(&caches);
+    if caches_stay {
+        stays.look("cache", |config| &config.caches, &caches, |caches| roots(caches));
+    } else {
+        let budgets = |caches: &Vec<CacheSpec>| {
+            let budgets: Vec<String> = caches.iter().map(|cache| size(&cache.budget_bytes)).collect();
+            match budgets.iter().all(|budget| *budget == budgets[0]) {
+                true => budgets[0].clone(),
+                false => budgets.join(", "),
+            }
+        };
+        goes.look("budget", |config| &config.caches, &caches, budgets);
+    }
     stays.name("backing", |config| &config.backing, &backing);
     stays.look("listen", |config| &config.listen, &listen, text);
     stays.look("socket", |config| &config.socket, &socket, |socket| socket.display().to_string());
@@ -189,7 +220,6 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
         goes.look("peers", |config| &config.peers, &peers, listed);
     }
 
-    goes.look("budget", |config| &config.budget_bytes, &budget_bytes, size);
     goes.look("free_floor", |config| &config.free_floor_bytes, &free_floor_bytes, size);
     goes.look("log", |config| &config.log, &log, String::clone);
     let readers_text =
@@ -214,9 +244,9 @@ fn merge(now: &Config, new: Config, has_key: bool, outcome: &mut Outcome) -> Con
     outcome.needs_restart.append(&mut stays.named);
 
     Config {
+        caches: if caches_stay { now.caches.clone() } else { caches },
         key: if key_stays { now.key.clone() } else { key },
         peers: if peers_stay { now.peers.clone() } else { peers },
-        budget_bytes,
         free_floor_bytes,
         log,
         readers,

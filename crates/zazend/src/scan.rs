@@ -31,7 +31,7 @@ use zazen_frames::misses::Wanted;
 use zazen_frames::scan::{AfterCheck, Proof, after_check, refetched_as};
 use zazen_frames::scan_record::ScanNotes;
 use zazen_frames::stale::may_have_grown;
-use zazen_store::{EntriesCursor, Entry, ScanGuard};
+use zazen_store::{Entry, PageCursor, ScanGuards};
 
 /// Bytes of packed frames that an answer copies at most, beside its first frame.
 const COPIED_BYTES_MAX: u64 = 16 << 20;
@@ -52,13 +52,13 @@ pub struct Scan {
     /// Frames that were brought again, because their copies were replaced meanwhile.
     again: Mutex<RunSet>,
     notes: Arc<Notes>,
-    guard: ScanGuard,
+    guard: ScanGuards,
 }
 
 /// Where the scan is in the cached frames.
 struct Cursor {
     order: HandOut<Entry>,
-    at: EntriesCursor,
+    at: PageCursor,
 }
 
 /// What one reply can still take.
@@ -95,7 +95,7 @@ impl Scan {
         let notes = Arc::new(Notes::begin(node, &series, &missing));
         let misses = Misses::new(node, opened, caller, missing, notes.clone());
         let count = cached.len();
-        let cursor = Cursor { order: HandOut::new(cached), at: EntriesCursor::default() };
+        let cursor = Cursor { order: HandOut::new(cached), at: PageCursor::default() };
         let scan = Scan {
             opened: opened.clone(),
             series,

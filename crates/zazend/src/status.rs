@@ -1,6 +1,7 @@
 //! The daemon's state, as JSON for tools and as text for people.
 
 use crate::node::Node;
+use crate::node_store::DiskState;
 use crate::service_plugins;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -35,6 +36,7 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
             "used": space.used, "reserved": space.reserved, "budget": space.budget, "free": space.free,
         },
         "disk": disk(node, caller),
+        "disks": disks(node, caller),
         "counters": counters(node),
         "hit_rate": node.counters.hit_rate(),
         "connections": node.connections(),
@@ -50,18 +52,48 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
     })
 }
 
-/// The health of the cache's disk. The cause names files, which are only the operators' to know.
+/// The health of the cache's disks together. The cause names files, which are only the operators' to know.
 fn disk(node: &Node, caller: &Caller) -> Value {
-    let report = node.disk.report();
-    let trouble = match (report.is_ok(), node.is_operator(caller)) {
+    let states = node.disks.states();
+    let failing: Vec<String> =
+        states.iter().filter(|disk| !disk.trouble.is_empty()).map(|disk| told(disk, states.len())).collect();
+    let trouble = match (failing.is_empty(), node.is_operator(caller)) {
         (true, _) => Value::Null,
-        (false, true) => report.trouble().into(),
-        (false, false) => "it fails; its operator is told more".into(),
+        (false, true) => failing.join("; ").into(),
+        (false, false) => FAILS.into(),
     };
+    let sum = |pick: fn(&DiskState) -> u64| states.iter().map(pick).sum::<u64>();
     json!({
-        "ok": report.is_ok(), "trouble": trouble,
-        "read_failures": report.failures.0, "change_failures": report.failures.1,
+        "ok": failing.is_empty(), "trouble": trouble,
+        "read_failures": sum(|disk| disk.failures.0), "change_failures": sum(|disk| disk.failures.1),
     })
+}
+
+const FAILS: &str = "it fails; its operator is told more";
+
+/// What is wrong with a disk, and with which one if there are several.
+fn told(disk: &DiskState, count: usize) -> String {
+    match count {
+        1 => disk.trouble.clone(),
+        _ => format!("{} {}", disk.root.display(), disk.trouble),
+    }
+}
+
+/// Each disk of the cache: its root, its health and its space.
+fn disks(node: &Node, caller: &Caller) -> Value {
+    let all = node.disks.states().into_iter().map(|disk| {
+        let trouble = match (disk.trouble.is_empty(), node.is_operator(caller)) {
+            (true, _) => Value::Null,
+            (false, true) => disk.trouble.clone().into(),
+            (false, false) => FAILS.into(),
+        };
+        json!({
+            "root": disk.root, "ok": disk.trouble.is_empty(), "trouble": trouble,
+            "used": disk.space.used, "budget": disk.space.budget, "free": disk.space.free,
+            "read_failures": disk.failures.0, "change_failures": disk.failures.1,
+        })
+    });
+    all.collect()
 }
 
 /// What the last SIGHUP left undone: why it refused the settings, and which of them need a restart.
@@ -146,7 +178,7 @@ pub fn dump(node: &Node) -> String {
         node.store.node(),
         std::process::id(),
         node.started.elapsed().as_secs(),
-        node.cache_root,
+        node.disks.roots(),
         show(space.used),
         show(space.reserved),
         show(space.budget),
@@ -155,9 +187,8 @@ pub fn dump(node: &Node) -> String {
         node.fetcher.under_way(),
     );
     text.push_str(&head);
-    let disk = node.disk.report();
-    if !disk.is_ok() {
-        writeln!(text, "cache disk: {}", disk.trouble()).ok();
+    for disk in node.disks.states().iter().filter(|disk| !disk.trouble.is_empty()) {
+        writeln!(text, "cache disk {}: {}", disk.root.display(), disk.trouble).ok();
     }
     for root in &node.roots.roots {
         let (reads, bytes) = root.backing.traffic();

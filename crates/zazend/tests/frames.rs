@@ -184,7 +184,7 @@ fn a_deleted_source_is_a_deleted_frame_but_a_lost_mount_is_not() {
 fn with_no_room_frames_are_read_through() {
     let site = Site::default();
     let sim = site.dataset("sim", 0..8, 300_000);
-    let _daemon = site.start_with(|args| args.budget = Some("100K".into()));
+    let _daemon = site.start_with(|args| args.budget = vec!["100K".into()]);
     let mut client = site.client();
     assert_eq!(kind(client.push(&sim, 0, &frame_bytes(0, 300_000))), Some(ErrorKind::NoSpace));
     let handle = client.open(&sim).unwrap().handle;
@@ -218,7 +218,7 @@ fn a_served_backing_fetches_and_sends_inline_when_full() {
     std::fs::remove_dir_all(&site.cache).unwrap();
     let _daemon = site.start_with(|args| {
         args.backing = vec![spec];
-        args.budget = Some("100K".into());
+        args.budget = vec!["100K".into()];
     });
     let mut client = site.client();
     let handle = client.open(&sim).unwrap().handle;
@@ -699,7 +699,7 @@ fn two_backing_stores_keep_their_datasets_apart() {
 fn a_full_cache_evicts_cold_datasets_and_never_exceeds_its_budget() {
     let site = Site::default();
     let all: Vec<String> = (0..6).map(|at| site.dataset(&format!("sim{at}"), 0..10, 100_000)).collect();
-    let daemon = site.start_with(|args| args.budget = Some("3M".into()));
+    let daemon = site.start_with(|args| args.budget = vec!["3M".into()]);
     std::thread::scope(|scope| {
         for reader in 0..4 {
             let (site, all) = (&site, &all);

@@ -185,9 +185,9 @@ fn report(looked: &[Looked], findings: &[Finding]) -> String {
             of(&|facts| Some(facts.kernel.clone())),
             one.clock_offset_s.map_or_else(dash, |offset| format!("{offset:+.3} s")),
             of(&|facts| Some(facts.mtu()?.to_string())),
-            of(&|facts| rate(facts.disk.as_ref()?.write_bytes_per_s)),
-            of(&|facts| rate(facts.disk.as_ref()?.read_bytes_per_s)),
-            of(&|facts| Some(human_bytes(facts.cache.budget))),
+            of(&|facts| rate(facts.rate(|measured| measured.write_bytes_per_s))),
+            of(&|facts| rate(facts.rate(|measured| measured.read_bytes_per_s))),
+            of(&|facts| Some(human_bytes(facts.caches.iter().map(|cache| cache.budget).sum()))),
         ]);
     }
     let mut text = table.render();

@@ -7,7 +7,7 @@ use super::job::{Data, Fault, Job, Reading};
 use super::outcome::Got;
 use super::record::Recorder;
 use super::resident::is_resident;
-use super::turn::{Turn, Turns};
+use super::turn::{AllTurns, Turn};
 use crate::cluster::{Batch, Remote, Target, daemon_is_gone};
 use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec};
@@ -35,7 +35,7 @@ pub(crate) struct Access {
     repair: Mutex<Option<(Remote, u32)>>,
     direct_spec: DirectSpec,
     direct: Mutex<Option<Arc<Direct>>>,
-    turns: Option<Turns>,
+    turns: AllTurns,
     /// What the scan measures of itself; `None`: nothing.
     pub record: Option<Arc<Recorder>>,
 }
@@ -48,10 +48,10 @@ impl Access {
         direct_spec: DirectSpec,
         direct: Option<Arc<Direct>>,
     ) -> Access {
-        let turns = daemon.as_ref().and_then(|daemon| match &daemon.target {
-            Target::Local(socket) => Turns::at(socket),
-            Target::Tcp(_) => None,
-        });
+        let turns = match daemon.as_ref().map(|daemon| &daemon.target) {
+            Some(Target::Local(socket)) => AllTurns::at(socket),
+            _ => AllTurns::default(),
+        };
         Access {
             turns,
             pool,
@@ -109,7 +109,7 @@ impl Access {
     pub(crate) fn read_from(&self, from_disk: bool, job: Job, on_cold: &dyn Fn()) -> Option<Result<Got>> {
         let turn = |file: &OwnedFd, offset| self.turn(&job, file, offset, job.length);
         // If readers take turns at the disk, do not touch it before this process has the turn.
-        let from_disk = from_disk && self.turns.is_none();
+        let from_disk = from_disk && self.turns.is_empty();
         match job.read(&Reading { from_disk, on_cold, turn: &turn, ..self.reading() }) {
             Ok(buffer) => Some(self.check_version(&job).map(|()| {
                 let place = self.file_of(&job);
@@ -172,7 +172,7 @@ impl Access {
     /// disk and not all of the bytes are in memory. Before the turn, nothing is requested from that
     /// disk.
     pub(crate) fn turn(&self, job: &Job, file: &OwnedFd, offset: u64, length: u64) -> Option<Turn<'_>> {
-        let turns = self.turns.as_ref().filter(|_| job.is_cached())?;
+        let turns = if job.is_cached() { self.turns.of(file)? } else { return None };
         if is_resident(file, offset, length) {
             turns.rest();
             return None;
@@ -183,14 +183,12 @@ impl Access {
     /// This process has nothing to read from the node's disk now, so other processes may have the
     /// turn.
     pub(crate) fn rest(&self) {
-        if let Some(turns) = &self.turns {
-            turns.rest();
-        }
+        self.turns.rest();
     }
 
     /// Whether readers take turns at the node's disk.
     pub(crate) fn takes_turns(&self) -> bool {
-        self.turns.is_some()
+        !self.turns.is_empty()
     }
 
     /// Reports a bad copy to the daemon and asks once more. If that fails, the backing store has

@@ -6,7 +6,7 @@
 
 use super::access::jobs_of;
 use super::job::Data;
-use super::turn::Turns;
+use super::turn::AllTurns;
 use super::window;
 use crate::cluster::Target;
 use crate::daemon_spec::DaemonSpec;
@@ -30,7 +30,7 @@ impl Early {
     /// if nothing can be gained or no thread can be started.
     pub(crate) fn begin(daemon: &DaemonSpec, range: Option<(u64, u64, u64)>) -> Option<Early> {
         match &daemon.target {
-            Target::Local(socket) if Turns::at(socket).is_none() => {}
+            Target::Local(socket) if AllTurns::at(socket).is_empty() => {}
             _ => return None,
         }
         let stop = Arc::new(AtomicBool::new(false));

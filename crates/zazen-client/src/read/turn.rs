@@ -1,12 +1,13 @@
 //! Turns at a spinning disk: only one process of the node reads from it at a time. If several read
 //! at once, the heads seek, and most of the bandwidth is lost (Zazen paper §5.2, Figure 6).
 //!
-//! If the daemon advises a single reader, it puts two lock files beside its socket: one for the
-//! turn and one for the next turn. A process keeps its turn from frame to frame, so adjacent frames
-//! cost no seek each. After [`TURN_BYTES`] or [`TURN_TIME`] it passes the turn on, if another
-//! process wants it. The next process holds the second lock until it has the turn, so the process
-//! that passed the turn on cannot take it again first. A process with nothing to read gives its
-//! turn back at once ([`Turns::rest`]).
+//! For each spinning disk, the daemon puts two lock files beside its socket: one for the turn and
+//! one for the next turn. Where there are several disks, their names end in the disk's device
+//! number. A process keeps its turn from frame to frame, so adjacent frames cost no seek each.
+//! After [`TURN_BYTES`] or [`TURN_TIME`] it passes the turn on, if another process wants it. The
+//! next process holds the second lock until it has the turn, so the process that passed the turn on
+//! cannot take it again first. A process with nothing to read gives its turn back at once
+//! ([`Turns::rest`]).
 //!
 //! Frames in memory need no turn. A process that keeps a turn for too long, by a hang or on
 //! purpose, delays each other process once, by [`PATIENCE`]. After that, they read without turns
@@ -15,6 +16,7 @@
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +31,8 @@ const TURN_BYTES: u64 = 32 << 20;
 const TURN_TIME: Duration = Duration::from_millis(350);
 /// The longest wait for a turn: some fifty other readers' turns. Then the frame is read without it.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Disks at which turns are taken, at most.
+const DISKS_MAX: usize = 64;
 /// The pause between two attempts to get the lock. A spinning disk takes several times as long for
 /// a frame.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -101,6 +105,52 @@ impl State {
     }
 }
 
+/// This process's places in the queues for the disks of its node.
+#[derive(Default)]
+pub(crate) struct AllTurns {
+    /// By device number; `None`: the node has one disk.
+    disks: Vec<(Option<u64>, Turns)>,
+}
+
+impl AllTurns {
+    /// The lock files of the daemon at `socket`: one pair for each of its disks that takes turns.
+    pub(crate) fn at(socket: &Path) -> AllTurns {
+        if let Some(only) = Turns::of(socket, None) {
+            return AllTurns { disks: vec![(None, only)] };
+        }
+        let name = socket.file_name().and_then(|name| name.to_str());
+        let (Some(folder), Some(name)) = (socket.parent(), name) else { return AllTurns::default() };
+        let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let device = |found: String| turn_device(found.strip_prefix(name)?.strip_prefix(TURN_SUFFIX)?);
+        let devices = names.filter_map(device).take(DISKS_MAX);
+        let disks = devices.filter_map(|device| Some((Some(device), Turns::of(socket, Some(device))?)));
+        AllTurns { disks: disks.collect() }
+    }
+
+    /// Whether readers of no disk take turns.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.disks.is_empty()
+    }
+
+    /// The turns at the disk that has `file`; `None` if its readers take none.
+    pub(crate) fn of(&self, file: &OwnedFd) -> Option<&Turns> {
+        match &self.disks[..] {
+            [] => None,
+            [(None, only)] => Some(only),
+            several => {
+                let device = rustix::fs::fstat(file).ok()?.st_dev;
+                several.iter().find(|(of, _)| *of == Some(device)).map(|(_, turns)| turns)
+            }
+        }
+    }
+
+    /// Ends turns in which no thread reads, because there is nothing to read now.
+    pub(crate) fn rest(&self) {
+        self.disks.iter().for_each(|(_, turns)| turns.rest());
+    }
+}
+
 /// A part of a turn: the reading of one frame. The turn itself may continue when this is dropped.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
@@ -108,16 +158,24 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turns {
-    /// The lock files of the daemon at `socket`; `None` if its readers take no turns.
+    /// The lock files of the daemon at `socket` for its only disk; `None` if its readers take no
+    /// turns.
+    #[cfg(test)]
     pub(crate) fn at(socket: &Path) -> Option<Turns> {
+        Turns::of(socket, None)
+    }
+
+    /// The lock files for the disk with this device number; `None`: for the only disk.
+    fn of(socket: &Path, device: Option<u64>) -> Option<Turns> {
         let open = |suffix: &str| {
             let mut path = socket.as_os_str().to_owned();
             path.push(suffix);
             open_lock(Path::new(&path))
         };
+        let [turn, next] = turn_suffixes(device);
         Some(Turns {
-            turn: open(TURN_SUFFIX)?,
-            next: open(NEXT_TURN_SUFFIX),
+            turn: open(&turn)?,
+            next: open(&next),
             state: Mutex::default(),
             changed: Condvar::new(),
             patience: PATIENCE,
@@ -218,6 +276,20 @@ impl Drop for Turn<'_> {
         state.bytes += self.bytes;
         self.turns.review(&mut state);
     }
+}
+
+/// Suffixes of the lock files, the turn's and the next turn's, of one of several spinning disks:
+/// that with this device number (`st_dev`). `None`: the only disk. zazend has the same names.
+fn turn_suffixes(device: Option<u64>) -> [String; 2] {
+    [TURN_SUFFIX, NEXT_TURN_SUFFIX].map(|suffix| match device {
+        Some(device) => format!("{suffix}-{device:x}"),
+        None => suffix.to_owned(),
+    })
+}
+
+/// The device number in the name of a turn's lock file: `rest` is what follows [`TURN_SUFFIX`].
+fn turn_device(rest: &str) -> Option<u64> {
+    u64::from_str_radix(rest.strip_prefix('-')?, 16).ok()
 }
 
 /// A lock file, if it is a plain file of a user whose daemons are trusted. In a folder where

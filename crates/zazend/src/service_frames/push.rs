@@ -6,16 +6,17 @@ use crate::clock::now_ns;
 use crate::fetch::held;
 use crate::guarded_backing::GuardedBacking;
 use crate::node::Node;
+use crate::node_store::NodePut;
 use crate::user_room::UnfinishedShare;
 use std::io::Read;
 use std::sync::Arc;
 use zazen_backing::Backing;
 use zazen_call::{Bulk, Call, Caller};
 use zazen_core::{Error, ErrorKind, FrameMeta, Origin, RelPath, Result};
-use zazen_env::{RealDisk, WatchedDisk, is_trouble};
+use zazen_env::is_trouble;
 use zazen_frames::messages::{PUSHES_MAX, Push, PushFate, PushMany, Pushed, PushedMany};
 use zazen_frames::push::{Action, Event, Intake, Pusher};
-use zazen_store::{Entry, Put, Stored};
+use zazen_store::{Entry, Stored};
 
 pub(super) fn push(node: &Arc<Node>, caller: &Caller, ask: Push, call: Call<'_>) -> Result<Pushed> {
     push_one(node, caller, &ask, call.bulk_bytes, call.bulk)
@@ -123,7 +124,7 @@ struct Hands<'a> {
     /// What the cache has of the frame's number.
     here: Option<Entry>,
     unfinished: Option<UnfinishedShare>,
-    put: Option<Put<WatchedDisk<RealDisk>>>,
+    put: Option<NodePut>,
     buffer: Vec<u8>,
     /// Bytes of `buffer` that came and are not written.
     came: usize,

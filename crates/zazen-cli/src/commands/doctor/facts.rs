@@ -39,8 +39,7 @@ pub(super) struct Facts {
     pub(super) limits: Limits,
     pub(super) memory: Memory,
     pub(super) interfaces: Vec<Interface>,
-    pub(super) cache: Cache,
-    pub(super) disk: Option<Measured>,
+    pub(super) caches: Vec<Cache>,
     pub(super) key: Option<Key>,
     pub(super) backing: Vec<Backing>,
     pub(super) needs_restart: Vec<String>,
@@ -89,6 +88,7 @@ pub(super) struct Cache {
     pub(super) free: u64,
     pub(super) ok: bool,
     pub(super) trouble: String,
+    pub(super) measured: Option<Measured>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -116,6 +116,12 @@ pub(super) struct Backing {
 }
 
 impl Facts {
+    /// Bytes per second of all disks together, as `rate` reads them; `None` if none was measured.
+    pub(super) fn rate(&self, rate: fn(&Measured) -> Option<f64>) -> Option<f64> {
+        let rates = self.caches.iter().filter_map(|cache| rate(cache.measured.as_ref()?));
+        rates.fold(None, |sum, rate| Some(sum.unwrap_or(0.0) + rate))
+    }
+
     /// The largest packet of its network: that of the machine's own interfaces, or of the virtual
     /// ones where there are no others, as in a container.
     pub(super) fn mtu(&self) -> Option<u64> {

@@ -3,7 +3,7 @@
 //! A *problem* keeps Zazen from its work on a node, or makes results depend on luck. *Advice* is about time and
 //! about things to come. Each finding says what to do.
 
-use super::facts::{Facts, Looked};
+use super::facts::{Cache, Facts, Looked, Measured};
 use crate::target::Missed;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ pub(super) fn judge(looked: &[Looked], own_version: &str) -> Vec<Finding> {
         judge_answer(one, &mut found);
         if let Some(facts) = &one.facts {
             judge_daemon(&one.name, facts, &mut found);
-            judge_cache(&one.name, facts, &mut found);
+            facts.caches.iter().for_each(|cache| judge_cache(&one.name, facts, cache, &mut found));
             judge_stores(&one.name, facts, &mut found);
         }
     }
@@ -203,8 +203,7 @@ fn judge_daemon(name: &str, facts: &Facts, found: &mut Findings) {
     }
 }
 
-fn judge_cache(name: &str, facts: &Facts, found: &mut Findings) {
-    let cache = &facts.cache;
+fn judge_cache(name: &str, facts: &Facts, cache: &Cache, found: &mut Findings) {
     if !cache.ok {
         let what = format!("cache {} {}", cache.root, cache.trouble);
         found.add(
@@ -257,18 +256,18 @@ fn judge_cache(name: &str, facts: &Facts, found: &mut Findings) {
             format!("find out who did, then run `chmod go-w {}`", cache.root),
         );
     }
-    if let Some(measured) = &facts.disk {
+    if let Some(measured) = &cache.measured {
         if let Some(why) = &measured.error {
             found.add(
                 Level::Advice,
                 name,
                 "disk",
-                format!("not measured: {why}"),
+                format!("{} was not measured: {why}", cache.root),
                 "look again with `zazen doctor`",
             );
         }
         if let Some(rate) = measured.read_bytes_per_s.filter(|rate| *rate < READ_RATE_MIN) {
-            let what = format!("it reads {} of the cache", rate_text(rate));
+            let what = format!("{} reads {}", cache.root, rate_text(rate));
             found.add(
                 Level::Advice,
                 name,
@@ -328,7 +327,8 @@ fn compare_clocks(looked: &[Looked], found: &mut Findings) {
 }
 
 fn compare_disks(looked: &[Looked], found: &mut Findings) {
-    let rate = |one: &Looked| one.facts.as_ref()?.disk.as_ref()?.read_bytes_per_s;
+    let of_all = |measured: &Measured| measured.read_bytes_per_s;
+    let rate = |one: &Looked| one.facts.as_ref()?.rate(of_all);
     let rates: Vec<f64> = looked.iter().filter_map(rate).collect();
     if rates.len() < MEDIAN_NODES {
         return;
@@ -337,7 +337,7 @@ fn compare_disks(looked: &[Looked], found: &mut Findings) {
     for one in looked {
         if let Some(rate) = rate(one).filter(|rate| *rate < usual / 2.0 && *rate >= READ_RATE_MIN) {
             let what = format!(
-                "its disk reads {}, half the nodes read {} or more",
+                "its disks read {}, half the nodes read {} or more",
                 rate_text(rate),
                 rate_text(usual)
             );
@@ -484,7 +484,13 @@ mod tests {
                 kernel: "6.1.0-13".into(),
                 limits: Limits { descriptors: Some(65_536), connections_max: 4096, ..Limits::default() },
                 interfaces: vec![Interface { name: "eth0".into(), mtu: 9000, is_physical: true }],
-                cache: Cache { root: "/ssd".into(), ok: true, free: 100, budget: 50, ..Cache::default() },
+                caches: vec![Cache {
+                    root: "/ssd".into(),
+                    ok: true,
+                    free: 100,
+                    budget: 50,
+                    ..Cache::default()
+                }],
                 backing: vec![Backing { root: "/lustre".into(), ..Backing::default() }],
                 ..Facts::default()
             }),
@@ -563,38 +569,51 @@ mod tests {
                 "gone",
             ),
             (
-                |one| (facts(one).cache.ok, facts(one).cache.trouble) = (false, "cannot be read".into()),
+                |one| {
+                    (facts(one).caches[0].ok, facts(one).caches[0].trouble) = (false, "cannot be read".into())
+                },
                 Level::Problem,
                 "disk",
                 "cannot be read",
             ),
-            (|one| facts(one).cache.file_system = Some("nfs".into()), Level::Problem, "disk", "lies on nfs"),
             (
-                |one| facts(one).cache.file_system = Some("tmpfs".into()),
+                |one| facts(one).caches[0].file_system = Some("nfs".into()),
+                Level::Problem,
+                "disk",
+                "lies on nfs",
+            ),
+            (
+                |one| facts(one).caches[0].file_system = Some("tmpfs".into()),
                 Level::Advice,
                 "disk",
                 "lies on tmpfs",
             ),
-            (|one| facts(one).cache.budget = 1000, Level::Advice, "disk", "the budget is"),
+            (|one| facts(one).caches[0].budget = 1000, Level::Advice, "disk", "the budget is"),
             (
-                |one| facts(one).cache.mode = Some("777".into()),
+                |one| facts(one).caches[0].mode = Some("777".into()),
                 Level::Problem,
                 "permissions",
                 "others can write",
             ),
             (
-                |one| facts(one).disk = Some(Measured { read_bytes_per_s: Some(1e6), ..Measured::default() }),
+                |one| {
+                    facts(one).caches[0].measured =
+                        Some(Measured { read_bytes_per_s: Some(1e6), ..Measured::default() })
+                },
                 Level::Advice,
                 "disk",
-                "it reads",
+                "/ssd reads",
             ),
             (
-                |one| facts(one).disk = Some(Measured { error: Some("full".into()), ..Measured::default() }),
+                |one| {
+                    facts(one).caches[0].measured =
+                        Some(Measured { error: Some("full".into()), ..Measured::default() })
+                },
                 Level::Advice,
                 "disk",
-                "not measured: full",
+                "/ssd was not measured: full",
             ),
-            (|one| facts(one).cache.kind = "spinning disk".into(), Level::Advice, "kernel", "6.1.0-13"),
+            (|one| facts(one).caches[0].kind = "spinning disk".into(), Level::Advice, "kernel", "6.1.0-13"),
             (
                 |one| facts(one).backing[0].error = Some("gone".into()),
                 Level::Problem,
@@ -624,7 +643,7 @@ mod tests {
     fn slow_disks_names_and_versions_are_compared() {
         let mut all = cluster(|_| {});
         for (one, rate) in all.iter_mut().zip([500e6, 510e6, 100e6, 490e6]) {
-            one.facts.get_or_insert_default().disk =
+            one.facts.get_or_insert_default().caches[0].measured =
                 Some(Measured { read_bytes_per_s: Some(rate), ..Measured::default() });
         }
         all[1].name = "n1".to_owned();

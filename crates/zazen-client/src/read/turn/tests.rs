@@ -144,3 +144,29 @@ fn threads_of_one_process_share_its_turn() {
     });
     assert!(mine.lock().held.is_none() && others.lock().held.is_none());
 }
+
+#[test]
+fn each_of_several_disks_has_turns_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("zazend.sock");
+    let file = File::create(folder.path().join("frame")).unwrap();
+    let device = file.metadata().unwrap().dev();
+    let file = OwnedFd::from(file);
+    assert!(AllTurns::at(&socket).is_empty());
+    for device in [device, device + 1] {
+        for suffix in turn_suffixes(Some(device)) {
+            std::fs::write(folder.path().join(format!("zazend.sock{suffix}")), "").unwrap();
+        }
+    }
+    std::fs::write(folder.path().join("zazend.sock.turn-none"), "").unwrap();
+    let (one, other) = (AllTurns::at(&socket), AllTurns::at(&socket));
+    assert_eq!(one.disks.len(), 2);
+    let held = one.of(&file).unwrap().take(1).unwrap();
+    // The other disk's turn is free; that of this disk is not.
+    let of_other_disk = other.disks.iter().find(|(of, _)| *of == Some(device + 1)).unwrap();
+    assert!(of_other_disk.1.take(1).is_some());
+    assert!(!lock(&other.of(&file).unwrap().turn, PAUSE, Instant::now()));
+    drop(held);
+    one.rest();
+    assert!(lock(&other.of(&file).unwrap().turn, PAUSE, Instant::now() + FOR_EVER));
+}
