@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zazen_env::{DiskHealth, DiskReport, RealDisk, WatchedDisk};
+use zazen_env::{DiskHealth, RealDisk, WatchedDisk};
 use zazen_store::{DiskPut, Space, Store, Stores};
 
 /// The disk under a store.
@@ -85,15 +85,5 @@ impl CacheDisks {
     pub fn roots(&self) -> String {
         let roots: Vec<String> = self.serving.iter().map(|disk| disk.root.display().to_string()).collect();
         roots.join(", ")
-    }
-
-    /// The health of all disks together: the failures of all, and what is wrong with the first that is not well.
-    pub fn report(&self) -> DiskReport {
-        let reports = self.serving.iter().map(|disk| disk.health.report());
-        reports.fold(DiskReport::default(), |all, one| DiskReport {
-            failures: (all.failures.0 + one.failures.0, all.failures.1 + one.failures.1),
-            reads: all.reads.or(one.reads),
-            changes: all.changes.or(one.changes),
-        })
     }
 }
