@@ -9,7 +9,7 @@ use common::*;
 use std::path::{Path, PathBuf};
 use zazen_frames::messages::Delivery;
 use zazend::Daemon;
-use zazend::config::{Args, Config};
+use zazend::config::{Args, Config, check_budget};
 
 const LENGTH: usize = 140_000;
 
@@ -28,7 +28,8 @@ fn start(site: &Site) -> Daemon {
 }
 
 fn files(root: &Path) -> usize {
-    let named = |path: PathBuf| path.to_string_lossy().contains("frame-");
+    let named =
+        |path: PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("frame-"));
     let mut folders = vec![root.to_owned()];
     let mut count = 0;
     while let Some(folder) = folders.pop() {
@@ -121,7 +122,8 @@ fn settings_of_several_disks_are_checked() {
     let refused = |change: &dyn Fn(&mut Args), words: &str| {
         let mut args = args(&site);
         change(&mut args);
-        let error = Config::assemble(&args).and_then(Daemon::start).err().unwrap().to_string();
+        let config = Config::assemble(&args).and_then(|config| check_budget(&config).map(|()| config));
+        let error = config.and_then(Daemon::start).err().unwrap().to_string();
         assert!(error.contains(words), "{words:?} is not in {error}");
     };
     refused(&|args| args.cache.push(site.cache.clone()), "is given twice");
