@@ -298,4 +298,55 @@ mod tests {
         assert!(guarded.list(&RelPath::new("mine").unwrap()).is_ok(), "the folder above is another");
         assert!(guarded.list(&RelPath::new("others").unwrap()).is_ok());
     }
+
+    /// Of which each directory has names of 1 MiB.
+    struct Crowded(u64);
+
+    impl Backing for Crowded {
+        fn describe(&self) -> String {
+            "a crowded one".into()
+        }
+        fn stat(&self, _: &RelPath) -> Result<SourceStat> {
+            Err(Error::new(ErrorKind::NotFound, "none"))
+        }
+        fn open(&self, _: &RelPath) -> Result<Box<dyn SourceFile>> {
+            Err(Error::new(ErrorKind::NotFound, "none"))
+        }
+        fn list(&self, _: &RelPath) -> Result<DirectoryNames> {
+            Ok(vec!["x".repeat(1 << 20); self.0 as usize].into())
+        }
+        fn allows(&self, _: &RelPath, _: Rights) -> Result<bool> {
+            Ok(true)
+        }
+        fn seen_by(&self, _: &Credentials) -> Result<Arc<dyn Backing>> {
+            Ok(Arc::new(Crowded(self.0)))
+        }
+    }
+
+    #[test]
+    fn a_users_large_directories_are_listed_one_at_a_time() {
+        let path = RelPath::new("d").unwrap();
+        let who = |uid| Credentials { uid, gid: 7, groups: vec![] };
+        let own = GuardedBacking::new(Arc::new(Crowded(8)));
+        let (view, again) = (own.view(&who(7)).unwrap(), own.view(&who(7)).unwrap());
+        let other = own.view(&who(8)).unwrap();
+        let names = view.list_files(&path).unwrap();
+        assert_eq!((names.len(), own.large.under_way()), (8, 1));
+        assert_eq!(other.list(&path).unwrap().len(), 8, "another user's turn is another one");
+        assert_eq!(own.list(&path).unwrap().len(), 8, "the daemon's own user waits for nobody");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| again.list(&path).map(|names| names.len()));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!waits.is_finished(), "the names are still there");
+            drop(names);
+            assert_eq!(waits.join().unwrap().unwrap(), 8);
+        });
+        let small = GuardedBacking::new(Arc::new(Crowded(1))).view(&who(7)).unwrap();
+        let held = small.list(&path).unwrap();
+        assert_eq!((small.list(&path).unwrap().len(), held.len(), small.large.under_way()), (1, 1, 0));
+        let huge = GuardedBacking::new(Arc::new(Crowded(513))).view(&who(7)).unwrap();
+        let error = huge.list(&path).err().unwrap();
+        assert!(error.to_string().contains("512") || error.to_string().contains("536870912"), "{error}");
+        assert_eq!(huge.large.under_way(), 0);
+    }
 }
