@@ -6,6 +6,7 @@
 //! there: threads that have assumed the caller's identity use the directory ([`Backing::seen_by`]),
 //! so the kernel decides.
 
+pub mod by_name;
 pub mod dataset;
 pub mod directory;
 mod look;
@@ -18,6 +19,7 @@ pub use directory::DirectoryBacking;
 pub use served::ServedBacking;
 pub use zazen_core::{Rights, SourceStat};
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zazen_core::{Credentials, RelPath, Result, Validator};
@@ -91,6 +93,17 @@ pub trait Backing: Send + Sync {
     /// cheaply.
     fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
         self.list(path)
+    }
+
+    /// The names of the folders in a directory, sorted; links to folders are not among them.
+    fn list_folders(&self, path: &RelPath) -> Result<Vec<String>> {
+        // What is removed between the two listings is taken for a folder: listing that then fails
+        // with `NotFound`.
+        let mut names = self.list(path)?;
+        let files: HashSet<String> = self.list_files(path)?.into_iter().collect();
+        names.retain(|name| !files.contains(name));
+        names.sort_unstable();
+        Ok(names)
     }
 
     /// Reads and bytes so far, (reads, bytes): data only, no stats or listings.
