@@ -258,5 +258,8 @@ def _level(ranks: np.ndarray, size: int) -> np.ndarray:
         else:
             low = middle + 1
     rooms = np.maximum(low - counts, 0)
-    ranks[free] = np.repeat(np.arange(size), rooms)[: len(free)]
+    taking = np.flatnonzero(rooms)
+    # The last ones take one less where not all are needed.
+    rooms[taking[len(taking) - (int(rooms.sum()) - len(free)) :]] -= 1
+    ranks[free] = np.repeat(np.arange(size), rooms)
     return ranks

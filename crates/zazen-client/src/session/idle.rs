@@ -43,9 +43,11 @@ pub(super) fn keep(remote: Remote, node: NodeInfo, handle: u32, silence: Duratio
     let who = own_identity().credentials;
     let mut all = all();
     all.retain(|idle| idle.since.elapsed() < KEPT_FOR);
-    if all.len() < KEPT_MAX {
-        all.push(Idle { remote, node, handle, who, since: Instant::now(), silence });
+    if all.len() >= KEPT_MAX {
+        // The oldest: it may be another daemon's.
+        all.remove(0);
     }
+    all.push(Idle { remote, node, handle, who, since: Instant::now(), silence });
 }
 
 /// A connection to this daemon, with this patience and the rights that this process has now.
@@ -59,7 +61,7 @@ pub(super) fn take(target: &Target, silence: Duration) -> Option<(Remote, NodeIn
         let who = own_identity().credentials;
         let fits = |idle: &Idle| idle.remote.target() == target && idle.silence == silence && idle.who == who;
         let found = all.iter().rposition(fits)?;
-        all.swap_remove(found)
+        all.remove(found)
     };
     // A daemon of an older release, or one that is gone: a new connection shows which.
     remote.close(handle).ok().map(|()| (remote, node))
