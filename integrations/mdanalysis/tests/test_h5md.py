@@ -15,12 +15,12 @@ import MDAnalysis as mda
 import numpy as np
 import zazen
 import zazen.mdanalysis
+from h5md_file import ATOMS, FRAMES, write
 from MDAnalysis.analysis.rms import RMSD
 from MDAnalysisTests import datafiles
 from zazen.mdanalysis._h5md import H5mdSource, _level
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-ATOMS, FRAMES = 700, 23
 LAYOUTS = {
     "a chunk a frame": {"chunks": (1, ATOMS, 3)},
     "several frames a chunk": {"chunks": (4, ATOMS, 3)},
@@ -34,34 +34,6 @@ LAYOUTS = {
     },
     "contiguous": {},
 }
-
-
-def write(path, libver=None, frames=FRAMES, written=FRAMES, **layout):
-    """An H5MD file of random walks; of `frames` frames the first `written` have been written."""
-    rng = np.random.default_rng(11)
-    with h5py.File(path, "w", libver=libver) as file:
-        file.create_group("h5md").attrs["version"] = [1, 1]
-        group = file.create_group("particles/all")
-        box = group.create_group("box")
-        box.attrs["dimension"], box.attrs["boundary"] = 3, ["periodic"] * 3
-        step, time = np.arange(frames) * 10, np.arange(frames) * 0.5
-        edges = np.array([[40.0 + n, 50.0, 60.0] for n in range(frames)], dtype=np.float32)
-        for name, values, unit in (
-            ("box/edges", edges, "Angstrom"),
-            ("position", None, "Angstrom"),
-            ("velocity", None, "Angstrom ps-1"),
-        ):
-            element = group.create_group(name)
-            element["step"], element["time"] = step, time
-            element["time"].attrs["unit"] = "ps"
-            if values is None:
-                data = element.create_dataset("value", (frames, ATOMS, 3), "f4", **layout)
-                for n in range(written):
-                    data[n] = rng.normal(size=(ATOMS, 3)).astype("f4")
-            else:
-                element["value"] = values
-            element["value"].attrs["unit"] = unit
-    return path
 
 
 def universe_of(trajectory, atoms=ATOMS, **options):

@@ -89,15 +89,15 @@ def test_a_node_that_dies_costs_time_only(launch, protein, folder, backing):
 def test_h5md_under_mpi(launch, folder, backing, nodes):
     """Chunked and compressed; the second job reads from the nodes' disks, each rank what its node holds."""
     pytest.importorskip("h5py", reason="no h5py: pip install 'zazen[mdanalysis]'")
-    universe = mda.Universe(datafiles.TPR, datafiles.XTC)
-    protein = universe.select_atoms("protein")
+    from h5md_file import write
+
+    protein = mda.Universe(datafiles.TPR, datafiles.XTC).select_atoms("protein")
     protein.write(str(folder / "top.gro"))
-    path = backing / "md.h5md"
-    with mda.Writer(str(path), len(protein), chunks=(3, len(protein) // 2, 3), compression="gzip") as writer:
-        # Several blocks for each node.
-        for _ in range(15):
-            for _ in universe.trajectory:
-                writer.write(protein)
+    # Several blocks for each node.
+    chunks = (3, len(protein) // 2, 3)
+    path = write(
+        backing / "md.h5md", frames=150, written=150, atoms=len(protein), chunks=chunks, compression="gzip"
+    )
     assert path.stat().st_size > 4 << 20
     with zazen.testing.Cluster(folder / "c", backing, nodes=nodes) as cluster:
         script = (HERE / "mpi_local.py", folder / "top.gro", f"zazen:{path}")
@@ -107,5 +107,5 @@ def test_h5md_under_mpi(launch, folder, backing, nodes):
             reports.append(json.loads(output.split("REPORT ")[1].splitlines()[0]))
     for report in reports:
         assert report["rmsf"] and sum(report["shares"].values()) == 150 and len(report["shares"]) == 3, report
-    # A frame at the edge of a node's blocks may lack a part there.
-    assert reports[1]["sources"].get("alien", 0) >= 140, reports
+    # A frame at the edge of a node's blocks may lack a part there; a block has about six frames.
+    assert reports[1]["sources"].get("alien", 0) >= 110, reports
