@@ -412,6 +412,9 @@ fn layout_now(
     pattern: Option<&str>,
 ) -> Result<Option<Layout>> {
     let root = RelPath::default();
+    if let Some(pattern) = pattern.filter(|pattern| by_name::is_by_name(pattern)) {
+        return dataset::layout_of_pattern(pattern).map(Some);
+    }
     match pattern.is_none() && dataset::lone_trajectory(backing, &root)?.is_some() {
         true => Ok(None),
         false => dataset::layout(finder, backing, &root, pattern),
