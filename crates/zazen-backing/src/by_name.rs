@@ -4,8 +4,8 @@
 //! Invariant: a folder that cannot be listed is an error. Without its files all later files would
 //! have other numbers.
 
-use crate::Backing;
 use crate::trajectory::{Stops, check};
+use crate::{Backing, DirectoryNames};
 use glob::{MatchOptions, Pattern};
 use zazen_core::limits::MANIFEST_NAME;
 use zazen_core::{Error, ErrorKind, RelPath, Result};
@@ -103,7 +103,7 @@ pub fn files(
         };
         let files = match wanted.may_match_at(depth) {
             true => backing.list_files(&at),
-            false => Ok(Vec::new()),
+            false => Ok(DirectoryNames::default()),
         };
         let (folders, files) = match (folders, files) {
             // It was removed after its parent was listed.

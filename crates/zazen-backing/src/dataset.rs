@@ -39,9 +39,10 @@
 //! A given pattern overrides the manifest. [`zazen_core::survey`] says how frames are found by
 //! their names, and when that is an error.
 
-use crate::Backing;
 use crate::by_name::{self, is_by_name, is_temporary_name};
+use crate::names::bytes_of;
 use crate::trajectory::{self, Finder};
+use crate::{Backing, DirectoryNames};
 use serde::Deserialize;
 use std::sync::Arc;
 use zazen_core::limits::MANIFEST_NAME;
@@ -49,6 +50,9 @@ use zazen_core::{
     Blocks, Error, ErrorKind, FrameNo, Layout, Level, NameTemplate, Piece, RelPath, Result, RunSet, Series,
     survey,
 };
+
+/// What the names of a pattern's folders may take in memory.
+const FOLDERS_BYTES_MAX: u64 = 32 << 20;
 
 /// The largest manifest, in bytes.
 pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;
@@ -465,7 +469,9 @@ fn parts_extent(backing: &dyn Backing, directory: &RelPath, template: &NameTempl
         let at = if folder.is_empty() { directory.clone() } else { directory.join(folder)? };
         let names = if files { backing.list_files(&at) } else { backing.list(&at) };
         match names {
-            Err(error) if error.kind() == ErrorKind::NotFound && !folder.is_empty() => Ok(Vec::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound && !folder.is_empty() => {
+                Ok(DirectoryNames::default())
+            }
             names => names,
         }
     };
@@ -476,13 +482,27 @@ fn parts_extent(backing: &dyn Backing, directory: &RelPath, template: &NameTempl
     let mut folders = vec![String::new()];
     for level in above {
         let mut below = Vec::new();
+        let mut bytes = 0;
         for folder in &folders {
             match level {
                 Level::Fixed(name) => below.push(within(folder, name)),
                 Level::Numbered(component) => {
-                    let names = listed(folder, false)?.into_iter().filter(|name| component.may_be(name));
-                    below.extend(names.map(|name| within(folder, &name)));
+                    let names = listed(folder, false)?;
+                    for name in names.iter().filter(|name| component.may_be(name)) {
+                        below.push(within(folder, name));
+                        bytes += below.last().map_or(0, |folder| bytes_of(folder));
+                    }
                 }
+            }
+            if bytes > FOLDERS_BYTES_MAX {
+                return Err(Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!(
+                        "{directory} on {}: the folders of pattern {template} come to more than \
+                         {FOLDERS_BYTES_MAX} bytes of names; open parts of them as datasets of their own",
+                        backing.describe()
+                    ),
+                ));
             }
         }
         folders = below;
@@ -490,7 +510,7 @@ fn parts_extent(backing: &dyn Backing, directory: &RelPath, template: &NameTempl
     let mut numbers = Vec::new();
     for folder in &folders {
         let names = match last {
-            Level::Fixed(name) => vec![name.clone()],
+            Level::Fixed(name) => DirectoryNames::from(vec![name.clone()]),
             Level::Numbered(_) => listed(folder, true)?,
         };
         let found = names.iter().filter_map(|name| template.number(&within(folder, name)));

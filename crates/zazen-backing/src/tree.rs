@@ -7,6 +7,7 @@
 //! hold data are opened, and opening never waits for another process.
 
 use crate::look::{now_ns, source_stat};
+use crate::names::bytes_of;
 use crate::{Rights, SourceStat};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -408,7 +409,13 @@ impl Tree {
         }
     }
 
-    pub(crate) fn list(&self, path: &RelPath, files_only: bool) -> Result<Vec<String>> {
+    /// The names in a directory; `None` if they take more than `bytes_max` of memory.
+    pub(crate) fn list(
+        &self,
+        path: &RelPath,
+        files_only: bool,
+        bytes_max: u64,
+    ) -> Result<Option<Vec<String>>> {
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         if self.is_kernels_own(path, &fd)? {
             let full = self.root.join(path.as_str());
@@ -416,7 +423,7 @@ impl Tree {
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
         let mut entries = Dir::new(fd).map_err(|errno| self.path_error(path, errno))?;
-        let (mut names, mut is_empty) = (Vec::new(), true);
+        let (mut names, mut is_empty, mut bytes) = (Vec::new(), true, 0);
         while let Some(entry) = entries.next() {
             let entry = entry.map_err(|errno| self.path_error(path, errno))?;
             if matches!(entry.file_name().to_bytes(), b"." | b"..") {
@@ -436,6 +443,10 @@ impl Tree {
                     continue;
                 }
             }
+            bytes += bytes_of(name);
+            if bytes > bytes_max {
+                return Ok(None);
+            }
             names.push(name.to_owned());
         }
         if !is_empty {
@@ -443,7 +454,7 @@ impl Tree {
         } else if path.is_root() && self.was_populated_elsewhere() {
             return Err(self.gone("is empty, though it held files before"));
         }
-        Ok(names)
+        Ok(Some(names))
     }
 }
 
