@@ -53,6 +53,8 @@ pub mod frames_fn {
     pub const READ_MANY: u16 = 18;
     /// [`super::PushMany`] + bulk bytes → [`super::PushedMany`].
     pub const PUSH_MANY: u16 = 19;
+    /// [`super::CloseDataset`] → (): the handle is not used any more; the connection is.
+    pub const CLOSE: u16 = 20;
 }
 
 /// Frames that one [`PushMany`] may have.
@@ -160,7 +162,7 @@ zazen_wire::messages! {
         /// Index into the message's descriptors, where there is one; packed frames share it. Unless
         /// the delivery is `Failed`, the bytes of a frame without one follow in the reply's bulk
         /// part, in the order of the entries: packed frames come so to other users than root and
-        /// the daemon's.
+        /// the daemon's, and small ones to everybody who asks for a few by READ_MANY.
         fd: Option<u16> = Opt<u16>,
         /// Where the frame begins in the descriptor's file, or in the bulk part, in bytes.
         offset: u64,
@@ -200,6 +202,13 @@ zazen_wire::messages! {
         /// [`zazen_core::limits::FDS_PER_MESSAGE_MAX`], and bytes that it sends itself by
         /// [`zazen_core::limits::READ_MANY_SENT_MAX`].
         bytes_max: u64,
+    }
+
+    /// Gives back a handle; scans of the dataset go on.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    CloseDataset {
+        /// From [`DatasetInfo`].
+        handle: u32,
     }
 
     /// Ends a scan.
