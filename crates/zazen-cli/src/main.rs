@@ -123,7 +123,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => wholly(run::run(&arguments)),
         Command::Mount(arguments) => wholly(commands::mount::run(&arguments)),
         Command::Unmount(arguments) => wholly(commands::mount::unmount(&arguments)),
-        Command::Namespace(arguments) => wholly(commands::namespace::run(&arguments)),
+        Command::Namespace(arguments) => commands::namespace::run(&arguments),
         Command::Locate(arguments) => wholly(commands::namespace::locate(&arguments)),
         Command::Key(arguments) => wholly(key::run(&arguments)),
         Command::Completions(arguments) => {

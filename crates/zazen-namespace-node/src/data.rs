@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zazen_core::Credentials;
 use zazen_namespace::operation::{Answer, Commit, Operation};
-use zazen_namespace::service::{CHUNK_BYTES_MAX, Done, ObjectCall, namespace_fn};
+use zazen_namespace::service::{CHUNK_BYTES_MAX, ObjectCall, ObjectDone, namespace_fn};
 use zazen_namespace::{Errno, NodeNo};
 use zazen_wire::Message;
+use zazen_wire::checksum::frame_checksum;
 
 /// How long a holder may take for a chunk.
 const CHUNK: Duration = Duration::from_secs(30);
@@ -88,14 +89,21 @@ impl NamespaceNode {
         Err(Errno::EIO)
     }
 
+    /// Asks the daemon at `address`. The bytes of the answer are those that it sent.
     fn there(&self, address: &str, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
+        let call = ObjectCall { sum: frame_checksum(bulk), ..call.clone() };
         let reply = self.links.call(address, namespace_fn::OBJECT, &call.encode(), bulk, CHUNK);
         let reply = reply.map_err(|error| {
             tracing::debug!("namespace: object {} at {address}: {error}", call.id);
             Errno::ETIMEDOUT
         })?;
-        let done = Done::decode(&reply.payload).map_err(|_| Errno::EIO)?;
-        Ok((done.result()?, reply.bulk))
+        let answer = ObjectDone::decode(&reply.payload).map_err(|_| Errno::EIO)?;
+        let value = answer.done.result()?;
+        if frame_checksum(&reply.bulk) != answer.sum {
+            tracing::error!("namespace: bytes of inode {} from {address} came changed", call.id);
+            return Err(Errno::EIO);
+        }
+        Ok((value, reply.bulk))
     }
 
     /// Reads `bytes` at `offset`: fewer only where the file ends.
@@ -105,7 +113,7 @@ impl NamespaceNode {
         }
         check_chunk(offset, bytes as u64)?;
         self.at_place(handle, |at| match at {
-            Where::Here(object, _) => read_object(&object, offset, bytes),
+            Where::Here(object, name) => self.seals.read(name, &object, offset, bytes),
             Where::There(address, name) => {
                 let call = call_of(name, namespace_fn::READ, offset, bytes as u64, 0);
                 let (count, got) = self.there(&address, &call, &[])?;
@@ -212,7 +220,11 @@ impl NamespaceNode {
         }
         let _turn = self.turn(name.id);
         lock(&self.committed).remove(&name);
-        objects::act(object, act)
+        let done = objects::act(object, act)?;
+        if act.offset == 0 {
+            self.seals.remove(name);
+        }
+        Ok(done)
     }
 
     /// A sync that failed once fails for good: which bytes were lost is not known.
@@ -249,6 +261,10 @@ impl NamespaceNode {
         }
         let write = handle.write && vouches;
         let fd = self.at_place(handle, |at| match at {
+            // What the kernel reads itself, nobody checks.
+            Where::Here(_, name) if self.told.verify_always || self.seals.is_damaged(name) => {
+                Err(Errno::EXDEV)
+            }
             Where::Here(_, name) => self.objects.descriptor(name, write),
             Where::There(..) | Where::Nowhere(_) => Err(Errno::EXDEV),
         })?;
@@ -262,11 +278,15 @@ impl NamespaceNode {
     /// Another daemon asks for a function on an object of this node.
     pub(crate) fn object(&self, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
         let name = ObjectName { id: call.id, generation: call.generation };
+        if frame_checksum(bulk) != call.sum {
+            tracing::error!("namespace: bytes to write to inode {} came changed", call.id);
+            return Err(Errno::EIO);
+        }
         let object = self.objects.open(name)?;
         match call.what {
             namespace_fn::READ => {
                 check_chunk(call.offset, call.bytes)?;
-                let got = read_object(&object, call.offset, call.bytes as usize)?;
+                let got = self.seals.read(name, &object, call.offset, call.bytes as usize)?;
                 Ok((got.len() as u64, got))
             }
             namespace_fn::WRITE => {
@@ -295,6 +315,7 @@ impl NamespaceNode {
         let _turn = self.turn(name.id);
         let stat = objects::stat(&*self.objects.open(name)?)?;
         let seen = (stat.bytes, stat.blocks, stat.modified_ns);
+        self.waiting.note(name, &stat);
         if lock(&self.committed).get(&name) == Some(&seen) {
             return Ok(false);
         }
@@ -342,13 +363,14 @@ impl NamespaceNode {
         let call = call_of(name, namespace_fn::SYNC, 0, 0, flags).encode();
         let reply = self.links.call(&address, namespace_fn::OBJECT, &call, &[], LOOK);
         let reply = reply.map_err(|_| Errno::ETIMEDOUT)?;
-        let done = Done::decode(&reply.payload).map_err(|_| Errno::EIO)?;
-        done.result().map(|told| told != 0)
+        let answer = ObjectDone::decode(&reply.payload).map_err(|_| Errno::EIO)?;
+        answer.done.result().map(|told| told != 0)
     }
 }
 
 fn call_of(name: ObjectName, what: u16, offset: u64, bytes: u64, flags: u32) -> ObjectCall {
-    ObjectCall { id: name.id, generation: name.generation, what, offset, bytes, flags }
+    let sum = frame_checksum(&[]);
+    ObjectCall { id: name.id, generation: name.generation, what, offset, bytes, flags, sum }
 }
 
 fn check_chunk(offset: u64, bytes: u64) -> Result<(), Errno> {
@@ -359,11 +381,4 @@ fn check_chunk(offset: u64, bytes: u64) -> Result<(), Errno> {
         return Err(Errno::EFBIG);
     }
     Ok(())
-}
-
-fn read_object(object: &Object, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
-    let mut into = vec![0; bytes];
-    let count = objects::read(object, &mut into, offset)?;
-    into.truncate(count);
-    Ok(into)
 }

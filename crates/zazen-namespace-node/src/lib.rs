@@ -4,7 +4,8 @@
 //! - `node`: puts a node together; `form`: how it begins; `folder`, `reserve`: its place on the
 //!   disk;
 //! - `engine`: the seam to the pure machines; `driver`: runs them; `links`: the way to other nodes;
-//! - `objects`: the bytes of files; `data`: functions on them, here or at their holder;
+//! - `objects`: the bytes of files; `seals`: their checksums; `data`: functions on them, here or at
+//!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at all;
 //! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
 //! - `service`: who may call what.
 //!
@@ -19,13 +20,17 @@ pub mod engine;
 pub mod folder;
 mod form;
 mod handles;
+mod keeper;
 pub mod links;
 mod node;
 pub mod objects;
 pub mod reserve;
 mod route;
+mod scrub;
+pub mod seals;
 mod service;
 mod session;
+mod waiting;
 
 pub use node::{Durability, NamespaceNode, NodeList, Told};
 pub use service::NamespaceService;

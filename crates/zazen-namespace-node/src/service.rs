@@ -12,9 +12,10 @@ use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::Errno;
 use zazen_namespace::service::{
-    ASKS_MAX, Answers, Asks, CHUNK_BYTES_MAX, Changes, Done, HandleCall, ObjectCall, Requests, Responses,
-    Watch, namespace_fn,
+    ASKS_MAX, Answers, Asks, CHUNK_BYTES_MAX, Changes, Done, HandleCall, ObjectCall, ObjectDone, Requests,
+    Responses, Scrub, Spaces, Watch, namespace_fn,
 };
+use zazen_wire::checksum::frame_checksum;
 use zazen_wire::{Message, service};
 
 /// How long a caller waits for changes before it hears that there are none.
@@ -120,14 +121,12 @@ impl NamespaceNode {
                     namespace_fn::WRITE => bulk(&mut call, asked.bytes)?,
                     _ => Ok(Vec::new()),
                 };
-                let done = match given.and_then(|given| self.object(&asked, &given)) {
-                    Ok((value, got)) => {
-                        give(&mut call, &got)?;
-                        Done::with(value)
-                    }
-                    Err(errno) => Done::refused(errno),
+                let (done, got) = match given.and_then(|given| self.object(&asked, &given)) {
+                    Ok((value, got)) => (Done::with(value), got),
+                    Err(errno) => (Done::refused(errno), Vec::new()),
                 };
-                Ok(payload(&done))
+                give(&mut call, &got)?;
+                Ok(payload(&ObjectDone { done, sum: frame_checksum(&got) }))
             }
             other => Err(unknown(other)),
         }
@@ -173,6 +172,13 @@ impl Service for NamespaceService {
             namespace_fn::STATUS => {
                 Ok(Reply { payload: node.status(caller).to_string().into_bytes(), ..Reply::default() })
             }
+            namespace_fn::SCRUB if !node.vouches(caller) => Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "only root and the daemon's user may scrub a node's disk",
+            )),
+            namespace_fn::SCRUB => Ok(payload(&node.scrub(&Scrub::decode(call.payload)?)?)),
+            namespace_fn::SPACE if caller.is_local() => Ok(payload(&Spaces { nodes: node.spaces() })),
+            namespace_fn::SPACE => Ok(payload(&Spaces { nodes: node.own_space().into_iter().collect() })),
             namespace_fn::REQUEST..=namespace_fn::OBJECT => node.between_daemons(caller, call),
             other => Err(unknown(other)),
         }

@@ -409,6 +409,9 @@ impl NamespaceNode {
                 }
                 opened => opened?,
             };
+            if !mode.truncate {
+                self.check_open(name, &object, mode.write)?;
+            }
             let turn = self.turn(name.id);
             let stat = objects::stat(&object)?;
             if stat.bytes < attributes.bytes && !place.writing {

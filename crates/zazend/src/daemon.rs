@@ -267,6 +267,7 @@ fn start_namespace(config: &Config, key: Option<&ClusterKey>) -> Result<Option<A
         replicas: of.replicas,
         partitions: of.partitions,
         durability: of.durability,
+        verify_always: of.verify_always,
     };
     NamespaceNode::start(&told).map(Some)
 }

@@ -15,6 +15,7 @@ pub struct NamespaceTable {
     replicas: Option<u8>,
     durability: Option<String>,
     partitions: Option<u32>,
+    verify: Option<String>,
 }
 
 /// The flags of the namespace.
@@ -40,6 +41,10 @@ pub struct NamespaceArgs {
     /// Partitions of a new namespace, a power of two [default: 16 or more for each node]
     #[arg(id = "namespace_partitions", long = "namespace-partitions", value_name = "N")]
     pub partitions: Option<u32>,
+    /// When bytes are compared with their checksums: open (the kernel reads local files; small ones are checked when
+    /// they are opened) or always (the daemon reads and checks everything) [default: open]
+    #[arg(id = "namespace_verify", long = "namespace-verify", value_name = "WHEN")]
+    pub verify: Option<String>,
 }
 
 /// What the daemon is told of the namespace.
@@ -57,6 +62,8 @@ pub struct NamespaceConfig {
     pub durability: Durability,
     /// Partitions of a new namespace.
     pub partitions: Option<u32>,
+    /// Whether the daemon reads and checks all bytes itself.
+    pub verify_always: bool,
 }
 
 fn refuse(what: String) -> Error {
@@ -115,7 +122,13 @@ impl NamespaceConfig {
                 zazen_namespace::PARTITIONS_MAX
             )));
         }
-        Ok(Some(NamespaceConfig { data, nodes, format: args.format, replicas, durability, partitions }))
+        let verify_always = match args.verify.clone().or(file.verify).as_deref() {
+            None | Some("open") => false,
+            Some("always") => true,
+            Some(other) => return Err(refuse(format!("namespace verify {other:?}: give open or always"))),
+        };
+        let format = args.format;
+        Ok(Some(NamespaceConfig { data, nodes, format, replicas, durability, partitions, verify_always }))
     }
 }
 

@@ -1,7 +1,9 @@
 //! `zazen namespace` and `zazen locate`: how the namespace is, and which node holds a file.
 
+mod scrub;
+
 use crate::output::{self, Table, human_bytes};
-use crate::target::Targets;
+use crate::target::{Done, Targets};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -18,7 +20,8 @@ use zazen_namespace_client::core::{Kind, NodeNo};
 #[command(after_help = "EXAMPLES:
   zazen namespace status              # nodes, partitions, space, as this machine's daemon sees it
   zazen namespace status --json
-  zazen namespace locate /run1/step-17.vtu")]
+  zazen namespace locate /run1/step-17.vtu
+  zazen namespace scrub               # compare all bytes on the nodes' disks with their checksums")]
 pub(crate) struct NamespaceCommand {
     #[command(subcommand)]
     command: Command,
@@ -30,6 +33,8 @@ enum Command {
     Status(Status),
     /// Show which node holds a file's bytes
     Locate(Locate),
+    /// Compare the bytes on the nodes' disks with their checksums, and remove what no file names
+    Scrub(scrub::Scrub),
 }
 
 #[derive(Args)]
@@ -62,10 +67,11 @@ pub(crate) struct Locate {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &NamespaceCommand) -> Result<()> {
+pub(crate) fn run(arguments: &NamespaceCommand) -> Result<Done> {
     match &arguments.command {
-        Command::Status(arguments) => status(arguments),
-        Command::Locate(arguments) => locate(arguments),
+        Command::Status(arguments) => status(arguments).map(|()| Done::Wholly),
+        Command::Locate(arguments) => locate(arguments).map(|()| Done::Wholly),
+        Command::Scrub(arguments) => scrub::run(arguments),
     }
 }
 
@@ -121,6 +127,13 @@ fn status(arguments: &Status) -> Result<()> {
         ]);
     }
     output::print(&table.render());
+    let damaged = number(&status["damaged_files"]);
+    if damaged > 0 {
+        output::note(format!(
+            "{damaged} files of this node have bytes that are not what was written; \
+             `zazen namespace scrub` names them"
+        ));
+    }
     if let Some(why) = status["broken"].as_str() {
         output::note(format!("this node answers nobody: {why}"));
     }
