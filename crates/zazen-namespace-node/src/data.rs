@@ -43,6 +43,18 @@ impl NamespaceNode {
             return Err(Errno::EBADF);
         }
         let mut place = lock(&handle.place);
+        // After a change of the map, another node may be the holder.
+        let epoch = self.map().epoch.0;
+        if handle.asked_in.swap(epoch, Ordering::Relaxed) != epoch
+            && let Some((holder, _)) = *place
+            && holder != me
+        {
+            let now = self.attributes(handle.id)?.place.map(|now| (now.holder, now.generation));
+            if now != *place && handle.wrote.load(Ordering::Relaxed) {
+                return Err(Errno::EIO);
+            }
+            *place = now;
+        }
         if place.is_none() {
             let attributes = self.attributes(handle.id)?;
             match attributes.place {
@@ -90,7 +102,7 @@ impl NamespaceNode {
     }
 
     /// Asks the daemon at `address`. The bytes of the answer are those that it sent.
-    fn there(&self, address: &str, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
+    pub(crate) fn there(&self, address: &str, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
         let call = ObjectCall { sum: frame_checksum(bulk), ..call.clone() };
         let reply = self.links.call(address, namespace_fn::OBJECT, &call.encode(), bulk, CHUNK);
         let reply = reply.map_err(|error| {
@@ -112,10 +124,21 @@ impl NamespaceNode {
             return Err(Errno::EBADF);
         }
         check_chunk(offset, bytes as u64)?;
+        let read = self.read_at_place(handle, offset, bytes);
+        match read {
+            // The holder is away, or its bytes are damaged.
+            Err(Errno::ETIMEDOUT | Errno::EIO) if !handle.wrote.load(Ordering::Relaxed) => {
+                self.read_copy(handle, offset, bytes).or(read)
+            }
+            read => read,
+        }
+    }
+
+    fn read_at_place(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
         self.at_place(handle, |at| match at {
             Where::Here(object, name) => self.seals.read(name, &object, offset, bytes),
             Where::There(address, name) => {
-                let call = call_of(name, namespace_fn::READ, offset, bytes as u64, 0);
+                let call = name.call(namespace_fn::READ, offset, bytes as u64, 0);
                 let (count, got) = self.there(&address, &call, &[])?;
                 if count != got.len() as u64 || got.len() > bytes {
                     return Err(Errno::EIO);
@@ -129,6 +152,30 @@ impl NamespaceNode {
                 Ok(vec![0; usize::try_from(length.saturating_sub(offset)).unwrap_or(bytes).min(bytes)])
             }
         })
+    }
+
+    /// Reads from a node that has a copy of the file as it is.
+    fn read_copy(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
+        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let attributes = self.attributes(handle.id)?;
+        let place = attributes.place.filter(|place| !place.writing).ok_or(Errno::EIO)?;
+        let name = ObjectName { id: handle.id, generation: place.generation };
+        let expected = attributes.bytes.saturating_sub(offset).min(bytes as u64);
+        for copy in place.copies {
+            let got = if copy == me {
+                self.objects.open(name).and_then(|object| self.seals.read(name, &object, offset, bytes))
+            } else {
+                let Some(address) = self.address(copy) else { continue };
+                let call = name.call(namespace_fn::READ, offset, bytes as u64, 0);
+                self.there(&address, &call, &[]).map(|(_, got)| got)
+            };
+            if let Ok(got) = got
+                && got.len() as u64 == expected
+            {
+                return Ok(got);
+            }
+        }
+        Err(Errno::EIO)
     }
 
     /// A holder whose disk lost the end of a file must not make it shorter.
@@ -158,7 +205,7 @@ impl NamespaceNode {
                 objects::write(&object, bytes, offset, flags & APPEND != 0).map(|count| count as u64)
             }
             Where::There(address, name) => {
-                let call = call_of(name, namespace_fn::WRITE, offset, bytes.len() as u64, flags);
+                let call = name.call(namespace_fn::WRITE, offset, bytes.len() as u64, flags);
                 handle.wrote.store(true, Ordering::Relaxed);
                 let (count, _) = self.there(&address, &call, bytes)?;
                 if count <= bytes.len() as u64 { Ok(count) } else { Err(Errno::EIO) }
@@ -193,14 +240,14 @@ impl NamespaceNode {
     fn act_at(&self, handle: &Handle, act: Act) -> Result<u64, Errno> {
         let Act { what, offset, bytes, flags } = act;
         let writes = || handle.wrote.fetch_or(what != namespace_fn::SEEK, Ordering::Relaxed);
-        self.at_place(handle, |at| match at {
+        let done = self.at_place(handle, |at| match at {
             Where::Here(object, name) => {
                 writes();
                 self.act_here(&object, name, act)
             }
             Where::There(address, name) => {
                 writes();
-                self.there(&address, &call_of(name, what, offset, bytes, flags), &[]).map(|(value, _)| value)
+                self.there(&address, &name.call(what, offset, bytes, flags), &[]).map(|(value, _)| value)
             }
             Where::Nowhere(length) if what == namespace_fn::SEEK && offset < length => {
                 if flags == 0 {
@@ -210,7 +257,16 @@ impl NamespaceNode {
                 }
             }
             Where::Nowhere(_) => Err(Errno::ENXIO),
-        })
+        });
+        match done {
+            // While the holder is away, all counts as data.
+            Err(Errno::ETIMEDOUT) if what == namespace_fn::SEEK => match self.attributes(handle.id)? {
+                found if found.place.as_ref().is_none_or(|place| place.copies.is_empty()) => done,
+                found if offset >= found.bytes => Err(Errno::ENXIO),
+                found => Ok(if flags == 0 { offset } else { found.bytes }),
+            },
+            done => done,
+        }
     }
 
     /// What is cut is told anew, even if it comes to look as before: the metadata has lost it.
@@ -246,7 +302,7 @@ impl NamespaceNode {
                 Where::Here(object, name) => self.sync_here(&object, name),
                 Where::There(address, name) => {
                     let flags = if handle.by_root() { BY_ROOT } else { 0 };
-                    self.there(&address, &call_of(name, namespace_fn::SYNC, 0, 0, flags), &[]).map(drop)
+                    self.there(&address, &name.call(namespace_fn::SYNC, 0, 0, flags), &[]).map(drop)
                 }
                 Where::Nowhere(_) => Ok(()),
             })?;
@@ -281,6 +337,9 @@ impl NamespaceNode {
         if frame_checksum(bulk) != call.sum {
             tracing::error!("namespace: bytes to write to inode {} came changed", call.id);
             return Err(Errno::EIO);
+        }
+        if let namespace_fn::COPY_PUT..=namespace_fn::COPY_END = call.what {
+            return self.take_copy(name, call, bulk).map(|value| (value, Vec::new()));
         }
         let object = self.objects.open(name)?;
         match call.what {
@@ -360,17 +419,12 @@ impl NamespaceNode {
     ) -> Result<bool, Errno> {
         let address = self.address(holder).ok_or(Errno::EIO)?;
         let flags = if by_root { NO_SYNC | BY_ROOT } else { NO_SYNC };
-        let call = call_of(name, namespace_fn::SYNC, 0, 0, flags).encode();
+        let call = name.call(namespace_fn::SYNC, 0, 0, flags).encode();
         let reply = self.links.call(&address, namespace_fn::OBJECT, &call, &[], LOOK);
         let reply = reply.map_err(|_| Errno::ETIMEDOUT)?;
         let answer = ObjectDone::decode(&reply.payload).map_err(|_| Errno::EIO)?;
         answer.done.result().map(|told| told != 0)
     }
-}
-
-fn call_of(name: ObjectName, what: u16, offset: u64, bytes: u64, flags: u32) -> ObjectCall {
-    let sum = frame_checksum(&[]);
-    ObjectCall { id: name.id, generation: name.generation, what, offset, bytes, flags, sum }
 }
 
 fn check_chunk(offset: u64, bytes: u64) -> Result<(), Errno> {

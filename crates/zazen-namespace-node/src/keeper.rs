@@ -29,30 +29,56 @@ const CHECKED_FOR: Duration = Duration::from_secs(600);
 /// Checks at opens that are remembered.
 const CHECKED_MAX: usize = 1 << 16;
 
-/// Starts the node's thread.
+/// Starts the node's threads.
 pub(crate) fn start(node: &Arc<NamespaceNode>) -> Result<()> {
-    let node = Arc::downgrade(node);
-    let thread = std::thread::Builder::new().name("ns-keep".to_owned()).spawn(move || run(&node));
-    thread.map(drop).map_err(|error| Error::io("start the namespace's thread for checksums", error))
+    let spawn = |name: &str, work: fn(&Weak<NamespaceNode>)| {
+        let node = Arc::downgrade(node);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&node));
+        thread.map(drop).map_err(|error| Error::io(format!("start the namespace's thread {name}"), error))
+    };
+    spawn("ns-keep", run)?;
+    spawn("ns-copy", run_copies)
+}
+
+fn run_copies(node: &Weak<NamespaceNode>) {
+    loop {
+        let Some(node) = node.upgrade() else { return };
+        if node.stopping.load(Ordering::Relaxed) {
+            return;
+        }
+        let due = node.waiting.copies.due();
+        if !due.is_empty() && node.identity().is_ok() {
+            node.copy_all(&due);
+        }
+        drop(node);
+        std::thread::sleep(LOOK);
+    }
 }
 
 fn run(node: &Weak<NamespaceNode>) {
     let mut space_at = Instant::now();
     let mut folder_at = Instant::now() + FOLDER;
     let mut folder = 0;
+    let mut repair_at = None;
     loop {
         let Some(node) = node.upgrade() else { return };
         if node.stopping.load(Ordering::Relaxed) {
             return;
         }
         if node.identity().is_ok() {
-            let due = node.waiting.due();
+            let due = node.waiting.seals.due();
             if !due.is_empty() {
                 node.seal_all(&due);
             }
             if space_at <= Instant::now() {
                 node.look_for_space();
+                if node.look_for_lost() {
+                    repair_at = Some(0);
+                }
                 space_at = Instant::now() + SPACE;
+            }
+            if let Some(at) = repair_at {
+                repair_at = node.repair_folder(at).then_some(at + 1);
             }
             if folder_at <= Instant::now() {
                 folder = node.look_at_folder(folder);
@@ -77,7 +103,7 @@ impl NamespaceNode {
                 Ok(Some(found)) => found.place,
                 Ok(None) => None,
                 Err(_) => {
-                    self.waiting.later(*name);
+                    self.waiting.seals.later(*name);
                     continue;
                 }
             };
@@ -85,11 +111,17 @@ impl NamespaceNode {
             let sealed = match place {
                 None => Ok(true),
                 Some(place) if place.writing => Ok(false),
-                Some(_) => self.objects.open(*name).and_then(|object| self.seal_one(*name, &object)),
+                Some(_) => {
+                    let sealed = self.objects.open(*name).and_then(|object| self.seal_one(*name, &object));
+                    if sealed == Ok(true) {
+                        self.waiting.copies.note(*name, Duration::ZERO);
+                    }
+                    sealed
+                }
             };
             match sealed {
-                Ok(true) | Err(Errno::ESTALE) => self.waiting.done(*name),
-                _ => self.waiting.later(*name),
+                Ok(true) | Err(Errno::ESTALE) => self.waiting.seals.done(*name),
+                _ => self.waiting.seals.later(*name),
             }
         }
     }

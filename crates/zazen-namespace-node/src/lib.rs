@@ -6,6 +6,7 @@
 //! - `engine`: the seam to the pure machines; `driver`: runs them; `links`: the way to other nodes;
 //! - `objects`: the bytes of files; `seals`: their checksums; `data`: functions on them, here or at
 //!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at all;
+//!   `copies`, `incoming`: copies on other nodes;
 //! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
 //! - `service`: who may call what.
 //!
@@ -14,12 +15,14 @@
 //! metadata and from the disk, never from a caller. An object that should be here and is not is an
 //! error, never an empty file.
 
+mod copies;
 mod data;
 mod driver;
 pub mod engine;
 pub mod folder;
 mod form;
 mod handles;
+mod incoming;
 mod keeper;
 pub mod links;
 mod node;

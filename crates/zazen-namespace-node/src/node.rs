@@ -4,6 +4,7 @@ use crate::driver::{Bytes, Driver, wall_ns};
 use crate::engine::{Engine as _, Forming};
 use crate::folder::DataFolder;
 use crate::handles::{Session, lock};
+use crate::incoming::Incoming;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::reserve::Reserve;
@@ -66,6 +67,8 @@ pub struct Told {
     pub durability: Durability,
     /// Whether the daemon reads all bytes itself, to check each read, instead of the kernel.
     pub verify_always: bool,
+    /// How long a node must be down before copies of its files are made elsewhere.
+    pub repair_after: Duration,
 }
 
 /// How long another node may take to say its name.
@@ -77,6 +80,8 @@ pub struct NamespaceNode {
     pub(crate) objects: Arc<Objects>,
     pub(crate) seals: Arc<Seals>,
     pub(crate) waiting: Waiting,
+    /// Copies that are coming in.
+    pub(crate) incoming: Incoming,
     pub(crate) links: Arc<Links>,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) slots: Slots,
@@ -138,6 +143,7 @@ impl NamespaceNode {
     pub fn start(told: &Told) -> Result<Arc<NamespaceNode>> {
         let folder = DataFolder::open(&told.data)?;
         let objects = Arc::new(Objects::new(folder.sub("objects")?));
+        let incoming = Incoming::open(folder.sub("incoming")?)?;
         let seals = Arc::new(Seals::open(folder.sub("sums")?)?);
         let links = Arc::new(Links::new(told.key.clone(), &told.name));
         let waits_for = "the daemon to listen".to_owned();
@@ -153,6 +159,7 @@ impl NamespaceNode {
             objects,
             seals,
             waiting: Waiting::default(),
+            incoming,
             links,
             sessions: Mutex::default(),
             slots: Slots::default(),
@@ -285,7 +292,8 @@ impl NamespaceNode {
             "programs": sessions.len(),
             "open_files": handles,
             "damaged_files": self.seals.damaged_count(),
-            "waits_for_checksums": self.waiting.waits(),
+            "waits_for_checksums": self.waiting.seals.len(),
+            "waits_for_copies": self.waiting.copies.len(),
             "broken": self.driver.broken(),
             "engine": self.driver.ask(|engine| engine.status()),
             "nodes": nodes,

@@ -11,12 +11,13 @@ use rustix::io::{Errno as Kernel, ReadWriteFlags};
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zazen_core::fnv::mixed;
-use zazen_namespace::service::namespace_fn;
+use zazen_namespace::service::{ObjectCall, namespace_fn};
 use zazen_namespace::{Errno, InodeId};
+use zazen_wire::checksum::frame_checksum;
 
 /// Folders that objects are spread over.
 pub(crate) const FOLDERS: u64 = 1024;
@@ -46,6 +47,12 @@ impl ObjectName {
     /// Folder and file.
     pub(crate) fn path(self) -> String {
         format!("{}/{}", self.folder(), self.file())
+    }
+
+    /// A call of another daemon about it, without bytes.
+    pub(crate) fn call(self, what: u16, offset: u64, bytes: u64, flags: u32) -> ObjectCall {
+        let sum = frame_checksum(&[]);
+        ObjectCall { id: self.id, generation: self.generation, what, offset, bytes, flags, sum }
     }
 
     /// The object that a file's name stands for.
@@ -153,6 +160,13 @@ impl Objects {
         let path = name.path();
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
         rustix::fs::openat(&self.root, path, flags, Mode::from_raw_mode(0o600))
+    }
+
+    /// Puts a whole file in the place of the object, if there is one.
+    pub fn put(&self, name: ObjectName, folder: BorrowedFd<'_>, file: &str) -> Result<(), Errno> {
+        self.remove(name)?;
+        sub(self.root.as_fd(), &name.folder()).map_err(|_| Errno::EIO)?;
+        rustix::fs::renameat(folder, file, &self.root, name.path()).map_err(errno)
     }
 
     fn keep(&self, name: ObjectName, file: OwnedFd) -> Object {

@@ -1,12 +1,13 @@
 //! What callers ask, open and lock. All that a caller has ends with it.
 
+use crate::copies;
 use crate::driver::wall_ns;
 use crate::handles::{Handle, LockKey, Session, lock};
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::root;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zazen_call::Caller;
 use zazen_core::Credentials;
@@ -44,6 +45,16 @@ struct Asked {
     /// When and in which life the call came.
     since_ns: i64,
     life: Incarnation,
+    /// What it means for copies of files.
+    copies: Option<OfCopies>,
+}
+
+/// What an operation means for copies of files.
+enum OfCopies {
+    /// It makes files in this directory.
+    In(InodeId),
+    /// It sets how many this inode wants.
+    Of(InodeId),
 }
 
 /// The inodes that an operation names by their numbers.
@@ -68,6 +79,8 @@ fn inodes_of(operation: &Operation) -> Vec<InodeId> {
         Operation::SetXattr(set) => vec![set.id],
         Operation::GetXattr(get) => vec![get.id],
         Operation::Lock(lock) => vec![lock.id],
+        Operation::Copied(copied) => vec![copied.id],
+        Operation::TakeOver(take) => vec![take.id],
     }
 }
 
@@ -178,7 +191,8 @@ impl NamespaceNode {
                         _ => None,
                     };
                     let (credentials_of, mode) = (credentials.clone(), mode_of(&operation));
-                    kept.push(Asked { credentials: credentials_of, mode, lock, leads, since_ns, life });
+                    let copies = copies_of(&operation);
+                    kept.push(Asked { credentials: credentials_of, mode, lock, leads, since_ns, life, copies });
                     routed.push((credentials, operation));
                     answers.push(None);
                 }
@@ -243,7 +257,15 @@ impl NamespaceNode {
         };
         let mut operation = ask.operation;
         match &mut operation {
-            Operation::Commit(_) | Operation::Release(_) => return Err(Errno::EPERM),
+            Operation::Commit(_)
+            | Operation::Release(_)
+            | Operation::Copied(_)
+            | Operation::TakeOver(_) => return Err(Errno::EPERM),
+            Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => {
+                if set.value.as_deref().is_some_and(|value| copies::parse(value).is_none()) {
+                    return Err(Errno::EINVAL);
+                }
+            }
             Operation::SetAttributes(set) => {
                 if set.bytes.is_some() {
                     return Err(Errno::EOPNOTSUPP);
@@ -311,6 +333,11 @@ impl NamespaceNode {
         if asked.leads {
             inodes_in(&answer).into_iter().for_each(|id| session.learn(id));
         }
+        match asked.copies {
+            Some(OfCopies::In(directory)) => self.mark_copies(directory, &made_by(&answer)),
+            Some(OfCopies::Of(id)) if answer == Answer::Done => self.note_wanted(id),
+            _ => {}
+        }
         if let Some((key, wanted, all)) = asked.lock {
             let late = Answer::refused(Errno::ETIMEDOUT);
             match wanted {
@@ -350,6 +377,7 @@ impl NamespaceNode {
             life: asked.life,
             place: Mutex::new(grant.attributes.place.as_ref().map(|place| (place.holder, place.generation))),
             wrote: AtomicBool::new(false),
+            asked_in: AtomicU64::new(self.map().epoch.0),
         });
         match self.make_ready(session, &handle, &grant, mode, asked.since_ns) {
             Ok(None) => {}
@@ -517,6 +545,27 @@ impl NamespaceNode {
             Err(Errno::ESTALE) => Err(Errno::EIO),
             told => told,
         }
+    }
+}
+
+fn copies_of(operation: &Operation) -> Option<OfCopies> {
+    match operation {
+        Operation::Create(create) if create.kind == Kind::File => Some(OfCopies::In(create.directory)),
+        Operation::CreateMany(many) => Some(OfCopies::In(many.directory)),
+        Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => Some(OfCopies::Of(set.id)),
+        _ => None,
+    }
+}
+
+/// The files that an operation that makes files has made.
+fn made_by(answer: &Answer) -> Vec<InodeId> {
+    match answer {
+        Answer::Grant(grant) if grant.created => vec![grant.attributes.id],
+        Answer::Entry(entry) => vec![entry.id],
+        Answer::Created(many) => {
+            many.results.iter().filter(|made| made.1.is_none()).map(|made| made.0).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

@@ -6,8 +6,8 @@ use crate::seals::QUIET_NS;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use zazen_namespace::NodeNo;
 use zazen_namespace::service::NodeSpace;
+use zazen_namespace::{InodeId, NodeNo};
 
 /// Objects that are looked at together.
 const AT_ONCE: usize = 256;
@@ -20,11 +20,31 @@ const AGAIN_MAX: Duration = Duration::from_secs(30);
 /// What waits, and what is known.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    objects: Mutex<HashMap<ObjectName, Due>>,
+    /// For checksums.
+    pub(crate) seals: Table,
+    /// For copies on other nodes.
+    pub(crate) copies: Table,
     /// Objects that were checked at an open: the time of their last change then, and when.
     pub(crate) checked: Mutex<HashMap<ObjectName, (i64, Instant)>>,
     pub(crate) spaces: Mutex<BTreeMap<NodeNo, NodeSpace>>,
+    /// Since when nodes have been down.
+    pub(crate) down: Mutex<BTreeMap<NodeNo, Instant>>,
+    /// How many copies directories want, and when that was asked.
+    pub(crate) wanted: Mutex<HashMap<InodeId, (u8, Instant)>>,
 }
+
+impl Waiting {
+    /// The object was perhaps written.
+    pub(crate) fn note(&self, name: ObjectName, stat: &ObjectStat) {
+        if stat.bytes > 0 {
+            self.seals.note(name, Duration::from_nanos(QUIET_NS.unsigned_abs()));
+        }
+    }
+}
+
+/// Objects, and when each is due.
+#[derive(Default)]
+pub(crate) struct Table(Mutex<HashMap<ObjectName, Due>>);
 
 /// When an object is looked at next.
 #[derive(Clone, Copy)]
@@ -33,38 +53,34 @@ struct Due {
     pause: Duration,
 }
 
-impl Waiting {
-    /// The object was perhaps written.
-    pub(crate) fn note(&self, name: ObjectName, stat: &ObjectStat) {
-        if stat.bytes == 0 {
-            return;
-        }
-        let mut waiting = lock(&self.objects);
-        if waiting.len() < WAITING_MAX {
-            let at = Instant::now() + Duration::from_nanos(QUIET_NS.unsigned_abs());
-            waiting.entry(name).or_insert(Due { at, pause: AGAIN });
+impl Table {
+    /// Adds an object, due after `pause`, if it is not there.
+    pub(crate) fn note(&self, name: ObjectName, pause: Duration) {
+        let mut objects = lock(&self.0);
+        if objects.len() < WAITING_MAX {
+            objects.entry(name).or_insert(Due { at: Instant::now() + pause, pause: AGAIN });
         }
     }
 
-    /// How many objects wait for checksums.
-    pub(crate) fn waits(&self) -> usize {
-        lock(&self.objects).len()
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).len()
     }
 
-    /// Some objects that are due. They stay in the table until [`Waiting::done`].
+    /// Some objects that are due. They stay in the table until [`Table::done`].
     pub(crate) fn due(&self) -> Vec<ObjectName> {
         let now = Instant::now();
-        let waiting = lock(&self.objects);
-        let due = waiting.iter().filter(|(_, due)| due.at <= now);
+        let objects = lock(&self.0);
+        let due = objects.iter().filter(|(_, due)| due.at <= now);
         due.map(|(name, _)| *name).take(AT_ONCE).collect()
     }
 
     pub(crate) fn done(&self, name: ObjectName) {
-        lock(&self.objects).remove(&name);
+        lock(&self.0).remove(&name);
     }
 
     pub(crate) fn later(&self, name: ObjectName) {
-        if let Some(due) = lock(&self.objects).get_mut(&name) {
+        if let Some(due) = lock(&self.0).get_mut(&name) {
             due.at = Instant::now() + due.pause;
             due.pause = (due.pause * 2).min(AGAIN_MAX);
         }

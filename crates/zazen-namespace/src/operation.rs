@@ -184,6 +184,29 @@ zazen_wire::messages! {
         commit: Option<Commit> = Opt<Nested<Commit>>,
     }
 
+    /// Tells which nodes have a full copy of a file's bytes, beside the holder. Asked by the holder.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Copied {
+        /// The file.
+        id: InodeId,
+        /// The generation that was copied. Another one is answered with `ESTALE`.
+        generation: u64,
+        /// [`Attributes::version`] before the first byte was read for the copy. If the inode has
+        /// another one by now, or somebody writes it, the answer is `ESTALE`.
+        version: u64,
+        /// The nodes.
+        copies: Vec<NodeNo> = List<NodeNo>,
+    }
+
+    /// A node with a full copy becomes the holder, because the holder is lost. Asked by that node.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    TakeOver {
+        /// The file.
+        id: InodeId,
+        /// The generation of the copy.
+        generation: u64,
+    }
+
     /// Changes attributes. What is `None` stays.
     #[derive(Clone, Debug, PartialEq, Eq)]
     SetAttributes {
@@ -463,6 +486,10 @@ tagged! {
         Lock = 20 (Lock),
         /// → [`Answer::Entry`]: the directory that the directory is in.
         Parent = 21 (Inode),
+        /// → [`Answer::Done`].
+        Copied = 40 (Copied),
+        /// → [`Answer::Done`]; `EBUSY` while somebody has it open for writing.
+        TakeOver = 41 (TakeOver),
     }
 
     /// What is answered.
@@ -518,6 +545,8 @@ impl Operation {
             Operation::SetXattr(set) => set.id,
             Operation::GetXattr(get) => get.id,
             Operation::Lock(lock) => lock.id,
+            Operation::Copied(copied) => copied.id,
+            Operation::TakeOver(take) => take.id,
         };
         id.partition()
     }

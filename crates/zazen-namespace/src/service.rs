@@ -64,6 +64,13 @@ pub mod namespace_fn {
     /// Between daemons: [`super::ObjectCall`], the function of the same name on a handle in `what`,
     /// with the same bytes → [`super::ObjectDone`] and the same bytes.
     pub const OBJECT: u16 = 34;
+
+    /// In [`super::ObjectCall::what`]: bytes of a copy that is coming in. Flags: 1 for its
+    /// beginning.
+    pub const COPY_PUT: u16 = 64;
+    /// In [`super::ObjectCall::what`]: the copy is whole. `offset` is its length, `bytes` the time of
+    /// the last change; the bytes that come with it are the checksum of its checksums.
+    pub const COPY_END: u16 = 65;
 }
 
 zazen_wire::messages! {

@@ -268,6 +268,7 @@ fn start_namespace(config: &Config, key: Option<&ClusterKey>) -> Result<Option<A
         partitions: of.partitions,
         durability: of.durability,
         verify_always: of.verify_always,
+        repair_after: of.repair_after,
     };
     NamespaceNode::start(&told).map(Some)
 }

@@ -13,14 +13,16 @@ use zazen_call::Identity;
 use zazen_client::cluster::Target;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace_client::Namespace;
+use zazen_namespace_client::core::operation::SetXattr;
 use zazen_namespace_client::core::service::MapView;
-use zazen_namespace_client::core::{Kind, NodeNo};
+use zazen_namespace_client::core::{Kind, Name, NodeNo};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen namespace status              # nodes, partitions, space, as this machine's daemon sees it
   zazen namespace status --json
   zazen namespace locate /run1/step-17.vtu
+  zazen namespace set /run1 --copies 2
   zazen namespace scrub               # compare all bytes on the nodes' disks with their checksums")]
 pub(crate) struct NamespaceCommand {
     #[command(subcommand)]
@@ -33,6 +35,8 @@ enum Command {
     Status(Status),
     /// Show which node holds a file's bytes
     Locate(Locate),
+    /// Say how many nodes shall have the files of a directory
+    Set(Set),
     /// Compare the bytes on the nodes' disks with their checksums, and remove what no file names
     Scrub(scrub::Scrub),
 }
@@ -44,6 +48,24 @@ struct Status {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen namespace set /run1 --copies 2        # files that are made in /run1 and below from now on
+  zazen namespace set /run1/result.h5 --copies 2
+
+Paths are those of the namespace: its root is /. The second copy of a file is made after the file
+was closed. Through a mount, the same is `setfattr -n user.zazen.copies -v 2 PATH`.")]
+struct Set {
+    /// Directories or files of the namespace
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    targets: Targets,
+    /// How many nodes shall have each file, with its holder
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    copies: u8,
 }
 
 #[derive(Args)]
@@ -71,6 +93,7 @@ pub(crate) fn run(arguments: &NamespaceCommand) -> Result<Done> {
     match &arguments.command {
         Command::Status(arguments) => status(arguments).map(|()| Done::Wholly),
         Command::Locate(arguments) => locate(arguments).map(|()| Done::Wholly),
+        Command::Set(arguments) => set(arguments).map(|()| Done::Wholly),
         Command::Scrub(arguments) => scrub::run(arguments),
     }
 }
@@ -152,12 +175,25 @@ fn host(map: &MapView, node: NodeNo) -> (String, String) {
     )
 }
 
+fn set(arguments: &Set) -> Result<()> {
+    let namespace = open(&arguments.targets)?;
+    for path in &arguments.paths {
+        let within = |errno| zazen_namespace_client::error(path.display(), errno);
+        let found = namespace.stat(None, path.as_os_str().as_bytes(), true).map_err(within)?;
+        let name = Name::new(b"user.zazen.copies").map_err(within)?;
+        let value = Some(arguments.copies.to_string().into_bytes());
+        let set = SetXattr { id: found.id, name, value, create: false, replace: false };
+        namespace.set_xattr(None, set).map_err(within)?;
+    }
+    Ok(())
+}
+
 pub(crate) fn locate(arguments: &Locate) -> Result<()> {
     let namespace = open(&arguments.targets)?;
     let map = namespace.map()?;
     let mut rows = Vec::new();
     let mut hosts = BTreeSet::new();
-    let mut table = Table::new(&["path", "node", "name", "host", "size"]);
+    let mut table = Table::new(&["path", "node", "name", "host", "copies", "size"]);
     for path in &arguments.paths {
         let shown = path.display();
         let found = namespace.stat(None, path.as_os_str().as_bytes(), true);
@@ -168,18 +204,20 @@ pub(crate) fn locate(arguments: &Locate) -> Result<()> {
         }
         let holder = found.place.as_ref().map(|place| place.holder);
         let (name, host) = holder.map_or_else(Default::default, |node| host(&map, node));
-        if !name.is_empty() {
-            hosts.insert(name.clone());
-        }
+        let copies = found.place.as_ref().map_or(&[][..], |place| &place.copies);
+        let copies: Vec<String> = copies.iter().map(|node| self::host(&map, *node).0).collect();
+        hosts.extend(std::iter::once(&name).chain(&copies).filter(|name| !name.is_empty()).cloned());
         rows.push(json!({
             "path": shown.to_string(),
             "node": holder.map(|node| node.0),
             "name": name,
             "host": host,
+            "copies": copies,
             "bytes": found.bytes,
         }));
         let node = holder.map_or("-".to_owned(), |node| node.to_string());
-        table.row(vec![shown.to_string(), node, name, host, human_bytes(found.bytes)]);
+        let copies = if copies.is_empty() { "-".to_owned() } else { copies.join(",") };
+        table.row(vec![shown.to_string(), node, name, host, copies, human_bytes(found.bytes)]);
     }
     match (arguments.json, arguments.hosts) {
         (true, _) => output::json(&json!(rows)),

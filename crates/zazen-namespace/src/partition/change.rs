@@ -219,4 +219,6 @@ changes! {
     MoveLock = 21 { holder: Option<(PartitionNo, u64)> }
     /// The numbers that come next.
     Next = 22 { serial: u64, transaction: u64 }
+    /// The nodes that have a full copy of a file's bytes.
+    Copies = 40 { serial: u64, nodes: Vec<NodeNo> }
 }

@@ -317,6 +317,8 @@ impl Partition {
             Operation::ListXattr(inode) => self.list_xattr(call, inode.id),
             Operation::Lock(lock) => self.lock(call, lock),
             Operation::Parent(inode) => self.parent(inode.id),
+            Operation::Copied(copied) => self.copied(call, copied),
+            Operation::TakeOver(take) => self.take_over(call, take),
         }
     }
 
@@ -429,7 +431,7 @@ impl Partition {
             holder,
             generation,
             writing: self.tables.opens_of(id.serial()).any(|(_, _, opens)| opens.writers > 0),
-            copies: Vec::new(),
+            copies: self.tables.copies.get(&id.serial()).cloned().unwrap_or_default(),
         });
         let device = match inode.kind {
             crate::Kind::CharDevice | crate::Kind::BlockDevice => inode.holder_or_device,
