@@ -1,6 +1,7 @@
 """The bytes of files on a testbed of nodes: checksums, scrubs, space."""
 
 import errno
+import hashlib
 import json
 import os
 import random
@@ -12,6 +13,7 @@ import pytest
 import zazen.testing
 
 BLOCK = 64 << 10
+USER = 64_411
 # Larger files are not checked when their own node opens them.
 CHECKED_AT_OPEN = 4 << 20
 
@@ -157,12 +159,200 @@ def space_is_told(bed: Bed) -> None:
     assert 0 < seen.f_bavail < seen.f_blocks and seen.f_files > 0
 
 
+def holder_and_copies(bed: Bed, asked: int, path: str) -> tuple[str, list[str]]:
+    (found,) = json.loads(tool("locate", "--json", "--socket", bed.sockets[asked], path))
+    return found["name"], found["copies"]
+
+
+def copies_stand_in_for_a_lost_node(bed: Bed) -> None:
+    plain, kept = bed.mounts[0] / "plain", bed.mounts[0] / "kept"
+    plain.mkdir()
+    kept.mkdir()
+    tool("namespace", "set", "/kept", "--copies", 2, "--socket", bed.sockets[1])
+    with pytest.raises(OSError):
+        os.setxattr(kept, "user.zazen.copies", b"many")
+    (kept / "below").mkdir()
+    time.sleep(2.1)
+    data = {f"below/f{size}": random.Random(size).randbytes(size) for size in [1, 5000, (9 << 20) + 7]}
+    for name, content in data.items():
+        (kept / name).write_bytes(content)
+    (kept / "none").touch()
+    with (kept / "sparse").open("wb") as file:
+        file.seek(30 << 20)
+        file.write(b"end")
+    data["sparse"] = bytes(30 << 20) + b"end"
+    (plain / "one").write_bytes(b"one")
+    first = {}
+    for name in data:
+
+        def has_copy(name=name):
+            holder, copies = holder_and_copies(bed, 0, f"/kept/{name}")
+            assert holder == "n0" and len(copies) == 1 and copies != ["n0"]
+            return copies[0]
+
+        first[name] = within(20, has_copy)
+    assert holder_and_copies(bed, 0, "/plain/one") == ("n0", [])
+    sparse = int(first["sparse"][1:])
+    assert bed.object(sparse, kept / "sparse").stat().st_blocks < 2048
+
+    # What is written ends a copy, and there is a new one.
+    with (kept / "below/f5000").open("r+b") as file:
+        file.write(b"other")
+        file.flush()
+        os.fsync(file.fileno())
+        assert holder_and_copies(bed, 0, "/kept/below/f5000") == ("n0", [])
+    data["below/f5000"] = b"other" + data["below/f5000"][5:]
+    within(20, lambda: holder_and_copies(bed, 0, "/kept/below/f5000")[1][0])
+
+    # A bad disk of the holder: the bytes of the copy.
+    flip(bed.object(0, kept / "below/f5000"), 77)
+    there = bed.mounts[1] / "kept/below/f5000"
+    assert within(5, there.read_bytes) == data["below/f5000"]
+    assert (kept / "below/f5000").read_bytes() == data["below/f5000"]
+
+    tool("testbed", "kill", 0, "--dir", bed.dir)
+    for reader in (1, 2):
+        for name, content in data.items():
+            assert within(40, (bed.mounts[reader] / "kept" / name).read_bytes) == content
+    fails(errno.ETIMEDOUT, (bed.mounts[1] / "plain/one").read_bytes)
+
+    # A node with a copy takes over, and there is a second copy again.
+    for name in data:
+
+        def is_mended(name=name):
+            holder, copies = holder_and_copies(bed, 1, f"/kept/{name}")
+            assert {holder, *copies} == {"n1", "n2"}
+
+        within(60, is_mended)
+    with (bed.mounts[2] / "kept/below/f1").open("ab") as file:
+        file.write(b"more")
+    data["below/f1"] += b"more"
+    assert within(5, (bed.mounts[1] / "kept/below/f1").read_bytes) == data["below/f1"]
+
+    # The old holder comes back with its disk: its bytes count no more.
+    tool("testbed", "revive", 0, "--dir", bed.dir)
+    for name, content in data.items():
+        assert within(60, (bed.mounts[0] / "kept" / name).read_bytes) == content
+    assert within(30, (bed.mounts[1] / "plain/one").read_bytes) == b"one"
+    time.sleep(5)
+
+    def is_clean():
+        nodes = json.loads(tool("namespace", "scrub", "--json", "--socket", bed.sockets[1]))
+        assert [node["damaged_inodes"] for node in nodes] == [[], [], []]
+        left = {file.name.split("-")[0] for file in (bed.data[0] / "objects").glob("*/*")}
+        assert left <= {f"{(plain / 'one').stat().st_ino:016x}", f"{(kept / 'none').stat().st_ino:016x}"}
+
+    within(20, is_clean)
+
+
+def make_tree(root: Path) -> int:
+    """A tree with one of each kind, and how many files it has."""
+    (root / "a/deep").mkdir(parents=True)
+    (root / "empty").mkdir()
+    for number, size in enumerate([0, 1, 70_000, (5 << 20) + 3]):
+        path = root / f"a/deep/file{number}"
+        path.write_bytes(random.Random(number).randbytes(size))
+        path.chmod(0o640 + number)
+        os.utime(path, ns=(10**18 + number, 10**18 + 7 * number))
+    os.link(root / "a/deep/file2", root / "again")
+    os.symlink("deep/file1", root / "a/link")
+    with (root / "sparse").open("wb") as file:
+        file.seek(40 << 20)
+        file.write(b"end")
+    os.setxattr(root / "a/deep/file1", "user.note", b"value")
+    (root / "a/deep").chmod(0o550)
+    for directory in ["a/deep", "a", "empty", "."]:
+        os.utime(root / directory, ns=(10**18, 10**18 + 99))
+    return 5
+
+
+def seen(root: Path) -> dict[str, tuple]:
+    found = {}
+    for path in [root, *sorted(root.rglob("*"))]:
+        meta = path.lstat()
+        content: object = None
+        if path.is_symlink():
+            content = os.readlink(path)
+        elif path.is_file():
+            content = hashlib.sha256(path.read_bytes()).hexdigest(), meta.st_size, meta.st_nlink
+        xattrs = {name: os.getxattr(path, name, follow_symlinks=False) for name in os.listxattr(path)}
+        shown = meta.st_mode, meta.st_uid, meta.st_gid, meta.st_mtime_ns, xattrs, content
+        found[str(path.relative_to(root))] = shown
+    return found
+
+
+def trees_are_staged_in_and_out(bed: Bed, folder: Path) -> None:
+    source, back = folder / "source", folder / "back"
+    files = make_tree(source)
+    expected = seen(source)
+    here, there = bed.mounts[0] / "in", bed.mounts[1] / "in"
+    report = json.loads(tool("stage-in", "--json", source, here))
+    assert (report["copied"], report["failed"], report["stopped"]) == (files, [], False)
+    assert within(3, lambda: seen(there)) == expected
+    assert bed.object(0, here / "sparse").stat().st_blocks < 1000
+    report = json.loads(tool("stage-in", "--json", "--compare", source, there))
+    assert (report["copied"], report["there"]) == (0, files)
+    # Without a mount, as a path of the namespace; and a file into a directory.
+    tool("stage-in", "--socket", bed.sockets[1], source, "/in2")
+    assert seen(bed.mounts[0] / "in2") == expected
+    tool("stage-in", "--socket", bed.sockets[1], source / "again", "/in2/empty")
+    assert (bed.mounts[0] / "in2/empty/again").read_bytes() == (source / "again").read_bytes()
+
+    # Out, by two nodes at once; what is left over is done by a last run.
+    command = [zazen.testing.program("zazen"), "stage-out", "--json"]
+    both = [subprocess.Popen([*command, place, back], stdout=subprocess.PIPE) for place in (here, there)]
+    reports = [json.loads(process.communicate(timeout=60)[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0], reports
+    assert sum(report["copied"] for report in reports) >= files
+    report = json.loads(tool("stage-out", "--json", "--socket", bed.sockets[0], "/in", back))
+    assert (report["copied"], report["there"], report["elsewhere"]) == (0, files, 0)
+    assert seen(back) == expected
+
+    # An interrupted run goes on, whatever it left; a source that changed is copied again.
+    (source / "a/deep/file3").write_bytes(b"changed")
+    part = here / "a/deep/.file3.zazen-part"
+    part.write_bytes(b"what a run left, and more than that")
+    os.mkfifo(source / "pipe")
+    (source / "empty/x").write_bytes(b"x")
+    (here / "empty/x").mkdir()
+    said = tool("stage-in", source, here, status=1)
+    assert f"{source}/pipe: " in said and f"{source}/empty/x: " in said and "2 could not be copied" in said
+    assert (here / "a/deep/file3").read_bytes() == b"changed" and not part.exists()
+    assert "nothing" in tool("stage-out", here / "nothing", back, status=1)
+
+    # With the rights of the user.
+    own, theirs = bed.mounts[0] / "own", bed.mounts[0] / "theirs"
+    own.mkdir()
+    os.chown(own, USER, USER)
+    theirs.mkdir()
+    public = folder / "public"
+    public.mkdir()
+    (public / "file").write_bytes(b"for all")
+    as_user = {"user": USER, "group": USER, "extra_groups": [], "env": zazen.testing.environment()}
+    run = [zazen.testing.program("zazen"), "stage-in", str(public)]
+    subprocess.run([*run, own / "public"], check=True, timeout=60, **as_user)
+    meta = (own / "public/file").stat()
+    assert (meta.st_uid, (own / "public/file").read_bytes()) == (USER, b"for all")
+    done = subprocess.run([*run, theirs / "public"], check=False, timeout=60, **as_user)
+    assert done.returncode == 1 and os.listdir(theirs) == []
+
+
+def test_copies(folder, alone):
+    def test():
+        bed = Bed(folder, 3, "--repair-after", 5)
+        copies_stand_in_for_a_lost_node(bed)
+        bed.down()
+
+    alone(test)
+
+
 def test_checksums_scrub_and_space(folder, alone):
     def test():
         bed = Bed(folder, 2)
         a_flipped_bit_is_an_error(bed)
         scrub_finds_what_nobody_read(bed)
         within(10, lambda: space_is_told(bed))
+        trees_are_staged_in_and_out(bed, folder)
         bed.down()
 
     alone(test)
