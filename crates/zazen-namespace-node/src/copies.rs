@@ -71,7 +71,7 @@ impl NamespaceNode {
         if known.len() + above.len() > REMEMBERED_MAX {
             known.clear();
         }
-        above.into_iter().for_each(|id| drop(known.insert(id, (wanted, Instant::now()))));
+        known.extend(above.into_iter().map(|id| (id, (wanted, Instant::now()))));
         Ok(wanted)
     }
 

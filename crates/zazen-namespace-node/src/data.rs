@@ -338,6 +338,9 @@ impl NamespaceNode {
             tracing::error!("namespace: bytes to write to inode {} came changed", call.id);
             return Err(Errno::EIO);
         }
+        if call.what == namespace_fn::MAKE {
+            return self.make_for_other(name).map(|()| (0, Vec::new()));
+        }
         if let namespace_fn::COPY_PUT..=namespace_fn::COPY_END = call.what {
             return self.take_copy(name, call, bulk).map(|value| (value, Vec::new()));
         }

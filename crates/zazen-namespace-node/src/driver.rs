@@ -199,6 +199,11 @@ impl Driver {
         self.files.reserve.is_low()
     }
 
+    /// Whether less than half of the reserve is left.
+    pub(crate) fn is_nearly_out(&self) -> bool {
+        self.files.reserve.is_nearly_out()
+    }
+
     /// Bytes of another node's engine came.
     pub(crate) fn peer(&self, bytes: Vec<Vec<u8>>) {
         self.bring(bytes.into_iter().map(Event::Peer));

@@ -77,6 +77,7 @@ fn run(node: &Weak<NamespaceNode>) {
                 }
                 space_at = Instant::now() + SPACE;
             }
+            node.choose_place();
             if let Some(at) = repair_at {
                 repair_at = node.repair_folder(at).then_some(at + 1);
             }

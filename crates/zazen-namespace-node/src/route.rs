@@ -27,6 +27,15 @@ pub(crate) fn root() -> Credentials {
     Credentials { uid: 0, gid: 0, groups: Vec::new() }
 }
 
+/// Whether the operation may give a file the node that holds its bytes.
+fn gives_place(operation: &Operation) -> bool {
+    match operation {
+        Operation::Create(create) => create.open.is_some(),
+        Operation::Open(open) => open.mode.write || open.mode.truncate,
+        _ => false,
+    }
+}
+
 impl NamespaceNode {
     /// Asks operations; one answer for each, in order. Those on one partition are executed in this
     /// order. [`Answer::Moved`] does not come back.
@@ -50,6 +59,7 @@ impl NamespaceNode {
                 incarnation,
                 epoch,
                 credentials,
+                place: if gives_place(&operation) { self.place() } else { None },
                 operation,
             })
             .collect();

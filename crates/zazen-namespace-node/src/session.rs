@@ -280,7 +280,7 @@ impl NamespaceNode {
             | Operation::MakeDirectory(_)
             | Operation::Link(_)
             | Operation::SetXattr(_)
-                if self.driver.is_full() =>
+                if self.driver.is_full() && (self.place().is_none() || self.driver.is_nearly_out()) =>
             {
                 return Err(Errno::ENOSPC);
             }
@@ -464,6 +464,15 @@ impl NamespaceNode {
                 lock(&self.committed).remove(&name);
                 self.commit_object(name, false)?;
                 fresh = Some(self.attributes(attributes.id)?);
+            }
+        }
+        let is_new = mode.write && (grant.created || mode.truncate);
+        if place.holder != me && mode.write && attributes.bytes == 0 {
+            let name = ObjectName { id: attributes.id, generation: place.generation };
+            match self.make_there(place.holder, name) {
+                // It has its object, unless it is new.
+                Err(errno) if is_new => return Err(errno),
+                _ => {}
             }
         }
         if mode.truncate && !grant.created {

@@ -5,6 +5,7 @@ use crate::objects::{ObjectName, ObjectStat};
 use crate::seals::QUIET_NS;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use zazen_namespace::service::NodeSpace;
 use zazen_namespace::{InodeId, NodeNo};
@@ -29,6 +30,8 @@ pub(crate) struct Waiting {
     pub(crate) spaces: Mutex<BTreeMap<NodeNo, NodeSpace>>,
     /// Since when nodes have been down.
     pub(crate) down: Mutex<BTreeMap<NodeNo, Instant>>,
+    /// The node that gets new files while this node's disk is nearly full, plus 1; otherwise 0.
+    pub(crate) place: AtomicU64,
     /// How many copies directories want, and when that was asked.
     pub(crate) wanted: Mutex<HashMap<InodeId, (u8, Instant)>>,
 }

@@ -43,6 +43,9 @@ zazen_wire::messages! {
         credentials: Credentials,
         /// What is asked.
         operation: Operation,
+        /// The node that gets the bytes of a file that has none yet; `None`: the node that asks,
+        /// unless its disk is full.
+        place: Option<NodeNo> = Last<NodeNo>,
     }
 
     /// What comes back.
@@ -405,6 +408,20 @@ zazen_wire::messages! {
     }
 }
 
+/// An optional field that came later: it is missing at the end of older messages.
+pub(crate) struct Last<F>(std::marker::PhantomData<F>);
+
+impl<F: Field> Field for Last<F> {
+    type Value = Option<F::Value>;
+    const BYTES_MIN: usize = 0;
+    fn write(value: &Option<F::Value>, writer: &mut Writer) {
+        Opt::<F>::write(value, writer);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Option<F::Value>> {
+        if reader.remaining() == 0 { Ok(None) } else { Opt::<F>::read(reader) }
+    }
+}
+
 /// A time that stands for the primary's clock.
 pub const NOW_NS: i64 = i64::MIN;
 
@@ -579,6 +596,7 @@ mod tests {
             epoch: Epoch(5),
             credentials: Credentials { uid: 1000, gid: 100, groups: vec![7] },
             operation: Operation::Lookup(at),
+            place: None,
         };
         assert_eq!(request.operation.partition(), PartitionNo(7));
         assert_eq!(Request::decode(&request.encode()).expect("decodes"), request);

@@ -65,6 +65,9 @@ pub mod namespace_fn {
     /// with the same bytes → [`super::ObjectDone`] and the same bytes.
     pub const OBJECT: u16 = 34;
 
+    /// In [`super::ObjectCall::what`]: makes the object of a file without bytes, whose holder the
+    /// asked node is.
+    pub const MAKE: u16 = 63;
     /// In [`super::ObjectCall::what`]: bytes of a copy that is coming in. Flags: 1 for its
     /// beginning.
     pub const COPY_PUT: u16 = 64;

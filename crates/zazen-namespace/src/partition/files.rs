@@ -44,7 +44,7 @@ impl Partition {
             inode.version = inode.version.wrapping_add(1);
         }
         if mode.write && inode.generation == 0 {
-            (inode.holder_or_device, inode.generation) = (call.node.0, self.next_generation(0));
+            (inode.holder_or_device, inode.generation) = (call.place.0, self.next_generation(0));
         }
         if inode != before {
             inode.version = inode.version.wrapping_add(1);
@@ -62,7 +62,7 @@ impl Partition {
         if let Some((holder, generation)) = inode.place().filter(|_| !open) {
             self.drop_objects(id, generation, copies.into_iter().chain([holder]));
             let next = self.next_generation(generation);
-            (inode.holder_or_device, inode.generation) = (call.node.0, next);
+            (inode.holder_or_device, inode.generation) = (call.place.0, next);
         }
         (inode.bytes, inode.blocks_or_parent) = (0, 0);
         (inode.modified_ns, inode.changed_ns) = (call.now_ns, call.now_ns);

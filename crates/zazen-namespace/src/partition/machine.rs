@@ -88,6 +88,8 @@ impl Waiting {
 pub(super) struct Call<'a> {
     pub(super) now_ns: i64,
     pub(super) node: NodeNo,
+    /// The node that gets the bytes of a file that has none yet.
+    pub(super) place: NodeNo,
     pub(super) incarnation: Incarnation,
     pub(super) caller: &'a Credentials,
 }
@@ -281,6 +283,7 @@ impl Partition {
         let call = Call {
             now_ns,
             node: request.node,
+            place: request.place.unwrap_or(request.node),
             incarnation: request.incarnation,
             caller: &request.credentials,
         };

@@ -114,6 +114,7 @@ impl World {
             epoch: zazen_namespace::Epoch(0),
             credentials: Credentials { uid: 0, gid: 0, groups: Vec::new() },
             operation,
+            place: None,
         };
         client.call = Some(Ongoing { key, call, request, repeats_ns: 0 });
     }

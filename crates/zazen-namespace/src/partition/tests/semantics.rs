@@ -82,6 +82,7 @@ impl Bed {
             epoch: Epoch(1),
             credentials: self.caller.clone(),
             operation,
+            place: None,
         };
         Event::Request { token: number, request }
     }

@@ -175,6 +175,7 @@ impl Simulation {
             epoch: Epoch(1),
             credentials: caller.clone(),
             operation,
+            place: None,
         };
         self.world.send(request.clone());
         (Who { node, caller }, request)
