@@ -8,11 +8,13 @@ import os
 import random
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import zazen.testing
+from launching import mpi_environment, mpiexec
 
 BLOCK = 64 << 10
 USER = 64_411
@@ -339,9 +341,51 @@ def trees_are_staged_in_and_out(bed: Bed, folder: Path) -> None:
     assert done.returncode == 1 and os.listdir(theirs) == []
 
 
-def test_copies(folder, alone):
+def many_nodes_write_one_file(bed: Bed, folder: Path) -> None:
+    """Plain writers: unaligned blocks that touch, from three nodes at once; nothing is lost."""
+    blocks, length = 120, 5003
+    whole = random.Random(4).randbytes(3 * blocks * length)
+    (bed.mounts[1] / "shared").touch()
+    script = """
+import os, sys
+path, first, length, data = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), open(sys.argv[4], "rb").read()
+file = os.open(path, os.O_WRONLY)
+for at in range(first * length, len(data), 3 * length):
+    assert os.pwrite(file, data[at:at + length], at) == length
+os.close(file)
+"""
+    (folder / "whole").write_bytes(whole)
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, mount / "shared", str(node), str(length), folder / "whole"]
+        )
+        for node, mount in enumerate(bed.mounts)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    for mount in bed.mounts:
+        assert within(3, (mount / "shared").read_bytes) == whole
+
+
+def mpi_io_on_one_file(bed: Bed, folder: Path) -> None:
+    """Each rank sees the mount of its own node under one path, as on a cluster."""
+    pytest.importorskip("mpi4py")
+    job = folder / "job"
+    job.mkdir()
+    node = "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"
+    see = f'mount --bind {bed.mounts[0].parent}/{node} {job} && exec "$@"'
+    program = [sys.executable, Path(__file__).with_name("shared_file.py"), job / "mpi"]
+    command = [mpiexec(), "-n", "3", "unshare", "-m", "sh", "-c", see, "sh", *program]
+    done = subprocess.run(
+        command, env=mpi_environment(), text=True, capture_output=True, timeout=100, check=False
+    )
+    assert done.returncode == 0 and "shared file is right" in done.stdout, done
+
+
+def test_copies_and_one_file_of_many_writers(folder, alone):
     def test():
         bed = Bed(folder, 3, "--repair-after", 5)
+        many_nodes_write_one_file(bed, folder)
+        mpi_io_on_one_file(bed, folder)
         copies_stand_in_for_a_lost_node(bed)
         bed.down()
 
