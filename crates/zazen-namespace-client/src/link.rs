@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use zazen_call::{ClusterKey, Connection, Identity, Lanes, Reply};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::service::{
-    Answered, Answers, Ask, Asks, Changes, Hello, MapView, NodeSpace, Scrub, ScrubAt, Scrubbed, Spaces,
-    Watch, namespace_fn,
+    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, MapView, NodeSpace, Scrub, ScrubAt,
+    Scrubbed, Spaces, Watch, namespace_fn,
 };
 use zazen_namespace::{Errno, NodeNo};
 use zazen_wire::{Message, service};
@@ -144,6 +144,12 @@ impl Namespace {
     pub fn scrub(&self, node: Option<NodeNo>, from: ScrubAt) -> Result<Scrubbed> {
         let ask = Scrub { node, from }.encode();
         Scrubbed::decode(&self.call(namespace_fn::SCRUB, &ask, Repeat::Yes)?.payload)
+    }
+
+    /// Starts, stops or asks after the work of a node that gives files to nodes with more space.
+    /// `PermissionDenied` for others than root and the daemon's user.
+    pub fn balance(&self, ask: &Balance) -> Result<Balanced> {
+        Balanced::decode(&self.call(namespace_fn::BALANCE, &ask.encode(), Repeat::No)?.payload)
     }
 
     /// The disks of the nodes that answered a moment ago.

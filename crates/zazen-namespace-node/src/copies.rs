@@ -170,7 +170,7 @@ impl NamespaceNode {
             if made == missing {
                 break;
             }
-            match self.send_copy(name, &object, &address) {
+            match self.send_copy(name, &object, &address, &|_| true) {
                 Ok(()) => {
                     copies.push(node);
                     made += 1;
@@ -205,8 +205,15 @@ impl NamespaceNode {
         targets.into_iter().map(|(_, node, address)| (node, address)).collect()
     }
 
-    /// Sends a sealed object. Its bytes are checked on the way.
-    fn send_copy(&self, name: ObjectName, object: &Object, address: &str) -> Result<(), Errno> {
+    /// Sends a sealed object. Its bytes are checked on the way. `paced` is told how many bytes went,
+    /// and says whether to go on.
+    pub(crate) fn send_copy(
+        &self,
+        name: ObjectName,
+        object: &Object,
+        address: &str,
+        paced: &dyn Fn(usize) -> bool,
+    ) -> Result<(), Errno> {
         let stat = objects::stat(object)?;
         let seal = self.seals.get(name, &stat).ok_or(Errno::EAGAIN)?;
         let sum = sum_of_sums(&seal)?;
@@ -229,6 +236,9 @@ impl NamespaceNode {
                 }
                 self.there(address, &name.call(namespace_fn::COPY_PUT, at, bytes.len() as u64, 0), &bytes)?;
                 at += bytes.len() as u64;
+                if !paced(bytes.len()) {
+                    return Err(Errno::EINTR);
+                }
             }
         }
         if objects::stat(object)? != stat {
@@ -314,10 +324,12 @@ impl NamespaceNode {
                     self.waiting.copies.note(*name, Duration::ZERO);
                 }
             } else if self.is_lost(place.holder) && first == Some(&me) {
-                let take = TakeOver { id: name.id, generation: name.generation };
+                let take = TakeOver { id: name.id, generation: name.generation, idle: false };
                 match self.route_one(root(), Operation::TakeOver(take)) {
                     Ok(_) => self.waiting.copies.note(*name, Duration::ZERO),
-                    Err(errno) => tracing::info!("namespace: inode {} stays with a lost node: {errno}", name.id),
+                    Err(errno) => {
+                        tracing::info!("namespace: inode {} stays with a lost node: {errno}", name.id)
+                    }
                 }
             }
         }

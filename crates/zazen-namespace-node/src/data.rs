@@ -102,7 +102,12 @@ impl NamespaceNode {
     }
 
     /// Asks the daemon at `address`. The bytes of the answer are those that it sent.
-    pub(crate) fn there(&self, address: &str, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
+    pub(crate) fn there(
+        &self,
+        address: &str,
+        call: &ObjectCall,
+        bulk: &[u8],
+    ) -> Result<(u64, Vec<u8>), Errno> {
         let call = ObjectCall { sum: frame_checksum(bulk), ..call.clone() };
         let reply = self.links.call(address, namespace_fn::OBJECT, &call.encode(), bulk, CHUNK);
         let reply = reply.map_err(|error| {
@@ -340,6 +345,9 @@ impl NamespaceNode {
         }
         if call.what == namespace_fn::MAKE {
             return self.make_for_other(name).map(|()| (0, Vec::new()));
+        }
+        if call.what == namespace_fn::TAKE {
+            return self.take_idle(name).map(|()| (0, Vec::new()));
         }
         if let namespace_fn::COPY_PUT..=namespace_fn::COPY_END = call.what {
             return self.take_copy(name, call, bulk).map(|value| (value, Vec::new()));

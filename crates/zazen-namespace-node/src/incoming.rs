@@ -38,7 +38,12 @@ impl Incoming {
     }
 
     /// Gives the file its length, and the time of the original's last change.
-    pub(crate) fn finish(&self, file: &File, length: u64, modified_ns: i64) -> std::result::Result<(), Errno> {
+    pub(crate) fn finish(
+        &self,
+        file: &File,
+        length: u64,
+        modified_ns: i64,
+    ) -> std::result::Result<(), Errno> {
         rustix::fs::ftruncate(file, length).map_err(errno)?;
         let time = Timespec { tv_sec: modified_ns.div_euclid(NS), tv_nsec: modified_ns.rem_euclid(NS) };
         rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time }).map_err(errno)

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, Result};
-use zazen_namespace::service::{NodeSpace, Scrub, ScrubAt, Spaces, namespace_fn};
 use zazen_namespace::Errno;
+use zazen_namespace::service::{NodeSpace, Scrub, ScrubAt, Spaces, namespace_fn};
 use zazen_wire::Message;
 
 /// How often there is a look at what is due.
@@ -49,6 +49,8 @@ fn run_copies(node: &Weak<NamespaceNode>) {
         let due = node.waiting.copies.due();
         if !due.is_empty() && node.identity().is_ok() {
             node.copy_all(&due);
+        } else if node.identity().is_ok() {
+            node.balance_some();
         }
         drop(node);
         std::thread::sleep(LOOK);

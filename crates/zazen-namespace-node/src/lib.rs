@@ -6,7 +6,7 @@
 //! - `engine`: the seam to the pure machines; `driver`: runs them; `links`: the way to other nodes;
 //! - `objects`: the bytes of files; `seals`: their checksums; `data`: functions on them, here or at
 //!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at all;
-//!   `copies`, `incoming`: copies on other nodes; `place`: where new files go when the disk is full;
+//!   `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes; `place`: where new files go when the disk is full;
 //! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
 //! - `service`: who may call what.
 //!
@@ -15,6 +15,7 @@
 //! metadata and from the disk, never from a caller. An object that should be here and is not is an
 //! error, never an empty file.
 
+mod balance;
 mod copies;
 mod data;
 mod driver;
@@ -26,8 +27,8 @@ mod incoming;
 mod keeper;
 pub mod links;
 mod node;
-mod place;
 pub mod objects;
+mod place;
 pub mod reserve;
 mod route;
 mod scrub;

@@ -12,8 +12,8 @@ use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::Errno;
 use zazen_namespace::service::{
-    ASKS_MAX, Answers, Asks, CHUNK_BYTES_MAX, Changes, Done, HandleCall, ObjectCall, ObjectDone, Requests,
-    Responses, Scrub, Spaces, Watch, namespace_fn,
+    ASKS_MAX, Answers, Asks, Balance, CHUNK_BYTES_MAX, Changes, Done, HandleCall, ObjectCall, ObjectDone,
+    Requests, Responses, Scrub, Spaces, Watch, namespace_fn,
 };
 use zazen_wire::checksum::frame_checksum;
 use zazen_wire::{Message, service};
@@ -177,6 +177,11 @@ impl Service for NamespaceService {
                 "only root and the daemon's user may scrub a node's disk",
             )),
             namespace_fn::SCRUB => Ok(payload(&node.scrub(&Scrub::decode(call.payload)?)?)),
+            namespace_fn::BALANCE if !node.vouches(caller) => Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "only root and the daemon's user may move files between nodes",
+            )),
+            namespace_fn::BALANCE => Ok(payload(&node.balance(&Balance::decode(call.payload)?)?)),
             namespace_fn::SPACE if caller.is_local() => Ok(payload(&Spaces { nodes: node.spaces() })),
             namespace_fn::SPACE => Ok(payload(&Spaces { nodes: node.own_space().into_iter().collect() })),
             namespace_fn::REQUEST..=namespace_fn::OBJECT => node.between_daemons(caller, call),

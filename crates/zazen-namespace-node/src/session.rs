@@ -192,7 +192,15 @@ impl NamespaceNode {
                     };
                     let (credentials_of, mode) = (credentials.clone(), mode_of(&operation));
                     let copies = copies_of(&operation);
-                    kept.push(Asked { credentials: credentials_of, mode, lock, leads, since_ns, life, copies });
+                    kept.push(Asked {
+                        credentials: credentials_of,
+                        mode,
+                        lock,
+                        leads,
+                        since_ns,
+                        life,
+                        copies,
+                    });
                     routed.push((credentials, operation));
                     answers.push(None);
                 }
@@ -257,10 +265,9 @@ impl NamespaceNode {
         };
         let mut operation = ask.operation;
         match &mut operation {
-            Operation::Commit(_)
-            | Operation::Release(_)
-            | Operation::Copied(_)
-            | Operation::TakeOver(_) => return Err(Errno::EPERM),
+            Operation::Commit(_) | Operation::Release(_) | Operation::Copied(_) | Operation::TakeOver(_) => {
+                return Err(Errno::EPERM);
+            }
             Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => {
                 if set.value.as_deref().is_some_and(|value| copies::parse(value).is_none()) {
                     return Err(Errno::EINVAL);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
-use zazen_namespace::service::NodeSpace;
+use zazen_namespace::service::{Balanced, NodeSpace};
 use zazen_namespace::{InodeId, NodeNo};
 
 /// Objects that are looked at together.
@@ -32,8 +32,21 @@ pub(crate) struct Waiting {
     pub(crate) down: Mutex<BTreeMap<NodeNo, Instant>>,
     /// The node that gets new files while this node's disk is nearly full, plus 1; otherwise 0.
     pub(crate) place: AtomicU64,
+    /// The work of giving files to other nodes.
+    pub(crate) balance: Mutex<Balancing>,
     /// How many copies directories want, and when that was asked.
     pub(crate) wanted: Mutex<HashMap<InodeId, (u8, Instant)>>,
+}
+
+/// The work of giving files to other nodes.
+#[derive(Clone, Default)]
+pub(crate) struct Balancing {
+    /// What was done.
+    pub(crate) done: Balanced,
+    pub(crate) bytes_per_s: u64,
+    pub(crate) age_s: u64,
+    /// The next folder of objects.
+    pub(crate) folder: u64,
 }
 
 impl Waiting {

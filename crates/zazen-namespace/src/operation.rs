@@ -208,6 +208,8 @@ zazen_wire::messages! {
         id: InodeId,
         /// The generation of the copy.
         generation: u64,
+        /// The holder is not lost, but gives the file away: only while nobody has it open.
+        idle: bool,
     }
 
     /// Changes attributes. What is `None` stays.

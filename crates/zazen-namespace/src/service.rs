@@ -57,6 +57,9 @@ pub mod namespace_fn {
     /// node alone.
     pub const SPACE: u16 = 15;
 
+    /// [`super::Balance`] → [`super::Balanced`]. For callers that may vouch.
+    pub const BALANCE: u16 = 16;
+
     /// Between daemons: [`super::Requests`] → [`super::Responses`].
     pub const REQUEST: u16 = 32;
     /// Between daemons: a batch of envelopes → nothing.
@@ -74,6 +77,9 @@ pub mod namespace_fn {
     /// In [`super::ObjectCall::what`]: the copy is whole. `offset` is its length, `bytes` the time of
     /// the last change; the bytes that come with it are the checksum of its checksums.
     pub const COPY_END: u16 = 65;
+    /// In [`super::ObjectCall::what`]: the asked node, which has a copy, becomes the holder if nobody
+    /// has the file open.
+    pub const TAKE: u16 = 66;
 }
 
 zazen_wire::messages! {
@@ -295,6 +301,33 @@ zazen_wire::messages! {
         damaged: Vec<Damage> = List<Nested<Damage>>,
         /// Objects that the metadata counts on and that are missing or too short.
         short: Vec<Damage> = List<Nested<Damage>>,
+    }
+
+    /// Starts, stops or asks after the work of a node that gives files to nodes with more space.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Balance {
+        /// Which node; `None` for the asked one.
+        node: Option<NodeNo> = Opt<NodeNo>,
+        /// `Some(true)` starts it, `Some(false)` stops it, `None` only asks.
+        run: Option<bool> = Opt<bool>,
+        /// The most bytes that it sends in a second; 0 for as many as go.
+        bytes_per_s: u64,
+        /// Files that were changed in the last so many seconds stay.
+        age_s: u64,
+    }
+
+    /// What the work has done since it was started.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    Balanced {
+        /// Whether it goes on.
+        running: bool,
+        /// Files that were moved.
+        files: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Files that were left, because they were in use, or had no checksums yet, or a node did not
+        /// answer.
+        left: u64,
     }
 
     /// The disk of a node.

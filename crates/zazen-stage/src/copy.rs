@@ -36,9 +36,7 @@ pub(crate) struct Way<'a> {
 
 /// Whether the file at the destination is the source, as far as length and time say.
 pub(crate) fn is_same(source: &Meta, target: &Meta) -> bool {
-    source.kind == target.kind
-        && source.bytes == target.bytes
-        && source.modified_ns == target.modified_ns
+    source.kind == target.kind && source.bytes == target.bytes && source.modified_ns == target.modified_ns
 }
 
 fn changed() -> Error {

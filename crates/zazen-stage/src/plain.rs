@@ -150,10 +150,12 @@ impl Side for PlainSide {
 
     fn make_directory(&self, path: &Path) -> Result<()> {
         match std::fs::DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => match path.metadata()?.is_dir() {
-                true => Ok(()),
-                false => Err(error),
-            },
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                match path.metadata()?.is_dir() {
+                    true => Ok(()),
+                    false => Err(error),
+                }
+            }
             made => made,
         }
     }

@@ -219,7 +219,8 @@ impl Run<'_> {
                 && let Some(entry) = files.get(next.fetch_add(1, Ordering::Relaxed))
             {
                 let (source, target) = (join(self.source, &entry.path), join(self.target, &entry.path));
-                let copied = self.clear(&target, &entry.meta).and_then(|()| way.copy(&source, &target, &entry.meta));
+                let copied =
+                    self.clear(&target, &entry.meta).and_then(|()| way.copy(&source, &target, &entry.meta));
                 self.count(entry, copied);
             }
         };
@@ -318,7 +319,11 @@ impl Run<'_> {
         let leads_to = self.from.read_link(&join(self.source, &entry.path))?;
         if let Some(there) = self.to.meta(&target)? {
             if there.kind == Kind::Symlink && self.to.read_link(&target)? == leads_to {
-                return if is_same(&entry.meta, &there) { Ok(()) } else { self.to.set_meta(&target, &entry.meta) };
+                return if is_same(&entry.meta, &there) {
+                    Ok(())
+                } else {
+                    self.to.set_meta(&target, &entry.meta)
+                };
             }
             if there.kind == Kind::Directory {
                 return Err(Error::from_raw_os_error(libc::EISDIR));

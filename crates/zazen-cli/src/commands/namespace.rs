@@ -1,5 +1,6 @@
 //! `zazen namespace` and `zazen locate`: how the namespace is, and which node holds a file.
 
+mod balance;
 mod scrub;
 
 use crate::output::{self, Table, human_bytes};
@@ -23,6 +24,7 @@ use zazen_namespace_client::core::{Kind, Name, NodeNo};
   zazen namespace status --json
   zazen namespace locate /run1/step-17.vtu
   zazen namespace set /run1 --copies 2
+  zazen namespace balance             # move files from full disks to empty ones
   zazen namespace scrub               # compare all bytes on the nodes' disks with their checksums")]
 pub(crate) struct NamespaceCommand {
     #[command(subcommand)]
@@ -37,6 +39,8 @@ enum Command {
     Locate(Locate),
     /// Say how many nodes shall have the files of a directory
     Set(Set),
+    /// Move files from full disks to empty ones
+    Balance(balance::BalanceCommand),
     /// Compare the bytes on the nodes' disks with their checksums, and remove what no file names
     Scrub(scrub::Scrub),
 }
@@ -94,6 +98,7 @@ pub(crate) fn run(arguments: &NamespaceCommand) -> Result<Done> {
         Command::Status(arguments) => status(arguments).map(|()| Done::Wholly),
         Command::Locate(arguments) => locate(arguments).map(|()| Done::Wholly),
         Command::Set(arguments) => set(arguments).map(|()| Done::Wholly),
+        Command::Balance(arguments) => balance::run(arguments),
         Command::Scrub(arguments) => scrub::run(arguments),
     }
 }

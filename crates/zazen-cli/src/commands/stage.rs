@@ -95,7 +95,8 @@ fn side(path: &Path, how: &How) -> Result<Box<dyn Side>> {
         return Ok(Box::new(PlainSide));
     }
     if !path.is_absolute() {
-        let why = format!("{}: give a path in a mount of the namespace, or one that begins with /", path.display());
+        let why =
+            format!("{}: give a path in a mount of the namespace, or one that begins with /", path.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let socket = how.socket.clone().unwrap_or_else(find_socket_path);
@@ -166,8 +167,7 @@ fn run(
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let target = target_of(from, &source, to, target)?;
-    let options =
-        Options { jobs: how.jobs.into(), compare: how.compare, verify: !how.no_verify };
+    let options = Options { jobs: how.jobs.into(), compare: how.compare, verify: !how.no_verify };
     let progress = Arc::new(Progress::default());
     stop_on_signal(&progress)?;
     let begun = Instant::now();
@@ -242,7 +242,8 @@ fn tell(report: &Report, took: Duration, json: bool) {
 
 fn judge(what: &str, report: &Report) -> Result<()> {
     if !report.failures.is_empty() {
-        let why = format!("{what}: {} could not be copied; mend that and run it again", report.failures.len());
+        let why =
+            format!("{what}: {} could not be copied; mend that and run it again", report.failures.len());
         return Err(Error::new(ErrorKind::Unavailable, why));
     }
     if report.stopped {

@@ -230,7 +230,8 @@ impl Partition {
         if generation != take.generation || !nodes.contains(&call.node) {
             return Err(Errno::ESTALE.into());
         }
-        if self.is_written(serial) {
+        let is_open = self.tables.opens_of(serial).next().is_some();
+        if self.is_written(serial) || (take.idle && is_open) {
             return Err(Errno::EBUSY.into());
         }
         nodes.retain(|node| *node != call.node);

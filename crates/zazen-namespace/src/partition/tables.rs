@@ -356,8 +356,10 @@ impl Tables {
             .times_set
             .iter()
             .map(|(serial, until)| Change::TimeSet { serial: *serial, until_ns: Some(*until) });
-        let copies =
-            self.copies.iter().map(|(serial, nodes)| Change::Copies { serial: *serial, nodes: nodes.clone() });
+        let copies = self
+            .copies
+            .iter()
+            .map(|(serial, nodes)| Change::Copies { serial: *serial, nodes: nodes.clone() });
         let clients = self.clients.iter().flat_map(|(client, row)| {
             let answers = row.answers.iter().map(|answer| Some(answer.clone()));
             std::iter::once(None).chain(answers).map(|answer| Change::Answered {

@@ -69,7 +69,8 @@ fn seen(root: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
         let links = if meta.kind == Kind::File { meta.links } else { 0 };
         let time = if entry.path.as_os_str().is_empty() { 0 } else { meta.modified_ns };
         let xattrs = PlainSide.xattrs(&path).unwrap();
-        let shown = format!("{:?} {:o} {} {length} {links} {time} {xattrs:?}", meta.kind, meta.mode, meta.uid);
+        let shown =
+            format!("{:?} {:o} {} {length} {links} {time} {xattrs:?}", meta.kind, meta.mode, meta.uid);
         (entry.path.clone(), shown, content)
     };
     entries.iter().map(one).collect()
@@ -183,14 +184,8 @@ fn each_failure_is_named_and_the_rest_arrives() {
     let failed: Vec<_> = report.failures.iter().map(|failure| failure.path.clone()).collect();
     assert_eq!(failed, [pipe, source.join("taken")]);
     assert_eq!(std::fs::read(target.join("d/good")).unwrap(), b"good");
-    let nowhere = stage(
-        &PlainSide,
-        &dir.path().join("nothing"),
-        &PlainSide,
-        &target,
-        &OPTIONS,
-        &Progress::default(),
-    );
+    let nowhere =
+        stage(&PlainSide, &dir.path().join("nothing"), &PlainSide, &target, &OPTIONS, &Progress::default());
     assert_eq!(nowhere.unwrap_err().kind(), ErrorKind::NotFound);
     std::fs::write(dir.path().join("file"), b"").unwrap();
     let onto_file =

@@ -368,7 +368,7 @@ fn copies_count_until_the_file_is_written_and_one_of_them_takes_over() {
         Operation::Copied(Copied { id, generation: 1, version, copies })
     };
     let copies = |bed: &mut Bed| bed.stat(id).place.expect("a place").copies;
-    let take = Operation::TakeOver(TakeOver { id, generation: 1 });
+    let take = Operation::TakeOver(TakeOver { id, generation: 1, idle: false });
     let version = bed.stat(id).version;
     bed.refused(copied(version, &[2]), Errno::ESTALE);
     bed.done(Operation::Release(Release { id, writers: 1, readers: 0, commit: Some(commit(10, 77)) }));
@@ -395,7 +395,9 @@ fn copies_count_until_the_file_is_written_and_one_of_them_takes_over() {
 
     let version = bed.stat(id).version;
     bed.done(copied(version, &[2, 3]));
+    bed.grant(open(id, READ));
     bed.node = NodeNo(2);
+    bed.refused(Operation::TakeOver(TakeOver { id, generation: 1, idle: true }), Errno::EBUSY);
     bed.done(take.clone());
     bed.done(take.clone());
     let place = bed.stat(id).place.expect("a place");
