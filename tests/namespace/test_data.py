@@ -279,7 +279,7 @@ def seen(root: Path) -> dict[str, tuple]:
             content = os.readlink(path)
         elif path.is_file():
             content = hashlib.sha256(path.read_bytes()).hexdigest(), meta.st_size, meta.st_nlink
-        xattrs = {name: os.getxattr(path, name, follow_symlinks=False) for name in os.listxattr(path)}
+        xattrs = {name: os.getxattr(path, name, follow_symlinks=False) for name in os.listxattr(path, follow_symlinks=False)}
         shown = meta.st_mode, meta.st_uid, meta.st_gid, meta.st_mtime_ns, xattrs, content
         found[str(path.relative_to(root))] = shown
     return found

@@ -20,6 +20,8 @@ use zazen_wire::{Message, service};
 
 /// How long a caller waits for changes before it hears that there are none.
 const WATCH: Duration = Duration::from_secs(5);
+/// The bytes that come with the end of a copy: a checksum.
+const SUM_BYTES: u64 = 8;
 /// How often it is looked whether the caller is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -118,7 +120,8 @@ impl NamespaceNode {
             namespace_fn::OBJECT => {
                 let asked = ObjectCall::decode(call.payload)?;
                 let given = match asked.what {
-                    namespace_fn::WRITE => bulk(&mut call, asked.bytes)?,
+                    namespace_fn::WRITE | namespace_fn::COPY_PUT => bulk(&mut call, asked.bytes)?,
+                    namespace_fn::COPY_END => bulk(&mut call, SUM_BYTES)?,
                     _ => Ok(Vec::new()),
                 };
                 let (done, got) = match given.and_then(|given| self.object(&asked, &given)) {
