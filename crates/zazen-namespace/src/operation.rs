@@ -187,7 +187,8 @@ zazen_wire::messages! {
         commit: Option<Commit> = Opt<Nested<Commit>>,
     }
 
-    /// Tells which nodes have a full copy of a file's bytes, beside the holder. Asked by the holder.
+    /// Tells which nodes have a full copy of a file's bytes, beside the holder. Asked by the
+    /// holder.
     #[derive(Clone, Debug, PartialEq, Eq)]
     Copied {
         /// The file.

@@ -53,8 +53,8 @@ pub mod namespace_fn {
     /// [`super::Scrub`] → [`super::Scrubbed`]: checks a part of a node's objects, a few seconds
     /// long. For callers that may vouch.
     pub const SCRUB: u16 = 14;
-    /// Nothing → [`super::Spaces`]: the nodes that answered a moment ago. Between daemons: the asked
-    /// node alone.
+    /// Nothing → [`super::Spaces`]: the nodes that answered a moment ago. Between daemons: the
+    /// asked node alone.
     pub const SPACE: u16 = 15;
 
     /// [`super::Balance`] → [`super::Balanced`]. For callers that may vouch.
@@ -74,11 +74,11 @@ pub mod namespace_fn {
     /// In [`super::ObjectCall::what`]: bytes of a copy that is coming in. Flags: 1 for its
     /// beginning.
     pub const COPY_PUT: u16 = 64;
-    /// In [`super::ObjectCall::what`]: the copy is whole. `offset` is its length, `bytes` the time of
-    /// the last change; the bytes that come with it are the checksum of its checksums.
+    /// In [`super::ObjectCall::what`]: the copy is whole. `offset` is its length, `bytes` the time
+    /// of the last change; the bytes that come with it are the checksum of its checksums.
     pub const COPY_END: u16 = 65;
-    /// In [`super::ObjectCall::what`]: the asked node, which has a copy, becomes the holder if nobody
-    /// has the file open.
+    /// In [`super::ObjectCall::what`]: the asked node, which has a copy, becomes the holder if
+    /// nobody has the file open.
     pub const TAKE: u16 = 66;
 }
 
@@ -289,7 +289,8 @@ zazen_wire::messages! {
         objects: u64,
         /// Bytes that were checked.
         bytes: u64,
-        /// Objects that have no checksums yet: they are being made, unless the file is being written.
+        /// Objects that have no checksums yet: they are being made, unless the file is being
+        /// written.
         unsealed: u64,
         /// Objects whose partition did not answer.
         unknown: u64,
@@ -325,8 +326,8 @@ zazen_wire::messages! {
         files: u64,
         /// Their bytes.
         bytes: u64,
-        /// Files that were left, because they were in use, or had no checksums yet, or a node did not
-        /// answer.
+        /// Files that were left, because they were in use, or had no checksums yet, or a node did
+        /// not answer.
         left: u64,
     }
 

@@ -10,10 +10,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use zazen_call::Identity;
-use zazen_client::cluster::Target;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace_client::Namespace;
 use zazen_namespace_client::core::operation::SetXattr;
 use zazen_namespace_client::core::service::MapView;
 use zazen_namespace_client::core::{Kind, Name, NodeNo};
@@ -103,27 +100,8 @@ pub(crate) fn run(arguments: &NamespaceCommand) -> Result<Done> {
     }
 }
 
-/// The namespace of the first node that answers.
-fn open(targets: &Targets) -> Result<Namespace> {
-    let mut refusal = Error::new(ErrorKind::Unavailable, "no node is given");
-    for node in targets.nodes()? {
-        let opened = match (&node.target, node.key()) {
-            (Target::Local(socket), _) => Namespace::local(socket),
-            (Target::Tcp(addr), Some(key)) => Namespace::remote(addr, key, &Identity::of_this_process()),
-            (Target::Tcp(addr), None) => {
-                Err(Error::new(ErrorKind::Config, format!("node {addr}: give the cluster key by --key FILE")))
-            }
-        };
-        match opened {
-            Ok(namespace) => return Ok(namespace),
-            Err(error) => refusal = error.within(format!("node {}", node.name)),
-        }
-    }
-    Err(refusal)
-}
-
 fn status(arguments: &Status) -> Result<()> {
-    let text = open(&arguments.targets)?.status()?;
+    let text = arguments.targets.namespace()?.status()?;
     let status: Value = serde_json::from_str(&text)
         .map_err(|error| Error::new(ErrorKind::Protocol, "the daemon's status").caused_by(error))?;
     if arguments.json {
@@ -181,7 +159,7 @@ fn host(map: &MapView, node: NodeNo) -> (String, String) {
 }
 
 fn set(arguments: &Set) -> Result<()> {
-    let namespace = open(&arguments.targets)?;
+    let namespace = arguments.targets.namespace()?;
     for path in &arguments.paths {
         let within = |errno| zazen_namespace_client::error(path.display(), errno);
         let found = namespace.stat(None, path.as_os_str().as_bytes(), true).map_err(within)?;
@@ -194,7 +172,7 @@ fn set(arguments: &Set) -> Result<()> {
 }
 
 pub(crate) fn locate(arguments: &Locate) -> Result<()> {
-    let namespace = open(&arguments.targets)?;
+    let namespace = arguments.targets.namespace()?;
     let map = namespace.map()?;
     let mut rows = Vec::new();
     let mut hosts = BTreeSet::new();

@@ -177,8 +177,8 @@ impl Partition {
         self.leaving.extend(drops);
     }
 
-    /// The copies of a file are not its bytes any more; which nodes had them. They are told nothing:
-    /// the next copy replaces theirs, and a message that comes late would end that one.
+    /// The copies of a file are not its bytes any more; which nodes had them. They are told
+    /// nothing: the next copy replaces theirs, and a message that comes late would end that one.
     fn forget_copies(&mut self, serial: u64) -> Vec<NodeNo> {
         let copies = self.tables.copies.get(&serial).cloned().unwrap_or_default();
         if !copies.is_empty() {

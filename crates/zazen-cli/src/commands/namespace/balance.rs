@@ -38,7 +38,7 @@ pub(crate) struct BalanceCommand {
 }
 
 pub(crate) fn run(arguments: &BalanceCommand) -> Result<Done> {
-    let namespace = super::open(&arguments.targets)?;
+    let namespace = arguments.targets.namespace()?;
     let nodes = namespace.map()?.nodes;
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

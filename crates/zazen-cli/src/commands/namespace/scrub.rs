@@ -41,7 +41,7 @@ struct Outcome {
 }
 
 pub(crate) fn run(arguments: &Scrub) -> Result<Done> {
-    let namespace = super::open(&arguments.targets)?;
+    let namespace = arguments.targets.namespace()?;
     let mut nodes = namespace.map()?.nodes;
     if let Some(number) = arguments.node {
         nodes.retain(|node| node.node == NodeNo(number));
