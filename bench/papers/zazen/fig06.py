@@ -28,6 +28,10 @@ TURNS = "Zazen, one at a time"
 HEAD, FLAT = "disk with a head", "disk without seeks"
 # What the paper's kernel read ahead.
 PIECE_BYTES = 128 << 10
+# Where and on what it is measured, for the page's first table.
+SETTING = (
+    f"one node, cold cache, emulated disk of {BYTES_PER_S // 10**6} MB/s; a seek takes {1e3 * SEEK_S:.0f} ms"
+)
 
 
 def run(context) -> Figure:

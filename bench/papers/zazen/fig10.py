@@ -22,6 +22,11 @@ DISK_BYTES_PER_S = 10_000_000
 SERVER_LINK, SERVER_BYTES_PER_S = "60mbit", 7_500_000
 FRAME_BYTES = 432_000
 SEED = 10
+# Where and on what it is measured, for the page's first table.
+SETTING = (
+    f"{NODES} nodes, cold disks of {DISK_BYTES_PER_S // 10**6} MB/s, file server's link {SERVER_LINK}; daemons "
+    "of some nodes are killed"
+)
 
 
 def run(context) -> Figure:

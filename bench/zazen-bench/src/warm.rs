@@ -1,9 +1,9 @@
-//! Warm local reads through the API against plain reads of the same files, and several readers
-//! against one.
+//! Warm local reads through the API against plain reads of the same frames as files, and several
+//! readers against one.
 
 use crate::cost::{Cost, Meter};
 use crate::measure::{Row, Spread, interleave, rate, seconds, speed_ratios};
-use crate::reads::{cached_files, read_plain, read_through};
+use crate::reads::{files_of, read_plain, read_through};
 use crate::rig::{Daemon, Folder, dataset};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
@@ -21,7 +21,8 @@ pub(crate) fn warm(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         let mut opened = daemon.open(&source)?;
         let set = RunSet::range(0, count - 1);
         read_through(&mut opened, &set)?; // misses: now everything is cached
-        let files = cached_files(&daemon, "sim")?;
+        // The same bytes on the same disk, each frame a file: the cache packs small frames.
+        let files = files_of(&source)?;
         let total = bytes as u64 * count;
         let meter = Meter::of(&daemon, total);
         let mut best = (f64::MAX, 1);

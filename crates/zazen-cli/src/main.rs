@@ -16,6 +16,10 @@ use commands::{
 };
 use std::process::ExitCode;
 use target::Done;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Zazen keeps the frames of simulations on the disks of the nodes that analyse them.
 #[derive(Parser)]
@@ -97,13 +101,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("ZAZEN_LOG").unwrap_or_else(|_| "error".into()),
-        )
+    let asked = std::env::var("ZAZEN_LOG").ok().filter(|text| !text.is_empty());
+    let shown = asked.and_then(|text| text.parse::<Targets>().ok());
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    let shown = shown.unwrap_or_else(|| Targets::new().with_default(Level::ERROR));
+    tracing_subscriber::registry().with(shown).with(lines).init();
     let wholly = |outcome: zazen_core::Result<()>| outcome.map(|()| Done::Wholly);
     let outcome = match Zazen::parse().command {
         Command::Status(arguments) => status::run(&arguments),

@@ -9,7 +9,6 @@
 //! Bytes on disk, failure cases and what is assumed of fsync: `docs/formats/store.md`.
 
 mod activity;
-#[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod counters;
 mod dataset;

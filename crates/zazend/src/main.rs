@@ -4,6 +4,10 @@ use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::mpsc;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 use zazen_core::{Error, Result};
 use zazend::config::{Args, Config, check_budget};
 use zazend::signals::StopSignals;
@@ -33,14 +37,14 @@ fn main() -> ExitCode {
 
 /// Log lines go to standard error; `ZAZEN_LOG` sets what is shown (`info`, `debug`, `zazen_store=debug`, …).
 fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ZAZEN_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let asked = std::env::var("ZAZEN_LOG").ok().filter(|text| !text.is_empty());
+    let shown = asked.and_then(|text| text.parse::<Targets>().ok());
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .init();
+        .with_target(false);
+    let shown = shown.unwrap_or_else(|| Targets::new().with_default(Level::INFO));
+    tracing_subscriber::registry().with(shown).with(lines).init();
 }
 
 fn run(args: &Args) -> Result<()> {
