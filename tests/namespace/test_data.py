@@ -279,7 +279,10 @@ def seen(root: Path) -> dict[str, tuple]:
             content = os.readlink(path)
         elif path.is_file():
             content = hashlib.sha256(path.read_bytes()).hexdigest(), meta.st_size, meta.st_nlink
-        xattrs = {name: os.getxattr(path, name, follow_symlinks=False) for name in os.listxattr(path, follow_symlinks=False)}
+        xattrs = {
+            name: os.getxattr(path, name, follow_symlinks=False)
+            for name in os.listxattr(path, follow_symlinks=False)
+        }
         shown = meta.st_mode, meta.st_uid, meta.st_gid, meta.st_mtime_ns, xattrs, content
         found[str(path.relative_to(root))] = shown
     return found
@@ -416,10 +419,12 @@ def test_a_full_disk_sends_new_files_elsewhere(folder, alone):
         (folder / "nodes").write_text("\n".join(addresses) + "\n")
         (folder / "backing").mkdir()
         (folder / "small").mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "none", folder / "small"], check=True)
+        (folder / "large").mkdir()
+        for disk, size in [("small", "256m"), ("large", "512m")]:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder / disk], check=True)
         flags = ["--namespace-format", "--namespace-nodes", folder / "nodes"]
         daemons, mounts = [], [folder / "m0", folder / "m1"]
-        for number, data in enumerate([folder / "small/data", folder / "data"]):
+        for number, data in enumerate([folder / "small/data", folder / "large/data"]):
             (folder / f"n{number}").mkdir()
             mounts[number].mkdir()
             daemon = zazen.testing.Daemon(
@@ -472,6 +477,26 @@ def test_a_full_disk_sends_new_files_elsewhere(folder, alone):
             assert holder(f"again{number}") == "n0"
 
         within(20, stays_here)
+
+        # Cold files go to the emptier disk; one that is open stays.
+        data = {f"cold{number}": random.Random(number).randbytes(20 << 20) for number in range(8)}
+        for name, content in data.items():
+            (mounts[0] / name).write_bytes(content)
+            assert holder(name) == "n0"
+        busy = (mounts[0] / "cold0").open("rb")
+        time.sleep(2)
+        words = ["namespace", "balance", "--json", "--age", 0, "--rate", "1G", "--socket", daemons[0].socket]
+        first, second = json.loads(tool(*words))
+        assert first["files"] >= 2 and first["bytes"] >= 40 << 20 and second["files"] == 0
+        holders = [holder(name) for name in data]
+        assert holders[0] == "n0" and holders.count("n1") >= 2 and holders.count("n0") >= 2, holders
+        for name, content in data.items():
+            assert (mounts[0] / name).read_bytes() == content == (mounts[1] / name).read_bytes()
+        assert busy.read() == data["cold0"]
+        busy.close()
+        words = ["namespace", "scrub", "--json", "--socket", daemons[0].socket]
+        for node in json.loads(tool(*words)):
+            assert (node["removed"], node["damaged_inodes"], node["error"]) == (0, [], None)
         for daemon, mount in zip(daemons, mounts, strict=True):
             tool("unmount", mount)
             daemon.stop()
