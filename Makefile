@@ -123,13 +123,13 @@ $(VENV)/.requirements-bench: requirements/bench.txt $(VENV)/.requirements
 # pip fetches packages while cargo compiles.
 install: prerequisites
 	@$(MAKE) --no-print-directory --jobs=2 packages native PROFILE=$(PROFILE)
-	@$(STEP) "install 3 of 3" "installing zazen into $(VENV)" 10 \
+	@$(STEP) "install 3 of 3" "installing zazen into $(VENV)" 5 \
 	  $(BIN)/python scripts/install.py --profile $(PROFILE) --built
 
 packages: $(VENV)/.requirements
 
 native: prerequisites
-	@$(STEP) "install 2 of 3" "compiling zazen (cargo profile $(PROFILE))" $(if $(filter release,$(PROFILE)),600,145) \
+	@$(STEP) "install 2 of 3" "compiling zazen (cargo profile $(PROFILE))" $(if $(filter release,$(PROFILE)),600,240) \
 	  cargo build $(INSTALLED) --locked --profile $(PROFILE)
 
 ## make wheel   one wheel for Python 3.11 and later and glibc 2.28 and later, into dist/

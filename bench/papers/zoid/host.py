@@ -197,11 +197,14 @@ class Daemon:
         return json.loads(said)[0]
 
     def variables_for(self, *words: object) -> dict[str, str]:
-        """The environment that `zazen run WORDS` gives a program, so that `zazen` need not be started each time."""
+        """The environment that `zazen run WORDS` gives a program, so that `zazen` need not be started each time. Each
+        call is forwarded, unless the words say otherwise."""
+        how = [] if "--direct" in words else ["--relay"]
         command = [
             self.programs.zazen,
             "run",
             *words,
+            *how,
             "--socket",
             self.socket,
             "--",

@@ -34,6 +34,7 @@ EVALUATION = evaluation.Evaluation(
         "carriers": "carriers",
         "files": "files",
         "preload": "preload",
+        "programs": "programs",
         "fairness": "fairness",
         "kills": "kills",
         "streams": "streams_figure",

@@ -19,7 +19,7 @@ use crate::carriers::stream::Stream;
 use crate::carriers::unix::SocketFile;
 use crate::carriers::{tcp, unix};
 use crate::key::ClusterKey;
-use crate::limits::{ServerLimits, ShmLimits};
+use crate::limits::{CallerLimits, ServerLimits, ShmLimits};
 use crate::quiet::may_say;
 use crate::server::callers::Callers;
 use crate::server::peer::serve;
@@ -86,7 +86,7 @@ impl Server {
         let shared = Shared {
             key,
             registry: Registry::new(&limits),
-            accounts: Accounts::default(),
+            accounts: Accounts::new(&limits.caller),
             callers: Callers::new(&services, &shm, &treasury),
             services,
             treasury,
@@ -153,6 +153,22 @@ impl Server {
         host: Option<(IpAddr, String)>,
     ) -> Result<Attached> {
         Attached::new(&self.shared, line, credentials, pid, host)
+    }
+
+    /// Bounds callers by these limits from now on. Connections and calls that were admitted before
+    /// stay.
+    pub fn set_limits(&self, connections_max: usize, caller: &CallerLimits) {
+        self.shared.registry.set_connections_max(connections_max);
+        self.shared.accounts.set_limits(caller);
+    }
+
+    /// Takes the bytes of `key` as the cluster key, and closes all connections over TCP, because
+    /// they were proven with the key before. Returns how many. Does nothing on a server that was
+    /// made without a key.
+    pub fn replace_key(&self, key: &ClusterKey) -> usize {
+        let Some(own) = &self.shared.key else { return 0 };
+        own.replace(key);
+        self.shared.registry.close_remote()
     }
 
     /// Connections now.
@@ -273,7 +289,7 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
             peer_host(stream.socket()).and_then(|host| shared.registry.admit_stranger(stream.socket(), host))
         }
         Carrier::Unix => unix::peer_ids(stream.socket().as_fd()).and_then(|peer| {
-            let account = shared.accounts.of(&Payer::Local(peer.uid), &shared.limits.caller);
+            let account = shared.accounts.of(&Payer::Local(peer.uid));
             let admitted = shared.registry.admit(stream.socket(), Arc::clone(&account));
             if let Err(error) = &admitted
                 && let Some(left_out) = may_say("admit", account.who())
