@@ -406,6 +406,7 @@ fn copies_count_until_the_file_is_written_and_one_of_them_takes_over() {
     bed.refused(take, Errno::ESTALE);
     bed.refused(Operation::Commit(commit(1, 80)), Errno::ESTALE);
     assert!(bed.dropped.is_empty());
+    bed.done(release(id, 0, 1));
     // The snapshot has them, and the end of the file is told to all.
     let pieces: Vec<_> = bed.partition.snapshot().collect();
     let mut restore = Restore::new(PartitionNo(0), bed.partition.settings().clone());
