@@ -36,6 +36,8 @@ pub mod seals;
 mod service;
 mod session;
 mod waiting;
+mod watch;
+mod watchers;
 
 pub use node::{Durability, NamespaceNode, NodeList, Told};
 pub use service::NamespaceService;

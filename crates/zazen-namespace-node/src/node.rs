@@ -10,6 +10,7 @@ use crate::objects::{ObjectName, Objects};
 use crate::reserve::Reserve;
 use crate::seals::Seals;
 use crate::waiting::Waiting;
+use crate::watchers::Watchers;
 use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
 use std::path::PathBuf;
@@ -100,6 +101,7 @@ pub struct NamespaceNode {
     uid: u32,
     /// Numbers handles; the upper bits tell one life of the daemon from the next.
     next_handle: AtomicU64,
+    pub(crate) watchers: Arc<Watchers>,
     pub(crate) stopping: AtomicBool,
     pub(crate) folder: DataFolder,
     pub(crate) told: Told,
@@ -171,6 +173,7 @@ impl NamespaceNode {
             names: Mutex::default(),
             uid: rustix::process::geteuid().as_raw(),
             next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
+            watchers: Arc::default(),
             stopping: AtomicBool::new(false),
             folder,
             told: told.clone(),
@@ -306,6 +309,7 @@ impl NamespaceNode {
     /// Serves nobody any more.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.watchers.stop();
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         sessions.iter().for_each(|(_, session)| self.end_session(session));
         self.driver.stop();
