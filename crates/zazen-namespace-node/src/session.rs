@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zazen_call::Caller;
 use zazen_core::Credentials;
-use zazen_namespace::operation::{Answer, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release};
+use zazen_namespace::operation::{
+    Answer, At, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
+};
 use zazen_namespace::service::{Answered, Ask};
 use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind};
 
@@ -64,7 +66,8 @@ pub(crate) fn inodes_of(operation: &Operation) -> Vec<InodeId> {
         Operation::GetAttributes(of)
         | Operation::ReadLink(of)
         | Operation::ListXattr(of)
-        | Operation::Parent(of) => vec![of.id],
+        | Operation::Parent(of)
+        | Operation::Buckets(of) => vec![of.id],
         Operation::GetMany(many) => many.ids.clone(),
         Operation::SetAttributes(set) => vec![set.id],
         Operation::Create(create) => vec![create.directory],
@@ -267,10 +270,18 @@ impl NamespaceNode {
             Some(_) => return Err(Errno::EPERM),
         };
         let mut operation = ask.operation;
+        // New files may go to another node; the log's reserve is for what is here.
+        let no_room = || self.driver.is_full() && (self.place().is_none() || self.driver.is_nearly_out());
+        // Buckets of split directories are the daemons' own business.
+        if inodes_of(&operation).into_iter().any(InodeId::is_bucket) {
+            return Err(Errno::ESTALE);
+        }
         match &mut operation {
-            Operation::Commit(_) | Operation::Release(_) | Operation::Copied(_) | Operation::TakeOver(_) => {
-                return Err(Errno::EPERM);
-            }
+            Operation::Commit(_)
+            | Operation::Release(_)
+            | Operation::Buckets(_)
+            | Operation::Copied(_)
+            | Operation::TakeOver(_) => return Err(Errno::EPERM),
             Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => {
                 if set.value.as_deref().is_some_and(|value| copies::parse(value).is_none()) {
                     return Err(Errno::EINVAL);
@@ -285,12 +296,20 @@ impl NamespaceNode {
                     self.commit(&handle).ok();
                 }
             }
+            // An existing file is opened, which needs no room.
+            Operation::Create(create) if no_room() && create.open.is_some() && !create.exclusive => {
+                let at = At { directory: create.directory, name: create.name.clone() };
+                match self.route_one(credentials.clone(), Operation::Lookup(at)) {
+                    Err(Errno::ENOENT) => return Err(Errno::ENOSPC),
+                    found => drop(found?),
+                }
+            }
             Operation::Create(_)
             | Operation::CreateMany(_)
             | Operation::MakeDirectory(_)
             | Operation::Link(_)
             | Operation::SetXattr(_)
-                if self.driver.is_full() && (self.place().is_none() || self.driver.is_nearly_out()) =>
+                if no_room() =>
             {
                 return Err(Errno::ENOSPC);
             }
