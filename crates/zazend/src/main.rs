@@ -44,6 +44,11 @@ fn start_log() {
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_target(false);
     let shown = shown.unwrap_or_else(|| Targets::new().with_default(Level::INFO));
+    // A list of crates, or a word that is no level, must not hide the errors of all others.
+    let shown = match shown.default_level() {
+        None => shown.with_default(Level::ERROR),
+        Some(_) => shown,
+    };
     tracing_subscriber::registry().with(shown).with(lines).init();
 }
 
