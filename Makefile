@@ -73,10 +73,10 @@ bench: prerequisites
 	cargo build --release --locked -p zazen-bench -p zazend -p zazen-cli
 	target/release/zazen-bench $(BENCH)
 
-## make bench-data  trajectories (ROWS="xtc-frame rmsf" for some), files through fsspec, samples through PyTorch
+## make bench-data  trajectories (ROWS="xtc-frame rmsf" for some), files through fsspec, samples through PyTorch, explain
 bench-data: install
 	$(BIN)/python bench/data/bench_data.py $(ROWS)
-	set -e; for rows in files_cold_warm torch_epochs; do $(BIN)/python bench/data/$$rows.py; done
+	set -e; for rows in files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
 
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench

@@ -11,8 +11,8 @@ mod target;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    assign, bench, datasets, evict, explain, index, key, load, ls, number, pin, plugin, push, run, sim, stat,
-    status, verify, viz,
+    assign, bench, datasets, doctor, evict, explain, index, key, load, ls, number, pin, plugin, push, run,
+    sim, stat, status, verify, viz,
 };
 use std::process::ExitCode;
 use target::Done;
@@ -44,6 +44,8 @@ struct Zazen {
 enum Command {
     /// Show the state of the nodes: frames, space, hit rate, dead nodes
     Status(status::Status),
+    /// Look at all nodes: what is wrong with them, and what to do
+    Doctor(doctor::Doctor),
     /// Say why the last analysis of a dataset was slow, and what would help
     Explain(explain::Explain),
     /// List the datasets that are cached
@@ -112,6 +114,7 @@ fn main() -> ExitCode {
     let wholly = |outcome: zazen_core::Result<()>| outcome.map(|()| Done::Wholly);
     let outcome = match Zazen::parse().command {
         Command::Status(arguments) => status::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Datasets(arguments) => datasets::run(&arguments),
         Command::Ls(arguments) => ls::run(&arguments),

@@ -11,12 +11,12 @@ use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::messages::{
-    BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, OpenDataset, Pin, Push,
-    PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch, ScanClose, ScanNext,
-    ScanOpen, ScanOpened, Verified, Verify, frames_fn,
+    BatchEntry, CloseDataset, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing,
+    OpenDataset, Pin, Push, PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch,
+    ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify, frames_fn,
 };
 use zazen_frames::scan_record::{AskNotes, AskRecords, Records, ScanNotes, ScanRecord};
-use zazen_wire::control::{NodeInfo, control_fn};
+use zazen_wire::control::{Examine, NodeInfo, control_fn};
 use zazen_wire::{Message, service};
 
 /// How long a daemon may take to accept a connection and to prove the key.
@@ -177,6 +177,19 @@ impl Remote {
         self.text(reply)
     }
 
+    /// What it finds on its node, as JSON for `zazen doctor`. `PermissionDenied` for all but root,
+    /// the daemon's user and key holders; `Unsupported` by a daemon of an older version; `Protocol`
+    /// if not all bytes that were asked for arrived.
+    pub fn examine(&mut self, how: &Examine) -> Result<String> {
+        let reply = self.connection.call(service::CONTROL, control_fn::EXAMINE, &how.encode(), &[])?;
+        if reply.bulk.len() != how.answer_bytes as usize {
+            let (sent, target) = (reply.bulk.len(), &self.target);
+            let text = format!("{target}: {sent} bytes came with its answer, not {}", how.answer_bytes);
+            return Err(Error::new(ErrorKind::Protocol, text));
+        }
+        self.text(reply)
+    }
+
     /// Whether it answers.
     pub fn ping(&mut self) -> Result<()> {
         self.control(control_fn::PING).map(drop)
@@ -193,6 +206,11 @@ impl Remote {
         let path = utf8(path)?.to_owned();
         let pattern = pattern.map(str::to_owned);
         self.ask(frames_fn::OPEN, &OpenDataset { path, want_extent, pattern, only_cached: false })
+    }
+
+    /// Gives an opened dataset's handle back.
+    pub fn close(&mut self, handle: u32) -> Result<()> {
+        self.frames(frames_fn::CLOSE, &CloseDataset { handle }, &[]).map(drop)
     }
 
     /// Opens what the cache has of a directory: the series of `pattern`, or the only series. The

@@ -341,7 +341,7 @@ impl Scan {
                     None
                 });
                 match copy {
-                    Some(frame) if proof.covers(node.config.validate, (&frame.meta, &frame.source)) => {
+                    Some(frame) if proof.covers(node.config().validate, (&frame.meta, &frame.source)) => {
                         if batch.cached(node, frame, None, Delivery::Fetched).is_err() {
                             let good = self.check_copy(node, number);
                             let around = good.map_or(true, |good| after_check(good) == AfterCheck::Around);
@@ -381,7 +381,7 @@ impl Scan {
                 let way = crate::misses::without_room(opened, source, number, file)?;
                 return self.hand_out_way(node, number, way, batch);
             }
-            Some(entry) if !proof.covers(node.config.validate, (&entry.meta, &entry.source)) => entry,
+            Some(entry) if !proof.covers(node.config().validate, (&entry.meta, &entry.source)) => entry,
             _ => {
                 self.want_again(number, Origin::Alien);
                 return Ok(());

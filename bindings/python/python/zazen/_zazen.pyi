@@ -187,6 +187,12 @@ class Frames:
     def __len__(self) -> int: ...
 
 @final
+class Paths:
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[int, str | os.PathLike[str]]: ...
+    def __len__(self) -> int: ...
+
+@final
 class Dataset:
     @property
     def path(self) -> str: ...
@@ -247,6 +253,17 @@ class Dataset:
         carrier: _Carrier = "auto",
         ordered: bool = False,
     ) -> Frames: ...
+    def paths(
+        self,
+        begin: int | None = None,
+        end: int | None = None,
+        stride: int = 1,
+        *,
+        comm: _Comm = ...,
+        rules: _Rules = "full",
+        protocol: _Protocol = "owner",
+        carrier: _Carrier = "auto",
+    ) -> Paths: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -312,6 +329,16 @@ class Writer:
 def _remove_frame_files() -> None: ...
 def _xtc_atoms(data: Buffer) -> int: ...
 def _xtc_decode(data: Buffer, positions: Buffer, factor: float) -> tuple[int, float, tuple[float, ...]]: ...
+def _open_same(
+    path: _Path,
+    *,
+    names: tuple[int, int],
+    socket: _Path | None,
+    pattern: str | None,
+    backing: str | None,
+    direct: bool,
+    timeout: float | None,
+) -> Dataset: ...
 def open(
     path: _Path,
     *,

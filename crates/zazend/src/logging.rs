@@ -1,0 +1,66 @@
+//! The daemon's log: lines on standard error, filtered by the setting `log`.
+
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
+use zazen_core::{Error, ErrorKind, Result};
+
+/// Changes what is logged while the daemon runs.
+#[derive(Clone)]
+pub struct LogLevel(reload::Handle<Targets, Registry>);
+
+impl LogLevel {
+    /// Begins the log of this process. `told`: the setting `log`. One that is no filter counts as `info`, so that
+    /// its refusal is logged.
+    pub fn start(told: &str) -> LogLevel {
+        let filter = told.parse::<Targets>().map(with_errors);
+        let filter = filter.unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
+        let (filter, handle) = reload::Layer::new(filter);
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .with_target(false);
+        tracing_subscriber::registry().with(filter).with(lines).init();
+        LogLevel(handle)
+    }
+
+    /// Logs what `told`, a checked setting `log`, says from now on.
+    pub fn set(&self, told: &str) -> Result<()> {
+        let refuse = |why: String| Error::new(ErrorKind::Config, format!("log {told:?}: {why}"));
+        let filter = told.parse::<Targets>().map_err(|error| refuse(error.to_string()))?;
+        self.0.reload(with_errors(filter)).map_err(|error| refuse(error.to_string()))
+    }
+}
+
+/// A list of crates, or a word that is no level, does not hide the errors of all others.
+fn with_errors(filter: Targets) -> Targets {
+    match filter.default_level() {
+        None => filter.with_default(tracing::Level::ERROR),
+        Some(_) => filter,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_all_crates_are_logged_unless_the_setting_says_off() {
+        let check = |told: &str, errors: bool, infos: bool| {
+            let filter = with_errors(told.parse().unwrap());
+            let enables = |level| filter.would_enable("zazen_store", &level);
+            assert_eq!(
+                (enables(tracing::Level::ERROR), enables(tracing::Level::INFO)),
+                (errors, infos),
+                "{told}"
+            );
+        };
+        check("info", true, true);
+        check("warn", true, false);
+        check("zazend=debug", true, false);
+        check("zazend=debug,info", true, true);
+        check("verbose", true, false);
+        check("off", false, false);
+    }
+}
