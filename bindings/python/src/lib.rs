@@ -8,6 +8,7 @@ mod carrier;
 mod dataset;
 mod errors;
 mod frame;
+mod namespace;
 mod notices;
 mod numbers;
 mod paths;
@@ -49,6 +50,9 @@ fn _zazen(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(viz::match_json, module)?)?;
     module.add_function(wrap_pyfunction!(viz::index_json, module)?)?;
     module.add_function(wrap_pyfunction!(viz::locate_json, module)?)?;
+    module.add_class::<namespace::PyNamespaceLink>()?;
+    module.add_class::<namespace::PyNamespaceFile>()?;
+    module.add_function(wrap_pyfunction!(namespace::namespace_errors, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_launcher, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::check_world, module)?)?;
     module.add_function(wrap_pyfunction!(carrier::mpi_library, module)?)?;

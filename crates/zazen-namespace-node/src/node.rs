@@ -7,6 +7,7 @@ use crate::handles::{Session, lock};
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::reserve::Reserve;
+use crate::watchers::Watchers;
 use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use zazen_call::{Caller, ClusterKey};
 use zazen_core::fnv::mixed;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::service::{Hello, MapView, namespace_fn};
+use zazen_namespace::split::Layouts;
 use zazen_namespace::{Epoch, Incarnation, InodeId, NodeNo};
 
 /// Inodes with the same number below this share a turn.
@@ -74,6 +76,8 @@ pub struct NamespaceNode {
     pub(crate) links: Arc<Links>,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) slots: Slots,
+    /// How large directories are split, as far as operations met them.
+    pub(crate) layouts: Mutex<Layouts>,
     /// Length, blocks and time of objects as the metadata was told last.
     pub(crate) committed: Mutex<HashMap<ObjectName, (u64, u64, i64)>>,
     /// Objects whose bytes a sync failed to bring to the disk. The kernel tells it once only.
@@ -89,6 +93,7 @@ pub struct NamespaceNode {
     uid: u32,
     /// Numbers handles; the upper bits tell one life of the daemon from the next.
     next_handle: AtomicU64,
+    pub(crate) watchers: Arc<Watchers>,
     pub(crate) stopping: AtomicBool,
     pub(crate) folder: DataFolder,
     pub(crate) told: Told,
@@ -147,6 +152,7 @@ impl NamespaceNode {
             links,
             sessions: Mutex::default(),
             slots: Slots::default(),
+            layouts: Mutex::default(),
             committed: Mutex::default(),
             unsynced: Mutex::default(),
             turns: std::iter::repeat_with(Mutex::default).take(TURNS).collect(),
@@ -155,6 +161,7 @@ impl NamespaceNode {
             names: Mutex::default(),
             uid: rustix::process::geteuid().as_raw(),
             next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
+            watchers: Arc::default(),
             stopping: AtomicBool::new(false),
             folder,
             told: told.clone(),
@@ -287,6 +294,7 @@ impl NamespaceNode {
     /// Serves nobody any more.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.watchers.stop();
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         sessions.iter().for_each(|(_, session)| self.end_session(session));
         self.driver.stop();
