@@ -420,6 +420,34 @@ def test_idle_strangers_do_not_keep_key_holders_out(folder):
             stranger.close()
 
 
+@pytest.fixture(scope="session")
+def flood(programs):
+    """A program that opens connections as fast as it can."""
+    flood = programs / "flood"
+    subprocess.run(["cc", "-O2", "-o", flood, Path(__file__).with_name("flood.c")], check=True)
+    return flood
+
+
+@pytest.mark.parametrize("how", ["leave", "speak", "stay"])
+def test_a_flood_of_connections_keeps_no_key_holder_out(b, folder, flood, how):
+    write_frames(folder / "backing" / "sim", count=1)
+    with own_daemon(folder) as (cluster, backing), contextlib.ExitStack() as stack:
+        port = cluster.nodes[0].rsplit(":", 1)[1]
+        for _ in range(12):
+            attacker = stack.enter_context(b.start(flood, how, port))
+            stack.callback(attacker.kill)
+        for number in range(8):
+            writer = zazen.Writer(
+                str(backing / "sim"), cluster.nodes, key=cluster.key, pattern="f-{n}.bin", on_slow="block"
+            )
+            writer.push(number, b"x" * 1000)
+            assert writer.finish().pushed == 1, (number, writer.problems)
+        # While it works out its proof, many others come.
+        key = Path(cluster.key).read_bytes().strip()
+        assert wire.prove_slowly(("127.0.0.1", int(port)), key, seconds=1) == 0
+        assert attacker.poll() is None, attacker.communicate()
+
+
 def test_absurd_sizes_are_refused_before_they_take_the_memory(folder):
     limit = 3 << 30
 

@@ -1,8 +1,11 @@
 """Messages of the call protocol, by hand: for callers who do not keep to what the client library does."""
 
+import hmac
 import json
+import os
 import socket
 import struct
+import time
 
 HEADER_BYTES = 64
 # The service of frames, and some of its functions.
@@ -36,6 +39,20 @@ def connect(path, timeout: float = 60) -> socket.socket:
     stream.settimeout(timeout)
     stream.connect(str(path))
     return stream
+
+
+def prove_slowly(address, key: bytes, seconds: float) -> int:
+    """A key holder's handshake over TCP that pauses before its proof; the status of the daemon's answer."""
+    with socket.create_connection(address, timeout=30) as stream:
+        hello = struct.pack("<HH32sIIII", 1, 1, os.urandom(32), 0, 0, 0, os.getpid()) + text("slow")
+        stream.sendall(header(0, 1, 1, len(hello), crc32c(hello)) + hello)
+        status, answer = reply(stream)
+        assert status == 0, answer
+        time.sleep(seconds)
+        parts = (b"zazen handshake 1 client", hello, answer)
+        proof = hmac.digest(key, b"".join(struct.pack("<I", len(part)) + part for part in parts), "sha256")
+        stream.sendall(header(0, 2, 2, len(proof), crc32c(proof)) + proof)
+        return reply(stream)[0]
 
 
 def receive(stream: socket.socket, count: int) -> bytes:

@@ -5,8 +5,8 @@
  *     pread, pwrite       likewise, at an offset of its own
  *     stream-read, stream-write   without offsets: devices
  *     send, recv          over a TCP connection to `ops serve`
- *     open, stat, lseek, fstat, missing   without bytes; open: open and close; missing: open a path
- *                         that does not exist
+ *     open, stat, access, lseek, fstat, missing   without bytes; open: open and close; missing:
+ *                         open a path that does not exist
  *     --rounds N          N operations, after a tenth as many that are not counted (default 1000)
  *     --seconds S         or as many as fit
  *     --together          say "ready", and begin when told (clock.h)
@@ -34,9 +34,9 @@
 #define SAMPLES_MAX 2000000u
 #define SERVE_BYTES (4u << 20)
 
-enum what { READ, WRITE, PREAD, PWRITE, STREAM_READ, STREAM_WRITE, SEND, RECV, OPEN, STAT, LSEEK, FSTAT, MISSING, KINDS };
+enum what { READ, WRITE, PREAD, PWRITE, STREAM_READ, STREAM_WRITE, SEND, RECV, OPEN, STAT, ACCESS, LSEEK, FSTAT, MISSING, KINDS };
 static const char *const names[KINDS] = {"read", "write", "pread", "pwrite", "stream-read", "stream-write", "send",
-                                         "recv", "open",  "stat",  "lseek",  "fstat",       "missing"};
+                                         "recv", "open",  "stat",  "access", "lseek",  "fstat",       "missing"};
 
 struct work {
     enum what what;
@@ -110,6 +110,8 @@ static int once(struct work *work) {
     }
     case STAT:
         return stat(work->path, &about);
+    case ACCESS:
+        return access(work->path, R_OK);
     case LSEEK:
         return lseek(work->file, 0, SEEK_CUR) < 0 ? -1 : 0;
     case FSTAT:

@@ -33,6 +33,7 @@ EVALUATION = evaluation.Evaluation(
         "fig7": "fig07",
         "carriers": "carriers",
         "files": "files",
+        "names": "names_figure",
         "preload": "preload",
         "programs": "programs",
         "fairness": "fairness",

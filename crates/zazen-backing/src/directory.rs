@@ -8,7 +8,7 @@
 use crate::look::{now_ns, source_stat};
 use crate::tree::{Look, STATS_AT_ONCE, Tree};
 use crate::watchdog::Watchdog;
-use crate::{Backing, Rights, SourceFile, SourceStat};
+use crate::{Backing, DirectoryNames, Rights, SourceFile, SourceStat};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -77,10 +77,17 @@ impl DirectoryBacking {
 impl DirectoryBacking {
     /// Listing a directory of a million names takes many round trips, so it gets several deadlines'
     /// time.
-    fn list_entries(&self, path: &RelPath, files_only: bool) -> Result<Vec<String>> {
+    fn list_entries(
+        &self,
+        path: &RelPath,
+        files_only: bool,
+        bytes_max: u64,
+    ) -> Result<Option<DirectoryNames>> {
         let (tree, owned) = (self.tree.clone(), path.clone());
         let what = || format!("list {}", self.tree.root.join(path.as_str()).display());
-        self.watchdog.run_long(LIST_DEADLINES, what, move || tree.list(&owned, files_only))
+        let listed =
+            self.watchdog.run_long(LIST_DEADLINES, what, move || tree.list(&owned, files_only, bytes_max));
+        Ok(listed?.map(DirectoryNames::from))
     }
 
     /// Stats many files, in parallel if each takes long.
@@ -141,12 +148,21 @@ impl Backing for DirectoryBacking {
         Ok(Box::new(DirectoryFile { file: Arc::new(file), stat, name, tree, watchdog }))
     }
 
-    fn list(&self, path: &RelPath) -> Result<Vec<String>> {
-        self.list_entries(path, false)
+    fn list(&self, path: &RelPath) -> Result<DirectoryNames> {
+        Ok(self.list_entries(path, false, u64::MAX)?.unwrap_or_default())
     }
 
-    fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
-        self.list_entries(path, true)
+    fn list_files(&self, path: &RelPath) -> Result<DirectoryNames> {
+        Ok(self.list_entries(path, true, u64::MAX)?.unwrap_or_default())
+    }
+
+    fn list_within(
+        &self,
+        path: &RelPath,
+        files_only: bool,
+        bytes_max: u64,
+    ) -> Result<Option<DirectoryNames>> {
+        self.list_entries(path, files_only, bytes_max)
     }
 
     fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool> {
@@ -291,7 +307,7 @@ mod tests {
             let unmounted = result.unwrap_err();
             assert_eq!(unmounted.kind(), ErrorKind::Unavailable, "{unmounted}");
         }
-        assert_eq!(backing.list(&path("")).unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(backing.list(&path("")).err().unwrap().kind(), ErrorKind::Unavailable);
 
         std::fs::remove_dir(&root).unwrap();
         std::fs::rename(&away, &root).unwrap();

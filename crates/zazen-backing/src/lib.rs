@@ -6,18 +6,22 @@
 //! there: threads that have assumed the caller's identity use the directory ([`Backing::seen_by`]),
 //! so the kernel decides.
 
+pub mod by_name;
 pub mod dataset;
 pub mod directory;
 mod look;
+mod names;
 pub mod served;
 pub mod trajectory;
 mod tree;
 mod watchdog;
 
 pub use directory::DirectoryBacking;
+pub use names::DirectoryNames;
 pub use served::ServedBacking;
 pub use zazen_core::{Rights, SourceStat};
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zazen_core::{Credentials, RelPath, Result, Validator};
@@ -53,8 +57,8 @@ pub trait Backing: Send + Sync {
     fn stat(&self, path: &RelPath) -> Result<SourceStat>;
     /// Opens a file beneath the root; symbolic links that leave it are refused.
     fn open(&self, path: &RelPath) -> Result<Box<dyn SourceFile>>;
-    /// The names in a directory, unordered.
-    fn list(&self, path: &RelPath) -> Result<Vec<String>>;
+    /// The names in a directory.
+    fn list(&self, path: &RelPath) -> Result<DirectoryNames>;
     /// Whether the user of this view may use `path` with `rights`. `false` also if a directory on
     /// the way is closed to the user.
     fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool>;
@@ -89,8 +93,32 @@ pub trait Backing: Send + Sync {
 
     /// The names in a directory that are not themselves directories, as far as the store can tell
     /// cheaply.
-    fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
+    fn list_files(&self, path: &RelPath) -> Result<DirectoryNames> {
         self.list(path)
+    }
+
+    /// The names of the folders in a directory, sorted; links to folders are not among them.
+    fn list_folders(&self, path: &RelPath) -> Result<Vec<String>> {
+        // What is removed between the two listings is taken for a folder: listing that then fails
+        // with `NotFound`.
+        let mut names = Vec::from(self.list(path)?);
+        let files = self.list_files(path)?;
+        let files: HashSet<&str> = files.iter().map(String::as_str).collect();
+        names.retain(|name| !files.contains(name.as_str()));
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// As [`Backing::list_files`] or [`Backing::list`], if the names take at most `bytes_max` of
+    /// memory. `None` if they take more: then this call took little more than that itself.
+    fn list_within(
+        &self,
+        path: &RelPath,
+        files_only: bool,
+        bytes_max: u64,
+    ) -> Result<Option<DirectoryNames>> {
+        let names = if files_only { self.list_files(path)? } else { self.list(path)? };
+        Ok((names.bytes() <= bytes_max).then_some(names))
     }
 
     /// Reads and bytes so far, (reads, bytes): data only, no stats or listings.

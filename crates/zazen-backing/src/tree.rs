@@ -7,6 +7,7 @@
 //! hold data are opened, and opening never waits for another process.
 
 use crate::look::{now_ns, source_stat};
+use crate::names::bytes_of;
 use crate::{Rights, SourceStat};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -408,16 +409,22 @@ impl Tree {
         }
     }
 
-    pub(crate) fn list(&self, path: &RelPath, files_only: bool) -> Result<Vec<String>> {
+    /// The names in a directory; `None` if they take more than `bytes_max` of memory.
+    pub(crate) fn list(
+        &self,
+        path: &RelPath,
+        files_only: bool,
+        bytes_max: u64,
+    ) -> Result<Option<Vec<String>>> {
         let fd = self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         if self.is_kernels_own(path, &fd)? {
             let full = self.root.join(path.as_str());
             let what = format!("{} shows the kernel's state, which is not served", full.display());
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        let entries = Dir::new(fd).map_err(|errno| self.path_error(path, errno))?;
-        let (mut names, mut is_empty) = (Vec::new(), true);
-        for entry in entries {
+        let mut entries = Dir::new(fd).map_err(|errno| self.path_error(path, errno))?;
+        let (mut names, mut is_empty, mut bytes) = (Vec::new(), true, 0);
+        while let Some(entry) = entries.next() {
             let entry = entry.map_err(|errno| self.path_error(path, errno))?;
             if matches!(entry.file_name().to_bytes(), b"." | b"..") {
                 continue;
@@ -427,16 +434,27 @@ impl Tree {
                 continue;
             }
             // A name that isn't UTF-8 cannot be spelled in a RelPath, so it is no frame.
-            if let Ok(name) = entry.file_name().to_str() {
-                names.push(name.to_owned());
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            // Some file systems do not say of what type their entries are.
+            if files_only && entry.file_type() == FileType::Unknown {
+                let fd = entries.fd().map_err(|errno| self.path_error(path, errno))?;
+                let stat = rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW);
+                if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
+                    continue;
+                }
             }
+            bytes += bytes_of(name);
+            if bytes > bytes_max {
+                return Ok(None);
+            }
+            names.push(name.to_owned());
         }
         if !is_empty {
             self.is_populated();
         } else if path.is_root() && self.was_populated_elsewhere() {
             return Err(self.gone("is empty, though it held files before"));
         }
-        Ok(names)
+        Ok(Some(names))
     }
 }
 

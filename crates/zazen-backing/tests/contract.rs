@@ -19,6 +19,13 @@ struct Stand {
     _server: Option<FileServer>,
 }
 
+/// The names of a listing, sorted.
+fn sorted(names: impl Into<Vec<String>>) -> Vec<String> {
+    let mut names: Vec<String> = names.into();
+    names.sort_unstable();
+    names
+}
+
 /// A stand of each kind. Their directories are open to all from the root down.
 fn stands() -> Vec<Stand> {
     ["directory", "unwatched directory", "served"].map(stand).into()
@@ -165,10 +172,6 @@ fn names_are_listed() {
             std::fs::write(root.join(name), "").unwrap();
         }
         std::fs::create_dir(root.join("sub")).unwrap();
-        let sorted = |mut names: Vec<String>| {
-            names.sort();
-            names
-        };
         assert_eq!(sorted(backing.list(&path("")).unwrap()), [".hidden", "a", "b", "sub", "ü"]);
         assert_eq!(sorted(backing.list_files(&path("")).unwrap()), [".hidden", "a", "b", "ü"]);
         assert!(backing.list(&path("sub")).unwrap().is_empty());
@@ -230,7 +233,7 @@ fn a_view_has_its_users_rights() {
         let listed: Vec<_> = view.allows_many(&folders, Rights::READ).unwrap();
         assert!(matches!(listed[..], [Ok(true), Ok(false), Err(_)]), "{listed:?}");
         assert!(view.open(&path("through/f")).is_ok());
-        assert_eq!(view.list(&path("through")).unwrap_err().kind(), ErrorKind::PermissionDenied);
+        assert_eq!(view.list(&path("through")).err().unwrap().kind(), ErrorKind::PermissionDenied);
         assert_eq!(view.allows(&path("none"), Rights::SEARCH).unwrap_err().kind(), ErrorKind::NotFound);
     }
 }
@@ -271,7 +274,7 @@ fn what_could_hang_or_tell_on_the_process_is_refused() {
             panic!("{own} was opened");
         }
     }
-    assert_eq!(backing.list(&path("proc")).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(backing.list(&path("proc")).err().unwrap().kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]
@@ -280,14 +283,14 @@ fn a_directory_closed_above_the_root_is_closed() {
     set_mode(root.parent().unwrap(), 0o700);
     let Some(view) = as_other(&**backing, &[]) else { return };
     assert!(!view.allows(&path(""), Rights::SEARCH).unwrap());
-    assert_eq!(view.list(&path("")).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(view.list(&path("")).err().unwrap().kind(), ErrorKind::PermissionDenied);
 }
 
 #[test]
 fn a_root_of_folders_alone_is_not_empty() {
     let Stand { backing, root, .. } = &stand("directory");
     std::fs::create_dir(root.join("sim")).unwrap();
-    assert_eq!(backing.list(&path("")).unwrap(), ["sim"]);
+    assert_eq!(sorted(backing.list(&path("")).unwrap()), ["sim"]);
     assert!(backing.list_files(&path("")).unwrap().is_empty());
 }
 
@@ -427,8 +430,66 @@ fn datasets_are_described_by_names_pattern_or_manifest() {
                 "{said}"
             );
         }
-        let star = layout(&*backing, &path("sim"), Some("*")).unwrap_err();
-        assert!(star.to_string().contains("zazen number"), "{star}");
+    }
+}
+
+#[test]
+fn files_are_numbered_by_their_names() {
+    for Stand { backing, root, .. } in stands() {
+        let names = [
+            "dog/img 1.jpg",
+            "cat/img_003.jpg",
+            "cat/img_001.JPG",
+            "cat/deep/er/x.jpg",
+            "top.jpg",
+            "top-2.jpg",
+            "notes.txt",
+            ".hidden.jpg",
+            ".git/a.jpg",
+            "cat/half.jpg.tmp",
+            "zazen.toml",
+            "cat/zazen.toml",
+        ];
+        for name in names {
+            let file = root.join("d").join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "x").unwrap();
+        }
+        std::os::unix::fs::symlink("..", root.join("d/loop")).unwrap();
+        let check = |pattern: &str, expected: &[&str]| {
+            let found = describe(&*backing, &path("d"), Some(pattern)).unwrap();
+            let Some(Layout::List(files)) = &found.layout else { panic!("{pattern}: {:?}", found.layout) };
+            let names: Vec<&str> = files.iter().map(|file| file.as_str()).collect();
+            assert_eq!(names, expected, "{pattern}");
+            assert_eq!(found.extent.len(), expected.len() as u64);
+            assert_eq!(layout(&*backing, &path("d"), Some(pattern)).unwrap(), found.layout, "{pattern}");
+        };
+        check("*.jpg", &["top-2.jpg", "top.jpg"]);
+        check("top?2.jpg", &["top-2.jpg"]);
+        check("*/*.jpg", &["cat/img_003.jpg", "dog/img 1.jpg"]);
+        check("cat/*.[jJ][pP][gG]", &["cat/img_001.JPG", "cat/img_003.jpg"]);
+        let all = ["cat/deep/er/x.jpg", "cat/img_003.jpg", "dog/img 1.jpg", "top-2.jpg", "top.jpg"];
+        check("**/*.jpg", &all);
+        check("cat/**/*.jpg", &["cat/deep/er/x.jpg", "cat/img_003.jpg"]);
+        check("cat/**", &["cat/deep/er/x.jpg", "cat/img_001.JPG", "cat/img_003.jpg", "cat/zazen.toml"]);
+        check("none/*", &[]);
+        check("cat/img_003.jpg/*", &[]);
+        for bad in ["../*", "/*", "a**/x", "[*", "*/./x"] {
+            let refused = layout(&*backing, &path("d"), Some(bad)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad}: {refused}");
+            assert!(refused.to_string().contains(bad), "{refused}");
+        }
+        for missing in ["none", "d/top.jpg"] {
+            assert!(layout(&*backing, &path(missing), Some("*")).is_err(), "{missing}");
+        }
+        // A folder that cannot be listed changes the numbers of all files behind its own.
+        if !rustix::process::geteuid().is_root() {
+            let closed = root.join("d/cat");
+            set_mode(&closed, 0o000);
+            let refused = layout(&*backing, &path("d"), Some("**/*.jpg")).unwrap_err();
+            set_mode(&closed, 0o700);
+            assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::FRAME_NO_MAX;
 use crate::naming::{NameTemplate, WIDTH_MAX, Widths, last_digits};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Extensions of files that usually hold many frames.
@@ -32,12 +33,33 @@ const CONTAINERS: [&str; 15] = [
 /// Patterns that an error lists.
 const LISTED_MAX: usize = 12;
 
-/// Files with the same prefix, suffix and width of the number.
-struct Group {
-    pattern: String,
-    template: Option<NameTemplate>,
+/// Files with the same prefix, suffix and width of the number. Names may be many and long, so a
+/// group keeps none of its own.
+struct Group<'a> {
+    prefix: &'a str,
+    suffix: &'a str,
+    /// The template's width; `None` if the numbers are beyond the limit.
+    width: Option<usize>,
     files: u64,
-    example: String,
+    example: &'a str,
+}
+
+impl Group<'_> {
+    fn template(&self) -> Option<NameTemplate> {
+        NameTemplate::new(self.prefix, self.width?, self.suffix).ok()
+    }
+
+    /// In an error, the group with most files comes first.
+    fn order(&self) -> (Reverse<u64>, &str, Option<usize>, &str) {
+        (Reverse(self.files), self.prefix, self.width, self.suffix)
+    }
+
+    fn pattern(&self) -> String {
+        match self.template() {
+            Some(template) => template.to_string(),
+            None => format!("{}{{n}}{}", self.prefix, self.suffix),
+        }
+    }
 }
 
 /// The template of the frames among `names`; `None` if no name has a number.
@@ -56,8 +78,7 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
     }
     let chosen = candidates.pop();
     let alone = chosen.as_ref().is_none_or(|group| group.files == 1);
-    let frames =
-        || chosen.as_ref().map(|group| group.example.as_str()).into_iter().chain(names.iter().copied());
+    let frames = || chosen.as_ref().map(|group| group.example).into_iter().chain(names.iter().copied());
     if alone && let Some(container) = frames().find(|name| is_container(name)) {
         return Err(refuse(format!(
             "{container} looks like a trajectory file, which holds many frames, and no other files are numbered \
@@ -66,10 +87,12 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
         )));
     }
     match chosen {
-        Some(Group { template: None, pattern, .. }) => Err(refuse(format!(
-            "the numbers of {pattern} are beyond the limit of 2^40 ({FRAME_NO_MAX}): list the files (zazen number DIR)"
+        Some(group) if group.width.is_none() => Err(refuse(format!(
+            "the numbers of {} are beyond the limit of 2^40 ({FRAME_NO_MAX}): give pattern=\"*\" to \
+             number the files by their sorted names, or list them (zazen number DIR)",
+            group.pattern()
         ))),
-        Some(group) => Ok(group.template),
+        Some(group) => Ok(group.template()),
         None => Ok(None),
     }
 }
@@ -98,7 +121,7 @@ pub fn is_container(name: &str) -> bool {
     extension.is_some_and(|found| CONTAINERS.iter().any(|known| found.eq_ignore_ascii_case(known)))
 }
 
-fn groups(names: &[&str]) -> Vec<Group> {
+fn groups<'a>(names: &[&'a str]) -> Vec<Group<'a>> {
     let mut around: BTreeMap<(&str, &str), (Widths, Vec<&str>)> = BTreeMap::new();
     let mut beyond: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for (at, name) in names.iter().enumerate() {
@@ -119,19 +142,20 @@ fn groups(names: &[&str]) -> Vec<Group> {
         split_by_width(prefix, suffix, &widths, &all, &mut groups);
     }
     for ((prefix, suffix), all) in beyond {
-        let example = all.first().copied().unwrap_or_default().to_owned();
-        groups.push(Group {
-            pattern: format!("{prefix}{{n}}{suffix}"),
-            template: None,
-            files: all.len() as u64,
-            example,
-        });
+        let example = all.first().copied().unwrap_or_default();
+        groups.push(Group { prefix, suffix, width: None, files: all.len() as u64, example });
     }
     groups
 }
 
 /// `f-12` and `f-0012` are two files, and both may be there: each width is a series.
-fn split_by_width(prefix: &str, suffix: &str, widths: &Widths, all: &[&str], into: &mut Vec<Group>) {
+fn split_by_width<'a>(
+    prefix: &'a str,
+    suffix: &'a str,
+    widths: &Widths,
+    all: &[&'a str],
+    into: &mut Vec<Group<'a>>,
+) {
     let mut left = all.to_vec();
     let mut width = widths.best().0;
     while !left.is_empty() {
@@ -139,8 +163,7 @@ fn split_by_width(prefix: &str, suffix: &str, widths: &Widths, all: &[&str], int
         let (ours, others): (Vec<&str>, Vec<&str>) =
             left.iter().partition(|name| template.number(name).is_some());
         let Some(example) = ours.first() else { return };
-        let (files, example) = (ours.len() as u64, (*example).to_owned());
-        into.push(Group { pattern: template.to_string(), template: Some(template), files, example });
+        into.push(Group { prefix, suffix, width: Some(width), files: ours.len() as u64, example });
         // The next template has the width of the first remaining name, so it matches at least that
         // name.
         let digits = others.first().map_or("", |name| &name[prefix.len()..name.len() - suffix.len()]);
@@ -149,11 +172,11 @@ fn split_by_width(prefix: &str, suffix: &str, widths: &Widths, all: &[&str], int
     }
 }
 
-fn ambiguous(groups: &mut [Group], names: &[&str]) -> Error {
-    groups.sort_by(|one, other| other.files.cmp(&one.files).then_with(|| one.pattern.cmp(&other.pattern)));
+fn ambiguous(groups: &mut [Group<'_>], names: &[&str]) -> Error {
+    groups.sort_by(|one, other| one.order().cmp(&other.order()));
     let listed = groups.iter().take(LISTED_MAX);
     let listed: Vec<String> =
-        listed.map(|group| format!("{} ({} files)", group.pattern, group.files)).collect();
+        listed.map(|group| format!("{} ({} files)", group.pattern(), group.files)).collect();
     let more = match groups.len().saturating_sub(LISTED_MAX) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -163,8 +186,8 @@ fn ambiguous(groups: &mut [Group], names: &[&str]) -> Error {
         None => String::new(),
     };
     refuse(format!(
-        "its files are numbered in {} ways: {}{more}; give {both}pattern= for one of them, or number all files by a \
-         list: zazen number DIR",
+        "its files are numbered in {} ways: {}{more}; give {both}pattern= for one of them, or pattern=\"*\" to number \
+         all files by their sorted names",
         groups.len(),
         listed.join(", ")
     ))

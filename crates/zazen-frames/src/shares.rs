@@ -25,20 +25,20 @@ impl<W: Ord + Clone> Shares<W> {
         self.max
     }
 
-    /// Takes one for `who`; false if it has as many as it may.
-    pub fn take(&mut self, who: &W) -> bool {
+    /// Takes `count` for `who`; false if they would be more than it may have.
+    pub fn take(&mut self, who: &W, count: usize) -> bool {
         let held = self.held.get(who).copied().unwrap_or(0);
-        if held >= self.max {
+        if count > self.max.saturating_sub(held) {
             return false;
         }
-        self.held.insert(who.clone(), held + 1);
+        self.held.insert(who.clone(), held + count);
         true
     }
 
-    /// Gives one back.
-    pub fn give(&mut self, who: &W) {
+    /// Gives `count` back.
+    pub fn give(&mut self, who: &W, count: usize) {
         if let Some(held) = self.held.get_mut(who) {
-            *held -= 1;
+            *held = held.saturating_sub(count);
             if *held == 0 {
                 self.held.remove(who);
             }
@@ -100,11 +100,13 @@ mod tests {
     #[test]
     fn each_user_has_its_own_and_gets_them_back() {
         let mut shares = Shares::new(2);
-        assert!(shares.take(&"b") && shares.take(&"b") && !shares.take(&"b"));
-        assert!(shares.take(&"a"));
-        shares.give(&"b");
-        assert!(shares.take(&"b") && !shares.take(&"b"));
-        ["a", "b", "b"].iter().for_each(|who| shares.give(who));
+        assert!(shares.take(&"b", 1) && shares.take(&"b", 1) && !shares.take(&"b", 1));
+        assert!(shares.take(&"a", 1) && !shares.take(&"a", 2) && !shares.take(&"a", usize::MAX));
+        shares.give(&"b", 1);
+        assert!(shares.take(&"b", 1) && !shares.take(&"b", 1));
+        shares.give(&"b", 2);
+        assert!(shares.take(&"b", 2));
+        [("a", 1), ("b", 2)].iter().for_each(|(who, count)| shares.give(who, *count));
         assert_eq!(shares.users(), 0);
     }
 

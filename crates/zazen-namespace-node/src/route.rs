@@ -9,9 +9,10 @@ use crate::node::NamespaceNode;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use zazen_core::Credentials;
-use zazen_namespace::operation::{Answer, Operation, Request, Response};
-use zazen_namespace::service::{Requests, Responses, namespace_fn};
-use zazen_namespace::{Attributes, Errno, InodeId, NodeNo};
+use zazen_namespace::operation::{Answer, GetMany, MANY_MAX, Operation, Request, Response};
+use zazen_namespace::service::{ASKS_MAX, Requests, Responses, namespace_fn};
+use zazen_namespace::split::{Errand, Next};
+use zazen_namespace::{Attributes, Errno, InodeId, NodeNo, PartitionNo};
 use zazen_wire::Message;
 
 /// How long an operation may take, repeats and all.
@@ -27,10 +28,50 @@ pub(crate) fn root() -> Credentials {
     Credentials { uid: 0, gid: 0, groups: Vec::new() }
 }
 
+/// Whether the operation may give a file the node that holds its bytes.
+fn gives_place(operation: &Operation) -> bool {
+    match operation {
+        Operation::Create(create) => create.open.is_some(),
+        Operation::Open(open) => open.mode.write || open.mode.truncate,
+        _ => false,
+    }
+}
+
 impl NamespaceNode {
     /// Asks operations; one answer for each, in order. Those on one partition are executed in this
-    /// order. [`Answer::Moved`] does not come back.
+    /// order. [`Answer::Moved`] and [`Answer::Split`] do not come back.
     pub(crate) fn route(&self, asks: Vec<(Credentials, Operation)>) -> Vec<Answer> {
+        let mut answers: Vec<Option<Answer>> = vec![None; asks.len()];
+        let mut errands = Vec::with_capacity(asks.len());
+        let layouts = lock(&self.layouts);
+        for (at, (credentials, operation)) in asks.into_iter().enumerate() {
+            let (errand, first) = Errand::new(operation, &layouts);
+            errands.push((at, credentials, errand, first));
+        }
+        drop(layouts);
+        while !errands.is_empty() {
+            let of_one = |(_, credentials, _, asks): &mut (usize, Credentials, Errand, Vec<Operation>)| {
+                let asks = std::mem::take(asks);
+                let count = asks.len();
+                (asks.into_iter().map(|ask| (credentials.clone(), ask)).collect::<Vec<_>>(), count)
+            };
+            let (asks, counts): (Vec<_>, Vec<_>) = errands.iter_mut().map(of_one).unzip();
+            let mut given = self.route_to_partitions(asks.into_iter().flatten().collect()).into_iter();
+            let mut layouts = lock(&self.layouts);
+            let mut left = Vec::new();
+            for ((at, credentials, mut errand, _), count) in errands.into_iter().zip(counts) {
+                match errand.take(given.by_ref().take(count).collect(), &mut layouts) {
+                    Next::Ask(asks) => left.push((at, credentials, errand, asks)),
+                    Next::Done(answer) => answers[at] = Some(answer),
+                }
+            }
+            errands = left;
+        }
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Answer::refused(Errno::EIO))).collect()
+    }
+
+    /// Asks the partitions; one answer for each, in order.
+    fn route_to_partitions(&self, asks: Vec<(Credentials, Operation)>) -> Vec<Answer> {
         if asks.is_empty() {
             return Vec::new();
         }
@@ -50,6 +91,7 @@ impl NamespaceNode {
                 incarnation,
                 epoch,
                 credentials,
+                place: if gives_place(&operation) { self.place() } else { None },
                 operation,
             })
             .collect();
@@ -81,11 +123,15 @@ impl NamespaceNode {
                     None => {}
                 }
             }
-            for (primary, group) in groups {
+            // The buckets of some directories are more than one call may ask.
+            let parts = groups
+                .iter()
+                .flat_map(|(primary, group)| group.chunks(ASKS_MAX).map(|part| (*primary, part)));
+            for (primary, group) in parts {
                 let batch: Vec<Request> = group.iter().map(|at| requests[*at].clone()).collect();
                 let left = deadline.saturating_duration_since(Instant::now()).min(ROUND);
                 let responses = if primary == me {
-                    self.driver.execute(batch, left)
+                    self.execute(batch, left)
                 } else {
                     let address = map.nodes.iter().find(|node| node.node == primary);
                     address.map(|node| self.forward(&node.addr, batch, left)).unwrap_or_default()
@@ -144,6 +190,31 @@ impl NamespaceNode {
             Answer::Found(found) => Ok(found.attributes),
             _ => Err(Errno::EIO),
         }
+    }
+
+    /// The attributes of many inodes, in their order: `None` for one that is gone, for certain.
+    pub(crate) fn attributes_of(&self, ids: &[InodeId]) -> Vec<Result<Option<Attributes>, Errno>> {
+        let mut groups: BTreeMap<PartitionNo, Vec<usize>> = BTreeMap::new();
+        for (at, id) in ids.iter().enumerate() {
+            groups.entry(id.partition()).or_default().push(at);
+        }
+        let parts: Vec<&[usize]> = groups.values().flat_map(|group| group.chunks(MANY_MAX)).collect();
+        let ask = |part: &&[usize]| {
+            let ids = part.iter().map(|at| ids[*at]).collect();
+            (root(), Operation::GetMany(GetMany { ids }))
+        };
+        let answers = self.route(parts.iter().map(ask).collect());
+        let mut found = vec![Err(Errno::EIO); ids.len()];
+        for (part, answer) in parts.iter().zip(answers) {
+            match answer {
+                Answer::Many(many) if many.attributes.len() == part.len() => {
+                    part.iter().zip(many.attributes).for_each(|(at, one)| found[*at] = Ok(one));
+                }
+                Answer::Refused(refused) => part.iter().for_each(|at| found[*at] = Err(refused.errno)),
+                _ => {}
+            }
+        }
+        found
     }
 
     /// `host:port` of a node's daemon.

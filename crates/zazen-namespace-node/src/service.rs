@@ -6,21 +6,18 @@ use crate::node::NamespaceNode;
 use crate::route::PATIENCE;
 use std::io::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::Errno;
 use zazen_namespace::service::{
-    ASKS_MAX, Answers, Asks, CHUNK_BYTES_MAX, Changes, Done, HandleCall, ObjectCall, Requests, Responses,
-    Watch, namespace_fn,
+    ASKS_MAX, Answers, Asks, Balance, CHUNK_BYTES_MAX, Done, HandleCall, Noticed, ObjectCall, ObjectDone,
+    Requests, Responses, Scrub, Spaces, Watch, namespace_fn,
 };
+use zazen_wire::checksum::frame_checksum;
 use zazen_wire::{Message, service};
 
-/// How long a caller waits for changes before it hears that there are none.
-const WATCH: Duration = Duration::from_secs(5);
-/// How often it is looked whether the caller is still there.
-const LOOK: Duration = Duration::from_millis(100);
+/// The bytes that come with the end of a copy: a checksum.
+const SUM_BYTES: u64 = 8;
 
 /// The namespace service of a daemon.
 pub struct NamespaceService(Arc<NamespaceNode>);
@@ -108,37 +105,29 @@ impl NamespaceNode {
                 if requests.len() > ASKS_MAX {
                     return Err(Error::new(ErrorKind::TooLarge, format!("more than {ASKS_MAX} requests")));
                 }
-                Ok(payload(&Responses { responses: self.driver.execute(requests, PATIENCE) }))
+                Ok(payload(&Responses { responses: self.execute(requests, PATIENCE) }))
             }
             namespace_fn::PEER => {
                 self.driver.peer(Envelopes::decode(call.payload)?);
                 Ok(Reply::default())
             }
+            namespace_fn::NOTICE => Ok(payload(&self.noticed(Noticed::decode(call.payload)?))),
             namespace_fn::OBJECT => {
                 let asked = ObjectCall::decode(call.payload)?;
                 let given = match asked.what {
-                    namespace_fn::WRITE => bulk(&mut call, asked.bytes)?,
+                    namespace_fn::WRITE | namespace_fn::COPY_PUT => bulk(&mut call, asked.bytes)?,
+                    namespace_fn::COPY_END => bulk(&mut call, SUM_BYTES)?,
                     _ => Ok(Vec::new()),
                 };
-                let done = match given.and_then(|given| self.object(&asked, &given)) {
-                    Ok((value, got)) => {
-                        give(&mut call, &got)?;
-                        Done::with(value)
-                    }
-                    Err(errno) => Done::refused(errno),
+                let (done, got) = match given.and_then(|given| self.object(&asked, &given)) {
+                    Ok((value, got)) => (Done::with(value), got),
+                    Err(errno) => (Done::refused(errno), Vec::new()),
                 };
-                Ok(payload(&done))
+                give(&mut call, &got)?;
+                Ok(payload(&ObjectDone { done, sum: frame_checksum(&got) }))
             }
             other => Err(unknown(other)),
         }
-    }
-
-    fn watch(&self, watch: &Watch, call: &Call<'_>) -> Changes {
-        let until = Instant::now() + WATCH;
-        while Instant::now() < until && !self.stopping.load(Ordering::Relaxed) && !call.line.is_cut() {
-            std::thread::sleep(LOOK);
-        }
-        Changes { next: watch.after, all: false, inodes: Vec::new() }
     }
 }
 
@@ -168,17 +157,32 @@ impl Service for NamespaceService {
                 Ok(payload(&Answers { answers: node.ask(caller, &session, asks) }))
             }
             namespace_fn::READ..=namespace_fn::DESCRIPTOR => node.on_handle(caller, call),
-            namespace_fn::WATCH => Ok(payload(&node.watch(&Watch::decode(call.payload)?, &call))),
+            namespace_fn::WATCH => Ok(payload(&node.watch(caller, &Watch::decode(call.payload)?, &call))),
             namespace_fn::MAP => Ok(payload(&node.named_map())),
             namespace_fn::STATUS => {
                 Ok(Reply { payload: node.status(caller).to_string().into_bytes(), ..Reply::default() })
             }
-            namespace_fn::REQUEST..=namespace_fn::OBJECT => node.between_daemons(caller, call),
+            namespace_fn::SCRUB if !node.vouches(caller) => Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "only root and the daemon's user may scrub a node's disk",
+            )),
+            namespace_fn::SCRUB => Ok(payload(&node.scrub(&Scrub::decode(call.payload)?)?)),
+            namespace_fn::BALANCE if !node.vouches(caller) => Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "only root and the daemon's user may move files between nodes",
+            )),
+            namespace_fn::BALANCE => Ok(payload(&node.balance(&Balance::decode(call.payload)?)?)),
+            namespace_fn::SPACE if caller.is_local() => Ok(payload(&Spaces { nodes: node.spaces() })),
+            namespace_fn::SPACE => Ok(payload(&Spaces { nodes: node.own_space().into_iter().collect() })),
+            namespace_fn::REQUEST..=namespace_fn::OBJECT | namespace_fn::NOTICE => {
+                node.between_daemons(caller, call)
+            }
             other => Err(unknown(other)),
         }
     }
 
     fn detach(&self, caller: &Caller) {
+        self.0.watchers.ends(caller.connection);
         let session = lock(&self.0.sessions).remove(&caller.connection);
         if let Some(session) = session {
             self.0.end_session(&session);

@@ -43,6 +43,9 @@ zazen_wire::messages! {
         credentials: Credentials,
         /// What is asked.
         operation: Operation,
+        /// The node that gets the bytes of a file that has none yet; `None`: the node that asks,
+        /// unless its disk is full.
+        place: Option<NodeNo> = Last<NodeNo>,
     }
 
     /// What comes back.
@@ -182,6 +185,32 @@ zazen_wire::messages! {
         readers: u32,
         /// The file's last state, if this node holds it and wrote it.
         commit: Option<Commit> = Opt<Nested<Commit>>,
+    }
+
+    /// Tells which nodes have a full copy of a file's bytes, beside the holder. Asked by the
+    /// holder.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Copied {
+        /// The file.
+        id: InodeId,
+        /// The generation that was copied. Another one is answered with `ESTALE`.
+        generation: u64,
+        /// [`Attributes::version`] before the first byte was read for the copy. If the inode has
+        /// another one by now, or somebody writes it, the answer is `ESTALE`.
+        version: u64,
+        /// The nodes.
+        copies: Vec<NodeNo> = List<NodeNo>,
+    }
+
+    /// A node with a full copy becomes the holder, because the holder is lost. Asked by that node.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    TakeOver {
+        /// The file.
+        id: InodeId,
+        /// The generation of the copy.
+        generation: u64,
+        /// The holder is not lost, but gives the file away: only while nobody has it open.
+        idle: bool,
     }
 
     /// Changes attributes. What is `None` stays.
@@ -374,11 +403,35 @@ zazen_wire::messages! {
         epoch: Epoch,
     }
 
+    /// How a directory is split: see [`crate::split`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Layout {
+        /// The directory.
+        directory: InodeId,
+        /// Its buckets, in the order of cookies: a power of two; none if it is not split. A
+        /// bucket's number is never used twice.
+        buckets: Vec<InodeId> = List<InodeId>,
+    }
+
     /// An inode's attributes.
     #[derive(Clone, Debug, PartialEq, Eq)]
     Found {
         /// The attributes.
         attributes: Attributes = Nested<Attributes>,
+    }
+}
+
+/// An optional field that came later: it is missing at the end of older messages.
+pub(crate) struct Last<F>(std::marker::PhantomData<F>);
+
+impl<F: Field> Field for Last<F> {
+    type Value = Option<F::Value>;
+    const BYTES_MIN: usize = 0;
+    fn write(value: &Option<F::Value>, writer: &mut Writer) {
+        Opt::<F>::write(value, writer);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Option<F::Value>> {
+        if reader.remaining() == 0 { Ok(None) } else { Opt::<F>::read(reader) }
     }
 }
 
@@ -461,8 +514,14 @@ tagged! {
         ListXattr = 19 (Inode),
         /// → [`Answer::Done`], or [`Answer::Blocking`]. Never waits: the client asks again.
         Lock = 20 (Lock),
-        /// → [`Answer::Entry`]: the directory that the directory is in.
+        /// → [`Answer::Entry`]: the directory, or the bucket, that the directory is in.
         Parent = 21 (Inode),
+        /// → [`Answer::Split`].
+        Buckets = 22 (Inode),
+        /// → [`Answer::Done`].
+        Copied = 40 (Copied),
+        /// → [`Answer::Done`]; `EBUSY` while somebody has it open for writing.
+        TakeOver = 41 (TakeOver),
     }
 
     /// What is answered.
@@ -492,6 +551,8 @@ tagged! {
         Names = 11 (Names),
         /// A lock of another owner stands in the way.
         Blocking = 12 (Blocking),
+        /// The names of the directory are in its buckets. Nothing was done.
+        Split = 13 (Layout),
     }
 }
 
@@ -503,7 +564,8 @@ impl Operation {
             Operation::GetAttributes(inode)
             | Operation::ReadLink(inode)
             | Operation::ListXattr(inode)
-            | Operation::Parent(inode) => inode.id,
+            | Operation::Parent(inode)
+            | Operation::Buckets(inode) => inode.id,
             Operation::GetMany(many) => many.ids.first().copied().unwrap_or(InodeId::ROOT),
             Operation::SetAttributes(set) => set.id,
             Operation::Create(create) => create.directory,
@@ -518,6 +580,8 @@ impl Operation {
             Operation::SetXattr(set) => set.id,
             Operation::GetXattr(get) => get.id,
             Operation::Lock(lock) => lock.id,
+            Operation::Copied(copied) => copied.id,
+            Operation::TakeOver(take) => take.id,
         };
         id.partition()
     }
@@ -550,6 +614,7 @@ mod tests {
             epoch: Epoch(5),
             credentials: Credentials { uid: 1000, gid: 100, groups: vec![7] },
             operation: Operation::Lookup(at),
+            place: None,
         };
         assert_eq!(request.operation.partition(), PartitionNo(7));
         assert_eq!(Request::decode(&request.encode()).expect("decodes"), request);

@@ -66,13 +66,13 @@ type Users = Rc<RefCell<Shares<u64>>>;
 
 impl Share {
     pub(crate) fn take(shares: &Users, user: u64) -> Option<Share> {
-        shares.borrow_mut().take(&user).then(|| Share { shares: shares.clone(), user })
+        shares.borrow_mut().take(&user, 1).then(|| Share { shares: shares.clone(), user })
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.shares.borrow_mut().give(&self.user);
+        self.shares.borrow_mut().give(&self.user, 1);
     }
 }
 

@@ -1,22 +1,36 @@
 //! A backing store with a memory of its health: `zazen_frames::outage` decides when it is asked,
 //! this file asks.
 //!
-//! Invariant: each view has a memory of its own. What one user's calls meet keeps nobody else from
-//! asking.
+//! Invariants: each view has a memory of its own. What one user's calls meet keeps nobody else from
+//! asking. Another user's names of large directories are in memory for one call at a time, within a
+//! bound; the user's other such calls wait.
 
 use crate::clock::now_ns;
+use crate::shares::Shares;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use zazen_backing::{Backing, Rights, SourceFile, SourceStat};
-use zazen_core::{Credentials, Error, RelPath, Result};
+use std::time::Duration;
+use zazen_backing::{Backing, DirectoryNames, Rights, SourceFile, SourceStat};
+use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
 use zazen_frames::outage::{Action, Event, Health, News};
 
 pub use zazen_frames::outage::is_outage;
+
+/// Names that take more memory than this are those of a large directory.
+const SMALL_BYTES_MAX: u64 = 2 << 20;
+/// Names of one directory, at most, for users other than the daemon's own.
+const NAMES_BYTES_MAX: u64 = 512 << 20;
+/// How long a call waits while another call of its user lists a large directory.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A backing store that isn't asked while it is known not to answer.
 pub struct GuardedBacking {
     inner: Arc<dyn Backing>,
     memory: Arc<Memory>,
+    /// The turns of users who list large directories, for all views of the store.
+    large: Arc<Shares>,
+    /// Whose view it is; `None` for the daemon's own.
+    uid: Option<u32>,
     /// Whose view it is, for messages; empty for the daemon's own.
     of: String,
 }
@@ -33,14 +47,16 @@ struct Memory {
 impl GuardedBacking {
     /// Guards `inner`.
     pub fn new(inner: Arc<dyn Backing>) -> GuardedBacking {
-        GuardedBacking { inner, memory: Arc::default(), of: String::new() }
+        let large = Shares::new("listings of large directories", 1);
+        GuardedBacking { inner, memory: Arc::default(), large, uid: None, of: String::new() }
     }
 
     /// Guards the view that `who` has of the same store.
     pub fn view(&self, who: &Credentials) -> Result<GuardedBacking> {
         let inner = self.inner.seen_by(who)?;
         let memory = Arc::new(Memory { is_view: true, ..Memory::default() });
-        Ok(GuardedBacking { inner, memory, of: format!(" (asked for user {})", who.uid) })
+        let (large, uid) = (self.large.clone(), Some(who.uid));
+        Ok(GuardedBacking { inner, memory, large, uid, of: format!(" (asked for user {})", who.uid) })
     }
 
     /// Whether the store as a whole answered the last call.
@@ -67,6 +83,27 @@ impl GuardedBacking {
             }
         }
         result
+    }
+
+    /// Lists a directory. A large one waits for its user's turn.
+    fn list_in_turn(&self, path: &RelPath, files_only: bool) -> Result<DirectoryNames> {
+        let within = |bytes_max| self.guarded(path, |inner| inner.list_within(path, files_only, bytes_max));
+        let Some(uid) = self.uid else { return Ok(within(u64::MAX)?.unwrap_or_default()) };
+        if let Some(names) = within(SMALL_BYTES_MAX)? {
+            return Ok(names);
+        }
+        let turn = self.large.wait_as(Some((None, uid)), PATIENCE, || false)?;
+        let names = within(NAMES_BYTES_MAX)?.ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the names in {path} of {} are more than {NAMES_BYTES_MAX} bytes, the limit for one \
+                     directory; spread the files over several directories",
+                    self.describe()
+                ),
+            )
+        })?;
+        Ok(names.holding(turn))
     }
 
     fn root_answers(&self) -> bool {
@@ -123,8 +160,8 @@ impl Backing for GuardedBacking {
         let (memory, describe) = (self.memory.clone(), self.describe());
         Ok(Box::new(GuardedFile { file, memory, describe, folder }))
     }
-    fn list(&self, path: &RelPath) -> Result<Vec<String>> {
-        self.guarded(path, |inner| inner.list(path))
+    fn list(&self, path: &RelPath) -> Result<DirectoryNames> {
+        self.list_in_turn(path, false)
     }
     fn allows(&self, path: &RelPath, rights: Rights) -> Result<bool> {
         self.guarded(path, |inner| inner.allows(path, rights))
@@ -144,8 +181,8 @@ impl Backing for GuardedBacking {
     fn probe_beneath(&self, folder: &RelPath, paths: &Arc<[RelPath]>) -> Result<Vec<Result<SourceStat>>> {
         self.guarded(folder, |inner| inner.probe_beneath(folder, paths))
     }
-    fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
-        self.guarded(path, |inner| inner.list_files(path))
+    fn list_files(&self, path: &RelPath) -> Result<DirectoryNames> {
+        self.list_in_turn(path, true)
     }
     fn traffic(&self) -> (u64, u64) {
         self.inner.traffic()
@@ -215,8 +252,8 @@ mod tests {
         fn open(&self, _: &RelPath) -> Result<Box<dyn SourceFile>> {
             Err(Error::new(ErrorKind::NotFound, "none"))
         }
-        fn list(&self, _: &RelPath) -> Result<Vec<String>> {
-            Ok(vec![])
+        fn list(&self, _: &RelPath) -> Result<DirectoryNames> {
+            Ok(DirectoryNames::default())
         }
         fn allows(&self, _: &RelPath, _: Rights) -> Result<bool> {
             Ok(true)
@@ -260,5 +297,56 @@ mod tests {
         assert!(guarded.is_ok() && guarded.stat(&RelPath::default()).is_ok());
         assert!(guarded.list(&RelPath::new("mine").unwrap()).is_ok(), "the folder above is another");
         assert!(guarded.list(&RelPath::new("others").unwrap()).is_ok());
+    }
+
+    /// Of which each directory has names of 1 MiB.
+    struct Crowded(u64);
+
+    impl Backing for Crowded {
+        fn describe(&self) -> String {
+            "a crowded one".into()
+        }
+        fn stat(&self, _: &RelPath) -> Result<SourceStat> {
+            Err(Error::new(ErrorKind::NotFound, "none"))
+        }
+        fn open(&self, _: &RelPath) -> Result<Box<dyn SourceFile>> {
+            Err(Error::new(ErrorKind::NotFound, "none"))
+        }
+        fn list(&self, _: &RelPath) -> Result<DirectoryNames> {
+            Ok(vec!["x".repeat(1 << 20); self.0 as usize].into())
+        }
+        fn allows(&self, _: &RelPath, _: Rights) -> Result<bool> {
+            Ok(true)
+        }
+        fn seen_by(&self, _: &Credentials) -> Result<Arc<dyn Backing>> {
+            Ok(Arc::new(Crowded(self.0)))
+        }
+    }
+
+    #[test]
+    fn a_users_large_directories_are_listed_one_at_a_time() {
+        let path = RelPath::new("d").unwrap();
+        let who = |uid| Credentials { uid, gid: 7, groups: vec![] };
+        let own = GuardedBacking::new(Arc::new(Crowded(8)));
+        let (view, again) = (own.view(&who(7)).unwrap(), own.view(&who(7)).unwrap());
+        let other = own.view(&who(8)).unwrap();
+        let names = view.list_files(&path).unwrap();
+        assert_eq!((names.len(), own.large.under_way()), (8, 1));
+        assert_eq!(other.list(&path).unwrap().len(), 8, "another user's turn is another one");
+        assert_eq!(own.list(&path).unwrap().len(), 8, "the daemon's own user waits for nobody");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| again.list(&path).map(|names| names.len()));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!waits.is_finished(), "the names are still there");
+            drop(names);
+            assert_eq!(waits.join().unwrap().unwrap(), 8);
+        });
+        let small = GuardedBacking::new(Arc::new(Crowded(1))).view(&who(7)).unwrap();
+        let held = small.list(&path).unwrap();
+        assert_eq!((small.list(&path).unwrap().len(), held.len(), small.large.under_way()), (1, 1, 0));
+        let huge = GuardedBacking::new(Arc::new(Crowded(513))).view(&who(7)).unwrap();
+        let error = huge.list(&path).err().unwrap();
+        assert!(error.to_string().contains("512") || error.to_string().contains("536870912"), "{error}");
+        assert_eq!(huge.large.under_way(), 0);
     }
 }

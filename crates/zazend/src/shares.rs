@@ -15,7 +15,15 @@ use zazen_frames::shares;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A user, of this machine or of another.
-type Who = (Option<String>, u32);
+pub(crate) type Who = (Option<String>, u32);
+
+/// `None` for callers without bounds: root, and the daemon's own user.
+fn who_is(caller: &Caller) -> Option<Who> {
+    let own = rustix::process::geteuid().as_raw();
+    let uid = caller.credentials.uid;
+    let is_free = caller.is_local() && (uid == 0 || uid == own);
+    (!is_free).then(|| (caller.host.clone(), uid))
+}
 
 /// Shares of one kind.
 pub struct Shares {
@@ -27,10 +35,11 @@ pub struct Shares {
     under_way: AtomicUsize,
 }
 
-/// One share, until dropped.
+/// One share, or several, until dropped.
 pub struct Share {
     shares: Arc<Shares>,
     who: Option<Who>,
+    count: usize,
 }
 
 impl Shares {
@@ -49,14 +58,21 @@ impl Shares {
         self.under_way.load(Ordering::Relaxed)
     }
 
-    fn share(self: &Arc<Shares>, who: Option<Who>) -> Share {
+    fn share(self: &Arc<Shares>, who: Option<Who>, count: usize) -> Share {
         self.under_way.fetch_add(1, Ordering::Relaxed);
-        Share { shares: self.clone(), who }
+        Share { shares: self.clone(), who, count }
     }
 
     /// A share for `caller`, if there is one now; `Busy` if not.
     pub fn take(self: &Arc<Shares>, caller: &Caller) -> Result<Share> {
         self.wait(caller, Duration::ZERO, || false)
+    }
+
+    /// As [`Shares::take`], for something that counts as `weight` of its kind: at most as all that
+    /// a user may have.
+    pub fn take_weighing(self: &Arc<Shares>, caller: &Caller, weight: usize) -> Result<Share> {
+        let weight = weight.min(self.held().max());
+        self.wait_for(who_is(caller), weight, Duration::ZERO, || false)
     }
 
     /// As [`Shares::take`]; waits for one at most for `patience`, and not once `stops` says so.
@@ -66,24 +82,40 @@ impl Shares {
         patience: Duration,
         stops: impl Fn() -> bool,
     ) -> Result<Share> {
-        let own = rustix::process::geteuid().as_raw();
-        let uid = caller.credentials.uid;
-        if caller.is_local() && (uid == 0 || uid == own) {
-            return Ok(self.share(None));
-        }
-        let who = (caller.host.clone(), uid);
+        self.wait_as(who_is(caller), patience, stops)
+    }
+
+    /// As [`Shares::wait`], for a user, or for one without bounds (`None`).
+    pub(crate) fn wait_as(
+        self: &Arc<Shares>,
+        who: Option<Who>,
+        patience: Duration,
+        stops: impl Fn() -> bool,
+    ) -> Result<Share> {
+        self.wait_for(who, 1, patience, stops)
+    }
+
+    fn wait_for(
+        self: &Arc<Shares>,
+        who: Option<Who>,
+        count: usize,
+        patience: Duration,
+        stops: impl Fn() -> bool,
+    ) -> Result<Share> {
+        let Some(who) = who else { return Ok(self.share(None, count)) };
         let start = Instant::now();
         let mut held = self.held();
         loop {
-            if held.take(&who) {
-                return Ok(self.share(Some(who)));
+            if held.take(&who, count) {
+                return Ok(self.share(Some(who), count));
             }
             let left = patience.saturating_sub(start.elapsed());
             if left.is_zero() || stops() {
                 return Err(Error::new(
                     ErrorKind::Busy,
                     format!(
-                        "user {uid} is at its limit of {} {} under way with this daemon; let some end first",
+                        "user {} is at its limit of {} {} under way with this daemon; let some end first",
+                        who.1,
                         held.max(),
                         self.what
                     ),
@@ -98,7 +130,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         self.shares.under_way.fetch_sub(1, Ordering::Relaxed);
         let Some(who) = self.who.take() else { return };
-        self.shares.held().give(&who);
+        self.shares.held().give(&who, self.count);
         self.shares.freed.notify_all();
     }
 }
@@ -156,6 +188,10 @@ mod tests {
         assert!(error.to_string().contains("limit of 2 scans"), "{error}");
         assert!(shares.wait(&b, Duration::from_secs(60), || true).is_err());
         let _others = [shares.take(&a).unwrap(), shares.take(&caller(4_000_000_007, Some("n2"))).unwrap()];
+        assert!(shares.take_weighing(&b, 2).is_err(), "b has as many");
+        let heavy = shares.take_weighing(&caller(4_000_000_009, None), 1000).unwrap();
+        assert!(shares.take(&caller(4_000_000_009, None)).is_err(), "as heavy as all that c may have");
+        drop(heavy);
         let _root = (0..10).map(|_| shares.take(&caller(0, None)).unwrap()).collect::<Vec<_>>();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| shares.wait(&b, Duration::from_secs(60), || false).map(drop));

@@ -13,7 +13,10 @@ use zazen_plugin_sdk::{Outcome, checked, errno, text};
 
 /// Enters a descriptor that was opened for the session.
 pub(crate) fn enter(session: &Session, fd: OwnedFd) -> Outcome<Opened> {
-    let description = Description::new(fd)?;
+    enter_description(session, Description::new(fd)?)
+}
+
+fn enter_description(session: &Session, description: Description) -> Outcome<Opened> {
     let (ino, dev, mode) = (description.ino, description.dev, description.mode);
     Ok(Opened { ino, dev, mode, id: session.enter(description)? })
 }
@@ -44,15 +47,15 @@ fn open_now(base: &Base, path: &CStr, flags: c_int, mode: u32, mask: u32) -> Out
     }
     let fd = open(base, path, flags | libc::O_NONBLOCK, mode, mask)
         .map_err(|error| if error == libc::EAGAIN { libc::EINPROGRESS } else { error })?;
-    may_block_from_now_on(&fd, flags)?;
+    may_block_from_now_on(fd.as_raw_fd(), flags)?;
     Ok(fd)
 }
 
 /// `flags`: what it was opened with but for O_NONBLOCK.
-fn may_block_from_now_on(fd: &OwnedFd, flags: c_int) -> Outcome<()> {
+fn may_block_from_now_on(fd: RawFd, flags: c_int) -> Outcome<()> {
     let flags = flags & !(libc::O_NONBLOCK | libc::O_DIRECT);
     // SAFETY: numbers only.
-    checked(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) }).map(|_| ())
+    checked(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }).map(|_| ())
 }
 
 /// Whether opening would wait for another end, as a FIFO does. This is a guess without a walk
@@ -70,6 +73,16 @@ fn may_wait(base: &Base, path: &CStr, flags: c_int) -> Outcome<bool> {
         let found = libc::fstatat64(base.fd(path)?, path.as_ptr(), &raw mut stat, follow | itself);
         Ok(found == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
     }
+}
+
+/// Whether open(2) would have waited for the other end of this FIFO. This open did not, so its
+/// descriptor is a reader by now, and a writer that waited goes on. The writer must find this
+/// reader, and no other: a later one would not learn of the writer's end
+/// ([`Session::keep_reader`]).
+fn waits_for_a_writer(description: &Description, flags: c_int) -> bool {
+    flags & (libc::O_NONBLOCK | libc::O_PATH) == 0
+        && flags & libc::O_ACCMODE == libc::O_RDONLY
+        && description.mode & libc::S_IFMT == libc::S_IFIFO
 }
 
 /// See posix.h.
@@ -90,10 +103,16 @@ pub(crate) unsafe extern "C" fn px_open(
         // SAFETY: the dispatcher's string.
         let path = unsafe { text(path) };
         let base = Base::new(session, dir)?;
-        if may_wait(&base, path, flags)? {
+        let description = match open_now(&base, path, flags, mode, mask) {
+            // A FIFO without a reader, unless it is a file that cannot be opened at all.
+            Err(libc::ENXIO) if may_wait(&base, path, flags)? => return Err(libc::EINPROGRESS),
+            fd => Description::new(fd?)?,
+        };
+        if waits_for_a_writer(&description, flags) {
+            session.keep_reader((dir, path.to_owned(), flags), description);
             return Err(libc::EINPROGRESS);
         }
-        let entered = enter(session, open_now(&base, path, flags, mode, mask)?)?;
+        let entered = enter_description(session, description)?;
         // SAFETY: the dispatcher's memory.
         unsafe { *opened = entered };
         Ok(0)
@@ -121,17 +140,20 @@ pub(crate) unsafe extern "C" fn px_open_wait(
         let base = Base::new(session, dir)?;
         let waiting = Waiting::begin(session, tag)?;
         let attempt = || open(&base, path, flags | libc::O_NONBLOCK, mode, mask);
-        let fd = patiently(&waiting, || match attempt() {
-            // A FIFO without a reader.
-            Err(libc::ENXIO) => Err(libc::EAGAIN),
-            other => other,
-        })?;
+        let description = match session.take_reader(&(dir, path.to_owned(), flags)) {
+            Some(fifo) => fifo,
+            None => Description::new(patiently(&waiting, || match attempt() {
+                // A FIFO without a reader.
+                Err(libc::ENXIO) => Err(libc::EAGAIN),
+                other => other,
+            })?)?,
+        };
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
-            let mut fds = vec![libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            let mut fds = vec![libc::pollfd { fd: description.fd(), events: libc::POLLIN, revents: 0 }];
             waiting.poll(&mut fds, None)?;
         }
-        may_block_from_now_on(&fd, flags)?;
-        let entered = enter(session, fd)?;
+        may_block_from_now_on(description.fd(), flags)?;
+        let entered = enter_description(session, description)?;
         // SAFETY: the dispatcher's memory.
         unsafe { *opened = entered };
         Ok(0)

@@ -146,13 +146,18 @@ fn export_of(path: &[u8]) -> Option<(Arc<Export>, &[u8])> {
     found.min_by_key(|(_, rest)| rest.len()).map(|(export, rest)| (export.clone(), rest))
 }
 
-/// The same of a C string, with the rest relative to the export; `None` for an export itself.
-fn beneath_export(path: &CStr) -> Option<(Arc<Export>, &CStr)> {
+/// The same of a C string, with the rest relative to the export: `.` for the export itself.
+fn relative_to_export(path: &CStr) -> Option<(Arc<Export>, &CStr)> {
     let (export, rest) = export_of(path.to_bytes())?;
-    let first = rest.iter().position(|byte| *byte != b'/')?;
-    let begin = path.to_bytes().len() - rest.len() + first;
+    let slashes = rest.iter().position(|byte| *byte != b'/').unwrap_or(rest.len());
+    let begin = path.to_bytes().len() - rest.len() + slashes;
     let relative = CStr::from_bytes_with_nul(&path.to_bytes_with_nul()[begin..]).ok()?;
-    Some((export, relative))
+    Some((export, if relative.is_empty() { c"." } else { relative }))
+}
+
+/// The same, but `None` for an export itself.
+fn beneath_export(path: &CStr) -> Option<(Arc<Export>, &CStr)> {
+    relative_to_export(path).filter(|(_, relative)| *relative != c".")
 }
 
 fn is_above_an_export(path: &[u8]) -> bool {
@@ -181,9 +186,7 @@ impl How {
     }
 
     /// One walk of the kernel's from `from`.
-    fn walk(self, from: RawFd, path: &[u8], resolve: u64) -> Outcome<OwnedFd> {
-        let path =
-            CString::new(if path.is_empty() { b".".as_slice() } else { path }).map_err(|_| libc::EINVAL)?;
+    fn walk(self, from: RawFd, path: &CStr, resolve: u64) -> Outcome<OwnedFd> {
         // SAFETY: all zeros is a valid open_how.
         let mut how: libc::open_how = unsafe { std::mem::zeroed() };
         how.flags = self.flags as u64;
@@ -220,14 +223,14 @@ pub(crate) fn open(base: &Base, path: &CStr, flags: c_int, mode: u32) -> Outcome
     };
     let outcome = match held {
         Some(_) if bytes.is_empty() => Err(libc::ENOENT),
-        Some(fd) => how.walk(fd, bytes, libc::RESOLVE_BENEATH),
-        None if bytes.first() == Some(&b'/') => match export_of(bytes) {
-            Some((export, rest)) => match from_export(how, &export, rest) {
+        Some(fd) => how.walk(fd, path, libc::RESOLVE_BENEATH),
+        None if bytes.first() == Some(&b'/') => match relative_to_export(path) {
+            Some((export, relative)) => match from_export(how, &export, relative) {
                 // Looked at on failure only: it would cost each call.
                 Err(libc::ENOENT | libc::ENOTDIR) if export.is_gone() => {
                     begin();
-                    let (export, rest) = export_of(bytes).ok_or(libc::EACCES)?;
-                    from_export(how, &export, rest)
+                    let (export, relative) = relative_to_export(path).ok_or(libc::EACCES)?;
+                    from_export(how, &export, relative)
                 }
                 other => other,
             },
@@ -245,18 +248,24 @@ pub(crate) fn open(base: &Base, path: &CStr, flags: c_int, mode: u32) -> Outcome
     whole.push(b'/');
     whole.extend_from_slice(bytes);
     let (export, rest) = expand(&whole, how.follows())?;
-    match from_export(how, &export, &rest) {
+    match from_export(how, &export, &relative(&rest)?) {
         // A link that was put there meanwhile.
         Err(libc::EXDEV) => Err(libc::EACCES),
         other => other,
     }
 }
 
-fn from_export(how: How, export: &Export, rest: &[u8]) -> Outcome<OwnedFd> {
-    let first = rest.iter().position(|byte| *byte != b'/').unwrap_or(rest.len());
+/// What lies behind an export's own path, as a path that begins at the export.
+fn relative(rest: &[u8]) -> Outcome<CString> {
+    let slashes = rest.iter().position(|byte| *byte != b'/').unwrap_or(rest.len());
+    let relative = &rest[slashes..];
+    CString::new(if relative.is_empty() { b".".as_slice() } else { relative }).map_err(|_| libc::EINVAL)
+}
+
+fn from_export(how: How, export: &Export, relative: &CStr) -> Outcome<OwnedFd> {
     // Within the whole tree nothing leads out, and absolute links mean what they say.
     let resolve = if export.spelled.is_empty() { libc::RESOLVE_IN_ROOT } else { libc::RESOLVE_BENEATH };
-    how.walk(export.fd.as_raw_fd(), &rest[first..], resolve)
+    how.walk(export.fd.as_raw_fd(), relative, resolve)
 }
 
 /// The path without links and `..`. `EACCES` if it does not end beneath an export.
@@ -291,7 +300,7 @@ fn expand(path: &[u8], follow: bool) -> Outcome<(Arc<Export>, Vec<u8>)> {
         rest.push(b'/');
         rest.extend_from_slice(&name);
         let itself = How::new(libc::O_PATH | libc::O_NOFOLLOW, 0);
-        let found = match from_export(itself, &export, &rest) {
+        let found = match from_export(itself, &export, &relative(&rest)?) {
             Err(libc::ENOENT) if is_last => break,
             // What was plain a moment ago leads out now.
             Err(libc::EXDEV) => return Err(libc::EACCES),

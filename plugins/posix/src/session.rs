@@ -5,7 +5,7 @@
 
 use crate::interrupt::Interrupt;
 use std::collections::HashMap;
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -13,6 +13,8 @@ use zazen_plugin_sdk::Outcome;
 
 /// Open file descriptions of one session, at most.
 const DESCRIPTIONS_MAX: usize = 1 << 20;
+/// FIFOs whose openings threads of one program have begun and not gone on with.
+const READERS_MAX: usize = 64;
 /// A session may have the process's descriptors divided by this, so that no program takes all from
 /// the others of its user.
 const SHARE: u64 = 4;
@@ -62,6 +64,9 @@ impl Description {
 /// Descriptions by their numbers.
 pub(crate) type Table = Vec<Option<Arc<Description>>>;
 
+/// What an open was asked: the directory, the path, the flags.
+pub(crate) type Asked = (c_int, CString, c_int);
+
 /// One process's view.
 pub(crate) struct Session {
     /// The client's secret, and the owner of its locks.
@@ -78,6 +83,8 @@ pub(crate) struct Session {
     pub(crate) locked: AtomicBool,
     /// Tags of calls to be interrupted.
     pub(crate) interrupted: Mutex<HashMap<u32, Arc<Interrupt>>>,
+    /// FIFOs that were opened for reading without waiting, until the calls that wait take them.
+    readers: Mutex<Vec<(Asked, Description)>>,
 }
 
 impl Session {
@@ -95,6 +102,7 @@ impl Session {
             ended: false.into(),
             locked: false.into(),
             interrupted: Mutex::default(),
+            readers: Mutex::default(),
         })
     }
 
@@ -149,6 +157,23 @@ impl Session {
         Ok(())
     }
 
+    /// Keeps a FIFO that was opened for reading, for the call that waits for a writer.
+    pub(crate) fn keep_reader(&self, asked: Asked, fifo: Description) {
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        // The oldest is of a call that was given up.
+        if readers.len() >= READERS_MAX {
+            readers.remove(0);
+        }
+        readers.push((asked, fifo));
+    }
+
+    /// The FIFO that the same question has opened.
+    pub(crate) fn take_reader(&self, asked: &Asked) -> Option<Description> {
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = readers.iter().position(|(of, _)| of == asked)?;
+        Some(readers.remove(at).1)
+    }
+
     /// Gives a number back.
     pub(crate) fn remove(&self, id: u32) -> Outcome<Arc<Description>> {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -185,6 +210,7 @@ impl Session {
 
     /// Ends the session: its table is empty from now on. Returns what it held.
     pub(crate) fn end(&self) -> Table {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         self.ended.store(true, Ordering::Release);
         std::mem::take(&mut *table)

@@ -5,7 +5,7 @@ use super::{
     ListDirectory, Names, OpenFile, READ_BYTES_MAX, ReadFile, STATS_MAX, StatMany, StatMessage, Stats,
     Traffic, function, receive, send,
 };
-use crate::{Backing, Rights, SourceFile, SourceStat};
+use crate::{Backing, DirectoryNames, Rights, SourceFile, SourceStat};
 use std::io::Read;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -85,12 +85,12 @@ impl Backing for ServedBacking {
         Ok(Box::new(ServedFile { link: self.link.clone(), path: path.clone(), stat }))
     }
 
-    fn list(&self, path: &RelPath) -> Result<Vec<String>> {
-        self.link.list(path, false)
+    fn list(&self, path: &RelPath) -> Result<DirectoryNames> {
+        self.link.list(path, false).map(DirectoryNames::from)
     }
 
-    fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
-        self.link.list(path, true)
+    fn list_files(&self, path: &RelPath) -> Result<DirectoryNames> {
+        self.link.list(path, true).map(DirectoryNames::from)
     }
 
     /// The view of the server's own user: it may do what the server does.

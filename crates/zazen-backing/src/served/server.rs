@@ -214,7 +214,8 @@ fn answer(
         function::LIST => {
             let ListDirectory { path, files_only } = ListDirectory::decode(payload)?;
             count(&shared.lists, 1);
-            Names(if files_only { shared.tree.list_files(&path)? } else { shared.tree.list(&path)? }).encode()
+            let names = if files_only { shared.tree.list_files(&path)? } else { shared.tree.list(&path)? };
+            Names(names.into()).encode()
         }
         function::READ => {
             count(&shared.reads, 1);

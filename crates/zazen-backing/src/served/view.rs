@@ -4,7 +4,7 @@
 //! decide here. Access control lists and a network file system's own rules are not seen. Use this
 //! server only for testbeds. If several users share a node, use a mounted directory.
 
-use crate::{Backing, Rights, SourceFile, SourceStat};
+use crate::{Backing, DirectoryNames, Rights, SourceFile, SourceStat};
 use std::collections::HashMap;
 use std::sync::Arc;
 use zazen_core::{Credentials, Error, ErrorKind, RelPath, Result};
@@ -89,12 +89,12 @@ impl Backing for ServedView {
         if self.may(&file.stat(), Rights::READ) { Ok(file) } else { Err(self.denied(path)) }
     }
 
-    fn list(&self, path: &RelPath) -> Result<Vec<String>> {
+    fn list(&self, path: &RelPath) -> Result<DirectoryNames> {
         self.stat_allowing(path, Rights::READ)?;
         self.inner.list(path)
     }
 
-    fn list_files(&self, path: &RelPath) -> Result<Vec<String>> {
+    fn list_files(&self, path: &RelPath) -> Result<DirectoryNames> {
         self.stat_allowing(path, Rights::READ)?;
         self.inner.list_files(path)
     }

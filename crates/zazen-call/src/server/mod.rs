@@ -1,46 +1,43 @@
 //! The server: listeners, admission, draining. What happens on one connection is in `peer.rs` and
 //! `lane.rs`.
 
+mod accept;
 mod attached;
 mod callers;
 mod lane;
+mod lobby;
+mod origin;
 mod parking;
 mod peer;
 mod registry;
 mod services;
 mod state;
+mod strangers;
 
 pub use attached::Attached;
 
-use crate::carriers::account::{Accounts, Payer};
-use crate::carriers::message::send_error;
+use crate::carriers::account::Accounts;
 use crate::carriers::shm::memory::Treasury;
-use crate::carriers::stream::Stream;
 use crate::carriers::unix::SocketFile;
 use crate::carriers::{tcp, unix};
 use crate::key::ClusterKey;
 use crate::limits::{CallerLimits, ServerLimits, ShmLimits};
-use crate::quiet::may_say;
+use crate::server::accept::accept_callers;
 use crate::server::callers::Callers;
-use crate::server::peer::serve;
 use crate::server::registry::Registry;
 use crate::server::services::Services;
 use crate::server::state::{Carrier, Shared};
+use crate::server::strangers::Strangers;
 use crate::service::Service;
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
-use rustix::io::Errno;
+use rustix::event::EventfdFlags;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use zazen_core::{Credentials, Error, ErrorKind, Result};
 
-/// How long an acceptor pauses when the process is out of descriptors or memory.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// How long the acceptor pauses when all strangers have just come.
-const STRANGERS_REST: Duration = Duration::from_millis(5);
 /// How long drain waits after the last call for services to hear of their callers' ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -223,10 +220,15 @@ impl Server {
         rustix::io::ioctl_fionbio(&listener, true).map_err(|errno| context(errno.into()))?;
         let shared = Arc::clone(&self.shared);
         let name = format!("accept-{}", carrier.name());
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || accept_loop(&shared, &listener, carrier))
-            .map_err(context)?;
+        let thread = std::thread::Builder::new().name(name);
+        let thread = match carrier {
+            Carrier::Unix => thread.spawn(move || accept_callers(&shared, &listener)),
+            Carrier::Tcp => {
+                let strangers = Strangers::new(&shared, listener)?;
+                thread.spawn(move || strangers.run())
+            }
+        };
+        let thread = thread.map_err(context)?;
         self.acceptors().threads.push(thread);
         Ok(())
     }
@@ -236,101 +238,4 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.drain(Duration::ZERO);
     }
-}
-
-fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, carrier: Carrier) {
-    let Some(stop) = &shared.stop else { return };
-    let mut starved = false;
-    loop {
-        let mut waits = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        // If poll fails (EINTR, no memory), go on: accept says what is wrong.
-        let _ = rustix::event::poll(&mut waits, None);
-        if shared.registry.is_draining() {
-            return;
-        }
-        if carrier == Carrier::Tcp && !shared.registry.makes_room() {
-            std::thread::sleep(STRANGERS_REST);
-            continue;
-        }
-        match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
-            Ok(socket) => {
-                starved = false;
-                admit(shared, socket, carrier);
-            }
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-            Err(errno) => {
-                if !std::mem::replace(&mut starved, true)
-                    && let Some(left_out) = may_say("accept", carrier.name())
-                {
-                    let name = carrier.name();
-                    tracing::warn!(
-                        "no new {name} connections for now: {errno}; raise `ulimit -n`?{left_out}"
-                    );
-                }
-                std::thread::sleep(ACCEPT_REST);
-            }
-        }
-    }
-}
-
-fn admit(shared: &Arc<Shared>, socket: OwnedFd, carrier: Carrier) {
-    if carrier == Carrier::Tcp {
-        tcp::set_options(socket.as_fd());
-    }
-    let mut stream = Stream::new(socket, carrier == Carrier::Unix);
-    if let Some(admits) = shared.admits.get().filter(|_| carrier == Carrier::Unix)
-        && !unix::peer(stream.socket().as_fd()).is_ok_and(|(credentials, pid)| admits(&credentials, pid))
-    {
-        refuse(stream, &Error::new(ErrorKind::PermissionDenied, "this socket serves another user"));
-        return;
-    }
-    let admitted = match carrier {
-        Carrier::Tcp => {
-            peer_host(stream.socket()).and_then(|host| shared.registry.admit_stranger(stream.socket(), host))
-        }
-        Carrier::Unix => unix::peer_ids(stream.socket().as_fd()).and_then(|peer| {
-            let account = shared.accounts.of(&Payer::Local(peer.uid));
-            let admitted = shared.registry.admit(stream.socket(), Arc::clone(&account));
-            if let Err(error) = &admitted
-                && let Some(left_out) = may_say("admit", account.who())
-            {
-                tracing::warn!("{} refused a connection: {error}{left_out}", account.who());
-            }
-            admitted
-        }),
-    };
-    let place = match admitted {
-        Ok(place) => place,
-        Err(error) => {
-            refuse(stream, &error);
-            return;
-        }
-    };
-    stream.set_account(&place.account);
-    let number = place.number;
-    let for_thread = Arc::clone(shared);
-    let spawned = std::thread::Builder::new().name(format!("call-{number}")).spawn(move || {
-        serve(&for_thread, stream, carrier, place);
-    });
-    if let Err(error) = spawned {
-        shared.registry.remove(number);
-        if let Some(left_out) = may_say("thread", "") {
-            tracing::warn!("connection {number} refused: no thread for it ({error}){left_out}");
-        }
-    }
-}
-
-/// The address of a TCP peer.
-fn peer_host(socket: &OwnedFd) -> Result<IpAddr> {
-    let context = |errno: Errno| Error::io("ask the kernel for a peer's address", errno.into());
-    let address = rustix::net::getpeername(socket).map_err(context)?;
-    let address = address.map(std::net::SocketAddr::try_from).and_then(|address| address.ok());
-    Ok(address.map_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |address| address.ip()))
-}
-
-/// Tells a caller that there are too many, without ever blocking the acceptor.
-fn refuse(mut stream: Stream, error: &Error) {
-    // A fresh socket's send buffer holds these few bytes: this can't block.
-    let _ = send_error(&stream, (0, 0, 0), error);
-    stream.linger(Duration::from_millis(1), 0);
 }

@@ -9,6 +9,7 @@
 
 use crate::carriers::account::Account;
 use crate::limits::ServerLimits;
+use crate::server::origin::Origin;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -21,7 +22,7 @@ struct Entry {
     socket: Arc<OwnedFd>,
     in_call: Arc<AtomicBool>,
     /// Of a TCP peer that has not proven the key yet: where it comes from, and when it came.
-    stranger: Option<(IpAddr, Instant)>,
+    stranger: Option<(Origin, Instant)>,
     /// Whose connection it is; `None` for a stranger.
     account: Option<Arc<Account>>,
     /// It came over TCP, so that only the cluster key says who is there.
@@ -73,12 +74,12 @@ pub(crate) struct Registry {
     strangers_max: usize,
 }
 
-/// A stranger may stay for this long: a peer that knows the key has proven it by then. Strangers of
-/// an address that has more than its share may be sent away earlier; else the kernel's queue would
-/// fill with that address's connections.
+/// A stranger may stay for this long: a peer that knows the key has proven it by then.
 const STRANGER_GRACE: Duration = Duration::from_millis(250);
-/// One address's share is a quarter of the strangers' places.
-const ADDRESS_SHARE: usize = 4;
+/// Strangers of an origin that has more than its share may be sent away after this time.
+const CROWD_GRACE: Duration = Duration::from_millis(20);
+/// One origin's share is a quarter of the strangers' places.
+const ORIGIN_SHARE: usize = 4;
 /// An eighth of the places is kept for callers that have few connections,
 const RESERVE_SHARE: usize = 8;
 /// fewer than this many.
@@ -120,34 +121,42 @@ impl Registry {
         Ok(state.enter(socket, None, account))
     }
 
-    /// A place for a TCP peer that has proven nothing yet. Ask [`Registry::makes_room`] before.
-    pub(crate) fn admit_stranger(&self, socket: &Arc<OwnedFd>, host: IpAddr) -> Result<Place> {
+    /// A place for a TCP peer that has proven nothing yet, at the address `host`. Ask
+    /// [`Registry::makes_room`] before.
+    pub(crate) fn admit_stranger(
+        &self,
+        socket: &Arc<OwnedFd>,
+        host: IpAddr,
+        origin: Origin,
+    ) -> Result<Place> {
         let mut state = self.state();
         self.refuse_if_draining()?;
         state.strangers += 1;
-        Ok(state.enter(socket, Some((host, Instant::now())), Account::of_stranger()))
+        let mut place = state.enter(socket, Some((origin, Instant::now())), Account::of_stranger());
+        place.host = Some(host);
+        Ok(place)
     }
 
-    /// Makes room for one more stranger: if there is none, closes the oldest stranger of the
-    /// address that has most of them. False if all have just come: then the next one waits in the
-    /// kernel's queue.
+    /// Makes room for one more stranger: if there is none, closes the oldest stranger of the origin
+    /// that has most of them. False if all have just come: then the next one waits.
     pub(crate) fn makes_room(&self) -> bool {
         let mut state = self.state();
         if state.strangers < self.strangers_max {
             return true;
         }
-        let mut hosts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        let mut origins: BTreeMap<Origin, usize> = BTreeMap::new();
         let strangers =
             state.connections.iter().filter_map(|(number, entry)| Some((*number, entry.stranger?)));
         let strangers: Vec<_> = strangers.collect();
-        strangers.iter().for_each(|(_, (host, _))| *hosts.entry(*host).or_default() += 1);
-        // Numbers grow with time: the lowest of an address is its oldest.
-        let share = self.strangers_max / ADDRESS_SHARE;
-        let overdue = strangers.iter().filter(|(_, (host, since))| {
-            since.elapsed() >= STRANGER_GRACE || hosts.get(host).is_some_and(|places| *places > share)
-        });
-        let found = overdue.max_by_key(|(number, (host, _))| (hosts.get(host), std::cmp::Reverse(*number)));
-        let Some((number, _)) = found else { return false };
+        strangers.iter().for_each(|(_, (origin, _))| *origins.entry(*origin).or_default() += 1);
+        let Some((crowd, places)) = origins.iter().max_by_key(|(_, places)| **places) else { return false };
+        // Numbers grow with time: the lowest of an origin is its oldest.
+        let oldest = strangers.iter().find(|(_, (origin, _))| origin == crowd);
+        let is_crowd = *places > self.strangers_max / ORIGIN_SHARE;
+        let grace = if is_crowd { CROWD_GRACE } else { STRANGER_GRACE };
+        let Some((number, _)) = oldest.filter(|(_, (_, since))| since.elapsed() >= grace) else {
+            return false;
+        };
         let number = *number;
         if let Some(entry) = state.connections.get_mut(&number) {
             close(&entry.socket);
@@ -284,7 +293,7 @@ impl State {
     fn enter(
         &mut self,
         socket: &Arc<OwnedFd>,
-        stranger: Option<(IpAddr, Instant)>,
+        stranger: Option<(Origin, Instant)>,
         account: Arc<Account>,
     ) -> Place {
         self.last += 1;
@@ -292,7 +301,7 @@ impl State {
         let place = Place {
             number: self.last,
             account: Arc::clone(&account),
-            host: stranger.map(|(host, _)| host),
+            host: None,
             in_call: Arc::clone(&in_call),
         };
         let account = stranger.is_none().then_some(account);

@@ -8,6 +8,7 @@ use super::row::{Client, LockRow, Opens, Saved};
 use super::settings::Settings;
 use super::transaction::Transaction;
 use crate::attributes::Kind;
+use crate::id::BUCKET;
 use crate::{Incarnation, InodeId, NodeNo, PartitionNo};
 use std::collections::{BTreeMap, VecDeque};
 use zazen_core::{Error, ErrorKind, Result};
@@ -32,6 +33,8 @@ pub(super) struct Tables {
     pub(super) opens: BTreeMap<(u64, NodeNo, Incarnation), Opens>,
     pub(super) locks: BTreeMap<u64, Vec<LockRow>>,
     pub(super) times_set: BTreeMap<u64, i64>,
+    /// Nodes with a full copy of a file's bytes, as of the last commit.
+    pub(super) copies: BTreeMap<u64, Vec<NodeNo>>,
     pub(super) clients: BTreeMap<u64, Client>,
     pub(super) gone: BTreeMap<NodeNo, Incarnation>,
     pub(super) held: BTreeMap<NameKey, TransactionId>,
@@ -39,6 +42,8 @@ pub(super) struct Tables {
     pub(super) executed: BTreeMap<TransactionId, (u32, PeerBody)>,
     pub(super) floors: BTreeMap<PartitionNo, u64>,
     pub(super) move_lock: Option<TransactionId>,
+    /// The buckets of directories that are split.
+    pub(super) splits: BTreeMap<u64, Vec<InodeId>>,
 }
 
 fn misfit(what: &str) -> Error {
@@ -65,6 +70,7 @@ impl Tables {
             opens: BTreeMap::new(),
             locks: BTreeMap::new(),
             times_set: BTreeMap::new(),
+            copies: BTreeMap::new(),
             clients: BTreeMap::new(),
             gone: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -72,6 +78,7 @@ impl Tables {
             executed: BTreeMap::new(),
             floors: BTreeMap::new(),
             move_lock: None,
+            splits: BTreeMap::new(),
         };
         if number == InodeId::ROOT.partition() {
             let root = Inode {
@@ -114,7 +121,9 @@ impl Tables {
             | Change::Touch { .. }
             | Change::LinkTarget { .. }
             | Change::Xattr { .. }
-            | Change::TimeSet { .. } => self.apply_inode(change),
+            | Change::Split { .. }
+            | Change::TimeSet { .. }
+            | Change::Copies { .. } => self.apply_inode(change),
             Change::Enter { directory, place, id, kind, name } => {
                 self.entries.put(*directory, *place, Entry::new(*id, *kind, name));
                 Ok(())
@@ -185,16 +194,31 @@ impl Tables {
                     generation: *generation,
                 };
                 self.inodes.put(*serial, inode);
-                self.next_serial = self.next_serial.max(serial.saturating_add(1));
+                self.next_serial = self.next_serial.max((serial & !BUCKET).saturating_add(1));
             }
             Change::Put { serial, inode } => {
                 self.inodes.put(*serial, *inode);
-                self.next_serial = self.next_serial.max(serial.saturating_add(1));
+                self.next_serial = self.next_serial.max((serial & !BUCKET).saturating_add(1));
+            }
+            Change::Split { serial, buckets } => {
+                let directory = InodeId::new(self.number, *serial);
+                let Some(row) = self.inodes.get_mut(*serial) else {
+                    return Err(misfit("a directory that is split is missing"));
+                };
+                if buckets.is_empty() {
+                    self.splits.remove(serial);
+                } else {
+                    (row.bytes, row.links) = (0, 2);
+                    self.entries.clear(directory);
+                    self.splits.insert(*serial, buckets.clone());
+                }
             }
             Change::Drop { serial } => {
+                self.splits.remove(serial);
                 self.targets.remove(serial);
                 self.locks.remove(serial);
                 self.times_set.remove(serial);
+                self.copies.remove(serial);
                 let names: Vec<_> = self.xattrs_of(*serial).map(|(name, _)| name.clone()).collect();
                 for name in names {
                     self.xattrs.remove(&(*serial, name));
@@ -233,6 +257,12 @@ impl Tables {
             }
             Change::TimeSet { serial, until_ns: None } => {
                 self.times_set.remove(serial);
+            }
+            Change::Copies { serial, nodes } if nodes.is_empty() => {
+                self.copies.remove(serial);
+            }
+            Change::Copies { serial, nodes } => {
+                self.copies.insert(*serial, nodes.clone());
             }
             _ => return Err(misfit("a change of no inode")),
         }
@@ -345,6 +375,10 @@ impl Tables {
             .times_set
             .iter()
             .map(|(serial, until)| Change::TimeSet { serial: *serial, until_ns: Some(*until) });
+        let copies = self
+            .copies
+            .iter()
+            .map(|(serial, nodes)| Change::Copies { serial: *serial, nodes: nodes.clone() });
         let clients = self.clients.iter().flat_map(|(client, row)| {
             let answers = row.answers.iter().map(|answer| Some(answer.clone()));
             std::iter::once(None).chain(answers).map(|answer| Change::Answered {
@@ -356,9 +390,13 @@ impl Tables {
                 answer,
             })
         });
+        let splits =
+            self.splits.iter().map(|(serial, of)| Change::Split { serial: *serial, buckets: of.clone() });
         let gone = self.gone.iter().map(|(node, life)| Change::Gone { node: *node, incarnation: *life });
         let files = inodes.chain(entries).chain(targets).chain(xattrs);
-        files.chain(opens).chain(locks).chain(times).chain(clients).chain(gone).chain(self.transactions())
+        let open = opens.chain(locks).chain(times).chain(copies);
+        let files = files.chain(splits).chain(open);
+        files.chain(clients).chain(gone).chain(self.transactions())
     }
 
     fn transactions(&self) -> impl Iterator<Item = Change<'_>> {

@@ -9,6 +9,9 @@ use zazen_call::{Caller, Reply};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::{ReadMany, ScanClose, ScanNext, ScanOpen, ScanOpened};
 
+/// Memory of a scan's set that counts as one more scan.
+const SET_BYTES_OF_A_SHARE: usize = 512 << 10;
+
 pub(super) fn local_only(caller: &Caller) -> Result<()> {
     if caller.is_local() {
         return Ok(());
@@ -29,7 +32,9 @@ pub(super) fn open(
     node.admit()?;
     let opened = sessions.with(caller.connection, |session| session.opened(ask.handle))?;
     opened.check(&node.store)?;
-    let share = node.shares.scans.take(caller)?;
+    // A scan keeps its set until it is closed.
+    let weight = 1 + ask.set.heap_bytes() / SET_BYTES_OF_A_SHARE;
+    let share = node.shares.scans.take_weighing(caller, weight)?;
     find_layout(node, caller, &opened)?;
     let (scan, cached) = Scan::begin(node, &opened, caller, &ask.set);
     let scan = sessions.with(caller.connection, |session| session.keep_scan(Arc::new(scan), share))?;
