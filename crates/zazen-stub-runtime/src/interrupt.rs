@@ -16,10 +16,10 @@ struct Table {
     begun: OnceLock<()>,
     /// Where handlers write; -1 before the first blocking call.
     pipe: AtomicI32,
-    waiting: Mutex<Vec<Entry>>,
+    waiting: Mutex<Vec<WaitingCall>>,
 }
 
-struct Entry {
+struct WaitingCall {
     thread: i32,
     plugin: u16,
     tag: u64,
@@ -41,7 +41,7 @@ fn this_thread() -> i32 {
 }
 
 impl Table {
-    fn waiting(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<WaitingCall>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,7 +99,7 @@ impl Waiting {
     pub(crate) fn begin(plugin: u16, tag: u64, pool: &Arc<Pool>) -> Waiting {
         let table = TABLE.get();
         table.begin();
-        table.waiting().push(Entry { thread: this_thread(), plugin, tag, pool: pool.clone() });
+        table.waiting().push(WaitingCall { thread: this_thread(), plugin, tag, pool: pool.clone() });
         Waiting { tag }
     }
 }

@@ -1,7 +1,7 @@
 //! Whether what was parsed makes sense: annotations against types, sizes against their targets.
 
 use crate::annotation::{Annotation, SizeOption};
-use crate::diagnostic::{Diagnostics, Place};
+use crate::diagnostic::{Diagnostics, SourceSpan};
 use crate::model::{Base, Direction, Function, Param, Shape, Size};
 use crate::raw::{RawFunction, RawParam};
 
@@ -128,7 +128,7 @@ fn param(name: String, raw: &RawParam, annotation: &Annotation, diagnostics: &mu
 }
 
 /// The kind against the type.
-fn shape(param: &Param, place: Place, diagnostics: &mut Diagnostics<'_>) {
+fn shape(param: &Param, place: SourceSpan, diagnostics: &mut Diagnostics<'_>) {
     let Param { name, ty, shape, direction, .. } = param;
     let levels = ty.pointers.len();
     let mut wrong = |message: String, remedy: &str| diagnostics.error(place, message, remedy);
@@ -389,10 +389,10 @@ fn result(function: &Function, diagnostics: &mut Diagnostics<'_>) {
 
 fn words(
     function: &mut Function,
-    words: Vec<(&'static str, Option<String>, Place)>,
+    words: Vec<(&'static str, Option<String>, SourceSpan)>,
     diagnostics: &mut Diagnostics<'_>,
 ) {
-    let mut number = |word: &str, place: Place, int_only: bool| {
+    let mut number = |word: &str, place: SourceSpan, int_only: bool| {
         let fits = |scalar: crate::types::Scalar| scalar.bytes >= 4 && (!int_only || scalar.c == "int");
         if !function.result.pointers.is_empty() || !function.result.base.integer().is_some_and(fits) {
             let message = format!("{word} on `{}`, whose result is no such number", function.name);

@@ -53,7 +53,11 @@ pub fn generate(file_name: &str, text: &str) -> Result<Output, Vec<Diagnostic>> 
     // What is generated is some hundred times the header: it is to fit into memory.
     if text.len() > HEADER_BYTES_MAX {
         let what = format!("the header has {} bytes, the limit is {HEADER_BYTES_MAX}", text.len());
-        diagnostics.error(diagnostic::Place { start: 0, end: 0 }, what, "split it into several plug-ins");
+        diagnostics.error(
+            diagnostic::SourceSpan { start: 0, end: 0 },
+            what,
+            "split it into several plug-ins",
+        );
         return Err(diagnostics.into_parts().0);
     }
     let interface = parse::parse(file_name, text, &mut diagnostics);

@@ -1,6 +1,6 @@
 //! What a header says, once it is found to make sense.
 
-use crate::diagnostic::Place;
+use crate::diagnostic::SourceSpan;
 use crate::marker::Marker;
 use crate::types::Scalar;
 
@@ -174,7 +174,7 @@ pub(crate) struct Param {
     pub(crate) close: bool,
     /// A file descriptor.
     pub(crate) fd: bool,
-    pub(crate) annotation_place: Place,
+    pub(crate) annotation_place: SourceSpan,
 }
 
 impl Param {
@@ -232,7 +232,7 @@ pub(crate) struct Function {
     pub(crate) handle: Option<String>,
     /// The result is a descriptor where it isn't negative.
     pub(crate) fd: bool,
-    pub(crate) place: Place,
+    pub(crate) place: SourceSpan,
 }
 
 impl Function {

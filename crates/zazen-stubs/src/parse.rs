@@ -5,7 +5,7 @@
 
 use crate::annotation::{self, Comment, FunctionWords};
 use crate::check;
-use crate::diagnostic::{Diagnostics, Place};
+use crate::diagnostic::{Diagnostics, SourceSpan};
 use crate::lex::{self, Kind, Token};
 use crate::marker::{self, Marker};
 use crate::model::{Base, Interface, Type};
@@ -21,7 +21,7 @@ pub(crate) fn parse(file_name: &str, text: &str, diagnostics: &mut Diagnostics<'
     parser.header();
     let functions = parser.functions;
     if functions.is_empty() && diagnostics.error_count() == 0 {
-        let place = Place { start: from, end: from + 1 };
+        let place = SourceSpan { start: from, end: from + 1 };
         diagnostics.error(
             place,
             "no prototype follows the START marker",
@@ -309,7 +309,7 @@ impl<'t> Parser<'_, '_, 't> {
     fn specifiers(
         &mut self,
         comment: &mut dyn FnMut(&mut Self, Token<'t>),
-    ) -> Result<Type, (Place, String, String)> {
+    ) -> Result<Type, (SourceSpan, String, String)> {
         let start = self.peek_code().place;
         let mut end = start;
         let (mut base_const, mut words, mut base) = (false, Vec::new(), None);
