@@ -38,7 +38,7 @@ const FUNCTION_WORDS: &[&str] = &["errno", "blocking", "oneway", "idempotent", "
 pub(crate) enum Comment {
     /// Its annotation.
     Annotation(Annotation),
-    /// Meant as one, but wrong; the mistake has been reported.
+    /// An annotation with a mistake, which has been reported.
     Wrong,
     /// A name, commented out.
     Name(String),
@@ -233,7 +233,7 @@ pub(crate) fn of_function(
     let word_of = |part: &str| part.split('=').next().unwrap_or("").to_owned();
     let is_known = |part: &&str| FUNCTION_WORDS.contains(&word_of(part).as_str());
     let is_near = |part: &&str| is_known(part) || nearest(&word_of(part), FUNCTION_WORDS).is_some();
-    // A sentence may use one of the words, or one that looks like one.
+    // Prose may contain one of the words, or a similar word.
     let meant = !parts.is_empty() && parts.iter().all(is_near);
     let expected = strict && parts.iter().any(is_known);
     if !(meant || expected) {

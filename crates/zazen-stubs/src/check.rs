@@ -1,16 +1,16 @@
-//! Whether what was parsed makes sense: annotations against types, sizes against their targets.
+//! Checks what was parsed: annotations against types, sizes against their targets.
 
 use crate::annotation::{Annotation, SizeOption};
 use crate::diagnostic::{Diagnostics, SourceSpan};
 use crate::model::{Base, Direction, Function, Param, Shape, Size};
 use crate::raw::{RawFunction, RawParam};
 
-/// At most so many functions a header: they are numbered in 16 bits.
+/// The most functions of a header, because their numbers have 16 bits.
 const FUNCTIONS_MAX: usize = 4096;
-/// At most so many parameters a function, as C promises.
+/// The most parameters of a function: as many as C guarantees.
 const PARAMS_MAX: usize = 127;
 
-/// Checks all functions; those with a mistake are left out.
+/// Checks all functions, and leaves out those with a mistake.
 pub(crate) fn functions(raw: Vec<RawFunction>, diagnostics: &mut Diagnostics<'_>) -> Vec<Function> {
     let mut seen: Vec<(String, usize)> = Vec::new();
     if let Some(function) = raw.get(FUNCTIONS_MAX) {
@@ -252,7 +252,7 @@ fn options(param: &Param, diagnostics: &mut Diagnostics<'_>) {
     }
 }
 
-/// Resolves `size=`, and whether what needs one has one.
+/// Resolves `size=`, and checks that each argument that needs one has one.
 fn size(params: &mut [Param], index: usize, option: Option<SizeOption>, diagnostics: &mut Diagnostics<'_>) {
     let param = &params[index];
     let Some(option) = option else {
@@ -361,8 +361,8 @@ fn wrong_target(param: &Param, target: &Param, option: &SizeOption) -> Option<(S
     }
 }
 
-/// At most one userbuf a direction: a plug-in's allocate callback and register_userbuf don't say
-/// for which.
+/// Each direction has at most one userbuf, because a plug-in's allocate callback and
+/// register_userbuf do not name the argument.
 fn userbufs(params: &[Param], diagnostics: &mut Diagnostics<'_>) {
     for direction in [Direction::In, Direction::Out] {
         let mut found = params.iter().filter(|param| param.userbuf && param.direction == direction);

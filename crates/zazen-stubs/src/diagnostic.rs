@@ -1,4 +1,4 @@
-//! Mistakes in a header: where, what, and what to do about it.
+//! Mistakes in a header: the place, the mistake, the remedy.
 
 use std::fmt;
 
@@ -66,7 +66,7 @@ impl SourceSpan {
     }
 }
 
-/// Errors, and warnings, that are told of one header: nobody reads more.
+/// How many errors, and how many warnings, are shown for one header.
 const EACH_MAX: usize = 200;
 /// Bytes of a line that are shown.
 const LINE_BYTES_MAX: usize = 1000;

@@ -1,4 +1,4 @@
-//! Text to tokens, comments kept.
+//! Turns text into tokens. Comments are tokens too.
 //!
 //! Covers what can stand in the scanned part of a header. Preprocessor directives come out as one
 //! token each, continuation lines joined.
@@ -131,7 +131,7 @@ fn is_word_start(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_'
 }
 
-/// Up to the end of the logical line, but not into a comment that goes on after it.
+/// Goes to the end of the logical line, but not into a comment that continues after it.
 fn directive_length(rest: &str) -> usize {
     let mut at = 0;
     loop {

@@ -9,7 +9,7 @@ pub(crate) struct Marker {
     pub(crate) id: u32,
     pub(crate) init: Option<String>,
     pub(crate) fini: Option<String>,
-    /// Known from published headers by its name only: recorded, never called.
+    /// Published headers have this word without an explanation. It is recorded and never called.
     pub(crate) process: Option<String>,
     pub(crate) attach: Option<String>,
     pub(crate) detach: Option<String>,

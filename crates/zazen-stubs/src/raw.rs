@@ -10,7 +10,8 @@ pub(crate) struct RawParam {
     pub(crate) name: Option<String>,
     pub(crate) ty: Type,
     pub(crate) annotation: Option<Annotation>,
-    /// A mistake in it has been reported; another one about what is missing would only confuse.
+    /// A mistake in this parameter has been reported. A second report about what is missing would
+    /// only confuse.
     pub(crate) broken: bool,
     pub(crate) place: SourceSpan,
 }
