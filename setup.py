@@ -6,8 +6,12 @@ plug-ins with their headers, the runtime of plug-ins' clients, the preload libra
 `ZAZEN_PROFILE` names the cargo profile; without it, it is `release`. `ZAZEN_TARGET` names another target than
 this machine's, as cargo-zigbuild spells it (`make wheel` sets it). A profile or a target has one folder below
 cargo's target folder, so what cargo has built there before is not built again.
+
+If `ZAZEN_BUILT` is set, cargo has built all parts, and the wheel takes what is there: scripts/install.py sets it.
+Such a wheel stays on this machine, so it is not compressed.
 """
 
+import functools
 import os
 import shutil
 import subprocess
@@ -24,6 +28,7 @@ from distutils.command.build_scripts import build_scripts  # isort: skip
 ROOT = Path(__file__).resolve().parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PARTS, VERSION = PROJECT["tool"]["zazen"], PROJECT["project"]["version"]
+BUILT = bool(os.environ.get("ZAZEN_BUILT"))
 sys.path.insert(0, str(ROOT / "scripts"))
 from c_library import lay_out  # noqa: E402, isort: skip
 
@@ -33,9 +38,21 @@ def target_folder() -> Path:
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
+@functools.cache
 def build() -> Path:
     """Builds all native parts and returns the folder that holds them."""
     profile, target = os.environ.get("ZAZEN_PROFILE", "release"), os.environ.get("ZAZEN_TARGET")
+    if not BUILT:
+        run_cargo(profile, target)
+    folder = target_folder()
+    if target:
+        # The glibc version behind the target's name is zig's business.
+        folder /= target.rpartition("-gnu")[0] + "-gnu"
+    return folder / {"dev": "debug"}.get(profile, profile)
+
+
+def run_cargo(profile: str, target: str | None) -> None:
+    """Lets cargo build what the wheel holds."""
     command = ["cargo", "zigbuild" if target else "build", "--locked", "--profile", profile]
     command += [word for package in PARTS["packages"] for word in ("--package", package)]
     if target:
@@ -46,15 +63,12 @@ def build() -> Path:
         sys.exit("zazen is built by cargo, which is not here: install Rust (rustup), then try again")
     except subprocess.CalledProcessError as error:
         sys.exit(f"`{' '.join(command)}` failed with status {error.returncode}")
-    folder = target_folder()
-    if target:
-        # The glibc version behind the target's name is zig's business.
-        folder /= target.rpartition("-gnu")[0] + "-gnu"
-    return folder / {"dev": "debug"}.get(profile, profile)
 
 
 def copy_stripped(source: Path, target: Path) -> None:
     """Copies a program or library without its debug information."""
+    if not source.is_file():
+        sys.exit(f"{source} is not there: run `cargo build` with the same profile, or unset ZAZEN_BUILT")
     target.parent.mkdir(parents=True, exist_ok=True)
     strip = shutil.which("strip")
     if strip:
@@ -95,5 +109,5 @@ setup(
     scripts=PARTS["programs"],
     data_files=[("share/zazen", PARTS["share"])],
     cmdclass={"build_ext": BuildExt, "build_scripts": BuildScripts},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={"bdist_wheel": {"py_limited_api": "cp311", "compression": "stored" if BUILT else "deflated"}},
 )

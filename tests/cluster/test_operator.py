@@ -191,3 +191,27 @@ def test_push_refuses_files_of_two_datasets_and_names_without_numbers(testbed, t
 def test_dump_is_the_whole_state_as_text(pushed):
     told = pushed.tool("status", "--nodes", pushed.nodes, "--dump").stdout
     assert told.count("node ") >= 2 and "sim1" in told, told
+
+
+def test_doctor_finds_nothing_wrong_with_a_good_cluster(pushed):
+    found = read(pushed, "doctor", "--nodes", pushed.nodes)
+    assert found["problems"] == 0 and [node["state"] for node in found["nodes"]] == ["up", "up"]
+    for node in found["nodes"]:
+        facts = node["facts"]
+        assert facts["disk"]["read_bytes_per_s"] > 0 and facts["cache"]["ok"], facts
+        assert abs(node["clock_offset_s"]) <= node["round_trip_s"] + 0.05, node
+        assert not list((Path(facts["cache"]["root"]) / ".zazen" / "tmp").glob("measured-*"))
+    table = pushed.tool("doctor", "--no-disk").stdout
+    assert "MTU" in table and "problem:" not in table
+
+
+def test_doctor_names_dead_nodes_and_wrong_keys(pushed, tool, tmp_path):
+    pushed.tool("testbed", "kill", "n1")
+    report = pushed.tool("doctor", "--no-disk", status=1)
+    assert "problem: n1: daemon: dead" in report.stdout and "start `zazend` on that node" in report.stdout
+    assert "1 problem" in report.stderr
+    wrong = tmp_path / "wrong"
+    tool("key", "new", wrong)
+    report = pushed.tool("doctor", "--json", "--nodes", pushed.nodes, "--key", wrong, status=1)
+    states = sorted(node["state"] for node in json.loads(report.stdout)["nodes"])
+    assert states == ["dead", "wrong key"]

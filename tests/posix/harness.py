@@ -66,8 +66,10 @@ class Daemon(zazen.testing.Daemon):
         return self.address
 
     def command(self, *options: str) -> list[str]:
-        """What to put before a program to forward PREFIX to `far`."""
+        """What to put before a program to forward PREFIX to `far`: each call of it, unless `options` say so."""
         where = ["--socket", str(self.socket)]
+        if not {"--direct", "--seccomp", "--abort-on-escape"}.intersection(options):
+            where.append("--relay")
         if self.node is not None:
             where = ["--node", self.node, "--key", str(self.key)]
         run = [str(self.programs / "zazen"), "run", *where, "--forward", f"{PREFIX}={self.far}"]

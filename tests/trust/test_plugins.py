@@ -88,6 +88,9 @@ def command(node, *words, far=None, options=()):
         "--forward",
         f"{PREFIX}={far or node.far}",
     ]
+    if "--direct" not in options:
+        # The plug-in is what is attacked, not the user's own kernel.
+        run.append("--relay")
     return [*run, "--library", node.programs / "libzazen_preload.so", *options, "--", *words]
 
 

@@ -1,6 +1,6 @@
 """Runs a paper's evaluation: measures figures, stores and draws each, and makes the page.
 
-A figure is a module with TITLE, PAPER and `run(Context) -> Figure`; an `Evaluation` lists them.
+A figure is a module with TITLE, PAPER, SETTING and `run(Context) -> Figure`; an `Evaluation` lists them.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def measure_figure(evaluation: Evaluation, key: str, context: Context, out: Path
         shutil.rmtree(context.scratch, ignore_errors=True)
     figure.seconds = round(time.monotonic() - began, 1)
     figure.quick = context.quick
+    figure.setting = getattr(module, "SETTING", "")
     figure.measured_at = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
     for picture in figure.plots:
         plot.draw(picture, out)

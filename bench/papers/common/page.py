@@ -18,7 +18,7 @@ h2 { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
 table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .75rem; }
 th, td { text-align: right; vertical-align: top; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child, .words { text-align: left; }
 .scroll { overflow-x: auto; } figure { margin: 1rem 0; }
 img { max-width: 100%; height: auto; background: white; }
 figcaption, .quiet { font-size: .88rem; opacity: .8; }
@@ -92,6 +92,22 @@ def _figure(figure: Figure) -> str:
     )
 
 
+def _results(figures: list[Figure], machine: str) -> str:
+    """The first table: each goal with what was compared, on what, what came out, and whether it holds."""
+    rows = "".join(
+        f"<tr><td>{_text(goal.what)}{f'<br><span class=quiet>{_text(goal.why)}</span>' if goal.why else ''}</td>"
+        f'<td class=words>{_text(figure.setting or machine)} (<a href="#{figure.key}">details</a>)</td>'
+        f"<td>{_text(goal.measured)}</td><td>{_text(goal.goal)}</td><td class=mark>{MARKS[goal.holds]}</td></tr>"
+        for figure in figures
+        for goal in figure.goals
+    )
+    if not rows:
+        return ""
+    heads = "<tr><th>what was compared</th><th class=words>on what</th><th>measured</th><th>goal</th><th></th></tr>"
+    note = "“A : B” is A divided by B. “of X” is the share of X that was reached."
+    return f"<h2>Results</h2><p class=quiet>{note}</p><div class=scroll><table>{heads}{rows}</table></div>"
+
+
 def _summary(figures: list[Figure], ceiling: str) -> str:
     rows = [
         [summary.what, summary.paper, summary.ours, summary.ceiling]
@@ -99,7 +115,7 @@ def _summary(figures: list[Figure], ceiling: str) -> str:
         for summary in figure.summaries
     ]
     columns = ["", "the paper", "here", ceiling]
-    return _table(Table("Summary", columns, ["", "", "", ""], rows)) if rows else ""
+    return _table(Table("Beside the paper", columns, ["", "", "", ""], rows)) if rows else ""
 
 
 def write(out: Path, order: list[str], heading: Heading) -> Path:
@@ -116,6 +132,7 @@ def write(out: Path, order: list[str], heading: Heading) -> Path:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(heading.title)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{_text(heading.title)}</h1><p>{_text(heading.about.format(machine=machine))}</p>"
-        f"<nav>{links}</nav>{absent}{_summary(figures, heading.ceiling)}{body}</body></html>\n"
+        f"<nav>{links}</nav>{absent}{_results(figures, machine)}{_summary(figures, heading.ceiling)}{body}"
+        "</body></html>\n"
     )
     return page

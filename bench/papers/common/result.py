@@ -109,6 +109,8 @@ class Figure:
     limits: list[str] = field(default_factory=list)
     # What could not be run, and what it needs (packages, root).
     skipped: list[str] = field(default_factory=list)
+    # Where and on what it was measured, in one line, for readers who know nothing else of it.
+    setting: str = ""
     seconds: float = 0.0
     quick: bool = False
     measured_at: str = ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import assigning
 from assigning import Run, assign, shaped
 from cluster import say
-from result import Figure, Plot, Series, Summary, Table
+from result import Figure, Goal, Plot, Series, Summary, Table
 
 if TYPE_CHECKING:
     from evaluation import Context
@@ -19,6 +19,8 @@ PAPER = (
 )
 PAPERS = ["--placement", "aliens", "--rules", "paper", "--protocol", "both"]
 NODES = 8
+# Where and on what it is measured, for the page's first table.
+SETTING = f"{NODES} nodes (network namespaces) with links of 1 Gbit/s, one rank each; no frames are read"
 
 
 def run(context: Context) -> Figure:
@@ -68,6 +70,15 @@ def run(context: Context) -> Figure:
     )
     last = {name: values[-1].median for name, (_, values) in lines.items()}
     grown = sizes[-1] / sizes[0]
+    for name in ("Zazen, round robin", "Zazen, random"):
+        values = lines[name][1]
+        times = values[-1].median / values[0].median
+        figure.goals.append(
+            Goal(
+                f"{name}: time to assign {sizes[-1]:,} frames : time to assign {sizes[0]:,}", f"< {grown:.0e}",
+                f"{times:.2g} ({values[-1].median:.2g} s : {values[0].median:.2g} s)", times < grown,
+            )
+        )  # fmt: skip
     figure.summaries.append(
         Summary(
             f"time from {sizes[0]:,} to {sizes[-1]:,} frames",

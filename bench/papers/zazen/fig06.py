@@ -20,7 +20,9 @@ SEEK_S = 0.008
 BYTES_PER_S = 100_000_000
 # Frame size and count: large stands for the paper's 64 MB to 1 GB, which cost one seek in some
 # hundred requests too.
-DATASETS = {"8 MB": (8_000_000, 12), "2 MB": (2_000_000, 40), "430 KB": (432_000, 96)}
+# hundred requests too. A reader's share must last long beside the seek to it: of 96 frames of
+# 430 KB, eight readers cannot get more than 87 % of one reader's rate on any system.
+DATASETS = {"8 MB": (8_000_000, 24), "2 MB": (2_000_000, 96), "430 KB": (432_000, 448)}
 LARGE = "8 MB"
 PLAIN = "plain reads, each for itself"
 EACH = "Zazen, each for itself"
@@ -28,6 +30,10 @@ TURNS = "Zazen, one at a time"
 HEAD, FLAT = "disk with a head", "disk without seeks"
 # What the paper's kernel read ahead.
 PIECE_BYTES = 128 << 10
+# Where and on what it is measured, for the page's first table.
+SETTING = (
+    f"one node, cold cache, emulated disk of {BYTES_PER_S // 10**6} MB/s; a seek takes {1e3 * SEEK_S:.0f} ms"
+)
 
 
 def run(context) -> Figure:
@@ -107,9 +113,12 @@ def figure(samples: dict[tuple, list[dict]]) -> Figure:
     size, _ = DATASETS[LARGE]
     best = BYTES_PER_S / (1 + SEEK_S * BYTES_PER_S / size) / 1e6
     served = rate(HEAD, TURNS, LARGE, most).median
+    # One seek more for each reader more, for the dataset that takes the shortest time.
+    alone_s = min(size * count for size, count in (DATASETS[name] for name in sizes)) / BYTES_PER_S
+    possible = alone_s / (alone_s + (most - 1) * SEEK_S)
     goals = [
-        Goal(f"one at a time, {most} readers, any size, of one reader's bandwidth", "≥ 90 %",
-             f"{100 * kept:.0f} %", kept >= 0.9),
+        Goal(f"one at a time, {most} readers, any size, of one reader's bandwidth", "≥ 95 %",
+             f"{100 * kept:.0f} %", kept >= 0.95, f"a seek to each reader's share leaves {100 * possible:.0f} %"),
         Goal(f"{LARGE}, {most} readers: Zazen, one at a time : plain reads", "≥ 2", f"{gain:.1f}", gain >= 2),
         Goal(f"{LARGE}, {most} readers one at a time, of the disk at one seek a frame", "≥ 80 %",
              f"{100 * served / best:.0f} %", served >= 0.8 * best),

@@ -42,6 +42,8 @@ WRITERS = {
 }
 WRITE_BACK_S = 2.0
 SYNC_FILE_RANGE_WRITE = 2
+# Where and on what it is measured, for the page's first table.
+SETTING = f"{NODES} nodes, cold caches, emulated disks with a head; a writer pushes frames meanwhile"
 
 
 def run(context) -> Figure:

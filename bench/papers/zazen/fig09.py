@@ -19,6 +19,8 @@ DISK_BYTES_PER_S = 40_000_000
 # The paper's file server gave a eleventh of what the caches did for these frames.
 SERVER_LINK, SERVER_BYTES_PER_S = "60mbit", 7_500_000
 MEMORY, ZAZEN, SERVER = "memory", "Zazen", "file server"
+# Where and on what it is measured, for the page's first table.
+SETTING = f"{NODES} nodes, a water residence analysis of simulated frames; file server's link {SERVER_LINK}"
 
 
 def run(context) -> Figure:

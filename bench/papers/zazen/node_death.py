@@ -20,6 +20,8 @@ KILLED_AFTER = 0.25
 MEMORY_BYTES = 2 << 20
 # The time that is allowed for detecting that a daemon is gone and using the file server.
 PATIENCE_S = 1.0
+# Where and on what it is measured, for the page's first table.
+SETTING = f"{NODES} nodes, a water residence analysis; one daemon is killed in the middle"
 
 
 def run(context) -> Figure:

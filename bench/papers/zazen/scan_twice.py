@@ -17,6 +17,8 @@ FRAME_BYTES = 432_000
 # Of the dataset that fits into all caches together.
 BUDGET_SHARE = 0.6
 SERVER_LINK = "400mbit"
+# Where and on what it is measured, for the page's first table.
+SETTING = f"{NODES} nodes whose caches together hold {100 * BUDGET_SHARE:.0f} % of the dataset"
 
 
 def run(context) -> Figure:

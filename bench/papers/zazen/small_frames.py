@@ -24,6 +24,8 @@ DISKS = {THROTTLED: (DISK_BYTES_PER_S, False), OPEN: (None, False), TRUSTING: (N
 SHORT = {THROTTLED: "throttled", OPEN: "own disk", TRUSTING: "not compared"}
 ZAZEN, PLAIN, WHOLE = "Zazen", "plain files", "one sequential file"
 THREADS = 8
+# Where and on what it is measured, for the page's first table.
+SETTING = "one node, one reader, cold cache"
 
 
 def run(context) -> Figure:

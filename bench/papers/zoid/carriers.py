@@ -30,6 +30,8 @@ PAUSES = {
     "asleep (2 ms later)": 2_000_000,
     "parked, without a thread (80 ms later)": 80_000_000,
 }
+# Where and on what it is measured, for the page's first table.
+SETTING = "two processes of one machine, calls with an empty function"
 
 
 def ways(

@@ -26,6 +26,8 @@ WAYS = {
 }
 RENDEZVOUS = next(iter(WAYS))
 FAIR = 1.2
+# Where and on what it is measured, for the page's first table.
+SETTING = "64 client processes and one daemon on one machine"
 
 
 def run(context: Context) -> Figure:

@@ -25,13 +25,15 @@ FORWARDED = "forwarded /dev/zero"
 DIRECT = "/dev/zero, not forwarded"
 # What a program calls, and what the plug-in's client calls.
 FUNCTIONS = {"stream-write": "drop", "stream-read": "get"}
+# Where and on what it is measured, for the page's first table.
+SETTING = "client processes and one daemon on one machine, streams of buffers"
 
 
 def run(context: Context) -> Figure:
     figure = Figure("fig4", TITLE, PAPER, "run.py fig4")
     with workplace() as programs:
         plugins = [programs.rates, *([programs.posix] if programs.posix else [])]
-        with Daemon(programs, plugins) as daemon:
+        with Daemon(programs, plugins, exports=["/dev"]) as daemon:
 
             def called(*options: object):
                 head = [programs.calls, daemon.socket]

@@ -22,6 +22,8 @@ PREFIX = "/zazen-forwarded"
 FORWARDED, DIRECT = "forwarded", "mounted by the clients"
 SPAN = 16 << 20
 CLIENTS = [1, 8]
+# Where and on what it is measured, for the page's first table.
+SETTING = "programs that write files on one machine, forwarded and over sshfs"
 
 
 def run(context: Context) -> Figure:
@@ -34,7 +36,7 @@ def run(context: Context) -> Figure:
             raise BenchError("libzazen_posix.so or libzazen_preload.so is not there; `make install`")
         prepare(served, CLIENTS[-1], SPAN)
         mounted = mounts.sshfs(served, programs.folder / "mnt", programs.folder / "ssh", ["direct_io"])
-        with mounted as there, Daemon(programs, [programs.posix]) as daemon:
+        with mounted as there, Daemon(programs, [programs.posix], exports=[there]) as daemon:
             variables = daemon.variables_for("--forward", f"{PREFIX}={there}")
 
             def at(folder: object):

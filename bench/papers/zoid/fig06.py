@@ -21,6 +21,8 @@ PREFIX = "/zazen-forwarded"
 FORWARDED, DIRECT = "forwarded", "not forwarded"
 CLIENTS = [1, 32]
 SPAN = 16 << 20
+# Where and on what it is measured, for the page's first table.
+SETTING = "programs that read and write files on one machine"
 
 
 def run(context: Context) -> Figure:
@@ -31,7 +33,7 @@ def run(context: Context) -> Figure:
     with workplace() as programs:
         if not (programs.posix and programs.preload):
             raise BenchError("libzazen_posix.so or libzazen_preload.so is not there; `make install`")
-        with Daemon(programs, [programs.posix]) as daemon:
+        with Daemon(programs, [programs.posix], exports=[folder]) as daemon:
             variables = daemon.variables_for("--forward", f"{PREFIX}={folder}")
 
             def at(place: object):

@@ -21,6 +21,8 @@ PAPER = (
 PREFIX = "/zazen-forwarded"
 FORWARDED, DIRECT = "forwarded", "not forwarded"
 CLIENTS = [1, 8]
+# Where and on what it is measured, for the page's first table.
+SETTING = "programs that use sockets, forwarded to a daemon of the same machine"
 
 
 def run(context: Context) -> Figure:

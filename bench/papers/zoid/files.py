@@ -24,7 +24,8 @@ DIRECT = "direct"
 FORWARDED = "forwarded (posix plug-in, preload library)"
 IN_PLACE = "forwarded, bytes in the pool (zazen_forward_allocate)"
 POOL = "called from a plug-in's client, bytes in the pool"
-PASSED = "forwarded --direct (the daemon opens, the kernel reads)"
+BARE = "raw: a process on the other core spins on shared memory, and calls the kernel"
+PASSED = "forwarded --direct (this machine's kernel has the folder)"
 PLAIN = "FUSE, plain"
 FREE = "FUSE, plain, where the kernel puts both ends"
 PASS = "FUSE, kernel pass-through"
@@ -34,6 +35,10 @@ NOTE = (
     "Clients on one core, daemons and servers on another. FUSE and sshfs with direct_io (and sshfs_sync): each call is "
     "a request, as each forwarded call is; with the kernel's cache, reading again would be the kernel's own."
 )
+# What forwarding may add to a small call, in µs.
+EXTRA_US = 0.6
+# Where and on what it is measured, for the page's first table.
+SETTING = "a program's file calls on one machine: forwarded to a daemon, through FUSE, and direct"
 
 
 class Race:
@@ -73,8 +78,13 @@ def systems(context: Context, figure: Figure, race: Race, stack: contextlib.Exit
         race.add(name, [ops, OPERATION, path, SIZE], [], variables)
 
     by_path(DIRECT, file)
+    if cores() > 1:
+        bare = [programs.tool("floor"), OPERATION, SIZE, COUNT, 0, cores() - 1, folder / "bare"]
+        race.add(BARE, bare, [])
     if programs.posix and programs.preload:
-        daemon = stack.enter_context(Daemon(programs, [programs.posix, programs.rates], cpus))
+        daemon = stack.enter_context(
+            Daemon(programs, [programs.posix, programs.rates], cpus, exports=[folder])
+        )
         forward = ["--forward", f"{PREFIX}={folder}"]
         for name, options in ((FORWARDED, []), (PASSED, ["--direct"])):
             by_path(name, f"{PREFIX}/file", daemon.variables_for(*forward, *options))
@@ -126,12 +136,20 @@ def goals(figure: Figure, found: dict) -> None:
     if FORWARDED in small:
         trip = microseconds(small[FORWARDED])
         alone = microseconds(small[DIRECT]).median
-        why = f"direct takes {alone:.2f} µs here"
+        extra = Value.of([
+            (ours["median_ns"] - direct["median_ns"]) / 1e3
+            for ours, direct in zip(small[FORWARDED], small[DIRECT], strict=True)
+        ])  # fmt: skip
+        why = f"{whole(trip)} µs; direct takes {alone:.2f} µs here"
+        if BARE in small:
+            least = microseconds(small[BARE]).median - alone
+            why += f"; a bare process on the other core takes {least:.2f} µs more than direct"
         figure.goals.append(
             Goal(
-                "forwarded 4 KiB pwrite, polling daemon", "< 1 µs", f"{whole(trip)} µs", trip.median < 1, why
+                "forwarded 4 KiB pwrite, polling daemon: µs more than a direct one", f"≤ {EXTRA_US}", whole(extra),
+                extra.median <= EXTRA_US, why,
             )
-        )
+        )  # fmt: skip
         if PLAIN in small:
             times, fastest = (ratio(small[fuse], small[FORWARDED]) for fuse in (PLAIN, FREE))
             figure.goals.append(
@@ -181,6 +199,7 @@ def run(context: Context) -> Figure:
         POOL: "ours",
         PASSED: "ours",
         DIRECT: "ceiling",
+        BARE: "ceiling",
     }
     for operation in ("pwrite", "pread"):
         rows = [[name, *(microseconds(found[operation, size][name]) for size in SIZES)] for name in names]

@@ -2,14 +2,18 @@
  * there, 64 bytes back.
  *
  *   floor socketpair|tcp|futex|spin|memcpy BYTES ROUNDS [CPU CPU]
+ *   floor pwrite|pread BYTES ROUNDS CPU CPU FILE
  *
  * spin and futex: the bytes are already in shared memory, and the other end reads each cache line
- * of them. memcpy has no other end. Prints one line of JSON. */
+ * of them. memcpy has no other end. pwrite and pread: the other end spins too, and does the call on
+ * FILE; this end copies the bytes between its own memory and the shared memory. No forwarder can do
+ * less. Prints one line of JSON. */
 #define _GNU_SOURCE
 #include "clock.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -25,13 +29,15 @@
 
 #define HEAD 64
 #define CACHE_LINE 64
+/* The part of FILE that is written or read, one piece after another, as ops.c does. */
+#define SPAN (64 << 20)
 
 static size_t bytes;
 static char *data, *copy, head[HEAD];
 static struct line {
     _Alignas(CACHE_LINE) _Atomic uint32_t value;
 } * there, *back;
-static int is_futex;
+static int is_futex, is_pwrite, is_pread, file = -1;
 
 static void fail(const char *what) {
     fprintf(stderr, "floor: %s: %s\n", what, strerror(errno));
@@ -107,10 +113,21 @@ static void serve_socket(int socket) {
     _exit(0);
 }
 
+/* The next piece of the file. */
+static void call_file(uint32_t nth) {
+    off_t at = (off_t)(nth % (SPAN / bytes) * bytes);
+    ssize_t done = is_pwrite ? pwrite(file, data, bytes, at) : pread(file, data, bytes, at);
+    if (done != (ssize_t)bytes)
+        fail("the file");
+}
+
 static void serve_memory(void) {
     for (uint32_t nth = 1;; nth++) {
         await(there, nth);
-        look(data);
+        if (file >= 0)
+            call_file(nth);
+        else
+            look(data);
         post(back, nth);
     }
 }
@@ -140,8 +157,17 @@ int main(int argc, char **argv) {
     is_socket = strcmp(argv[1], "socketpair") == 0 || strcmp(argv[1], "tcp") == 0;
     is_copy = strcmp(argv[1], "memcpy") == 0;
     is_futex = strcmp(argv[1], "futex") == 0;
+    is_pwrite = strcmp(argv[1], "pwrite") == 0;
+    is_pread = strcmp(argv[1], "pread") == 0;
     bytes = strtoull(argv[2], NULL, 10);
     rounds = strtoull(argv[3], NULL, 10);
+    if (is_pwrite || is_pread) {
+        if (argc < 7 || bytes == 0 || bytes > SPAN)
+            return fprintf(stderr, "floor pwrite|pread BYTES ROUNDS CPU CPU FILE\n"), 2;
+        file = open(argv[6], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (file < 0 || ftruncate(file, SPAN) != 0)
+            fail(argv[6]);
+    }
     data = mmap(NULL, bytes + 2 * sizeof *there + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     copy = malloc(bytes + 1);
     if (data == MAP_FAILED || copy == NULL)
@@ -188,8 +214,12 @@ int main(int argc, char **argv) {
             if (receive(pair[0], head, HEAD) != 0)
                 fail("the other end");
         } else {
+            if (is_pwrite)
+                memcpy(data, copy, bytes);
             post(there, (uint32_t)nth);
             await(back, (uint32_t)nth);
+            if (is_pread)
+                memcpy(copy, data, bytes);
         }
         after = now_ns();
         if (nth > rounds / 10)

@@ -138,6 +138,8 @@ class Daemon:
     variables: dict[str, str] = field(default_factory=dict)
     # A cluster key to share with another daemon; else one of its own.
     key: Path | None = None
+    # Folders that forwarded programs may reach.
+    exports: list[str | Path] = field(default_factory=list)
 
     def __enter__(self) -> Daemon:
         self.folder = Path(tempfile.mkdtemp(prefix="d", dir=self.programs.folder))
@@ -164,7 +166,8 @@ class Daemon:
         return self
 
     def _plugin_flags(self) -> list[object]:
-        return [word for plugin in self.plugins for word in ("--plugin", plugin)]
+        plugins = [word for plugin in self.plugins for word in ("--plugin", plugin)]
+        return plugins + [word for folder in self.exports for word in ("--export", folder)]
 
     def __exit__(self, *exception: object) -> None:
         stop(self.process)
@@ -194,11 +197,14 @@ class Daemon:
         return json.loads(said)[0]
 
     def variables_for(self, *words: object) -> dict[str, str]:
-        """The environment that `zazen run WORDS` gives a program, so that `zazen` need not be started each time."""
+        """The environment that `zazen run WORDS` gives a program, so that `zazen` need not be started each time. Each
+        call is forwarded, unless the words say otherwise."""
+        how = [] if "--direct" in words else ["--relay"]
         command = [
             self.programs.zazen,
             "run",
             *words,
+            *how,
             "--socket",
             self.socket,
             "--",

@@ -27,6 +27,8 @@ AT_ONCE = 20
 LIVES_S = 0.15
 SETTLES_S = 20
 SEED = 20080220
+# Where and on what it is measured, for the page's first table.
+SETTING = "client processes of one daemon, killed at random points"
 
 
 def kill_some(commands: list[tuple[list[object], dict[str, str]]], chance: random.Random) -> Counter:
@@ -121,7 +123,7 @@ def run(context: Context) -> Figure:
         names = ["rates", *(["posix"] if programs.posix else [])]
         if len(names) == 1:
             figure.skipped.append("clients that forward files: libzazen_posix.so is not there")
-        with Daemon(programs, plugins) as daemon:
+        with Daemon(programs, plugins, exports=[folder]) as daemon:
             # Things that are made once, with the first clients, are not leaks.
             kill_some(clients(programs, daemon, folder, 2 * AT_ONCE, chance), chance)
             time.sleep(2)

@@ -31,6 +31,8 @@ CALLS = {
 }
 EXTRA_NS_MAX = 5
 WITHOUT, WITH = "without", "with"
+# Where and on what it is measured, for the page's first table.
+SETTING = "one program with and without the preload library"
 
 
 def start_seconds(variables: dict[str, str], times: int) -> float:

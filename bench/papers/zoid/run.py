@@ -35,6 +35,7 @@ EVALUATION = evaluation.Evaluation(
         "files": "files",
         "names": "names_figure",
         "preload": "preload",
+        "programs": "programs",
         "fairness": "fairness",
         "kills": "kills",
         "streams": "streams_figure",

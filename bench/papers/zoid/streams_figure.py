@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from result import Figure
 
 TITLE = stream_tables.TITLE
+# Where and on what it is measured, for the page's first table.
+SETTING = "stations that send samples, a daemon and ranks, all on one machine"
 PAPER = stream_tables.PAPER
 
 

@@ -1,8 +1,8 @@
 //! Cold reads through the API against fio's best on the same disk and the same files.
 
 use crate::cost::{Cost, Meter};
-use crate::measure::{Row, interleave, rate, speed_ratios};
-use crate::reads::read_through;
+use crate::measure::{Row, interleave, rate, seconds, speed_ratios};
+use crate::reads::{files_of, read_plain, read_through};
 use crate::rig::{Daemon, Folder, dataset, drop_caches};
 use crate::warm::{SIZES, skipped};
 use std::path::{Path, PathBuf};
@@ -72,8 +72,46 @@ pub(crate) fn cold(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
             goal,
             note,
         });
+        if bytes >= 430_000 {
+            rows.push(bare_files(repeats, (name, total), &files_of(&source)?, (&large, best.1))?);
+        }
     }
     Ok(rows)
+}
+
+/// What files of this size allow: plain reads of the same frames as files, with the best number of
+/// threads, against fio on one file.
+fn bare_files(
+    repeats: usize,
+    (name, total): (&str, u64),
+    files: &[PathBuf],
+    (large, way): (&Path, usize),
+) -> Result<Row> {
+    let plain = |threads: usize| {
+        drop_caches();
+        seconds(|| read_plain(files, threads))
+    };
+    let mut best = (f64::MAX, 1);
+    for threads in [4, 8, 16] {
+        let time = plain(threads)?;
+        if time < best.0 {
+            best = (time, threads);
+        }
+    }
+    let (times, peer) = interleave(repeats, || plain(best.1), || fio(large, way))?;
+    let note = format!(
+        "plain reads {:.0} MB/s with {} threads, fio {:.0} MB/s; no Zazen",
+        rate(total, &times),
+        best.1,
+        rate(total, &peer)
+    );
+    Ok(Row {
+        name: format!("bare cold reads of {name} files / fio's best"),
+        value: speed_ratios(&times, &peer),
+        unit: "ratio",
+        goal: "-",
+        note,
+    })
 }
 
 pub(crate) fn large_file(place: &Path, bytes: u64) -> Result<PathBuf> {

@@ -8,6 +8,7 @@ mod cost;
 mod holdings;
 mod measure;
 mod push;
+mod random;
 mod reads;
 mod rig;
 mod small;
@@ -26,6 +27,8 @@ enum Group {
     Cold,
     /// Small frames, cold, against one file of the same bytes and against plain files.
     Small,
+    /// Small frames one by one, in random order, against opening their files.
+    Random,
     /// What the stale check and the checksum cost.
     Checks,
     /// Several readers of one node against one.
@@ -78,6 +81,9 @@ fn run(arguments: &Arguments) -> Result<Vec<Row>> {
     }
     if wanted(Group::Small) {
         keep(small::small(&folder, repeats)?);
+    }
+    if wanted(Group::Random) {
+        keep(random::random(&folder, repeats)?);
     }
     if wanted(Group::Checks) {
         keep(checks::checks(&folder, repeats)?);

@@ -1,6 +1,6 @@
-//! The two ways to read that the rows compare: through the API, and plain reads of the same files.
+//! The two ways to read that the rows compare: through the API, and plain reads of the same frames
+//! as files.
 
-use crate::rig::Daemon;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -62,22 +62,6 @@ fn read_one(path: &Path, buffer: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// The cached files of a dataset of one series, in name order.
-pub(crate) fn cached_files(daemon: &Daemon, name: &str) -> Result<Vec<PathBuf>> {
-    let folder = daemon.cache.join(name);
-    let entries =
-        std::fs::read_dir(&folder).map_err(|error| Error::io(format!("list {}", folder.display()), error))?;
-    let is_series =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".zazen@"));
-    let series = entries.filter_map(|entry| Some(entry.ok()?.path())).find(is_series);
-    let files = files_of(&series.unwrap_or_else(|| folder.clone()))?;
-    if files.is_empty() {
-        // A peer that reads nothing would be infinitely fast.
-        return Err(Error::new(ErrorKind::NotFound, format!("no cached files beneath {}", folder.display())));
-    }
-    Ok(files)
-}
-
 /// The files of a folder, in name order.
 pub(crate) fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries =
@@ -85,5 +69,9 @@ pub(crate) fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()).collect();
     files.sort();
+    if files.is_empty() {
+        // A peer that reads nothing would be infinitely fast.
+        return Err(Error::new(ErrorKind::NotFound, format!("no files in {}", folder.display())));
+    }
     Ok(files)
 }

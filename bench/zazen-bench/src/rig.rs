@@ -67,7 +67,6 @@ pub(crate) fn noise(bytes: usize) -> Vec<u8> {
 pub(crate) struct Daemon {
     process: zazen_testbed::Daemon,
     pub(crate) socket: PathBuf,
-    pub(crate) cache: PathBuf,
     pub(crate) listen: String,
     pub(crate) key: PathBuf,
     /// From spawn to serving.
@@ -101,7 +100,7 @@ impl Daemon {
         let process = zazen_testbed::Daemon::start(&program, &launch.with(options), folder)?;
         let listen = process.ready().listen.clone().unwrap_or_default();
         let start_time = process.start_time();
-        Ok(Daemon { process, socket, cache, listen, key, start_time })
+        Ok(Daemon { process, socket, listen, key, start_time })
     }
 
     /// Opens a dataset through this daemon.

@@ -1,10 +1,11 @@
-//! Warm local reads through the API against plain reads of the same files, and several readers
-//! against one.
+//! Warm local reads through the API against plain reads of the same frames as files, and several
+//! readers against one.
 
 use crate::cost::{Cost, Meter};
 use crate::measure::{Row, Spread, interleave, rate, seconds, speed_ratios};
-use crate::reads::{cached_files, read_plain, read_through};
+use crate::reads::{files_of, read_plain, read_through};
 use crate::rig::{Daemon, Folder, dataset};
+use std::path::PathBuf;
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 
 /// (name, bytes of a frame, frames): about half a gigabyte each.
@@ -21,7 +22,8 @@ pub(crate) fn warm(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
         let mut opened = daemon.open(&source)?;
         let set = RunSet::range(0, count - 1);
         read_through(&mut opened, &set)?; // misses: now everything is cached
-        let files = cached_files(&daemon, "sim")?;
+        // The same bytes on the same disk, each frame a file: the cache packs small frames.
+        let files = files_of(&source)?;
         let total = bytes as u64 * count;
         let meter = Meter::of(&daemon, total);
         let mut best = (f64::MAX, 1);
@@ -117,8 +119,29 @@ pub(crate) fn readers(folder: &Folder, repeats: usize) -> Result<Vec<Row>> {
                 note,
             });
         }
+        rows.push(bare_readers(repeats, name, bytes as u64 * count, &files_of(&source)?)?);
     }
     Ok(rows)
+}
+
+/// What memory and the processor's caches allow: four threads that do nothing but copy frames from
+/// the page cache, each into one buffer, against as many as one reader of Zazen copies with.
+fn bare_readers(repeats: usize, name: &str, total: u64, files: &[PathBuf]) -> Result<Row> {
+    const COPIERS: usize = 2;
+    let (several, few) =
+        interleave(repeats, || seconds(|| read_plain(files, 4)), || seconds(|| read_plain(files, COPIERS)))?;
+    let note = format!(
+        "four threads {:.0} MB/s, {COPIERS} threads {:.0} MB/s; no Zazen",
+        rate(total, &several),
+        rate(total, &few)
+    );
+    Ok(Row {
+        name: format!("bare copies: 4 threads / {COPIERS}, {name}, warm"),
+        value: speed_ratios(&several, &few),
+        unit: "ratio",
+        goal: "-",
+        note,
+    })
 }
 
 /// A row that could not be measured here, and why.

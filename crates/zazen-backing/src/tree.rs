@@ -40,6 +40,12 @@ const KERNELS_OWN: [u64; 10] = [
     0x6265_6570,
 ];
 
+/// File systems on disks of this machine and in its memory, by the numbers in `linux/magic.h` (ext2
+/// to ext4, xfs, btrfs, f2fs, tmpfs). No other machine can keep a call to them waiting.
+const NEAR: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
+/// For how long a folder that was on such a file system is taken to be there.
+const NEAR_FOR: Duration = Duration::from_secs(1);
+
 /// How to look at a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
@@ -73,6 +79,8 @@ pub(crate) struct Tree {
     spare_buffers: Mutex<Vec<Vec<u8>>>,
     /// The device of the file opened last, found to hold data.
     good_device: AtomicU64,
+    /// The folder that was last found on a file system of this machine, and when.
+    near: Mutex<Option<(RelPath, Instant)>>,
     /// The number of threads that help calls which do not wait.
     pub(crate) processors: usize,
     pub(crate) traffic: Arc<Traffic>,
@@ -95,6 +103,7 @@ impl Tree {
             no_openat2: AtomicBool::new(false),
             spare_buffers: Mutex::default(),
             good_device: AtomicU64::new(u64::MAX),
+            near: Mutex::default(),
             processors: processors.min(STATS_AT_ONCE),
             traffic,
         }
@@ -268,6 +277,36 @@ impl Tree {
         Ok(stats)
     }
 
+    fn near(&self) -> MutexGuard<'_, Option<(RelPath, Instant)>> {
+        self.near.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stats `paths`, all of them files in `folder` itself, if the folder was found on a file
+    /// system of this machine a moment ago. Such calls wait for no other machine, so they need no
+    /// thread that may be left behind. `None` if one of them needs the long way: through a link, to
+    /// tell why it fails, or because the folder is another one by now.
+    pub(crate) fn look_near(&self, folder: &RelPath, paths: &[RelPath]) -> Option<Vec<SourceStat>> {
+        let is_known = |(near, found): &(RelPath, Instant)| near == folder && found.elapsed() < NEAR_FOR;
+        if !self.near().as_ref().is_some_and(is_known) {
+            return None;
+        }
+        let fd = self.open_beneath(folder, OFlags::PATH | OFlags::DIRECTORY).ok()?;
+        if !is_on_this_machine(&fd) {
+            return None;
+        }
+        let look = |path: &RelPath| {
+            if path.is_root() || path.as_str().contains('/') {
+                return None;
+            }
+            let now = now_ns();
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+            let stat = rustix::fs::statat(&fd, path.as_str(), flags).ok()?;
+            let is_link = FileType::from_raw_mode(stat.st_mode).is_symlink();
+            (!is_link).then(|| source_stat(&stat, now))
+        };
+        paths.iter().map(look).collect()
+    }
+
     fn look_in<'a>(
         &self,
         how: Look,
@@ -278,6 +317,9 @@ impl Tree {
         let (inner, name) = path.as_str().rsplit_once('/').unwrap_or(("", path.as_str()));
         if held.as_ref().is_none_or(|(of, _)| *of != inner) {
             let fd = self.open_beneath(&folder.join(inner)?, OFlags::PATH | OFlags::DIRECTORY)?;
+            if inner.is_empty() && is_on_this_machine(&fd) {
+                *self.near() = Some((folder.clone(), Instant::now()));
+            }
             *held = Some((inner, fd));
         }
         let whole = || folder.join(path.as_str());
@@ -407,6 +449,10 @@ impl Tree {
         }
         Ok(Some(names))
     }
+}
+
+fn is_on_this_machine(fd: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|of| NEAR.contains(&(of.f_type as u64 & 0xffff_ffff)))
 }
 
 /// For kernels without openat2: the same walk, one component at a time, refusing every symbolic

@@ -78,6 +78,11 @@ impl Watchdog {
         Watchdog { shared: Arc::default(), deadline: Some(deadline), bounds: OTHER, identity }
     }
 
+    /// Whether calls run with the process's own identity.
+    pub(crate) fn is_own(&self) -> bool {
+        self.identity.is_none()
+    }
+
     /// The bound on each call.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         self.deadline

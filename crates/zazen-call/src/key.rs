@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_wire::handshake::{MAC_BYTES, Side, proof_input};
 
@@ -17,8 +17,11 @@ pub const KEY_BYTES_MIN: usize = 16;
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// The shared secret of a cluster's daemons and tools. Never printed.
+///
+/// Clones are one key: [`ClusterKey::replace`] changes all of them, so that a program that reads
+/// its key again need not know who has a clone.
 #[derive(Clone)]
-pub struct ClusterKey(Arc<[u8]>);
+pub struct ClusterKey(Arc<RwLock<Box<[u8]>>>);
 
 impl std::fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -27,6 +30,31 @@ impl std::fmt::Debug for ClusterKey {
 }
 
 impl ClusterKey {
+    fn of(bytes: &[u8]) -> ClusterKey {
+        ClusterKey(Arc::new(RwLock::new(bytes.into())))
+    }
+
+    fn bytes(&self) -> RwLockReadGuard<'_, Box<[u8]>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the bytes of `other`, for this key and all its clones. Proofs made from now on are of
+    /// the new key.
+    pub fn replace(&self, other: &ClusterKey) {
+        let bytes = other.bytes().clone();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = bytes;
+    }
+
+    /// Whether both have the same bytes. Takes the same time wherever they differ.
+    pub fn is_same(&self, other: &ClusterKey) -> bool {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return true;
+        }
+        let (one, two) = (self.bytes(), other.bytes());
+        let differing = one.iter().zip(two.iter()).fold(0, |differing, (one, two)| differing | (one ^ two));
+        one.len() == two.len() && differing == 0
+    }
+
     /// A key of these bytes, as they are; fails with `Config` below [`KEY_BYTES_MIN`].
     pub fn from_bytes(bytes: &[u8]) -> Result<ClusterKey> {
         if bytes.len() < KEY_BYTES_MIN {
@@ -38,7 +66,7 @@ impl ClusterKey {
                 ),
             ));
         }
-        Ok(ClusterKey(bytes.into()))
+        Ok(ClusterKey::of(bytes))
     }
 
     /// Reads a key file of at least 16 bytes (without white space at its ends). Fails with `Config`
@@ -87,7 +115,7 @@ impl ClusterKey {
                 key.len()
             )));
         }
-        Ok(ClusterKey(key.into()))
+        Ok(ClusterKey::of(key))
     }
 
     /// A fresh random key as printable text (64 hexadecimal digits), for `zazen key new`.
@@ -113,7 +141,7 @@ impl ClusterKey {
     }
 
     fn mac(&self, side: Side, client_hello: &[u8], server_hello: &[u8]) -> Hmac<sha2::Sha256> {
-        let Ok(mut mac) = Hmac::<sha2::Sha256>::new_from_slice(&self.0) else {
+        let Ok(mut mac) = Hmac::<sha2::Sha256>::new_from_slice(&self.bytes()) else {
             unreachable!("HMAC takes a key of any length");
         };
         mac.update(&proof_input(side, client_hello, server_hello));

@@ -11,11 +11,15 @@ mod target;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    assign, bench, datasets, evict, explain, index, key, load, ls, number, pin, plugin, push, run, sim, stat,
-    status, verify, viz,
+    assign, bench, datasets, doctor, evict, explain, index, key, load, ls, number, pin, plugin, push, run,
+    sim, stat, status, verify, viz,
 };
 use std::process::ExitCode;
 use target::Done;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Zazen keeps the frames of simulations on the disks of the nodes that analyse them.
 #[derive(Parser)]
@@ -40,6 +44,8 @@ struct Zazen {
 enum Command {
     /// Show the state of the nodes: frames, space, hit rate, dead nodes
     Status(status::Status),
+    /// Look at all nodes: what is wrong with them, and what to do
+    Doctor(doctor::Doctor),
     /// Say why the last analysis of a dataset was slow, and what would help
     Explain(explain::Explain),
     /// List the datasets that are cached
@@ -93,16 +99,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("ZAZEN_LOG").unwrap_or_else(|_| "error".into()),
-        )
+    let asked = std::env::var("ZAZEN_LOG").ok().filter(|text| !text.is_empty());
+    let shown = asked.and_then(|text| text.parse::<Targets>().ok());
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    let shown = shown.unwrap_or_else(|| Targets::new().with_default(Level::ERROR));
+    tracing_subscriber::registry().with(shown).with(lines).init();
     let wholly = |outcome: zazen_core::Result<()>| outcome.map(|()| Done::Wholly);
     let outcome = match Zazen::parse().command {
         Command::Status(arguments) => status::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Datasets(arguments) => datasets::run(&arguments),
         Command::Ls(arguments) => ls::run(&arguments),

@@ -16,7 +16,7 @@ use zazen_frames::messages::{
     ScanOpen, ScanOpened, Verified, Verify, frames_fn,
 };
 use zazen_frames::scan_record::{AskNotes, AskRecords, Records, ScanNotes, ScanRecord};
-use zazen_wire::control::{NodeInfo, control_fn};
+use zazen_wire::control::{Examine, NodeInfo, control_fn};
 use zazen_wire::{Message, service};
 
 /// How long a daemon may take to accept a connection and to prove the key.
@@ -174,6 +174,19 @@ impl Remote {
     /// Its whole state as text for a person.
     pub fn dump(&mut self) -> Result<String> {
         let reply = self.control(control_fn::DUMP)?;
+        self.text(reply)
+    }
+
+    /// What it finds on its node, as JSON for `zazen doctor`. `PermissionDenied` for all but root,
+    /// the daemon's user and key holders; `Unsupported` by a daemon of an older version; `Protocol`
+    /// if not all bytes that were asked for arrived.
+    pub fn examine(&mut self, how: &Examine) -> Result<String> {
+        let reply = self.connection.call(service::CONTROL, control_fn::EXAMINE, &how.encode(), &[])?;
+        if reply.bulk.len() != how.answer_bytes as usize {
+            let (sent, target) = (reply.bulk.len(), &self.target);
+            let text = format!("{target}: {sent} bytes came with its answer, not {}", how.answer_bytes);
+            return Err(Error::new(ErrorKind::Protocol, text));
+        }
         self.text(reply)
     }
 

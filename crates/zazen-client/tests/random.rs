@@ -119,6 +119,44 @@ fn more_than_fits_into_one_answer() {
     drop(daemon);
 }
 
+/// Where the frames lie, as read in one call.
+fn places(dataset: &mut Dataset, numbers: &[u64]) -> Vec<Option<(PathBuf, u64)>> {
+    let place = |frame: zazen_client::Frame| frame.container().map(|(path, at)| (path.to_owned(), at));
+    dataset.read_many(numbers).unwrap().into_iter().map(|frame| place(frame.unwrap())).collect()
+}
+
+#[test]
+fn a_few_small_frames_come_as_bytes_that_are_still_compared_and_checked() {
+    let site = Site::new();
+    write_frames(&site.root, 0..20, 3000);
+    write_frames(&site.root, 20..22, (16 << 10) + 1);
+    let daemon = site.start();
+    let mut dataset = site.open();
+    let all: Vec<u64> = (0..22).collect();
+    check(&mut dataset, &site.root, &all);
+    assert_eq!(places(&mut dataset, &[3]), [None]);
+    assert_eq!(places(&mut dataset, &[7, 3, 3, 5, 0]), [None, None, None, None, None], "four frames");
+    assert!(places(&mut dataset, &[20])[0].is_some(), "a longer one");
+    let many = places(&mut dataset, &[0, 1, 2, 3, 4, 5]);
+    assert!(many.iter().all(Option::is_some), "{many:?}");
+    check(&mut dataset, &site.root, &[20, 3, 5]);
+
+    // A source that was rewritten at the same length.
+    std::fs::write(site.root.join(name(3)), content(103, 3000)).unwrap();
+    check(&mut dataset, &site.root, &[3]);
+    std::fs::remove_file(site.root.join(name(4))).unwrap();
+    check(&mut dataset, &site.root, &[4, 3]);
+
+    // A copy whose bytes went bad.
+    let (segment, at) = places(&mut dataset, &[0, 1, 2, 5, 6, 7])[3].clone().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&segment).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 100], at + 50).unwrap();
+    check(&mut dataset, &site.root, &[5]);
+    check(&mut dataset, &site.root, &[5, 6]);
+    assert!(dataset.has_daemon());
+    drop(daemon);
+}
+
 #[test]
 fn what_cannot_be_asked_for() {
     let site = Site::new();

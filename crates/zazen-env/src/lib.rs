@@ -4,7 +4,6 @@
 //! model: what the simulated disk may do to data that was not synced.
 
 pub mod clock;
-#[cfg(any(test, feature = "contract"))]
 pub mod contract;
 pub mod disk;
 pub mod environment;

@@ -2,6 +2,7 @@
 //! a program's files, and the posix plug-in, which opens them.
 //!
 //! - [`elf`]: which programs a preload library cannot forward;
+//! - [`near`]: how `zazen run` says which folders prefixes stand for;
 //! - [`paths`]: which paths are forwarded, and what they are called at the far side;
 //! - [`structures`]: the structures and constants of `plugins/posix/posix.h`;
 //! - [`variables`]: the environment variables by which `zazen run` configures the preload library.
@@ -11,7 +12,7 @@
 //! asks the C compiler).
 
 pub mod elf;
+pub mod near;
 pub mod paths;
-
 pub mod structures;
 pub mod variables;

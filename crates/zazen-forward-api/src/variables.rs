@@ -18,6 +18,8 @@ pub const HANDED: &CStr = c"ZAZEN_FORWARD_FDS";
 /// The program `zazen`, where it can supervise programs that make their own system calls: with a
 /// daemon on this machine.
 pub const RUN: &CStr = c"ZAZEN_FORWARD_RUN";
+/// Which folders the prefixes stand for, where the daemon is on this machine (see [`crate::near`]).
+pub const NEAR: &CStr = c"ZAZEN_FORWARD_NEAR";
 /// Set for a program that is supervised: no library is preloaded into what it starts.
 pub const SUPERVISED: &CStr = c"ZAZEN_FORWARD_SUPERVISED";
 

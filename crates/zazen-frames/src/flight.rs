@@ -124,6 +124,12 @@ impl<K: Ord + Clone, W: Ord + Clone> Flights<K, W> {
         Flights { slots_per_user, users: BTreeMap::new(), flights: BTreeMap::new(), asking: BTreeMap::new() }
     }
 
+    /// Lets each user copy at most `slots_per_user` frames at a time from now on, at least one.
+    /// Copies under way go on, and users who wait get a new slot when one of theirs ends.
+    pub fn set_slots(&mut self, slots_per_user: usize) {
+        self.slots_per_user = slots_per_user.max(1);
+    }
+
     /// Flights under way.
     pub fn under_way(&self) -> usize {
         self.flights.len()

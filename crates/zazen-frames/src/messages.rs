@@ -160,7 +160,7 @@ zazen_wire::messages! {
         /// Index into the message's descriptors, where there is one; packed frames share it. Unless
         /// the delivery is `Failed`, the bytes of a frame without one follow in the reply's bulk
         /// part, in the order of the entries: packed frames come so to other users than root and
-        /// the daemon's.
+        /// the daemon's, and small ones to everybody who asks for a few by READ_MANY.
         fd: Option<u16> = Opt<u16>,
         /// Where the frame begins in the descriptor's file, or in the bulk part, in bytes.
         offset: u64,

@@ -8,7 +8,7 @@ use zazen_stream::packet;
 use zazen_stream::ring::{Arrival, Deal, Pressure, Ring, Shape, Take};
 use zazen_wire::Message;
 use zazen_wire::checksum::crc32c;
-use zazen_wire::control::NodeInfo;
+use zazen_wire::control::{Examine, NodeInfo};
 use zazen_wire::handshake::{ClientHello, Proof, ServerHello};
 use zazen_wire::header::{ErrorReply, HEADER_BYTES, Header, MAGIC};
 use zazen_wire::plugins::*;
@@ -56,6 +56,7 @@ pub(crate) fn header(mut input: &[u8]) {
 pub(crate) fn messages(input: &[u8]) {
     let checks: &[fn(&[u8])] = &[
         check::<NodeInfo>,
+        check::<Examine>,
         check::<OpenDataset>,
         check::<DatasetInfo>,
         check::<Query>,

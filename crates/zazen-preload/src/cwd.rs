@@ -3,8 +3,8 @@
 //! Invariant: the session holds the description of the far working directory.
 
 use crate::real::system_call;
-use crate::state;
 use crate::table::{self, Entry};
+use crate::{near, state};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,14 +75,32 @@ pub(crate) fn is_above_a_prefix() -> bool {
 
 /// Asks the kernel for its working directory.
 pub(crate) fn refresh_local() {
+    let mut text = Text::new();
+    let _ = ask_kernel(&mut text);
+    let name = text.as_bytes();
+    let above = state::all_prefixes().iter().any(|prefix| below(prefix.local, name).is_some());
+    let inside = state::all_prefixes().iter().any(|prefix| below(name, prefix.local).is_some());
+    IS_ABOVE.store(above, Ordering::Relaxed);
+    IS_NEAR.store(inside && near::all(), Ordering::Relaxed);
+    with_cwd(|cwd| cwd.local.set(name));
+}
+
+/// Whether the kernel's working directory lies in a near folder.
+static IS_NEAR: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_near() -> bool {
+    IS_NEAR.load(Ordering::Relaxed)
+}
+
+/// The kernel's working directory as it is called here; empty if it has no name.
+pub(crate) fn ask_kernel(out: &mut Text) -> Result<(), c_int> {
     let mut bytes = [0_u8; PATH_MAX];
     let arguments = [bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0, 0];
-    let length = system_call(libc::SYS_getcwd, arguments).unwrap_or(0);
+    out.cut(0);
+    let length = system_call(libc::SYS_getcwd, arguments)?;
     let name = bytes.get(..length.saturating_sub(1)).filter(|name| name.starts_with(b"/"));
-    let name = name.unwrap_or_default();
-    let above = state::all_prefixes().iter().any(|prefix| below(prefix.local, name).is_some());
-    IS_ABOVE.store(above, Ordering::Relaxed);
-    with_cwd(|cwd| cwd.local.set(name));
+    near::shown(name.ok_or(libc::ENOENT)?, out);
+    Ok(())
 }
 
 /// The name of the working directory here, into `out`; whether it is a far one. Empty if unknown.

@@ -3,10 +3,10 @@
 //! Invariant: a regular file is read and written in full, as the kernel does, though calls carry at most
 //! `BYTES_MAX`; what was moved before an error is what is reported.
 
-use crate::far::{BYTES_MAX, OFFSET, Place, could_be_memory, far, place};
+use crate::far::{BYTES_MAX, OFFSET, Place, far, place};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, Entry};
-use crate::{descriptors, transport};
+use crate::{descriptors, fault, transport};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
@@ -56,16 +56,14 @@ pub(crate) fn read_far(
     flags: c_int,
 ) -> Result<isize, c_int> {
     let id = entry.id();
-    if count > 0 && !could_be_memory(data) {
-        return Err(libc::EFAULT);
-    }
     if entry.is_prompt() || offset != OFFSET || flags != 0 {
         return by_pieces(count, offset, |done, bytes, at| {
-            let mut room = bytes as u64;
-            far!(px_read(id, at, flags, data.cast::<u8>().wrapping_add(done).cast(), &raw mut room))
+            let to = data.cast::<u8>().wrapping_add(done);
+            let mut room = fault::backed(to, bytes, true)? as u64;
+            far!(px_read(id, at, flags, to.cast(), &raw mut room))
         });
     }
-    let mut room = count.min(BYTES_MAX) as u64;
+    let mut room = fault::backed(data, count.min(BYTES_MAX), true)? as u64;
     let tag = transport::tag();
     far!(px_read_wait(id, tag, data, &raw mut room)).map(|got| got as isize)
 }
@@ -78,21 +76,23 @@ pub(crate) fn write_far(
     flags: c_int,
 ) -> Result<isize, c_int> {
     let id = entry.id();
-    if count > 0 && !could_be_memory(data) {
-        return Err(libc::EFAULT);
-    }
     if entry.is_prompt() || offset != OFFSET || flags != 0 {
         let count = within_limit(entry, count, offset)?;
         return by_pieces(count, offset, |done, bytes, at| {
-            let from = data.cast::<u8>().wrapping_add(done).cast();
-            far!(px_write(id, at, flags, from, bytes as u64))
+            let from = data.cast::<u8>().wrapping_add(done);
+            let bytes = fault::backed(from, bytes, false)?;
+            far!(px_write(id, at, flags, from.cast(), bytes as u64))
         });
     }
     let mut done = 0;
     loop {
-        let bytes = (count - done).min(BYTES_MAX);
         let tag = transport::tag();
-        let from = data.cast::<u8>().wrapping_add(done).cast();
+        let from = data.cast::<u8>().wrapping_add(done).cast::<c_void>();
+        let bytes = match fault::backed(from, (count - done).min(BYTES_MAX), false) {
+            Ok(bytes) => bytes,
+            Err(_) if done > 0 => return Ok(done as isize),
+            Err(error) => return Err(error),
+        };
         match far!(px_write_wait(id, tag, from, bytes as u64)) {
             Ok(moved) => {
                 done += moved as usize;
@@ -153,15 +153,12 @@ impl Gathered {
     unsafe fn new(parts: *const libc::iovec, count: c_int) -> Result<Gathered, c_int> {
         let count = usize::try_from(count).ok().filter(|count| *count <= 1024).ok_or(libc::EINVAL)?;
         let mut bytes = 0_usize;
-        if count > 0 && !could_be_memory(parts) {
+        if !fault::readable(parts, count * size_of::<libc::iovec>()) {
             return Err(libc::EFAULT);
         }
         for at in 0..count {
             // SAFETY: the program's array of that length.
-            let (base, length) = unsafe { ((*parts.add(at)).iov_base, (*parts.add(at)).iov_len) };
-            if length > 0 && !could_be_memory(base) {
-                return Err(libc::EFAULT);
-            }
+            let length = unsafe { (*parts.add(at)).iov_len };
             bytes =
                 bytes.checked_add(length).filter(|sum| *sum <= isize::MAX as usize).ok_or(libc::EINVAL)?;
         }
@@ -174,8 +171,9 @@ impl Gathered {
         Ok(Gathered { memory, bytes })
     }
 
-    /// Copies between the parts and the memory, up to `bytes`.
-    unsafe fn copy(&self, parts: *const libc::iovec, bytes: usize, to_parts: bool) {
+    /// Copies between the parts and the memory, up to `bytes`. Returns how many: fewer where the
+    /// program does not have a part's memory.
+    unsafe fn copy(&self, parts: *const libc::iovec, bytes: usize, to_parts: bool) -> usize {
         let (mut done, mut at) = (0, 0);
         while done < bytes {
             // SAFETY: the program's parts have at least `bytes` bytes together.
@@ -183,6 +181,9 @@ impl Gathered {
                 let part = *parts.add(at);
                 let length = part.iov_len.min(bytes - done);
                 let (mine, theirs) = (self.memory.add(done), part.iov_base.cast::<u8>());
+                if fault::backed(theirs, length, to_parts) != Ok(length) {
+                    break;
+                }
                 if to_parts {
                     std::ptr::copy_nonoverlapping(mine, theirs, length);
                 } else {
@@ -192,6 +193,25 @@ impl Gathered {
             }
             at += 1;
         }
+        done
+    }
+
+    /// As many of the bytes as the program has memory for, from the first part on; EFAULT if none.
+    unsafe fn backed(&self, parts: *const libc::iovec, writes: bool) -> Result<usize, c_int> {
+        let (mut done, mut at) = (0, 0);
+        while done < self.bytes {
+            // SAFETY: the program's parts have that many bytes together.
+            let part = unsafe { *parts.add(at) };
+            let length = part.iov_len.min(self.bytes - done);
+            match fault::backed(part.iov_base, length, writes) {
+                Ok(good) if good == length => done += length,
+                Ok(good) => return Ok(done + good),
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            }
+            at += 1;
+        }
+        Ok(done)
     }
 }
 
@@ -211,16 +231,16 @@ pub(crate) unsafe fn read_parts(
 ) -> Result<isize, c_int> {
     // SAFETY: the program's array.
     unsafe {
-        if count == 1 && could_be_memory(parts) {
+        if count == 1 && fault::readable(parts, size_of::<libc::iovec>()) {
             if (*parts).iov_len > isize::MAX as usize {
                 return Err(libc::EINVAL);
             }
             return read_far(entry, (*parts).iov_base, (*parts).iov_len, offset, flags);
         }
         let gathered = Gathered::new(parts, count)?;
-        let got = read_far(entry, gathered.memory.cast(), gathered.bytes, offset, flags)?;
-        gathered.copy(parts, got as usize, true);
-        Ok(got)
+        let room = gathered.backed(parts, true)?;
+        let got = read_far(entry, gathered.memory.cast(), room, offset, flags)?;
+        Ok(gathered.copy(parts, got as usize, true) as isize)
     }
 }
 
@@ -233,15 +253,16 @@ pub(crate) unsafe fn write_parts(
 ) -> Result<isize, c_int> {
     // SAFETY: the program's array.
     unsafe {
-        if count == 1 && could_be_memory(parts) {
+        if count == 1 && fault::readable(parts, size_of::<libc::iovec>()) {
             if (*parts).iov_len > isize::MAX as usize {
                 return Err(libc::EINVAL);
             }
             return write_far(entry, (*parts).iov_base, (*parts).iov_len, offset, flags);
         }
         let gathered = Gathered::new(parts, count)?;
-        gathered.copy(parts, gathered.bytes, false);
-        write_far(entry, gathered.memory.cast(), gathered.bytes, offset, flags)
+        let bytes = gathered.backed(parts, false)?;
+        let bytes = gathered.copy(parts, bytes, false);
+        write_far(entry, gathered.memory.cast(), bytes, offset, flags)
     }
 }
 
@@ -373,7 +394,7 @@ hooks! {
 
     fn truncate(path: *const c_char, size: i64) -> c_int {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(path, size),
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, size),
             Ok(Place::Far(_, _)) if over_limit(size) => give(Err(libc::EFBIG)),
             Ok(Place::Far(dir, path)) => give(far!(px_truncate(dir, path, size))),
             Err(error) => give(Err(error)),

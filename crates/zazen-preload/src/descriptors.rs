@@ -3,7 +3,7 @@
 use crate::far::{Lock, far};
 use crate::real::{aliases, give, hooks};
 use crate::table::{self, Entry};
-use crate::{state, transport};
+use crate::{fault, state, transport};
 use std::ffi::{c_int, c_uint};
 
 /// Lets go of a descriptor at the far side.
@@ -173,8 +173,11 @@ fn control(fd: c_int, entry: Entry, command: c_int, argument: usize) -> Result<c
 }
 
 unsafe fn lock(entry: Entry, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
-    // SAFETY: the program's object, or NULL.
-    let Some(asked) = (unsafe { asked.as_mut() }) else { return Err(libc::EFAULT) };
+    if !fault::writable(asked, size_of::<libc::flock64>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the program's object.
+    let asked = unsafe { &mut *asked };
     let mut lock = to_far(asked);
     far!(px_lock(entry.id(), command, (&raw mut lock).cast()))?;
     if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
@@ -201,8 +204,11 @@ fn to_far(lock: &libc::flock64) -> Lock {
 }
 
 unsafe fn lock_wait(entry: Entry, command: c_int, asked: *mut libc::flock64) -> Result<c_int, c_int> {
-    // SAFETY: the program's object, or NULL.
-    let Some(asked) = (unsafe { asked.as_mut() }) else { return Err(libc::EFAULT) };
+    if !fault::writable(asked, size_of::<libc::flock64>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the program's object.
+    let asked = unsafe { &mut *asked };
     let at_once = if command == libc::F_SETLKW { libc::F_SETLK } else { libc::F_OFD_SETLK };
     let mut lock = to_far(asked);
     match far!(px_lock(entry.id(), at_once, (&raw mut lock).cast())) {
@@ -220,7 +226,7 @@ fn device_control(fd: c_int, entry: Entry, request: u64, argument: usize) -> Res
         libc::FIONCLEX => table::fcntl_kernel(fd, libc::F_SETFD, 0),
         libc::FIONREAD | libc::FIONBIO | libc::TIOCOUTQ => {
             let pointer = argument as *mut c_int;
-            if pointer.is_null() {
+            if !fault::writable(pointer, size_of::<c_int>()) {
                 return Err(libc::EFAULT);
             }
             // SAFETY: what ioctl(2) takes for these requests.
@@ -233,7 +239,7 @@ fn device_control(fd: c_int, entry: Entry, request: u64, argument: usize) -> Res
         // FS_IOC_GETFLAGS, FS_IOC_SETFLAGS: declared with a long, used with an int.
         0x8008_6601 | 0x4008_6602 => {
             let pointer = argument as *mut c_int;
-            if pointer.is_null() {
+            if !fault::writable(pointer, size_of::<c_int>()) {
                 return Err(libc::EFAULT);
             }
             // SAFETY: as above.

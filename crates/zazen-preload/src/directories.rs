@@ -85,7 +85,7 @@ hooks! {
     fn opendir(path: *const c_char) -> *mut libc::DIR {
         let mut text = zazen_forward_api::paths::Text::new();
         match crate::far::place(libc::AT_FDCWD, path, &mut text) {
-            Ok(crate::far::Place::Local(path)) => next(path),
+            Ok(crate::far::Place::Local(path) | crate::far::Place::Near(path)) => next(path),
             Ok(crate::far::Place::Far(dir, path)) => {
                 let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc::O_NONBLOCK;
                 match open_far(dir, path, flags, 0) {

@@ -2,8 +2,8 @@
 
 use crate::real::{errno, set_errno};
 use crate::table::{self, Entry};
-use crate::{cwd, state};
-use std::ffi::{CStr, c_char, c_int};
+use crate::{cwd, fault, near, state};
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use zazen_forward_api::paths::{self, Route, Text};
 use zazen_plugin_abi::stub::StubService;
@@ -104,6 +104,8 @@ pub(crate) fn service() -> &'static StubService {
 pub(crate) enum Place {
     /// To this machine's kernel, by this path.
     Local(*const c_char),
+    /// Below a prefix, in a folder that this machine's kernel has itself: to it, by this path.
+    Near(*const c_char),
     /// To the far side: a description and a path for it.
     Far(c_int, *const c_char),
 }
@@ -114,11 +116,12 @@ pub(crate) enum Place {
 ///
 /// `path` is NULL or a string.
 pub(crate) unsafe fn place(dir: c_int, path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
-    if !state::is_active() || !could_be_memory(path) {
+    if !state::is_active() {
         return Ok(Place::Local(path));
     }
-    // SAFETY: the hook's caller's string.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    // Where there is no string, the kernel says what that is (EFAULT).
+    let Some(bytes) = fault::string(path) else { return Ok(Place::Local(path)) };
+    let bytes = bytes.to_bytes();
     if bytes.first() == Some(&b'/') {
         if table::any()
             && let Some((entry, fd, rest)) = named(bytes)
@@ -158,12 +161,6 @@ fn far_cwd() -> Option<Entry> {
         look();
     }
     cwd::far()
-}
-
-/// Whether a program can have memory there. Where it can't, the kernel says what that is (EFAULT).
-#[inline]
-pub(crate) fn could_be_memory<T>(pointer: *const T) -> bool {
-    (4096..=isize::MAX as usize).contains(&(pointer as usize))
 }
 
 /// What a name that the kernel has for a descriptor or the working directory of this process stands
@@ -221,11 +218,10 @@ fn without_slashes(rest: &[u8]) -> &[u8] {
 ///
 /// `path` is NULL or a string.
 pub(crate) unsafe fn link_to_far(path: *const c_char) -> Option<Entry> {
-    if !table::any() || !could_be_memory(path) {
+    if !table::any() {
         return None;
     }
-    // SAFETY: the hook's caller's string.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let bytes = fault::string(path)?.to_bytes();
     named(bytes).filter(|(_, _, rest)| rest.is_empty() && !bytes.ends_with(b"/")).map(|(entry, ..)| entry)
 }
 
@@ -233,6 +229,7 @@ fn routed(bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c
     match paths::route(bytes, state::all_prefixes(), text) {
         Route::Local => Ok(Place::Local(path)),
         Route::LocalAs => Ok(Place::Local(text.as_ptr())),
+        Route::Far if near::all() => Ok(Place::Near(text.as_ptr())),
         Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
         Route::TooLong => from_prefix(bytes, path),
     }
@@ -320,17 +317,18 @@ fn relative_to_far(
 }
 
 fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut Text) -> Result<Place, c_int> {
+    let here = if dir == libc::AT_FDCWD && cwd::is_near() { Place::Near(path) } else { Place::Local(path) };
     if dir == libc::AT_FDCWD && !cwd::is_above_a_prefix() && !paths::climbs(bytes) {
-        return Ok(Place::Local(path));
+        return Ok(here);
     }
     let mut name = Text::new();
     if dir == libc::AT_FDCWD {
         cwd::name(&mut name);
     } else if may_enter(bytes) {
-        read_local_name(dir, &mut name);
+        shown_name(dir, &mut name);
     }
     if name.as_bytes().is_empty() {
-        return Ok(Place::Local(path));
+        return Ok(here);
     }
     // Only from above a prefix, or by climbing, can a relative path get there.
     let above = {
@@ -338,15 +336,25 @@ fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut T
         prefixes.iter().any(|prefix| paths::below(prefix.local, name.as_bytes()).is_some())
     };
     if !above && !paths::climbs(bytes) {
-        return Ok(Place::Local(path));
+        return Ok(here);
     }
     let mut whole = Text::new();
     if !paths::normalize(name.as_bytes(), bytes, &mut whole) {
-        return Ok(Place::Local(path));
+        return Ok(here);
     }
+    let begins_near = near::renames()
+        && state::all_prefixes().iter().any(|prefix| paths::below(name.as_bytes(), prefix.local).is_some());
     match paths::route(whole.as_bytes(), state::all_prefixes(), text) {
+        // What links mean on the way is for the kernel to say.
+        Route::Far if begins_near => Ok(Place::Near(path)),
+        Route::Far if near::all() => Ok(Place::Near(text.as_ptr())),
         Route::Far => Ok(Place::Far(ROOT, text.as_ptr())),
-        _ => Ok(Place::Local(path)),
+        // It leaves the near folder: the kernel knows another one above it.
+        _ if begins_near => {
+            text.set(whole.as_bytes());
+            Ok(Place::Local(text.as_ptr()))
+        }
+        _ => Ok(here),
     }
 }
 
@@ -357,7 +365,7 @@ fn relative_to_local(dir: c_int, bytes: &[u8], path: *const c_char, text: &mut T
 /// `path` is NULL or a string.
 pub(crate) unsafe fn by_number(dir: c_int, path: *const c_char, flags: c_int) -> Option<Entry> {
     // SAFETY: the hook's caller's string.
-    if flags & libc::AT_EMPTY_PATH == 0 || !could_be_memory(path) || unsafe { *path } != 0 {
+    if flags & libc::AT_EMPTY_PATH == 0 || !fault::readable(path, 1) || unsafe { *path } != 0 {
         return None;
     }
     if dir == libc::AT_FDCWD { cwd::far() } else { table::entry(dir) }
@@ -372,26 +380,14 @@ fn may_enter(bytes: &[u8]) -> bool {
     }
 }
 
-fn read_local_name(fd: c_int, out: &mut Text) {
-    let mut link = [0_u8; 32];
-    let mut at = link.len() - 1;
-    let mut number = fd.max(0);
-    loop {
-        at -= 1;
-        link[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
+/// The name here of a directory of this kernel's.
+fn shown_name(fd: c_int, out: &mut Text) {
+    near::kernel_name(fd, out);
+    if near::renames() {
+        let mut name = Text::new();
+        name.set(out.as_bytes());
+        near::shown(name.as_bytes(), out);
     }
-    let mut full = Text::new();
-    full.set(b"/proc/self/fd/");
-    full.push(&link[at..link.len() - 1]);
-    let mut bytes = [0_u8; paths::PATH_MAX];
-    let arguments =
-        [libc::AT_FDCWD as usize, full.as_ptr() as usize, bytes.as_mut_ptr() as usize, bytes.len(), 0, 0];
-    let length = crate::real::system_call(libc::SYS_readlinkat, arguments).unwrap_or(0);
-    out.set(&bytes[..length]);
 }
 
 /// What a far description is called here.

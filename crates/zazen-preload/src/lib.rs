@@ -22,11 +22,13 @@ mod descriptors;
 mod directories;
 mod dup;
 mod far;
+mod fault;
 mod identity;
 mod libraries;
 mod memory;
 mod metadata;
 mod names;
+mod near;
 mod open;
 mod others;
 mod poll;
@@ -54,6 +56,7 @@ static BEGIN: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = begin;
 extern "C" fn begin(_count: c_int, _arguments: *mut *mut c_char, environment: *mut *mut c_char) {
     state::begin(environment);
     if state::is_active() {
+        fault::begin();
         table::before_first(streams::begin);
         far::look_alive_by(transport::look_alive);
         cwd::refresh_local();

@@ -107,6 +107,7 @@ unsafe extern "C" fn for_loader(path: *const c_char) -> *const c_char {
         let mut text = Text::new();
         let before = real::errno();
         let found = match place(libc::AT_FDCWD, path, &mut text) {
+            Ok(Place::Near(there)) => Some(CStr::from_ptr(there).to_owned()),
             Ok(Place::Far(dir, there)) => twin(dir, there).or_else(|| copy(dir, there).ok()),
             _ => None,
         };
@@ -167,8 +168,13 @@ pub(crate) fn search_path(value: &[u8]) -> Option<CString> {
         let Ok(name) = CString::new(*folder) else { continue };
         let mut text = Text::new();
         // SAFETY: a string of ours.
-        if let Ok(Place::Far(dir, there)) = unsafe { place(libc::AT_FDCWD, name.as_ptr(), &mut text) }
-            && let Some(real) = twin(dir, there)
+        let real = match unsafe { place(libc::AT_FDCWD, name.as_ptr(), &mut text) } {
+            // SAFETY: a string in `text`.
+            Ok(Place::Near(there)) => Some(unsafe { CStr::from_ptr(there) }.to_owned()),
+            Ok(Place::Far(dir, there)) => twin(dir, there),
+            _ => None,
+        };
+        if let Some(real) = real
             && !folders.contains(&real.as_bytes())
         {
             all.push(real.into_bytes());

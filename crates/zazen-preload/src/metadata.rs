@@ -2,7 +2,7 @@
 
 use crate::far::{EMPTY, Place, Stat, StatFs, Times, by_number, far, link_to_far, place};
 use crate::real::{aliases, give, hooks};
-use crate::table;
+use crate::{fault, table};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use zazen_forward_api::paths::Text;
 
@@ -10,7 +10,7 @@ use zazen_forward_api::paths::Text;
 macro_rules! by_path {
     ($at:expr, $path:expr, |$local:ident| $here:expr, |$dir:ident, $name:ident| $there:expr) => {
         match place($at, $path, &mut Text::new()) {
-            Ok(Place::Local($local)) => $here,
+            Ok(Place::Local($local) | Place::Near($local)) => $here,
             Ok(Place::Far($dir, $name)) => give($there),
             Err(error) => give(Err(error)),
         }
@@ -23,6 +23,11 @@ fn stat_far(dir: c_int, path: *const c_char, flags: c_int, mask: u32) -> Result<
     let mut stat = Stat::default();
     far!(px_stat(dir, path, flags, mask, (&raw mut stat).cast()))?;
     Ok(stat)
+}
+
+/// EFAULT where the program has no memory for the answer.
+fn has_room<T>(to: *mut T) -> Result<(), c_int> {
+    if fault::writable(to, size_of::<T>()) { Ok(()) } else { Err(libc::EFAULT) }
 }
 
 fn to_stat(from: &Stat, to: *mut libc::stat64) {
@@ -48,6 +53,7 @@ fn to_stat(from: &Stat, to: *mut libc::stat64) {
 
 fn give_stat(dir: c_int, path: *const c_char, flags: c_int, to: *mut libc::stat64) -> Result<c_int, c_int> {
     let stat = stat_far(dir, path, flags, BASIC)?;
+    has_room(to)?;
     to_stat(&stat, to);
     Ok(0)
 }
@@ -246,7 +252,7 @@ hooks! {
 
     fn pathconf(path: *const c_char, name: c_int) -> i64 {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(path, name),
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, name),
             Ok(Place::Far(dir, path)) => match stat_far(dir, path, 0, BASIC) {
                 // What isn't the file system's is the same everywhere.
                 Ok(_) => next(c"/".as_ptr(), name),
@@ -322,20 +328,20 @@ hooks! {
 
     fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
         by_path!(libc::AT_FDCWD, path, |path| next(path, name), |dir, path| {
-            far!(px_removexattr(dir, path, 0, name))
+            remove_attribute(dir, path, 0, name)
         })
     }
 
     fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int {
         by_path!(libc::AT_FDCWD, path, |path| next(path, name), |dir, path| {
-            far!(px_removexattr(dir, path, libc::AT_SYMLINK_NOFOLLOW, name))
+            remove_attribute(dir, path, libc::AT_SYMLINK_NOFOLLOW, name)
         })
     }
 
     fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
         match table::entry(fd) {
             None => next(fd, name),
-            Some(entry) => give(far!(px_removexattr(entry.dir(), EMPTY, 0, name))),
+            Some(entry) => give(remove_attribute(entry.dir(), EMPTY, 0, name)),
         }
     }
 }
@@ -373,6 +379,7 @@ fn give_statx(
     to: *mut libc::statx,
 ) -> Result<c_int, c_int> {
     let stat = stat_far(dir, path, flags, mask)?;
+    has_room(to)?;
     to_statx(&stat, to);
     Ok(0)
 }
@@ -381,6 +388,7 @@ fn statfs_far(dir: c_int, path: *const c_char, to: *mut libc::statfs64) -> Resul
     let mut found = StatFs::default();
     far!(px_statfs(dir, path, (&raw mut found).cast()))?;
     let StatFs(found) = found;
+    has_room(to)?;
     // SAFETY: the program's object; all zeros is a valid statfs.
     unsafe {
         let mut stat: libc::statfs64 = std::mem::zeroed();
@@ -404,6 +412,7 @@ fn statvfs_far(dir: c_int, path: *const c_char, to: *mut libc::statvfs64) -> Res
     let mut found = StatFs::default();
     far!(px_statfs(dir, path, (&raw mut found).cast()))?;
     let StatFs(found) = found;
+    has_room(to)?;
     // SAFETY: the program's object; all zeros is a valid statvfs.
     unsafe {
         let mut stat: libc::statvfs64 = std::mem::zeroed();
@@ -437,6 +446,9 @@ fn set_times(
     if times.is_null() {
         return far!(px_utimes(dir, path, std::ptr::null(), flags));
     }
+    if !fault::readable(times, 2 * size_of_val(&timespec(0, 0))) {
+        return Err(libc::EFAULT);
+    }
     // SAFETY: the program's two objects.
     let [access, change] = unsafe { [*times, *times.add(1)] };
     let far = Times([access.tv_sec, access.tv_nsec, change.tv_sec, change.tv_nsec]);
@@ -451,6 +463,9 @@ fn set_microseconds(
 ) -> Result<c_int, c_int> {
     if times.is_null() {
         return set_times(dir, path, std::ptr::null(), flags);
+    }
+    if !fault::readable(times, 2 * size_of::<libc::timeval>()) {
+        return Err(libc::EFAULT);
     }
     // SAFETY: the program's two objects.
     let both = unsafe { [*times, *times.add(1)] };
@@ -470,6 +485,9 @@ fn get_attribute(
     size: usize,
 ) -> Result<isize, c_int> {
     let mut room = size.min(65536) as u64;
+    if fault::string(name).is_none() || !fault::writable(value, room as usize) {
+        return Err(libc::EFAULT);
+    }
     far!(px_getxattr(dir, path, flags, name, value, &raw mut room)).map(|got| got as isize)
 }
 
@@ -481,7 +499,22 @@ fn list_attributes(
     size: usize,
 ) -> Result<isize, c_int> {
     let mut room = size.min(65536) as u64;
+    if !fault::writable(names, room as usize) {
+        return Err(libc::EFAULT);
+    }
     far!(px_listxattr(dir, path, flags, names.cast(), &raw mut room)).map(|got| got as isize)
+}
+
+fn remove_attribute(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    name: *const c_char,
+) -> Result<c_int, c_int> {
+    if fault::string(name).is_none() {
+        return Err(libc::EFAULT);
+    }
+    far!(px_removexattr(dir, path, flags, name))
 }
 
 fn set_attribute(
@@ -493,6 +526,9 @@ fn set_attribute(
     size: usize,
     how: c_int,
 ) -> Result<c_int, c_int> {
+    if fault::string(name).is_none() || !fault::readable(value, size.min(65536)) {
+        return Err(libc::EFAULT);
+    }
     far!(px_setxattr(dir, path, flags, name, value, size as u64, how))
 }
 

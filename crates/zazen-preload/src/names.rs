@@ -1,9 +1,9 @@
 //! Names: rename, link, unlink, mkdir, links, the working directory.
 
-use crate::far::{EMPTY, Opened, Place, by_number, could_be_memory, far, far_name, link_to_far, place};
+use crate::far::{EMPTY, Opened, Place, by_number, far, far_name, link_to_far, place};
 use crate::real::{aliases, errno, give, hooks, set_errno};
 use crate::table::{self, Entry};
-use crate::{cwd, state};
+use crate::{cwd, fault, near, state};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use zazen_forward_api::paths::{self, Text};
 
@@ -11,7 +11,7 @@ use zazen_forward_api::paths::{self, Text};
 macro_rules! far_or {
     ($at:expr, $path:expr, |$local:ident| $here:expr, |$dir:ident, $name:ident| $there:expr) => {
         match place($at, $path, &mut Text::new()) {
-            Ok(Place::Local($local)) => $here,
+            Ok(Place::Local($local) | Place::Near($local)) => $here,
             Ok(Place::Far($dir, $name)) => give($there),
             Err(error) => give(Err(error)),
         }
@@ -26,7 +26,7 @@ unsafe fn two(
 ) -> c_int {
     let (mut text, mut other) = (Text::new(), Text::new());
     for (good, bad) in [(from, to), (to, from)] {
-        if !could_be_memory(bad.1) {
+        if fault::string(bad.1).is_none() {
             // SAFETY: the program's string, as far as it can be one.
             return match unsafe { place(good.0, good.1, &mut text) } {
                 Ok(Place::Far(..)) => give(Err(libc::EFAULT)),
@@ -38,14 +38,16 @@ unsafe fn two(
     // SAFETY: the program's strings.
     let places = unsafe { (place(from.0, from.1, &mut text), place(to.0, to.1, &mut other)) };
     match places {
-        (Ok(Place::Local(from)), Ok(Place::Local(to))) => local(from, to),
+        (Ok(Place::Local(from) | Place::Near(from)), Ok(Place::Local(to) | Place::Near(to))) => {
+            local(from, to)
+        }
         (Ok(Place::Far(a, from)), Ok(Place::Far(b, to))) => give(far((a, from), (b, to))),
         (Err(error), _) | (_, Err(error)) => give(Err(error)),
         // Two file systems, though a directory or a source that isn't there comes first.
-        (Ok(Place::Local(from)), Ok(Place::Far(dir, to))) if !is_open(at.0) => {
+        (Ok(Place::Local(from) | Place::Near(from)), Ok(Place::Far(dir, to))) if !is_open(at.0) => {
             give(far((NOBODY, from), (dir, to)))
         }
-        (Ok(Place::Far(dir, from)), Ok(Place::Local(to))) if !is_open(at.1) => {
+        (Ok(Place::Far(dir, from)), Ok(Place::Local(to) | Place::Near(to))) if !is_open(at.1) => {
             give(far((dir, from), (NOBODY, to)))
         }
         (Ok(Place::Far(dir, from)), _) => {
@@ -54,7 +56,7 @@ unsafe fn two(
             let exists = far!(px_stat(dir, from, flags, libc::STATX_TYPE, (&raw mut found).cast()));
             give(exists.and(Err(libc::EXDEV)))
         }
-        (Ok(Place::Local(_)), Ok(Place::Far(..))) => give(Err(libc::EXDEV)),
+        (Ok(Place::Local(_) | Place::Near(_)), Ok(Place::Far(..))) => give(Err(libc::EXDEV)),
     }
 }
 
@@ -107,11 +109,23 @@ hooks! {
     }
 
     fn symlink(target: *const c_char, path: *const c_char) -> c_int {
-        far_or!(libc::AT_FDCWD, path, |path| next(target, path), |dir, path| link_to(target, dir, path))
+        let mut there = Text::new();
+        match place(libc::AT_FDCWD, path, &mut Text::new()) {
+            Ok(Place::Local(path)) => next(target, path),
+            Ok(Place::Near(path)) => next(target_there(target, &mut there), path),
+            Ok(Place::Far(dir, path)) => give(link_to(target, dir, path)),
+            Err(error) => give(Err(error)),
+        }
     }
 
     fn symlinkat(target: *const c_char, at: c_int, path: *const c_char) -> c_int {
-        far_or!(at, path, |path| next(target, at, path), |dir, path| link_to(target, dir, path))
+        let mut there = Text::new();
+        match place(at, path, &mut Text::new()) {
+            Ok(Place::Local(path)) if !is_near_folder(at) => next(target, at, path),
+            Ok(Place::Local(path) | Place::Near(path)) => next(target_there(target, &mut there), at, path),
+            Ok(Place::Far(dir, path)) => give(link_to(target, dir, path)),
+            Err(error) => give(Err(error)),
+        }
     }
 
     fn unlink(path: *const c_char) -> c_int {
@@ -180,7 +194,15 @@ hooks! {
                 None => next(path, to, size),
             };
         }
-        far_or!(libc::AT_FDCWD, path, |path| next(path, to, size), |dir, path| read_link(dir, path, to, size))
+        match place(libc::AT_FDCWD, path, &mut Text::new()) {
+            Ok(Place::Local(path)) if !names_open_file(path) => next(path, to, size),
+            Ok(Place::Local(path) | Place::Near(path)) if near::renames() => {
+                give(read_link_here(libc::AT_FDCWD, path, to, size))
+            }
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, to, size),
+            Ok(Place::Far(dir, path)) => give(read_link(dir, path, to, size)),
+            Err(error) => give(Err(error)),
+        }
     }
 
     fn readlinkat(at: c_int, path: *const c_char, to: *mut c_char, size: usize) -> isize {
@@ -193,7 +215,18 @@ hooks! {
                 None => next(at, path, to, size),
             };
         }
-        far_or!(at, path, |path| next(at, path, to, size), |dir, path| read_link(dir, path, to, size))
+        match place(at, path, &mut Text::new()) {
+            Ok(Place::Local(path) | Place::Near(path)) if near::renames() => {
+                if is_near_folder(at) || names_open_file(path) || cwd::is_near() {
+                    give(read_link_here(at, path, to, size))
+                } else {
+                    next(at, path, to, size)
+                }
+            }
+            Ok(Place::Local(path) | Place::Near(path)) => next(at, path, to, size),
+            Ok(Place::Far(dir, path)) => give(read_link(dir, path, to, size)),
+            Err(error) => give(Err(error)),
+        }
     }
 
     fn umask(mask: c_uint) -> c_uint {
@@ -206,7 +239,7 @@ hooks! {
             return give(move_far(entry.dir(), c".".as_ptr()));
         }
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => {
+            Ok(Place::Local(path) | Place::Near(path)) => {
                 let result = next(path);
                 if result == 0 {
                     moved_here();
@@ -232,9 +265,13 @@ hooks! {
     }
 
     fn getcwd(to: *mut c_char, size: usize) -> *mut c_char {
-        let Some(cwd) = cwd::far() else { return next(to, size) };
         let mut text = Text::new();
-        match crate::far::name_of(cwd, &mut text) {
+        let named = match cwd::far() {
+            Some(cwd) => crate::far::name_of(cwd, &mut text),
+            None if near::renames() => cwd::ask_kernel(&mut text),
+            None => return next(to, size),
+        };
+        match named {
             Ok(()) => give_text(&text, to, size),
             Err(error) => {
                 set_errno(error);
@@ -244,14 +281,14 @@ hooks! {
     }
 
     fn get_current_dir_name() -> *mut c_char {
-        if cwd::far().is_none() {
+        if cwd::far().is_none() && !near::renames() {
             return next();
         }
         getcwd(std::ptr::null_mut(), 0)
     }
 
     fn getwd(to: *mut c_char) -> *mut c_char {
-        if cwd::far().is_none() {
+        if cwd::far().is_none() && !near::renames() {
             return next(to);
         }
         getcwd(to, paths::PATH_MAX)
@@ -259,7 +296,11 @@ hooks! {
 
     fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(path, to),
+            Ok(Place::Local(path) | Place::Near(path)) if near::renames() => {
+                let found = next(path, std::ptr::null_mut());
+                shown_instead(found, to)
+            }
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, to),
             Ok(Place::Far(dir, path)) => {
                 let mut text = Text::new();
                 let found = if *path == 0 { Err(libc::ENOENT) } else { far_name(dir, path, &mut text) };
@@ -306,6 +347,10 @@ unsafe fn give_text(text: &Text, to: *mut c_char, size: usize) -> *mut c_char {
             set_errno(libc::ERANGE);
             return std::ptr::null_mut();
         }
+        if !fault::writable(to, bytes.len() + 1) {
+            set_errno(libc::EFAULT);
+            return std::ptr::null_mut();
+        }
         std::ptr::copy_nonoverlapping(text.as_ptr(), to, bytes.len() + 1);
         to
     }
@@ -320,25 +365,77 @@ unsafe fn linked_by_number(path: *const c_char, flags: c_int) -> Option<Entry> {
     unsafe { link_to_far(path) }
 }
 
-/// A link whose target, if it is below a prefix, is one at the far side too.
+/// What a link to `target` says at the far side: if it is below a prefix, the path there. `text` keeps
+/// what the result points to.
+fn target_there(target: *const c_char, text: &mut Text) -> *const c_char {
+    let Some(bytes) = fault::string(target) else { return target };
+    let bytes = bytes.to_bytes();
+    let direct = {
+        let prefixes = state::all_prefixes();
+        prefixes.iter().any(|prefix| paths::below(bytes, prefix.local).is_some())
+    };
+    if direct && paths::route(bytes, state::all_prefixes(), text) == paths::Route::Far {
+        text.as_ptr()
+    } else {
+        target
+    }
+}
+
 fn link_to(target: *const c_char, dir: c_int, path: *const c_char) -> Result<c_int, c_int> {
-    if !could_be_memory(target) {
+    if fault::string(target).is_none() {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the program's string.
-    let bytes = unsafe { CStr::from_ptr(target) }.to_bytes();
-    let mut text = Text::new();
-    let mut to = target;
-    if bytes.first() == Some(&b'/') {
-        let direct = {
-            let prefixes = state::all_prefixes();
-            prefixes.iter().any(|prefix| paths::below(bytes, prefix.local).is_some())
-        };
-        if direct && paths::route(bytes, state::all_prefixes(), &mut text) == paths::Route::Far {
-            to = text.as_ptr();
-        }
+    far!(px_symlink(target_there(target, &mut Text::new()), dir, path))
+}
+
+/// Whether a descriptor is of a directory in a near folder that has another name here.
+fn is_near_folder(fd: c_int) -> bool {
+    if fd == libc::AT_FDCWD || !near::renames() {
+        return false;
     }
-    far!(px_symlink(to, dir, path))
+    let mut name = Text::new();
+    near::kernel_name(fd, &mut name);
+    near::shown(name.as_bytes(), &mut Text::new())
+}
+
+/// Whether a path is one of /proc's, whose links say what is open.
+fn names_open_file(path: *const c_char) -> bool {
+    fault::string(path).is_some_and(|path| path.to_bytes().starts_with(b"/proc/"))
+}
+
+/// What a link of this kernel's says, with the names of near folders as they are here.
+fn read_link_here(dir: c_int, path: *const c_char, to: *mut c_char, size: usize) -> Result<isize, c_int> {
+    if size == 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut text = Text::new();
+    near::read_link(dir, path, &mut text)?;
+    give_bytes(text.as_bytes(), to, size)
+}
+
+/// What fits of a name, in the program's memory.
+fn give_bytes(name: &[u8], to: *mut c_char, size: usize) -> Result<isize, c_int> {
+    let length = name.len().min(size);
+    if !fault::writable(to, length) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the program's memory, as was just looked.
+    unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), to.cast(), length) };
+    Ok(length as isize)
+}
+
+/// A path of malloc's, as it is shown here, in `to` or in new memory.
+unsafe fn shown_instead(found: *mut c_char, to: *mut c_char) -> *mut c_char {
+    if found.is_null() {
+        return found;
+    }
+    let mut text = Text::new();
+    // SAFETY: libc's string; the caller's memory, as large as realpath wants it.
+    unsafe {
+        near::shown(CStr::from_ptr(found).to_bytes(), &mut text);
+        libc::free(found.cast());
+        give_text(&text, to, if to.is_null() { 0 } else { paths::PATH_MAX })
+    }
 }
 
 /// What the kernel's link to a descriptor or to the working directory says: the file's name. `None`
@@ -356,10 +453,7 @@ fn read_name(
     }
     let mut text = Text::new();
     crate::far::name_of(entry, &mut text).ok()?;
-    let length = text.as_bytes().len().min(size);
-    // SAFETY: the program's memory.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to, length) };
-    Some(Ok(length as isize))
+    Some(give_bytes(text.as_bytes(), to, size))
 }
 
 fn read_link(dir: c_int, path: *const c_char, to: *mut c_char, size: usize) -> Result<isize, c_int> {
@@ -373,10 +467,7 @@ fn read_link(dir: c_int, path: *const c_char, to: *mut c_char, size: usize) -> R
     let mut text = Text::new();
     let known = target.first() == Some(&b'/') && paths::local_of(target, state::all_prefixes(), &mut text);
     let target = if known { text.as_bytes() } else { target };
-    let length = target.len().min(size);
-    // SAFETY: the program's memory.
-    unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), to.cast(), length) };
-    Ok(length as isize)
+    give_bytes(target, to, size)
 }
 
 /// The working directory is this kernel's again.

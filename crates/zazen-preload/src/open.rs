@@ -128,7 +128,7 @@ hooks! {
     fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
         let mut text = Text::new();
         match place(libc::AT_FDCWD, path, &mut text) {
-            Ok(Place::Local(path)) => next(path, flags, mode),
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, flags, mode),
             Ok(Place::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
             Err(error) => give(Err(error)),
         }
@@ -137,7 +137,7 @@ hooks! {
     fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
         let mut text = Text::new();
         match place(dir, path, &mut text) {
-            Ok(Place::Local(path)) => next(dir, path, flags, mode),
+            Ok(Place::Local(path) | Place::Near(path)) => next(dir, path, flags, mode),
             Ok(Place::Far(dir, path)) => give(open_far(dir, path, flags, mode)),
             Err(error) => give(Err(error)),
         }
@@ -197,19 +197,15 @@ const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 /// `template` is a string that may be written.
 pub(crate) unsafe fn name_unused(template: *mut c_char) -> Result<c_int, c_int> {
     let attempt = || {
-        let mut stat = crate::far::Stat::default();
-        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        // SAFETY: all zeros is a valid stat.
+        let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
         // SAFETY: the caller's string.
-        let found = match unsafe { place(libc::AT_FDCWD, template, &mut Text::new()) }? {
-            Place::Far(dir, path) => {
-                far!(px_stat(dir, path, flags, libc::STATX_TYPE, (&raw mut stat).cast()))
-            }
-            Place::Local(_) => Err(libc::EINVAL),
-        };
-        match found {
-            Ok(_) => Err(libc::EEXIST),
-            Err(libc::ENOENT) => Ok(0),
-            Err(error) => Err(error),
+        if unsafe { crate::metadata::lstat(template, &raw mut stat) } == 0 {
+            return Err(libc::EEXIST);
+        }
+        match crate::real::errno() {
+            libc::ENOENT => Ok(0),
+            error => Err(error),
         }
     };
     // SAFETY: the caller's string.
@@ -252,7 +248,7 @@ unsafe fn fill_template(
 /// Whether a template is of a forwarded path.
 unsafe fn is_far(path: *const c_char) -> bool {
     // SAFETY: the caller's string.
-    matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Place::Far(..)))
+    matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Place::Near(_) | Place::Far(..)))
 }
 
 unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {

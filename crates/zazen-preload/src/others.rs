@@ -1,16 +1,19 @@
 //! Functions of libc that do several things at once, some of them past the hooks: each is made of the
 //! hooks here.
 
-use crate::far::{Place, could_be_memory, place};
+use crate::far::{Place, place};
 use crate::real::{hooks, set_errno};
-use crate::{descriptors, dup, metadata, names, open, state};
+use crate::{cwd, descriptors, dup, metadata, names, near, open, state};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use zazen_forward_api::paths::Text;
 
 fn is_far(path: *const c_char) -> bool {
     // SAFETY: NULL, or the program's string.
-    could_be_memory(path)
-        && matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Place::Far(..)))
+    !path.is_null()
+        && matches!(
+            unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) },
+            Ok(Place::Near(_) | Place::Far(..))
+        )
 }
 
 fn fails(error: c_int) -> c_int {
@@ -33,12 +36,35 @@ hooks! {
 
     fn chroot(path: *const c_char) -> c_int {
         // A root directory that this kernel doesn't have.
-        if is_far(path) { fails(libc::EPERM) } else { next(path) }
+        if is_far(path) {
+            return fails(libc::EPERM);
+        }
+        let outcome = next(path);
+        if outcome == 0 {
+            look_again();
+        }
+        outcome
+    }
+
+    fn unshare(what: c_int) -> c_int {
+        let outcome = next(what);
+        if outcome == 0 && state::is_active() {
+            look_again();
+        }
+        outcome
+    }
+
+    fn setns(fd: c_int, kind: c_int) -> c_int {
+        let outcome = next(fd, kind);
+        if outcome == 0 && state::is_active() {
+            look_again();
+        }
+        outcome
     }
 
     fn mktemp(template: *mut c_char) -> *mut c_char {
         match place(libc::AT_FDCWD, template, &mut Text::new()) {
-            Ok(Place::Far(..)) => {
+            Ok(Place::Near(_) | Place::Far(..)) => {
                 if open::name_unused(template).is_err() {
                     *template = 0;
                 }
@@ -130,6 +156,12 @@ hooks! {
         }
         child
     }
+}
+
+/// After this process got another root directory or other mounts.
+fn look_again() {
+    near::look_again();
+    cwd::refresh_local();
 }
 
 fn is_folder(path: &CStr) -> bool {

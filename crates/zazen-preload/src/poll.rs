@@ -5,8 +5,7 @@
 
 use crate::far::{PollFd, far};
 use crate::real::{errno, give, hooks, set_errno, system_call};
-use crate::table;
-use crate::transport;
+use crate::{fault, table, transport};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
@@ -44,7 +43,8 @@ fn poll_far(fds: &mut [libc::pollfd], sockets: &mut [PollFd], timeout_ms: c_int)
 }
 
 fn wait_for(fds: &mut [libc::pollfd], wait: Option<Duration>, mask: *const c_void) -> Result<c_int, c_int> {
-    let until = wait.map(|wait| now() + wait);
+    // What lies beyond all time is for ever.
+    let until = wait.and_then(|wait| now().checked_add(wait));
     let mut local = fds.to_vec();
     let mut sockets = Vec::new();
     let mut ready = false;
@@ -98,8 +98,28 @@ fn involves(fds: &[libc::pollfd]) -> bool {
     table::any() && fds.iter().any(|fd| table::entry(fd.fd).is_some())
 }
 
+/// More descriptors than that a process can't have.
+const FDS_MAX: u64 = 1 << 20;
+
+/// A program's time limit; EINVAL and EFAULT as the kernel says them.
+fn limit<T: Copy>(time: *const T, parts: impl FnOnce(T) -> (i64, i64)) -> Result<Option<Duration>, c_int> {
+    if time.is_null() {
+        return Ok(None);
+    }
+    if !fault::readable(time, size_of::<T>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the program's object, as was just looked.
+    let (seconds, nanoseconds) = parts(unsafe { *time });
+    match (u64::try_from(seconds), u32::try_from(nanoseconds)) {
+        (Ok(seconds), Ok(nanoseconds @ ..1_000_000_000)) => Ok(Some(Duration::new(seconds, nanoseconds))),
+        _ => Err(libc::EINVAL),
+    }
+}
+
 unsafe fn slice<'a>(fds: *mut libc::pollfd, count: libc::nfds_t) -> &'a mut [libc::pollfd] {
-    if count == 0 || fds.is_null() {
+    // The kernel says what is wrong with the rest.
+    if count == 0 || count > FDS_MAX || !fault::writable(fds, count as usize * size_of::<libc::pollfd>()) {
         return &mut [];
     }
     // SAFETY: the program's array.
@@ -121,8 +141,8 @@ hooks! {
         if !table::any() || !involves(slice(fds, count)) {
             return next(fds, count, timeout, mask);
         }
-        let wait = timeout.as_ref().map(|time| Duration::new(time.tv_sec as u64, time.tv_nsec as u32));
-        give(wait_for(slice(fds, count), wait, mask.cast()))
+        give(limit(timeout, |time| (time.tv_sec, time.tv_nsec))
+            .and_then(|wait| wait_for(slice(fds, count), wait, mask.cast())))
     }
 
     fn select(
@@ -132,7 +152,15 @@ hooks! {
         if !table::any() {
             return next(count, readable, writable, special, timeout);
         }
-        let wait = timeout.as_ref().map(|time| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000));
+        // Microseconds may be a million and more here.
+        let parts = |time: libc::timeval| {
+            let whole = time.tv_sec.checked_add(time.tv_usec.max(0) / 1_000_000);
+            (whole.unwrap_or(i64::MAX), time.tv_usec % 1_000_000 * 1000)
+        };
+        let wait = match limit(timeout, parts) {
+            Ok(wait) => wait,
+            Err(error) => return give(Err(error)),
+        };
         let start = now();
         let outcome = select_by_poll(count, [readable, writable, special], wait, std::ptr::null());
         if let (Some(time), Some(wait)) = (timeout.as_mut(), wait) {
@@ -150,8 +178,8 @@ hooks! {
         if !table::any() {
             return next(count, readable, writable, special, timeout, mask);
         }
-        let wait = timeout.as_ref().map(|time| Duration::new(time.tv_sec as u64, time.tv_nsec as u32));
-        give(select_by_poll(count, [readable, writable, special], wait, mask.cast()))
+        give(limit(timeout, |time| (time.tv_sec, time.tv_nsec))
+            .and_then(|wait| select_by_poll(count, [readable, writable, special], wait, mask.cast())))
     }
 
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
@@ -193,8 +221,10 @@ unsafe fn select_by_poll(
         libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR,
         libc::POLLPRI,
     ];
-    if count < 0 {
-        return Err(libc::EINVAL);
+    let count = u64::try_from(count).map_err(|_| libc::EINVAL)?.min(FDS_MAX) as c_int;
+    let bytes = count as usize / 64 * 8 + if count % 64 == 0 { 0 } else { 8 };
+    if sets.iter().any(|set| !set.is_null() && !fault::writable(*set, bytes)) {
+        return Err(libc::EFAULT);
     }
     let mut fds = Vec::new();
     for fd in 0..count {

@@ -9,7 +9,8 @@
 use crate::far::{self, HELLO_EXEC, HELLO_FORK, Place, far, place};
 use crate::real::{give, hooks, set_errno, system_call};
 use crate::table::{self, Entry};
-use crate::{cwd, data, libraries, state, supervised, transport};
+use crate::{cwd, data, libraries, near, state, supervised, transport};
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use zazen_forward_api::paths::Text;
@@ -31,7 +32,7 @@ static TOKEN: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn begin() {
     supervised::begin();
     let settings = [PRELOAD, variables::FORWARD, variables::SOCKET, variables::OPTIONS, variables::RUN];
-    for name in settings.into_iter().chain([variables::ESCAPES]) {
+    for name in settings.into_iter().chain([variables::NEAR, variables::ESCAPES]) {
         if let Some(value) = state::variable(name) {
             let text = [name.to_bytes(), b"=", value].concat();
             if let Ok(text) = CString::new(text) {
@@ -68,6 +69,7 @@ extern "C" fn after_fork() {}
 extern "C" fn in_child() {
     transport::forget();
     cwd::after_fork();
+    near::after_fork();
     let token = TOKEN.load(Ordering::Acquire);
     if token != 0 {
         let mut hello = far::new_hello(HELLO_FORK, transport::key());
@@ -281,6 +283,27 @@ fn program_of(entry: Entry) -> Result<Program, c_int> {
     copy_program(entry)
 }
 
+/// The interpreter of a near script, and its argument; `None` for any other program. The kernel would
+/// look for the interpreter by its name here, and tell it the script's name there.
+fn near_script(path: *const c_char) -> Result<Option<(CString, Option<CString>)>, c_int> {
+    let here = libc::AT_FDCWD as usize;
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
+    let Ok(fd) = system_call(libc::SYS_openat, [here, path as usize, flags, 0, 0, 0]) else {
+        // The kernel says what is wrong with it; a program need not be readable.
+        return Ok(None);
+    };
+    let mut head = [0_u8; 4096];
+    let got = system_call(libc::SYS_read, [fd, head.as_mut_ptr() as usize, head.len(), 0, 0, 0]);
+    table::close_kernel(fd as c_int);
+    let Some(line) = got.ok().and_then(|got| head[..got].strip_prefix(b"#!")) else { return Ok(None) };
+    let asked = [here, path as usize, libc::X_OK as usize, libc::AT_EACCESS as usize, 0, 0];
+    system_call(libc::SYS_faccessat2, asked)?;
+    match script(line.split(|byte| *byte == b'\n').next().unwrap_or_default())? {
+        Program::Script(interpreter, argument) => Ok(Some((interpreter, argument))),
+        Program::Copy(_) | Program::Here(_) => Ok(None),
+    }
+}
+
 fn copy_program(entry: Entry) -> Result<Program, c_int> {
     let mut piece = vec![0_u8; 1 << 20];
     let got = data::read_far(entry, piece.as_mut_ptr().cast(), piece.len(), 0, 0)? as usize;
@@ -347,7 +370,7 @@ hooks! {
         let mut text = Text::new();
         let marked = supervised::is_marked(environment);
         let (dir, far_path) = match place(libc::AT_FDCWD, path, &mut text) {
-            Ok(Place::Local(path)) if marked => {
+            Ok(Place::Local(path) | Place::Near(path)) if marked => {
                 // A search in PATH asks for files that are not there.
                 let here = libc::AT_FDCWD as usize;
                 let asked = [here, path as usize, libc::X_OK as usize, 0, 0, 0];
@@ -368,6 +391,24 @@ hooks! {
             }
             Ok(Place::Local(path)) => {
                 return announced(environment, |environment| next(path, arguments, environment));
+            }
+            Ok(Place::Near(here)) => {
+                return match near_script(here) {
+                    Err(error) => give(Err(error)),
+                    Ok(Some((interpreter, argument))) => {
+                        let all = script_arguments(&interpreter, argument.as_ref(), path, arguments);
+                        execute_interpreter(&interpreter, all.as_ptr(), environment)
+                    }
+                    Ok(None) if supervised::bypasses(here) => {
+                        match supervised::Substitute::new(path, arguments) {
+                            Ok(other) => announced(environment, |environment| {
+                                next(other.program(), other.arguments(), environment)
+                            }),
+                            Err(error) => give(Err(error)),
+                        }
+                    }
+                    Ok(None) => announced(environment, |environment| next(here, arguments, environment)),
+                };
             }
             Ok(Place::Far(dir, path)) => (dir, path),
             Err(error) => return give(Err(error)),
@@ -484,6 +525,27 @@ hooks! {
                 }
             }
             Ok(Place::Local(path)) => next(pid, path, actions, attributes, arguments, environment.as_ptr()),
+            Ok(Place::Near(here)) => match near_script(here) {
+                Err(error) => error,
+                Ok(Some((interpreter, argument))) => {
+                    let all = script_arguments(&interpreter, argument.as_ref(), path, arguments);
+                    match place(libc::AT_FDCWD, interpreter.as_ptr(), &mut Text::new()) {
+                        Ok(Place::Local(found) | Place::Near(found)) => {
+                            next(pid, found, actions, attributes, all.as_ptr(), environment.as_ptr())
+                        }
+                        Ok(Place::Far(..)) => libc::ENOENT,
+                        Err(error) => error,
+                    }
+                }
+                Ok(None) if supervised::bypasses(here) => match supervised::Substitute::new(path, arguments) {
+                    Ok(other) => {
+                        let (path, arguments) = (other.program(), other.arguments());
+                        next(pid, path, actions, attributes, arguments, environment.as_ptr())
+                    }
+                    Err(error) => error,
+                },
+                Ok(None) => next(pid, here, actions, attributes, arguments, environment.as_ptr()),
+            },
             Ok(Place::Far(dir, far_path)) => match fetch(dir, far_path) {
                 Err(error) => error,
                 Ok(Program::Here(here)) if !supervised::bypasses(here.as_ptr()) => {
@@ -552,7 +614,7 @@ hooks! {
         actions: *mut c_void, fd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t,
     ) -> c_int {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(actions, fd, path, flags, mode),
+            Ok(Place::Local(path) | Place::Near(path)) => next(actions, fd, path, flags, mode),
             // Opened now, by this process: the child has no hooks before it executes.
             Ok(Place::Far(dir, path)) => {
                 match crate::open::open_far(dir, path, flags | libc::O_CLOEXEC, mode) {
@@ -578,6 +640,25 @@ hooks! {
         with_environment(|| next(command, mode))
     }
 }
+
+/// Executes a script's interpreter, which may be below a prefix itself; returns only if that fails.
+unsafe fn execute_interpreter(interpreter: &CStr, arguments: Arguments, environment: Arguments) -> c_int {
+    thread_local! {
+        static DEPTH: Cell<u32> = const { Cell::new(0) };
+    }
+    // An interpreter may be a script: the kernel bounds the chain, and so does this.
+    if DEPTH.get() >= INTERPRETERS_MAX {
+        return give(Err(libc::ELOOP));
+    }
+    DEPTH.set(DEPTH.get() + 1);
+    // SAFETY: strings and arrays of the caller's.
+    let outcome = unsafe { execve(interpreter.as_ptr(), arguments, environment) };
+    DEPTH.set(DEPTH.get() - 1);
+    outcome
+}
+
+/// Scripts that interpret scripts, as the kernel bounds them.
+const INTERPRETERS_MAX: u32 = 5;
 
 /// Executes a copy in memory; returns only if that fails.
 fn execute_copy(fd: c_int, arguments: Arguments, environment: Arguments) -> Result<c_int, c_int> {

@@ -7,14 +7,17 @@ use crate::far::{Address, Opened, far};
 use crate::open::enter;
 use crate::real::{give, hooks};
 use crate::table::{self, Entry};
-use crate::{data, state, transport, unix_names};
+use crate::{data, fault, state, transport, unix_names};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// The program's address, for the far side.
 unsafe fn far_address(address: *const libc::sockaddr, length: libc::socklen_t) -> Result<Address, c_int> {
     let mut far = Address::default();
-    if address.is_null() || length as usize > far.data.len() {
-        return Err(if address.is_null() { libc::EFAULT } else { libc::EINVAL });
+    if length as usize > far.data.len() {
+        return Err(libc::EINVAL);
+    }
+    if !fault::readable(address, length as usize) {
+        return Err(libc::EFAULT);
     }
     // SAFETY: the program's bytes.
     unsafe { std::ptr::copy_nonoverlapping(address.cast::<u8>(), far.data.as_mut_ptr(), length as usize) };
@@ -42,6 +45,9 @@ fn send_far(
     flags: c_int,
     address: Option<&Address>,
 ) -> Result<isize, c_int> {
+    if !fault::readable(data, count.min(crate::far::BYTES_MAX)) {
+        return Err(libc::EFAULT);
+    }
     let address = address.map_or(std::ptr::null(), |address| std::ptr::from_ref(address).cast());
     let tag = transport::tag();
     match far!(px_send(entry.id(), tag, flags, address, data, count.min(crate::far::BYTES_MAX) as u64)) {
@@ -64,6 +70,9 @@ fn receive(
 ) -> Result<isize, c_int> {
     let tag = transport::tag();
     let mut room = count.min(crate::far::BYTES_MAX) as u64;
+    if !fault::writable(data, room as usize) {
+        return Err(libc::EFAULT);
+    }
     let address = std::ptr::from_mut(address).cast();
     far!(px_receive(entry.id(), tag, std::ptr::from_mut(flags), address, data, &raw mut room))
         .map(|got| got as isize)

@@ -18,6 +18,7 @@ static UMASK: AtomicU32 = AtomicU32::new(0o22);
 struct Settings {
     text: Text,
     socket: Text,
+    near: Text,
     /// Parts of `text`.
     prefixes: [Prefix<'static>; PREFIXES_MAX],
     count: usize,
@@ -27,6 +28,7 @@ struct Settings {
 static mut SETTINGS: Settings = Settings {
     text: Text::new(),
     socket: Text::new(),
+    near: Text::new(),
     prefixes: [Prefix { local: b"", far: b"" }; PREFIXES_MAX],
     count: 0,
 };
@@ -64,6 +66,7 @@ pub(crate) fn begin(environment: *mut *mut c_char) {
     if !settings.text.set(forward) || !settings.socket.set(variable(variables::SOCKET).unwrap_or_default()) {
         return;
     }
+    settings.near.set(variable(variables::NEAR).unwrap_or_default());
     let Settings { text, prefixes: all, count, .. } = settings;
     let text: &'static Text = text;
     for (to, prefix) in all.iter_mut().zip(prefixes(text.as_bytes())) {
@@ -109,6 +112,11 @@ pub(crate) fn aborts_on_escape() -> bool {
 /// The daemon's socket.
 pub(crate) fn socket() -> &'static [u8] {
     settings().socket.as_bytes()
+}
+
+/// What `zazen run` said of the prefixes' folders; empty if nothing.
+pub(crate) fn near() -> &'static [u8] {
+    settings().near.as_bytes()
 }
 
 /// The user besides root and this process's own whose daemons are believed.

@@ -99,7 +99,7 @@ fn give_stream(result: Result<*mut libc::FILE, c_int>) -> *mut libc::FILE {
 hooks! {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(path, mode),
+            Ok(Place::Local(path) | Place::Near(path)) => next(path, mode),
             Ok(Place::Far(dir, path)) => give_stream(open_stream(dir, path, mode)),
             Err(error) => give_stream(Err(error)),
         }
@@ -128,7 +128,8 @@ hooks! {
                     Ok((open::open_far(dir, crate::far::EMPTY, flags, 0)?, mode))
                 })
             }
-            Ok(Place::Local(path)) => {
+            Ok(Place::Near(path)) if !was_far => return next(path, mode, stream),
+            Ok(Place::Local(path) | Place::Near(path)) => {
                 libc::fflush(stream);
                 let _ = descriptors::drop_entry(old);
                 return next(path, mode, stream);
@@ -166,16 +167,22 @@ hooks! {
         let mut text = Text::new();
         match place(libc::AT_FDCWD, c"/tmp".as_ptr(), &mut text) {
             Ok(Place::Far(dir, path)) => {
-                let flags = libc::O_RDWR | libc::O_TMPFILE | libc::O_EXCL;
-                match open::open_far(dir, path, flags, 0o600) {
+                match open::open_far(dir, path, UNNAMED, 0o600) {
                     Ok(fd) => fdopen(fd, c"w+".as_ptr()),
                     Err(error) => give_stream(Err(error)),
                 }
+            }
+            Ok(Place::Near(path)) => {
+                let fd = open::open(path, UNNAMED, 0o600);
+                if fd < 0 { std::ptr::null_mut() } else { fdopen(fd, c"w+".as_ptr()) }
             }
             _ => next(),
         }
     }
 }
+
+/// How tmpfile's file is opened.
+const UNNAMED: c_int = libc::O_RDWR | libc::O_TMPFILE | libc::O_EXCL;
 
 /// Whether a far descriptor allows what a stream's mode wants. libc would ask the placeholder.
 fn may_stream(entry: table::Entry, mode: *const c_char) -> Result<Mode, c_int> {

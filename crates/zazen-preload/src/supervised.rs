@@ -5,9 +5,9 @@
 //! The process that becomes such a program gets real descriptors for its forwarded ones, and the
 //! supervisor is told its working directory.
 
-use crate::far::{self, far};
+use crate::far::far;
 use crate::real::system_call;
-use crate::{cwd, state, streams, table};
+use crate::{cwd, fault, state, streams, table};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use zazen_forward_api::elf;
@@ -35,12 +35,8 @@ fn head_of(path: &CStr, head: &mut [u8]) -> Option<usize> {
 
 /// Whether a program of this machine, or the interpreter of a script, bypasses this library.
 pub(crate) fn bypasses(path: *const c_char) -> bool {
-    if !far::could_be_memory(path) {
-        return false;
-    }
+    let Some(path) = fault::string(path) else { return false };
     let mut head = [0; elf::HEAD_BYTES];
-    // SAFETY: the program's string.
-    let path = unsafe { CStr::from_ptr(path) };
     let Some(got) = head_of(path, &mut head) else { return false };
     if let Some(interpreter) = elf::interpreter(&head[..got]) {
         let Ok(interpreter) = CString::new(interpreter) else { return false };
@@ -161,7 +157,7 @@ pub(crate) fn shed() {
         }
     }
     let mut name = Text::new();
-    if cwd::name(&mut name) {
+    if cwd::name(&mut name) || cwd::is_near() {
         // The supervisor answers this call.
         let _ = system_call(libc::SYS_chdir, [name.as_ptr() as usize, 0, 0, 0, 0, 0]);
     }
@@ -181,6 +177,7 @@ pub(crate) unsafe fn plain_environment(
         variables::OPTIONS,
         variables::HANDED,
         variables::RUN,
+        variables::NEAR,
         variables::SUPERVISED,
     ];
     let mut preload = None;

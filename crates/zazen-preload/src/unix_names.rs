@@ -4,7 +4,7 @@
 //! bound here, to an abstract name made of the file's device and inode. Programs on other machines can't meet there.
 
 use crate::far::{Place, Stat, far, place};
-use crate::state;
+use crate::{near, state};
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 use zazen_forward_api::paths::Text;
@@ -72,6 +72,7 @@ pub(crate) unsafe fn local(
         let mut text = Text::new();
         match place(libc::AT_FDCWD, name.as_ptr(), &mut text) {
             Ok(Place::Local(_)) => None,
+            Ok(Place::Near(path)) => near::renames().then(|| at_path(std::ffi::CStr::from_ptr(path))),
             Ok(Place::Far(dir, path)) => {
                 let mut far_path = Text::new();
                 far_path.set(std::ffi::CStr::from_ptr(path).to_bytes());
@@ -80,6 +81,20 @@ pub(crate) unsafe fn local(
             Err(error) => Some(Err(error)),
         }
     }
+}
+
+/// The address of a socket that this kernel has by that path.
+fn at_path(path: &std::ffi::CStr) -> Result<Local, c_int> {
+    let path = path.to_bytes();
+    let mut bytes = [0; 128];
+    // Linux takes a path of this length without its NUL.
+    if path.len() > size_of::<libc::sockaddr_un>() - FAMILY_BYTES {
+        return Err(libc::ENAMETOOLONG);
+    }
+    bytes[..FAMILY_BYTES].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+    bytes[FAMILY_BYTES..FAMILY_BYTES + path.len()].copy_from_slice(path);
+    let length = (FAMILY_BYTES + path.len() + 1).min(size_of::<libc::sockaddr_un>());
+    Ok(Local { bytes, length, made: None })
 }
 
 fn named(dir: c_int, path: Text, name: &Text, binds: bool) -> Result<Local, c_int> {
@@ -127,6 +142,14 @@ pub(crate) unsafe fn rename(
             return;
         }
         let bytes = std::slice::from_raw_parts_mut(address.cast::<u8>(), room as usize);
+        if bytes[FAMILY_BYTES] == b'/' {
+            let mut text = Text::new();
+            let path = bytes[FAMILY_BYTES..have].split(|byte| *byte == 0).next().unwrap_or_default();
+            if near::renames() && near::shown(path, &mut text) {
+                put_name(bytes, text.as_bytes(), length);
+            }
+            return;
+        }
         if !bytes[FAMILY_BYTES..have].starts_with(MARK) {
             return;
         }
@@ -134,11 +157,19 @@ pub(crate) unsafe fn rename(
         let Some((_, name)) = names.iter().find(|(known, _)| known == &bytes[FAMILY_BYTES..have]) else {
             return;
         };
-        let fits = name.len().min(bytes.len() - FAMILY_BYTES);
-        bytes[FAMILY_BYTES..FAMILY_BYTES + fits].copy_from_slice(&name[..fits]);
-        if let Some(end) = bytes.get_mut(FAMILY_BYTES + fits) {
-            *end = 0;
-        }
-        *length = (FAMILY_BYTES + name.len() + 1) as libc::socklen_t;
+        put_name(bytes, name, length);
     }
+}
+
+/// # Safety
+///
+/// `length` points to the program's.
+unsafe fn put_name(bytes: &mut [u8], name: &[u8], length: *mut libc::socklen_t) {
+    let fits = name.len().min(bytes.len() - FAMILY_BYTES);
+    bytes[FAMILY_BYTES..FAMILY_BYTES + fits].copy_from_slice(&name[..fits]);
+    if let Some(end) = bytes.get_mut(FAMILY_BYTES + fits) {
+        *end = 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *length = (FAMILY_BYTES + name.len() + 1) as libc::socklen_t };
 }

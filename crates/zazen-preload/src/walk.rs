@@ -45,7 +45,7 @@ struct Walk {
 
 fn is_far(path: *const c_char) -> bool {
     // SAFETY: the program's string.
-    matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Place::Far(..)))
+    matches!(unsafe { place(libc::AT_FDCWD, path, &mut Text::new()) }, Ok(Place::Near(_) | Place::Far(..)))
 }
 
 hooks! {

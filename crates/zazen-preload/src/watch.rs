@@ -39,7 +39,7 @@ fn give(result: Result<c_int, c_int>) -> c_int {
 hooks! {
     fn inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int {
         match place(libc::AT_FDCWD, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(fd, path, mask),
+            Ok(Place::Local(path) | Place::Near(path)) => next(fd, path, mask),
             Ok(Place::Far(dir, path)) => {
                 let follow = if mask & libc::IN_DONT_FOLLOW != 0 { libc::O_NOFOLLOW } else { 0 };
                 let kind = if mask & libc::IN_ONLYDIR != 0 { libc::O_DIRECTORY } else { 0 };
@@ -51,7 +51,7 @@ hooks! {
 
     fn fanotify_mark(fd: c_int, flags: c_uint, mask: u64, at: c_int, path: *const c_char) -> c_int {
         match place(at, path, &mut Text::new()) {
-            Ok(Place::Local(path)) => next(fd, flags, mask, at, path),
+            Ok(Place::Local(path) | Place::Near(path)) => next(fd, flags, mask, at, path),
             Ok(Place::Far(dir, path)) => {
                 let follow = if flags & libc::FAN_MARK_DONT_FOLLOW != 0 { libc::O_NOFOLLOW } else { 0 };
                 let flags = flags & !libc::FAN_MARK_DONT_FOLLOW;

@@ -9,6 +9,7 @@
 //! - [`run`] starts the three, as [`front`] does for anything that attends to a program; `filter` says which calls the kernel asks about, `notify` is the
 //!   kernel's side of it;
 //! - `calls` has one function for each system call; `places` says where its paths lead;
+//! - [`near`] asks which folders prefixes stand for;
 //! - `target` reads the program's memory and `/proc`; `far` calls the posix plug-in, as the
 //!   program's user.
 //!
@@ -23,6 +24,7 @@ mod fifo;
 mod filter;
 pub mod front;
 mod identity;
+pub mod near;
 mod notify;
 mod places;
 mod records;

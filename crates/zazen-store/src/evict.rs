@@ -40,13 +40,26 @@ impl<D: Disk> Store<D> {
                 space.budget,
                 space.reserved,
                 space.free,
-                self.config.free_floor_bytes,
+                self.room().floor(),
             ),
         );
         if let Some(others) = self.refusals.pass() {
             tracing::warn!("{refused} (and {others} more such refusals since this was last said)");
         }
         Err(refused)
+    }
+
+    /// Runs `work` while `bytes` of the budget are set aside for it; evicts nothing. `NoSpace` if
+    /// the budget or the floor does not allow it.
+    pub fn with_room<R>(&self, bytes: u64, work: impl FnOnce() -> R) -> Result<R> {
+        let free = self.disk().free_bytes()?;
+        self.room().reserve(bytes, free).map_err(|short| {
+            let text = format!("the cache lacks {short} of {bytes} bytes that are to be set aside");
+            Error::new(ErrorKind::NoSpace, text)
+        })?;
+        let result = work();
+        self.room().release(bytes, 0);
+        Ok(result)
     }
 
     /// Carries out what `making` asks for until it ends. Returns whether there is room for a put of

@@ -9,7 +9,6 @@
 //! Bytes on disk, failure cases and what is assumed of fsync: `docs/formats/store.md`.
 
 mod activity;
-#[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod counters;
 mod dataset;
@@ -29,6 +28,7 @@ mod registry;
 mod rewrite;
 mod room;
 mod segments;
+mod several;
 mod state;
 mod store;
 mod types;
@@ -37,6 +37,7 @@ pub use activity::ScanGuard;
 pub use own_file::{read_root_text, write_root_text};
 pub use put::Put;
 pub use segments::PACKED_BYTES_MAX;
+pub use several::{DISKS_MAX, DiskPut, PageCursor, ScanGuards, Stores};
 pub use store::Store;
 pub use types::{
     DatasetSummary, EntriesCursor, Entry, OpenFrame, RecoveryReport, Space, StoreConfig, Stored,

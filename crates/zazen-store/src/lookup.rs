@@ -67,7 +67,7 @@ impl<D: Disk> Dataset<D> {
         };
         let position = position(&found);
         let (meta, origin) = (found.record.meta, found.origin);
-        Ok(Entry { meta, origin, source, path, offset, position, place })
+        Ok(Entry { meta, origin, source, path, offset, position, place, disk: 0 })
     }
 
     /// Some frames of `numbers` in log order, natives first; `None` when there are no more. Reads

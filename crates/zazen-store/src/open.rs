@@ -146,6 +146,19 @@ impl<D: Disk> Store<D> {
         self.save_registry(names.iter().map(String::as_str))
     }
 
+    /// Bounds the cache by this budget and floor from now on, in bytes. If more is in use than the
+    /// new budget, evicts at once what nobody uses; puts evict the rest later. Returns the bytes
+    /// that are still in use beyond the budget.
+    pub fn set_limits(&self, budget_bytes: u64, free_floor_bytes: u64) -> Result<u64> {
+        self.room().set_limits(budget_bytes, free_floor_bytes);
+        let _alone = self.evicting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let over = || self.room().account().used.saturating_sub(budget_bytes);
+        if over() > 0 {
+            self.carry_out(MakeRoom::shrink(over(), budget_bytes), 0, None)?;
+        }
+        Ok(over())
+    }
+
     /// A budget smaller than what is there: evicts at once.
     fn shrink_to_budget(&self, report: &mut RecoveryReport) -> Result<()> {
         let account = self.room().account();

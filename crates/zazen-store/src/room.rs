@@ -22,6 +22,16 @@ impl Room {
         self.account.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Bounds the cache by these from now on; more may be in use.
+    pub(crate) fn set_limits(&self, budget: u64, floor: u64) {
+        let mut account = self.guard();
+        (account.budget, account.floor) = (budget, floor);
+    }
+
+    pub(crate) fn floor(&self) -> u64 {
+        self.guard().floor
+    }
+
     pub(crate) fn budget(&self) -> u64 {
         self.guard().budget
     }

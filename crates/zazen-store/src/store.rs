@@ -12,7 +12,7 @@ use crate::state::State;
 use crate::types::{DatasetSummary, EntriesCursor, Entry, OpenFrame, Space, StoreConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 use zazen_core::limits::SERIES_MARK;
 use zazen_core::{Error, ErrorKind, FrameMeta, Layout, Origin, RelPath, Result, RunSet, Source, Validator};
@@ -55,6 +55,8 @@ pub struct Store<D: Disk> {
     counters: Counters,
     /// Which frames were removed lately, and why.
     removals: Mutex<Removals>,
+    /// Those of the first disk, if this is another disk of the same cache.
+    shared_removals: OnceLock<Arc<Store<D>>>,
     /// Limits how often a refusal for want of room is logged: a full cache refuses each frame of a
     /// scan.
     pub(crate) refusals: Seldom,
@@ -104,6 +106,7 @@ impl<D: Disk> Store<D> {
             registry_bytes: AtomicU64::new(0),
             counters: Counters::default(),
             removals: Mutex::default(),
+            shared_removals: OnceLock::new(),
             refusals: Seldom::every(REFUSALS_EVERY),
             left_out: Mutex::default(),
             has_lost_writes: AtomicBool::new(false),
@@ -485,7 +488,45 @@ impl<D: Disk> Store<D> {
     /// Which frames were removed lately, and why. Hold it briefly: whatever removes frames waits
     /// for it.
     pub fn removals(&self) -> MutexGuard<'_, Removals> {
-        self.removals.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        let of = self.shared_removals.get().map_or(&self.removals, |first| &first.removals);
+        of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Records removals with those of `first`, another disk of the same cache, from now on.
+    pub(crate) fn share_removals(&self, first: &Arc<Store<D>>) {
+        self.shared_removals.get_or_init(|| first.clone());
+    }
+
+    /// Whether the frame is here, without reading the disk.
+    pub(crate) fn has(&self, dataset: &RelPath, number: u64) -> bool {
+        self.dataset(dataset.as_str()).is_some_and(|dataset| {
+            let index = dataset.read_index();
+            index.native.live.contains(number) || index.alien.live.contains(number)
+        })
+    }
+
+    /// False while the disk refuses changes because one failed a moment ago.
+    pub(crate) fn takes_changes(&self) -> bool {
+        self.disk.admit_change().is_ok()
+    }
+
+    pub(crate) fn is_pinned(&self, dataset: &RelPath) -> bool {
+        self.dataset(dataset.as_str()).is_some_and(|dataset| dataset.read_index().state.pinned)
+    }
+
+    /// The layout that was told, not what names of files tell.
+    pub(crate) fn told_layout(&self, dataset: &RelPath) -> Option<Layout> {
+        self.dataset(dataset.as_str())?.read_index().state.layout.clone()
+    }
+
+    /// Frames up to this length are packed.
+    pub(crate) fn packed_bytes_max(&self) -> u64 {
+        self.config.packed_bytes_max
+    }
+
+    /// Bytes of the file system that are free beyond the floor.
+    pub(crate) fn room_beside_floor(&self) -> u64 {
+        self.disk.free_bytes().unwrap_or(0).saturating_sub(self.room.floor())
     }
 
     /// The clock of [`Removal::at_ns`] now.
@@ -625,7 +666,7 @@ impl<D: Disk> Store<D> {
             space.budget,
             space.reserved,
             space.free,
-            self.config.free_floor_bytes,
+            self.room.floor(),
         );
         for (name, value) in self.counters.all() {
             text.push_str(&format!("  {name} {value}\n"));

@@ -80,12 +80,14 @@ pub struct Entry {
     pub position: u64,
     /// The file beneath the store's root.
     pub(crate) place: DiskPath,
+    /// Which disk of the cache, in the order of [`crate::Stores::disks`].
+    pub(crate) disk: u8,
 }
 
 impl Entry {
     /// Whether both frames are packed in one file: whoever may read one may read the other.
     pub fn is_packed_with(&self, other: &Entry) -> bool {
-        self.is_packed() && other.is_packed() && self.place == other.place
+        self.is_packed() && other.is_packed() && self.disk == other.disk && self.place == other.place
     }
 
     /// Whether its file may hold other frames, too.

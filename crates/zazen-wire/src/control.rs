@@ -1,6 +1,6 @@
 //! Functions and messages of the control service (service 1), which every daemon has.
 
-use crate::field::{AbsolutePath, FreeText, List};
+use crate::field::{AbsolutePath, Blob, FreeText, List};
 
 /// Function numbers of the control service.
 pub mod control_fn {
@@ -12,7 +12,14 @@ pub mod control_fn {
     pub const DUMP: u16 = 3;
     /// () → (): liveness.
     pub const PING: u16 = 4;
+    /// [`super::Examine`] → UTF-8 JSON: what `zazen doctor` judges of a node (kernel, limits,
+    /// clock, network, cache disk), with [`super::Examine::answer_bytes`] bulk bytes. Root, the
+    /// daemon's user and key holders only.
+    pub const EXAMINE: u16 = 5;
 }
+
+/// Bytes that a daemon sends or takes to show that large messages pass the network.
+pub const BALLAST_BYTES_MAX: usize = 64 << 10;
 
 crate::messages! {
     /// Who a daemon is.
@@ -31,5 +38,17 @@ crate::messages! {
         cache_root: String = AbsolutePath,
         /// Readers that a client should have in flight on this node's disk (1 for a spinning one).
         readers: u16,
+    }
+
+    /// How thoroughly a daemon looks at its node.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Examine {
+        /// Bytes that are written to the cache's disk, and read again, to measure it; 0: none. The
+        /// daemon bounds it.
+        disk_bytes: u64,
+        /// Bulk bytes of the answer, at most [`BALLAST_BYTES_MAX`].
+        answer_bytes: u32,
+        /// Bytes without a meaning. They show that messages that need several packets arrive.
+        ballast: Vec<u8> = Blob<BALLAST_BYTES_MAX>,
     }
 }

@@ -7,7 +7,7 @@ use zazen_core::ErrorKind;
 use zazen_wire::Message;
 use zazen_wire::codec::{Reader, clip};
 use zazen_wire::contract::{check_bytes, golden_messages};
-use zazen_wire::control::NodeInfo;
+use zazen_wire::control::{Examine, NodeInfo};
 use zazen_wire::handshake::{ClientHello, Proof, ServerHello};
 use zazen_wire::header::{ErrorReply, Header};
 
@@ -15,7 +15,7 @@ fn check_all(bytes: &[u8]) {
     macro_rules! all {
         ($($message:ty),* $(,)?) => { $(check_bytes::<$message>(bytes);)* };
     }
-    all!(NodeInfo, ErrorReply, ClientHello, ServerHello, Proof);
+    all!(NodeInfo, Examine, ErrorReply, ClientHello, ServerHello, Proof);
     if let Ok(header) = bytes.try_into().map(|bytes: &[u8; 64]| Header::decode(bytes))
         && let Ok(header) = header
     {

@@ -6,7 +6,7 @@ use zazen_core::Credentials;
 use zazen_wire::Message;
 use zazen_wire::checksum::{FrameDigest, crc32c, frame_checksum};
 use zazen_wire::contract::{check_golden, golden_message, hex};
-use zazen_wire::control::NodeInfo;
+use zazen_wire::control::{Examine, NodeInfo};
 use zazen_wire::handshake::{ClientHello, Proof, ServerHello, Side, proof_input};
 use zazen_wire::header::{ErrorReply, Header, Kind};
 
@@ -29,6 +29,7 @@ fn control() {
             readers: 8,
         },
     );
+    check("Examine", Examine { disk_bytes: 64 << 20, answer_bytes: 65_536, ballast: vec![1, 2, 3] });
 }
 
 #[test]

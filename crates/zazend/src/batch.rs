@@ -1,5 +1,7 @@
 //! A batch of a scan in the making: frames as descriptors, as places in a shared one, or as bytes.
 //!
+//! A call for a few frames gets small packed frames as bytes, whoever calls.
+//!
 //! Invariant: a descriptor shows its receiver nothing but what it may read. A file that packs several frames goes only to
 //! root and the daemon's user, who could open it by its path; other users get copies of their frames' bytes, and no
 //! path of the cache.
@@ -19,6 +21,7 @@ use zazen_wire::Message;
 use zazen_wire::checksum::frame_checksum;
 
 /// A reply in the making.
+#[derive(Default)]
 pub(crate) struct Batch {
     entries: Vec<BatchEntry>,
     fds: Vec<OwnedFd>,
@@ -28,11 +31,22 @@ pub(crate) struct Batch {
     last_entry: Option<Entry>,
     /// Whether the receiver may have the cache's own files.
     privileged: bool,
+    /// Small packed frames go as bytes to whoever may have the file, too.
+    copies_small: bool,
 }
+
+/// The longest frame that costs less to copy than to hand over a descriptor for.
+const COPIED_MAX: u64 = 16 << 10;
 
 impl Batch {
     pub(crate) fn new(privileged: bool) -> Batch {
-        Batch { entries: vec![], fds: vec![], bulk: vec![], bytes: 0, last_entry: None, privileged }
+        Batch { privileged, ..Batch::default() }
+    }
+
+    /// One of a few frames. Bytes go through shared memory with the answer. A descriptor would be
+    /// sent through the socket, received, read and closed.
+    pub(crate) fn of_few(privileged: bool) -> Batch {
+        Batch { privileged, copies_small: true, ..Batch::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -117,7 +131,7 @@ impl Batch {
         delivery: Delivery,
     ) -> Result<()> {
         let OpenFrame { file, offset, meta, path, is_packed, .. } = frame;
-        if is_packed && !self.privileged {
+        if is_packed && (!self.privileged || self.copies_small && meta.length <= COPIED_MAX) {
             return self.copied(node, &file, offset, &meta, delivery);
         }
         self.fds.push(file.into());

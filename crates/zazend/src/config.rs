@@ -27,14 +27,13 @@ const EXAMPLES: &str = "\
 Examples:
   zazend --cache /ssd/zazen --backing /lustre
   zazend --cache /ssd/zazen --backing /lustre --listen 0.0.0.0 --key /etc/zazen/key --budget 800G
-  zazend --config /etc/zazen/zazend.toml --check
-
-ZAZEN_LOG sets what is logged: error, warn, info (default), debug.";
+  zazend --config /etc/zazen/zazend.toml --check";
 
 /// zazend: keeps frames of scientific data on this node's disk and hands them to the programs that compute here.
 ///
 /// Run one per node. Flags win over the file given with --config. SIGTERM drains and stops, a second one stops at
-/// once; SIGUSR1 writes the whole state to the log (or to --dump-file); SIGHUP is ignored with a line in the log.
+/// once; SIGUSR1 writes the whole state to the log (or to --dump-file); SIGHUP reads the file and the key again, takes
+/// what a running daemon can change, and names in the log what needs a restart.
 #[derive(Parser, Clone, Debug, Default)]
 #[command(name = "zazend", version, max_term_width = 110, after_help = EXAMPLES)]
 pub struct Args {
@@ -74,6 +73,9 @@ pub struct Args {
     /// Read settings from this TOML file; flags win over it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// What is logged: error, warn, info, debug, trace or off; or per part, such as warn,zazen_store=debug [default: info]
+    #[arg(long, value_name = "LEVEL", env = "ZAZEN_LOG")]
+    pub log: Option<String>,
     /// Check every setting, say what the daemon would do, and exit (0: good, 1: bad)
     #[arg(long)]
     pub check: bool,
@@ -143,6 +145,7 @@ struct File {
     free_floor: Option<String>,
     metrics: Option<String>,
     name: Option<String>,
+    log: Option<String>,
     readers: Option<toml::Value>,
     validate: Option<String>,
     fetchers: Option<usize>,
@@ -192,6 +195,8 @@ pub struct Config {
     pub metrics: Option<String>,
     /// Name of this node.
     pub name: String,
+    /// What is logged; [`check_log`] has passed it.
+    pub log: String,
     /// Readers in flight on the disk; `None`: by the kind of disk.
     pub readers: Option<u16>,
     /// Whether sources are compared with their copies.
@@ -309,6 +314,7 @@ impl Config {
                 .map(|addr| checked_addr("metrics", addr))
                 .transpose()?,
             name: args.name.clone().or(file.name).unwrap_or_else(host_name),
+            log: check_log(args.log.clone().or(file.log))?,
             readers: parse_readers(readers.as_deref())?,
             validate: parse_validate(args.validate.clone().or(file.validate).as_deref())?,
             fetchers: bounded("fetchers", args.fetchers.or(file.fetchers), DEFAULT_FETCHERS, 256)?,
@@ -382,6 +388,29 @@ fn parse_backing(told: &[String]) -> Result<Vec<BackingSpec>> {
         specs.push(BackingSpec { directory, server });
     }
     Ok(specs)
+}
+
+/// What is logged where nobody says.
+pub const DEFAULT_LOG: &str = "info";
+
+/// Refuses what the log's filter would take for the name of a part of the program: with `log = "verbose"` nothing
+/// would be logged.
+fn check_log(text: Option<String>) -> Result<String> {
+    let text = text.unwrap_or_else(|| DEFAULT_LOG.to_owned());
+    let is_level = |level: &str| {
+        ["off", "error", "warn", "info", "debug", "trace"].contains(&level.to_lowercase().as_str())
+    };
+    let is_meant = |part: &str| match part.rsplit_once('=') {
+        Some((name, level)) => !name.trim().is_empty() && is_level(level.trim()),
+        None => is_level(part.trim()),
+    };
+    match text.split(',').all(is_meant) {
+        true => Ok(text),
+        false => Err(refuse(format!(
+            "log {text:?}: give error, warn, info, debug, trace or off, or levels of parts, such as \
+             warn,zazen_store=debug"
+        ))),
+    }
 }
 
 fn parse_readers(text: Option<&str>) -> Result<Option<u16>> {

@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 use zazen_backing::Backing;
 use zazen_backing::trajectory::Indexes;
@@ -124,24 +124,27 @@ impl Daemon {
             shares: AllShares::default(),
             records: ScanRecords::default(),
             unfinished: Arc::default(),
-            readers,
+            readers: readers.into(),
             cache_root: cache_root.to_string_lossy().into_owned(),
             powers,
             started,
             draining: false.into(),
             server: OnceLock::new(),
             plugins: OnceLock::new(),
-            config,
+            key,
+            measuring: Mutex::default(),
+            left_undone: Mutex::default(),
+            config: RwLock::new(Arc::new(config)),
         });
         // Asked once now, so that a wrong path shows in the log at the start.
         for root in &node.roots.roots {
             root.backing.stat(&RelPath::default()).ok();
         }
-        Daemon::serve(node, key)
+        Daemon::serve(node)
     }
 
-    fn serve(node: Arc<Node>, key: Option<ClusterKey>) -> Result<Daemon> {
-        let config = &node.config;
+    fn serve(node: Arc<Node>) -> Result<Daemon> {
+        let (config, key) = (&*node.config(), node.key.clone());
         let limits = ServerLimits {
             connections_max: config.connections_max,
             caller: config.caller.clone(),
@@ -172,7 +175,7 @@ impl Daemon {
         if let Some(namespace) = &namespace {
             namespace.form(listen.map(|addr| addr.to_string()))?;
         }
-        offer_turns(&config.socket, node.readers == 1)?;
+        offer_turns(&config.socket, node.readers() == 1)?;
         server.listen_unix(&config.socket)?;
         Ok(Daemon { node, server, plugins, namespace, listen, metrics })
     }
@@ -215,13 +218,13 @@ impl Daemon {
         format!(
             "zazend {} on {}: cache {} ({} of {} used, {} readers), backing {}, socket {}, listens to {listen}{metrics}, {}",
             env!("CARGO_PKG_VERSION"),
-            node.config.name,
+            node.config().name,
             node.cache_root,
             show(space.used),
             show(space.budget),
-            node.readers,
+            node.readers(),
             backing.join(", "),
-            node.config.socket.display(),
+            node.config().socket.display(),
             node.powers.describe(),
         )
     }
@@ -230,7 +233,7 @@ impl Daemon {
     pub fn ready_json(&self) -> String {
         let text = |addr: Option<SocketAddr>| addr.map(|addr| addr.to_string());
         serde_json::json!({
-            "socket": self.node.config.socket,
+            "socket": self.node.config().socket,
             "listen": text(self.listen),
             "metrics": text(self.metrics_addr()),
             "pid": std::process::id(),
@@ -244,7 +247,7 @@ impl Daemon {
     pub fn stop(self) -> Result<usize> {
         self.node.draining.store(true, Ordering::SeqCst);
         self.plugins.begin_stop();
-        let cut_off = self.server.drain(self.node.config.drain);
+        let cut_off = self.server.drain(self.node.config().drain);
         // The server has the plug-ins service: with it gone, nobody else has.
         drop(self.server);
         if let Some(namespace) = &self.namespace {
@@ -326,7 +329,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Puts the lock files by which readers take turns at the disk beside the socket, or removes them.
-fn offer_turns(socket: &Path, wanted: bool) -> Result<()> {
+pub(crate) fn offer_turns(socket: &Path, wanted: bool) -> Result<()> {
     // The turn's own file last: readers that find it look for the other one, too.
     [NEXT_TURN_SUFFIX, TURN_SUFFIX].iter().try_for_each(|suffix| offer_lock(socket, suffix, wanted))
 }

@@ -133,7 +133,7 @@ fn copy_frame(
         number: frame,
         source: source.clone(),
         origin,
-        validate: node.config.validate,
+        validate: node.config().validate,
         own: opened.viewer.is_own(),
         grows: opened.told_layout().is_some_and(|layout| layout.trajectory().is_some()),
         spelled: opened.spelled(),

@@ -77,6 +77,11 @@ impl Fetcher {
         Fetcher { board: Mutex::new(board), rates: Mutex::default() }
     }
 
+    /// Reads at most `at_once` frames at the same time for each user from now on.
+    pub fn set_at_once(&self, at_once: usize) {
+        self.board().flights.set_slots(at_once);
+    }
+
     /// Fetches under way.
     pub fn under_way(&self) -> usize {
         self.board().flights.under_way()

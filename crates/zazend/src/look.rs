@@ -24,7 +24,7 @@ pub enum Look {
 /// Looks at the sources of `group` for `who`, the user of `opened`.
 pub fn look(node: &Node, opened: &Opened, who: &Credentials, group: &[Entry]) -> Vec<Look> {
     let layout = opened.told_layout();
-    let (validate, own) = (node.config.validate, opened.viewer.is_own());
+    let (validate, own) = (node.config().validate, opened.viewer.is_own());
     let mut looking = Looking::new(Rules { validate, own, who, layout: layout.as_deref() }, group);
     let mut event = Event::Begin;
     let mut actions = Vec::with_capacity(1);

@@ -5,13 +5,16 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use zazen_core::{Error, Result};
-use zazend::config::{Args, Config, check_budget};
+use zazend::config::{Args, Config, DEFAULT_LOG, check_budget};
+use zazend::logging::LogLevel;
+use zazend::reload::Reloader;
 use zazend::signals::StopSignals;
 use zazend::{Daemon, check};
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|flag| flag == zazen_plugins::WORKER_FLAG) {
-        start_log();
+        let told = std::env::var("ZAZEN_LOG").unwrap_or_default();
+        LogLevel::start(if told.is_empty() { DEFAULT_LOG } else { &told });
         return zazen_plugins::worker_main();
     }
     let args = Args::parse();
@@ -21,8 +24,8 @@ fn main() -> ExitCode {
         std::io::stdout().write_all(report.text.as_bytes()).ok();
         return if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    start_log();
-    match run(&args) {
+    let log = LogLevel::start(args.log.as_deref().unwrap_or(DEFAULT_LOG));
+    match run(args, log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -31,23 +34,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Log lines go to standard error; `ZAZEN_LOG` sets what is shown (`info`, `debug`, `zazen_store=debug`, …).
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ZAZEN_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .init();
-}
-
-fn run(args: &Args) -> Result<()> {
-    let config = Config::assemble(args)?;
+fn run(args: Args, log: LogLevel) -> Result<()> {
+    let config = Config::assemble(&args)?;
+    log.set(&config.log)?;
     check_budget(&config)?;
     let (tell_node, node_later) = mpsc::channel();
-    let signals = StopSignals::catch(node_later)?;
+    let signals = StopSignals::catch(node_later, Reloader::new(args, log))?;
     let (ready_fd, ready_file) = (config.ready_fd, config.ready_file.clone());
     let daemon = Daemon::start(config)?;
     tell_node.send(daemon.node().clone()).ok();

@@ -73,7 +73,7 @@ impl Misses {
         notes: Arc<Notes>,
     ) -> Misses {
         let wanted = todo.clone();
-        let state = Mutex::new(misses::Misses::new(todo, node.config.fetchers));
+        let state = Mutex::new(misses::Misses::new(todo, node.config().fetchers));
         let shared = Arc::new(Shared {
             node: Arc::downgrade(node),
             opened: opened.clone(),

@@ -13,18 +13,24 @@ use crate::scan_records::ScanRecords;
 use crate::shares::AllShares;
 use crate::user_room::Unfinished;
 use crate::viewer::Powers;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Instant;
-use zazen_call::{Caller, Line, Server};
+use zazen_call::{Caller, ClusterKey, Line, Server};
 use zazen_core::{Error, ErrorKind, Result, RunSet};
 use zazen_env::{DiskHealth, Seldom};
 use zazen_plugins::Plugins;
 
 /// The daemon's shared state.
 pub struct Node {
-    /// Settings.
-    pub config: Config,
+    /// Settings; SIGHUP puts others in their place.
+    pub(crate) config: RwLock<Arc<Config>>,
+    /// The cluster key, if the daemon was given one. SIGHUP replaces its bytes.
+    pub key: Option<ClusterKey>,
+    /// Held while the disk is measured.
+    pub(crate) measuring: Mutex<()>,
+    /// What the last SIGHUP left undone.
+    pub left_undone: Mutex<LeftUndone>,
     /// The cache.
     pub store: Arc<NodeStore>,
     /// How its disk is.
@@ -50,7 +56,7 @@ pub struct Node {
     /// What each user is still sending.
     pub unfinished: Arc<Unfinished>,
     /// Readers that clients should have in flight.
-    pub readers: u16,
+    pub readers: AtomicU16,
     /// The cache root, resolved.
     pub cache_root: String,
     /// The daemon's own user, and whom it can act for.
@@ -65,7 +71,31 @@ pub struct Node {
     pub plugins: OnceLock<Weak<Plugins>>,
 }
 
+/// Settings that a running daemon was told of and does not follow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftUndone {
+    /// Names of settings that need a restart.
+    pub needs_restart: Vec<String>,
+    /// Why the settings were refused as a whole.
+    pub refused: Option<String>,
+}
+
 impl Node {
+    /// The settings now.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts other settings in the place of these. Whoever took the old ones goes on with them.
+    pub(crate) fn set_config(&self, config: Config) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
+    /// Readers that clients should have in flight.
+    pub fn readers(&self) -> u16 {
+        self.readers.load(Ordering::Relaxed)
+    }
+
     /// Connections now.
     pub fn connections(&self) -> usize {
         self.server.get().and_then(Weak::upgrade).map_or(0, |server| server.connections())
@@ -116,7 +146,10 @@ impl Node {
         if self.draining.load(Ordering::SeqCst) {
             return Err(Error::new(
                 ErrorKind::ShuttingDown,
-                format!("zazend on {} is stopping and takes no new work; use another node", self.config.name),
+                format!(
+                    "zazend on {} is stopping and takes no new work; use another node",
+                    self.config().name
+                ),
             ));
         }
         Ok(())

@@ -6,7 +6,7 @@
 //! a bounded time, and then the store is read. A peer asks nobody on behalf of another node.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 use zazen_call::{ClusterKey, Connection, Identity};
 use zazen_core::{Blocks, Credentials, Error, ErrorKind, Result, Validator};
@@ -62,7 +62,7 @@ fn is_address(node: &str) -> bool {
 
 /// The other nodes, for one daemon. Shared by threads.
 pub struct Peers {
-    list: Option<PeerList>,
+    list: RwLock<Option<PeerList>>,
     key: Option<ClusterKey>,
     identity: Identity,
     /// This node.
@@ -111,7 +111,14 @@ impl Peers {
             groups: Vec::new(),
         };
         let identity = Identity { credentials, host: name.to_owned(), pid: std::process::id() };
-        Peers { list, key, identity, own, known: Mutex::default() }
+        Peers { list: RwLock::new(list), key, identity, own, known: Mutex::default() }
+    }
+
+    /// Asks the nodes of `list` from now on.
+    pub fn set_list(&self, list: Option<PeerList>) {
+        *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
+        let mut known = lock(&self.known);
+        (known.looked, known.file) = (None, None);
     }
 
     /// The block's bytes from another node; `None` if the store is to be read here.
@@ -151,8 +158,9 @@ impl Peers {
 
     /// The peers in the order in which they are asked for a block; `None` if there are none.
     fn in_order(&self, wanted: &Wanted<'_>) -> Option<Vec<(String, Arc<Mutex<Peer>>)>> {
+        let list = self.list.read().unwrap_or_else(PoisonError::into_inner).clone()?;
         let mut known = lock(&self.known);
-        known.refresh(self.list.as_ref()?);
+        known.refresh(&list);
         let file = format!("{}/{}", wanted.dataset, wanted.blocks.path);
         let ranked = ranked(&known.nodes, &file, wanted.number);
         Some(ranked.into_iter().map(|at| (known.nodes[at].clone(), known.peers[at].clone())).collect())

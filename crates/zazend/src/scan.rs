@@ -35,6 +35,8 @@ use zazen_store::{EntriesCursor, Entry, ScanGuard};
 
 /// Bytes of packed frames that an answer copies at most, beside its first frame.
 const COPIED_BYTES_MAX: u64 = 16 << 20;
+/// Up to so many frames of a call of random access, the bytes of small ones are sent.
+const FEW_FRAMES: u64 = 4;
 /// A call of random access answers what it has after this time.
 const READ_MANY_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -123,12 +125,15 @@ impl Scan {
         Ok(batch.into_reply())
     }
 
-    /// The whole scan in one reply, as far as it fits: for a call of random access. Empty exactly
+    /// The whole scan, of `frames` frames, in one reply, as far as it fits: for a call of random access. Empty exactly
     /// when everything has been handed out.
-    pub fn all(&self, node: &Arc<Node>, bytes_max: u64) -> Reply {
+    pub fn all(&self, node: &Arc<Node>, frames: u64, bytes_max: u64) -> Reply {
         let begun = Instant::now();
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut batch = Batch::new(self.privileged);
+        let mut batch = match frames <= FEW_FRAMES {
+            true => Batch::of_few(self.privileged),
+            false => Batch::new(self.privileged),
+        };
         while let Some(room) = Room::left(&batch, bytes_max) {
             if !batch.is_empty() && begun.elapsed() > READ_MANY_PATIENCE {
                 break;
@@ -336,7 +341,7 @@ impl Scan {
                     None
                 });
                 match copy {
-                    Some(frame) if proof.covers(node.config.validate, (&frame.meta, &frame.source)) => {
+                    Some(frame) if proof.covers(node.config().validate, (&frame.meta, &frame.source)) => {
                         if batch.cached(node, frame, None, Delivery::Fetched).is_err() {
                             let good = self.check_copy(node, number);
                             let around = good.map_or(true, |good| after_check(good) == AfterCheck::Around);
@@ -376,7 +381,7 @@ impl Scan {
                 let way = crate::misses::without_room(opened, source, number, file)?;
                 return self.hand_out_way(node, number, way, batch);
             }
-            Some(entry) if !proof.covers(node.config.validate, (&entry.meta, &entry.source)) => entry,
+            Some(entry) if !proof.covers(node.config().validate, (&entry.meta, &entry.source)) => entry,
             _ => {
                 self.want_again(number, Origin::Alien);
                 return Ok(());

@@ -4,7 +4,7 @@ use crate::node::Node;
 use std::sync::Arc;
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_wire::control::{NodeInfo, control_fn};
+use zazen_wire::control::{BALLAST_BYTES_MAX, Examine, NodeInfo, control_fn};
 use zazen_wire::{Message, service};
 
 /// The control service of a node.
@@ -22,12 +22,25 @@ impl ControlService {
         let node = &self.node;
         NodeInfo {
             node: node.store.node(),
-            name: node.config.name.clone(),
+            name: node.config().name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             backing_roots: node.roots.roots.iter().map(|root| root.directory.clone()).collect(),
             cache_root: node.cache_root.clone(),
-            readers: node.readers,
+            readers: node.readers(),
         }
+    }
+}
+
+impl ControlService {
+    fn examine(&self, caller: &Caller, payload: &[u8]) -> Result<Reply> {
+        if !self.node.is_operator(caller) {
+            let why = "only root, the daemon's user and key holders may have a node examined; run `zazen doctor` as one";
+            return Err(Error::new(ErrorKind::PermissionDenied, why));
+        }
+        let how = Examine::decode(payload)?;
+        let bytes = (how.answer_bytes as usize).min(BALLAST_BYTES_MAX);
+        let found = crate::examine::examine(&self.node, how.disk_bytes);
+        Ok(Reply { payload: found.to_string().into_bytes(), bulk: vec![0; bytes], ..Reply::default() })
     }
 }
 
@@ -48,6 +61,7 @@ impl Service for ControlService {
                 ));
             }
             control_fn::PING => Vec::new(),
+            control_fn::EXAMINE => return self.examine(caller, call.payload),
             other => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,

@@ -1,7 +1,8 @@
-//! SIGTERM and SIGINT stop the daemon in order, a second one at once; SIGUSR1 asks for the state; SIGHUP changes
-//! nothing and says so.
+//! SIGTERM and SIGINT stop the daemon in order, a second one at once; SIGUSR1 asks for the state; SIGHUP
+//! reads the settings again.
 
 use crate::node::Node;
+use crate::reload::Reloader;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::sync::{Arc, mpsc};
@@ -14,7 +15,7 @@ pub struct StopSignals {
 
 impl StopSignals {
     /// Catches signals. Call it before anything that a signal should not interrupt.
-    pub fn catch(node_later: mpsc::Receiver<Arc<Node>>) -> Result<StopSignals> {
+    pub fn catch(node_later: mpsc::Receiver<Arc<Node>>, reloader: Reloader) -> Result<StopSignals> {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])
             .map_err(|error| Error::io("catch signals", error))?;
         let (tell, stop) = mpsc::channel();
@@ -26,10 +27,10 @@ impl StopSignals {
                 for signal in signals.forever() {
                     node = node.or_else(|| node_later.try_recv().ok());
                     match signal {
-                        SIGHUP => tracing::warn!(
-                            "SIGHUP: ignored; settings and the key are read at the start only: restart zazend (SIGTERM, \
-                             then start it) to change them"
-                        ),
+                        SIGHUP => match &node {
+                            Some(node) => reloader.reload(node),
+                            None => tracing::warn!("SIGHUP: ignored while the daemon starts; send it again"),
+                        },
                         SIGUSR1 => node.iter().for_each(|node| write_dump(node)),
                         signal if stopping => std::process::exit(128 + signal),
                         signal => {
@@ -54,7 +55,7 @@ impl StopSignals {
 
 fn write_dump(node: &Node) {
     let text = crate::status::dump(node);
-    match &node.config.dump_file {
+    match &node.config().dump_file {
         None => tracing::info!("state as asked for by SIGUSR1:\n{text}"),
         Some(path) => match std::fs::write(path, text) {
             Ok(()) => tracing::info!("state written to {}", path.display()),

@@ -25,12 +25,12 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
     let (opened, scans) = (node.shares.opened.under_way(), node.shares.scans.under_way());
     json!({
         "node": format!("{:032x}", node.store.node()),
-        "name": node.config.name,
+        "name": node.config().name,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "uptime_s": node.started.elapsed().as_secs(),
         "cache": node.cache_root,
-        "readers": node.readers,
+        "readers": node.readers(),
         "space": {
             "used": space.used, "reserved": space.reserved, "budget": space.budget, "free": space.free,
         },
@@ -45,6 +45,7 @@ pub fn status(node: &Node, caller: &Caller) -> Value {
         "datasets": datasets(node, caller),
         "plugins": node.plugins.get().and_then(std::sync::Weak::upgrade)
             .map_or(Value::Array(Vec::new()), |plugins| service_plugins::status(&plugins)),
+        "left_undone": left_undone(node),
         "draining": node.draining.load(std::sync::atomic::Ordering::SeqCst),
     })
 }
@@ -61,6 +62,12 @@ fn disk(node: &Node, caller: &Caller) -> Value {
         "ok": report.is_ok(), "trouble": trouble,
         "read_failures": report.failures.0, "change_failures": report.failures.1,
     })
+}
+
+/// What the last SIGHUP left undone: why it refused the settings, and which of them need a restart.
+fn left_undone(node: &Node) -> Value {
+    let left = node.left_undone.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    json!({"refused": left.refused.is_some(), "needs_restart": left.needs_restart})
 }
 
 fn counters(node: &Node) -> Value {
@@ -135,7 +142,7 @@ pub fn dump(node: &Node) -> String {
         "zazend {} on {} (node {:032x}, pid {}), up {} s\ncache {}: {} used, {} promised, budget {}, {} free on disk\n\
          {} connections, {opened} datasets open, {scans} scans, {} fetches under way\n",
         env!("CARGO_PKG_VERSION"),
-        node.config.name,
+        node.config().name,
         node.store.node(),
         std::process::id(),
         node.started.elapsed().as_secs(),

@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use zazen_call::{ClusterKey, Connection, Identity};
 use zazen_core::RunSet;
 use zazen_frames::messages::*;
 use zazen_testbed::{Daemon as Process, Launch, Ready};
@@ -168,16 +169,145 @@ fn a_second_signal_stops_at_once() {
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
+/// Waits until the log has `words` for the `count`th time.
+fn wait_for_log(process: &mut Process, words: &str, count: usize) {
+    let begun = Instant::now();
+    while process.log().matches(words).count() < count {
+        assert!(process.is_alive(), "it ended: {}", process.log());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{words:?} is not in {}", process.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A daemon with these settings in a file; its socket, cache and backing store are flags.
+fn start_with_file(site: &Site, settings: &str) -> (Process, std::path::PathBuf) {
+    let file = site.dir.path().join("zazend.toml");
+    std::fs::write(&file, settings).unwrap();
+    let launch = Launch { budget: None, free_floor: None, ..site.launch() };
+    (start(site, &launch.with(["--config".as_ref(), file.as_os_str()])), file)
+}
+
 #[test]
-fn sighup_changes_nothing_and_says_so() {
+fn sighup_takes_what_can_change_and_names_the_rest() {
     let site = Site::default();
-    let process = start(&site, &local(&site));
+    let sim = site.dataset("sim", 0..8, LENGTH);
+    let (mut process, file) =
+        start_with_file(&site, "budget = \"8M\"\nfree_floor = \"1K\"\nmetrics = \"127.0.0.1:0\"\n");
+    let mut client = site.client();
+    for number in 0..8 {
+        client.push_valid(&sim, number).unwrap();
+    }
+    assert_eq!(client.status()["space"]["budget"], 8 << 20);
+
+    let settings = "budget = \"1M\"\nfree_floor = \"1K\"\nlog = \"debug\"\nreaders = 1\nfetchers = 3\nvalidate = \"never\"\n\
+                    drain_seconds = 7\ncaller_calls_max = 9\nspans = \"/nowhere\"\n";
+    std::fs::write(&file, settings).unwrap();
     process.signal(Signal::HUP).unwrap();
-    assert_eq!(site.client().status()["pid"], process.pid());
+    wait_for_log(&mut process, "SIGHUP: took", 1);
+    wait_for_log(&mut process, "SIGHUP: restart zazend", 1);
+    let log = process.log();
+    for words in [
+        "budget 1.0 MiB (it was 8.0 MiB)",
+        "log debug (it was info)",
+        "readers 1 (it was auto)",
+        "fetchers 3 (it was 8)",
+        "validate never (it was always)",
+        "drain_seconds 7 (it was 30)",
+        "9 calls",
+        "metrics off (it was 127.0.0.1:0)",
+        "spans /nowhere (it was none)",
+    ] {
+        assert!(log.contains(words), "{words:?} is not in {log}");
+    }
+    let status = client.status();
+    assert_eq!((&status["space"]["budget"], &status["readers"]), (&(1 << 20).into(), &1.into()));
+    let used = status["space"]["used"].as_u64().unwrap();
+    assert!(used <= 1 << 20, "{used} bytes are left; the new budget was made true at once");
+    let waiting = status["left_undone"]["needs_restart"].as_array().unwrap();
+    assert_eq!(waiting.len(), 2, "{status}");
+    let turn = |suffix: &str| std::path::PathBuf::from(format!("{}{suffix}", site.socket.display()));
+    assert!(turn(".turn").exists(), "one reader: programs take turns from now on");
+    // What it caches from now on is handed out as before.
+    client.push_valid(&sim, 1).unwrap();
+
+    // Back again, in one step; what waited for a restart no longer does.
+    std::fs::write(&file, "budget = \"8M\"\nfree_floor = \"1K\"\nmetrics = \"127.0.0.1:0\"\n").unwrap();
+    process.signal(Signal::HUP).unwrap();
+    wait_for_log(&mut process, "SIGHUP: took", 2);
+    let status = client.status();
+    assert_eq!(status["space"]["budget"], 8 << 20);
+    assert_eq!(status["left_undone"]["needs_restart"].as_array().unwrap().len(), 0);
+    process.signal(Signal::HUP).unwrap();
+    wait_for_log(&mut process, "SIGHUP: no setting changed", 1);
     process.signal(Signal::TERM).unwrap();
-    let (status, log) = process.wait().unwrap();
-    assert_eq!(status, Some(0), "{log}");
-    assert!(log.contains("SIGHUP: ignored") && log.contains("restart zazend"), "{log}");
+    assert_eq!(process.wait().unwrap().0, Some(0));
+}
+
+#[test]
+fn sighup_with_bad_settings_changes_nothing() {
+    let site = Site::default();
+    let good = "budget = \"8M\"\nfree_floor = \"1K\"\n";
+    let (mut process, file) = start_with_file(&site, good);
+    let before = site.client().status();
+    let bad = [
+        "budget = \"4M\"\nfetchers = 0\n",
+        "budget = \"4M\"\nbudgett = \"8M\"\n",
+        "budget = \"1K\"\n",
+        "budget = \"900P\"\n",
+        "budget = \"4M\"\nlog = \"verbose\"\n",
+        "budget = \"4M\"\nkey = [\n",
+    ];
+    for (at, settings) in bad.iter().enumerate() {
+        std::fs::write(&file, settings).unwrap();
+        process.signal(Signal::HUP).unwrap();
+        wait_for_log(&mut process, "no setting was changed", at + 1);
+    }
+    set_mode(&site.key, 0o644);
+    std::fs::write(&file, good).unwrap();
+    process.signal(Signal::HUP).unwrap();
+    wait_for_log(&mut process, "everybody can read or write it", 1);
+    let after = site.client().status();
+    assert_eq!((&after["space"]["budget"], &after["pid"]), (&before["space"]["budget"], &before["pid"]));
+    assert_eq!(after["left_undone"]["refused"], true);
+    set_mode(&site.key, 0o600);
+    std::fs::remove_file(&file).unwrap();
+    process.signal(Signal::HUP).unwrap();
+    wait_for_log(&mut process, "cannot be read; check --config", 1);
+    std::fs::write(&file, good).unwrap();
+    process.signal(Signal::HUP).unwrap();
+    wait_for_log(&mut process, "SIGHUP: no setting changed", 1);
+    assert_eq!(site.client().status()["left_undone"]["refused"], false);
+    assert!(process.log().contains("ERROR SIGHUP"), "{}", process.log());
+}
+
+/// A new key shuts out who has the old one, those who are connected too.
+#[test]
+fn sighup_reads_the_key_again() {
+    let site = Site::default();
+    let (mut process, _) = start_with_file(&site, "budget = \"8M\"\nfree_floor = \"1K\"\n");
+    let addr = process.ready().listen.clone().unwrap();
+    let old = ClusterKey::from_file(&site.key).unwrap();
+    let identity = Identity {
+        credentials: zazen_core::Credentials { uid: 1, gid: 1, groups: vec![] },
+        host: "elsewhere".into(),
+        pid: 1,
+    };
+    let within = Duration::from_secs(10);
+    let mut connected = Connection::tcp(&addr, &old, &identity, within).unwrap();
+    connected.set_timeout(Some(within));
+    connected.call(service::CONTROL, 4, &[], &[]).unwrap();
+
+    std::fs::write(&site.key, "another key of good length").unwrap();
+    process.signal(Signal::HUP).unwrap();
+    wait_for_log(&mut process, "took the key (1 connections", 1);
+    connected.call(service::CONTROL, 4, &[], &[]).unwrap_err();
+    let refused = Connection::tcp(&addr, &old, &identity, within).unwrap_err();
+    assert_eq!(refused.kind(), zazen_core::ErrorKind::Authentication, "{refused}");
+    let new = ClusterKey::from_file(&site.key).unwrap();
+    let mut again = Connection::tcp(&addr, &new, &identity, within).unwrap();
+    again.call(service::CONTROL, 4, &[], &[]).unwrap();
+    // This machine's programs never needed a key.
+    assert_eq!(site.client().status()["pid"], process.pid());
 }
 
 #[test]
@@ -363,5 +493,5 @@ fn the_example_settings_are_complete_and_valid() {
         assert_eq!(config.listen.as_deref(), Some("0.0.0.0:7345"));
     }
     let settings = all.lines().filter(|line| line.contains(" = ")).count();
-    assert_eq!(settings, 38, "a new setting belongs into packaging/zazend.toml");
+    assert_eq!(settings, 39, "a new setting belongs into packaging/zazend.toml");
 }

@@ -78,6 +78,10 @@ class Peer(ABC):
     def reading(self, dataset: Path) -> Reading:
         """How to read what `store` took."""
 
+    def readings(self, dataset: Path) -> dict[str, Reading]:
+        """Other ways to read it, by the names of their rows."""
+        return {}
+
     def stop(self) -> None:
         """End all of it. It may be called more than once."""
         for mount in reversed(self._mounts):

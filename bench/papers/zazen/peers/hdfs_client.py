@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Reading from and writing to HDFS by hdfs-native; run on a node of the cluster.
 
-    hdfs_client.py store hdfs://HOST:PORT DATASET FIRST STEP REPLICAS
+    hdfs_client.py store hdfs://HOST:PORT DATASET FIRST STEP REPLICAS [FOLDER]
     hdfs_client.py strays hdfs://HOST:PORT DATASET FIRST STEP
     hdfs_client.py live HOST
 
-`store` writes the files FIRST, FIRST + STEP, … of the folder; `strays` prints how many of them this node's
-DataNode does not hold; `live` prints how many DataNodes the NameNode knows.
+`store` writes the files FIRST, FIRST + STEP, … of the folder into HDFS's folder of the same name, or FOLDER;
+`strays` prints how many of them this node's DataNode does not hold; `live` prints how many DataNodes the
+NameNode knows.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def code() -> list[str]:
     return [hdfs_native._internal.__file__]
 
 
-def store(url: str, dataset: str, first: str, step: str, replicas: str) -> int:
+def store(url: str, dataset: str, first: str, step: str, replicas: str, folder: str = "") -> int:
     """Copy a share of the folder; the number of its files."""
     import hdfs_native
 
@@ -65,7 +66,8 @@ def store(url: str, dataset: str, first: str, step: str, replicas: str) -> int:
     for file in files:
         whole = -(-file.stat().st_size // CHECKSUM_BYTES) * CHECKSUM_BYTES
         options = hdfs_native.WriteOptions(block_size=whole, replication=int(replicas))
-        with file.open("rb") as source, client.create(_path(file), options) as target:
+        path = f"/{folder}/{file.name}" if folder else _path(file)
+        with file.open("rb") as source, client.create(path, options) as target:
             while data := source.read(COPY_BYTES):
                 target.write(data)
     return len(files)

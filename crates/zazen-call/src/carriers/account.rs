@@ -38,22 +38,75 @@ impl std::fmt::Display for Payer {
     }
 }
 
+/// The limits of identities, which may change while calls are under way. Whatever was admitted
+/// before a change stays.
+pub(crate) struct Bounds {
+    connections_max: AtomicUsize,
+    calls_max: AtomicUsize,
+    queue_max_ms: AtomicU64,
+    bytes_max: AtomicU64,
+    descriptors_max: AtomicUsize,
+}
+
+impl Bounds {
+    fn new(limits: &CallerLimits) -> Bounds {
+        Bounds {
+            connections_max: limits.connections_max.into(),
+            calls_max: limits.calls_max.into(),
+            queue_max_ms: millis(limits.queue_max).into(),
+            bytes_max: limits.bytes_max.into(),
+            descriptors_max: limits.descriptors_max.into(),
+        }
+    }
+
+    fn set(&self, limits: &CallerLimits) {
+        self.connections_max.store(limits.connections_max, Ordering::Relaxed);
+        self.calls_max.store(limits.calls_max, Ordering::Relaxed);
+        self.queue_max_ms.store(millis(limits.queue_max), Ordering::Relaxed);
+        self.bytes_max.store(limits.bytes_max, Ordering::Relaxed);
+        self.descriptors_max.store(limits.descriptors_max, Ordering::Relaxed);
+    }
+
+    fn calls_max(&self) -> usize {
+        self.calls_max.load(Ordering::Relaxed)
+    }
+
+    fn queue_max(&self) -> Duration {
+        Duration::from_millis(self.queue_max_ms.load(Ordering::Relaxed))
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// All identities that hold something.
-#[derive(Default)]
-pub(crate) struct Accounts(Mutex<HashMap<Payer, Weak<Account>>>);
+pub(crate) struct Accounts {
+    bounds: Arc<Bounds>,
+    all: Mutex<HashMap<Payer, Weak<Account>>>,
+}
 
 impl Accounts {
-    /// The account of `payer`. It is bounded by `limits` unless the payer is root or this process's
-    /// own user.
-    pub(crate) fn of(&self, payer: &Payer, limits: &CallerLimits) -> Arc<Account> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Accounts of callers that are bounded by `limits`.
+    pub(crate) fn new(limits: &CallerLimits) -> Accounts {
+        Accounts { bounds: Arc::new(Bounds::new(limits)), all: Mutex::default() }
+    }
+
+    /// Bounds all callers by `limits` from now on, those with an account too.
+    pub(crate) fn set_limits(&self, limits: &CallerLimits) {
+        self.bounds.set(limits);
+    }
+
+    /// The account of `payer`. It is bounded unless the payer is root or this process's own user.
+    pub(crate) fn of(&self, payer: &Payer) -> Arc<Account> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = all.get(payer).and_then(Weak::upgrade) {
             return account;
         }
         all.retain(|_, account| account.strong_count() > 0);
         let own = rustix::process::geteuid().as_raw();
         let bounded = !matches!(payer, Payer::Local(uid) if *uid == 0 || *uid == own);
-        let account = Account::new(payer.to_string(), bounded.then(|| limits.clone()));
+        let account = Account::new(payer.to_string(), bounded.then(|| Arc::clone(&self.bounds)));
         all.insert(payer.clone(), Arc::downgrade(&account));
         account
     }
@@ -62,7 +115,7 @@ impl Accounts {
 /// The account of one identity.
 pub(crate) struct Account {
     who: String,
-    limits: Option<CallerLimits>,
+    limits: Option<Arc<Bounds>>,
     connections: AtomicUsize,
     calls: AtomicUsize,
     bytes: AtomicU64,
@@ -75,7 +128,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    fn new(who: String, limits: Option<CallerLimits>) -> Arc<Account> {
+    fn new(who: String, limits: Option<Arc<Bounds>>) -> Arc<Account> {
         Arc::new(Account {
             who,
             limits,
@@ -122,10 +175,11 @@ impl Account {
     /// Counts one more connection, until [`Account::close`].
     pub(crate) fn open(&self) -> Result<()> {
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
-        match &self.limits {
-            Some(limits) if before >= limits.connections_max => {
+        let max = self.limits.as_ref().map(|limits| limits.connections_max.load(Ordering::Relaxed));
+        match max {
+            Some(max) if before >= max => {
                 self.close();
-                Err(self.busy(&format!("{} connections", limits.connections_max), "caller_connections_max"))
+                Err(self.busy(&format!("{max} connections"), "caller_connections_max"))
             }
             _ => Ok(()),
         }
@@ -139,17 +193,17 @@ impl Account {
     /// unless `stops` says to stop.
     pub(crate) fn enter(&self, stops: impl Fn() -> bool) -> Result<()> {
         let Some(limits) = &self.limits else { return Ok(()) };
-        if self.try_enter(limits.calls_max) {
+        if self.try_enter(limits.calls_max()) {
             return Ok(());
         }
         let start = Instant::now();
         let mut queue = self.queue();
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let entered = loop {
-            if self.try_enter(limits.calls_max) {
+            if self.try_enter(limits.calls_max()) {
                 break true;
             }
-            let left = limits.queue_max.saturating_sub(start.elapsed());
+            let left = limits.queue_max().saturating_sub(start.elapsed());
             if left.is_zero() || stops() {
                 break false;
             }
@@ -160,7 +214,8 @@ impl Account {
         if entered {
             return Ok(());
         }
-        let what = format!("{} calls at a time, and waited {:?} in vain", limits.calls_max, limits.queue_max);
+        let (calls, waited) = (limits.calls_max(), limits.queue_max());
+        let what = format!("{calls} calls at a time, and waited {waited:?} in vain");
         Err(self.busy(&what, "caller_calls_max"))
     }
 
@@ -210,7 +265,8 @@ impl Account {
     /// Counts descriptors that the daemon holds or has on their way for this identity, until
     /// [`Account::release_fds`].
     pub(crate) fn hold_fds(&self, count: usize) -> Result<()> {
-        let max = self.limits.as_ref().map_or(usize::MAX, |limits| limits.descriptors_max);
+        let max =
+            self.limits.as_ref().map_or(usize::MAX, |limits| limits.descriptors_max.load(Ordering::Relaxed));
         let fits = |held: usize| held.checked_add(count).filter(|sum| *sum <= max);
         match self.fds.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => Ok(()),
@@ -246,8 +302,9 @@ impl Charge {
         if bytes <= self.bytes.max(FREE_BYTES) {
             return Ok(());
         }
-        if !take(&self.account.bytes, bytes - self.bytes, limits.bytes_max) {
-            let what = format!("{} bytes of messages under way", limits.bytes_max);
+        let max = limits.bytes_max.load(Ordering::Relaxed);
+        if !take(&self.account.bytes, bytes - self.bytes, max) {
+            let what = format!("{max} bytes of messages under way");
             return Err(self.account.busy(&what, "caller_bytes_max"));
         }
         self.bytes = bytes;
@@ -283,10 +340,10 @@ mod tests {
 
     #[test]
     fn each_identity_has_bounds_of_its_own() {
-        let accounts = Accounts::default();
+        let accounts = Accounts::new(&limits());
         let payer = Payer::Remote(IpAddr::from([10, 0, 0, 1]), 7);
-        let (one, again) = (accounts.of(&payer, &limits()), accounts.of(&payer, &limits()));
-        let other = accounts.of(&Payer::Remote(IpAddr::from([10, 0, 0, 2]), 7), &limits());
+        let (one, again) = (accounts.of(&payer), accounts.of(&payer));
+        let other = accounts.of(&Payer::Remote(IpAddr::from([10, 0, 0, 2]), 7));
         one.open().unwrap();
         again.open().unwrap();
         refused(one.open(), "caller_connections_max");
@@ -309,22 +366,38 @@ mod tests {
     }
 
     #[test]
+    fn new_limits_hold_for_accounts_that_are_in_use() {
+        let accounts = Accounts::new(&limits());
+        let account = accounts.of(&Payer::Remote(IpAddr::from([10, 0, 0, 1]), 7));
+        (0..2).for_each(|_| account.open().unwrap());
+        accounts.set_limits(&CallerLimits { connections_max: 3, bytes_max: 8 << 20, ..limits() });
+        account.open().unwrap();
+        refused(account.open(), "3 connections");
+        let charge = account.charge(4 << 20).unwrap().unwrap();
+        accounts.set_limits(&CallerLimits { connections_max: 1, ..limits() });
+        refused(account.open(), "1 connections");
+        refused(account.charge(100 << 10).map(drop), "caller_bytes_max");
+        drop(charge);
+        assert!(account.charge(100 << 10).unwrap().is_some());
+    }
+
+    #[test]
     fn root_and_the_daemons_own_user_are_not_bounded() {
-        let accounts = Accounts::default();
+        let accounts = Accounts::new(&limits());
         for uid in [0, rustix::process::geteuid().as_raw()] {
-            let account = accounts.of(&Payer::Local(uid), &limits());
+            let account = accounts.of(&Payer::Local(uid));
             (0..10).for_each(|_| account.open().unwrap());
             (0..10).for_each(|_| account.enter(|| false).unwrap());
             assert!(account.charge(1 << 40).unwrap().is_none());
             account.hold_fds(1 << 20).unwrap();
         }
-        assert!(!accounts.of(&Payer::Local(0), &limits()).is_bounded());
+        assert!(!accounts.of(&Payer::Local(0)).is_bounded());
     }
 
     #[test]
     fn a_call_waits_for_its_turn_and_not_for_ever() {
         let patient = CallerLimits { queue_max: Duration::from_secs(60), ..limits() };
-        let account = Account::new("user 7".to_owned(), Some(patient));
+        let account = Account::new("user 7".to_owned(), Some(Arc::new(Bounds::new(&patient))));
         account.enter(|| false).unwrap();
         account.enter(|| false).unwrap();
         std::thread::scope(|scope| {
@@ -336,7 +409,7 @@ mod tests {
             waits.join().unwrap().unwrap();
         });
         refused(account.enter(|| true), "caller_calls_max");
-        let short = Account::new("user 7".to_owned(), Some(limits()));
+        let short = Account::new("user 7".to_owned(), Some(Arc::new(Bounds::new(&limits()))));
         (0..2).for_each(|_| short.enter(|| false).unwrap());
         refused(short.enter(|| false), "caller_calls_max");
     }

@@ -62,7 +62,7 @@ fn admit(shared: &Arc<Shared>, socket: OwnedFd) {
         return;
     }
     let admitted = unix::peer_ids(stream.socket().as_fd()).and_then(|peer| {
-        let account = shared.accounts.of(&Payer::Local(peer.uid), &shared.limits.caller);
+        let account = shared.accounts.of(&Payer::Local(peer.uid));
         let admitted = shared.registry.admit(stream.socket(), Arc::clone(&account));
         if let Err(error) = &admitted
             && let Some(left_out) = may_say("admit", account.who())

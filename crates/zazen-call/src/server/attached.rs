@@ -36,7 +36,7 @@ impl Attached {
             Some((address, name)) => (Payer::Remote(address, credentials.uid), Some(name)),
             None => (Payer::Local(credentials.uid), None),
         };
-        let account = shared.accounts.of(&payer, &shared.limits.caller);
+        let account = shared.accounts.of(&payer);
         let line = Arc::new(line);
         let place = shared.registry.admit(&line, Arc::clone(&account))?;
         let caller = Caller { credentials, pid, host, connection: place.number };

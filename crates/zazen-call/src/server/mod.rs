@@ -21,7 +21,7 @@ use crate::carriers::shm::memory::Treasury;
 use crate::carriers::unix::SocketFile;
 use crate::carriers::{tcp, unix};
 use crate::key::ClusterKey;
-use crate::limits::{ServerLimits, ShmLimits};
+use crate::limits::{CallerLimits, ServerLimits, ShmLimits};
 use crate::server::accept::accept_callers;
 use crate::server::callers::Callers;
 use crate::server::registry::Registry;
@@ -83,7 +83,7 @@ impl Server {
         let shared = Shared {
             key,
             registry: Registry::new(&limits),
-            accounts: Accounts::default(),
+            accounts: Accounts::new(&limits.caller),
             callers: Callers::new(&services, &shm, &treasury),
             services,
             treasury,
@@ -150,6 +150,22 @@ impl Server {
         host: Option<(IpAddr, String)>,
     ) -> Result<Attached> {
         Attached::new(&self.shared, line, credentials, pid, host)
+    }
+
+    /// Bounds callers by these limits from now on. Connections and calls that were admitted before
+    /// stay.
+    pub fn set_limits(&self, connections_max: usize, caller: &CallerLimits) {
+        self.shared.registry.set_connections_max(connections_max);
+        self.shared.accounts.set_limits(caller);
+    }
+
+    /// Takes the bytes of `key` as the cluster key, and closes all connections over TCP, because
+    /// they were proven with the key before. Returns how many. Does nothing on a server that was
+    /// made without a key.
+    pub fn replace_key(&self, key: &ClusterKey) -> usize {
+        let Some(own) = &self.shared.key else { return 0 };
+        own.replace(key);
+        self.shared.registry.close_remote()
     }
 
     /// Connections now.

@@ -160,7 +160,7 @@ impl Peer<'_> {
                 Step::Proven(payload, hello) => {
                     let host = self.place.host().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
                     let payer = Payer::Remote(host, hello.credentials.uid);
-                    let account = self.shared.accounts.of(&payer, &self.shared.limits.caller);
+                    let account = self.shared.accounts.of(&payer);
                     let proven = self.shared.registry.prove(&mut self.place, account);
                     proven.map_err(|error| End::Refused { about, error })?;
                     self.reply(about, &payload)?;

@@ -13,7 +13,7 @@ use crate::server::origin::Origin;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
@@ -25,6 +25,8 @@ struct Entry {
     stranger: Option<(Origin, Instant)>,
     /// Whose connection it is; `None` for a stranger.
     account: Option<Arc<Account>>,
+    /// It came over TCP, so that only the cluster key says who is there.
+    is_remote: bool,
 }
 
 #[derive(Default)]
@@ -68,7 +70,7 @@ pub(crate) struct Registry {
     state: Mutex<State>,
     draining: AtomicBool,
     changed: Condvar,
-    connections_max: usize,
+    connections_max: AtomicUsize,
     strangers_max: usize,
 }
 
@@ -89,7 +91,7 @@ impl Registry {
             state: Mutex::default(),
             draining: AtomicBool::new(false),
             changed: Condvar::new(),
-            connections_max: limits.connections_max,
+            connections_max: limits.connections_max.into(),
             strangers_max: limits.strangers_max.max(1),
         }
     }
@@ -97,6 +99,18 @@ impl Registry {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock; if one did, the map would still be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits at most `max` connections from now on. Those that are here stay.
+    pub(crate) fn set_connections_max(&self, max: usize) {
+        self.connections_max.store(max, Ordering::Relaxed);
+    }
+
+    /// Closes all connections that came over TCP. Returns how many.
+    pub(crate) fn close_remote(&self) -> usize {
+        let state = self.state();
+        let remote = state.connections.values().filter(|entry| entry.is_remote);
+        remote.inspect(|entry| close(&entry.socket)).count()
     }
 
     /// A place for a connection of `account`'s; fails with `Busy` if there are too many,
@@ -174,7 +188,7 @@ impl Registry {
 
     fn count_in(&self, state: &mut State, account: &Account) -> Result<()> {
         self.refuse_if_draining()?;
-        let max = self.connections_max;
+        let max = self.connections_max.load(Ordering::Relaxed);
         let has_many = account.is_bounded() && account.connections() >= FEW;
         let places = if has_many { max - max / RESERVE_SHARE } else { max };
         if state.known >= places {
@@ -291,7 +305,8 @@ impl State {
             in_call: Arc::clone(&in_call),
         };
         let account = stranger.is_none().then_some(account);
-        self.connections.insert(self.last, Entry { socket: Arc::clone(socket), in_call, stranger, account });
+        let (socket, is_remote) = (Arc::clone(socket), stranger.is_some());
+        self.connections.insert(self.last, Entry { socket, in_call, stranger, account, is_remote });
         place
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod assign;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod datasets;
+pub(crate) mod doctor;
 pub(crate) mod evict;
 pub(crate) mod explain;
 pub(crate) mod index;

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
   zazen run --forward /data -- ls -l /data               # /data as this machine's daemon has it
   zazen run --forward /far=/srv/data -- tar cf /far/x.tar . # /far here is /srv/data there
   zazen run --forward /data --node n7:7345 --key key -- python3 a.py
-  zazen run --forward /data --direct -- sqlite3 /data/db # real descriptors: mmap and io_uring work
+  zazen run --forward /data --relay -- sqlite3 /data/db  # each call goes to the daemon
   zazen run --forward /data --sockets -- ./receive       # internet sockets are the far side's, too
   zazen run --forward /data --seccomp -- ./static /data/a # statically linked, or Go
 
@@ -48,9 +48,12 @@ pub(crate) struct Run {
     /// The daemon behind this socket [default: this machine's]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Open at the far side, but read and write this machine's own descriptors: same machine only
+    /// Let this machine's kernel do what it can do itself: the default, with a daemon on this machine
     #[arg(long)]
     direct: bool,
+    /// Send every call to the daemon, though it is on this machine
+    #[arg(long, conflicts_with_all = ["direct", "seccomp"])]
+    relay: bool,
     /// Forward all internet sockets, too
     #[arg(long)]
     sockets: bool,
@@ -87,8 +90,11 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
         std::process::exit(code);
     }
     let library = library(arguments.library.as_deref())?;
+    // The detector of escapes takes what is this kernel's own for one.
+    let kept = arguments.relay || arguments.abort_on_escape;
+    let direct = arguments.node.is_none() && (arguments.direct || !kept);
     let options = [
-        (arguments.direct, variables::DIRECT),
+        (direct, variables::DIRECT),
         (arguments.sockets, variables::SOCKETS),
         (arguments.abort_on_escape, variables::ABORT_ON_ESCAPE),
     ];
@@ -96,10 +102,16 @@ pub(crate) fn run(arguments: &Run) -> Result<()> {
     command.env(name(variables::FORWARD), &forward);
     command.env(name(variables::OPTIONS), OsStr::from_bytes(&options));
     command.env("LD_PRELOAD", preload(&library)).env_remove(name(variables::HANDED));
-    command.env_remove(name(variables::RUN)).env_remove(name(variables::SUPERVISED));
+    for setting in [variables::RUN, variables::SUPERVISED, variables::NEAR] {
+        command.env_remove(name(setting));
+    }
     let start = |error| Error::io(format!("start {}", Path::new(&arguments.program[0]).display()), error);
     let Some(node) = &arguments.node else {
-        command.env(name(variables::SOCKET), this_machines_daemon(arguments, &forward)?);
+        let socket = this_machines_daemon(arguments, &forward)?;
+        if direct && let Some(folders) = zazen_seccomp::near::folders(&forward, &socket) {
+            command.env(name(variables::NEAR), folders);
+        }
+        command.env(name(variables::SOCKET), socket);
         if let Ok(own) = std::env::current_exe() {
             command.env(name(variables::RUN), own);
         }

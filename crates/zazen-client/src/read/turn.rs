@@ -22,13 +22,13 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_core::limits::{NEXT_TURN_SUFFIX, TURN_SUFFIX};
 
-/// After this many bytes, the turn is passed on. A seek costs about a tenth of the time of reading
-/// them.
-const TURN_BYTES: u64 = 8 << 20;
+/// After this many bytes, the turn is passed on. A disk takes a third of a second to read them, and
+/// a turn costs it one or two seeks: 3 to 5 % of that time.
+const TURN_BYTES: u64 = 32 << 20;
 /// After this time, the turn is passed on.
-const TURN_TIME: Duration = Duration::from_millis(100);
-/// The longest wait for a turn. Then the frame is read without it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TURN_TIME: Duration = Duration::from_millis(350);
+/// The longest wait for a turn: some fifty other readers' turns. Then the frame is read without it.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two attempts to get the lock. A spinning disk takes several times as long for
 /// a frame.
 const PAUSE: Duration = Duration::from_micros(500);

@@ -34,7 +34,7 @@ pub(super) fn keep(node: &Node, caller: &Caller, payload: &[u8]) -> Result<Reply
         return Err(Error::new(ErrorKind::Protocol, text));
     }
     scan_records::check(&record)?;
-    record.node = node.config.name.clone();
+    record.node = node.config().name.clone();
     record.node_id = node.store.node();
     node.records.keep(caller.credentials.uid, record);
     Ok(Reply::default())
@@ -61,7 +61,7 @@ pub(super) fn records(node: &Node, sessions: &Sessions, caller: &Caller, ask: As
     let (native, _) = node.store.holdings(&series);
     let removals: Vec<_> = node.store.removals().of(is_meant).take(REMOVALS_MAX).cloned().collect();
     Ok(Records {
-        node: node.config.name.clone(),
+        node: node.config().name.clone(),
         node_id: node.store.node(),
         now_ms: wall_ms(),
         up_ms: node.started.elapsed().as_millis() as u64,

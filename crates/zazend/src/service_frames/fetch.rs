@@ -61,7 +61,7 @@ pub(super) fn fetch(
         next: AtomicU64::new(0),
         found: Mutex::new(Fetched { fetched: 0, present: 0, bytes: 0, failed: Vec::new() }),
     };
-    let workers = (node.config.fetchers as u64).min(ask.set.len()).max(1);
+    let workers = (node.config().fetchers as u64).min(ask.set.len()).max(1);
     std::thread::scope(|scope| {
         for _ in 1..workers {
             scope.spawn(|| work.run());
@@ -112,7 +112,7 @@ impl Work<'_> {
         let (mut file, _) = self.neighbours.open(&readers, number, &source)?;
         // What the cache cannot tell of, it does not have.
         let here = node.store.entry(&opened.series(), number).ok().flatten().map(held);
-        let how = (node.config.validate, opened.viewer.is_own());
+        let how = (node.config().validate, opened.viewer.is_own());
         match plan(here.as_ref(), self.origin, how, &source, &file.stat()) {
             Step::Present => return Ok(Loaded::Present),
             Step::Promote if self.promote(number, here.as_ref())? => return Ok(Loaded::Present),
@@ -120,7 +120,7 @@ impl Work<'_> {
         }
         let outcome =
             crate::fetch::fetch(node, opened, &source, number, self.origin, &mut file, Whence::Any)?;
-        result_of(outcome, &node.config.name)
+        result_of(outcome, &node.config().name)
     }
 }
 

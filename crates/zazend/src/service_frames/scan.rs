@@ -68,5 +68,5 @@ pub(super) fn read_many(
     // This call has a share already.
     opened.layout().ok();
     let (scan, _) = Scan::begin(node, &opened, caller, &ask.set);
-    Ok(scan.all(node, ask.bytes_max))
+    Ok(scan.all(node, ask.set.len(), ask.bytes_max))
 }

@@ -6,6 +6,7 @@ The servers' jars come by Maven; the client is hdfs-native, from PyPI.
 from __future__ import annotations
 
 import importlib.util
+import random
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ POM = Path(__file__).with_name("pom.xml")
 JARS = KEPT / "hdfs"
 MAVEN = ["mvn", "--quiet", "--batch-mode", "--file", POM, "dependency:copy-dependencies"]
 PORT, WEB_PORT = 9000, 9870
+SEED = 7
 CLIENT = HERE / "peers" / "hdfs_client.py"
 NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
@@ -38,6 +40,8 @@ class Hdfs(Peer):
     """One block per file, as in the paper, and all reads local: what MapReduce strives for."""
 
     name = "HDFS"
+    # The row of readers that are not told which node holds a file.
+    unaware = "HDFS, locations unknown"
     packages = ()
     settings = (
         "block size = file size and 3 replicas, as in the paper (1 in a quick run); every file is read "
@@ -45,6 +49,9 @@ class Hdfs(Peer):
         "io.file.buffer.size 131072 (Hadoop's Cluster Setup guide); block scanner off. Short-circuit "
         "reads need libhadoop, which no package brings: local blocks come from the DataNode through "
         "loopback",
+        "“locations unknown”: files are dealt out to the nodes at random (seeded), and have one replica, so "
+        "that all but a node's share is remote: with three replicas on four nodes three quarters would be "
+        "local by chance, on the paper's 100 nodes 3 %",
     )
 
     def missing(self) -> str | None:
@@ -79,6 +86,7 @@ class Hdfs(Peer):
     def store(self, dataset: Path) -> None:
         """Each node writes its share: the first replica stays where the writer is."""
         self._on_all_nodes("store", dataset, 1 if self._quick else 3)
+        self._on_all_nodes("store", dataset, 1, self._dealt(dataset))
         strays = sum(int(count) for count in self._on_all_nodes("strays", dataset))
         if strays:
             raise BenchError(f"HDFS: {strays} files of {dataset.name} are not where they were written")
@@ -86,6 +94,16 @@ class Hdfs(Peer):
     def reading(self, dataset: Path) -> Reading:
         names = sorted(file.name for file in dataset.iterdir())
         return Reading("hdfs", [f"{self._url}/{dataset.name}/{name}" for name in names])
+
+    def readings(self, dataset: Path) -> dict[str, Reading]:
+        names = sorted(file.name for file in dataset.iterdir())
+        random.Random(SEED).shuffle(names)
+        files = [f"{self._url}/{self._dealt(dataset)}/{name}" for name in names]
+        return {self.unaware: Reading("hdfs", files)}
+
+    def _dealt(self, dataset: Path) -> str:
+        """HDFS's folder of the copies that are read without regard to their places."""
+        return f"{dataset.name}-dealt"
 
     def _on_all_nodes(self, what: str, dataset: Path, *more: object) -> list[str]:
         """Run the client's `what` for each node's share, on all nodes at once; returns what they print."""

@@ -26,10 +26,7 @@ pub(crate) struct Bridge {
 impl Bridge {
     /// Starts listening for the programs of this user.
     pub(crate) fn start(node: &str, key: ClusterKey) -> Result<Bridge> {
-        let base = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-        let folder = base.join(format!("zazen-run-{}", std::process::id()));
-        let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
-        made.map_err(|error| Error::io(format!("folder {}", folder.display()), error))?;
+        let folder = make_folder()?;
         let passing = Passing { node: node.to_owned(), key, connections: Mutex::default() };
         let server = Server::new(vec![Arc::new(passing)], None, ServerLimits::default());
         let bridge = Bridge { folder, _server: server };
@@ -48,6 +45,30 @@ impl Drop for Bridge {
         remove(&self.folder);
     }
 }
+
+/// A private folder for the socket. $TMPDIR may be a path that is only forwarded, or too long for a
+/// socket's.
+fn make_folder() -> Result<PathBuf> {
+    let name = format!("zazen-run-{}", std::process::id());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let bases = runtime.into_iter().chain([std::env::temp_dir(), "/tmp".into(), "/dev/shm".into()]);
+    let mut first = None;
+    for folder in bases.map(|base| base.join(&name)) {
+        if folder.as_os_str().len() > FOLDER_BYTES_MAX {
+            continue;
+        }
+        match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) => {
+                first.get_or_insert_with(|| Error::io(format!("folder {}", folder.display()), error));
+            }
+        }
+    }
+    Err(first.unwrap_or_else(|| Error::new(ErrorKind::Config, "no folder for a socket: set $TMPDIR to one")))
+}
+
+/// A socket's path has at most 107 bytes.
+const FOLDER_BYTES_MAX: usize = 90;
 
 fn remove(folder: &Path) {
     // What can't be removed is empty, private, and named after us.

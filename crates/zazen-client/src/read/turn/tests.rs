@@ -25,12 +25,13 @@ const IN_VAIN: Duration = Duration::from_millis(1);
 #[test]
 fn a_turn_is_kept_until_it_is_spent_and_wanted() {
     let never = || -> bool { panic!("asked in vain") };
+    assert!(PATIENCE >= 50 * TURN_TIME, "fifty readers wait for each other");
     let tenure = |bytes, millis| Tenure { bytes, time: Duration::from_millis(millis) };
     for (bytes, millis, spent) in [
         (0, 0, false),
-        (TURN_BYTES - 1, 99, false),
+        (TURN_BYTES - 1, 349, false),
         (TURN_BYTES, 0, true),
-        (0, 100, true),
+        (0, 350, true),
         (1 << 40, 1, true),
     ] {
         let tenure = tenure(bytes, millis);

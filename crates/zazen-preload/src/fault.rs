@@ -1,0 +1,227 @@
+//! Memory that a program names but does not have: EFAULT, as the kernel reports it.
+//!
+//! A look at a byte is one instruction. Where it faults, this library's handler of SIGSEGV and SIGBUS
+//! goes on behind it. Programs see nothing of the handler: sigaction and its kin say that the
+//! default is in place, and a program's own handler takes its place. Then a bad pointer ends the
+//! program, or is that handler's to deal with.
+//!
+//! Invariants: any other fault ends the program as without this library, with its registers in the
+//! core dump; nothing is written by a look.
+
+use crate::real::{self, aliases, errno, hooks, set_errno, system_call};
+use crate::state;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::AtomicPtr;
+use zazen_forward_api::paths::PATH_MAX;
+
+/// Pages are at least so large.
+const PAGE_BYTES: usize = 4096;
+/// Bytes of code behind the entry of a look in which it can fault.
+const LOOK_BYTES: usize = 8;
+
+/// Reads a byte: 0, or 1 where it cannot be read.
+#[unsafe(naked)]
+unsafe extern "C" fn look(at: usize) -> c_int {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!("mov al, [rdi]", "xor eax, eax", "ret");
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!("ldrb w1, [x0]", "mov w0, #0", "ret");
+}
+
+/// Writes a byte as it is, in one step: 0, or 1 where it cannot be written.
+#[unsafe(naked)]
+unsafe extern "C" fn touch(at: usize) -> c_int {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!("lock or byte ptr [rdi], 0", "xor eax, eax", "ret");
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!("2: ldxrb w1, [x0]", "stxrb w2, w1, [x0]", "cbnz w2, 2b", "mov w0, #0", "ret");
+}
+
+/// Where a look goes on that faulted: as if it had returned 1.
+#[unsafe(naked)]
+unsafe extern "C" fn faulted() -> c_int {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!("mov eax, 1", "ret");
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!("mov w0, #1", "ret");
+}
+
+/// Whether `at` and the bytes behind it can be the program's at all: the rest is the kernel's.
+fn in_range(at: usize, bytes: usize) -> bool {
+    at >= PAGE_BYTES && at.checked_add(bytes).is_some_and(|end| end <= isize::MAX as usize)
+}
+
+/// How many of the bytes `one` finds good, from the first on.
+fn good_bytes(at: usize, bytes: usize, one: unsafe extern "C" fn(usize) -> c_int) -> usize {
+    if bytes == 0 || !in_range(at, bytes) {
+        return 0;
+    }
+    let mut done = 0;
+    while done < bytes {
+        // SAFETY: a look: where it faults, the handler answers.
+        if unsafe { one(at + done) } != 0 {
+            return done;
+        }
+        done += PAGE_BYTES - (at + done) % PAGE_BYTES;
+    }
+    bytes
+}
+
+/// How many bytes a program has at `at`, of so many that are to be read or, where it `writes`, written.
+/// EFAULT if the first is not there.
+pub(crate) fn backed<T>(at: *const T, bytes: usize, writes: bool) -> Result<usize, c_int> {
+    match good_bytes(at as usize, bytes, if writes { touch } else { look }) {
+        0 if bytes > 0 => Err(libc::EFAULT),
+        good => Ok(good),
+    }
+}
+
+/// Whether a program can read these bytes.
+pub(crate) fn readable<T>(at: *const T, bytes: usize) -> bool {
+    good_bytes(at as usize, bytes, look) == bytes
+}
+
+/// Whether a program can write these bytes.
+pub(crate) fn writable<T>(at: *mut T, bytes: usize) -> bool {
+    good_bytes(at as usize, bytes, touch) == bytes
+}
+
+/// A program's string; `None` if it has no such memory, or if the string is far longer than a path.
+#[inline]
+pub(crate) fn string<'a>(at: *const c_char) -> Option<&'a CStr> {
+    let mut length = 0;
+    while length <= PATH_MAX {
+        let here = at as usize + length;
+        // SAFETY: a look: where it faults, the handler answers.
+        if !in_range(here, 1) || unsafe { look(here) } != 0 {
+            return None;
+        }
+        let room = PAGE_BYTES - here % PAGE_BYTES;
+        // SAFETY: the rest of the page, which can be read.
+        let end = unsafe { libc::memchr(here as *const c_void, 0, room) };
+        if !end.is_null() {
+            // SAFETY: bytes that can be read, with a NUL.
+            return Some(unsafe { CStr::from_ptr(at) });
+        }
+        length += room;
+    }
+    None
+}
+
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+#[cfg(target_arch = "x86_64")]
+fn program_counter(context: &mut libc::ucontext_t) -> &mut i64 {
+    &mut context.uc_mcontext.gregs[libc::REG_RIP as usize]
+}
+
+#[cfg(target_arch = "aarch64")]
+fn program_counter(context: &mut libc::ucontext_t) -> &mut u64 {
+    &mut context.uc_mcontext.pc
+}
+
+/// The kernel's `struct sigaction` of the default: all zeros.
+static DEFAULT: [u64; 4] = [0; 4];
+
+extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's objects.
+    let (sent, at) = unsafe {
+        let Some(context) = context.cast::<libc::ucontext_t>().as_mut() else { return };
+        ((*info).si_code <= 0, program_counter(context))
+    };
+    let looks = [look as *const () as usize, touch as *const () as usize];
+    if !sent && looks.iter().any(|look| (*look..*look + LOOK_BYTES).contains(&(*at as usize))) {
+        *at = (faulted as *const () as usize) as _;
+        return;
+    }
+    // What faulted does so again, and ends the program. What was sent is sent again.
+    let action = (&raw const DEFAULT) as usize;
+    let _ = system_call(libc::SYS_rt_sigaction, [signal as usize, action, 0, 8, 0, 0]);
+    if sent {
+        let pid = system_call(libc::SYS_getpid, [0; 6]).unwrap_or(0);
+        let tid = system_call(libc::SYS_gettid, [0; 6]).unwrap_or(0);
+        let _ = system_call(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]);
+    }
+}
+
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+fn is_ours(handler: usize) -> bool {
+    handler == handle as Handler as usize
+}
+
+unsafe fn real_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    static SLOT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    // SAFETY: libc's function has this signature; the caller's objects.
+    unsafe {
+        let function: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int =
+            std::mem::transmute(real::next(&SLOT, c"sigaction"));
+        function(signal, new, old)
+    }
+}
+
+/// Puts the handler where the default is.
+fn stand_in(signal: c_int) {
+    // SAFETY: all zeros is a valid sigaction; a handler that lives for ever.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        if real_sigaction(signal, std::ptr::null(), &raw mut now) == 0 && now.sa_sigaction == libc::SIG_DFL {
+            now = std::mem::zeroed();
+            now.sa_sigaction = handle as Handler as usize;
+            now.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            real_sigaction(signal, &raw const now, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Called once, when the library is loaded.
+pub(crate) fn begin() {
+    SIGNALS.into_iter().for_each(stand_in);
+}
+
+fn is_one(signal: c_int) -> bool {
+    state::is_active() && SIGNALS.contains(&signal)
+}
+
+/// What signal(3) is told of the handler before.
+fn told(signal: c_int, before: usize) -> usize {
+    if !is_one(signal) {
+        return before;
+    }
+    let kept = errno();
+    stand_in(signal);
+    set_errno(kept);
+    if is_ours(before) { libc::SIG_DFL } else { before }
+}
+
+hooks! {
+    fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+        let result = next(signal, new, old);
+        if result == 0 && is_one(signal) {
+            if !old.is_null() && is_ours((*old).sa_sigaction) {
+                *old = std::mem::zeroed();
+            }
+            stand_in(signal);
+        }
+        result
+    }
+
+    fn signal(signal: c_int, handler: usize) -> usize {
+        told(signal, next(signal, handler))
+    }
+
+    fn sysv_signal(signal: c_int, handler: usize) -> usize {
+        told(signal, next(signal, handler))
+    }
+
+    fn sigset(signal: c_int, handler: usize) -> usize {
+        told(signal, next(signal, handler))
+    }
+}
+
+aliases! {
+    __sigaction = sigaction, (number: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    bsd_signal = signal, (number: c_int, handler: usize) -> usize;
+    ssignal = signal, (number: c_int, handler: usize) -> usize;
+    __sysv_signal = sysv_signal, (number: c_int, handler: usize) -> usize;
+}
