@@ -24,7 +24,7 @@ endif
 
 # The demo and the tests run a lightly optimised build, which `cargo test` shares. Benches and wheels are fully optimised.
 PROFILE := dev
-bench-data bench-zazen bench-calls: PROFILE := release
+bench-data bench-zazen bench-calls bench-namespace: PROFILE := release
 
 # zazen-vopr plants bugs in zazen-namespace, by a feature. Cargo gives all packages of one build the same features, so
 # zazen-vopr is built and tested by itself: no program that is installed holds a planted bug.
@@ -32,7 +32,7 @@ TESTED := --workspace --exclude zazen-vopr
 # Nobody but the tests and the benches needs these.
 INSTALLED := $(TESTED) --exclude zazen-fuzz --exclude zazen-bench
 
-.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-sim bench-viz viz-pictures docs wheel setup prerequisites packages native install clean test-rust test-python
+.PHONY: help demo test check vopr bench bench-data bench-zazen bench-calls bench-namespace bench-sim bench-viz viz-pictures docs wheel setup prerequisites packages native install clean test-rust test-python
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -73,10 +73,10 @@ bench: prerequisites
 	cargo build --release --locked -p zazen-bench -p zazend -p zazen-cli
 	target/release/zazen-bench $(BENCH)
 
-## make bench-data  trajectories (ROWS="xtc-frame rmsf" for some), files through fsspec, samples through PyTorch
+## make bench-data  trajectories (ROWS="xtc-frame rmsf" for some), files through fsspec, samples through PyTorch, explain
 bench-data: install
 	$(BIN)/python bench/data/bench_data.py $(ROWS)
-	set -e; for rows in files_cold_warm torch_epochs; do $(BIN)/python bench/data/$$rows.py; done
+	set -e; for rows in files_cold_warm torch_epochs explain_cost; do $(BIN)/python bench/data/$$rows.py; done
 
 ## make bench-zazen  the Zazen paper's evaluation, run again (root; FIGURES="fig4 fig7" for some)
 bench-zazen: install $(VENV)/.requirements-bench
@@ -85,6 +85,11 @@ bench-zazen: install $(VENV)/.requirements-bench
 ## make bench-calls  ZOID's evaluation, run again (FUSE and sshfs rows: root; FIGURES="fig4 files" for some)
 bench-calls: install $(VENV)/.requirements-bench
 	$(BIN)/python bench/papers/zoid/run.py $(FIGURES)
+
+## make bench-namespace  the namespace's rates, passthrough, nodes, fail-over (root; FIGURES="library nodes" for some)
+bench-namespace: install $(VENV)/.requirements-bench
+	cargo build --release --locked -p zazen-namespace-client --example rates
+	$(BIN)/python bench/papers/fusionfs/run.py $(FIGURES)
 
 ## make bench-sim  the simulator: the FusionFS job to two million nodes, its costs and its page
 bench-sim: prerequisites

@@ -1,7 +1,8 @@
 """Builds the wheel: cargo builds the native parts in one go, and this file puts them where they belong.
 
 The wheel holds the Python package, the programs `zazen` and `zazend`, the C library with its headers, the
-plug-ins with their headers, the runtime of plug-ins' clients, the preload library and the systemd unit.
+plug-ins with their headers, the runtime of plug-ins' clients, the preload library, the systemd unit, completions
+of `zazen` for shells, and its man pages.
 
 `ZAZEN_PROFILE` names the cargo profile; without it, it is `release`. `ZAZEN_TARGET` names another target than
 this machine's, as cargo-zigbuild spells it (`make wheel` sets it). A profile or a target has one folder below
@@ -24,6 +25,7 @@ from setuptools.command.build_ext import build_ext
 
 # After setuptools, which brings it where Python has none any more.
 from distutils.command.build_scripts import build_scripts  # isort: skip
+from distutils.command.install_data import install_data  # isort: skip
 
 ROOT = Path(__file__).resolve().parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -104,10 +106,37 @@ class BuildScripts(build_scripts):
             copy_stripped(built / program, Path(self.build_dir, program))
 
 
+#: Where each shell looks for completions below an environment's folder.
+COMPLETIONS = {
+    "bash": "share/bash-completion/completions/zazen",
+    "zsh": "share/zsh/site-functions/_zazen",
+    "fish": "share/fish/vendor_completions.d/zazen.fish",
+}
+
+
+class InstallData(install_data):
+    """The files that are listed, and what the program `zazen` says of itself: completions and man pages."""
+
+    def run(self):
+        zazen = build() / "zazen"
+        made = Path(self.get_finalized_command("build").build_temp, "told")
+        for shell, name in COMPLETIONS.items():
+            file = made / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(
+                subprocess.run([zazen, "completions", shell], check=True, capture_output=True).stdout
+            )
+            self.data_files.append((str(Path(name).parent), [str(file)]))
+        pages = made / "share/man/man1"
+        subprocess.run([zazen, "man", pages], check=True, capture_output=True)
+        self.data_files.append(("share/man/man1", [str(page) for page in sorted(pages.iterdir())]))
+        super().run()
+
+
 setup(
     ext_modules=[Extension("zazen._zazen", sources=[], py_limited_api=True)],
     scripts=PARTS["programs"],
     data_files=[("share/zazen", PARTS["share"])],
-    cmdclass={"build_ext": BuildExt, "build_scripts": BuildScripts},
+    cmdclass={"build_ext": BuildExt, "build_scripts": BuildScripts, "install_data": InstallData},
     options={"bdist_wheel": {"py_limited_api": "cp311", "compression": "stored" if BUILT else "deflated"}},
 )

@@ -50,7 +50,7 @@ EDGES = {
     "zazen-namespace": "zazen-core zazen-wire",
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-mount": "zazen-core zazen-namespace zazen-namespace-client",
-    "zazen-namespace-client": "zazen-core zazen-wire zazen-call zazen-namespace",
+    "zazen-namespace-client": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-vtk": "zazen-core",
     "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-vtk | zazen-testbed zazend",
     "zazen-stubs": "",
@@ -66,9 +66,10 @@ EDGES = {
     " zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount zazen-namespace-client zazen-push"
     " zazen-seccomp zazen-sim zazen-spans zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
-    "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi",
+    "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi"
+    " zazen-namespace-client",
     "zazen-python": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-locate zazen-match zazen-push"
-    " zazen-mpi zazen-xtc",
+    " zazen-mpi zazen-namespace-client zazen-xtc",
     "zazen-fuzz": "zazen-core zazen-env zazen-wire zazen-frames zazen-store zazen-trajectory zazen-backing zazen-stubs"
     " zazend zazen-stream zazen-xtc",
     "zazen-vopr": "zazen-core zazen-env zazen-wire zazen-frames zazen-namespace zazen-store zazen-assign zazen-push",
@@ -150,6 +151,8 @@ BANS = [
 ]
 
 LINES_MAX = 800
+# Generated: it has as many lines as the interface has words.
+LONG_FILES = {"bindings/c/include/zazen.h"}
 LICENCES = re.compile(
     r"\b(MIT|Apache-2\.0|BSD-[123]-Clause|0BSD|ISC|Zlib|Unicode-3\.0|Unlicense|BSL-1\.0|CC0-1\.0|MPL-2\.0|MIT-0)\b"
 )
@@ -385,7 +388,7 @@ def check_files():
     for path in tracked("*.rs", "*.py", "*.c", "*.h", "*.sh"):
         text = (ROOT / path).read_text()
         lines = text.count("\n")
-        if lines > LINES_MAX and "/golden/" not in path:
+        if lines > LINES_MAX and "/golden/" not in path and path not in LONG_FILES:
             problem(path, f"{lines} lines; past {LINES_MAX}, ask what second thing the file does")
         for number, line in enumerate(text.splitlines(), 1):
             if re.search(r"\b(todo!|unimplemented!)\(|\bFIXME\b|\bXXX\b", line) and path != "scripts/tidy.py":

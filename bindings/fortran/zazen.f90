@@ -21,15 +21,22 @@ module zazen
   public :: zazen_dataset, zazen_runset, zazen_frames, zazen_frame, zazen_writer
   public :: zazen_assignment, zazen_read_stats, zazen_counters
   public :: zazen_open, zazen_close, zazen_has_daemon, zazen_extent, zazen_assign
-  public :: zazen_read, zazen_frames_open, zazen_next, zazen_frames_stats, zazen_frames_close
-  public :: zazen_frame_number, zazen_frame_data, zazen_frame_path, zazen_frame_free
-  public :: zazen_runset_len, zazen_runset_free
-  public :: zazen_writer_open, zazen_write, zazen_writer_counters, zazen_writer_close
-  public :: zazen_message, zazen_ok, zazen_mpi
+  public :: zazen_path, zazen_layout, zazen_query, zazen_number_of, zazen_owners
+  public :: zazen_read, zazen_read_many
+  public :: zazen_frames_open, zazen_next, zazen_frames_remaining, zazen_frames_stats, zazen_frames_close
+  public :: zazen_frame_number, zazen_frame_data, zazen_frame_path, zazen_frame_container
+  public :: zazen_frame_source, zazen_frame_free
+  public :: zazen_runset_len, zazen_runset_contains, zazen_runset_numbers, zazen_runset_free
+  public :: zazen_writer_open, zazen_write, zazen_writer_counters, zazen_writer_close, zazen_writer_abandon
+  public :: zazen_message, zazen_next_warning, zazen_version, zazen_ok, zazen_mpi
+  public :: zazen_native, zazen_alien, zazen_backing, zazen_direct
 
   integer(c_int32_t), parameter :: zazen_ok = 0
   !> MPI failed, or each rank is an MPI world of its own.
   integer(c_int32_t), parameter :: zazen_mpi = -17
+  !> Where a frame came from: the node's cache, pushed there or brought by an earlier miss; the backing
+  !> store, through the daemon or without one.
+  integer(c_int32_t), parameter :: zazen_native = 0, zazen_alien = 1, zazen_backing = 2, zazen_direct = 3
   integer(c_int32_t), parameter :: invalid_argument = -1
   !> Bytes of one message, a multiple of 8: counts are default integers.
   integer(c_int64_t), parameter :: message_bytes = 2_c_int64_t**30
@@ -98,7 +105,7 @@ module zazen
 
   type, bind(C) :: read_options
     integer(c_size_t) :: struct_size = 0
-    integer(c_int64_t) :: memory_max = 0, readers = 0, unchecked = 0
+    integer(c_int64_t) :: memory_max = 0, readers = 0, unchecked = 0, ordered = 0
   end type
 
   type, bind(C) :: writer_options
@@ -170,6 +177,92 @@ module zazen
       type(c_ptr), intent(inout) :: frame
       integer(c_int32_t) :: status
     end function
+    function c_path(dataset) bind(C, name="zazen_path") result(path)
+      import :: c_ptr
+      type(c_ptr), value :: dataset
+      type(c_ptr) :: path
+    end function
+    function c_version() bind(C, name="zazen_version") result(text)
+      import :: c_ptr
+      type(c_ptr) :: text
+    end function
+    function c_next_warning() bind(C, name="zazen_next_warning") result(text)
+      import :: c_ptr
+      type(c_ptr) :: text
+    end function
+    function c_layout(dataset, text, capacity, length) bind(C, name="zazen_layout") result(status)
+      import :: c_ptr, c_int32_t, c_size_t, c_char
+      type(c_ptr), value :: dataset
+      character(kind=c_char), intent(inout) :: text(*)
+      integer(c_size_t), value :: capacity
+      integer(c_size_t), intent(inout) :: length
+      integer(c_int32_t) :: status
+    end function
+    function c_query(dataset, range, native, alien) bind(C, name="zazen_query") result(status)
+      import :: c_ptr, c_int32_t, frame_range
+      type(c_ptr), value :: dataset
+      type(frame_range), intent(in) :: range
+      type(c_ptr), intent(inout) :: native, alien
+      integer(c_int32_t) :: status
+    end function
+    function c_number_of(dataset, name, number) bind(C, name="zazen_number_of") result(status)
+      import :: c_ptr, c_int32_t, c_int64_t, c_char
+      type(c_ptr), value :: dataset
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), intent(inout) :: number
+      integer(c_int32_t) :: status
+    end function
+    function c_owners(dataset, everyone, owners, count) bind(C, name="zazen_owners") result(status)
+      import :: c_ptr, c_int32_t, c_int64_t
+      type(c_ptr), value :: dataset, everyone
+      integer(c_int32_t), intent(inout) :: owners(*)
+      integer(c_int64_t), value :: count
+      integer(c_int32_t) :: status
+    end function
+    function c_read_many(dataset, numbers, count, frames, statuses) &
+        bind(C, name="zazen_read_many") result(status)
+      import :: c_ptr, c_int32_t, c_int64_t
+      type(c_ptr), value :: dataset, statuses
+      integer(c_int64_t), intent(in) :: numbers(*)
+      integer(c_int64_t), value :: count
+      type(c_ptr), intent(inout) :: frames(*)
+      integer(c_int32_t) :: status
+    end function
+    function c_frames_remaining(frames) bind(C, name="zazen_frames_remaining") result(count)
+      import :: c_ptr, c_int64_t
+      type(c_ptr), value :: frames
+      integer(c_int64_t) :: count
+    end function
+    function c_frame_container(frame, offset) bind(C, name="zazen_frame_container") result(path)
+      import :: c_ptr, c_int64_t
+      type(c_ptr), value :: frame
+      integer(c_int64_t), intent(inout) :: offset
+      type(c_ptr) :: path
+    end function
+    function c_frame_source(frame) bind(C, name="zazen_frame_source") result(source)
+      import :: c_ptr, c_int32_t
+      type(c_ptr), value :: frame
+      integer(c_int32_t) :: source
+    end function
+    function c_runset_contains(set, number) bind(C, name="zazen_runset_contains") result(contains)
+      import :: c_ptr, c_int32_t, c_int64_t
+      type(c_ptr), value :: set
+      integer(c_int64_t), value :: number
+      integer(c_int32_t) :: contains
+    end function
+    function c_runset_numbers(set, rank, numbers, capacity) &
+        bind(C, name="zazen_runset_numbers") result(count)
+      import :: c_ptr, c_int64_t, c_size_t
+      type(c_ptr), value :: set
+      integer(c_int64_t), value :: rank
+      integer(c_int64_t), intent(inout) :: numbers(*)
+      integer(c_size_t), value :: capacity
+      integer(c_size_t) :: count
+    end function
+    subroutine c_writer_abandon(writer) bind(C, name="zazen_writer_abandon")
+      import :: c_ptr
+      type(c_ptr), value :: writer
+    end subroutine
     function c_frames(dataset, set, options, frames) bind(C, name="zazen_frames") result(status)
       import :: c_ptr, c_int32_t, read_options
       type(c_ptr), value :: dataset, set
@@ -268,6 +361,19 @@ contains
     text = fortran_text(c_last_error())
   end function
 
+  !> This process's oldest warning that was not taken, such as that no daemon answers; empty if there
+  !> is none.
+  function zazen_next_warning() result(text)
+    character(len=:), allocatable :: text
+    text = fortran_text(c_next_warning())
+  end function
+
+  !> The library's version, such as "0.1.0".
+  function zazen_version() result(text)
+    character(len=:), allocatable :: text
+    text = fortran_text(c_version())
+  end function
+
   function fortran_text(from) result(text)
     type(c_ptr), intent(in) :: from
     character(len=:), allocatable :: text
@@ -344,6 +450,69 @@ contains
     zazen_has_daemon = c_has_daemon(dataset%handle) /= 0
   end function
 
+  !> The dataset's absolute path.
+  function zazen_path(dataset) result(path)
+    type(zazen_dataset), intent(in) :: dataset
+    character(len=:), allocatable :: path
+    path = fortran_text(c_path(dataset%handle))
+  end function
+
+  !> How numbers map to files, such as "frame-{n:07}.dcd"; empty if it is not known.
+  subroutine zazen_layout(dataset, text, status)
+    type(zazen_dataset), intent(in) :: dataset
+    character(len=:), allocatable, intent(out) :: text
+    integer(c_int32_t), intent(out) :: status
+    character(kind=c_char) :: room(8192)
+    integer(c_size_t) :: length
+    integer :: at
+    length = 0
+    status = c_layout(dataset%handle, room, size(room, kind=c_size_t), length)
+    if (status /= zazen_ok) length = 0
+    allocate(character(len=int(length)) :: text)
+    do at = 1, int(length)
+      text(at:at) = room(at)
+    end do
+  end subroutine
+
+  !> What this node's cache holds of the frames `first`, `first + stride`, … up to `last`: frames that
+  !> were pushed (natives), and frames that an earlier miss brought (aliens).
+  subroutine zazen_query(dataset, first, last, stride, native, alien, status)
+    type(zazen_dataset), intent(in) :: dataset
+    integer(c_int64_t), intent(in) :: first, last, stride
+    type(zazen_runset), intent(inout) :: native, alien
+    integer(c_int32_t), intent(out) :: status
+    status = c_query(dataset%handle, frame_range(first, last, stride), native%handle, alien%handle)
+  end subroutine
+
+  !> The number of the frame whose file is `name`, a path relative to the dataset or an absolute one.
+  subroutine zazen_number_of(dataset, name, number, status)
+    type(zazen_dataset), intent(in) :: dataset
+    character(len=*), intent(in) :: name
+    integer(c_int64_t), intent(inout) :: number
+    integer(c_int32_t), intent(out) :: status
+    status = c_number_of(dataset%handle, c_text(name), number)
+  end subroutine
+
+  !> For each frame that exists, in ascending order, the rank of `comm` whose node holds it, and -1 if
+  !> no node does; collective. `owners` has as many elements as frames exist (zazen_extent).
+  subroutine zazen_owners(dataset, owners, status, comm)
+    type(zazen_dataset), intent(in) :: dataset
+    integer(c_int32_t), intent(inout) :: owners(:)
+    integer(c_int32_t), intent(out) :: status
+    type(MPI_Comm), intent(in), optional :: comm
+    type(collectives), target :: everyone
+    type(ranks_context), target :: context
+    type(c_ptr) :: everyone_at
+    everyone_at = c_null_ptr
+    if (present(comm)) then
+      call join(comm, context, everyone, status)
+      if (status /= zazen_ok) return
+      everyone_at = c_loc(everyone)
+    end if
+    status = c_owners(dataset%handle, everyone_at, owners, size(owners, kind=c_int64_t))
+    if (present(comm)) call MPI_Comm_free(context%comm)
+  end subroutine
+
   !> The frame numbers that exist.
   subroutine zazen_extent(dataset, set, status)
     type(zazen_dataset), intent(in) :: dataset
@@ -401,6 +570,25 @@ contains
     count = c_runset_len(set%handle)
   end function
 
+  !> Whether a number is in a set.
+  logical function zazen_runset_contains(set, number)
+    type(zazen_runset), intent(in) :: set
+    integer(c_int64_t), intent(in) :: number
+    zazen_runset_contains = c_runset_contains(set%handle, number) /= 0
+  end function
+
+  !> The numbers of a set in ascending order, from the `skip`-th on (0 is the smallest), as far as
+  !> `numbers` has room; returns how many.
+  function zazen_runset_numbers(set, numbers, skip) result(count)
+    type(zazen_runset), intent(in) :: set
+    integer(c_int64_t), intent(inout) :: numbers(:)
+    integer(c_int64_t), intent(in), optional :: skip
+    integer(c_int64_t) :: count, from
+    from = 0
+    if (present(skip)) from = skip
+    count = int(c_runset_numbers(set%handle, from, numbers, size(numbers, kind=c_size_t)), c_int64_t)
+  end function
+
   !> Frees a set.
   subroutine zazen_runset_free(set)
     type(zazen_runset), intent(inout) :: set
@@ -419,20 +607,51 @@ contains
     status = c_read(dataset%handle, number, frame%handle)
   end subroutine
 
-  !> Begins to read the frames of `set` in storage order. `memory`: the most bytes that are read
-  !> ahead; `readers`: files in flight; `check`: compare checksums (by default it does).
-  subroutine zazen_frames_open(dataset, set, frames, status, memory, readers, check)
+  !> Reads the frames `numbers` in one call, in any order, each as often as it is asked for: `frames(i)`
+  !> is frame `numbers(i)`. `statuses`: the status of each frame, so that one that cannot be read does
+  !> not fail the call. At most 2**20 numbers.
+  subroutine zazen_read_many(dataset, numbers, frames, status, statuses)
+    type(zazen_dataset), intent(in) :: dataset
+    integer(c_int64_t), intent(in) :: numbers(:)
+    type(zazen_frame), intent(inout) :: frames(:)
+    integer(c_int32_t), intent(out) :: status
+    integer(c_int32_t), intent(inout), target, contiguous, optional :: statuses(:)
+    type(c_ptr), allocatable :: handles(:)
+    type(c_ptr) :: statuses_at
+    if (size(frames) /= size(numbers)) then
+      status = invalid_argument
+      return
+    end if
+    statuses_at = c_null_ptr
+    if (present(statuses)) then
+      if (size(statuses) /= size(numbers)) then
+        status = invalid_argument
+        return
+      end if
+      if (size(statuses) > 0) statuses_at = c_loc(statuses)
+    end if
+    allocate(handles(max(1, size(numbers))))
+    handles = c_null_ptr
+    status = c_read_many(dataset%handle, numbers, size(numbers, kind=c_int64_t), handles, statuses_at)
+    if (status == zazen_ok) frames%handle = handles(1:size(numbers))
+  end subroutine
+
+  !> Begins to read the frames of `set`, in storage order, or by ascending number if `ordered`, which
+  !> is slower where that is another order. `memory`: the most bytes that are read ahead; `readers`:
+  !> files in flight; `check`: compare checksums (by default it does).
+  subroutine zazen_frames_open(dataset, set, frames, status, memory, readers, check, ordered)
     type(zazen_dataset), intent(in) :: dataset
     type(zazen_runset), intent(in) :: set
     type(zazen_frames), intent(inout) :: frames
     integer(c_int32_t), intent(out) :: status
     integer(c_int64_t), intent(in), optional :: memory, readers
-    logical, intent(in), optional :: check
+    logical, intent(in), optional :: check, ordered
     type(read_options) :: options
     options%struct_size = c_sizeof(options)
     if (present(memory)) options%memory_max = memory
     if (present(readers)) options%readers = readers
     if (present(check)) options%unchecked = merge(0_c_int64_t, 1_c_int64_t, check)
+    if (present(ordered)) options%ordered = merge(1_c_int64_t, 0_c_int64_t, ordered)
     status = c_frames(dataset%handle, set%handle, options, frames%handle)
   end subroutine
 
@@ -446,6 +665,13 @@ contains
     status = c_next(frames%handle, frame%handle)
     more = status /= zazen_ok .or. c_associated(frame%handle)
   end subroutine
+
+  !> Frames that were not taken yet.
+  function zazen_frames_remaining(frames) result(count)
+    type(zazen_frames), intent(in) :: frames
+    integer(c_int64_t) :: count
+    count = c_frames_remaining(frames%handle)
+  end function
 
   !> Where the frames taken so far came from.
   subroutine zazen_frames_stats(frames, stats, status)
@@ -485,6 +711,23 @@ contains
     path = fortran_text(c_frame_path(frame%handle))
   end function
 
+  !> The larger file that the frame is a part of, and the frame's offset in it, in bytes; empty if the
+  !> frame has a file of its own, or is in no file that this process may open.
+  subroutine zazen_frame_container(frame, path, offset)
+    type(zazen_frame), intent(in) :: frame
+    character(len=:), allocatable, intent(out) :: path
+    integer(c_int64_t), intent(out) :: offset
+    offset = 0
+    path = fortran_text(c_frame_container(frame%handle, offset))
+  end subroutine
+
+  !> Where the frame came from: zazen_native, zazen_alien, zazen_backing or zazen_direct.
+  function zazen_frame_source(frame) result(source)
+    type(zazen_frame), intent(in) :: frame
+    integer(c_int32_t) :: source
+    source = c_frame_source(frame%handle)
+  end function
+
   !> Frees a frame.
   subroutine zazen_frame_free(frame)
     type(zazen_frame), intent(inout) :: frame
@@ -496,13 +739,17 @@ contains
 
   !> Opens a writer into the caches of `nodes` ("host:port,…", or a file with one node a line). `key`:
   !> the cluster key's file; `pattern`: the names of frames that have none, such as
-  !> "frame-{n:07}.dcd"; `block`: wait for slow nodes instead of skipping frames.
-  subroutine zazen_writer_open(dataset, nodes, writer, status, key, pattern, block)
+  !> "frame-{n:07}.dcd"; `block`: wait for slow nodes instead of skipping frames; `window_frames`,
+  !> `window_bytes`: the most that is in flight; `timeout`: seconds that a node may take for a frame.
+  subroutine zazen_writer_open(dataset, nodes, writer, status, key, pattern, block, window_frames, &
+      window_bytes, timeout)
     character(len=*), intent(in) :: dataset, nodes
     type(zazen_writer), intent(inout) :: writer
     integer(c_int32_t), intent(out) :: status
     character(len=*), intent(in), optional :: key, pattern
     logical, intent(in), optional :: block
+    integer(c_int64_t), intent(in), optional :: window_frames, window_bytes
+    real, intent(in), optional :: timeout
     type(writer_options) :: options
     character(kind=c_char), allocatable, target :: node_texts(:), keys(:), patterns(:)
     options%struct_size = c_sizeof(options)
@@ -510,6 +757,9 @@ contains
     options%key = kept_text(key, keys)
     options%pattern = kept_text(pattern, patterns)
     if (present(block)) options%block = merge(1_c_int64_t, 0_c_int64_t, block)
+    if (present(window_frames)) options%window_frames = window_frames
+    if (present(window_bytes)) options%window_bytes = window_bytes
+    if (present(timeout)) options%timeout_ms = max(1_c_int64_t, nint(timeout * 1000., c_int64_t))
     status = c_writer_open(c_text(dataset), options, writer%handle)
   end subroutine
 
@@ -546,6 +796,13 @@ contains
     counters%struct_size = c_sizeof(counters)
     status = c_writer_close(writer%handle, counters)
     if (status == zazen_ok) writer%handle = c_null_ptr
+  end subroutine
+
+  !> Ends a writer without waiting: frames in flight may or may not arrive.
+  subroutine zazen_writer_abandon(writer)
+    type(zazen_writer), intent(inout) :: writer
+    call c_writer_abandon(writer%handle)
+    writer%handle = c_null_ptr
   end subroutine
 
   ! Collectives over MPI: what zazen_mpi.h does in C.

@@ -122,13 +122,18 @@ def fortran():
     return pytest.skip("no mpif90: install gfortran and an MPI for it (Debian: gfortran libmpich-dev mpich)")
 
 
+def compiled(compiler, prefix, source, folder):
+    """The Fortran module and a program, compiled strictly."""
+    sources = [prefix / "include/zazen.f90", source]
+    library = prefix / "lib" / c_library.SONAME
+    strict = ["-std=f2018", "-Wall", "-Wextra", "-Werror", "-Wno-error=compare-reals", "-J", folder]
+    run(compiler, "-O1", *strict, *sources, library, f"-Wl,-rpath,{library.parent}", "-o", folder / "program")
+    return folder / "program"
+
+
 def test_fortran_under_mpi(prefix, dataset, tmp_path):
     compiler, launcher = fortran()
-    program = tmp_path / "program"
-    sources = [prefix / "include/zazen.f90", ROOT / "examples/fortran/assign_and_read.f90"]
-    library = prefix / "lib" / c_library.SONAME
-    strict = ["-std=f2018", "-Wall", "-Wextra", "-Werror", "-Wno-error=compare-reals", "-J", tmp_path]
-    run(compiler, "-O1", *strict, *sources, library, f"-Wl,-rpath,{library.parent}", "-o", program)
+    program = compiled(compiler, prefix, ROOT / "examples/fortran/assign_and_read.f90", tmp_path)
     expected = sum(sum(frame_bytes(number)) * (number + 1) for number in range(FRAMES))
     everything = f"frames {FRAMES} bytes {FRAMES * FRAME_BYTES} sum {expected} "
     with zazen.testing.Cluster(tmp_path / "c", dataset.parent, nodes=2) as cluster:
@@ -150,3 +155,27 @@ def test_fortran_under_mpi(prefix, dataset, tmp_path):
         check=False,
     )
     assert wrong.returncode != 0 and "nowhere" in wrong.stdout + wrong.stderr, os.fspath(program)
+
+
+def test_random_access_from_fortran(prefix, dataset, tmp_path):
+    """What Python and C have, Fortran has: by number, by name, by owner, in order."""
+    compiler, launcher = fortran()
+    program = compiled(compiler, prefix, ROOT / "tests/c/random_access.f90", tmp_path)
+    with zazen.testing.Cluster(tmp_path / "c", dataset.parent, nodes=2) as cluster:
+        with zazen.Writer(dataset, cluster.nodes, key=cluster.key, on_slow="block") as writer:
+            for number in range(FRAMES - 5):
+                writer.push(number, frame_bytes(number), f"frame-{number:07}.bin")
+        said = run(launcher, "-n", 2, program, dataset, ZAZEN_TESTBED=cluster.testbed).splitlines()
+        with zazen.open(dataset, socket=cluster.sockets[0]) as opened:
+            here = len(opened.query(0, FRAMES)[0])
+    words = dict(line.split(" ", 1) for line in said if not line.startswith("frame "))
+    assert words["version"] == zazen.__version__ and words["layout"] == "frame-{n:07}.bin"
+    assert words["path"] == "T" and words["warned"] == "F" and "no" not in words
+    assert words["native"] == f"{here} alien 0"
+    assert [int(word) for word in words["owners"].split()] == [here, FRAMES - 5 - here, 5]
+    assert words["from"] == "the second 3 2 3 4" and words["contains"] == "TF" and words["number"] == "12"
+    frames = [line for line in said if line.startswith("frame ")]
+    assert [line.split()[1] for line in frames] == ["9", "3", "9", "0"]
+    assert all(f" bytes {FRAME_BYTES} " in line for line in frames)
+    assert words["statuses"] == "0 T F T T"
+    assert words["remaining"] == str(FRAMES) and words["ascends"] == f"T taken {FRAMES}"

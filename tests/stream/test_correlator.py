@@ -4,6 +4,7 @@ packet is accounted for, and sums of whole numbers are exact."""
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -238,11 +239,20 @@ def test_the_page_as_typed(mpi, plugin, tmp_path):
     blocks = [commands_and_words(body) for body in re.findall(r"```sh\n(.*?)```", page, flags=re.DOTALL)]
     script = "\n".join(["set -e", *(line for typed, _ in blocks for line in typed)])
     for port in sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", script))):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            script = script.replace(port, str(free.getsockname()[1]))
+        script = script.replace(port, str(free_port()))
     said = type_in(script, tmp_path, ZAZEN_STREAM_PLUGIN=str(plugin))
     for line in (line for _, printed in blocks for line in printed):
         assert line in said, f"{line!r} not in {said!r}"
+
+
+def free_port():
+    """A port that nobody has, and that the kernel gives to nobody who asks for any port: those of its own range are
+    soon another program's."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10_000, max(lowest, 20_000))
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def type_in(script, folder, **environment):

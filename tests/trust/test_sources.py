@@ -250,8 +250,11 @@ def test_left_out_files_are_an_error(site):
     files(sim, "ant_{}.jpg", [3])
     tool(site, "number", sim, "--ending", ".jpg", "--update")
     assert marks(site, sim) == both | {19: 3}
+    # Or by their sorted names, without a list: ants, cats, dogs.
+    by_name = marks(site, sim, pattern="*.jpg")
+    assert [by_name[number] for number in range(20)] == [3] + [1] * 10 + [2] * 9
     with pytest.raises(zazen.InvalidArgumentError, match="zazen number"):
-        zazen.open(sim, socket=site.sockets[0], pattern="*")
+        zazen.Writer(sim, site.nodes, key=site.key, pattern="*.jpg")
 
 
 def test_single_files_beside_the_frames_are_left_alone(site):

@@ -125,12 +125,19 @@ typedef int32_t zazen_strategy_t;
 // it, over connections of its own.
 typedef struct zazen_dataset_t zazen_dataset_t;
 
+// An open file of the namespace. Threads may share it. A forked child must open it again.
+typedef struct zazen_file_t zazen_file_t;
+
 // A frame in memory. Threads may share it; its bytes live until zazen_frame_free.
 typedef struct zazen_frame_t zazen_frame_t;
 
 // An iteration over frames with read-ahead. Threads may share it; calls run one after the other.
 // In a forked child it fails; begin another iteration there.
 typedef struct zazen_frames_t zazen_frames_t;
+
+// The namespace, through a daemon. Threads may share it. A forked child may use it, over
+// connections of its own.
+typedef struct zazen_namespace_t zazen_namespace_t;
 
 // An iteration over the runs of a set. One thread at a time.
 typedef struct zazen_runs_t zazen_runs_t;
@@ -358,6 +365,50 @@ typedef struct zazen_matched_t {
   // In no map does every rank read fewer bytes.
   uint64_t bytes_bound;
 } zazen_matched_t;
+
+// Which daemon; zero in a field means the default.
+typedef struct zazen_namespace_options_t {
+  // sizeof(zazen_namespace_options_t).
+  size_t struct_size;
+  // The daemon's socket; NULL: $ZAZEN_SOCKET, or the default of this machine.
+  const char *socket;
+  // "host:port" of another node's daemon instead; needs `key`.
+  const char *node;
+  // The cluster key file, for `node`.
+  const char *key;
+} zazen_namespace_options_t;
+
+// What is known of a file. Times are nanoseconds since the epoch.
+typedef struct zazen_stat_t {
+  // sizeof(zazen_stat_t), set by the caller.
+  size_t struct_size;
+  // The inode's number.
+  uint64_t inode;
+  // As st_mode: S_ISDIR and the like work on it.
+  uint64_t mode;
+  // Names that lead to it.
+  uint64_t links;
+  // Owner.
+  uint64_t uid;
+  // Group.
+  uint64_t gid;
+  // Bytes. The length of a file that is being written is asked of its holder.
+  uint64_t bytes;
+  // Units of 512 bytes on disk.
+  uint64_t blocks;
+  // When it was read last.
+  int64_t accessed_ns;
+  // When its bytes changed last.
+  int64_t modified_ns;
+  // When anything of it changed last.
+  int64_t changed_ns;
+  // The number of the node that holds its bytes; -1: none.
+  int64_t node;
+} zazen_stat_t;
+
+// Gets one entry of a directory. `name` and `stat` are valid during the call. Any other result
+// than 0 ends the listing.
+typedef int (*zazen_entry_fn)(void *user, const char *name, const struct zazen_stat_t *stat);
 
 #ifdef __cplusplus
 extern "C" {
@@ -701,6 +752,145 @@ int32_t zazen_match(const uint32_t *node_of_rank,
                     uint64_t seed,
                     uint32_t *rank_of_file,
                     struct zazen_matched_t *matched);
+
+// Connects to the namespace. The caller closes `*opened`.
+//
+// The caller sees to it that:
+// Strings are NUL-terminated; `options` is NULL or as large as it says; `opened` is writable.
+int32_t zazen_namespace_open(const struct zazen_namespace_options_t *options,
+                             struct zazen_namespace_t **opened);
+
+// Ends the connection. Open files stay usable. NULL is ignored.
+//
+// The caller sees to it that:
+// `space` is NULL or live, and nobody uses it any more.
+void zazen_namespace_close(struct zazen_namespace_t *space);
+
+// The kernel's number (errno.h) of the last call on files that failed on this thread: EEXIST,
+// ENOTEMPTY and the like, of which the status says less.
+int zazen_last_errno(void);
+
+// Opens a file. `flags`: as for open(2): one of O_RDONLY, O_WRONLY and O_RDWR, and any of O_CREAT,
+// O_EXCL, O_TRUNC and O_APPEND. `mode`: the permission bits of a new file, after the umask. The
+// caller closes `*opened`.
+//
+// The caller sees to it that:
+// `space` is NULL or live; `path` is NUL-terminated; `opened` is writable.
+int32_t zazen_file_open(struct zazen_namespace_t *space,
+                        const char *path,
+                        int flags,
+                        uint32_t mode,
+                        struct zazen_file_t **opened);
+
+// Reads `bytes` bytes at `offset`. `*got`: how many; fewer only where the file ends.
+//
+// The caller sees to it that:
+// `file` is NULL or live; `buffer` has `bytes` writable bytes; `got` is writable.
+int32_t zazen_file_read(struct zazen_file_t *file, void *buffer, size_t bytes, uint64_t offset, size_t *got);
+
+// Writes `bytes` bytes at `offset`, or at the file's end if it was opened with O_APPEND: all of
+// them. After an error some of them may have been written.
+//
+// The caller sees to it that:
+// `file` is NULL or live; `data` has `bytes` readable bytes.
+int32_t zazen_file_write(struct zazen_file_t *file, const void *data, size_t bytes, uint64_t offset);
+
+// Cuts or extends the file to `bytes` bytes.
+//
+// The caller sees to it that:
+// `file` is NULL or live.
+int32_t zazen_file_truncate(struct zazen_file_t *file, uint64_t bytes);
+
+// Returns when the bytes are on the disk of the node that holds the file, and their length is
+// known to all.
+//
+// The caller sees to it that:
+// `file` is NULL or live.
+int32_t zazen_file_sync(struct zazen_file_t *file);
+
+// Closes and frees the file, also if it fails. When it returns ZAZEN_OK, what was written is known
+// to all. NULL is ignored.
+//
+// The caller sees to it that:
+// `file` is NULL or live, and nobody uses it any more.
+int32_t zazen_file_close(struct zazen_file_t *file);
+
+// What is known of the file at `path`; with `follow` not 0, of what a symbolic link there leads
+// to.
+//
+// The caller sees to it that:
+// `space` is NULL or live; `path` is NUL-terminated; `stat` is as large as it says.
+int32_t zazen_namespace_stat(struct zazen_namespace_t *space,
+                             const char *path,
+                             int follow,
+                             struct zazen_stat_t *stat);
+
+// The same for `count` paths, following symbolic links, in few calls. `stats`: an array of `count`
+// structs of this header's size. `errnos[i]`: 0, or why `stats[i]` was not filled.
+//
+// The caller sees to it that:
+// `space` is NULL or live; `paths`, `stats` and `errnos` have `count` elements; each path is
+// NUL-terminated.
+int32_t zazen_namespace_stat_many(struct zazen_namespace_t *space,
+                                  const char *const *paths,
+                                  size_t count,
+                                  struct zazen_stat_t *stats,
+                                  int *errnos);
+
+// Gives each entry of a directory to `entry`, without `.` and `..`, in no order. The listing is
+// complete before the first call, so `entry` may change the directory.
+//
+// The caller sees to it that:
+// `space` is NULL or live; `path` is NUL-terminated; `entry` does what its type says.
+int32_t zazen_namespace_list(struct zazen_namespace_t *space,
+                             const char *path,
+                             zazen_entry_fn entry,
+                             void *user);
+
+// Makes `count` empty files in `directory`, up to 1,024 a call. `mode`: their permission bits,
+// after the umask. `errnos[i]`: 0, or why `names[i]` was not made; NULL: the call fails if one of
+// them was not made, and the others are made all the same.
+//
+// The caller sees to it that:
+// `space` is NULL or live; `directory` and each name are NUL-terminated; `names`, and `errnos` if
+// it is not NULL, have `count` elements.
+int32_t zazen_namespace_create_many(struct zazen_namespace_t *space,
+                                    const char *directory,
+                                    const char *const *names,
+                                    size_t count,
+                                    uint32_t mode,
+                                    int *errnos);
+
+// Which node holds the bytes of the file at `path`. `node`: its number, -1 for a file that never
+// had any. `host`: room for `host_bytes` bytes, for the name of its daemon's host; ZAZEN_TOO_LARGE
+// if that does not fit.
+//
+// The caller sees to it that:
+// `space` is NULL or live; `path` is NUL-terminated; `node` is NULL or writable; `host` is NULL or
+// has `host_bytes` writable bytes.
+int32_t zazen_namespace_locate(struct zazen_namespace_t *space,
+                               const char *path,
+                               int64_t *node,
+                               char *host,
+                               size_t host_bytes);
+
+// Makes a directory. `mode`: its permission bits, after the umask.
+//
+// The caller sees to it that:
+// `space` is NULL or live; `path` is NUL-terminated.
+int32_t zazen_namespace_mkdir(struct zazen_namespace_t *space, const char *path, uint32_t mode);
+
+// Removes a name, or an empty directory.
+//
+// The caller sees to it that:
+// `space` is NULL or live; `path` is NUL-terminated.
+int32_t zazen_namespace_remove(struct zazen_namespace_t *space, const char *path);
+
+// Gives a file or directory another path, atomically. Replaces what is there, as rename(2) does.
+//
+// The caller sees to it that:
+// `space` is NULL or live; both paths are NUL-terminated.
+int32_t zazen_namespace_rename(struct zazen_namespace_t *space, const char *source, const char *target);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -14,6 +14,7 @@ pub mod collectives;
 pub mod dataset;
 pub mod frames;
 pub mod matching;
+pub mod namespace;
 pub mod random;
 pub mod runset;
 pub mod status;
@@ -27,5 +28,7 @@ const _: () = {
     shared::<frames::zazen_frame_t>();
     shared::<frames::zazen_frames_t>();
     shared::<runset::zazen_runset_t>();
+    shared::<namespace::zazen_namespace_t>();
+    shared::<namespace::zazen_file_t>();
     shared::<writer::zazen_writer_t>();
 };

@@ -1,6 +1,6 @@
 //! Statuses, the last error's message, and the guard around every call.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use zazen_core::error::ERROR_TABLE;
@@ -54,6 +54,33 @@ pub enum zazen_status_t {
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
+    static LAST_ERRNO: Cell<i32> = const { Cell::new(0) };
+}
+
+/// A refused operation on a file: its error, and the kernel's number for it.
+pub(crate) struct Refusal {
+    pub(crate) error: Error,
+    pub(crate) errno: i32,
+}
+
+/// As [`guard`], for calls on files: also keeps the kernel's number.
+pub(crate) fn guard_files(body: impl FnOnce() -> std::result::Result<(), Refusal>) -> i32 {
+    let mut errno = libc::EIO;
+    let status = guard(|| {
+        body().map_err(|refusal| {
+            errno = refusal.errno;
+            refusal.error
+        })
+    });
+    if status != 0 {
+        LAST_ERRNO.with(|last| last.set(errno));
+    }
+    status
+}
+
+/// What [`guard_files`] kept last on this thread.
+pub(crate) fn last_errno() -> i32 {
+    LAST_ERRNO.with(Cell::get)
 }
 
 /// Runs `body`; returns its status and keeps its message. A panic is a bug in Zazen. It is reported

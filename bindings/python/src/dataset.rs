@@ -5,6 +5,7 @@ use crate::errors::{lift, raise, raise_kind, raise_of_frame};
 use crate::frame::PyFrame;
 use crate::notices;
 use crate::numbers::{Count, FrameNumber};
+use crate::paths::PyPaths;
 use crate::random::{Index, Named, listed, many, numbers_of};
 use crate::runset::PyRunSet;
 use crate::trajectory::PyTrajectory;
@@ -23,7 +24,8 @@ use zazen_core::{Error, ErrorKind, Layout, Result};
 /// NetCDF, GRO, LAMMPS dump, XYZ): its n-th frame is frame n.
 ///
 /// `socket`: the daemon's socket; None: $ZAZEN_SOCKET or the default. `pattern`: the pattern of
-/// file names, such as "frame-{n:07}.dcd"; None: from the manifest or the file names. `backing`:
+/// file names, such as "frame-{n:07}.dcd", or "**/*.jpg": all files with such names, numbered from
+/// 0 on in the order of their paths; None: from the manifest or the file names. `backing`:
 /// "tcp://host:port" of a served backing store to read when no daemon answers ($ZAZEN_BACKING).
 /// `direct`: ask no daemon at all. `timeout`: seconds that a daemon may be silent before Zazen
 /// tests whether it still works; None: $ZAZEN_TIMEOUT, or 10.
@@ -46,6 +48,26 @@ pub(crate) fn open(
     let dataset = lift(py, py.detach(|| SharedDataset::open(&path, options)))?;
     notices::show(py)?;
     Ok(PyDataset(dataset))
+}
+
+/// As `open`, for an unpickled dataset whose files are numbered by their names. Raises StaleError
+/// if they are not those of `names`.
+#[pyfunction]
+#[pyo3(signature = (path, *, names, socket, pattern, backing, direct, timeout))]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn _open_same(
+    py: Python<'_>,
+    path: PathBuf,
+    names: (u64, u64),
+    socket: Option<PathBuf>,
+    pattern: Option<String>,
+    backing: Option<String>,
+    direct: bool,
+    timeout: Option<f64>,
+) -> PyResult<PyDataset> {
+    let opened = open(py, path, socket, pattern, backing, direct, timeout)?;
+    lift(py, opened.0.check_names(Some(names)))?;
+    Ok(opened)
 }
 
 /// The number of a frame that a user named. `NotFound` if there is none.
@@ -217,7 +239,14 @@ impl PyDataset {
         arguments.set_item("backing", backing)?;
         arguments.set_item("direct", direct)?;
         arguments.set_item("timeout", silence.map(|silence| silence.as_secs_f64()))?;
-        let open = py.import("zazen")?.getattr("open")?;
+        let open = match self.0.names() {
+            // The numbers must mean the same files in the other process.
+            Some(names) => {
+                arguments.set_item("names", names)?;
+                py.import("zazen._zazen")?.getattr("_open_same")?
+            }
+            None => py.import("zazen")?.getattr("open")?,
+        };
         let partial = py.import("functools")?.getattr("partial")?.call((open,), Some(&arguments))?;
         Ok((partial, (path.to_path_buf(),)))
     }
@@ -472,6 +501,38 @@ impl PyDataset {
             mine: Mine::of_this_process(),
             reader: Mutex::new(Reading { reader: Some(reader), last: ReadStats::default() }),
         })
+    }
+
+    /// Iterates over `(number, path)` of this rank's frames of `begin ..= end` at `stride`, in
+    /// storage order, without reading them: for programs that map large files, or hand their paths
+    /// on. Arguments are those of `assign`.
+    ///
+    /// A frame that is a whole file has the path of its cached file, or of its source if it is not
+    /// cached; its bytes are neither read nor checked. A cold frame is brought to the cache first.
+    /// A frame that is a part of a larger file, or whose file this user may not open, is read, and
+    /// its path is an `os.PathLike` that makes a file when it is used, which lives as long as the
+    /// path object. A cached file may be evicted later; an open file stays readable.
+    #[pyo3(signature = (begin = None, end = None, stride = FrameNumber(1), *, comm = Comm::Unsaid, rules = "full",
+        protocol = "owner", carrier = "auto"), text_signature = "($self, begin=None, end=None, stride=1, *, comm=..., \
+        rules='full', protocol='owner', carrier='auto')")]
+    #[allow(clippy::too_many_arguments)]
+    fn paths(
+        &self,
+        py: Python<'_>,
+        begin: Option<FrameNumber>,
+        end: Option<FrameNumber>,
+        stride: FrameNumber,
+        comm: Comm,
+        rules: &str,
+        protocol: &str,
+        carrier: &str,
+    ) -> PyResult<PyPaths> {
+        let began = Instant::now();
+        let wish = Wish::new(py, (begin, end, stride), rules, protocol)?;
+        let assignment = self.assign_with(py, &wish, &comm.carrier(py, carrier)?, false, began)?;
+        let set = (*assignment.set.0).clone();
+        let places = self.with(py, |dataset| dataset.places(set))?;
+        Ok(PyPaths::new(places))
     }
 
     /// Closes the dataset. Iterators over its frames continue. It may be closed twice.

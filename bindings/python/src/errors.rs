@@ -84,6 +84,63 @@ pub(crate) fn raise_kind(py: Python<'_>, kind: ErrorKind, message: &str) -> PyEr
     }
 }
 
+/// Errors of the namespace whose builtin class no row of the table has: `zazen.Error` and the
+/// builtin. By the name of the builtin.
+static OF_FILES: PyOnceLock<Vec<Py<PyType>>> = PyOnceLock::new();
+
+/// The exception for a refused operation on the file `path` of the namespace: an OSError with the
+/// kernel's number, also a `zazen.Error`.
+pub(crate) fn of_file(py: Python<'_>, errno: u16, meaning: &str, path: &[u8]) -> PyErr {
+    let made = || -> PyResult<PyErr> {
+        let shown = String::from_utf8_lossy(path).into_owned();
+        let arguments = (errno, meaning.trim_end_matches('.').to_owned(), shown);
+        let builtin = py.get_type::<pyo3::exceptions::PyOSError>().call1(arguments.clone())?.get_type();
+        let kind = ErrorKind::from_errno(i32::from(errno));
+        let tree = tree(py)?;
+        let class = tree[kind as usize].bind(py);
+        if kind != ErrorKind::Io
+            && class.is_subclass(&builtin)?
+            && !builtin.is(py.get_type::<pyo3::exceptions::PyOSError>())
+        {
+            return Ok(PyErr::from_type(class.clone(), arguments));
+        }
+        let classes = of_files_once(py)?;
+        let class = classes
+            .iter()
+            .map(|class| class.bind(py))
+            .find(|class| class.is_subclass(&builtin).unwrap_or(false));
+        let class = class.unwrap_or_else(|| classes[0].bind(py));
+        Ok(PyErr::from_type(class.clone(), arguments))
+    };
+    made().unwrap_or_else(|error| error)
+}
+
+/// `zazen.namespace.Error`, and its subclasses for other builtins.
+pub(crate) fn of_files_once(py: Python<'_>) -> PyResult<&'static [Py<PyType>]> {
+    OF_FILES.get_or_try_init(py, || of_files(py)).map(Vec::as_slice)
+}
+
+fn of_files(py: Python<'_>) -> PyResult<Vec<Py<PyType>>> {
+    let classes = tree(py)?;
+    let base = classes[0].bind(py);
+    let builtins = py.import("builtins")?;
+    let make = |name: &str, bases: Vec<Bound<'_, PyAny>>| -> PyResult<Py<PyType>> {
+        let attributes = PyDict::new(py);
+        attributes.set_item("__module__", "zazen.namespace")?;
+        attributes
+            .set_item("__doc__", "A refused operation of the namespace; `errno` is the kernel's number.")?;
+        let made = py.get_type::<PyType>().call1((name, PyTuple::new(py, bases)?, attributes))?;
+        Ok(made.cast_into::<PyType>()?.unbind())
+    };
+    let general = make("Error", vec![base.clone().into_any(), builtins.getattr("OSError")?])?;
+    let mut all = vec![];
+    for builtin in ["IsADirectoryError", "NotADirectoryError", "BlockingIOError", "InterruptedError"] {
+        all.push(make(builtin, vec![general.bind(py).clone().into_any(), builtins.getattr(builtin)?])?);
+    }
+    all.insert(0, general);
+    Ok(all)
+}
+
 /// `result` with its error raised.
 pub(crate) fn lift<T>(py: Python<'_>, result: zazen_core::Result<T>) -> PyResult<T> {
     result.map_err(|error| raise(py, &error))

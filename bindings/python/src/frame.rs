@@ -123,6 +123,12 @@ fn text<'py>(py: Python<'py>, path: &Path) -> PyResult<Bound<'py, PyString>> {
 #[pyclass(name = "FramePath", module = "zazen", frozen)]
 pub(crate) struct FramePath(Py<FrameBuffer>);
 
+impl FramePath {
+    pub(crate) fn of(frame: PyFrame, py: Python<'_>) -> FramePath {
+        FramePath(frame.buffer.clone_ref(py))
+    }
+}
+
 #[pymethods]
 impl FramePath {
     fn __fspath__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {

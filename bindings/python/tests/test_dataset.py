@@ -1,7 +1,9 @@
 import collections
 import contextlib
+import os
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 import zazen
@@ -208,3 +210,102 @@ def test_a_timeout_is_seconds(dataset, monkeypatch):
     monkeypatch.setenv("ZAZEN_TIMEOUT", "2.5")
     with zazen.open(dataset) as opened:
         assert len(opened.extent()) > 0
+
+
+def test_paths_without_bytes(pushed, dataset, monkeypatch):
+    """Each frame has a path to its bytes; what has a file of its own is not read."""
+    big = dataset.parent / "big"
+    big.mkdir()
+    whole = {number: bytes([number]) * 300_000 for number in range(6)}
+    for number, data in whole.items():
+        (big / f"s-{number}.bin").write_bytes(data)
+
+    def check(paths, expected):
+        total = len(paths)
+        found = {}
+        for number, path in paths:
+            assert number not in found
+            found[number] = Path(path).read_bytes(), type(path)
+        assert {number: data for number, (data, _) in found.items()} == expected and total == len(expected)
+        return {kind for _, kind in found.values()}
+
+    with zazen.open(big, socket=pushed.sockets[0]) as opened:
+        # The first time they are brought to the cache.
+        assert check(opened.paths(), whole) == {str}
+        assert str(pushed.folder) in dict(opened.paths())[3]
+        before = bytes_read()
+        assert {number for number, _ in opened.paths(1, 5, 2)} == {1, 3, 5}
+        assert bytes_read() - before < 300_000
+    with zazen.open(big, direct=True) as opened:
+        assert check(opened.paths(), whole) == {str}
+        assert dict(opened.paths())[2] == str(big / "s-2.bin")
+    small = {number: frame_bytes(number) for number in range(FRAMES)}
+    for options in ({"socket": pushed.sockets[0]}, {"direct": True}):
+        with zazen.open(dataset, **options) as opened:
+            check(opened.paths(), small)
+            (dataset / PATTERN.replace("{n:07}", "0000004")).rename(dataset / "away")
+            paths = opened.paths(2, 6)
+            seen = []
+            with pytest.raises(zazen.NotFoundError, match="frame 4"):
+                seen.extend(number for number, _ in paths)
+            seen += [number for number, _ in paths]
+            assert sorted(seen) == [2, 3, 5, 6]
+            (dataset / "away").rename(dataset / PATTERN.replace("{n:07}", "0000004"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_paths_outlive_the_daemon(cluster, dataset):
+    many = dataset.parent / "many"
+    many.mkdir()
+    for number in range(300):
+        (many / f"s-{number}.bin").write_bytes(bytes([number % 251]) * 20_000)
+    with zazen.open(many, socket=cluster.sockets[0]) as opened:
+        paths = opened.paths()
+        found = dict([next(paths)])
+        cluster.kill(0)
+        found |= dict(paths)
+        assert sorted(found) == list(range(300))
+        assert all(Path(path).read_bytes() == bytes([n % 251]) * 20_000 for n, path in found.items())
+        assert str(many / "s-299.bin") in found.values()
+
+
+def bytes_read():
+    """Bytes that this process has read so far, in any way."""
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+
+def sockets():
+    """The sockets of this process."""
+    links = []
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(entry.path))
+    return {link for link in links if link.startswith("socket:")}
+
+
+def test_a_closed_datasets_connection_serves_the_next(cluster, dataset):
+    """Connecting costs more than reading a small file."""
+    options = {"socket": cluster.sockets[0]}
+    before = sockets()
+    for _ in range(3):
+        with zazen.open(dataset, **options) as opened:
+            assert opened.has_daemon and bytes(opened[3].data) == frame_bytes(3)
+            first = sockets() - before
+            assert len(first) == 1
+    assert sockets() - before == first
+    with zazen.open(dataset, **options) as one, zazen.open(dataset, **options) as other:
+        assert len(sockets() - before) == 2 and bytes(one[4].data) == bytes(other[4].data)
+    with zazen.open(dataset.parent, socket=cluster.sockets[1], pattern="*") as elsewhere:
+        assert elsewhere.has_daemon and len(elsewhere) == 0
+    # A daemon that was started again since is found, and a frame is read through it.
+    cluster.kill(0)
+    cluster.start(0)
+    with zazen.open(dataset, **options) as opened:
+        assert opened.has_daemon and opened[3].source != "direct"
+
+
+def test_many_datasets_one_after_the_other(cluster, dataset):
+    """Handles are given back: more than a connection may have open."""
+    for number in range(4200):
+        pattern = f"frame-0000001.bin{{n*{4096 + number}}}"
+        zazen.open(dataset, socket=cluster.sockets[0], pattern=pattern).close()

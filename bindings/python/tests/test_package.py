@@ -87,6 +87,18 @@ def test_programs_are_found(monkeypatch):
         zazen.testing.program("no-such-program")
 
 
+def test_shells_and_man_find_zazen():
+    share = Path(zazen.testing.program("zazen")).resolve().parent.parent / "share"
+    if not share.is_dir() or not (share / "zazen").is_dir():
+        pytest.skip("zazen is not in an installation: cargo built it")
+    bash = (share / "bash-completion/completions/zazen").read_text()
+    assert "explain" in bash and "complete -F" in bash
+    assert (share / "zsh/site-functions/_zazen").read_text().startswith("#compdef zazen")
+    assert "complete -c zazen" in (share / "fish/vendor_completions.d/zazen.fish").read_text()
+    pages = {page.name for page in (share / "man/man1").iterdir()}
+    assert {"zazen.1", "zazen-push.1", "zazen-explain.1"} <= pages
+
+
 def test_import_is_light():
     """A reader on a laptop needs neither numpy nor MPI."""
     heavy = "{'numpy', 'mpi4py', 'MDAnalysis'} & set(sys.modules)"

@@ -180,3 +180,64 @@ def test_a_dead_daemon_costs_no_frame(pushed, dataset):
         frames = opened.read_many([2, 1, 2])
         assert [bytes(frame.data) for frame in frames] == [frame_bytes(n) for n in (2, 1, 2)]
         assert opened[3].source == "direct"
+
+
+@pytest.fixture(params=["daemon", "direct"])
+def pictures(request, cluster, folder):
+    """Pictures in folders of classes, and how to open them."""
+    where = folder / "backing" / "images"
+    for name in ("dog/img 1.jpg", "cat/img_003.jpg", "cat/run2_img_004.jpg", "no digits.jpg"):
+        (where / name).parent.mkdir(parents=True, exist_ok=True)
+        (where / name).write_bytes(name.encode() * 50)
+    options = {"socket": cluster.sockets[0]} if request.param == "daemon" else {"direct": True}
+    return where, options | {"pattern": "**/*.jpg"}
+
+
+NAMES = ["cat/img_003.jpg", "cat/run2_img_004.jpg", "dog/img 1.jpg", "no digits.jpg"]
+
+
+def test_files_by_their_sorted_names(pictures):
+    where, options = pictures
+    with pytest.raises(zazen.NotFoundError, match=r"\*\*/\*\.jpg"), zazen.open(where, direct=True) as opened:
+        (where / "no digits.jpg").rename(where / "elsewhere")
+        opened.frames()
+    (where / "elsewhere").rename(where / "no digits.jpg")
+    with zazen.open(where, **options) as opened:
+        for _ in range(2):
+            assert [bytes(frame.data) for frame in opened[:]] == [name.encode() * 50 for name in NAMES]
+            assert opened["dog/img 1.jpg"].number == 2 and opened.number_of(NAMES[1]) == 1
+            assert {frame.number for frame in opened.frames()} == set(range(4))
+        copy = pickle.loads(pickle.dumps(opened))
+        assert bytes(copy[3].data) == NAMES[3].encode() * 50
+
+
+def read_first(opened, tells):
+    try:
+        tells.send(bytes(opened[0].data).decode())
+    except zazen.Error as error:
+        tells.send(type(error).__name__)
+
+
+def test_files_that_come_and_go_change_no_number_unseen(pictures):
+    where, options = pictures
+    with zazen.open(where, **options) as opened:
+        pickled = pickle.dumps(opened)
+        assert len(opened) == 4
+        (where / "ant.jpg").write_bytes(b"ant")
+        with pytest.raises(zazen.StaleError, match="open it again"):
+            pickle.loads(pickled)
+        if opened.has_daemon:
+            # A scan asks the daemon again. Without one, the files are those that were found at
+            # first.
+            with pytest.raises(zazen.StaleError, match=r"frame 0 .*cat/img_003\.jpg"):
+                list(opened.frames())
+        else:
+            assert bytes(opened[0].data) == NAMES[0].encode() * 50
+        fork = multiprocessing.get_context("fork")
+        told, tells = fork.Pipe(duplex=False)
+        child = fork.Process(target=read_first, args=(opened, tells))
+        child.start()
+        assert told.poll(60) and told.recv() == "StaleError"
+        child.join()
+    with zazen.open(where, **options) as opened:
+        assert bytes(opened[0].data) == b"ant"

@@ -32,16 +32,19 @@
 //! trajectories = ["run-0.xtc", "run-1.xtc"]
 //! ```
 //!
-//! A pattern without braces is the name of one trajectory file. A pattern `FILE{n*BYTES}` means the
+//! A pattern without braces is the name of one trajectory file, or, with `*` or `?`, means files
+//! that are numbered by their names ([`crate::by_name`]). A pattern `FILE{n*BYTES}` means the
 //! blocks of one file ([`zazen_core::Blocks`]). A manifest cannot say so.
 //!
 //! A given pattern overrides the manifest. [`zazen_core::survey`] says how frames are found by
 //! their names, and when that is an error.
 
+use crate::by_name::{self, is_by_name, is_temporary_name};
 use crate::names::bytes_of;
 use crate::trajectory::{self, Finder};
 use crate::{Backing, DirectoryNames};
 use serde::Deserialize;
+use std::sync::Arc;
 use zazen_core::limits::MANIFEST_NAME;
 use zazen_core::{
     Blocks, Error, ErrorKind, FrameNo, Layout, Level, NameTemplate, Piece, RelPath, Result, RunSet, Series,
@@ -150,9 +153,9 @@ pub fn place(backing: &dyn Backing, path: &RelPath) -> Result<(RelPath, Option<S
     let is_file = backing.stat(path).is_ok_and(|stat| !stat.is_dir);
     match path.split().filter(|_| is_file) {
         None => Ok((path.clone(), None)),
-        Some((_, name)) if name.contains(['{', '}']) => Err(Error::new(
+        Some((_, name)) if !is_file_name(name) => Err(Error::new(
             ErrorKind::InvalidArgument,
-            format!("{path}: a trajectory file with braces in its name cannot be opened; rename it"),
+            format!("{path}: a trajectory file whose name has a brace, * or ? cannot be opened; rename it"),
         )),
         Some((directory, name)) => Ok((directory, Some(name.to_owned()))),
     }
@@ -160,22 +163,16 @@ pub fn place(backing: &dyn Backing, path: &RelPath) -> Result<(RelPath, Option<S
 
 /// Whether a pattern is the name of a trajectory file.
 pub fn is_file_name(pattern: &str) -> bool {
-    pattern != "*" && !pattern.contains(['{', '}'])
+    !pattern.contains(['{', '}', '*', '?'])
 }
 
 /// The series that a user's pattern means.
 pub fn series_of_pattern(pattern: &str) -> Result<Series> {
     match is_file_name(pattern) {
         true => RelPath::new(pattern).map(Series::Trajectory),
+        false if is_by_name(pattern) => Ok(Series::List),
         false => layout_of_pattern(pattern).map(|layout| Series::of(&layout)),
     }
-}
-
-/// Whether programs use names like `name` for unfinished or hidden files: `.x`, `x.tmp`, `x.part`,
-/// `x~`.
-pub fn is_temporary_name(name: &str) -> bool {
-    let last = name.rsplit('/').next().unwrap_or(name);
-    last.starts_with('.') || last.ends_with('~') || last.ends_with(".tmp") || last.ends_with(".part")
 }
 
 /// Reads a manifest's text; `named` is its path, for messages.
@@ -203,20 +200,21 @@ fn parse_any_manifest(text: &str, named: &str) -> Result<Told> {
         (None, None, None, Some(files)) => {
             let files = files.iter().map(|file| RelPath::new(file)).collect::<Result<Vec<RelPath>>>();
             // A list has the same rules: each file is named, and once.
-            let list = Layout::List(files.map_err(|error| refuse(format!("trajectories: {error}")))?);
+            let list =
+                Layout::List(Arc::new(files.map_err(|error| refuse(format!("trajectories: {error}")))?));
             list.validate().map_err(|error| refuse(format!("trajectories: {error}")))?;
             let Layout::List(files) = list else { return Err(refuse("names no files".into())) };
             if files.is_empty() {
                 return Err(refuse("`trajectories` is empty; name the files".into()));
             }
-            return Ok(Told::Trajectories(files));
+            return Ok(Told::Trajectories(Arc::unwrap_or_clone(files)));
         }
         (Some(pattern), None, None, None) => {
             Layout::Files(NameTemplate::parse(&pattern).map_err(|error| refuse(format!("pattern: {error}")))?)
         }
         (None, None, Some(files), None) => {
             let files = files.iter().map(|file| RelPath::new(file)).collect::<Result<Vec<RelPath>>>();
-            Layout::List(files.map_err(|error| refuse(format!("files: {error}")))?)
+            Layout::List(Arc::new(files.map_err(|error| refuse(format!("files: {error}")))?))
         }
         (None, Some(pieces), None, None) => {
             let pieces = pieces.into_iter().map(ManifestPiece::check).collect::<Result<Vec<Piece>>>();
@@ -324,6 +322,10 @@ pub fn told_layout(
             let (path, block_bytes) = parsed?;
             return blocks(backing, directory, path, block_bytes).map(Some);
         }
+        if is_by_name(pattern) {
+            let files = by_name::files(finder.stops, backing, directory, pattern)?;
+            return Ok(Some(Layout::List(Arc::new(files))));
+        }
         let layout = layout_of_pattern(pattern)?;
         check_is_directory(backing, directory)?;
         return Ok(Some(layout));
@@ -371,14 +373,15 @@ fn blocks(backing: &dyn Backing, directory: &RelPath, path: RelPath, block_bytes
     Ok(layout)
 }
 
-/// The layout of a user's pattern, unless the pattern means the blocks of a file.
+/// The layout of a user's pattern, which tells it without a look at the store. A pattern that
+/// numbers files by their names tells none, and an error says what does.
 pub fn layout_of_pattern(pattern: &str) -> Result<Layout> {
-    if pattern == "*" {
-        return Err(Error::new(
-            ErrorKind::InvalidArgument,
-            "pattern \"*\": numbers by a listing would change as files come and go; write them down once with \
-             `zazen number DIR`, which makes a zazen.toml that lists all files, and open the dataset without a pattern",
-        ));
+    if is_by_name(pattern) {
+        let what = format!(
+            "pattern {pattern:?}: numbers by names are for reading files that exist, because the numbers of files \
+             that come later are not known; write the numbers down with `zazen number DIR`, and leave out the pattern",
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, what));
     }
     NameTemplate::parse(pattern).map(Layout::Files)
 }

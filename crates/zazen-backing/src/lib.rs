@@ -6,6 +6,7 @@
 //! there: threads that have assumed the caller's identity use the directory ([`Backing::seen_by`]),
 //! so the kernel decides.
 
+pub mod by_name;
 pub mod dataset;
 pub mod directory;
 mod look;
@@ -20,6 +21,7 @@ pub use names::DirectoryNames;
 pub use served::ServedBacking;
 pub use zazen_core::{Rights, SourceStat};
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use zazen_core::{Credentials, RelPath, Result, Validator};
@@ -93,6 +95,18 @@ pub trait Backing: Send + Sync {
     /// cheaply.
     fn list_files(&self, path: &RelPath) -> Result<DirectoryNames> {
         self.list(path)
+    }
+
+    /// The names of the folders in a directory, sorted; links to folders are not among them.
+    fn list_folders(&self, path: &RelPath) -> Result<Vec<String>> {
+        // What is removed between the two listings is taken for a folder: listing that then fails
+        // with `NotFound`.
+        let mut names = Vec::from(self.list(path)?);
+        let files = self.list_files(path)?;
+        let files: HashSet<&str> = files.iter().map(String::as_str).collect();
+        names.retain(|name| !files.contains(name.as_str()));
+        names.sort_unstable();
+        Ok(names)
     }
 
     /// As [`Backing::list_files`] or [`Backing::list`], if the names take at most `bytes_max` of

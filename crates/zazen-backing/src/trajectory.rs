@@ -9,6 +9,7 @@ mod build;
 mod keep;
 
 pub use build::Stops;
+pub(crate) use build::check;
 pub use keep::Indexes;
 
 use crate::{Backing, SourceFile};

@@ -422,9 +422,9 @@ impl Tree {
             let what = format!("{} shows the kernel's state, which is not served", full.display());
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        let entries = Dir::new(fd).map_err(|errno| self.path_error(path, errno))?;
+        let mut entries = Dir::new(fd).map_err(|errno| self.path_error(path, errno))?;
         let (mut names, mut is_empty, mut bytes) = (Vec::new(), true, 0);
-        for entry in entries {
+        while let Some(entry) = entries.next() {
             let entry = entry.map_err(|errno| self.path_error(path, errno))?;
             if matches!(entry.file_name().to_bytes(), b"." | b"..") {
                 continue;
@@ -434,13 +434,20 @@ impl Tree {
                 continue;
             }
             // A name that isn't UTF-8 cannot be spelled in a RelPath, so it is no frame.
-            if let Ok(name) = entry.file_name().to_str() {
-                bytes += bytes_of(name);
-                if bytes > bytes_max {
-                    return Ok(None);
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            // Some file systems do not say of what type their entries are.
+            if files_only && entry.file_type() == FileType::Unknown {
+                let fd = entries.fd().map_err(|errno| self.path_error(path, errno))?;
+                let stat = rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW);
+                if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
+                    continue;
                 }
-                names.push(name.to_owned());
             }
+            bytes += bytes_of(name);
+            if bytes > bytes_max {
+                return Ok(None);
+            }
+            names.push(name.to_owned());
         }
         if !is_empty {
             self.is_populated();

@@ -46,6 +46,27 @@ impl Word for Bounds {
     }
 }
 
+/// Which files there are, where they are numbered by their names: how many, and the checksum of
+/// their paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    pub(crate) files: u64,
+    pub(crate) sum: u64,
+}
+
+impl Word for Names {
+    const NAME: &'static str = "RootNames";
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u64(self.files);
+        writer.u64(self.sum);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Names> {
+        Ok(Names { files: reader.u64()?, sum: reader.u64()? })
+    }
+}
+
 /// Rank 0's word, or why it has none, as (kind code, message).
 struct Told<T>(std::result::Result<T, (u32, String)>);
 

@@ -11,9 +11,9 @@ use zazen_call::{ClusterKey, Connection, Identity, Reply};
 use zazen_core::limits::FRAME_NO_MAX;
 use zazen_core::{Credentials, Error, ErrorKind, Origin, Result, RunSet};
 use zazen_frames::messages::{
-    BatchEntry, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing, OpenDataset, Pin, Push,
-    PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch, ScanClose, ScanNext,
-    ScanOpen, ScanOpened, Verified, Verify, frames_fn,
+    BatchEntry, CloseDataset, DatasetInfo, Evict, Evicted, Fetch, Fetched, Holdings, List, Listing,
+    OpenDataset, Pin, Push, PushFate, PushMany, Pushed, PushedMany, Query, ReadMany, ReportBad, ScanBatch,
+    ScanClose, ScanNext, ScanOpen, ScanOpened, Verified, Verify, frames_fn,
 };
 use zazen_frames::scan_record::{AskNotes, AskRecords, Records, ScanNotes, ScanRecord};
 use zazen_wire::control::{Examine, NodeInfo, control_fn};
@@ -206,6 +206,11 @@ impl Remote {
         let path = utf8(path)?.to_owned();
         let pattern = pattern.map(str::to_owned);
         self.ask(frames_fn::OPEN, &OpenDataset { path, want_extent, pattern, only_cached: false })
+    }
+
+    /// Gives an opened dataset's handle back.
+    pub fn close(&mut self, handle: u32) -> Result<()> {
+        self.frames(frames_fn::CLOSE, &CloseDataset { handle }, &[]).map(drop)
     }
 
     /// Opens what the cache has of a directory: the series of `pattern`, or the only series. The

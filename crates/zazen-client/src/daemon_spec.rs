@@ -5,7 +5,7 @@ use crate::trajectory::check_goes_on;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use zazen_core::{Layout, Result};
+use zazen_core::{Error, ErrorKind, Layout, Result};
 
 /// How long a daemon may take for one batch of a scan, with its misses, before it counts as dead.
 pub(crate) const SCAN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -44,11 +44,25 @@ impl DaemonSpec {
 }
 
 /// Fails with `Stale` if `now` is of another version of a file than `before`, which was opened
-/// first. A trajectory may have grown.
+/// first, or if a frame of a list has another number now. A trajectory and a list may have grown.
 pub(crate) fn check_same_version(before: Option<&Layout>, now: Option<&Layout>) -> Result<()> {
     if let (Some(before), Some(now)) = (before.and_then(Layout::trajectory), now.and_then(Layout::trajectory))
     {
         return check_goes_on(before, now);
+    }
+    if let (Some(Layout::List(before)), Some(Layout::List(now))) = (before, now) {
+        let changed = before.iter().zip(now.iter()).position(|(before, now)| before != now);
+        return match changed.or((now.len() < before.len()).then_some(now.len())) {
+            None => Ok(()),
+            Some(number) => Err(Error::new(
+                ErrorKind::Stale,
+                format!(
+                    "frame {number} was the file {} when the dataset was opened, and is another now, because files came \
+                     or went; open it again",
+                    before[number]
+                ),
+            )),
+        };
     }
     match (before.and_then(Layout::blocks), now.and_then(Layout::blocks)) {
         (Some(before), Some(now)) => before.check_version(&now.version),

@@ -31,7 +31,10 @@ pub use node_state::NodeState;
 pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use nodes::{Node, NodeList};
 pub use push::{FrameSource, Pusher, PusherOptions};
-pub use read::{AnyReader, Frame, FrameReader, OrderedReader, ReadOptions, ReadStats, remove_frame_files};
+pub use read::{
+    AnyReader, Frame, FrameReader, OrderedReader, Place, PlaceReader, ReadOptions, ReadStats,
+    remove_frame_files,
+};
 pub use session::{Dataset, Holders, NO_OWNER, OpenOptions, READ_MANY_MAX};
 pub use shared_dataset::SharedDataset;
 pub use trajectory::OpenedTrajectory;

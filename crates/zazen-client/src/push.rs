@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_backing::trajectory::Finder;
-use zazen_backing::{DirectoryBacking, dataset};
+use zazen_backing::{DirectoryBacking, by_name, dataset};
 use zazen_call::ClusterKey;
 use zazen_core::{
     Credentials, Error, ErrorKind, FrameMeta, FrameNo, Layout, RelPath, Result, Series, Source, Validator,
@@ -378,6 +378,9 @@ impl Drop for Pusher {
 
 fn layout_of(dataset: &Path, pattern: Option<&str>) -> Result<Option<Layout>> {
     let named = |error: Error| error.within(format!("dataset {}", dataset.display()));
+    if let Some(pattern) = pattern.filter(|pattern| by_name::is_by_name(pattern)) {
+        return dataset::layout_of_pattern(pattern).map(Some).map_err(named);
+    }
     let backing = DirectoryBacking::new(dataset)?;
     let (indexes, store) = (crate::indexes::indexes(), dataset.to_string_lossy());
     let finder = Finder { indexes: &indexes, store: &store, stops: None };

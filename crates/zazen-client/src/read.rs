@@ -16,6 +16,7 @@ pub(crate) mod job;
 mod ordered;
 mod outcome;
 mod pipeline;
+mod places;
 mod record;
 mod resident;
 mod turn;
@@ -32,6 +33,7 @@ pub use frame_file::remove_frame_files;
 pub(crate) use job::Job;
 pub use ordered::OrderedReader;
 pub(crate) use outcome::Got;
+pub use places::{Place, PlaceReader};
 pub(crate) use record::{Facts, Recorder};
 
 use access::LastFile;

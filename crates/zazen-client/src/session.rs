@@ -1,6 +1,8 @@
 //! A dataset that is opened through the node's daemon, or directly from the backing store if no
 //! daemon answers.
 
+mod by_name;
+mod idle;
 mod names;
 mod ordered;
 mod owners;
@@ -11,7 +13,7 @@ use crate::cluster::{CONNECT_TIMEOUT, Remote, Target, answers, daemon_is_gone};
 use crate::daemon_spec::{DaemonSpec, check_same_version};
 use crate::direct::{Direct, DirectSpec, absolute};
 use crate::lost::{Retry, warn_of_lost_daemon};
-use crate::read::{Access, Early, Facts, Frame, FrameReader, Pool, ReadOptions, Recorder, Scan};
+use crate::read::{Access, Early, Facts, Frame, FrameReader, PlaceReader, Pool, ReadOptions, Recorder, Scan};
 use crate::testbed_env::{testbed_backing, testbed_socket};
 use crate::trajectory::OpenedTrajectory;
 use crate::warn::warn_once;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zazen_assign::{Assignment, Collectives, Input, Protocol, Rules};
 use zazen_core::{Blocks, Error, ErrorKind, Layout, RelPath, Request, Result, RunSet};
+use zazen_env::fork::Mine;
 use zazen_frames::absence::Absence;
 use zazen_frames::messages::DatasetInfo;
 use zazen_wire::control::NodeInfo;
@@ -30,6 +33,8 @@ use zazen_wire::control::NodeInfo;
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long a daemon may be silent before it is pinged, by default.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Memory that is kept for frames without a file of their own, by an iteration over paths.
+const PLACES_KEPT_BYTES: u64 = 8 << 20;
 /// The longest silence that a user may ask for: a day.
 const SILENCE_MAX_S: f64 = 86_400.0;
 
@@ -58,6 +63,8 @@ struct Local {
     node: NodeInfo,
     info: DatasetInfo,
     spec: DaemonSpec,
+    /// Another process must not use the connection.
+    mine: Mine,
 }
 
 /// An opened dataset. Not for several threads and not for a forked child; use
@@ -128,7 +135,9 @@ impl Dataset {
             dataset.direct()?;
         }
         dataset.trajectory().inspect(OpenedTrajectory::warn);
-        let is_of_a_version = |layout: &&Layout| layout.blocks().is_some() || layout.trajectory().is_some();
+        let by_name = dataset.is_by_name();
+        let is_of_a_version =
+            |layout: &&Layout| layout.blocks().is_some() || layout.trajectory().is_some() || by_name;
         dataset.opened = dataset.layout().filter(is_of_a_version).cloned();
         Ok(dataset)
     }
@@ -240,10 +249,12 @@ impl Dataset {
         collectives: &dyn Collectives,
     ) -> Result<Assignment> {
         let began = self.begun.take().unwrap_or_else(Instant::now);
+        let same_files = self.agree_on_names(collectives)?;
         let asked = match range {
             Some((begin, end, stride)) => Request::new(begin, end, stride).map(|request| (request, None)),
             None => Ok(self.agree_on_extent(collectives)?),
         };
+        let asked = same_files.and(asked);
         let input = asked.and_then(|(request, target)| {
             let (native, alien) = self.query(request.begin(), request.end(), request.stride())?;
             let seed = zazen_env::random_u128()?.to_le_bytes();
@@ -303,7 +314,10 @@ impl Dataset {
         let bounds = extent.first().zip(extent.last()).map(|(first, last)| Bounds(first, last));
         bounds.ok_or_else(|| {
             let path = self.path.display();
-            let why = format!("dataset {path} has no frames; check its path and file names");
+            let why = format!(
+                "dataset {path} has no frames; check its path, or give pattern=, such as \"**/*.jpg\" for all pictures in \
+                 its folders"
+            );
             Error::new(ErrorKind::NotFound, why)
         })
     }
@@ -317,7 +331,8 @@ impl Dataset {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "dataset {}: has no frames; give a pattern if its files have other names",
+                    "dataset {}: has no frames; if its files have other names, give pattern=, such as \"**/*.jpg\" for \
+                     all pictures in its folders",
                     self.path.display()
                 ),
             ));
@@ -343,6 +358,13 @@ impl Dataset {
         let mut access = self.access(Pool::new(options.memory_max), options.check)?;
         access.record = Recorder::begin(self.facts(), began).map(Arc::new);
         FrameReader::start(access, scan, set, options, advised)
+    }
+
+    /// Where the frames of `set` are, in storage order: a frame with a file of its own is not read.
+    pub fn places(&mut self, set: RunSet) -> Result<PlaceReader> {
+        let scan = self.with_daemon(|local| Scan::begin(&local.spec, &set))?;
+        let access = self.access(Pool::new(PLACES_KEPT_BYTES), true)?;
+        Ok(PlaceReader::new(access, scan, set))
     }
 
     /// Files in flight that the daemon advises for its disk.
@@ -447,6 +469,16 @@ impl Dataset {
     }
 }
 
+impl Drop for Dataset {
+    fn drop(&mut self) {
+        if let Some(Local { remote, node, info, spec, mine }) = self.local.take()
+            && mine.is_mine()
+        {
+            idle::keep(remote, node, info.handle, spec.silence);
+        }
+    }
+}
+
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -504,7 +536,7 @@ fn open_on(mut remote: Remote, node: NodeInfo, mut spec: DaemonSpec) -> Result<L
     let info = remote.open(&spec.path, spec.pattern.as_deref(), false)?;
     check_same_version(spec.layout.as_deref(), info.layout.as_ref())?;
     spec.layout = info.layout.clone().map(Arc::new);
-    Ok(Local { remote, node, info, spec })
+    Ok(Local { remote, node, info, spec, mine: Mine::of_this_process() })
 }
 
 /// The daemon's side; or, with a warning, why no daemon can serve this path.
@@ -531,7 +563,9 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<
             _ => Absence::NodeDead,
         }
     };
-    let (remote, node) = match connect(&target, silence) {
+    let kept = idle::take(&target, silence);
+    let was_kept = kept.is_some();
+    let (remote, node) = match kept.map_or_else(|| connect(&target, silence), Ok) {
         Ok(connected) => connected,
         Err(error) if daemon_is_gone(&error) || error.kind() == ErrorKind::NotFound => {
             return Ok(Err(no_daemon(&error)));
@@ -550,7 +584,12 @@ fn open_local(path: &Path, options: &OpenOptions) -> Result<std::result::Result<
     };
     let pattern = options.pattern.clone();
     let spec = DaemonSpec { target, path: known, pattern, layout: None, node: node.name.clone(), silence };
-    match open_on(remote, node, spec) {
+    let opened = match open_on(remote, node, spec.clone()) {
+        // The daemon may have been started again since.
+        Err(error) if was_kept && daemon_is_gone(&error) => open_again(&spec),
+        opened => opened,
+    };
+    match opened {
         Ok(local) => Ok(Ok(local)),
         Err(error) if daemon_is_gone(&error) => Ok(Err(no_daemon(&error))),
         Err(error) => Err(error),

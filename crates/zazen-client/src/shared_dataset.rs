@@ -18,6 +18,8 @@ pub struct SharedDataset {
     has_daemon: bool,
     /// The version of the file that was opened, if the dataset is the blocks of a file.
     blocks: Option<Blocks>,
+    /// As [`Dataset::names`].
+    names: Option<(u64, u64)>,
     closed: AtomicBool,
     /// `None` in a child that has not needed it yet, and once it is closed.
     opened: PerProcess<Mutex<Option<Dataset>>>,
@@ -32,6 +34,7 @@ impl SharedDataset {
             options,
             has_daemon: dataset.has_daemon(),
             blocks: dataset.blocks().cloned(),
+            names: dataset.names(),
             closed: AtomicBool::new(false),
             opened: PerProcess::new(),
         };
@@ -75,10 +78,30 @@ impl SharedDataset {
                 if let (Some(before), Some(now)) = (&self.blocks, again.blocks()) {
                     before.check_version(&now.version)?;
                 }
+                self.check_names(again.names())?;
                 fresh.insert(again)
             }
         };
         body(dataset)
+    }
+
+    /// As [`Dataset::names`], when it was opened.
+    pub fn names(&self) -> Option<(u64, u64)> {
+        self.names
+    }
+
+    /// Fails with `Stale` if files that are numbered by their names are not those of `others`, who
+    /// opened the same dataset.
+    pub fn check_names(&self, others: Option<(u64, u64)>) -> Result<()> {
+        if self.names == others {
+            return Ok(());
+        }
+        let what = format!(
+            "dataset {}: files of {} came or went since it was opened, so frames have other numbers; open it again",
+            self.path.display(),
+            self.options.pattern.as_deref().unwrap_or_default(),
+        );
+        Err(Error::new(ErrorKind::Stale, what))
     }
 
     /// Closes the dataset in this process. Iterations over its frames continue. It may be closed

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zazen_backing::trajectory::Finder;
-use zazen_backing::{DirectoryBacking, dataset};
+use zazen_backing::{DirectoryBacking, by_name, dataset};
 use zazen_core::{Credentials, Error, ErrorKind, FrameNo, Layout, NameTemplate, RelPath, Result, Validator};
 
 /// How often `stop` is checked.
@@ -249,7 +249,7 @@ impl Watch {
 
     /// Whether the file is a trajectory that is pushed frame by frame.
     fn takes(&mut self, name: &str) -> bool {
-        !dataset::is_temporary_name(name) && self.layout.is_none() && self.growing.takes(name)
+        !by_name::is_temporary_name(name) && self.layout.is_none() && self.growing.takes(name)
     }
 
     fn note(&mut self, name: String) {
@@ -311,7 +311,7 @@ impl Watch {
         submit: &mut Submit<'_>,
         tell: &mut dyn FnMut(WatchEvent),
     ) -> std::result::Result<u64, Trouble> {
-        if dataset::is_temporary_name(name) || name == zazen_core::limits::MANIFEST_NAME {
+        if by_name::is_temporary_name(name) || name == zazen_core::limits::MANIFEST_NAME {
             return Ok(0);
         }
         if self.takes(name) {
@@ -412,6 +412,9 @@ fn layout_now(
     pattern: Option<&str>,
 ) -> Result<Option<Layout>> {
     let root = RelPath::default();
+    if let Some(pattern) = pattern.filter(|pattern| by_name::is_by_name(pattern)) {
+        return dataset::layout_of_pattern(pattern).map(Some);
+    }
     match pattern.is_none() && dataset::lone_trajectory(backing, &root)?.is_some() {
         true => Ok(None),
         false => dataset::layout(finder, backing, &root, pattern),

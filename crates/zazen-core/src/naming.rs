@@ -27,7 +27,7 @@ pub enum Layout {
     /// Frames inside trajectory files.
     Pieces(Vec<Piece>),
     /// One file per frame, whatever its name: frame i is file i of the list.
-    List(Vec<RelPath>),
+    List(Arc<Vec<RelPath>>),
     /// All frames of trajectory files.
     Trajectory(Arc<Trajectory>),
     /// Byte ranges of one version of a file.
@@ -190,8 +190,9 @@ mod tests {
 
     #[test]
     fn a_list_numbers_its_files() {
-        let list =
-            |names: &[&str]| Layout::List(names.iter().map(|name| RelPath::new(name).unwrap()).collect());
+        let list = |names: &[&str]| {
+            Layout::List(Arc::new(names.iter().map(|name| RelPath::new(name).unwrap()).collect()))
+        };
         let layout = list(&["cat.jpg", "sub/dog 7.jpg"]);
         layout.validate().unwrap();
         assert_eq!(layout.declared_extent().unwrap(), RunSet::range(0, 1));

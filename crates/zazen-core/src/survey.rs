@@ -88,7 +88,8 @@ pub fn choose<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Option<Nam
     }
     match chosen {
         Some(group) if group.width.is_none() => Err(refuse(format!(
-            "the numbers of {} are beyond the limit of 2^40 ({FRAME_NO_MAX}): list the files (zazen number DIR)",
+            "the numbers of {} are beyond the limit of 2^40 ({FRAME_NO_MAX}): give pattern=\"*\" to \
+             number the files by their sorted names, or list them (zazen number DIR)",
             group.pattern()
         ))),
         Some(group) => Ok(group.template()),
@@ -185,8 +186,8 @@ fn ambiguous(groups: &mut [Group<'_>], names: &[&str]) -> Error {
         None => String::new(),
     };
     refuse(format!(
-        "its files are numbered in {} ways: {}{more}; give {both}pattern= for one of them, or number all files by a \
-         list: zazen number DIR",
+        "its files are numbered in {} ways: {}{more}; give {both}pattern= for one of them, or pattern=\"*\" to number \
+         all files by their sorted names",
         groups.len(),
         listed.join(", ")
     ))

@@ -53,6 +53,8 @@ pub mod frames_fn {
     pub const READ_MANY: u16 = 18;
     /// [`super::PushMany`] + bulk bytes → [`super::PushedMany`].
     pub const PUSH_MANY: u16 = 19;
+    /// [`super::CloseDataset`] → (): the handle is not used any more; the connection is.
+    pub const CLOSE: u16 = 20;
 }
 
 /// Frames that one [`PushMany`] may have.
@@ -200,6 +202,13 @@ zazen_wire::messages! {
         /// [`zazen_core::limits::FDS_PER_MESSAGE_MAX`], and bytes that it sends itself by
         /// [`zazen_core::limits::READ_MANY_SENT_MAX`].
         bytes_max: u64,
+    }
+
+    /// Gives back a handle; scans of the dataset go on.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    CloseDataset {
+        /// From [`DatasetInfo`].
+        handle: u32,
     }
 
     /// Ends a scan.

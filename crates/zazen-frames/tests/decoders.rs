@@ -68,6 +68,7 @@ fn check_all(bytes: &[u8]) {
         BatchEntry,
         ScanBatch,
         ScanClose,
+        CloseDataset,
         ReadMany,
         Push,
         Pushed,

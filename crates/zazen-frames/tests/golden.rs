@@ -52,7 +52,7 @@ fn datasets_and_holdings() {
     let piece =
         Piece { path: path("traj.dcd"), first: 5, count: 100, step: 2, offset: 276, frame_bytes: 1000 };
     check("DatasetInfo pieces", dataset_info(Layout::Pieces(vec![piece]), None, false));
-    let list = Layout::List(vec![path("cat.jpg"), path("dog.jpg")]);
+    let list = Layout::List(vec![path("cat.jpg"), path("dog.jpg")].into());
     check("DatasetInfo list", dataset_info(list, None, true));
     let version = Validator { size: 10_000, mtime_ns: 5, ctime_ns: 6, inode: 7, unsettled: false };
     let blocks = Layout::Blocks(Blocks { path: path("field.h5"), block_bytes: 4096, version });
@@ -107,6 +107,7 @@ fn scans_and_pushes() {
     };
     check("ScanBatch", ScanBatch { entries: vec![cached, failed] });
     check("ScanClose", ScanClose { scan: 4 });
+    check("CloseDataset", CloseDataset { handle: 7 });
     check("ReadMany", ReadMany { handle: 3, set: RunSet::range(10, 19), bytes_max: 1 << 26 });
     check("ReportBad", ReportBad { handle: 3, number: 7 });
     let source = Source { path: path("run/frame-0000007.dcd"), offset: 16, length: Some(430_000) };

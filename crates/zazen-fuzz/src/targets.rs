@@ -67,6 +67,7 @@ pub(crate) fn messages(input: &[u8]) {
         check::<BatchEntry>,
         check::<ScanBatch>,
         check::<ScanClose>,
+        check::<CloseDataset>,
         check::<ReadMany>,
         check::<Push>,
         check::<Pushed>,

@@ -5,7 +5,8 @@
 //!   the same bytes at every moment.
 //! - The kernel keeps attributes for [`FRESH_FOR`], but none of a file that is being written. An
 //!   open tells the kernel to forget attributes that are not those of the open.
-//! - After a restart of the daemon, open files are opened again by their inode. If the bytes are
+//! - The daemon tells what others change of what the kernel was told; the kernel forgets that.
+//! - After a restart of the daemon, all open files are opened again by their inode. If the bytes are
 //!   not where they were, the file answers `EIO` from then on.
 
 use crate::tree::{
@@ -13,7 +14,6 @@ use crate::tree::{
     Owner, Range, Result, Space, Stat, Tree, When,
 };
 use std::collections::{HashMap, VecDeque};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -31,10 +31,6 @@ const LISTING_BYTES: u32 = 64 << 10;
 const LISTING_FOR: Duration = Duration::from_millis(500);
 /// Inodes of which it is known which version the kernel has seen.
 const SEEN_MAX: usize = 1 << 16;
-/// How long a daemon may take to join its namespace when a mount begins.
-const JOIN: Duration = Duration::from_secs(20);
-/// Between two looks at it.
-const JOIN_AGAIN: Duration = Duration::from_millis(100);
 /// How long the watch waits when the daemon does not answer.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
@@ -44,6 +40,35 @@ struct OpenFile {
     id: InodeId,
     how: How,
     file: Mutex<Arc<File>>,
+}
+
+type Files = Mutex<HashMap<Handle, Arc<OpenFile>>>;
+
+impl OpenFile {
+    /// Does `work` with the file; if the daemon has forgotten it, opens it again, once.
+    fn with<T>(&self, namespace: &Namespace, vouches: bool, work: impl Fn(&File) -> Result<T>) -> Result<T> {
+        let file = Arc::clone(&lock(&self.file));
+        match work(&file) {
+            Err(Errno::ESTALE) => {}
+            done => return done,
+        }
+        let again = {
+            let mut kept = lock(&self.file);
+            if Arc::ptr_eq(&kept, &file) {
+                let again = namespace.open_inode(vouches.then_some(&self.who), self.id, mode(self.how));
+                let again = again.map_err(|_| Errno::EIO)?;
+                if place(again.attributes()) != place(file.attributes()) {
+                    return Err(Errno::EIO);
+                }
+                *kept = Arc::new(again);
+            }
+            Arc::clone(&kept)
+        };
+        match work(&again) {
+            Err(Errno::ESTALE) => Err(Errno::EIO),
+            done => done,
+        }
+    }
 }
 
 /// A listing under way: what was fetched and the kernel has not asked for yet.
@@ -68,11 +93,12 @@ pub struct NamespaceTree {
     namespace: Namespace,
     /// Whether the daemon believes what this process says of its callers.
     vouches: bool,
-    files: Mutex<HashMap<Handle, Arc<OpenFile>>>,
+    fresh_for: Duration,
+    files: Arc<Files>,
     listings: Mutex<HashMap<Handle, Arc<Listing>>>,
     next: AtomicU64,
     /// Inode → the version that the kernel was told last.
-    seen: Mutex<HashMap<u64, u64>>,
+    seen: Arc<Mutex<HashMap<u64, u64>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -103,17 +129,7 @@ impl NamespaceTree {
     /// The tree of the namespace that the daemon behind `socket` serves. Waits a while for a daemon
     /// that is there, but has not joined its namespace yet.
     pub fn through(socket: &Path) -> zazen_core::Result<NamespaceTree> {
-        let until = Instant::now() + JOIN;
-        loop {
-            match Namespace::local(socket) {
-                Err(error)
-                    if error.kind() == zazen_core::ErrorKind::Unavailable
-                        && Instant::now() < until
-                        && UnixStream::connect(socket).is_ok() => {}
-                found => return NamespaceTree::new(found?),
-            }
-            std::thread::sleep(JOIN_AGAIN);
-        }
+        NamespaceTree::new(Namespace::local_when_joined(socket)?)
     }
 
     /// The tree of this namespace. The process must be root, or the daemon's user, to act for
@@ -123,10 +139,11 @@ impl NamespaceTree {
         Ok(NamespaceTree {
             namespace,
             vouches,
-            files: Mutex::default(),
+            fresh_for: FRESH_FOR,
+            files: Arc::default(),
             listings: Mutex::default(),
             next: AtomicU64::new(1),
-            seen: Mutex::default(),
+            seen: Arc::default(),
         })
     }
 
@@ -134,6 +151,13 @@ impl NamespaceTree {
     /// as this process's own user's, and no other user may enter the mount.
     pub fn vouches(&self) -> bool {
         self.vouches
+    }
+
+    /// The same, with another time that the kernel may keep attributes and names: for tests of what
+    /// the daemon tells.
+    #[must_use]
+    pub fn keeping(self, fresh_for: Duration) -> NamespaceTree {
+        NamespaceTree { fresh_for, ..self }
     }
 
     fn who<'a>(&self, who: &'a Credentials) -> Who<'a> {
@@ -180,27 +204,7 @@ impl NamespaceTree {
     /// Does `work` with an open file; if the daemon has forgotten it, opens it again, once.
     fn with<T>(&self, handle: Handle, work: impl Fn(&File) -> Result<T>) -> Result<T> {
         let open = self.file(handle)?;
-        let file = Arc::clone(&lock(&open.file));
-        match work(&file) {
-            Err(Errno::ESTALE) => {}
-            done => return done,
-        }
-        let again = {
-            let mut kept = lock(&open.file);
-            if Arc::ptr_eq(&kept, &file) {
-                let again = self.namespace.open_inode(self.who(&open.who), open.id, mode(open.how));
-                let again = again.map_err(|_| Errno::EIO)?;
-                if place(again.attributes()) != place(file.attributes()) {
-                    return Err(Errno::EIO);
-                }
-                *kept = Arc::new(again);
-            }
-            Arc::clone(&kept)
-        };
-        match work(&again) {
-            Err(Errno::ESTALE) => Err(Errno::EIO),
-            done => done,
-        }
+        open.with(&self.namespace, self.vouches, work)
     }
 
     fn listing(&self, handle: Handle) -> Result<Arc<Listing>> {
@@ -295,37 +299,80 @@ fn stat(attributes: &Attributes) -> Stat {
     }
 }
 
-/// Passes on what the daemon says has changed. Ends with the mount.
-fn watch(namespace: &Namespace, changes: &Sender<Change>) {
-    let mut after = 0;
-    loop {
-        match namespace.watch(after) {
-            Ok(found) => {
-                after = found.next;
-                for inode in found.inodes {
-                    if changes.send(Change::Bytes(inode.0)).is_err() {
-                        return;
+/// Passes on what the daemon says has changed, and opens files again after its restart. Ends with
+/// the mount.
+struct Watcher {
+    namespace: Namespace,
+    vouches: bool,
+    files: Arc<Files>,
+    seen: Arc<Mutex<HashMap<u64, u64>>>,
+    changes: Sender<Change>,
+}
+
+impl Watcher {
+    fn run(&self) {
+        let mut after = 0;
+        let mut life = None;
+        loop {
+            let hello = self.namespace.hello().ok().map(|hello| (hello.node, hello.incarnation));
+            if life.is_some() && hello.is_some() && hello != life {
+                self.open_again();
+            }
+            life = hello.or(life);
+            match self.namespace.watch(after) {
+                Ok(found) => {
+                    after = found.next;
+                    // Nobody knows which: all that the kernel was told of.
+                    let all = found.all.then(|| lock(&self.seen).keys().copied().collect::<Vec<u64>>());
+                    let nodes = all.into_iter().flatten().chain(found.inodes.into_iter().map(|id| id.0));
+                    let names = found.entries.into_iter().map(|at| Change::Entry(at.directory.0, at.name));
+                    for change in names.chain(nodes.map(Change::Bytes)) {
+                        if self.changes.send(change).is_err() {
+                            return;
+                        }
                     }
                 }
+                Err(error) => {
+                    tracing::debug!(%error, "the daemon tells no changes");
+                    std::thread::sleep(WATCH_AGAIN);
+                }
             }
-            Err(error) => {
-                tracing::debug!(%error, "the daemon tells no changes");
-                std::thread::sleep(WATCH_AGAIN);
-            }
+        }
+    }
+
+    /// The metadata must know what is open here: which files without names stay, and whose lengths
+    /// only their holder knows.
+    fn open_again(&self) {
+        let open: Vec<Arc<OpenFile>> = lock(&self.files).values().cloned().collect();
+        let mut lost = 0;
+        for file in &open {
+            lost += u64::from(file.with(&self.namespace, self.vouches, File::flush).is_err());
+        }
+        if !open.is_empty() {
+            tracing::info!(
+                files = open.len(),
+                lost,
+                "the daemon was restarted: open files were opened again"
+            );
         }
     }
 }
 
 impl Tree for NamespaceTree {
     fn fresh_for(&self) -> Duration {
-        FRESH_FOR
+        self.fresh_for
     }
 
     fn changes(&self) -> Option<Receiver<Change>> {
         let (sender, receiver) = channel();
-        let namespace = self.namespace.clone();
-        let started =
-            std::thread::Builder::new().name("watch".into()).spawn(move || watch(&namespace, &sender));
+        let watcher = Watcher {
+            namespace: self.namespace.clone(),
+            vouches: self.vouches,
+            files: Arc::clone(&self.files),
+            seen: Arc::clone(&self.seen),
+            changes: sender,
+        };
+        let started = std::thread::Builder::new().name("watch".into()).spawn(move || watcher.run());
         started.is_ok().then_some(receiver)
     }
 

@@ -8,6 +8,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use zazen_env::fork::Mine;
 use zazen_namespace::service::{CHUNK_BYTES_MAX, Done, HandleCall, namespace_fn};
 use zazen_namespace::{Attributes, Errno};
 use zazen_wire::{Message, service};
@@ -18,7 +19,7 @@ type Result<T> = std::result::Result<T, Errno>;
 const APPENDS: u32 = 1;
 
 /// An open file. Any thread may use it. It is closed when it is dropped; only [`File::close`] tells
-/// whether that worked.
+/// whether that worked. In a forked child, calls to the daemon answer `ESTALE`.
 #[derive(Debug)]
 pub struct File {
     namespace: Namespace,
@@ -28,11 +29,21 @@ pub struct File {
     /// The bytes on this node, for reading; `None` inside if they are elsewhere.
     here: OnceLock<Option<std::fs::File>>,
     closed: bool,
+    /// A forked child has its parent's descriptor, and not its parent's handle.
+    mine: Mine,
 }
 
 impl File {
     pub(crate) fn new(namespace: Namespace, handle: u64, attributes: Attributes, created: bool) -> File {
-        File { namespace, handle, attributes, created, here: OnceLock::new(), closed: false }
+        File {
+            namespace,
+            handle,
+            attributes,
+            created,
+            here: OnceLock::new(),
+            closed: false,
+            mine: Mine::default(),
+        }
     }
 
     /// The attributes when it was opened.
@@ -172,7 +183,7 @@ impl File {
     }
 
     fn end(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.closed, true) {
+        if std::mem::replace(&mut self.closed, true) || !self.mine.is_mine() {
             return Ok(());
         }
         self.simple(namespace_fn::CLOSE, self.handle_call(0, 0, 0), Repeat::No).map(drop)

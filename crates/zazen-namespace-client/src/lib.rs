@@ -6,7 +6,8 @@
 //!
 //! - `link`: the connections to the daemon, and what happens when it is restarted;
 //! - `tree`: operations on inodes, as a mount needs them, each on behalf of [`Who`];
-//! - `walk`: the same by path;
+//! - `walk`: the same by path, and `known`: directories that were found lately;
+//! - `many`: many paths in few calls;
 //! - `file`: an open file.
 //!
 //! What is not promised: a change whose answer was lost with the *local* daemon may have happened
@@ -14,14 +15,19 @@
 //! it: an open [`File`] answers `ESTALE` from then on.
 
 mod file;
+mod known;
 mod link;
+mod many;
 mod tree;
 mod walk;
 
 pub use file::File;
 pub use link::Namespace;
+pub use many::Located;
 pub use tree::{Found, Who};
 pub use walk::{At, Listed};
+pub use zazen_call::{ClusterKey, Identity};
+pub use zazen_env::socket_path::find_socket_path;
 pub use zazen_namespace as core;
 
 use zazen_core::Error;

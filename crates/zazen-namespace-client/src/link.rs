@@ -1,13 +1,18 @@
 //! The connections to the daemon.
 //!
-//! Invariant: a call that may have changed something is never sent twice by this file; a call that
-//! only reads is sent again, over a new connection, while the patience lasts.
+//! Invariants: a call that may have changed something is never sent twice by this file; a call that
+//! only reads is sent again, over a new connection, while the patience lasts. A forked child uses no
+//! connection of its parent and waits for no lock of its parent: it is a caller of its own.
 
+use crate::known::Known;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_call::{ClusterKey, Connection, Identity, Lanes, Reply};
 use zazen_core::{Error, ErrorKind, Result};
+use zazen_env::fork::PerProcess;
 use zazen_namespace::Errno;
 use zazen_namespace::service::{Answered, Answers, Ask, Asks, Changes, Hello, MapView, Watch, namespace_fn};
 use zazen_wire::{Message, service};
@@ -18,8 +23,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How long a call that only reads waits for a daemon that is being restarted.
 const RESTART: Duration = Duration::from_secs(20);
+/// How often a daemon that was waited for in vain is asked again.
+const PROBE: Duration = Duration::from_millis(500);
 /// Between two tries to connect.
 const AGAIN: Duration = Duration::from_millis(100);
+/// How long a daemon may take to join its namespace.
+const JOIN: Duration = Duration::from_secs(20);
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
 
@@ -38,7 +47,9 @@ impl std::fmt::Debug for Namespace {
 
 struct Link {
     origin: Origin,
-    session: Mutex<Option<Session>>,
+    patience: PerProcess<Patience>,
+    session: PerProcess<Mutex<Option<Session>>>,
+    known: PerProcess<Known>,
 }
 
 enum Origin {
@@ -95,6 +106,22 @@ impl Namespace {
         Namespace::of(Origin::Socket(socket.to_path_buf()))
     }
 
+    /// The same, but waits for a daemon that is there and has not joined its namespace yet, as after
+    /// its start: at most for [`JOIN`].
+    pub fn local_when_joined(socket: &Path) -> Result<Namespace> {
+        let until = Instant::now() + JOIN;
+        loop {
+            match Namespace::local(socket) {
+                Err(error)
+                    if error.kind() == ErrorKind::Unavailable
+                        && Instant::now() < until
+                        && UnixStream::connect(socket).is_ok() => {}
+                found => return found,
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
     /// The namespace through the daemon at `addr` (`host:port`). This program acts with the
     /// identity that it claims, which the cluster key vouches for.
     pub fn remote(addr: &str, key: &ClusterKey, identity: &Identity) -> Result<Namespace> {
@@ -102,8 +129,19 @@ impl Namespace {
     }
 
     fn of(origin: Origin) -> Result<Namespace> {
-        let session = Mutex::new(Some(origin.open()?));
-        Ok(Namespace { link: Arc::new(Link { origin, session }) })
+        let link = Link {
+            origin,
+            patience: PerProcess::new(),
+            session: PerProcess::new(),
+            known: PerProcess::new(),
+        };
+        *link.session() = Some(link.origin.open()?);
+        Ok(Namespace { link: Arc::new(link) })
+    }
+
+    /// Which directories this process found lately.
+    pub(crate) fn known(&self) -> &Known {
+        self.link.known.get()
     }
 
     /// Drops the connections as they are, as the death of this program would: for tests.
@@ -168,16 +206,19 @@ impl Namespace {
         mut act: impl FnMut(&mut Connection) -> Result<T>,
     ) -> Result<T> {
         let started = Instant::now();
+        let patience = self.link.patience.get();
         loop {
-            let lent = self.link.take();
-            let failed = match lent {
+            patience.check()?;
+            let failed = match self.link.take() {
                 Ok(mut connection) => match act(&mut connection) {
                     Ok(done) => {
                         self.link.give(connection);
+                        patience.answered();
                         return Ok(done);
                     }
                     Err(error) if connection.is_alive() => {
                         self.link.give(connection);
+                        patience.answered();
                         return Err(error);
                     }
                     Err(error) => {
@@ -191,7 +232,11 @@ impl Namespace {
                 // Nothing was sent: also a change may wait for the daemon.
                 Err(error) => error,
             };
-            if !is_passing(&failed) || started.elapsed() > RESTART {
+            if !is_passing(&failed) {
+                return Err(failed);
+            }
+            if started.elapsed() > RESTART || patience.is_at_end() {
+                patience.end();
                 return Err(failed);
             }
             std::thread::sleep(AGAIN);
@@ -199,9 +244,63 @@ impl Namespace {
     }
 }
 
+/// How long callers still wait for a daemon that does not answer. The first of them wait for
+/// [`RESTART`]. From then on all fail at once, until the daemon answers: one of them asks it each
+/// [`PROBE`].
+#[derive(Default)]
+struct Patience {
+    is_at_end: AtomicBool,
+    next_probe: Mutex<Option<Instant>>,
+}
+
+impl Patience {
+    fn is_at_end(&self) -> bool {
+        self.is_at_end.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        if !self.is_at_end.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the namespace's daemon does not answer: calls fail until it does");
+        }
+        *self.next_probe.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + PROBE);
+    }
+
+    fn answered(&self) {
+        if self.is_at_end.load(Ordering::Relaxed) {
+            self.is_at_end.store(false, Ordering::Relaxed);
+            tracing::info!("the namespace's daemon answers again");
+        }
+    }
+
+    /// Refuses a call, unless it is the one that asks whether the daemon is back.
+    fn check(&self) -> Result<()> {
+        if !self.is_at_end() {
+            return Ok(());
+        }
+        let mut next = self.next_probe.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if next.is_none_or(|next| next <= now) {
+            *next = Some(now + PROBE);
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("the namespace's daemon has not answered for {} s; start it again", RESTART.as_secs()),
+        ))
+    }
+}
+
 impl Link {
     fn session(&self) -> MutexGuard<'_, Option<Session>> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        let session = self.session.get_or(|parents| {
+            // If no thread of the parent held the lock at the fork, close its descriptors here, so
+            // that the daemon does not mistake this child for the parent.
+            if let Some(mut parents) = parents.and_then(|parents| parents.try_lock().ok()) {
+                drop(parents.take());
+            }
+            Mutex::new(None)
+        });
+        session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self) -> Result<Connection> {

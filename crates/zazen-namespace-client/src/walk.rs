@@ -5,9 +5,11 @@
 //! search it, which the daemon checks.
 
 use crate::file::File;
+use crate::known::may_be_old;
 use crate::link::Namespace;
 use crate::tree::{Found, Who};
 use std::collections::VecDeque;
+use std::time::Instant;
 use zazen_namespace::operation::{Mode, Rename};
 use zazen_namespace::{Attributes, Errno, InodeId, Kind, Name};
 
@@ -15,6 +17,8 @@ type Result<T> = std::result::Result<T, Errno>;
 
 /// Symbolic links that one path may lead through, as in the kernel.
 const LINKS_MAX: usize = 40;
+/// The longest path, as in the kernel.
+const PATH_BYTES_MAX: usize = 4096;
 /// About how many bytes of a directory are asked for at a time.
 const LISTING_BYTES: u32 = 1 << 20;
 
@@ -53,17 +57,34 @@ impl Namespace {
     /// Walks all but the last name of `path`. With `follow`, a symbolic link under the last name is
     /// followed, too.
     pub fn walk(&self, who: Who<'_>, path: &[u8], follow: bool) -> Result<At> {
+        self.seek(who, path, follow).map(|(at, _)| at)
+    }
+
+    /// The same, and what is under the last name if that was looked up on the way.
+    fn seek(&self, who: Who<'_>, path: &[u8], follow: bool) -> Result<(At, Option<Found>)> {
         if path.is_empty() {
             return Err(Errno::ENOENT);
         }
-        if path.len() > 4096 {
+        if path.len() > PATH_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
+        let since = Instant::now();
+        let above = directory_of(path);
         let mut left: VecDeque<Step> = steps(path)?.into();
         // A slash at the end asks for what the link leads to.
         let follow = follow || path.ends_with(b"/");
         let mut here = InodeId::ROOT;
         let mut links = 0;
+        // Until the last name itself leads elsewhere, one step left means: `here` is `above`.
+        let mut is_above = who.is_none() && matches!(left.back(), Some(Step::Down(_)));
+        if is_above
+            && left.len() > 1
+            && let Some(known) = self.known().get(above)
+        {
+            here = known;
+            left.drain(..left.len() - 1);
+            is_above = false;
+        }
         while let Some(step) = left.pop_front() {
             let name = match step {
                 Step::Up => {
@@ -72,11 +93,14 @@ impl Namespace {
                 }
                 Step::Down(name) => name,
             };
+            if left.is_empty() && std::mem::take(&mut is_above) && here != InodeId::ROOT {
+                self.known().put(above, here, since);
+            }
             if left.is_empty() && !follow {
-                return Ok(At::Name(here, name));
+                return Ok((At::Name(here, name), None));
             }
             let found = match self.lookup(who, here, &name) {
-                Err(Errno::ENOENT) if left.is_empty() => return Ok(At::Name(here, name)),
+                Err(Errno::ENOENT) if left.is_empty() => return Ok((At::Name(here, name), None)),
                 found => found?,
             };
             match found.kind {
@@ -97,25 +121,47 @@ impl Namespace {
                     }
                 }
                 Kind::Directory => here = found.id,
-                _ if left.is_empty() => return Ok(At::Name(here, name)),
+                _ if left.is_empty() => return Ok((At::Name(here, name), Some(found))),
                 _ => return Err(Errno::ENOTDIR),
             }
         }
-        Ok(At::Directory(here))
+        Ok((At::Directory(here), None))
+    }
+
+    /// Does `work`, and does it again without the directories that were found earlier if it fails
+    /// as it does when one of them is no longer the right one.
+    pub(crate) fn afresh<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        match work() {
+            Err(errno) if may_be_old(errno) && self.known().clear() => work(),
+            done => done,
+        }
     }
 
     /// `stat` (`follow`) or `lstat` of a path.
     pub fn stat(&self, who: Who<'_>, path: &[u8], follow: bool) -> Result<Found> {
-        match self.walk(who, path, follow)? {
-            At::Directory(id) => self.attributes(who, id),
-            At::Name(directory, name) => {
-                let found = self.lookup(who, directory, &name)?;
-                let wants_directory = path.ends_with(b"/");
-                if wants_directory && found.kind != Kind::Directory {
-                    return Err(Errno::ENOTDIR);
-                }
-                Ok(found)
-            }
+        self.afresh(|| self.stat_once(who, path, follow))
+    }
+
+    fn stat_once(&self, who: Who<'_>, path: &[u8], follow: bool) -> Result<Found> {
+        let found = match self.seek(who, path, follow)? {
+            (At::Directory(id), _) => return self.attributes(who, id),
+            (At::Name(..), Some(found)) => found,
+            (At::Name(directory, name), None) => self.lookup(who, directory, &name)?,
+        };
+        let wants_directory = path.ends_with(b"/");
+        if wants_directory && found.kind != Kind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        Ok(found)
+    }
+
+    /// The directory at `path`; `ENOTDIR` if it is something else.
+    pub fn directory(&self, who: Who<'_>, path: &[u8]) -> Result<InodeId> {
+        let mut whole = path.to_vec();
+        // So that it is found, and remembered, as the directory above this name.
+        whole.extend_from_slice(b"/x");
+        match self.walk(who, &whole, false)? {
+            At::Name(directory, _) | At::Directory(directory) => Ok(directory),
         }
     }
 
@@ -131,11 +177,13 @@ impl Namespace {
 
     /// Opens a file.
     pub fn open(&self, who: Who<'_>, path: &[u8], mode: Mode) -> Result<File> {
-        let found = self.stat(who, path, true)?;
-        if found.kind == Kind::Directory {
-            return Err(Errno::EISDIR);
-        }
-        self.open_inode(who, found.id, mode)
+        self.afresh(|| {
+            let found = self.stat_once(who, path, true)?;
+            if found.kind == Kind::Directory {
+                return Err(Errno::EISDIR);
+            }
+            self.open_inode(who, found.id, mode.clone())
+        })
     }
 
     /// Opens a file, and makes it if it is not there. `mode` is after the umask.
@@ -147,17 +195,27 @@ impl Namespace {
         open: Mode,
         exclusive: bool,
     ) -> Result<File> {
-        match self.walk(who, path, !exclusive)? {
+        let make = |follow: bool| match self.walk(who, path, follow)? {
+            At::Directory(_) if exclusive => Err(Errno::EEXIST),
             At::Directory(_) => Err(Errno::EISDIR),
             At::Name(..) if path.ends_with(b"/") => Err(Errno::EISDIR),
-            At::Name(directory, name) => self.create(who, directory, &name, mode, open, exclusive),
+            At::Name(directory, name) => self.create(who, directory, &name, mode, open.clone(), exclusive),
+        };
+        // Most names lead to no symbolic link: then this is one call.
+        let file = match self.afresh(|| make(false)) {
+            Err(Errno::ELOOP) if !exclusive => self.afresh(|| make(true)),
+            made => made,
+        }?;
+        match file.attributes().kind {
+            Kind::Directory => Err(Errno::EISDIR),
+            _ => Ok(file),
         }
     }
 
     /// All entries of a directory, with attributes where the caller wants them. Without `.` and
     /// `..`, in the directory's own order.
     pub fn list(&self, who: Who<'_>, path: &[u8], attributes: bool) -> Result<Vec<Listed>> {
-        let id = self.stat(who, path, true)?.id;
+        let id = self.afresh(|| self.directory(who, path))?;
         let mut listed = Vec::new();
         let mut missing = Vec::new();
         let mut cookie = 0;
@@ -187,8 +245,10 @@ impl Namespace {
 
     /// Makes a directory by path. `mode` is after the umask.
     pub fn mkdir(&self, who: Who<'_>, path: &[u8], mode: u32) -> Result<Found> {
-        let (directory, name) = self.place(who, path)?;
-        self.make_directory(who, directory, &name, mode)
+        self.afresh(|| {
+            let (directory, name) = self.place(who, path)?;
+            self.make_directory(who, directory, &name, mode)
+        })
     }
 
     /// Makes a directory and those above it; no error if it is there.
@@ -211,21 +271,56 @@ impl Namespace {
 
     /// Removes a name that is not a directory's, by path.
     pub fn remove(&self, who: Who<'_>, path: &[u8]) -> Result<()> {
-        let (directory, name) = self.place(who, path)?;
-        self.unlink(who, directory, &name)
+        self.afresh(|| {
+            let (directory, name) = self.place(who, path)?;
+            self.unlink(who, directory, &name)
+        })
     }
 
     /// Removes an empty directory by path.
     pub fn rmdir(&self, who: Who<'_>, path: &[u8]) -> Result<()> {
-        let (directory, name) = self.place(who, path)?;
-        self.remove_directory(who, directory, &name)
+        let removed = self.afresh(|| {
+            let (directory, name) = self.place(who, path)?;
+            self.remove_directory(who, directory, &name)
+        });
+        self.known().clear();
+        removed
     }
 
     /// Renames by path, replacing the target.
     pub fn rename_path(&self, who: Who<'_>, from: &[u8], to: &[u8]) -> Result<()> {
-        let (directory, name) = self.place(who, from)?;
-        let (new_directory, new_name) = self.place(who, to)?;
         let (no_replace, exchange) = (false, false);
-        self.rename(who, Rename { directory, name, new_directory, new_name, no_replace, exchange })
+        let renamed = self.afresh(|| {
+            let (directory, name) = self.place(who, from)?;
+            let (new_directory, new_name) = self.place(who, to)?;
+            self.rename(who, Rename { directory, name, new_directory, new_name, no_replace, exchange })
+        });
+        self.known().clear();
+        renamed
+    }
+}
+
+/// What stands before the last name of a path: the directory that the name is in.
+pub(crate) fn directory_of(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |end| end + 1);
+    let slash = path[..end].iter().rposition(|byte| *byte == b'/');
+    slash.map_or(b"", |slash| &path[..slash])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::directory_of;
+
+    #[test]
+    fn the_directory_of_a_path_is_what_stands_before_its_last_name() {
+        let check = |path: &str, expected: &str| {
+            assert_eq!(directory_of(path.as_bytes()), expected.as_bytes(), "{path}");
+        };
+        check("/a/b", "/a");
+        check("/a/b/", "/a");
+        check("/a//b", "/a/");
+        check("/a", "");
+        check("a", "");
+        check("/", "");
     }
 }

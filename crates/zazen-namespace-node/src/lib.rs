@@ -26,6 +26,8 @@ pub mod reserve;
 mod route;
 mod service;
 mod session;
+mod watch;
+mod watchers;
 
 pub use node::{Durability, NamespaceNode, NodeList, Told};
 pub use service::NamespaceService;

@@ -7,6 +7,7 @@ use crate::handles::{Session, lock};
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::reserve::Reserve;
+use crate::watchers::Watchers;
 use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
 use std::path::PathBuf;
@@ -89,6 +90,7 @@ pub struct NamespaceNode {
     uid: u32,
     /// Numbers handles; the upper bits tell one life of the daemon from the next.
     next_handle: AtomicU64,
+    pub(crate) watchers: Arc<Watchers>,
     pub(crate) stopping: AtomicBool,
     pub(crate) folder: DataFolder,
     pub(crate) told: Told,
@@ -155,6 +157,7 @@ impl NamespaceNode {
             names: Mutex::default(),
             uid: rustix::process::geteuid().as_raw(),
             next_handle: AtomicU64::new(wall_ns().unsigned_abs()),
+            watchers: Arc::default(),
             stopping: AtomicBool::new(false),
             folder,
             told: told.clone(),
@@ -287,6 +290,7 @@ impl NamespaceNode {
     /// Serves nobody any more.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.watchers.stop();
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         sessions.iter().for_each(|(_, session)| self.end_session(session));
         self.driver.stop();

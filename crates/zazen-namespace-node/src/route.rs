@@ -85,7 +85,7 @@ impl NamespaceNode {
                 let batch: Vec<Request> = group.iter().map(|at| requests[*at].clone()).collect();
                 let left = deadline.saturating_duration_since(Instant::now()).min(ROUND);
                 let responses = if primary == me {
-                    self.driver.execute(batch, left)
+                    self.execute(batch, left)
                 } else {
                     let address = map.nodes.iter().find(|node| node.node == primary);
                     address.map(|node| self.forward(&node.addr, batch, left)).unwrap_or_default()

@@ -6,21 +6,14 @@ use crate::node::NamespaceNode;
 use crate::route::PATIENCE;
 use std::io::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::Errno;
 use zazen_namespace::service::{
-    ASKS_MAX, Answers, Asks, CHUNK_BYTES_MAX, Changes, Done, HandleCall, ObjectCall, Requests, Responses,
+    ASKS_MAX, Answers, Asks, CHUNK_BYTES_MAX, Done, HandleCall, Noticed, ObjectCall, Requests, Responses,
     Watch, namespace_fn,
 };
 use zazen_wire::{Message, service};
-
-/// How long a caller waits for changes before it hears that there are none.
-const WATCH: Duration = Duration::from_secs(5);
-/// How often it is looked whether the caller is still there.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// The namespace service of a daemon.
 pub struct NamespaceService(Arc<NamespaceNode>);
@@ -108,12 +101,13 @@ impl NamespaceNode {
                 if requests.len() > ASKS_MAX {
                     return Err(Error::new(ErrorKind::TooLarge, format!("more than {ASKS_MAX} requests")));
                 }
-                Ok(payload(&Responses { responses: self.driver.execute(requests, PATIENCE) }))
+                Ok(payload(&Responses { responses: self.execute(requests, PATIENCE) }))
             }
             namespace_fn::PEER => {
                 self.driver.peer(Envelopes::decode(call.payload)?);
                 Ok(Reply::default())
             }
+            namespace_fn::NOTICE => Ok(payload(&self.noticed(Noticed::decode(call.payload)?))),
             namespace_fn::OBJECT => {
                 let asked = ObjectCall::decode(call.payload)?;
                 let given = match asked.what {
@@ -131,14 +125,6 @@ impl NamespaceNode {
             }
             other => Err(unknown(other)),
         }
-    }
-
-    fn watch(&self, watch: &Watch, call: &Call<'_>) -> Changes {
-        let until = Instant::now() + WATCH;
-        while Instant::now() < until && !self.stopping.load(Ordering::Relaxed) && !call.line.is_cut() {
-            std::thread::sleep(LOOK);
-        }
-        Changes { next: watch.after, all: false, inodes: Vec::new() }
     }
 }
 
@@ -168,17 +154,20 @@ impl Service for NamespaceService {
                 Ok(payload(&Answers { answers: node.ask(caller, &session, asks) }))
             }
             namespace_fn::READ..=namespace_fn::DESCRIPTOR => node.on_handle(caller, call),
-            namespace_fn::WATCH => Ok(payload(&node.watch(&Watch::decode(call.payload)?, &call))),
+            namespace_fn::WATCH => Ok(payload(&node.watch(caller, &Watch::decode(call.payload)?, &call))),
             namespace_fn::MAP => Ok(payload(&node.named_map())),
             namespace_fn::STATUS => {
                 Ok(Reply { payload: node.status(caller).to_string().into_bytes(), ..Reply::default() })
             }
-            namespace_fn::REQUEST..=namespace_fn::OBJECT => node.between_daemons(caller, call),
+            namespace_fn::REQUEST..=namespace_fn::OBJECT | namespace_fn::NOTICE => {
+                node.between_daemons(caller, call)
+            }
             other => Err(unknown(other)),
         }
     }
 
     fn detach(&self, caller: &Caller) {
+        self.0.watchers.ends(caller.connection);
         let session = lock(&self.0.sessions).remove(&caller.connection);
         if let Some(session) = session {
             self.0.end_session(&session);

@@ -47,7 +47,7 @@ struct Asked {
 }
 
 /// The inodes that an operation names by their numbers.
-fn inodes_of(operation: &Operation) -> Vec<InodeId> {
+pub(crate) fn inodes_of(operation: &Operation) -> Vec<InodeId> {
     match operation {
         Operation::Lookup(at) | Operation::Unlink(at) | Operation::RemoveDirectory(at) => vec![at.directory],
         Operation::GetAttributes(of)
@@ -72,7 +72,7 @@ fn inodes_of(operation: &Operation) -> Vec<InodeId> {
 }
 
 /// The inodes that an answer leads to.
-fn inodes_in(answer: &Answer) -> Vec<InodeId> {
+pub(crate) fn inodes_in(answer: &Answer) -> Vec<InodeId> {
     match answer {
         Answer::Entry(entry) => vec![entry.id],
         Answer::Grant(grant) => vec![grant.attributes.id],
@@ -185,7 +185,10 @@ impl NamespaceNode {
                 Err(errno) => answers.push(Some(Answer::refused(errno))),
             }
         }
-        let mut given = self.route(routed).into_iter().zip(kept);
+        let touched = self.touched(caller.connection, routed.iter().map(|(_, operation)| operation));
+        let routed = self.route(routed);
+        self.asked(caller.connection, touched, &routed);
+        let mut given = routed.into_iter().zip(kept);
         let finish = |answer: Option<Answer>| match answer {
             Some(answer) => Answered { answer, handle: 0 },
             None => match given.next() {

@@ -7,7 +7,7 @@
 //! with which it was opened. So nothing that a caller sends about inodes, lengths and generations
 //! has to be believed.
 
-use crate::operation::{Answer, Operation, Request, Response};
+use crate::operation::{Answer, At, Operation, Request, Response};
 use crate::{Epoch, Errno, Incarnation, InodeId, NodeNo};
 use zazen_core::Credentials;
 use zazen_wire::field::{FreeText, List, Nested, Opt};
@@ -58,6 +58,8 @@ pub mod namespace_fn {
     /// Between daemons: [`super::ObjectCall`], the function of the same name on a handle in `what`,
     /// with the same bytes and answers.
     pub const OBJECT: u16 = 34;
+    /// Between daemons: [`super::Noticed`] → [`super::Watched`].
+    pub const NOTICE: u16 = 40;
 }
 
 zazen_wire::messages! {
@@ -148,6 +150,29 @@ zazen_wire::messages! {
         all: bool,
         /// Inodes whose attributes, bytes or entries have changed.
         inodes: Vec<InodeId> = List<InodeId>,
+        /// Names that lead elsewhere or nowhere now. Only callers that may vouch hear of them.
+        entries: Vec<At> = List<Nested<At>>,
+    }
+
+    /// A daemon tells another what has changed.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Noticed {
+        /// The node that changed it.
+        by: NodeNo,
+        /// Whether the receiver is the primary of these inodes, and tells the nodes that looked at
+        /// them. Otherwise it tells its own callers that watch.
+        passes_on: bool,
+        /// As in [`Changes`].
+        inodes: Vec<InodeId> = List<InodeId>,
+        /// As in [`Changes`].
+        entries: Vec<At> = List<Nested<At>>,
+    }
+
+    /// What a daemon answers to [`Noticed`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Watched {
+        /// Whether one of its callers watches.
+        watched: bool,
     }
 
     /// A node, as the map has it.
@@ -241,7 +266,7 @@ impl From<Result<u64, Errno>> for Done {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::{At, Inode};
+    use crate::operation::Inode;
     use crate::{Name, PartitionNo};
     use zazen_wire::Message;
     use zazen_wire::contract::check_bytes;

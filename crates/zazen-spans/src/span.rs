@@ -62,6 +62,7 @@ pub fn op_name(service_id: u16, function: u16) -> std::borrow::Cow<'static, str>
         (service::FRAMES, frames_fn::GET_BLOCK) => "frames.get_block",
         (service::FRAMES, frames_fn::READ_MANY) => "frames.read_many",
         (service::FRAMES, frames_fn::PUSH_MANY) => "frames.push_many",
+        (service::FRAMES, frames_fn::CLOSE) => "frames.close",
         (service::NAMESPACE, namespace_fn::ASK) => "namespace.ask",
         (service::NAMESPACE, namespace_fn::READ) => "namespace.read",
         (service::NAMESPACE, namespace_fn::WRITE) => "namespace.write",

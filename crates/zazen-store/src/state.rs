@@ -68,7 +68,7 @@ impl State {
             }
             Some(Layout::List(files)) => {
                 text.push_str("list\n");
-                for file in files {
+                for file in files.iter() {
                     text.push_str(&format!("listed {}\n", quote(file.as_str())));
                 }
             }
@@ -111,10 +111,10 @@ impl State {
                 "files" => {
                     state.layout = Some(Layout::Files(NameTemplate::parse(&unquote(words.next()?)?).ok()?));
                 }
-                "list" => state.layout = Some(Layout::List(Vec::new())),
+                "list" => state.layout = Some(Layout::List(Arc::default())),
                 "listed" => {
                     let Some(Layout::List(files)) = &mut state.layout else { return None };
-                    files.push(RelPath::new(&unquote(words.next()?)?).ok()?);
+                    Arc::make_mut(files).push(RelPath::new(&unquote(words.next()?)?).ok()?);
                 }
                 "pieces" => state.layout = Some(Layout::Pieces(Vec::new())),
                 "piece" => {
@@ -240,7 +240,9 @@ mod tests {
             State { layout: Some(Layout::Pieces(Vec::new())), ..State::default() },
             State { layout: Some(Layout::Trajectory(Arc::new(trajectory))), ..State::default() },
             State {
-                layout: Some(Layout::List(vec![RelPath::new("a b/c").unwrap(), RelPath::new("d%").unwrap()])),
+                layout: Some(Layout::List(
+                    vec![RelPath::new("a b/c").unwrap(), RelPath::new("d%").unwrap()].into(),
+                )),
                 ..State::default()
             },
         ];

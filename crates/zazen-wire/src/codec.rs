@@ -527,7 +527,7 @@ impl<'a> Reader<'a> {
             let layout = match reader.u8()? {
                 0 => Layout::Files(NameTemplate::parse(&reader.text(PATH_BYTES_MAX)?)?),
                 1 => Layout::Pieces(reader.list(PIECE_BYTES_MIN, Reader::piece)?),
-                2 => Layout::List(reader.list(4, Reader::rel_path)?),
+                2 => Layout::List(reader.list(4, Reader::rel_path)?.into()),
                 3 => Layout::Blocks(reader.blocks()?),
                 4 => Layout::Trajectory(std::sync::Arc::new(reader.trajectory()?)),
                 other => return Err(reader.malformed(format_args!("unknown layout {other}"))),

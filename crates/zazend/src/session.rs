@@ -52,6 +52,14 @@ impl Session {
         Ok(self.next)
     }
 
+    /// Forgets an opened dataset; scans of it go on. One that isn't open is as good as closed.
+    pub fn close_opened(&mut self, handle: u32) {
+        if self.opened.remove(&handle).is_some() {
+            self.by_path.retain(|_, known| *known != handle);
+            self.shares.pop();
+        }
+    }
+
     /// The dataset behind `handle`.
     pub fn opened(&self, handle: u32) -> Result<Arc<Opened>> {
         self.opened.get(&handle).cloned().ok_or_else(|| {
@@ -110,5 +118,17 @@ impl Sessions {
     pub fn release(&self, connection: u64) {
         let session = self.all().remove(&connection);
         drop(session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_handle_gives_back_its_share_once() {
+        let mut session = Session::default();
+        session.close_opened(1);
+        assert!(session.opened(1).is_err() && session.shares.is_empty());
     }
 }

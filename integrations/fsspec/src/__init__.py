@@ -11,7 +11,7 @@ Without a daemon the files are read directly, with the same result.
 Paths are the paths of the files. The file system is read-only. ``pip install 'zazen[fsspec]'`` installs it.
 """
 
-from zazen.fsspec.blocks import BLOCK_BYTES, BlockReader
+from zazen.blocks import BLOCK_BYTES, BlockReader
 from zazen.fsspec.file import ZazenFile
 from zazen.fsspec.filesystem import ZazenFileSystem
 

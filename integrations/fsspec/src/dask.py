@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import zazen
-from zazen.fsspec.blocks import BLOCK_BYTES
+from zazen.blocks import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from distributed import Client, Future

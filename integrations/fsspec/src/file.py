@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from fsspec.spec import AbstractBufferedFile
-from zazen.fsspec.blocks import BlockReader
+from zazen.blocks import BlockReader
 
 if TYPE_CHECKING:
     from zazen.fsspec.filesystem import ZazenFileSystem

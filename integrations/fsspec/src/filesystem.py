@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import zazen
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
-from zazen.fsspec.blocks import BLOCK_BYTES, BlockReader, Version
+from zazen.blocks import BLOCK_BYTES, BlockReader, Version
 from zazen.fsspec.file import ZazenFile
 
 __all__ = ["ZazenFileSystem"]

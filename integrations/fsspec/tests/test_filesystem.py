@@ -171,7 +171,7 @@ def test_a_file_changed_twice_within_a_tick(fs, backing, settle, monkeypatch):
     assert fs.cat_file(str(path)) == b"b" * 100
     # Of a file that has not changed lately the reader is kept.
     assert not fs._idle
-    monkeypatch.setattr(zazen.fsspec.blocks, "_TICK", 0)
+    monkeypatch.setattr(zazen.blocks, "_TICK", 0)
     fs.cat_file(str(path))
     assert len(fs._idle) == 1
 

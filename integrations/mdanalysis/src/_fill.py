@@ -9,14 +9,20 @@ import numpy as np
 import zazen.decoders
 from MDAnalysis import units as mda_units
 from MDAnalysis.coordinates.base import IOBase
+from MDAnalysis.coordinates.H5MD import H5MDReader
 from MDAnalysis.coordinates.timestep import Timestep
 from MDAnalysis.core._get_readers import get_reader_for
 from MDAnalysis.lib.mdamath import triclinic_box
 from zazen.decoders import Source
+from zazen.mdanalysis._h5md import H5mdSource
 
 
-def filler(source: Source, convert_units: bool, sub: np.ndarray | None, dt: float | None) -> Filler:
+def filler(
+    source: Source | H5mdSource, convert_units: bool, sub: np.ndarray | None, dt: float | None
+) -> Filler:
     """The filler for the source's format."""
+    if isinstance(source, H5mdSource):
+        return H5mdFiller(source, convert_units, sub, dt)
     kind = {"xtc": XdrFiller, "trr": XdrFiller, "dcd": DcdFiller, "ncdf": NetcdfFiller}.get(source.format)
     return (kind or FileFiller)(source, convert_units, sub, dt)
 
@@ -206,6 +212,70 @@ class NetcdfFiller(Filler):
             )
             kept[f"scale_{name}"] = None if factor is None else float(np.ravel(factor)[0])
         return super().writer(reader, filename, n_atoms, **kept | kwargs)
+
+
+class H5mdFiller(Filler):
+    """H5MD, by MDAnalysis's own reader over the blocks of the file."""
+
+    def __init__(
+        self, source: H5mdSource, convert_units: bool, sub: np.ndarray | None, dt: float | None
+    ) -> None:
+        self.format, self._convert, self._sub, self._given_dt = "h5md", convert_units, sub, dt
+        reader = self._reader(source)
+        self.units = dict(reader.units)
+        self.n_atoms = reader.n_atoms if sub is None else len(sub)
+        self._compression = {
+            "compression": reader.compression,
+            "compression_opts": reader.compression_opts,
+        }
+        self.timestep_arguments = {
+            "positions": reader.has_positions,
+            "velocities": reader.has_velocities,
+            "forces": reader.has_forces,
+        }
+
+    def _reader(self, source: H5mdSource) -> H5MDReader:
+        """One for each opening of the file."""
+        reader = getattr(source, "reader", None)
+        if reader is None:
+            source.prepare(0)
+            try:
+                reader = source.reader = H5MDReader(source.file, convert_units=self._convert)
+            except Exception as error:
+                raise source.cause(error) from error
+        return reader
+
+    def prepare(self) -> None:
+        pass
+
+    def fill(self, ts: Timestep, number: int, source: H5mdSource) -> None:
+        reader = self._reader(source)
+        source.prepare(number)
+        own = reader.ts
+        if self._sub is None:
+            reader.ts = ts
+        try:
+            reader._read_frame(number)
+        except Exception as error:
+            raise source.cause(error) from error
+        finally:
+            reader.ts = own
+        if self._sub is not None:
+            for name, there in self.timestep_arguments.items():
+                if there:
+                    setattr(ts, name, getattr(own, name)[self._sub])
+            ts.dimensions = own.dimensions
+            ts.data.update(own.data)
+        if self._given_dt is not None:
+            ts.time = number * self._given_dt
+
+    def dt(self, source: H5mdSource) -> float | None:
+        return None
+
+    def writer(self, reader: Any, filename: str, n_atoms: int, **kwargs: Any) -> Any:
+        return super().writer(
+            reader, filename, n_atoms, **self.timestep_arguments | self._compression | kwargs
+        )
 
 
 class FileFiller(Filler):

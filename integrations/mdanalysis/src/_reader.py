@@ -17,6 +17,7 @@ from MDAnalysis.coordinates.timestep import Timestep
 from MDAnalysis.lib.util import store_init_arguments
 from zazen.decoders import Source
 from zazen.mdanalysis._fill import filler
+from zazen.mdanalysis._h5md import H5mdSource, is_h5md
 
 PREFIX = "zazen:"
 
@@ -62,7 +63,7 @@ class ZazenReader(base.ReaderBase):
     format = "ZAZEN"
     units: dict[str, Any] = {"time": "ps", "length": "Angstrom"}  # noqa: RUF012 (MDAnalysis's declaration)
 
-    _source: Source | None = None
+    _source: Source | H5mdSource | None = None
     _announced = False
 
     @staticmethod
@@ -119,9 +120,10 @@ class ZazenReader(base.ReaderBase):
         if dt is not None:
             self.ts.dt = dt
 
-    def _opened(self) -> Source:
+    def _opened(self) -> Source | H5mdSource:
         if self._source is None:
-            self._source = Source(self._path, self._open_options)
+            kind = H5mdSource if is_h5md(self._path) and "pattern" not in self._open_options else Source
+            self._source = kind(self._path, self._open_options)
         return self._source
 
     def _read_error(self, frame: int, error: Exception) -> ReadError:

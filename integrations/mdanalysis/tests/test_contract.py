@@ -8,9 +8,10 @@ pytest.importorskip(
 )
 
 import MDAnalysis as mda
-from MDAnalysis.coordinates import DCD, TRJ, TRR, XTC
+from MDAnalysis.coordinates import DCD, H5MD, TRJ, TRR, XTC
 from MDAnalysisTests.coordinates.base import MultiframeReaderTest
 from MDAnalysisTests.coordinates.test_dcd import DCDReference
+from MDAnalysisTests.coordinates.test_h5md import H5MDReference
 from MDAnalysisTests.coordinates.test_xdr import TRRReference, XTCReference
 from MDAnalysisTests.datafiles import COORDINATES_DCD
 from zazen.mdanalysis import ZazenReader
@@ -55,6 +56,15 @@ class TestDcd(Contract):
         reference = through_zazen(DCDReference())
         reference.ext = "dcd"
         assert reference.writer is DCD.DCDWriter
+        return reference
+
+
+class TestH5md(Contract):
+    @pytest.fixture
+    def ref(self):
+        pytest.importorskip("h5py", reason="no h5py: pip install 'zazen[mdanalysis]'")
+        reference = through_zazen(H5MDReference())
+        assert reference.writer is H5MD.H5MDWriter
         return reference
 
 

@@ -83,3 +83,29 @@ def test_a_node_that_dies_costs_time_only(launch, protein, folder, backing):
         output = launch(3, *script, ZAZEN_TESTBED=cluster.testbed)
     report = json.loads(output.split("REPORT ")[1].splitlines()[0])
     assert sum(report["sources"].values()) == 10 and report["rmsf"]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_h5md_under_mpi(launch, folder, backing, nodes):
+    """Chunked and compressed; the second job reads from the nodes' disks, each rank what its node holds."""
+    pytest.importorskip("h5py", reason="no h5py: pip install 'zazen[mdanalysis]'")
+    from h5md_file import write
+
+    protein = mda.Universe(datafiles.TPR, datafiles.XTC).select_atoms("protein")
+    protein.write(str(folder / "top.gro"))
+    # Several blocks for each node.
+    chunks = (3, len(protein) // 2, 3)
+    path = write(
+        backing / "md.h5md", frames=150, written=150, atoms=len(protein), chunks=chunks, compression="gzip"
+    )
+    assert path.stat().st_size > 4 << 20
+    with zazen.testing.Cluster(folder / "c", backing, nodes=nodes) as cluster:
+        script = (HERE / "mpi_local.py", folder / "top.gro", f"zazen:{path}")
+        reports = []
+        for _ in range(2):
+            output = launch(3, *script, ZAZEN_TESTBED=cluster.testbed)
+            reports.append(json.loads(output.split("REPORT ")[1].splitlines()[0]))
+    for report in reports:
+        assert report["rmsf"] and sum(report["shares"].values()) == 150 and len(report["shares"]) == 3, report
+    # A frame at the edge of a node's blocks may lack a part there; a block has about six frames.
+    assert reports[1]["sources"].get("alien", 0) >= 110, reports

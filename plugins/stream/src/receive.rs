@@ -54,7 +54,8 @@ fn start(stream: &Arc<Stream>) -> Result<(), c_int> {
             for step in 0..config.ports as u16 {
                 let port = if first == 0 { 0 } else { first + step };
                 let socket = stream.receivers.bind(address, port, config)?;
-                spawn(stream, move |stream| receive_datagrams(stream, &socket))?;
+                let number = stream.add_receiver();
+                spawn(stream, move |stream| receive_datagrams(stream, &socket, number))?;
             }
         }
         Input::TcpListen => {
@@ -202,13 +203,15 @@ fn rest(buffer_bytes: u64) -> Option<Duration> {
     (lasts >= REST_MIN).then(|| lasts.min(REST_MAX))
 }
 
-fn receive_datagrams(stream: &Arc<Stream>, socket: &UdpSocket) {
+fn receive_datagrams(stream: &Arc<Stream>, socket: &UdpSocket, number: usize) {
     let granted = get_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
     let rest = rest(granted as u64);
     let mut batch = Batch { buffers: vec![0; BATCH * DATAGRAM_BYTES], controls: vec![[0; 4]; BATCH] };
     let mut clock = Clock::default();
     while !stream.is_shut() {
+        let asked_ns = stream.now_ns();
         let Ok(sizes) = batch.receive(socket.as_raw_fd()) else {
+            stream.drained(number, asked_ns);
             clock.look(&stream.tally);
             continue;
         };
@@ -220,6 +223,9 @@ fn receive_datagrams(stream: &Arc<Stream>, socket: &UdpSocket) {
             whole.chunks((*piece).max(1))
         });
         take_datagrams(stream, datagrams);
+        if sizes.len() < BATCH {
+            stream.drained(number, asked_ns);
+        }
         clock.batch(&stream.tally);
         if let Some(rest) = rest.filter(|_| sizes.len() < BATCH / 2) {
             std::thread::sleep(rest);

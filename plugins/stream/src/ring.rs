@@ -210,6 +210,8 @@ pub struct Ring {
     /// Per station: one past its last packet, once it said so.
     ended: Vec<Option<u64>>,
     arrived_ns: Option<u64>,
+    /// Per receiver: all packets that came before this time have been brought here.
+    drained_ns: Vec<u64>,
     /// Since when no more is expected.
     closing_ns: Option<u64>,
     closed: bool,
@@ -244,12 +246,38 @@ impl Ring {
             jump: vec![None; shape.stations as usize],
             ended: vec![None; shape.stations as usize],
             arrived_ns: None,
+            drained_ns: Vec::new(),
             closing_ns: None,
             closed: false,
             counters: vec![Counters::default(); shape.stations as usize],
             blocks: BlockCounters::default(),
             news: 0,
             shape,
+        }
+    }
+
+    /// One more receiver says by [`Ring::drained`] how far it is; returns its number. Until it has
+    /// brought what came before a deadline, the deadline waits, at most once more as long: a
+    /// receiver that the machine keeps from running makes no packet late.
+    pub fn add_receiver(&mut self) -> usize {
+        self.drained_ns.push(0);
+        self.drained_ns.len() - 1
+    }
+
+    /// All packets that came to this receiver before `then_ns` have been brought to the ring.
+    pub fn drained(&mut self, receiver: usize, then_ns: u64) {
+        let mark = &mut self.drained_ns[receiver];
+        let before = std::mem::replace(mark, then_ns.max(*mark));
+        // A rank may wait for just this.
+        self.news += u64::from(self.undone > 0 && before != then_ns);
+    }
+
+    /// When what was due after `patience_ns` has come to pass: at `due_ns` if everything that came
+    /// until then is here.
+    fn passes_at(&self, due_ns: u64, patience_ns: u64) -> u64 {
+        match self.drained_ns.iter().all(|drained| *drained >= due_ns) {
+            true => due_ns,
+            false => due_ns.saturating_add(patience_ns),
         }
     }
 
@@ -502,7 +530,8 @@ impl Ring {
     /// When this block is ready; `None` for now.
     fn ready_at(&self, slot: &Slot) -> Option<u64> {
         let is_full = slot.present_count == self.shape.stations * self.shape.packets;
-        (!is_full).then(|| slot.opened_ns.saturating_add(self.shape.deadline_ns))
+        let patience_ns = self.shape.deadline_ns;
+        (!is_full).then(|| self.passes_at(slot.opened_ns.saturating_add(patience_ns), patience_ns))
     }
 
     /// What is next for this rank.
@@ -545,7 +574,9 @@ impl Ring {
 
     fn silence_at(&self) -> Option<u64> {
         let is_watched = self.shape.silence_ns > 0 && self.closing_ns.is_none();
-        self.arrived_ns.filter(|_| is_watched).map(|last| last.saturating_add(self.shape.silence_ns))
+        let patience_ns = self.shape.silence_ns;
+        let last = self.arrived_ns.filter(|_| is_watched);
+        last.map(|last| self.passes_at(last.saturating_add(patience_ns), patience_ns))
     }
 
     /// After the end, blocks of which nothing came are opened as room comes: they are missing, and

@@ -86,7 +86,8 @@ impl Stream {
         }))
     }
 
-    fn now_ns(&self) -> u64 {
+    /// Nanoseconds since the stream began.
+    pub(crate) fn now_ns(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
 
@@ -132,6 +133,21 @@ impl Stream {
             if ring.news() != news_before {
                 self.news.notify_all();
             }
+        }
+    }
+
+    /// One more receiver that says by [`Stream::drained`] how far it is.
+    pub(crate) fn add_receiver(&self) -> usize {
+        lock(&self.ring).add_receiver()
+    }
+
+    /// The receiver's socket is empty: all that came before `then_ns` was taken in.
+    pub(crate) fn drained(&self, receiver: usize, then_ns: u64) {
+        let mut ring = lock(&self.ring);
+        let news_before = ring.news();
+        ring.drained(receiver, then_ns);
+        if ring.news() != news_before {
+            self.news.notify_all();
         }
     }
 

@@ -403,3 +403,45 @@ proptest! {
         rig.finish();
     }
 }
+
+#[test]
+fn a_receiver_that_cannot_run_makes_no_packet_late() {
+    let shape = Shape {
+        stations: 1,
+        packets: 2,
+        slots: 4,
+        ranks: 1,
+        deal: Deal::Turns,
+        pressure: Pressure::DropOldest,
+        deadline_ns: 100,
+        silence_ns: 0,
+        first: None,
+        count: None,
+    };
+    let begun = || {
+        let mut ring = Ring::new(shape.clone());
+        let receivers = [ring.add_receiver(), ring.add_receiver()];
+        ring.join(0);
+        let Arrival::Store { slot, .. } = ring.arrive(0, 0, 10) else { panic!("it is the first") };
+        ring.stored(slot, 1);
+        (ring, receivers)
+    };
+    // The second packet came in time, but its receiver did not run.
+    let (mut ring, receivers) = begun();
+    ring.drained(receivers[0], 500);
+    ring.drained(receivers[1], 109);
+    assert_eq!(ring.take(0, 150), Take::Wait { until_ns: Some(210) });
+    let Arrival::Store { slot, .. } = ring.arrive(0, 1, 160) else { panic!("it is not late") };
+    ring.stored(slot, 1);
+    assert_eq!(ring.take(0, 161), Take::Block { block: 0, slot });
+    // All that came is here: the deadline counts.
+    let (mut ring, receivers) = begun();
+    receivers.iter().for_each(|receiver| ring.drained(*receiver, 110));
+    assert_eq!(ring.take(0, 109), Take::Wait { until_ns: Some(110) });
+    assert!(matches!(ring.take(0, 111), Take::Block { block: 0, .. }));
+    // A receiver that never runs again holds a block up for as long once more.
+    let (mut ring, _) = begun();
+    assert_eq!(ring.take(0, 209), Take::Wait { until_ns: Some(210) });
+    assert!(matches!(ring.take(0, 210), Take::Block { block: 0, .. }));
+    ring.check().unwrap();
+}

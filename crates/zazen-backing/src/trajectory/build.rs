@@ -28,10 +28,10 @@ const LARGE_BYTES: u64 = 64 << 10;
 pub type Stops<'a> = Option<&'a dyn Fn() -> bool>;
 
 /// Fails once nobody waits any more.
-pub(super) fn check(stops: Stops<'_>) -> Result<()> {
+pub(crate) fn check(stops: Stops<'_>) -> Result<()> {
     match stops.is_some_and(|stops| stops()) {
         true => {
-            let text = "its frames are not looked for any more: the caller is gone, or zazend is stopping";
+            let text = "its frames are no longer looked for: the caller is gone, or zazend is stopping";
             Err(Error::new(ErrorKind::ShuttingDown, text))
         }
         false => Ok(()),
@@ -250,6 +250,12 @@ pub(super) fn build(
         Some(known) => known.format,
         None => format_of(file, name)?,
     };
+    if format == Format::H5md {
+        let what = "is an HDF5 file, where a frame lies in chunks, so no range of bytes is a frame; MDAnalysis reads \
+                    H5MD from the nodes' disks by the name zazen:FILE, and any program of HDF5 through zazen.fsspec; or \
+                    convert it to XTC, TRR, DCD or NetCDF";
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
     let found = match scan(stops, file, format, now.size, known.as_deref()) {
         // A header that writers replace: the frames are found anew.
         Err(error) if error.kind() == ErrorKind::Stale && known.is_some() => {

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 use zazen_core::{Error, Result};
 use zazen_env::socket_path::find_socket_path;
 use zazen_mount::namespace::NamespaceTree;
@@ -41,6 +42,9 @@ pub(crate) struct Mount {
     /// The kernel does not read and write local files itself: for tests
     #[arg(long, hide = true)]
     no_passthrough: bool,
+    /// Seconds that the kernel keeps names and attributes: for tests
+    #[arg(long, value_name = "SECONDS", hide = true)]
+    keep: Option<u64>,
     /// Serve in this process, until a signal or an unmount ends it
     #[arg(long)]
     foreground: bool,
@@ -76,7 +80,10 @@ fn serve(arguments: &Mount, ready: impl FnOnce()) -> Result<()> {
         read_only: arguments.read_only,
         passthrough: root && !arguments.no_passthrough,
     };
-    let tree: Arc<dyn Tree> = Arc::new(tree);
+    let tree: Arc<dyn Tree> = match arguments.keep {
+        Some(seconds) => Arc::new(tree.keeping(Duration::from_secs(seconds))),
+        None => Arc::new(tree),
+    };
     let is_told = std::env::var_os(BACKGROUND).is_some();
     mount::serve(tree, &arguments.mountpoint, &options, || {
         if is_told {

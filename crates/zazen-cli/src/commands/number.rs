@@ -9,14 +9,17 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use zazen_backing::dataset::{is_temporary_name, parse_manifest};
+use zazen_backing::by_name::is_temporary_name;
+use zazen_backing::dataset::parse_manifest;
+use zazen_backing::{DirectoryBacking, by_name};
 use zazen_core::limits::MANIFEST_NAME;
-use zazen_core::{Error, ErrorKind, Layout, Result};
+use zazen_core::{Error, ErrorKind, Layout, RelPath, Result};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen number /lustre/pictures --ending .jpg     # cat_1.jpg, dog_1.jpg, …: frames 0, 1, … by name
   zazen number /lustre/pictures --ending .jpg --update   # append new files
+  zazen number /lustre/pictures --pattern '**/*.jpg'     # in folders too
 
 The command writes zazen.toml into the directory. Readers and writers then use it.")]
 pub(crate) struct Number {
@@ -26,6 +29,9 @@ pub(crate) struct Number {
     /// Only files whose names end with this; may be repeated [default: all but hidden and temporary files]
     #[arg(long, value_name = "TEXT")]
     ending: Vec<String>,
+    /// Files whose paths beneath DIR match this: `*`, `?`, and `**` for any folders
+    #[arg(long, value_name = "PATTERN", conflicts_with = "ending")]
+    pattern: Option<String>,
     /// Append new files to the list; no file changes its number
     #[arg(long)]
     update: bool,
@@ -75,6 +81,11 @@ impl Number {
 
     /// The files that are there, by name.
     fn found(&self) -> Result<Vec<String>> {
+        if let Some(pattern) = &self.pattern {
+            let backing = DirectoryBacking::new(&self.directory)?;
+            let files = by_name::files(None, &backing, &RelPath::default(), pattern)?;
+            return Ok(files.iter().map(|file| file.as_str().to_owned()).collect());
+        }
         let within = |error| Error::io(format!("list {}", self.directory.display()), error);
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(within)? {
@@ -143,6 +154,7 @@ mod tests {
         let ask = |update| Number {
             directory: folder.path().to_owned(),
             ending: vec![".jpg".into(), "\".png".into()],
+            pattern: None,
             update,
             json: true,
         };

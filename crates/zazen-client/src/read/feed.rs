@@ -4,6 +4,7 @@
 //! Invariant: each frame of the set is fed exactly once, even if the daemon dies at any time.
 
 use super::access::{Access, jobs_of};
+use super::job::Job;
 use super::pipeline::{Pipeline, Task};
 use crate::cluster::{Batch, Remote, daemon_is_gone};
 use crate::daemon_spec::DaemonSpec;
@@ -30,6 +31,24 @@ impl Scan {
         let (mut remote, handle) = daemon.open()?;
         let scan = remote.scan_open(handle, set.clone())?.scan;
         Ok(Scan { remote, scan })
+    }
+
+    /// The next frames, at most `frames_max`; and the daemon's error if it is stopping. Frames that
+    /// it cannot give for that reason are left out.
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn next_jobs(
+        &mut self,
+        frames_max: usize,
+    ) -> Result<(Vec<(u64, Result<Job>)>, Option<Error>)> {
+        let batch = self.remote.scan_next(self.scan, frames_max as u16, u64::MAX)?;
+        let (mut jobs, mut stopping) = (Vec::new(), None);
+        for (number, job) in jobs_of(batch) {
+            match job {
+                Err(error) if error.kind() == ErrorKind::ShuttingDown => stopping = Some(error),
+                job => jobs.push((number, job)),
+            }
+        }
+        Ok((jobs, stopping))
     }
 }
 

@@ -90,11 +90,12 @@ impl Dataset {
 
     /// The frames that exist as rank 0 sees them, and the nodes.
     fn gathered(&mut self, collectives: &dyn Collectives) -> Result<(RunSet, Vec<Node>)> {
+        let same_files = self.agree_on_names(collectives)?;
         let extent = told_by_rank_0(collectives, || self.extent())?;
         self.extent = Some(extent.clone());
         let held = match extent.first().zip(extent.last()) {
-            Some((first, last)) => self.query(first, last, 1),
-            None => Ok(Default::default()),
+            Some((first, last)) => same_files.and_then(|()| self.query(first, last, 1)),
+            None => same_files.map(|()| Default::default()),
         };
         let all = held.map(|(native, alien)| Held {
             native: native.intersection(&extent),

@@ -63,6 +63,11 @@ impl Service for FramesService {
                 scan::open(node, sessions, caller, messages::ScanOpen::decode(payload)?).map(reply)
             }
             frames_fn::SCAN_NEXT => scan::next(node, sessions, caller, messages::ScanNext::decode(payload)?),
+            frames_fn::CLOSE => {
+                let ask = messages::CloseDataset::decode(payload)?;
+                sessions.with(caller.connection, |session| session.close_opened(ask.handle));
+                Ok(Reply::default())
+            }
             frames_fn::SCAN_CLOSE => scan::close(sessions, caller, messages::ScanClose::decode(payload)?),
             frames_fn::READ_MANY => {
                 scan::read_many(node, sessions, caller, messages::ReadMany::decode(payload)?)

@@ -8,6 +8,7 @@ use crate::opened::Opened;
 use crate::session::Sessions;
 use crate::viewer::Viewer;
 use std::sync::Arc;
+use zazen_backing::by_name::is_by_name;
 use zazen_backing::{Backing, Rights, dataset};
 use zazen_call::{Caller, Line};
 use zazen_core::{Blocks, Error, ErrorKind, Layout, RelPath, Result, RunSet, Series};
@@ -99,8 +100,9 @@ fn open_source(
             match told.layout {
                 Some(layout) => {
                     opened.set_layout(layout.clone(), true);
-                    // Blocks are of one version of a file; the next open asks for the file's size again.
-                    if layout.blocks().is_none() {
+                    // Blocks are of one version of a file; the next open asks for the file's size again. Numbers by
+                    // names are those of one pattern; the cache remembers one list for a directory, the manifest's.
+                    if layout.blocks().is_none() && !ask.pattern.as_deref().is_some_and(is_by_name) {
                         remember(node, &opened.series(), &layout);
                     }
                 }
@@ -192,8 +194,8 @@ fn held_series(node: &Node, at: &Located) -> Vec<(RelPath, String)> {
 fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<Option<Layout>> {
     let held = held_series(node, at);
     if let Some(pattern) = pattern {
-        // Only the file itself tells how many blocks it has.
-        if Blocks::parse_pattern(pattern).is_some() {
+        // Only the file itself tells how many blocks it has, and only the folders which files they have.
+        if Blocks::parse_pattern(pattern).is_some() || is_by_name(pattern) {
             return Ok(None);
         }
         let series = at.series(&dataset::series_of_pattern(pattern)?)?;

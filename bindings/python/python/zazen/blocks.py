@@ -20,6 +20,8 @@ BLOCK_BYTES = 1 << 20
 Version = tuple[int, int, int, int]
 
 
+_FARTHEST_FIRST = ("direct", "backing", "alien", "native")
+
 #: The longest tick of a file system's times, in nanoseconds.
 _TICK = 2_000_000_000
 
@@ -54,6 +56,8 @@ class BlockReader:
         self.version: Version = version
         numbers = self._dataset.extent()
         self._first = next(iter(numbers), 0)
+        #: Where each block came from that was read, as ``zazen.Frame.source`` says.
+        self._sources: dict[int, str] = {}
         #: Blocks by index, the one used last at the end.
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
         self._lock = threading.Lock()
@@ -82,6 +86,26 @@ class BlockReader:
         clipped = [(max(start, 0), min(end, self.size)) for start, end in ranges]
         blocks = self._blocks({index for start, end in clipped for index in self._indices(start, end)})
         return [self._join(blocks, start, end) for start, end in clipped]
+
+    def came_from(self, ranges: Sequence[tuple[int, int]]) -> str | None:
+        """Where the bytes came from when they were read last, as ``zazen.Frame.source`` says; the farthest place if
+        they came from several. None: they were not read."""
+        indices = {index for start, end in ranges for index in self._indices(start, min(end, self.size))}
+        found = {self._sources[index] for index in indices if index in self._sources}
+        return next((source for source in _FARTHEST_FIRST if source in found), None)
+
+    def owners(self, comm: Any) -> Any:
+        """For each block, the rank of ``comm`` whose node holds it, and -1 if no node does, as ``Dataset.owners``
+        says. Collective. Raises StaleError on all ranks if they have opened different versions of the file."""
+        if any(version != self.version for version in comm.allgather(self.version)):
+            raise zazen.StaleError(
+                116, f"{self.path} changed while the ranks opened it; open it again", self.path
+            )
+        return self._dataset.owners(comm)
+
+    def keep(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Reads the blocks of these ranges into memory, in one call. Blocks that do not fit push others out."""
+        self._blocks({index for start, end in ranges for index in self._indices(start, min(end, self.size))})
 
     def keep_ahead(self, start: int, end: int) -> None:
         """Reads the blocks of this range into memory, as far as they fit there and the file has them."""
@@ -119,6 +143,7 @@ class BlockReader:
 
     def _fetch(self, indices: Iterable[int]) -> list[memoryview]:
         frames = self._dataset.read_many([self._first + index for index in indices])
+        self._sources.update((frame.number - self._first, frame.source) for frame in frames)
         return [frame.data for frame in frames]
 
     def _join(self, blocks: dict[int, memoryview], start: int, end: int) -> bytes:

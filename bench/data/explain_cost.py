@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""What the records of `zazen explain` cost: time of a scan with and without them, and bytes of a record.
+
+    .venv/bin/python bench/data/explain_cost.py            a table
+    .venv/bin/python bench/data/explain_cost.py --json     the same for programs
+
+A warm dataset of small frames is scanned turn by turn with records and without (`ZAZEN_RECORDS=off`), in alternating
+order; the ratio of the times. Bytes: the record that a scan without a daemon leaves, over the frames that it read:
+once of all frames, and once of frames whose numbers follow no rule, which is the longest record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import zazen
+import zazen.testing
+
+FRAMES, FRAME_BYTES, TURNS, SCANS = 4000, 4096, 15, 4
+GOAL_TIME, GOAL_BYTES = 1.01, 64.0
+
+
+def scan(dataset: zazen.Dataset, records: bool) -> float:
+    """Seconds of some scans."""
+    os.environ["ZAZEN_RECORDS"] = "on" if records else "off"
+    began = time.perf_counter()
+    for _ in range(SCANS):
+        assert sum(frame.length for frame in dataset.frames()) == FRAMES * FRAME_BYTES
+    return time.perf_counter() - began
+
+
+def record_bytes(folder: Path, frames: Path) -> float:
+    """Bytes of a record over the frames of its scan."""
+    os.environ |= {"XDG_STATE_HOME": str(folder / "state"), "ZAZEN_RECORDS": "on"}
+    with zazen.open(frames, direct=True) as dataset:
+        read = 0
+        for _ in dataset.frames(memory=1 << 20):
+            read += 1
+            # A quick scan of one process leaves no record.
+            if read == 1:
+                time.sleep(0.06)
+    (record,) = (folder / "state/zazen/scans").iterdir()
+    size = record.stat().st_size
+    record.unlink()
+    return size / read
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="zz") as name:
+        folder = Path(name)
+        frames = folder / "b" / "sim"
+        frames.mkdir(parents=True)
+        for number in range(FRAMES):
+            (frames / f"f-{number}.bin").write_bytes(bytes([number % 251]) * FRAME_BYTES)
+        bytes_of = {"all": record_bytes(folder, frames)}
+        with zazen.testing.Daemon(folder, frames.parent) as node:
+            with zazen.open(frames, socket=str(node.socket)) as dataset:
+                scan(dataset, True), scan(dataset, False)
+                ratios = []
+                for turn in range(TURNS):
+                    order = (True, False) if turn % 2 == 0 else (False, True)
+                    took = {records: scan(dataset, records) for records in order}
+                    ratios.append(took[True] / took[False])
+        for number in random.Random(1).sample(range(FRAMES), FRAMES // 2):
+            (frames / f"f-{number}.bin").unlink()
+        bytes_of["irregular"] = record_bytes(folder, frames)
+    row = {
+        "what": f"{FRAMES} warm frames of {FRAME_BYTES} bytes, {SCANS} scans a turn, {TURNS} turns",
+        "time_ratio": statistics.median(ratios),
+        "time_ratio_spread": [min(ratios), max(ratios)],
+        "bytes_a_frame": bytes_of,
+        "load": os.getloadavg()[0],
+    }
+    row["good"] = row["time_ratio"] <= GOAL_TIME and max(bytes_of.values()) <= GOAL_BYTES
+    if options.json:
+        print(json.dumps(row))
+        return 0
+    low, high = row["time_ratio_spread"]
+    print(f"{row['what']}; load average {row['load']:.1f}")
+    print(
+        f"  time with records : without: {row['time_ratio']:.3f} ({low:.3f} … {high:.3f}), goal {GOAL_TIME}"
+    )
+    for name, value in bytes_of.items():
+        print(f"  record, {name} frames: {value:.2f} bytes a frame, goal {GOAL_BYTES:.0f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
