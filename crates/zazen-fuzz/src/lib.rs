@@ -12,6 +12,7 @@
 )]
 
 pub mod mutate;
+mod namespace;
 mod seeds;
 mod store;
 mod targets;
@@ -44,6 +45,19 @@ pub const TARGETS: &[Target] = &[
     Target { name: "config", run: targets::config, seeds: seeds::configs, runs: 500 },
     Target { name: "xtc", run: targets::xtc, seeds: seeds::xtc_frames, runs: 50_000 },
     Target { name: "trajectory", run: targets::trajectory, seeds: seeds::trajectories, runs: 20_000 },
+    Target {
+        name: "namespace_messages",
+        run: namespace::messages,
+        seeds: namespace::message_seeds,
+        runs: 50_000,
+    },
+    Target {
+        name: "namespace_records",
+        run: namespace::records,
+        seeds: namespace::record_seeds,
+        runs: 20_000,
+    },
+    Target { name: "namespace_files", run: namespace::files, seeds: namespace::file_seeds, runs: 300 },
     Target { name: "store", run: store::store, seeds: store::files, runs: 1_000 },
 ];
 

@@ -16,7 +16,7 @@ use zazen_wire::shm::{self, SLOT_BYTES, Span};
 use zazen_wire::{pack, runset_codec};
 
 /// Takes a number of bytes from the front, with zeros if there are too few.
-fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
+pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
     let mut taken = [0; N];
     let count = N.min(bytes.len());
     taken[..count].copy_from_slice(&bytes[..count]);
@@ -24,14 +24,14 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
     taken
 }
 
-fn check<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+pub(crate) fn check<M: Message + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     if let Ok(message) = M::decode(bytes) {
         let again = M::decode(&message.encode()).expect("what was encoded decodes");
         assert_eq!(again, message);
     }
 }
 
-fn pick(checks: &[fn(&[u8])], mut bytes: &[u8]) {
+pub(crate) fn pick(checks: &[fn(&[u8])], mut bytes: &[u8]) {
     let [which] = take(&mut bytes);
     checks[usize::from(which) % checks.len()](bytes);
 }

@@ -36,7 +36,8 @@ fn repeat(operation: &Operation) -> Repeat {
         | Operation::ReadLink(_)
         | Operation::GetXattr(_)
         | Operation::ListXattr(_)
-        | Operation::Parent(_) => Repeat::Yes,
+        | Operation::Parent(_)
+        | Operation::Buckets(_) => Repeat::Yes,
         _ => Repeat::No,
     }
 }

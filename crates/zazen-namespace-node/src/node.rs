@@ -18,6 +18,7 @@ use zazen_call::{Caller, ClusterKey};
 use zazen_core::fnv::mixed;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::service::{Hello, MapView, namespace_fn};
+use zazen_namespace::split::Layouts;
 use zazen_namespace::{Epoch, Incarnation, InodeId, NodeNo};
 
 /// Inodes with the same number below this share a turn.
@@ -75,6 +76,8 @@ pub struct NamespaceNode {
     pub(crate) links: Arc<Links>,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) slots: Slots,
+    /// How large directories are split, as far as operations met them.
+    pub(crate) layouts: Mutex<Layouts>,
     /// Length, blocks and time of objects as the metadata was told last.
     pub(crate) committed: Mutex<HashMap<ObjectName, (u64, u64, i64)>>,
     /// Objects whose bytes a sync failed to bring to the disk. The kernel tells it once only.
@@ -149,6 +152,7 @@ impl NamespaceNode {
             links,
             sessions: Mutex::default(),
             slots: Slots::default(),
+            layouts: Mutex::default(),
             committed: Mutex::default(),
             unsynced: Mutex::default(),
             turns: std::iter::repeat_with(Mutex::default).take(TURNS).collect(),

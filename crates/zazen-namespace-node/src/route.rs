@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use zazen_core::Credentials;
 use zazen_namespace::operation::{Answer, Operation, Request, Response};
-use zazen_namespace::service::{Requests, Responses, namespace_fn};
+use zazen_namespace::service::{ASKS_MAX, Requests, Responses, namespace_fn};
+use zazen_namespace::split::{Errand, Next};
 use zazen_namespace::{Attributes, Errno, InodeId, NodeNo};
 use zazen_wire::Message;
 
@@ -29,8 +30,39 @@ pub(crate) fn root() -> Credentials {
 
 impl NamespaceNode {
     /// Asks operations; one answer for each, in order. Those on one partition are executed in this
-    /// order. [`Answer::Moved`] does not come back.
+    /// order. [`Answer::Moved`] and [`Answer::Split`] do not come back.
     pub(crate) fn route(&self, asks: Vec<(Credentials, Operation)>) -> Vec<Answer> {
+        let mut answers: Vec<Option<Answer>> = vec![None; asks.len()];
+        let mut errands = Vec::with_capacity(asks.len());
+        let layouts = lock(&self.layouts);
+        for (at, (credentials, operation)) in asks.into_iter().enumerate() {
+            let (errand, first) = Errand::new(operation, &layouts);
+            errands.push((at, credentials, errand, first));
+        }
+        drop(layouts);
+        while !errands.is_empty() {
+            let of_one = |(_, credentials, _, asks): &mut (usize, Credentials, Errand, Vec<Operation>)| {
+                let asks = std::mem::take(asks);
+                let count = asks.len();
+                (asks.into_iter().map(|ask| (credentials.clone(), ask)).collect::<Vec<_>>(), count)
+            };
+            let (asks, counts): (Vec<_>, Vec<_>) = errands.iter_mut().map(of_one).unzip();
+            let mut given = self.route_to_partitions(asks.into_iter().flatten().collect()).into_iter();
+            let mut layouts = lock(&self.layouts);
+            let mut left = Vec::new();
+            for ((at, credentials, mut errand, _), count) in errands.into_iter().zip(counts) {
+                match errand.take(given.by_ref().take(count).collect(), &mut layouts) {
+                    Next::Ask(asks) => left.push((at, credentials, errand, asks)),
+                    Next::Done(answer) => answers[at] = Some(answer),
+                }
+            }
+            errands = left;
+        }
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Answer::refused(Errno::EIO))).collect()
+    }
+
+    /// Asks the partitions; one answer for each, in order.
+    fn route_to_partitions(&self, asks: Vec<(Credentials, Operation)>) -> Vec<Answer> {
         if asks.is_empty() {
             return Vec::new();
         }
@@ -81,7 +113,11 @@ impl NamespaceNode {
                     None => {}
                 }
             }
-            for (primary, group) in groups {
+            // The buckets of some directories are more than one call may ask.
+            let parts = groups
+                .iter()
+                .flat_map(|(primary, group)| group.chunks(ASKS_MAX).map(|part| (*primary, part)));
+            for (primary, group) in parts {
                 let batch: Vec<Request> = group.iter().map(|at| requests[*at].clone()).collect();
                 let left = deadline.saturating_duration_since(Instant::now()).min(ROUND);
                 let responses = if primary == me {

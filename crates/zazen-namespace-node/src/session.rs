@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use zazen_call::Caller;
 use zazen_core::Credentials;
-use zazen_namespace::operation::{Answer, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release};
+use zazen_namespace::operation::{
+    Answer, At, Entry, Grant, Lock, LockWanted, Mode, Open, Operation, Release,
+};
 use zazen_namespace::service::{Answered, Ask};
 use zazen_namespace::{Attributes, Errno, Incarnation, InodeId, Kind};
 
@@ -53,7 +55,8 @@ pub(crate) fn inodes_of(operation: &Operation) -> Vec<InodeId> {
         Operation::GetAttributes(of)
         | Operation::ReadLink(of)
         | Operation::ListXattr(of)
-        | Operation::Parent(of) => vec![of.id],
+        | Operation::Parent(of)
+        | Operation::Buckets(of) => vec![of.id],
         Operation::GetMany(many) => many.ids.clone(),
         Operation::SetAttributes(set) => vec![set.id],
         Operation::Create(create) => vec![create.directory],
@@ -245,8 +248,14 @@ impl NamespaceNode {
             Some(_) => return Err(Errno::EPERM),
         };
         let mut operation = ask.operation;
+        // Buckets of split directories are the daemons' own business.
+        if inodes_of(&operation).into_iter().any(InodeId::is_bucket) {
+            return Err(Errno::ESTALE);
+        }
         match &mut operation {
-            Operation::Commit(_) | Operation::Release(_) => return Err(Errno::EPERM),
+            Operation::Commit(_) | Operation::Release(_) | Operation::Buckets(_) => {
+                return Err(Errno::EPERM);
+            }
             Operation::SetAttributes(set) => {
                 if set.bytes.is_some() {
                     return Err(Errno::EOPNOTSUPP);
@@ -254,6 +263,16 @@ impl NamespaceNode {
                 // What was written before must not undo the times and bits that are set now.
                 if let Some(handle) = session.writers(set.id) {
                     self.commit(&handle).ok();
+                }
+            }
+            // An existing file is opened, which needs no room.
+            Operation::Create(create)
+                if self.driver.is_full() && create.open.is_some() && !create.exclusive =>
+            {
+                let at = At { directory: create.directory, name: create.name.clone() };
+                match self.route_one(credentials.clone(), Operation::Lookup(at)) {
+                    Err(Errno::ENOENT) => return Err(Errno::ENOSPC),
+                    found => drop(found?),
                 }
             }
             Operation::Create(_)

@@ -84,7 +84,9 @@ zazen_wire::messages! {
         device: u32,
         /// Grows with each change of the inode.
         version: u64,
-        /// Where a file's bytes are; `None` for a file that never had any, and for other kinds.
+        /// Where a file's bytes are; `None` for a file that never had any, and for other kinds. A
+        /// directory that was split has a place of no node: its entries, links and times are to be
+        /// summed up over its buckets. Programs do not see such a place.
         place: Option<Place> = Opt<Nested<Place>>,
     }
 
@@ -102,5 +104,12 @@ zazen_wire::messages! {
         writing: bool,
         /// Nodes with a full copy of the bytes as of the last commit.
         copies: Vec<NodeNo> = field::List<NodeNo>,
+    }
+}
+
+impl Place {
+    /// The place of a directory that is split: see [`Attributes::place`].
+    pub(crate) fn nowhere() -> Place {
+        Place { holder: NodeNo(0), generation: 0, writing: true, copies: Vec::new() }
     }
 }

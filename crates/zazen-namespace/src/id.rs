@@ -6,6 +6,9 @@ use zazen_wire::field::Field;
 
 /// Bits of an inode's number that say which inode of its partition it is.
 const SERIAL_BITS: u32 = 40;
+/// Set in the serial number of a bucket: a part of a directory that was split. Nobody but the
+/// partitions and those who route to them see such a number.
+pub(crate) const BUCKET: u64 = 1 << (SERIAL_BITS - 1);
 /// The most partitions that a namespace can have.
 pub const PARTITIONS_MAX: u32 = 1 << 23;
 
@@ -67,5 +70,10 @@ impl InodeId {
     /// Which inode of its partition it is.
     pub fn serial(self) -> u64 {
         self.0 & ((1 << SERIAL_BITS) - 1)
+    }
+
+    /// Whether it is a bucket of a directory that was split.
+    pub fn is_bucket(self) -> bool {
+        self.0 & BUCKET != 0
     }
 }

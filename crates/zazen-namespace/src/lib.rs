@@ -10,6 +10,7 @@
 //! - [`map`]: which nodes keep which partition.
 //! - [`node`]: the machine of a node: partitions, their log, replication, the lease, the stewards.
 //! - [`partition`]: executes operations on the tables of one partition.
+//! - `split`: routing to directories that are split into buckets.
 //! - `service`: what goes between programs and daemons.
 
 mod attributes;
@@ -24,6 +25,7 @@ mod peer;
 mod planted;
 mod replica;
 pub mod service;
+pub mod split;
 mod stewards;
 mod tagged;
 

@@ -7,7 +7,7 @@
 
 mod change;
 
-pub use change::{Change, Enter, Keep, Leave, Stop};
+pub use change::{Appoint, Change, Enter, Keep, Leave, Stop};
 
 use crate::partition::Settings;
 use crate::{Epoch, Incarnation, NodeNo, PARTITIONS_MAX, PartitionNo};
@@ -17,6 +17,8 @@ use zazen_wire::field::{Field, List, Nested, Text};
 
 /// The most nodes that a map holds.
 pub const NODES_MAX: usize = 1 << 16;
+/// The most stewards.
+pub const STEWARDS_MAX: usize = 5;
 /// The largest weight of a node.
 pub const WEIGHT_MAX: u8 = 16;
 /// The epoch of a new namespace.

@@ -374,6 +374,16 @@ zazen_wire::messages! {
         epoch: Epoch,
     }
 
+    /// How a directory is split: see [`crate::split`].
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Layout {
+        /// The directory.
+        directory: InodeId,
+        /// Its buckets, in the order of cookies: a power of two; none if it is not split. A
+        /// bucket's number is never used twice.
+        buckets: Vec<InodeId> = List<InodeId>,
+    }
+
     /// An inode's attributes.
     #[derive(Clone, Debug, PartialEq, Eq)]
     Found {
@@ -461,8 +471,10 @@ tagged! {
         ListXattr = 19 (Inode),
         /// → [`Answer::Done`], or [`Answer::Blocking`]. Never waits: the client asks again.
         Lock = 20 (Lock),
-        /// → [`Answer::Entry`]: the directory that the directory is in.
+        /// → [`Answer::Entry`]: the directory, or the bucket, that the directory is in.
         Parent = 21 (Inode),
+        /// → [`Answer::Split`].
+        Buckets = 22 (Inode),
     }
 
     /// What is answered.
@@ -492,6 +504,8 @@ tagged! {
         Names = 11 (Names),
         /// A lock of another owner stands in the way.
         Blocking = 12 (Blocking),
+        /// The names of the directory are in its buckets. Nothing was done.
+        Split = 13 (Layout),
     }
 }
 
@@ -503,7 +517,8 @@ impl Operation {
             Operation::GetAttributes(inode)
             | Operation::ReadLink(inode)
             | Operation::ListXattr(inode)
-            | Operation::Parent(inode) => inode.id,
+            | Operation::Parent(inode)
+            | Operation::Buckets(inode) => inode.id,
             Operation::GetMany(many) => many.ids.first().copied().unwrap_or(InodeId::ROOT),
             Operation::SetAttributes(set) => set.id,
             Operation::Create(create) => create.directory,

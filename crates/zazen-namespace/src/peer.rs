@@ -260,3 +260,21 @@ tagged! {
         Stored = 23 (Stored),
     }
 }
+
+impl Envelope {
+    /// The changes of the map that its sender asks the stewards for.
+    pub fn proposals(&self) -> impl Iterator<Item = &Change> {
+        self.messages.iter().filter_map(|message| match message {
+            Message::Propose(propose) => Some(&propose.change),
+            _ => None,
+        })
+    }
+
+    /// Whether it asks for a steward's vote; and whether it gives one.
+    pub fn votes(&self) -> (bool, bool) {
+        let asks = |message: &Message| matches!(message, Message::Vote(vote) if !vote.trial);
+        let gives =
+            |message: &Message| matches!(message, Message::Voted(vote) if !vote.trial && vote.granted);
+        (self.messages.iter().any(asks), self.messages.iter().any(gives))
+    }
+}

@@ -40,6 +40,8 @@ planted! {
     ReadUncommitted,
     /// A primary goes on answering while it hands its partition over.
     AnswerWhileHanding,
+    /// Partitions are not told that a node's life ended: its late requests are executed.
+    SkipFence,
     /// A backup takes records that do not follow on its last.
     SkipPositionCheck,
     /// Recovery serves a partition although records in its middle are missing.

@@ -14,7 +14,7 @@
 //! for stewards than for nodes, by more than clocks may drift apart meanwhile. After a pause a
 //! leader waits for a whole lease again.
 
-use crate::map::{Change, Enter, Map, Stop, mix};
+use crate::map::{Appoint, Change, Enter, Map, State, Stop, mix};
 use crate::node::{Timing, has};
 use crate::peer::{Ballot, Envelope, Granted, Message, News, Renew, Store, Stored, Vote, Voted};
 use crate::planted::Planted;
@@ -76,6 +76,8 @@ struct Leader {
     queue: Vec<Change>,
     asks: Vec<Ask>,
     granted_ns: BTreeMap<NodeNo, u64>,
+    /// Since when stewards have been away, as this leader knows.
+    away_ns: BTreeMap<NodeNo, u64>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -124,6 +126,11 @@ impl Steward {
     /// Whether it leads, by its own knowledge.
     pub(crate) fn leads(&self) -> bool {
         matches!(self.role, Role::Leader(_))
+    }
+
+    /// Whether the newest map that it stored names it: others do not lead, and count for nothing.
+    fn is_one(&self) -> bool {
+        self.stewards().contains(&self.me)
     }
 
     fn stewards(&self) -> &[NodeNo] {
@@ -182,6 +189,7 @@ impl Steward {
     /// When to call [`Steward::tick`] next.
     pub(crate) fn wakes_ns(&self) -> u64 {
         match &self.role {
+            _ if !self.is_one() => u64::MAX,
             // Changes move the rounds on: silent nodes must be looked for nevertheless.
             Role::Leader(leader) => leader.round_ns.min(self.ticked_ns) + self.timing.heartbeat_ns,
             Role::Follower if self.quorum() == 1 => self.ticked_ns,
@@ -217,7 +225,11 @@ impl Steward {
             return;
         }
         let waits = !has(self.planted, Planted::EndLivesAtOnce);
-        for member in self.ballot.value.map.nodes.iter().filter(|member| member.is_in()) {
+        // A life is ended at once or not at all: until an earlier map holds, the node may be heard
+        // of and get a lease.
+        let holds = self.committed == (self.ballot.value.term, self.ballot.value.index);
+        let members = self.ballot.value.map.nodes.iter().filter(|member| member.is_in() && holds);
+        for member in members {
             let never = member.incarnation.0 == 0;
             let heard_ns = leader.granted_ns.get(&member.node).copied().unwrap_or(0);
             let since_ns = if waits { leader.since_ns } else { 0 };
@@ -229,7 +241,47 @@ impl Steward {
         if now_ns >= leader.round_ns + heartbeat_ns {
             self.round(now_ns, wishes);
         }
+        self.appoint(now_ns);
         self.change(now_ns, wishes);
+    }
+
+    /// Replaces a steward that has been away for long, and appoints more when there are more nodes.
+    ///
+    /// A steward goes before another comes: of three of which one is lost, the two that are left
+    /// decide alone, and the new one counts for nothing until it has the map.
+    fn appoint(&mut self, now_ns: u64) {
+        let (me, replace_ns) = (self.me, self.timing.replace_ns);
+        let map = &self.ballot.value.map;
+        let Role::Leader(leader) = &mut self.role else { return };
+        if self.committed != (self.ballot.value.term, self.ballot.value.index) {
+            return;
+        }
+        let is_in = |node: &NodeNo| map.member(*node).is_some_and(|member| member.is_in());
+        leader.away_ns.retain(|node, _| map.stewards.contains(node) && !is_in(node));
+        for node in map.stewards.iter().filter(|node| !is_in(node)) {
+            leader.away_ns.entry(*node).or_insert(now_ns);
+        }
+        let is_free = |member: &&crate::map::Member| {
+            let lives = member.state == State::Up && member.incarnation.0 > 0;
+            lives && !map.stewards.contains(&member.node)
+        };
+        let free: Vec<NodeNo> = map.nodes.iter().filter(is_free).map(|member| member.node).collect();
+        let up = map.nodes.iter().filter(|member| member.is_in() && member.incarnation.0 > 0).count();
+        let wanted = usize::from(crate::map::Genesis::stewards_of(up));
+        let count = map.stewards.len();
+        let lost = leader.away_ns.iter().find(|(_, since_ns)| now_ns >= **since_ns + replace_ns);
+        let is_leaving =
+            |node: &&NodeNo| map.member(**node).is_some_and(|member| member.state == State::Leaving);
+        let lost = lost.map(|(node, _)| *node).or(map.stewards.iter().find(is_leaving).copied());
+        let lost = lost.filter(|node| *node != me && !free.is_empty());
+        // Two are worse than one: a second comes only with a third.
+        let grows = count < wanted && free.len() > count % 2;
+        let appoint = match (lost, free.first()) {
+            (Some(node), _) => Appoint { node, is_one: false },
+            (None, Some(node)) if grows => Appoint { node: *node, is_one: true },
+            _ => return,
+        };
+        leader.queue.push(Change::Appoint(appoint));
     }
 
     fn follow(&mut self, now_ns: u64) {
@@ -281,6 +333,7 @@ impl Steward {
             queue: Vec::new(),
             asks: Vec::new(),
             granted_ns: BTreeMap::new(),
+            away_ns: BTreeMap::new(),
         }));
         // What an earlier leader stored holds once it is stored under this term.
         self.ballot.value.term = self.ballot.term;
@@ -291,8 +344,12 @@ impl Steward {
 
     /// Sends a sign of life, with the value to those who lack it.
     fn round(&mut self, now_ns: u64, wishes: &mut Vec<Wish>) {
-        let place = self.place();
+        let (place, others) = (self.place(), self.others());
         let Role::Leader(leader) = &mut self.role else { return };
+        leader.followers.retain(|node, _| others.contains(node));
+        for node in others {
+            leader.followers.entry(node).or_default();
+        }
         leader.round += 1;
         leader.round_ns = now_ns;
         leader.sent.push_back((leader.round, now_ns));
@@ -319,7 +376,7 @@ impl Steward {
         let mut rounds: Vec<u64> = leader.followers.values().map(|heard| heard.round).collect();
         rounds.push(leader.round);
         rounds.sort_unstable_by(|left, right| right.cmp(left));
-        let round = rounds[quorum - 1];
+        let Some(round) = rounds.get(quorum - 1).copied() else { return };
         if let Some((_, sent_ns)) = leader.sent.iter().find(|(number, _)| *number == round) {
             leader.confirmed_ns = leader.confirmed_ns.max(*sent_ns);
         }
@@ -430,14 +487,13 @@ impl Steward {
 
     /// Another steward says something.
     pub(crate) fn receive(&mut self, from: NodeNo, message: Message, now_ns: u64, wishes: &mut Vec<Wish>) {
-        if !self.stewards().contains(&from) {
-            return;
-        }
+        // Stewards change: one that was appointed since may ask for a vote, and may lead.
+        let counts = self.stewards().contains(&from);
         match message {
             Message::Vote(vote) => self.asked_to_vote(from, &vote, now_ns, wishes),
-            Message::Voted(voted) => self.voted(from, &voted, now_ns, wishes),
             Message::Store(store) => self.store(from, store, now_ns, wishes),
-            Message::Stored(stored) => self.is_stored(from, &stored, now_ns, wishes),
+            Message::Voted(voted) if counts => self.voted(from, &voted, now_ns, wishes),
+            Message::Stored(stored) if counts => self.is_stored(from, &stored, now_ns, wishes),
             _ => {}
         }
     }
@@ -537,5 +593,61 @@ impl Steward {
         heard.stored = (stored.value_term, stored.value_index);
         self.count_rounds(now_ns, wishes);
         self.count_stores(now_ns, wishes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::Genesis;
+    use crate::partition::Settings;
+    use crate::peer::Value;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn ballot() -> Ballot {
+        let genesis = Genesis {
+            namespace: 7,
+            settings: Settings::default(),
+            replicas: 1,
+            synchronous: 0,
+            addresses: ["a", "b", "c"].map(str::to_owned).to_vec(),
+            stewards: 3,
+        };
+        let map = genesis.map().expect("a map");
+        Ballot { term: 0, voted: NodeNo(0), value: Value { term: 0, index: 0, map } }
+    }
+
+    /// Asks for a vote, and writes what the steward wants written: its answer, and what is on its
+    /// disk then.
+    fn vote(one: &mut Steward, from: u32, now_ns: u64) -> (bool, Option<Ballot>) {
+        let mut wishes = Vec::new();
+        let vote = Message::Vote(Vote { term: 1, trial: false, value_term: 0, value_index: 0 });
+        one.receive(NodeNo(from), vote, now_ns, &mut wishes);
+        let (mut stored, mut granted) = (None, None);
+        while let Some(wish) = wishes.pop() {
+            match wish {
+                Wish::Save(number, ballot) => {
+                    assert!(granted.is_none(), "a vote is said before it is written");
+                    one.saved(number, &ballot, now_ns, &mut wishes);
+                    stored = Some(*ballot);
+                }
+                Wish::Send(to, Message::Voted(voted)) if to == NodeNo(from) => granted = Some(voted.granted),
+                _ => {}
+            }
+        }
+        (granted.expect("an answer"), stored)
+    }
+
+    #[test]
+    fn a_steward_votes_once_in_a_term_also_when_it_has_restarted() {
+        let timing = Timing::default();
+        let mut one = Steward::new(NodeNo(1), timing, None, ballot(), 0);
+        let (granted, stored) = vote(&mut one, 2, 10 * SECOND);
+        assert!(granted);
+        let stored = stored.expect("the vote is written");
+        let mut again = Steward::new(NodeNo(1), timing, None, stored, 11 * SECOND);
+        assert!(!vote(&mut again, 3, 20 * SECOND).0, "a second vote in term 1");
+        assert!(vote(&mut again, 2, 20 * SECOND).0, "the vote that it gave");
     }
 }

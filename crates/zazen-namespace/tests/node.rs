@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use zazen_core::Credentials;
 use zazen_namespace::map::Genesis;
 use zazen_namespace::node::{Action, Config, Event, File, Files, Level, Node, Start, Timing};
-use zazen_namespace::operation::{Answer, At, Create, Operation, Request};
+use zazen_namespace::operation::{Answer, At, Create, Lock, LockWanted, Operation, Request};
 use zazen_namespace::partition::{Partition, Settings};
-use zazen_namespace::{Errno, InodeId, Kind, Name, NodeNo, PartitionNo};
+use zazen_namespace::{Errno, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
 
 const MS: u64 = 1_000_000;
 
@@ -157,6 +157,11 @@ impl Cluster {
     }
 
     fn ask(&mut self, operation: Operation) -> Answer {
+        self.ask_as(None, operation)
+    }
+
+    /// Asks for a life of a node; `None`: for whoever answers.
+    fn ask_as(&mut self, life: Option<(NodeNo, Incarnation)>, operation: Operation) -> Answer {
         self.next += 1;
         let number = self.next;
         for _ in 0..200 {
@@ -168,12 +173,13 @@ impl Cluster {
                     continue;
                 }
                 let token = number * 1000 + now_ns;
+                let (of, incarnation) = life.unwrap_or((node.number(), node.incarnation()));
                 let request = Request {
                     client: 1,
                     number,
                     oldest: number,
-                    node: node.number(),
-                    incarnation: node.incarnation(),
+                    node: of,
+                    incarnation,
                     epoch: node.map().epoch,
                     credentials: Credentials { uid: 0, gid: 0, groups: vec![] },
                     operation: operation.clone(),
@@ -440,4 +446,59 @@ fn names_of_files_come_back() {
         assert_eq!(File::named(other), None, "{other}");
     }
     assert!(Timing::default().lease_ns < 10_000 * MS);
+}
+
+#[test]
+fn the_locks_of_a_dead_node_end_where_it_was_a_backup() {
+    let mut cluster = Cluster::new(3, 2, 1, Level::Written);
+    cluster.pass(6_000 * MS);
+    let Answer::Entry(file) = cluster.create(InodeId::ROOT, "f") else { panic!("no file") };
+    let map = cluster.hosts[cluster.root()].node.as_ref().expect("lives").map().clone();
+    let backup = map.partitions[0].backups[0];
+    let dies = |host: &Host| host.node.as_ref().is_some_and(|node| node.number() == backup);
+    let dies = cluster.hosts.iter().position(dies).expect("the backup lives");
+    let life = cluster.hosts[dies].node.as_ref().map(|node| (node.number(), node.incarnation()));
+    let lock = |owner| {
+        let (pid, whole, start, end, wanted) = (1, true, 0, u64::MAX, LockWanted::Exclusive);
+        Operation::Lock(Lock { id: file.id, owner, pid, whole, start, end, wanted })
+    };
+    assert_eq!(cluster.ask_as(life, lock(1)), Answer::Done);
+    assert!(matches!(cluster.ask(lock(2)), Answer::Blocking(_)));
+    cluster.hosts[dies].node = None;
+    cluster.pass(8_000 * MS);
+    assert_eq!(cluster.ask(lock(2)), Answer::Done, "the lock of a dead node is held");
+    let late = cluster.ask_as(life, lock(1));
+    assert_eq!(late, Answer::refused(Errno::ESTALE), "a late request of the dead node");
+}
+
+#[test]
+fn a_steward_that_is_lost_is_replaced() {
+    let mut cluster = Cluster::new(4, 2, 4, Level::Written);
+    cluster.pass(6_000 * MS);
+    assert!(matches!(cluster.create(InodeId::ROOT, "f"), Answer::Entry(_)));
+    cluster.hosts[2].node = None;
+    cluster.pass(80_000 * MS);
+    let stewards = |cluster: &Cluster| cluster.hosts[0].node.as_ref().expect("lives").map().stewards.clone();
+    assert_eq!(stewards(&cluster), [1, 2, 4].map(NodeNo));
+    // So the next loss is survived too.
+    cluster.hosts[1].node = None;
+    cluster.pass(10_000 * MS);
+    assert!(cluster.has("f"));
+    assert!(matches!(cluster.create(InodeId::ROOT, "g"), Answer::Entry(_)));
+}
+
+#[test]
+fn a_new_namespace_answers_when_it_has_its_backups() {
+    let mut cluster = Cluster::new(2, 2, 8, Level::Written);
+    let late = cluster.hosts[1].node.take();
+    cluster.pass(10_000 * MS);
+    let answers = |cluster: &Cluster| {
+        let node = cluster.hosts[0].node.as_ref().expect("lives");
+        (0..8).filter(|number| node.leads(PartitionNo(*number), cluster.now_ns).is_some()).count()
+    };
+    assert_eq!(answers(&cluster), 0, "what is made now would be lost with this node");
+    cluster.hosts[1].node = late;
+    cluster.pass(5_000 * MS);
+    assert!(answers(&cluster) > 0);
+    assert!(matches!(cluster.create(InodeId::ROOT, "f"), Answer::Entry(_)));
 }

@@ -110,6 +110,46 @@ fn many_clients_of_all_nodes_create_in_one_directory() {
 }
 
 #[test]
+fn a_large_directory_is_spread_over_the_nodes_and_lists_completely() {
+    const OF_EACH: usize = 8_000;
+    let cluster = Cluster::with(3, &["--namespace-replicas", "2"]);
+    let nodes: Vec<Namespace> = (0..3).map(|at| cluster.client(at)).collect();
+    let directory = nodes[0].mkdir(None, b"/large", 0o777).unwrap().id;
+    std::thread::scope(|scope| {
+        for (at, ns) in nodes.iter().enumerate() {
+            scope.spawn(move || {
+                let name = |number| Name::new(format!("n{at}-{number}").as_bytes()).unwrap();
+                let names: Vec<Name> = (0..OF_EACH).map(name).collect();
+                for some in names.chunks(500) {
+                    let made = ns.create_many(None, directory, some, 0o644).unwrap();
+                    assert!(made.iter().all(Result::is_ok), "{at}: {made:?}");
+                }
+            });
+        }
+    });
+    let map = nodes[0].map().unwrap();
+    for ns in &nodes {
+        let listed = ns.list(None, b"/large", true).unwrap();
+        let names: std::collections::BTreeSet<_> = listed.iter().map(|entry| entry.name.as_bytes()).collect();
+        assert_eq!((listed.len(), names.len()), (3 * OF_EACH, 3 * OF_EACH));
+        assert_eq!(ns.stat(None, b"/large", true).unwrap().bytes, 3 * OF_EACH as u64);
+        let keeper =
+            |id: zazen_namespace_client::core::InodeId| map.partitions[id.partition().0 as usize].primary;
+        let keepers: std::collections::BTreeSet<_> =
+            listed.iter().filter_map(|entry| Some(keeper(entry.attributes.as_ref()?.id))).collect();
+        assert_eq!(keepers.len(), 3, "new files are made on all nodes");
+    }
+    // It is a directory as any other.
+    write(&nodes[1], "/large/one", b"one").unwrap();
+    nodes[2].rename_path(None, b"/large/one", b"/large/two").unwrap();
+    nodes[0].mkdir(None, b"/large/d", 0o755).unwrap();
+    nodes[1].rename_path(None, b"/large/two", b"/large/d/three").unwrap();
+    assert_eq!(read(&nodes[2], "/large/d/three").unwrap(), b"one");
+    assert_eq!(nodes[0].rename_path(None, b"/large", b"/large/d/x").unwrap_err(), Errno::EINVAL);
+    assert_eq!(nodes[2].rmdir(None, b"/large").unwrap_err(), Errno::ENOTEMPTY);
+}
+
+#[test]
 fn after_a_restart_with_the_same_disk_all_is_there() {
     for level in ["memory", "written", "synced"] {
         let mut cluster = Cluster::with(2, &["--namespace-replicas", "1", "--namespace-durability", level]);

@@ -58,6 +58,17 @@ zazen_wire::messages! {
     }
 }
 
+zazen_wire::messages! {
+    /// A node becomes a steward, or is one no more.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Appoint {
+        /// The node.
+        node: NodeNo,
+        /// Whether it shall be one.
+        is_one: bool,
+    }
+}
+
 tagged! {
     /// A change of the map.
     Change {
@@ -73,6 +84,8 @@ tagged! {
         Hand = 5 (Keep),
         /// An operator's wish.
         Leave = 6 (Leave),
+        /// One steward more, or one less.
+        Appoint = 7 (Appoint),
     }
 }
 
@@ -87,6 +100,7 @@ impl Map {
             Change::Drop(keep) => self.drop_backup(keep, next),
             Change::Hand(keep) => self.hand(keep, next),
             Change::Leave(leave) => self.leave(leave, next),
+            Change::Appoint(appoint) => self.appoint(appoint),
         };
         if changed {
             self.epoch = next;
@@ -199,6 +213,23 @@ impl Map {
         keepers.primary = keep.node;
         keepers.epoch = next;
         true
+    }
+
+    /// One at a time, so that a majority of the stewards before and one after share a steward.
+    fn appoint(&mut self, appoint: &Appoint) -> bool {
+        let node = appoint.node;
+        let is_one = self.stewards.contains(&node);
+        let is_up = self.member(node).is_some_and(|one| one.state == State::Up && one.incarnation.0 > 0);
+        if appoint.is_one && !is_one && is_up && self.stewards.len() < super::STEWARDS_MAX {
+            self.stewards.push(node);
+            self.stewards.sort_unstable();
+            return true;
+        }
+        if !appoint.is_one && is_one && self.stewards.len() > 1 {
+            self.stewards.retain(|other| *other != node);
+            return true;
+        }
+        false
     }
 
     fn leave(&mut self, leave: &Leave, next: Epoch) -> bool {

@@ -6,7 +6,7 @@ use super::{Action, Event, File, Identity, Shared, Status, Tables, write_file};
 use crate::map::{Change, Map, Stop};
 use crate::operation::{Answer, Moved, Request, Response};
 use crate::partition::{self, Partition};
-use crate::peer::{Envelope, Message, Renew};
+use crate::peer::{Ballot, Envelope, Message, Renew, Store, Value};
 use crate::planted::Planted;
 use crate::replica::{Replica, Role};
 use crate::stewards::{Steward, Wish};
@@ -93,12 +93,22 @@ impl<T: Tables> Node<T> {
     /// The epoch in which the node would answer a request for this partition that comes at
     /// `now_ns`; `None` if it would not.
     pub fn leads(&self, partition: PartitionNo, now_ns: u64) -> Option<crate::Epoch> {
+        let goes_on = self.shared.has(Planted::AnswerWhileHanding);
         match &self.replicas.get(&partition)?.role {
-            Role::Primary(primary) if !primary.handing && self.shared.may_answer_at(now_ns) => {
+            Role::Primary(primary)
+                if (!primary.handing || goes_on)
+                    && self.shared.may_answer_at(now_ns)
+                    && !self.shared.is_young(partition) =>
+            {
                 Some(primary.epoch)
             }
             _ => None,
         }
+    }
+
+    /// The oldest epoch of which this node takes records of the partition, for tests.
+    pub fn fence(&self, partition: PartitionNo) -> Option<crate::Epoch> {
+        self.replicas.get(&partition).map(|replica| replica.fence)
     }
 
     /// The last record of this partition that the node has, for tests.
@@ -273,6 +283,10 @@ impl<T: Tables> Node<T> {
                 return self.with_steward(|steward, now_ns, wishes| steward.propose(change, now_ns, wishes));
             }
             Message::Vote(_) | Message::Voted(_) | Message::Store(_) | Message::Stored(_) => {
+                // The map that makes this node a steward may need its vote to hold.
+                if let Message::Store(Store { value: Some(value), .. }) = &message {
+                    self.become_steward(&value.map);
+                }
                 let from = from.node;
                 return self.with_steward(|steward, now_ns, wishes| {
                     steward.receive(from, message, now_ns, wishes);
@@ -335,6 +349,22 @@ impl<T: Tables> Node<T> {
         }
         self.take_roles(&old);
         self.drop_replicas();
+        if self.steward.is_none() && self.shared.map.stewards.contains(&self.shared.me) {
+            let map = self.shared.map.clone();
+            self.become_steward(&map);
+        }
+    }
+
+    /// A node that a map names as a steward begins without a vote and without a stored map: it
+    /// never was one.
+    fn become_steward(&mut self, map: &Map) {
+        let me = self.shared.me;
+        if self.steward.is_some() || !map.stewards.contains(&me) || map.check().is_err() {
+            return;
+        }
+        let value = Value { term: 0, index: 0, map: map.clone() };
+        let ballot = Ballot { term: 0, voted: NodeNo(0), value };
+        self.steward = Some(Self::steward(&self.shared, me, ballot));
     }
 
     /// The life ended, by the map: begins a new one.

@@ -74,6 +74,8 @@ pub struct Timing {
     pub patience_ns: u64,
     /// After how long what was not answered is sent again.
     pub retry_ns: u64,
+    /// A steward that is away for so long is replaced, if there is a node that can.
+    pub replace_ns: u64,
     /// Level `memory` and `written`: how long a record may wait for a sync.
     pub sync_ns: u64,
 }
@@ -88,6 +90,7 @@ impl Default for Timing {
             election_ns: 1000 * MS,
             patience_ns: 1000 * MS,
             retry_ns: 200 * MS,
+            replace_ns: 60_000 * MS,
             sync_ns: 1000 * MS,
         }
     }

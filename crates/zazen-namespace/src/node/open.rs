@@ -85,7 +85,7 @@ impl<T: Tables> Node<T> {
         Ok(node)
     }
 
-    fn steward(shared: &Shared, me: NodeNo, ballot: Ballot) -> Steward {
+    pub(super) fn steward(shared: &Shared, me: NodeNo, ballot: Ballot) -> Steward {
         Steward::new(me, shared.config.timing, shared.config.planted(), ballot, shared.now_ns)
     }
 
@@ -116,7 +116,8 @@ impl<T: Tables> Node<T> {
             let address = &node.shared.config.address;
             let waits = |member: &&crate::map::Member| member.key == 0 && member.address == *address;
             let me = by_key.or_else(|| ballot.value.map.nodes.iter().find(waits).map(|member| member.node));
-            if let Some(me) = me.filter(|me| ballot.value.map.stewards.contains(me)) {
+            // One that was replaced keeps its vote: it may be appointed again.
+            if let Some(me) = me {
                 node.shared.me = me;
                 node.steward = Some(Self::steward(&node.shared, me, ballot));
             }
@@ -160,7 +161,9 @@ impl<T: Tables> Node<T> {
         };
         let newest = segments().filter_map(|(number, bytes)| oldest_of(namespace, number, bytes)).next_back();
         let oldest = newest.unwrap_or(0);
-        let mut synced: Mark = (0, 0);
+        // A segment is begun after the one before it was synced whole.
+        let last = segments().map(|(number, _)| number).next_back().unwrap_or(0);
+        let mut synced: Mark = (if last > oldest { last } else { 0 }, 0);
         for (number, bytes) in segments().filter(|(number, _)| *number >= oldest) {
             read_segment(namespace, number, bytes, |found| {
                 if let Found::Record(record) = found {
@@ -195,7 +198,6 @@ impl<T: Tables> Node<T> {
             }
             replica.local = replica.last.index;
         }
-        let last = segments().map(|(number, _)| number).next_back().unwrap_or(0);
         self.shared.log = Log::new(last + 1);
         // Damaged partitions keep their records: perhaps a person can use them.
         if self.replicas.values().all(|replica| !replica.damaged) {

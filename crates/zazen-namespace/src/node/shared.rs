@@ -159,6 +159,17 @@ impl Shared {
         is_primary && self.map.lives(self.me, self.incarnation)
     }
 
+    /// Whether a partition of a new namespace waits for its first backups: nothing may be made that
+    /// the loss of one node would take away.
+    pub(crate) fn is_young(&self, partition: PartitionNo) -> bool {
+        let is_first = |keepers: &crate::map::Keepers| {
+            keepers.epoch == crate::map::EPOCH_FIRST && keepers.backups.is_empty()
+        };
+        self.map.synchronous > 0
+            && self.map.keepers(partition).is_some_and(is_first)
+            && self.map.wanted(partition).len() > 1
+    }
+
     pub(crate) fn send(&mut self, to: NodeNo, message: Message) {
         if to == self.me {
             self.inbox.push_back(message);

@@ -217,6 +217,8 @@ changes! {
     Floor = 20 { driver: PartitionNo, oldest: u64 }
     /// Which transaction may move directories.
     MoveLock = 21 { holder: Option<(PartitionNo, u64)> }
+    /// How a directory is split: its own entries are gone. Not split any more if there are none.
+    Split = 23 { serial: u64, buckets: Vec<InodeId> }
     /// The numbers that come next.
     Next = 22 { serial: u64, transaction: u64 }
 }

@@ -24,7 +24,9 @@ impl Partition {
     /// A directory that has not been removed.
     pub(super) fn directory(&self, id: InodeId) -> Result<&Inode, Errno> {
         let here = id.partition() == self.number();
-        let inode = self.tables.inodes.get(id.serial()).filter(|_| here).ok_or(Errno::ENOENT)?;
+        // A bucket that is gone: its directory is not split any more, or was removed.
+        let missing = if id.is_bucket() { Errno::ESTALE } else { Errno::ENOENT };
+        let inode = self.tables.inodes.get(id.serial()).filter(|_| here).ok_or(missing)?;
         if !inode.is_directory() {
             return Err(Errno::ENOTDIR);
         }
@@ -43,6 +45,7 @@ impl Partition {
 
     /// Finds what a name leads to.
     pub(super) fn lookup(&self, call: &Call<'_>, at: &At) -> Answered {
+        self.not_frozen(at.directory)?;
         permission::check(call.caller, self.directory(at.directory)?, SEARCH)?;
         let name = at.name.as_bytes();
         let (_, entry) = self.tables.entries.find(at.directory, name).ok_or(Errno::ENOENT)?;
@@ -52,6 +55,7 @@ impl Partition {
 
     /// Lists a part of a directory.
     pub(super) fn read_directory(&self, call: &Call<'_>, read: &ReadDirectory) -> Answered {
+        self.not_frozen(read.directory)?;
         permission::check(call.caller, self.directory(read.directory)?, READ)?;
         let mut room = (read.bytes_max as usize).min(LISTING_BYTES_MAX);
         let mut listing = Listing { entries: Vec::new(), end: true };
@@ -79,6 +83,7 @@ impl Partition {
     /// Makes an inode that is not a directory, or opens an existing file.
     pub(super) fn create(&mut self, call: &Call<'_>, create: &Create) -> Answered {
         check_new(call, create)?;
+        self.not_frozen(create.directory)?;
         let directory = *self.directory(create.directory)?;
         permission::check(call.caller, &directory, SEARCH)?;
         let name = create.name.as_bytes();
@@ -144,6 +149,7 @@ impl Partition {
         self.change(&Change::Enter { directory: create.directory.0, place, id, kind, name });
         let serial = create.directory.serial();
         self.change(&Change::Touch { serial, now_ns: call.now_ns, entries: 1, links: 0 });
+        self.watch_size(create.directory);
         id
     }
 
@@ -152,6 +158,7 @@ impl Partition {
         if many.names.len() > MANY_MAX {
             return Err(Errno::EINVAL.into());
         }
+        self.not_frozen(many.directory)?;
         let directory = *self.directory(many.directory)?;
         permission::check(call.caller, &directory, SEARCH)?;
         many.names.iter().try_for_each(|name| self.not_held((many.directory, name.as_bytes())))?;
@@ -194,12 +201,14 @@ impl Partition {
         if made > 0 {
             let (serial, now_ns) = (many.directory.serial(), call.now_ns);
             self.change(&Change::Touch { serial, now_ns, entries: made, links: 0 });
+            self.watch_size(many.directory);
         }
         Ok(Answer::Created(ManyCreated { results }))
     }
 
     /// The directory for a new name, if the caller may make one and it is free.
     fn for_new_name(&self, call: &Call<'_>, id: InodeId, name: &[u8]) -> Result<Inode, Stop> {
+        self.not_frozen(id)?;
         let directory = *self.directory(id)?;
         permission::check(call.caller, &directory, SEARCH)?;
         self.not_held((id, name))?;
@@ -249,6 +258,7 @@ impl Partition {
                 let id = made.attributes.id;
                 let target = Target { id, kind: Kind::Directory };
                 self.set_entry(call.now_ns, make.directory, name, Some(target))?;
+                self.watch_size(make.directory);
                 Ok(Answer::Entry(self.entry(id, Kind::Directory)))
             }
             _ => Err(Errno::EIO.into()),
@@ -269,6 +279,7 @@ impl Partition {
 
     /// What a name leads to that the caller may remove, its place, and who must own it.
     fn to_remove(&self, call: &Call<'_>, at: &At) -> Result<(Target, u64, Option<u32>), Stop> {
+        self.not_frozen(at.directory)?;
         let directory = self.directory(at.directory)?;
         permission::check(call.caller, directory, SEARCH)?;
         let name = at.name.as_bytes();
@@ -304,7 +315,7 @@ impl Partition {
         at: &At,
         (target, place, owner): (Target, u64, Option<u32>),
     ) -> Answered {
-        if target.id.partition() != self.number() {
+        if target.id.partition() != self.number() || self.is_split(target.id) {
             let mut transaction = self.with_name(request, at.directory, at.name.as_bytes(), Some(target));
             transaction.owner = owner;
             return Err(Stop::Transaction(transaction));
@@ -341,6 +352,7 @@ impl Partition {
         if (rename.directory, &rename.name) != (rename.new_directory, &rename.new_name) {
             return Err(Stop::Transaction(Box::new(Transaction::of_rename(request.clone()))));
         }
+        self.not_frozen(rename.directory)?;
         let directory = self.directory(rename.directory)?;
         permission::check(&request.credentials, directory, SEARCH)?;
         let name = rename.name.as_bytes();

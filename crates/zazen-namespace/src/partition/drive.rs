@@ -5,7 +5,7 @@ use super::event::Action;
 use super::machine::Partition;
 use super::mutant::Mutant;
 use super::peer::{Ask, NotDone, Part, PeerBody, PeerMessage};
-use super::transaction::{After, Next, Stage, Transaction};
+use super::transaction::{After, Stage, Transaction};
 use crate::operation::Request;
 use crate::{Errno, PartitionNo};
 
@@ -34,9 +34,15 @@ impl Partition {
     }
 
     /// Executes parts here and asks for the first one elsewhere.
-    fn drive(&mut self, now_ns: i64, number: u64, mut transaction: Box<Transaction>, stored: bool) {
+    pub(super) fn drive(
+        &mut self,
+        now_ns: i64,
+        number: u64,
+        mut transaction: Box<Transaction>,
+        stored: bool,
+    ) {
         let me = (self.number(), number);
-        while let Next::Ask(part) = transaction.next() {
+        while let Some(part) = self.next_part(&transaction) {
             if part.partition() == self.number() {
                 match self.execute_part(now_ns, me, &part) {
                     Some(body) => transaction.take(body),
@@ -62,6 +68,9 @@ impl Partition {
         }
         self.waiting.sent_ns.remove(&number);
         let token = self.waiting.tokens.remove(&number);
+        if let Some(spread) = &transaction.spread {
+            self.spread_ended(spread);
+        }
         let Transaction { request, .. } = &*transaction;
         match transaction.answer() {
             Some(answer) => self.finish(now_ns, token, request, answer),
@@ -92,8 +101,8 @@ impl Partition {
             self.waiting.sent_ns.remove(&number);
             return;
         };
-        match transaction.next() {
-            Next::Ask(part) if part.partition() != self.number() => {
+        match self.next_part(transaction) {
+            Some(part) if part.partition() != self.number() => {
                 let (to, step) = (part.partition(), transaction.step);
                 self.send_part(now_ns, number, to, step, part);
             }
@@ -151,7 +160,7 @@ impl Partition {
 
     fn answered(&mut self, now_ns: i64, from: PartitionNo, number: u64, step: u32, body: PeerBody) {
         let Some(transaction) = self.tables.driven.get(&number) else { return };
-        let asked = matches!(transaction.next(), Next::Ask(part) if part.partition() == from);
+        let asked = self.waits_for(transaction) == Some(from);
         let newest = transaction.step == step || self.plants(Mutant::TakesAnyStep);
         if !asked || !newest || from == self.number() {
             return;
@@ -166,6 +175,6 @@ impl Partition {
 impl Transaction {
     /// Whether it held its name before it began.
     fn holds_before(&self) -> bool {
-        self.dest_held && self.after == After::Done
+        self.dest_held && self.after == After::Done || self.spread.is_some()
     }
 }

@@ -14,7 +14,7 @@ const COLLISION_BITS: u32 = 8;
 /// The lowest place that `name` may have. The next 255 belong to names of the same hash too.
 ///
 /// Changing the hash changes the order of every directory: never do it within a format.
-pub(super) fn place_of(name: &[u8]) -> u64 {
+pub(crate) fn place_of(name: &[u8]) -> u64 {
     // FNV-1a, then a finalizer: FNV's upper bits depend too little on the last bytes.
     let mut hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -111,6 +111,14 @@ impl Entries {
     /// Removes the entry at a place; whether there was one.
     pub(super) fn remove(&mut self, directory: u64, place: u64) -> bool {
         self.rows.remove(&(directory, place)).is_some()
+    }
+
+    /// Removes all entries of a directory.
+    pub(super) fn clear(&mut self, directory: InodeId) {
+        let rows = self.rows.range((directory.0, 0)..=(directory.0, u64::MAX));
+        for row in rows.map(|(row, _)| *row).collect::<Vec<_>>() {
+            self.rows.remove(&row);
+        }
     }
 
     /// The entries of a directory behind a place.

@@ -6,7 +6,7 @@ use super::mutant::Mutant;
 use super::peer::{Ask, PeerBody, PeerMessage};
 use super::row::{Saved, SavedEntry, SavedErrno, SavedInode, SavedMany, SavedWhole};
 use super::settings::Settings;
-use super::tables::{NameKey, Tables};
+use super::tables::{NameKey, Tables, TransactionId};
 use super::transaction::Transaction;
 use crate::attributes::{Attributes, Place};
 use crate::operation::{
@@ -58,6 +58,12 @@ pub(super) struct Waiting {
     pub(super) own: BTreeSet<u64>,
     /// The newest token of each own transaction.
     pub(super) tokens: BTreeMap<u64, u64>,
+    /// Directories to split, and to merge so that a transaction can remove them.
+    pub(super) grown: BTreeSet<InodeId>,
+    pub(super) to_merge: BTreeMap<InodeId, TransactionId>,
+    /// For whom a merge is under way, and what was in the way of the last one.
+    pub(super) merging: BTreeMap<InodeId, TransactionId>,
+    pub(super) not_merged: BTreeMap<InodeId, (TransactionId, Option<Errno>)>,
     /// When the outstanding part of each own transaction was sent last.
     pub(super) sent_ns: BTreeMap<u64, i64>,
     /// For how long this node has been the primary, by its ticks: see [`Partition::forget_silent`].
@@ -162,7 +168,11 @@ impl Partition {
             Event::Tick => self.tick(now_ns),
             Event::Resumed { epoch } => self.resume(now_ns, epoch),
         }
-        while self.waiting.freed || !self.waiting.freed_names.is_empty() {
+        loop {
+            self.spread(now_ns);
+            if !self.waiting.freed && self.waiting.freed_names.is_empty() {
+                break;
+            }
             self.wake(now_ns);
         }
         if !self.record.is_empty() {
@@ -295,11 +305,15 @@ impl Partition {
     }
 
     fn operate(&mut self, call: &Call<'_>, request: &Request) -> std::result::Result<Answer, Stop> {
+        if let Some(layout) = self.split_of(&request.operation) {
+            return Ok(Answer::Split(layout));
+        }
         match &request.operation {
+            Operation::Buckets(inode) => Ok(Answer::Split(self.layout(inode.id))),
+            Operation::SetAttributes(set) => self.set_attributes_everywhere(call, request, set),
             Operation::Lookup(at) => self.lookup(call, at),
             Operation::GetAttributes(inode) => self.get_attributes(inode.id),
             Operation::GetMany(many) => self.get_many(many),
-            Operation::SetAttributes(set) => self.set_attributes(call, set),
             Operation::Create(create) => self.create(call, create),
             Operation::CreateMany(many) => self.create_many(call, many),
             Operation::MakeDirectory(make) => self.make_directory(call, request, make),
@@ -425,12 +439,15 @@ impl Partition {
             return None;
         }
         let inode = self.tables.inodes.get(id.serial())?;
+        let is_split = self.tables.splits.contains_key(&id.serial());
+        let elsewhere = is_split.then(Place::nowhere);
         let place = inode.place().map(|(holder, generation)| Place {
             holder,
             generation,
             writing: self.tables.opens_of(id.serial()).any(|(_, _, opens)| opens.writers > 0),
             copies: Vec::new(),
         });
+        let place = place.or(elsewhere);
         let device = match inode.kind {
             crate::Kind::CharDevice | crate::Kind::BlockDevice => inode.holder_or_device,
             _ => 0,
@@ -576,7 +593,8 @@ fn changes(operation: &Operation) -> bool {
         | Operation::ReadLink(_)
         | Operation::GetXattr(_)
         | Operation::ListXattr(_)
-        | Operation::Parent(_) => false,
+        | Operation::Parent(_)
+        | Operation::Buckets(_) => false,
         Operation::Lock(lock) => !matches!(lock.wanted, LockWanted::TestShared | LockWanted::TestExclusive),
         _ => true,
     }

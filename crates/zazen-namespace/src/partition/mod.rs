@@ -68,9 +68,11 @@ mod permission;
 mod row;
 mod settings;
 mod snapshot;
+mod split;
 mod tables;
 mod transaction;
 
+pub(crate) use entry::place_of;
 pub use event::{Action, Event};
 pub use machine::Partition;
 pub use peer::PeerMessage;

@@ -47,4 +47,10 @@ mutants! {
     RecordsLess,
     /// Messages are not sent again.
     NeverRepeats,
+    /// A directory is used while it is split or merged.
+    IgnoresFreeze,
+    /// A bucket is removed though there are names in it.
+    DropsFullBuckets,
+    /// A bucket keeps the rights that it was made with.
+    ForgetsRights,
 }

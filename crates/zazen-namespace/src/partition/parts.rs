@@ -21,6 +21,7 @@ impl Partition {
     /// Executes a part of a transaction, once.
     pub(super) fn execute_part(&mut self, now_ns: i64, id: TransactionId, part: &Part) -> Option<PeerBody> {
         let executed = match part {
+            Part::Hold(hold) if self.is_frozen(hold.directory) => return None,
             Part::Hold(hold) => match self.tables.holder(hold.directory, hold.name.as_bytes()) {
                 Some(other) if other != id => return None,
                 _ => self.part_hold(id, hold),
@@ -28,7 +29,14 @@ impl Partition {
             Part::SetEntry(set) => self.part_set_entry(now_ns, id, set),
             Part::Free(free) => self.part_free(id, free),
             Part::MakeChild(make) => self.part_make_child(now_ns, make),
+            Part::Remove(remove) if self.is_split(remove.id) => self.merge_to_remove(id, remove)?,
             Part::Remove(remove) => self.part_remove(now_ns, remove),
+            Part::MakeBucket(make) => self.part_make_bucket(now_ns, make),
+            Part::SetRights(set) => self.part_set_rights(now_ns, set),
+            Part::CloseBucket(of) => self.part_close_bucket(id, of.id),
+            Part::OpenBucket(of) | Part::Thaw(of) => self.part_thaw(id, of.id),
+            Part::DropBucket(of) => self.part_drop_bucket(id, of.id),
+            Part::Install(install) => self.part_install(id, install),
             Part::AddLink(link) => self.part_add_link(now_ns, link),
             Part::Check(check) => self.part_check(check),
             Part::Moved(moved) => self.part_moved(now_ns, moved),
@@ -57,6 +65,9 @@ impl Partition {
 
     fn part_hold(&mut self, id: TransactionId, hold: &Hold) -> Executed {
         let directory = *self.directory(hold.directory)?;
+        if self.is_split(hold.directory) {
+            return Err(Errno::ESTALE);
+        }
         permission::check(&hold.credentials, &directory, permission::SEARCH)?;
         let name = hold.name.as_bytes();
         let found = self.tables.entries.find(hold.directory, name);
@@ -72,7 +83,9 @@ impl Partition {
             self.place_for(hold.directory, name).ok_or(Errno::ENOSPC)?;
         }
         self.hold(hold.directory, name, id);
+        let of = if hold.directory.is_bucket() { directory.parent() } else { hold.directory };
         Ok(PeerBody::Held(Held {
+            directory: of,
             target,
             owner_only: permission::owner_only(&hold.credentials, &directory).is_some(),
             full: directory.links >= self.settings.links_max,
@@ -105,6 +118,7 @@ impl Partition {
         self.change(&Change::Free { directory: set.directory.0, name });
         self.waiting.free(set.directory, name);
         self.set_entry(now_ns, set.directory, name, set.target)?;
+        self.watch_size(set.directory);
         Ok(PeerBody::Done)
     }
 

@@ -9,7 +9,7 @@ use crate::attributes::{Attributes, Kind};
 use crate::tagged::tagged;
 use crate::{Errno, InodeId, Name, PartitionNo};
 use zazen_core::Credentials;
-use zazen_wire::field::{Nested, Opt};
+use zazen_wire::field::{List, Nested, Opt};
 
 zazen_wire::messages! {
     /// A message from one partition to another.
@@ -129,6 +129,60 @@ zazen_wire::messages! {
         parent: Option<InodeId> = Opt<InodeId>,
     }
 
+    /// An entry that goes to a bucket.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Moving {
+        /// Its place.
+        place: u64,
+        /// Its name.
+        name: Name,
+        /// What the name leads to.
+        target: Target = Nested<Target>,
+    }
+
+    /// Makes a bucket of a directory, with the entries that belong there.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    MakeBucket {
+        /// The partition that keeps it.
+        partition: PartitionNo,
+        /// The directory.
+        directory: InodeId,
+        /// Permission bits of the directory.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// When the directory's entries changed last.
+        modified_ns: i64,
+        /// The entries.
+        entries: Vec<Moving> = List<Nested<Moving>>,
+    }
+
+    /// Gives a bucket the rights of its directory.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    SetRights {
+        /// The bucket.
+        id: InodeId,
+        /// Permission bits.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// The time of the last change of entries, if somebody set it.
+        modified_ns: Option<i64> = Opt<i64>,
+    }
+
+    /// Makes the names of a directory those of its buckets; without buckets, its own again.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Install {
+        /// The directory.
+        directory: InodeId,
+        /// Its buckets.
+        buckets: Vec<InodeId> = List<InodeId>,
+    }
+
     /// Names a directory.
     #[derive(Clone, Debug, PartialEq, Eq)]
     OfDirectory {
@@ -145,6 +199,8 @@ zazen_wire::messages! {
         owner_only: bool,
         /// Whether the directory has as many links as it may have.
         full: bool,
+        /// The directory, if the name is in one of its buckets; otherwise as asked.
+        directory: InodeId,
     }
 
     /// Why a part was not executed.
@@ -205,6 +261,21 @@ tagged! {
         TakeMoveLock = 10,
         /// → `Done`.
         FreeMoveLock = 11,
+        /// → `Changed`.
+        MakeBucket = 12 (MakeBucket),
+        /// → `Done`.
+        SetRights = 13 (SetRights),
+        /// → `Done`: nobody reads or changes the bucket any more. `Busy` or a refusal if there is
+        /// something in it.
+        CloseBucket = 14 (OfDirectory),
+        /// → `Done`: the bucket is as it was.
+        OpenBucket = 15 (OfDirectory),
+        /// → `Done`: the bucket is gone.
+        DropBucket = 16 (OfDirectory),
+        /// → `Done`.
+        Install = 17 (Install),
+        /// → `Done`: the directory may be changed again.
+        Thaw = 18 (OfDirectory),
     }
 }
 
@@ -222,6 +293,12 @@ impl Part {
             Part::Parent(of) => of.id.partition(),
             Part::TakeMoveLock | Part::FreeMoveLock => InodeId::ROOT.partition(),
             Part::MakeChild(make) => make.partition,
+            Part::MakeBucket(make) => make.partition,
+            Part::SetRights(set) => set.id.partition(),
+            Part::CloseBucket(of) | Part::OpenBucket(of) | Part::DropBucket(of) | Part::Thaw(of) => {
+                of.id.partition()
+            }
+            Part::Install(install) => install.directory.partition(),
         }
     }
 

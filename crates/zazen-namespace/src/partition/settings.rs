@@ -26,6 +26,10 @@ zazen_wire::messages! {
         locks_max: u32,
         /// The most bytes of the names and values of an inode's extended attributes.
         xattrs_bytes_max: u32,
+        /// A directory with so many entries is split into buckets.
+        split_entries: u32,
+        /// The most buckets of a directory.
+        buckets_max: u32,
     }
 }
 
@@ -42,6 +46,8 @@ impl Default for Settings {
             links_max: 1 << 30,
             locks_max: 4096,
             xattrs_bytes_max: 128 << 10,
+            split_entries: 1 << 14,
+            buckets_max: 64,
         }
     }
 }

@@ -8,6 +8,7 @@ use super::row::{Client, LockRow, Opens, Saved};
 use super::settings::Settings;
 use super::transaction::Transaction;
 use crate::attributes::Kind;
+use crate::id::BUCKET;
 use crate::{Incarnation, InodeId, NodeNo, PartitionNo};
 use std::collections::{BTreeMap, VecDeque};
 use zazen_core::{Error, ErrorKind, Result};
@@ -39,6 +40,8 @@ pub(super) struct Tables {
     pub(super) executed: BTreeMap<TransactionId, (u32, PeerBody)>,
     pub(super) floors: BTreeMap<PartitionNo, u64>,
     pub(super) move_lock: Option<TransactionId>,
+    /// The buckets of directories that are split.
+    pub(super) splits: BTreeMap<u64, Vec<InodeId>>,
 }
 
 fn misfit(what: &str) -> Error {
@@ -72,6 +75,7 @@ impl Tables {
             executed: BTreeMap::new(),
             floors: BTreeMap::new(),
             move_lock: None,
+            splits: BTreeMap::new(),
         };
         if number == InodeId::ROOT.partition() {
             let root = Inode {
@@ -114,6 +118,7 @@ impl Tables {
             | Change::Touch { .. }
             | Change::LinkTarget { .. }
             | Change::Xattr { .. }
+            | Change::Split { .. }
             | Change::TimeSet { .. } => self.apply_inode(change),
             Change::Enter { directory, place, id, kind, name } => {
                 self.entries.put(*directory, *place, Entry::new(*id, *kind, name));
@@ -185,13 +190,27 @@ impl Tables {
                     generation: *generation,
                 };
                 self.inodes.put(*serial, inode);
-                self.next_serial = self.next_serial.max(serial.saturating_add(1));
+                self.next_serial = self.next_serial.max((serial & !BUCKET).saturating_add(1));
             }
             Change::Put { serial, inode } => {
                 self.inodes.put(*serial, *inode);
-                self.next_serial = self.next_serial.max(serial.saturating_add(1));
+                self.next_serial = self.next_serial.max((serial & !BUCKET).saturating_add(1));
+            }
+            Change::Split { serial, buckets } => {
+                let directory = InodeId::new(self.number, *serial);
+                let Some(row) = self.inodes.get_mut(*serial) else {
+                    return Err(misfit("a directory that is split is missing"));
+                };
+                if buckets.is_empty() {
+                    self.splits.remove(serial);
+                } else {
+                    (row.bytes, row.links) = (0, 2);
+                    self.entries.clear(directory);
+                    self.splits.insert(*serial, buckets.clone());
+                }
             }
             Change::Drop { serial } => {
+                self.splits.remove(serial);
                 self.targets.remove(serial);
                 self.locks.remove(serial);
                 self.times_set.remove(serial);
@@ -356,9 +375,12 @@ impl Tables {
                 answer,
             })
         });
+        let splits =
+            self.splits.iter().map(|(serial, of)| Change::Split { serial: *serial, buckets: of.clone() });
         let gone = self.gone.iter().map(|(node, life)| Change::Gone { node: *node, incarnation: *life });
         let files = inodes.chain(entries).chain(targets).chain(xattrs);
-        files.chain(opens).chain(locks).chain(times).chain(clients).chain(gone).chain(self.transactions())
+        let files = files.chain(splits).chain(opens).chain(locks).chain(times);
+        files.chain(clients).chain(gone).chain(self.transactions())
     }
 
     fn transactions(&self) -> impl Iterator<Item = Change<'_>> {

@@ -10,15 +10,15 @@
 //! walked.
 
 use super::peer::{
-    AddLink, Changed, Check, Free, Hold, MakeChild, Moved, NotDone, OfDirectory, Part, PeerBody, Remove,
-    SetEntry, Target,
+    AddLink, Changed, Check, Free, Hold, Install, MakeBucket, MakeChild, Moved, NotDone, OfDirectory, Part,
+    PeerBody, Remove, SetEntry, SetRights, Target,
 };
-use crate::operation::{Answer, Entry, Operation, Rename, Request};
+use crate::operation::{Answer, Entry, Found, Operation, Rename, Request};
 use crate::tagged::tagged;
-use crate::{Errno, InodeId, Name};
+use crate::{Errno, InodeId, Name, PartitionNo};
 use zazen_core::Result;
 use zazen_wire::codec::{Reader, Writer};
-use zazen_wire::field::{Field, Nested, Opt};
+use zazen_wire::field::{Field, List, Nested, Opt};
 
 /// What a transaction waits for, or does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +56,20 @@ pub enum Stage {
     SetSource = 14,
     /// Giving free what is still held.
     Cleanup = 15,
+    /// One bucket of a directory after the other: [`Spread`].
+    Buckets = 16,
+    /// Opening the buckets that were closed.
+    OpenBuckets = 17,
+    /// Making the names of the directory those of its buckets, or its own again.
+    Install = 18,
+    /// Removing buckets that are closed.
+    DropBuckets = 19,
+    /// Letting the directory be changed again.
+    Thaw = 20,
 }
 
 impl Stage {
-    const ALL: [Stage; 15] = [
+    const ALL: [Stage; 20] = [
         Stage::Act,
         Stage::SetName,
         Stage::TakeMoveLock,
@@ -75,6 +85,11 @@ impl Stage {
         Stage::SetDest,
         Stage::SetSource,
         Stage::Cleanup,
+        Stage::Buckets,
+        Stage::OpenBuckets,
+        Stage::Install,
+        Stage::DropBuckets,
+        Stage::Thaw,
     ];
 }
 
@@ -104,6 +119,18 @@ tagged! {
         Lock = 4,
         /// It is done; the answer is an entry.
         Entry = 5 (Changed),
+        /// It is done; the answer is attributes.
+        Found = 6 (Changed),
+    }
+
+    /// What is done with the buckets of a directory.
+    Spreading {
+        /// They are made.
+        Split = 1,
+        /// They get the directory's rights.
+        Rights = 2 (SetRights),
+        /// They are removed, if there is nothing in them.
+        Merge = 3,
     }
 }
 
@@ -141,6 +168,37 @@ zazen_wire::messages! {
         move_lock: bool,
         /// The directory that the walk has reached.
         walk: InodeId,
+        /// The directories of the two names, whatever buckets the names are in.
+        source_of: InodeId,
+        /// The same for the name that is given.
+        dest_of: InodeId,
+        /// For a transaction on the buckets of a directory.
+        spread: Option<Spread> = Opt<Nested<Spread>>,
+    }
+
+    /// A transaction on the buckets of a directory, which nobody else changes meanwhile: the empty
+    /// name of the directory is held.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Spread {
+        /// The directory.
+        directory: InodeId,
+        /// What is done.
+        what: Spreading,
+        /// Its buckets; those that were made so far.
+        buckets: Vec<InodeId> = List<InodeId>,
+        /// How many buckets there are, or will be.
+        count: u32,
+        /// Which is next.
+        at: u32,
+        /// Something in a bucket is in the way of a merge.
+        stopped: Option<Stopped> = Opt<Nested<Stopped>>,
+    }
+
+    /// What is in the way of a merge.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Stopped {
+        /// A refusal; `None` for another transaction.
+        errno: Option<Errno> = Opt<Errno>,
     }
 }
 
@@ -182,14 +240,34 @@ impl Transaction {
             dest_full: false,
             move_lock: false,
             walk: InodeId::ROOT,
+            source_of: InodeId(0),
+            dest_of: InodeId(0),
+            spread: None,
         }
+    }
+
+    /// A transaction on the buckets of a directory whose empty name is held already. The request is
+    /// answered at its end with these attributes, if there are any.
+    pub(super) fn of_buckets(request: Request, spread: Spread, found: Option<Changed>) -> Transaction {
+        let after = found.map_or(After::Done, After::Found);
+        Transaction { spread: Some(spread), after, ..Transaction::new(request, Stage::Buckets) }
     }
 
     /// Whether its operation may be a transaction at all.
     pub(super) fn is_one(&self) -> bool {
         use Operation::{Link, MakeDirectory, RemoveDirectory, Rename, Unlink};
+        use Stage::{Buckets, DropBuckets, Install, OpenBuckets, Thaw};
+        let of_buckets = matches!(self.stage, Buckets | DropBuckets | Install | OpenBuckets | Thaw);
+        if let Some(spread) = &self.spread {
+            let made = match spread.what {
+                Spreading::Split => spread.at as usize == spread.buckets.len(),
+                _ => spread.count as usize == spread.buckets.len(),
+            };
+            return made && spread.at <= spread.count && (of_buckets || self.stage == Stage::Cleanup);
+        }
         let operation = &self.request.operation;
-        matches!(operation, MakeDirectory(_) | Link(_) | Unlink(_) | RemoveDirectory(_) | Rename(_))
+        !of_buckets
+            && matches!(operation, MakeDirectory(_) | Link(_) | Unlink(_) | RemoveDirectory(_) | Rename(_))
     }
 
     fn rename(&self) -> Option<&Rename> {
@@ -277,8 +355,15 @@ impl Transaction {
                 let no_replace = self.rename().is_some_and(|rename| rename.no_replace);
                 self.hold(directory, name, self.exchange(), no_replace)
             }
-            Stage::CheckSource => self.check(id_of(self.source), self.source_owner_only, self.moves_source()),
-            Stage::CheckDest => self.check(id_of(self.dest), self.dest_owner_only, self.moves_dest()),
+            // A directory that only gets another bucket of the same directory needs no right.
+            Stage::CheckSource => {
+                let writes = self.moves_source() && self.source_of != self.dest_of;
+                self.check(id_of(self.source), self.source_owner_only, writes)
+            }
+            Stage::CheckDest => {
+                let writes = self.moves_dest() && self.source_of != self.dest_of;
+                self.check(id_of(self.dest), self.dest_owner_only, writes)
+            }
             Stage::Walk | Stage::WalkBack => Part::Parent(OfDirectory { id: self.walk }),
             Stage::RemoveDest => {
                 let owner = self.dest_owner_only.then(|| self.caller());
@@ -300,6 +385,9 @@ impl Transaction {
                 let (directory, name) = self.source_name();
                 let target = self.dest.filter(|_| self.exchange());
                 Part::SetEntry(SetEntry { directory, name, target })
+            }
+            Stage::Buckets | Stage::OpenBuckets | Stage::Install | Stage::DropBuckets | Stage::Thaw => {
+                self.spread.as_ref()?.part(self.stage)?
             }
             Stage::Cleanup if self.source_held => {
                 let (directory, name) = self.source_name();
@@ -326,6 +414,9 @@ impl Transaction {
 
     /// Takes the answer to the part of [`Transaction::next`].
     pub(super) fn take(&mut self, body: PeerBody) {
+        if let Some(spread) = &mut self.spread {
+            return self.stage = spread.take(self.stage, body);
+        }
         match (self.stage, body) {
             (stage, PeerBody::Refused(NotDone { errno })) if stage.may_refuse() => self.fail(errno),
             (stage, PeerBody::Busy) if stage.may_refuse() => self.end(After::Again),
@@ -345,11 +436,13 @@ impl Transaction {
             }
             (Stage::HoldSource, PeerBody::Held(held)) => {
                 (self.source_held, self.source) = (true, held.target);
+                self.source_of = held.directory;
                 self.source_owner_only = held.owner_only;
                 if self.dest_held { self.judge() } else { self.stage = Stage::HoldDest }
             }
             (Stage::HoldDest, PeerBody::Held(held)) => {
                 (self.dest_held, self.dest) = (true, held.target);
+                self.dest_of = held.directory;
                 (self.dest_owner_only, self.dest_full) = (held.owner_only, held.full);
                 if self.source_held { self.judge() } else { self.stage = Stage::HoldSource }
             }
@@ -372,7 +465,18 @@ impl Transaction {
             (Stage::Cleanup, _) if self.source_held => self.source_held = false,
             (Stage::Cleanup, _) if self.dest_held => self.dest_held = false,
             (Stage::Cleanup, _) => self.move_lock = false,
-            (Stage::HoldSource | Stage::HoldDest | Stage::Walk | Stage::WalkBack, _) => {
+            (
+                Stage::HoldSource
+                | Stage::HoldDest
+                | Stage::Walk
+                | Stage::WalkBack
+                | Stage::Buckets
+                | Stage::OpenBuckets
+                | Stage::Install
+                | Stage::DropBuckets
+                | Stage::Thaw,
+                _,
+            ) => {
                 // No partition of ours answers so.
                 self.fail(Errno::EIO);
             }
@@ -478,7 +582,90 @@ impl Transaction {
                 let (id, kind) = (attributes.id, attributes.kind);
                 Some(Answer::Entry(Entry { id, kind, attributes: Some(attributes.clone()) }))
             }
+            After::Found(Changed { attributes }) => {
+                Some(Answer::Found(Found { attributes: attributes.clone() }))
+            }
             After::Again | After::Lock => None,
+        }
+    }
+}
+
+impl Spread {
+    /// The part of the stage; `None` at its end. Entries that go to a bucket come from the tables.
+    fn part(&self, stage: Stage) -> Option<Part> {
+        let bucket = self.buckets.get(self.at as usize).copied();
+        let of = |id| OfDirectory { id };
+        Some(match (stage, &self.what) {
+            (Stage::Buckets, Spreading::Split) => Part::MakeBucket(MakeBucket {
+                partition: PartitionNo(0),
+                directory: self.directory,
+                mode: 0,
+                uid: 0,
+                gid: 0,
+                modified_ns: 0,
+                entries: Vec::new(),
+            }),
+            (Stage::Buckets, Spreading::Rights(rights)) => {
+                Part::SetRights(SetRights { id: bucket?, ..rights.clone() })
+            }
+            (Stage::Buckets, Spreading::Merge) => Part::CloseBucket(of(bucket?)),
+            (Stage::OpenBuckets, _) => Part::OpenBucket(of(bucket?)),
+            (Stage::DropBuckets, _) => Part::DropBucket(of(bucket?)),
+            (Stage::Install, what) => {
+                let buckets = if *what == Spreading::Split { self.buckets.clone() } else { Vec::new() };
+                Part::Install(Install { directory: self.directory, buckets })
+            }
+            (Stage::Thaw, _) => Part::Thaw(of(self.directory)),
+            _ => return None,
+        })
+    }
+
+    /// Takes the answer to the part of the stage; the next stage.
+    fn take(&mut self, stage: Stage, body: PeerBody) -> Stage {
+        match (stage, body) {
+            (Stage::Buckets, PeerBody::Changed(made)) if self.what == Spreading::Split => {
+                self.buckets.push(made.attributes.id);
+                self.at += 1;
+                if self.at < self.count { Stage::Buckets } else { Stage::Install }
+            }
+            (Stage::Buckets, body @ (PeerBody::Refused(_) | PeerBody::Busy))
+                if self.what == Spreading::Merge =>
+            {
+                let errno = match body {
+                    PeerBody::Refused(refused) => Some(refused.errno),
+                    _ => None,
+                };
+                self.stopped = Some(Stopped { errno });
+                self.open_next()
+            }
+            (Stage::Buckets, _) => {
+                self.at += 1;
+                match self.what {
+                    _ if self.at < self.count => Stage::Buckets,
+                    Spreading::Rights(_) => Stage::Thaw,
+                    _ => Stage::Install,
+                }
+            }
+            (Stage::OpenBuckets, _) => self.open_next(),
+            (Stage::Install, _) if self.what == Spreading::Merge => {
+                self.at = 0;
+                Stage::DropBuckets
+            }
+            (Stage::DropBuckets, _) if self.at + 1 < self.count => {
+                self.at += 1;
+                Stage::DropBuckets
+            }
+            _ => Stage::Cleanup,
+        }
+    }
+
+    fn open_next(&mut self) -> Stage {
+        match self.at.checked_sub(1) {
+            Some(before) => {
+                self.at = before;
+                Stage::OpenBuckets
+            }
+            None => Stage::Thaw,
         }
     }
 }

@@ -47,13 +47,14 @@ impl<T: Tables> Replica<T> {
         }
         if !goes_on {
             self.execute(partition::Event::Resumed { epoch }, shared);
-            let ended: Vec<_> = shared.map.nodes.iter().filter_map(crate::map::Member::ended).collect();
-            for (node, incarnation) in ended {
-                self.execute(partition::Event::NodeGone { node, incarnation }, shared);
-            }
-            if let Some(primary) = self.primary() {
-                primary.ticks_until_ns = shared.now_ns + TICKS_NS;
-            }
+        }
+        // Also where it goes on: the epoch may have changed because a backup's life ended.
+        let ended: Vec<_> = shared.map.nodes.iter().filter_map(crate::map::Member::ended).collect();
+        for (node, incarnation) in ended {
+            self.execute(partition::Event::NodeGone { node, incarnation }, shared);
+        }
+        if let Some(primary) = self.primary().filter(|_| !goes_on) {
+            primary.ticks_until_ns = shared.now_ns + TICKS_NS;
         }
         self.tend(shared);
         shared.busy.insert(self.partition);
@@ -77,7 +78,7 @@ impl<T: Tables> Replica<T> {
         let answer = if is_mine && self.damaged {
             Some(Answer::refused(Errno::EIO))
         } else {
-            let may = shared.may_answer();
+            let may = shared.may_answer() && !shared.is_young(partition);
             let hands = !shared.has(Planted::AnswerWhileHanding);
             let is_ready = self.primary().is_some_and(|primary| !(primary.handing && hands));
             (!may || !is_ready).then_some(Answer::Moved(Moved { epoch: shared.map.epoch }))
@@ -92,7 +93,9 @@ impl<T: Tables> Replica<T> {
 
     /// Another partition says something.
     pub(crate) fn hear(&mut self, from: PartitionNo, message: PeerMessage, shared: &mut Shared) {
-        let may = shared.may_answer() && self.primary().is_some_and(|primary| !primary.handing);
+        let may = shared.may_answer()
+            && !shared.is_young(self.partition)
+            && self.primary().is_some_and(|primary| !primary.handing);
         if may {
             self.execute(partition::Event::Peer { from, message }, shared);
         }
@@ -100,6 +103,9 @@ impl<T: Tables> Replica<T> {
 
     /// Executes an event, and holds what may not leave yet.
     pub(crate) fn execute(&mut self, event: partition::Event, shared: &mut Shared) {
+        if matches!(event, partition::Event::NodeGone { .. }) && shared.has(Planted::SkipFence) {
+            return;
+        }
         let mut actions = Vec::new();
         self.tables.step(shared.wall_ns, event, &mut actions);
         for action in actions {

@@ -7,7 +7,8 @@ use super::world::{Event, Packet, World};
 use crate::scheduler::MS;
 use zazen_core::Credentials;
 use zazen_namespace::operation::{Answer, At, Create, MakeDirectory, Operation, Request, Response};
-use zazen_namespace::{Errno, Incarnation, InodeId, Kind, Name};
+use zazen_namespace::split::{Errand, Next};
+use zazen_namespace::{Errno, Incarnation, InodeId, Kind, Name, NodeNo};
 use zazen_wire::Message;
 
 /// Names of directories begin here; those of files are below.
@@ -26,7 +27,8 @@ impl World {
     /// A client goes on.
     pub(crate) fn client(&mut self, at: usize) {
         let now_ns = self.schedule.now_ns();
-        let pause = (2 + self.random.below(40)) * MS;
+        // When the faults have ended, it is enough that clients get answers at all.
+        let pause = if self.calm { 20 + self.random.below(300) } else { 4 + self.random.below(80) } * MS;
         self.schedule.after(pause, Event::Client { client: at });
         let host = self.clients[at].host;
         let life = self.hosts[host].node.as_ref().map(|node| (node.number(), node.incarnation()));
@@ -34,7 +36,8 @@ impl World {
         let Some((node, incarnation)) = life.filter(|(node, _)| node.0 > 0 && is_up) else {
             return;
         };
-        if self.clients[at].call.as_ref().is_some_and(|call| call.request.incarnation != incarnation) {
+        let is_old = |call: &Ongoing| call.requests.iter().any(|(ask, _)| ask.incarnation != incarnation);
+        if self.clients[at].call.as_ref().is_some_and(is_old) {
             self.give_up(at);
         }
         if self.clients[at].call.is_none() {
@@ -45,14 +48,19 @@ impl World {
             return;
         }
         call.repeats_ns = now_ns + 400 * MS;
-        let partition = call.request.operation.partition();
         let Some(map) = self.hosts[host].node.as_ref().map(|node| node.map()) else { return };
-        call.request.epoch = map.epoch;
-        let address = map.primary(partition).map(|member| member.address.clone());
-        let bytes = call.request.encode();
-        let to = self.hosts.iter().position(|host| Some(&host.address) == address.as_ref());
-        if let Some(to) = to {
-            self.send(host, to, &Packet::Ask { client: at, bytes });
+        let mut packets = Vec::new();
+        for (request, answer) in &mut call.requests {
+            request.epoch = map.epoch;
+            let partition = request.operation.partition();
+            let address = map.primary(partition).map(|member| &member.address);
+            let to = self.hosts.iter().position(|host| Some(&host.address) == address);
+            if let (Some(to), None) = (to, answer) {
+                packets.push((to, Packet::Ask { client: at, bytes: request.encode() }));
+            }
+        }
+        for (to, packet) in packets {
+            self.send(host, to, &packet);
         }
     }
 
@@ -65,7 +73,7 @@ impl World {
         client.id += 1000;
     }
 
-    fn begin(&mut self, at: usize, node: zazen_namespace::NodeNo, incarnation: Incarnation) {
+    fn begin(&mut self, at: usize, node: NodeNo, incarnation: Incarnation) {
         let directory = self.directories[self.random.below(self.directories.len() as u64) as usize];
         let mut of = self.random.below(NAMES) as u8;
         let mut directory = directory;
@@ -103,34 +111,68 @@ impl World {
         };
         let now_ns = self.schedule.now_ns();
         let call = self.history.begin(key, asked, now_ns);
+        let (errand, asks) = Errand::new(operation, &self.clients[at].layouts);
+        let requests = self.pose(at, (node, incarnation), asks);
+        self.clients[at].call = Some(Ongoing { key, call, errand, requests, repeats_ns: 0 });
+    }
+
+    /// Operations as requests of a client.
+    fn pose(
+        &mut self,
+        at: usize,
+        (node, incarnation): (NodeNo, Incarnation),
+        asks: Vec<Operation>,
+    ) -> Vec<(Request, Option<Answer>)> {
         let client = &mut self.clients[at];
-        client.number += 1;
-        let request = Request {
-            client: client.id,
-            number: client.number,
-            oldest: client.number,
-            node,
-            incarnation,
-            epoch: zazen_namespace::Epoch(0),
-            credentials: Credentials { uid: 0, gid: 0, groups: Vec::new() },
-            operation,
+        let oldest = client.number + 1;
+        let pose = |operation| {
+            client.number += 1;
+            let request = Request {
+                client: client.id,
+                number: client.number,
+                oldest,
+                node,
+                incarnation,
+                epoch: zazen_namespace::Epoch(0),
+                credentials: Credentials { uid: 0, gid: 0, groups: Vec::new() },
+                operation,
+            };
+            (request, None)
         };
-        client.call = Some(Ongoing { key, call, request, repeats_ns: 0 });
+        asks.into_iter().map(pose).collect()
     }
 
     /// An answer comes.
     pub(crate) fn answered(&mut self, at: usize, response: Response) {
         let now_ns = self.schedule.now_ns();
-        let Some(call) = &mut self.clients[at].call else { return };
-        if response.number != call.request.number {
+        let client = &mut self.clients[at];
+        let Some(call) = &mut client.call else { return };
+        let asked = call.requests.iter_mut().find(|(request, _)| request.number == response.number);
+        let Some((_, answer)) = asked else { return };
+        if let Answer::Moved(_) = response.answer {
+            call.repeats_ns = call.repeats_ns.min(now_ns + 30 * MS);
             return;
         }
+        answer.get_or_insert(response.answer);
+        if call.requests.iter().any(|(_, answer)| answer.is_none()) {
+            return;
+        }
+        let answers = call.requests.iter_mut().filter_map(|(_, answer)| answer.take()).collect();
         let (key, index) = (call.key, call.call);
-        let seen = match response.answer {
-            Answer::Moved(_) => {
-                call.repeats_ns = call.repeats_ns.min(now_ns + 30 * MS);
+        let life = call.requests.first().map(|(request, _)| (request.node, request.incarnation));
+        let answer = match (call.errand.take(answers, &mut client.layouts), life) {
+            (Next::Done(answer), _) => answer,
+            (Next::Ask(asks), Some(life)) => {
+                let requests = self.pose(at, life, asks);
+                if let Some(call) = &mut self.clients[at].call {
+                    (call.requests, call.repeats_ns) = (requests, now_ns);
+                }
                 return;
             }
+            (Next::Ask(_), None) => return,
+        };
+        let Some(call) = &self.clients[at].call else { return };
+        let seen = match answer {
             Answer::Entry(entry) => Seen::There(entry.id),
             Answer::Done => Seen::Removed,
             Answer::Refused(refused) => match refused.errno {
@@ -140,6 +182,10 @@ impl World {
                     self.give_up(at);
                     return;
                 }
+                Errno::EIO if !self.spoiled => {
+                    let what = format!("damaged: {:?}, though no disk went bad", call.errand.operation());
+                    return self.fail(what);
+                }
                 other => {
                     self.tell(|| format!("client {at} is refused: {other}"));
                     self.give_up(at);
@@ -147,7 +193,7 @@ impl World {
                 }
             },
             other => {
-                let what = format!("answer: {other:?} to {:?}", call.request.operation);
+                let what = format!("answer: {other:?} to {:?}", call.errand.operation());
                 return self.fail(what);
             }
         };

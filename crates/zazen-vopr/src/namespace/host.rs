@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use zazen_core::{RelPath, Result};
 use zazen_env::{Disk, DiskFile, DiskPath, SimDisk};
+use zazen_namespace::NodeNo;
 use zazen_namespace::node::{Action, Config, File, Files, Node, Start};
 
 /// A host.
@@ -27,9 +28,13 @@ pub(crate) struct Host {
     pub(crate) timer_ns: u64,
     /// An earlier state of the disk.
     pub(crate) backup: Option<SimDisk>,
-    /// Whom requests are for: client and number, by token.
-    pub(crate) tokens: BTreeMap<u64, (usize, u64)>,
+    /// Whom requests are for, and whether their node's life had ended, by token.
+    pub(crate) tokens: BTreeMap<u64, (usize, bool)>,
     pub(crate) next_token: u64,
+    /// It is lost for good.
+    pub(crate) is_gone: bool,
+    /// The node that it was.
+    pub(crate) gone_as: Option<NodeNo>,
     /// Whether its disk ever had a node's name.
     pub(crate) was_named: bool,
 }
@@ -61,6 +66,8 @@ impl Host {
             backup: None,
             tokens: BTreeMap::new(),
             next_token: 0,
+            is_gone: false,
+            gone_as: None,
             was_named: false,
         }
     }

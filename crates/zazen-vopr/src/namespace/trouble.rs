@@ -4,27 +4,40 @@
 //! `synced`; at `memory` a node dies only while every partition has its backup, one at a time; a
 //! disk rots, or is put back or emptied, only while others have everything.
 
-use super::world::World;
+use super::host::Host;
+use super::world::{Event, World};
 use crate::scheduler::MS;
 use zazen_env::SimDisk;
-use zazen_namespace::PartitionNo;
 use zazen_namespace::node::Level;
+use zazen_namespace::{NodeNo, PartitionNo};
 
 impl World {
     /// Whether every node is up, and every partition has its backups.
     fn is_whole(&self) -> bool {
         let wanted = usize::from(self.profile.replicas.min(2) - 1);
-        let up = self.hosts.iter().all(|host| {
+        let up = self.hosts.iter().filter(|host| !host.is_gone).all(|host| {
             host.node.as_ref().is_some_and(|node| node.map().lives(node.number(), node.incarnation()))
         });
         let kept = self
             .map()
             .is_some_and(|map| map.partitions.iter().all(|keepers| keepers.backups.len() >= wanted));
-        up && kept
+        up && kept && !self.mourns()
+    }
+
+    /// Whether a host is lost for good, and the map counts on it still: another loss at this time is
+    /// a second one, which two replicas do not survive.
+    pub(crate) fn mourns(&self) -> bool {
+        let counts = |node: &NodeNo| {
+            self.map().is_some_and(|map| map.member(*node).is_some_and(|member| member.is_in()))
+        };
+        self.hosts.iter().filter_map(|host| host.gone_as.as_ref()).any(counts)
     }
 
     pub(crate) fn trouble(&mut self) {
         if self.calm {
+            return;
+        }
+        if self.hosts.iter().any(|host| host.is_gone) && !self.is_whole() {
             return;
         }
         let hosts = self.hosts.len() as u64;
@@ -35,6 +48,12 @@ impl World {
         let mortal = !careful || has_backups && self.is_whole();
         let for_ns = (100 + self.random.below(6_000)) * MS;
         let is_up = self.hosts[host].node.is_some();
+        let leads = |at: &Host| at.node.as_ref().is_some_and(|node| node.status().leads);
+        let leader = self.hosts.iter().position(leads).filter(|_| p.elections);
+        if let Some(leader) = leader.filter(|_| self.random.percent(50)) {
+            self.die(leader, false, for_ns);
+            return;
+        }
         match self.random.below(10) {
             0 | 1 if p.kills && mortal && is_up => {
                 let power = p.power && self.random.percent(50);
@@ -75,10 +94,15 @@ impl World {
                 self.tell(|| format!("host {host} stands still for {} ms", for_ns / MS));
                 self.hosts[host].paused_ns = self.schedule.now_ns() + for_ns.min(left_ns);
             }
-            7 if p.failed_syncs && is_up => {
+            6 | 7 if p.failed_syncs && is_up => {
                 self.faults += 1;
                 self.tell(|| format!("a sync of host {host} will fail"));
                 self.hosts[host].disk.fail_next_sync();
+                if p.power && self.random.percent(60) {
+                    // What a failed sync loses shows when the power fails.
+                    let soon = self.random.below(400) * MS;
+                    self.schedule.after(soon, Event::Power { host });
+                }
             }
             8 if p.full_disks && is_up && mortal && p.level != Level::Memory => {
                 self.faults += 1;
@@ -87,7 +111,14 @@ impl World {
                 self.tell(|| format!("the disk of host {host} is full"));
                 self.hosts[host].disk.set_capacity(used + room);
             }
-            9 if self.is_whole() && has_backups && is_up => self.spoil(host),
+            8 if p.gone && is_up && self.is_whole() && self.hosts.iter().all(|host| !host.is_gone) => {
+                self.faults += 1;
+                self.tell(|| format!("host {host} is lost for good"));
+                self.hosts[host].gone_as = self.hosts[host].node.as_ref().map(|node| node.number());
+                self.hosts[host].stop(true);
+                self.hosts[host].is_gone = true;
+            }
+            9 if self.is_whole() && (has_backups || p.rot) && is_up => self.spoil(host),
             _ => {
                 // The time of day jumps.
                 let by_ns = self.random.below(7_200_000) as i64 * MS as i64 - 3_600_000 * MS as i64;
@@ -99,16 +130,25 @@ impl World {
     /// A node dies, and its disk is not what it was.
     fn spoil(&mut self, host: usize) {
         let p = self.profile;
-        let is_steward = host < usize::from(self.genesis.stewards);
+        let number = self.hosts[host].node.as_ref().map(|node| node.number());
+        // A steward that forgets its vote may give it twice: its disk must not be an old one.
+        let is_steward = number.is_none_or(|number| self.stewards.contains(&number));
         let draw = self.random.next_u64();
         let for_ns = (100 + self.random.below(3_000)) * MS;
         if p.rot {
             self.die(host, false, for_ns);
+            self.spoiled = true;
             let disk = &self.hosts[host].disk;
+            let number = |name: &str| name.strip_prefix("log-").and_then(|of| of.parse::<u64>().ok());
+            let logs = disk.files().into_iter().filter_map(|(name, _)| Some((number(&name)?, name)));
+            // Damage at the end of the log cannot be told from a torn end: see the format. With one
+            // replica, nobody else has what is lost there.
+            let newest = logs.max().map(|(_, name)| name);
             let files: Vec<(String, u64)> = disk
                 .files()
                 .into_iter()
                 .filter(|(name, bytes)| *bytes > 0 && (name.starts_with("log") || name.starts_with("part")))
+                .filter(|(name, _)| p.replicas > 1 || Some(name) != newest.as_ref())
                 .collect();
             if let Some((name, bytes)) = files.get(draw as usize % files.len().max(1)) {
                 let at = (draw >> 20) % bytes;
@@ -117,6 +157,7 @@ impl World {
                 self.tell(|| line);
             }
         } else if p.old_disks && !is_steward {
+            self.spoiled = true;
             let backup = self.hosts[host].backup.take();
             match (draw % 3, backup) {
                 (0, _) => {
@@ -152,7 +193,13 @@ impl World {
         if let Some(what) = self.history.contradiction() {
             return self.fail(what);
         }
-        if let Some(at) = self.clients.iter().position(|client| client.calm_answers < 20) {
+        // What only a disk had that went bad is answered with EIO, for good.
+        let lost = self.spoiled && self.profile.replicas == 1;
+        if let Some(at) = self
+            .clients
+            .iter()
+            .position(|client| client.calm_answers < 20 && !lost && !self.hosts[client.host].is_gone)
+        {
             let nodes = self.hosts.iter().map(|host| host.node.as_ref().map(|node| node.status()));
             let nodes: Vec<_> = nodes.collect();
             self.tell(|| format!("{nodes:?}"));
@@ -163,6 +210,11 @@ impl World {
         let Some(map) = self.map().cloned() else { return self.fail("no progress: no node".to_owned()) };
         if map.epoch.0 > 5_000 {
             return self.fail(format!("no progress: the map has changed {} times", map.epoch));
+        }
+        let lives = |node: &NodeNo| map.member(*node).is_some_and(|member| member.is_in());
+        let others = map.nodes.iter().filter(|member| member.is_in() && !map.stewards.contains(&member.node));
+        if others.count() > 0 && !map.stewards.iter().all(lives) {
+            return self.fail(format!("no progress: a steward of {:?} is not replaced", map.stewards));
         }
         for (number, keepers) in (0..).zip(&map.partitions) {
             let partition = PartitionNo(number);

@@ -6,11 +6,13 @@ use super::host::{Host, act};
 use crate::scheduler::{MS, Scheduler, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use zazen_env::{SeededRandom, SimDisk};
-use zazen_namespace::map::{Genesis, Map};
-use zazen_namespace::node::{Action, Config, Event as NodeEvent, File, Level, Start};
-use zazen_namespace::operation::{Request, Response};
+use zazen_namespace::map::{Change, Genesis, Map};
+use zazen_namespace::node::{
+    Action, Config, Envelope, Event as NodeEvent, File, Level, Position, Start, Timing,
+};
+use zazen_namespace::operation::{Answer, Request, Response};
 use zazen_namespace::partition::Settings;
-use zazen_namespace::{Epoch, InodeId, PartitionNo, Planted};
+use zazen_namespace::{Epoch, InodeId, NodeNo, PartitionNo, Planted};
 use zazen_wire::Message;
 
 /// Bytes on their way.
@@ -23,13 +25,37 @@ pub(crate) enum Packet {
 
 /// Something that happens.
 pub(crate) enum Event {
-    Arrive { host: usize, packet: Packet },
-    Disk { host: usize, process: u64 },
-    Timer { host: usize, process: u64 },
-    Start { host: usize },
-    Client { client: usize },
+    Arrive {
+        host: usize,
+        packet: Packet,
+    },
+    Disk {
+        host: usize,
+        process: u64,
+    },
+    Timer {
+        host: usize,
+        process: u64,
+    },
+    Start {
+        host: usize,
+    },
+    /// It dies, and may come back at once.
+    Kill {
+        host: usize,
+    },
+    /// Its power fails.
+    Power {
+        host: usize,
+    },
+    Client {
+        client: usize,
+    },
     Trouble,
-    Heal { from: usize, to: usize },
+    Heal {
+        from: usize,
+        to: usize,
+    },
     Calm,
 }
 
@@ -44,6 +70,12 @@ pub(crate) struct Profile {
     /// Of 1000 packets.
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
+    /// Of 1000 packets, those that come seconds late.
+    pub(crate) late: u64,
+    /// Daemons come back at once.
+    pub(crate) quick: bool,
+    /// Faults come just when the map or the stewards' leader changes.
+    pub(crate) aimed: bool,
     pub(crate) delay_max_ns: u64,
     pub(crate) kills: bool,
     pub(crate) power: bool,
@@ -54,6 +86,14 @@ pub(crate) struct Profile {
     pub(crate) old_disks: bool,
     pub(crate) alone: bool,
     pub(crate) full_disks: bool,
+    /// The stewards' leader dies again and again.
+    pub(crate) elections: bool,
+    /// A host is lost for good.
+    pub(crate) gone: bool,
+    /// Hosts that come when the namespace is in use.
+    pub(crate) joins: usize,
+    /// Directories of so many names are split.
+    pub(crate) split_entries: u32,
     pub(crate) calm_ns: u64,
     pub(crate) end_ns: u64,
 }
@@ -66,10 +106,11 @@ impl Profile {
         let synced = level == Level::Synced;
         let slowest = if random.percent(25) { 80 } else { 5 };
         // Where a disk may be spoiled, one node at a time is away: nobody else has what it had.
-        let rot = replicas > 1 && random.percent(25);
+        let rot =
+            random.percent(if replicas > 1 { 25 } else { 40 }) && (replicas > 1 || level != Level::Memory);
         let old_disks = replicas > 1 && hosts > 3 && random.percent(40);
         let alone = rot || old_disks;
-        Profile {
+        let mut profile = Profile {
             hosts,
             replicas,
             partitions: [1, 4, 8][random.below(3) as usize],
@@ -77,6 +118,9 @@ impl Profile {
             level,
             lost: if random.percent(40) { random.below(60) } else { 0 },
             doubled: if random.percent(40) { random.below(60) } else { 0 },
+            late: if random.percent(30) { 1 + random.below(10) } else { 0 },
+            quick: random.percent(30),
+            aimed: random.percent(50) && !alone,
             delay_max_ns: MS / 2 + random.below(slowest) * MS,
             kills: random.percent(70),
             power: synced && random.percent(70),
@@ -87,9 +131,33 @@ impl Profile {
             old_disks,
             alone,
             full_disks: random.percent(20) && !alone,
+            elections: false,
+            gone: hosts > 3 && replicas > 1 && !alone && random.percent(40),
+            joins: if random.percent(25) { 1 + random.below(2) as usize } else { 0 },
+            split_entries: if random.percent(50) { 3 } else { u32::MAX },
             calm_ns: 15_000 * MS,
-            end_ns: 40_000 * MS,
+            end_ns: 32_000 * MS,
+        };
+        match random.below(8) {
+            // One disk that fails, and the power with it.
+            0 => {
+                (profile.hosts, profile.replicas, profile.level) =
+                    (1 + random.below(2) as usize, 1, Level::Synced);
+                (profile.power, profile.failed_syncs, profile.kills) = (true, true, true);
+                (profile.rot, profile.old_disks, profile.alone, profile.joins) = (false, false, false, 0);
+                (profile.gone, profile.full_disks) = (false, false);
+            }
+            // Elections, and stewards that restart meanwhile.
+            1 => {
+                (profile.hosts, profile.replicas) = (3 + 2 * random.below(2) as usize, 2);
+                profile.level = if profile.power { Level::Synced } else { Level::Written };
+                (profile.kills, profile.quick, profile.aimed, profile.parts) = (true, true, true, true);
+                (profile.rot, profile.old_disks, profile.alone, profile.joins) = (false, false, false, 0);
+                (profile.gone, profile.delay_max_ns, profile.elections) = (false, 60 * MS, true);
+            }
+            _ => {}
         }
+        profile
     }
 }
 
@@ -108,8 +176,17 @@ pub(crate) struct World {
     pub(crate) made: BTreeSet<u8>,
     pub(crate) history: History,
     parted: BTreeSet<(usize, usize)>,
-    /// Who answered for each partition in each epoch.
-    led: BTreeMap<(PartitionNo, Epoch), (usize, u64)>,
+    /// Who answered for each partition in each epoch, and from which record on.
+    led: BTreeMap<(PartitionNo, Epoch), (usize, u64, u64)>,
+    /// A digest of the map of each epoch.
+    maps: BTreeMap<Epoch, u64>,
+    /// The last record of each partition that each host had, and the newest map that it knew.
+    had: BTreeMap<(usize, PartitionNo), Position>,
+    known: Vec<Epoch>,
+    /// Nodes that ever were stewards.
+    pub(crate) stewards: BTreeSet<NodeNo>,
+    /// Whether bytes on a disk went bad, or a disk was replaced.
+    pub(crate) spoiled: bool,
     pub(crate) violation: Option<String>,
     pub(crate) events: u64,
     pub(crate) faults: u64,
@@ -121,12 +198,15 @@ impl World {
     pub(crate) fn new(seed: u64, planted: Option<Planted>) -> World {
         let mut random = SeededRandom::new(seed);
         let profile = Profile::draw(&mut random);
-        let addresses: Vec<String> = (0..profile.hosts).map(|host| format!("h{host}")).collect();
+        let all = profile.hosts + profile.joins;
+        let mut addresses: Vec<String> = (0..all).map(|host| format!("h{host}")).collect();
         let settings = Settings {
             partitions: profile.partitions,
             root_mode: 0o777,
             // Clients are forgotten by the time of day, which jumps here.
             client_idle_ns: i64::MAX / 2,
+            split_entries: profile.split_entries,
+            buckets_max: 4,
             ..Settings::default()
         };
         let genesis = Genesis {
@@ -135,16 +215,15 @@ impl World {
             replicas: profile.replicas,
             synchronous: profile.replicas.min(2) - 1,
             stewards: Genesis::stewards_of(profile.hosts),
-            addresses: addresses.clone(),
+            addresses: addresses[..profile.hosts].to_vec(),
         };
-        let hosts = addresses.into_iter().map(|address| {
+        let hosts = addresses.drain(..).map(|address| {
             let disk = SimDisk::new(random.next_u64(), 1 << 40);
             let drift_ppm = random.below(30_000) as i64 - 15_000;
             Host::new(address, disk, drift_ppm, random.below(1 << 40))
         });
         let hosts: Vec<Host> = hosts.collect();
-        let clients =
-            (0..profile.clients).map(|client| Client::new(client as u64, client % profile.hosts)).collect();
+        let clients = (0..profile.clients).map(|client| Client::new(client as u64, client % all)).collect();
         let mut world = World {
             schedule: Scheduler::new(),
             random,
@@ -159,14 +238,23 @@ impl World {
             history: History::default(),
             parted: BTreeSet::new(),
             led: BTreeMap::new(),
+            maps: BTreeMap::new(),
+            had: BTreeMap::new(),
+            known: vec![Epoch(0); all],
+            stewards: BTreeSet::new(),
+            spoiled: false,
             violation: None,
             events: 0,
             faults: 0,
             calm: false,
             story: None,
         };
-        for host in 0..world.hosts.len() {
+        for host in 0..profile.hosts {
             world.start(host, true);
+        }
+        for host in profile.hosts..all {
+            let at_ns = (1_000 + world.random.below(9_000)) * MS;
+            world.schedule.at(at_ns, Event::Start { host });
         }
         for client in 0..world.clients.len() {
             world.schedule.at(MS * (1 + client as u64), Event::Client { client });
@@ -217,6 +305,19 @@ impl World {
                 }
             }
             Event::Start { host } => self.start(host, false),
+            Event::Power { host } => {
+                if self.hosts[host].node.is_some() && !self.calm && !self.mourns() {
+                    let for_ns = (100 + self.random.below(1_000)) * MS;
+                    self.die(host, true, for_ns);
+                }
+            }
+            Event::Kill { host } => {
+                if self.hosts[host].node.is_some() && !self.calm && !self.mourns() {
+                    let most = if self.random.percent(50) { 20 } else { 400 };
+                    let for_ns = (1 + self.random.below(most)) * MS;
+                    self.die(host, false, for_ns);
+                }
+            }
             Event::Client { client } => self.client(client),
             Event::Trouble => {
                 self.trouble();
@@ -261,7 +362,11 @@ impl World {
                 let at = &mut self.hosts[host];
                 at.next_token += 1;
                 let token = at.next_token;
-                at.tokens.insert(token, (client, request.number));
+                let (node, life) = (request.node, request.incarnation);
+                let map = at.node.as_ref().map(|one| one.map());
+                let ended = map.and_then(|map| map.member(node)?.ended());
+                let is_late = ended.is_some_and(|(_, last)| life <= last);
+                at.tokens.insert(token, (client, is_late));
                 self.step(host, NodeEvent::Request { token, request });
             }
             Packet::Answer { client, bytes } => {
@@ -292,7 +397,14 @@ impl World {
         for action in actions {
             match action {
                 Action::Reply { token, response } => {
-                    if let Some((client, _)) = self.hosts[host].tokens.remove(&token) {
+                    if let Some((client, is_late)) = self.hosts[host].tokens.remove(&token) {
+                        let refuses = matches!(response.answer, Answer::Moved(_) | Answer::Refused(_));
+                        if is_late && !refuses {
+                            let what = format!(
+                                "fence: a node's life ended, and its request is executed: {response:?}"
+                            );
+                            self.fail(what);
+                        }
                         let to = self.clients[client].host;
                         let bytes = response.encode();
                         self.tell(|| format!("host {host} answers client {client}: {response:?}"));
@@ -309,6 +421,7 @@ impl World {
                 disk => self.hosts[host].queue.push_back(disk),
             }
         }
+        self.check_map(host);
         self.check_leaders(host);
         if let Some(why) = broken {
             self.tell(|| format!("host {host} is broken: {why}"));
@@ -375,35 +488,82 @@ impl World {
         for _ in 0..copies {
             let most = if from == to { MS / 20 } else { delay_max_ns };
             let most = if self.random.percent(90) { most / 4 } else { most };
-            let delay = MS / 50 + self.random.below(most + 1);
+            let is_late = faults && self.random.below(1000) < self.profile.late;
+            let most = if is_late { 4_000 * MS } else { most };
+            let delay = MS / 50 + self.random.below(most + 1) + self.aim(from, to, packet);
             self.schedule.after(delay, Event::Arrive { host: to, packet: packet.clone() });
         }
+    }
+
+    /// Faults that come when they may do most harm: a vote that comes late, a steward that restarts
+    /// when it has voted, a new backup that is not reached when the map is about to name it. How
+    /// much later the packet comes.
+    fn aim(&mut self, from: usize, to: usize, packet: &Packet) -> u64 {
+        let Packet::Peer(bytes) = packet else { return 0 };
+        if !self.profile.aimed || self.calm || from == to {
+            return 0;
+        }
+        let Ok(envelope) = Envelope::decode(bytes) else { return 0 };
+        let (asks, gives) = envelope.votes();
+        let adds = envelope.proposals().find_map(|change| match change {
+            Change::Add(keep) => Some(keep.node),
+            _ => None,
+        });
+        let careful = self.profile.level == Level::Memory;
+        if gives && self.profile.kills && !careful && self.random.percent(40) {
+            // The voter restarts at once, and the others do not hear of the leader that it made.
+            self.schedule.after(self.random.below(MS), Event::Kill { host: from });
+            if self.profile.parts {
+                for other in (0..self.hosts.len()).filter(|other| *other != to && *other != from) {
+                    self.part(to, other, 2_000 * MS);
+                }
+            }
+        }
+        if let Some(node) = adds.filter(|_| self.profile.parts && self.random.percent(20)) {
+            let new =
+                self.hosts.iter().position(|host| host.node.as_ref().is_some_and(|one| one.number() == node));
+            if let Some(new) = new.filter(|new| *new != from) {
+                self.faults += 1;
+                self.tell(|| format!("host {from} does not reach its new backup, host {new}"));
+                let for_ns = (200 + self.random.below(3_000)) * MS;
+                self.part(from, new, for_ns);
+                if self.profile.kills && !careful && self.random.percent(70) {
+                    let soon = self.random.below(900) * MS;
+                    self.schedule.after(soon, Event::Kill { host: from });
+                }
+            }
+        }
+        if asks && self.random.percent(40) { self.random.below(200) * MS } else { 0 }
     }
 
     pub(crate) fn die(&mut self, host: usize, power: bool, for_ns: u64) {
         self.faults += 1;
         self.tell(|| format!("host {host} dies, power {power}, for {} ms", for_ns / MS));
         self.hosts[host].stop(power);
+        self.had.retain(|(of, _), _| *of != host);
+        let for_ns = if self.profile.quick { for_ns / 20 } else { for_ns };
         self.schedule.after(for_ns, Event::Start { host });
     }
 
     fn start(&mut self, host: usize, is_first: bool) {
-        if self.hosts[host].node.is_some() {
+        if self.hosts[host].node.is_some() || self.hosts[host].is_gone {
             return;
         }
+        let replace_ns = 4_000 * MS;
         let config = Config {
             seeds: self.genesis.addresses[..usize::from(self.genesis.stewards)].to_vec(),
             level: self.profile.level,
             segment_bytes_max: 8 << 10,
             log_bytes_max: 32 << 10,
             planted: self.planted,
+            timing: Timing { replace_ns, ..Timing::default() },
             ..Config::new(&self.hosts[host].address)
         };
         self.hosts[host].disk.set_capacity(1 << 40);
         let key = (u128::from(self.random.next_u64()) << 64) | u128::from(self.random.next_u64());
         let is_new = self.hosts[host].disk.files().iter().all(|(name, _)| name != "identity");
         // A first node that died before it had a name begins anew, as its operator would.
-        let start = match is_first || is_new && !self.hosts[host].was_named {
+        let start = match is_first || is_new && !self.hosts[host].was_named && host < self.profile.hosts {
             true => Start::Format { key, genesis: self.genesis.clone() },
             false => Start::Open { key },
         };
@@ -433,7 +593,36 @@ impl World {
             .max_by_key(|map| map.epoch)
     }
 
-    /// At most one node answers for a partition at any time, and in any epoch.
+    /// There is one map of an epoch.
+    fn check_map(&mut self, host: usize) {
+        let Some(map) = self.hosts[host].node.as_ref().map(|node| node.map()) else { return };
+        let epoch = map.epoch;
+        if std::mem::replace(&mut self.known[host], epoch) == epoch {
+            return;
+        }
+        self.stewards.extend(map.stewards.iter().copied());
+        let kept =
+            map.partitions.iter().map(|keepers| (keepers.epoch.0, keepers.primary.0, &keepers.backups));
+        let members =
+            map.nodes.iter().map(|member| (member.node.0, member.incarnation.0 >> 20, member.state));
+        let line = self.story.is_some().then(|| {
+            format!(
+                "host {host} knows map {epoch}: stewards {:?}, nodes {:?}, kept {:?}",
+                map.stewards,
+                members.collect::<Vec<_>>(),
+                kept.collect::<Vec<_>>()
+            )
+        });
+        let digest = zazen_wire::checksum::frame_checksum(&map.encode());
+        // A steward that has just started knows addresses only, and calls that epoch 0.
+        self.tell(|| line.unwrap_or_default());
+        if epoch.0 > 0 && *self.maps.entry(epoch).or_insert(digest) != digest {
+            self.fail(format!("two maps: host {host} has another map of epoch {epoch}"));
+        }
+    }
+
+    /// At most one node answers for a partition at any time, and in any epoch; its epoch opens with
+    /// a record; and no replica takes records of a primary that it knows to be replaced.
     fn check_leaders(&mut self, host: usize) {
         let now_ns = self.schedule.now_ns();
         let leads = |at: &Host, partition| {
@@ -441,18 +630,47 @@ impl World {
         };
         for number in 0..self.profile.partitions {
             let partition = PartitionNo(number);
+            self.check_record(host, partition);
             let Some(epoch) = leads(&self.hosts[host], partition) else { continue };
-            let mine = (host, self.hosts[host].process);
-            let other = *self.led.entry((partition, epoch)).or_insert(mine);
+            let process = self.hosts[host].process;
+            let last = self.hosts[host].node.as_ref().and_then(|node| node.position(partition));
+            let first = last.map_or(0, |last| last.index);
+            let other = *self.led.entry((partition, epoch)).or_insert((host, process, first));
             let rival =
                 (0..self.hosts.len()).find(|at| *at != host && leads(&self.hosts[*at], partition).is_some());
-            if other != mine {
+            if (other.0, other.1) != (host, process) {
                 self.fail(format!(
-                    "two primaries: {other:?} and {mine:?} of partition {number} in epoch {epoch}"
+                    "two primaries: {other:?} and {host}, {process} of partition {number} in epoch {epoch}"
                 ));
             } else if let Some(rival) = rival {
                 self.fail(format!("two primaries: hosts {host} and {rival} answer for partition {number}"));
+            } else if last.is_some_and(|last| last.epoch != epoch) {
+                self.fail(format!(
+                    "no barrier: host {host} answers for partition {number} in epoch {epoch} after {last:?}"
+                ));
             }
+        }
+    }
+
+    /// A record that a replica has got since the last look fits its fence.
+    fn check_record(&mut self, host: usize, partition: PartitionNo) {
+        let Some(node) = &self.hosts[host].node else { return };
+        let (Some(last), Some(fence)) = (node.position(partition), node.fence(partition)) else { return };
+        if self.had.insert((host, partition), last) == Some(last) {
+            return;
+        }
+        // Epochs that began at or before this record, after the record's own, up to the fence.
+        let next = Epoch(last.epoch.0 + 1);
+        if next > fence {
+            return;
+        }
+        let replaced = self.led.range((partition, next)..=(partition, fence));
+        let found = replaced.map(|(key, led)| (key.1, led.2)).find(|(_, first)| *first <= last.index);
+        if let Some((epoch, first)) = found {
+            self.fail(format!(
+                "fence: host {host} took {last:?} of partition {number}, though epoch {epoch} began at {first}",
+                number = partition
+            ));
         }
     }
 }

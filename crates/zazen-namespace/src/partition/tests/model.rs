@@ -31,6 +31,8 @@ pub(super) struct Model {
     pub(super) rows: BTreeMap<InodeId, Row>,
     /// Attributes in answers are not checked: they may be those of a later moment.
     pub(super) loose: bool,
+    /// Directories may be split: then the inode of an entry is in any partition.
+    pub(super) splits: bool,
 }
 
 /// Who asks.
@@ -105,7 +107,7 @@ impl Model {
     pub(super) fn new(root_mode: u32) -> Model {
         let mut root = Model::row(Kind::Directory, root_mode, (0, 0), InodeId::ROOT);
         root.links = 2;
-        Model { rows: BTreeMap::from([(InodeId::ROOT, root)]), loose: false }
+        Model { rows: BTreeMap::from([(InodeId::ROOT, root)]), loose: false, splits: false }
     }
 
     fn row(kind: Kind, mode: u32, (uid, gid): (u32, u32), parent: InodeId) -> Row {
@@ -388,7 +390,8 @@ impl Model {
             let Some(mode) = create.open.as_ref().filter(|_| !create.exclusive) else {
                 return no(Errno::EEXIST);
             };
-            if id.partition() != create.directory.partition() {
+            let unopened = matches!(answer, Answer::Entry(entry) if entry.attributes.is_none());
+            if id.partition() != create.directory.partition() && !self.splits || self.splits && unopened {
                 return Ok(self.is_entry(id, answer));
             }
             if self.rows[&id].is_directory() {
@@ -402,7 +405,8 @@ impl Model {
             Answer::Grant(grant) => grant.attributes.id,
             _ => return Ok(false),
         };
-        if self.rows.contains_key(&id) || id.partition() != create.directory.partition() {
+        let is_apart = id.partition() != create.directory.partition();
+        if self.rows.contains_key(&id) || is_apart && !self.splits {
             return Ok(false);
         }
         let mut row = self.new_row(who, &directory, create.kind, create.mode, InodeId(0));

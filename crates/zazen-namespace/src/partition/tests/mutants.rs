@@ -8,8 +8,12 @@ use super::world::ALL_FAULTS;
 /// The first seed that finds the planted bug, and how; the same seed finds nothing without it.
 /// Seed 0 stands for two operations at once in all orders.
 fn found(bug: Mutant) -> Option<(u64, String)> {
+    let of_splits = matches!(bug, Mutant::IgnoresFreeze | Mutant::DropsFullBuckets | Mutant::ForgetsRights);
     let run = |seed, bug| {
-        let run = || Simulation::new(3, seed, ALL_FAULTS, bug).run(600);
+        let run = || match of_splits {
+            true => Simulation::splitting(3, seed, ALL_FAULTS, bug).run(500),
+            false => Simulation::new(3, seed, ALL_FAULTS, bug).run(600),
+        };
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).err()?;
         Some(panic.downcast::<String>().map_or_else(|_| "a panic".into(), |text| *text))
     };

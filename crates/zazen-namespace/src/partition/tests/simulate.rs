@@ -7,6 +7,7 @@ use super::super::mutant::Mutant;
 use super::model::{Model, Who};
 use super::world::{ALL_FAULTS, Faults, NO_FAULTS, Random, World};
 use crate::operation::*;
+use crate::split::{Errand, Layouts, Next};
 use crate::{Attributes, Epoch, Incarnation, InodeId, Kind, Name, NodeNo};
 use std::collections::BTreeMap;
 use zazen_core::Credentials;
@@ -18,6 +19,11 @@ struct Client {
     id: u64,
     number: u64,
     node: u32,
+    /// What it asks now: the requests, and the answers that came.
+    errand: Option<Errand>,
+    asks: Vec<(Request, Option<Answer>)>,
+    /// What came of a listing so far.
+    listed: Vec<Listed>,
 }
 
 pub(super) struct Simulation {
@@ -29,6 +35,12 @@ pub(super) struct Simulation {
     /// Opens that clients have, by node.
     opens: Vec<(u32, InodeId, bool)>,
     operations: u64,
+    layouts: Layouts,
+    splitting: bool,
+    /// The most directories that were split at a time, and how often one was merged.
+    pub(super) split_most: usize,
+    pub(super) merged: usize,
+    splits_before: usize,
 }
 
 fn name(random: &mut Random) -> Name {
@@ -38,13 +50,18 @@ fn name(random: &mut Random) -> Name {
 impl Simulation {
     pub(super) fn new(partitions: u32, seed: u64, faults: Faults, mutant: Option<Mutant>) -> Simulation {
         let mut simulation = Simulation {
-            world: World::new(partitions, seed, faults, mutant),
+            world: World::new(partitions, u32::MAX, seed, faults, mutant),
             model: Model::new(0o777),
             clients: Vec::new(),
             lives: [1; NODES as usize],
             next_client: 1,
             opens: Vec::new(),
             operations: 0,
+            layouts: Layouts::default(),
+            splitting: false,
+            split_most: 0,
+            merged: 0,
+            splits_before: 0,
         };
         for node in 0..NODES {
             simulation.add_client(node);
@@ -52,8 +69,21 @@ impl Simulation {
         simulation
     }
 
+    /// One in which directories of three names are split.
+    pub(super) fn splitting(
+        partitions: u32,
+        seed: u64,
+        faults: Faults,
+        mutant: Option<Mutant>,
+    ) -> Simulation {
+        let world = World::new(partitions, 3, seed, faults, mutant);
+        let model = Model { splits: true, ..Model::new(0o777) };
+        Simulation { world, model, splitting: true, ..Simulation::new(partitions, seed, faults, mutant) }
+    }
+
     fn add_client(&mut self, node: u32) {
-        self.clients.push(Client { id: self.next_client, number: 0, node });
+        let (id, asks, listed) = (self.next_client, Vec::new(), Vec::new());
+        self.clients.push(Client { id, number: 0, node, errand: None, asks, listed });
         self.next_client += 1;
     }
 
@@ -71,7 +101,43 @@ impl Simulation {
         }
     }
 
+    /// Removes something, so that directories that were split become empty and go.
+    fn some_removal(&mut self) -> Operation {
+        let directory = self.some_inode(Some(Kind::Directory));
+        let row = &self.model.rows[&directory];
+        if let Some((name, id)) = row.entries.first_key_value() {
+            let at = At { directory, name: Name::new(name).expect("a name") };
+            let is_directory = self.model.rows.get(id).is_some_and(|row| row.kind == Kind::Directory);
+            return if is_directory { Operation::RemoveDirectory(at) } else { Operation::Unlink(at) };
+        }
+        let above = self.model.rows.get(&row.parent).into_iter().flat_map(|above| &above.entries);
+        match above.into_iter().find(|(_, id)| **id == directory) {
+            Some((name, _)) => {
+                let name = Name::new(name).expect("a name");
+                Operation::RemoveDirectory(At { directory: row.parent, name })
+            }
+            None => Operation::GetAttributes(Inode { id: directory }),
+        }
+    }
+
+    /// Somebody removes a directory that is split, and others make something in it.
+    fn hot_operations(&mut self) -> Option<Vec<Operation>> {
+        let empty = |id: &InodeId| self.model.rows.get(id).is_some_and(|row| row.entries.is_empty());
+        let split: Vec<InodeId> = self.world.split_directories().into_iter().filter(empty).collect();
+        let directory = *split.get(self.world.random.below(split.len()))?;
+        let parent = self.model.rows[&directory].parent;
+        let above = self.model.rows.get(&parent)?.entries.iter().find(|(_, id)| **id == directory)?;
+        let above = At { directory: parent, name: Name::new(above.0).expect("a name") };
+        let (one, two) = (name(&mut self.world.random), name(&mut self.world.random));
+        let make = MakeDirectory { directory, name: two, mode: 0o755 };
+        let create = self.some_create(directory, one, 0o644);
+        Some(vec![Operation::RemoveDirectory(above), create, Operation::MakeDirectory(make)])
+    }
+
     fn some_operation(&mut self, node: u32) -> Operation {
+        if self.splitting && self.world.random.one_in(3) {
+            return self.some_removal();
+        }
         let directory = self.some_directory();
         let random = &mut self.world.random;
         let (name, mode) = (name(random), [0o777, 0o755, 0o700, 0o1777, 0o2775, 0o6755][random.below(6)]);
@@ -163,21 +229,72 @@ impl Simulation {
 
     /// One of the clients asks.
     pub(super) fn ask(&mut self, at: usize, caller: Credentials, operation: Operation) -> (Who, Request) {
+        let (errand, asks) = Errand::new(operation.clone(), &self.layouts);
+        self.clients[at].errand = Some(errand);
+        self.clients[at].listed.clear();
+        let asked = self.send(at, &caller, asks);
+        (Who { node: self.clients[at].node, caller }, Request { operation, ..asked })
+    }
+
+    /// A client sends operations; the first request.
+    fn send(&mut self, at: usize, caller: &Credentials, asks: Vec<Operation>) -> Request {
         let client = &mut self.clients[at];
-        client.number += 1;
-        let node = client.node;
-        let request = Request {
-            client: client.id,
-            number: client.number,
-            oldest: client.number,
-            node: NodeNo(node),
-            incarnation: Incarnation(self.lives[node as usize]),
-            epoch: Epoch(1),
-            credentials: caller.clone(),
-            operation,
-        };
-        self.world.send(request.clone());
-        (Who { node, caller }, request)
+        let oldest = client.number + 1;
+        client.asks.clear();
+        for operation in asks {
+            client.number += 1;
+            let request = Request {
+                client: client.id,
+                number: client.number,
+                oldest,
+                node: NodeNo(client.node),
+                incarnation: Incarnation(self.lives[client.node as usize]),
+                epoch: Epoch(1),
+                credentials: caller.clone(),
+                operation,
+            };
+            self.world.send(request.clone());
+            client.asks.push((request, None));
+        }
+        client.asks[0].0.clone()
+    }
+
+    /// A client is answered; its answer, if that was all.
+    fn answered(&mut self, id: u64, response: Response) -> Option<Answer> {
+        let at = self.clients.iter().position(|client| client.id == id)?;
+        let client = &mut self.clients[at];
+        let asked = client.asks.iter_mut().find(|(request, _)| request.number == response.number);
+        let (_, answer) = asked?;
+        answer.get_or_insert(response.answer);
+        if client.asks.iter().any(|(_, answer)| answer.is_none()) {
+            return None;
+        }
+        let answers = client.asks.iter_mut().filter_map(|(_, answer)| answer.take()).collect();
+        let caller = client.asks[0].0.credentials.clone();
+        match client.errand.as_mut()?.take(answers, &mut self.layouts) {
+            Next::Ask(asks) => {
+                self.send(at, &caller, asks);
+                None
+            }
+            Next::Done(Answer::Listing(listing)) if self.splitting => {
+                client.listed.extend(listing.entries);
+                let entries = std::mem::take(&mut client.listed);
+                let cookie = entries.last().map_or(0, |last| last.cookie);
+                let Operation::ReadDirectory(read) = client.errand.as_ref()?.operation() else { return None };
+                if listing.end {
+                    return Some(Answer::Listing(Listing { entries, end: true }));
+                }
+                let again = Operation::ReadDirectory(ReadDirectory { cookie, ..read.clone() });
+                let (errand, asks) = Errand::new(again, &self.layouts);
+                (client.errand, client.listed) = (Some(errand), entries);
+                self.send(at, &caller, asks);
+                None
+            }
+            Next::Done(answer) => {
+                client.errand = None;
+                Some(answer)
+            }
+        }
     }
 
     /// One of the clients asks alone.
@@ -193,9 +310,24 @@ impl Simulation {
     fn batch(&mut self) {
         let count = 1 + self.world.random.below(self.clients.len());
         let mut asked = Vec::new();
+        let hot = if self.splitting && self.world.random.one_in(2) { self.hot_operations() } else { None };
+        let mut hot = hot.unwrap_or_default().into_iter();
+        let count = if hot.len() > 0 { self.clients.len() } else { count };
         for at in 0..count {
+            if let Some(operation) = hot.next() {
+                let root = Credentials { uid: 0, gid: 0, groups: vec![] };
+                asked.push(self.ask(at, root, operation));
+                continue;
+            }
             let node = self.clients[at].node;
-            let (operation, caller) = (self.some_operation(node), self.some_caller());
+            let (mut operation, caller) = (self.some_operation(node), self.some_caller());
+            if let Operation::ReadDirectory(read) = &operation
+                && self.splitting
+                && count > 1
+            {
+                // A listing of several parts shows several moments.
+                operation = Operation::Parent(Inode { id: read.directory });
+            }
             asked.push(self.ask(at, caller, operation));
         }
         self.operations += count as u64;
@@ -218,21 +350,39 @@ impl Simulation {
         for round in 0.. {
             assert!(round < 20_000, "no answer to some of {asked:#?}; answered: {answers:?}");
             if let Some((client, response)) = self.world.happen()
-                && let Some((_, request)) = asked.iter().find(|(_, request)| request.client == client)
-                && request.number == response.number
+                && !answers.contains_key(&client)
+                && let Some(answer) = self.answered(client, response)
             {
-                answers.entry(client).or_insert(response.answer);
+                answers.insert(client, answer);
             }
             if answers.len() == asked.len() {
                 break;
             }
             if self.world.flights.is_empty() || self.world.random.one_in(30) {
                 let waits = asked.iter().filter(|(_, request)| !answers.contains_key(&request.client));
-                for (_, request) in waits.cloned().collect::<Vec<_>>() {
-                    self.world.send(request);
+                let waits: Vec<u64> = waits.map(|(_, request)| request.client).collect();
+                let clients = self.clients.iter().filter(|client| waits.contains(&client.id));
+                let asks = clients.flat_map(|client| client.asks.iter());
+                for (request, answer) in asks {
+                    if answer.is_none() {
+                        self.world.send(request.clone());
+                    }
                 }
             }
         }
+        let before = self.world.splits();
+        // A split goes on behind the answer to the operation that made the directory large.
+        for round in 0..20_000 {
+            if !self.splitting || self.world.is_quiet() {
+                break;
+            }
+            assert!(round < 19_999, "a directory is split for ever after {asked:#?}");
+            self.world.happen();
+        }
+        let splits = self.world.splits();
+        self.split_most = self.split_most.max(splits);
+        self.merged += usize::from(splits < before || splits < self.splits_before);
+        self.splits_before = splits;
         asked.iter().map(|(_, request)| answers[&request.client].clone()).collect()
     }
 
@@ -366,4 +516,19 @@ fn partitions_with_faults_are_the_reference() {
         println!("{partitions} partitions, seed {seed}");
         Simulation::new(partitions, seed, ALL_FAULTS, None).run(600);
     }
+}
+
+#[test]
+fn directories_that_are_split_are_the_reference() {
+    let (mut split, mut merged) = (0, 0);
+    for seed in 1..=6 * times() {
+        let partitions = [2, 3, 4, 16][seed as usize % 4];
+        println!("{partitions} partitions, seed {seed}");
+        let faults = if seed % 3 == 0 { Faults { compare: 20, ..NO_FAULTS } } else { ALL_FAULTS };
+        let mut simulation = Simulation::splitting(partitions, seed, faults, None);
+        simulation.run(600);
+        split = split.max(simulation.split_most);
+        merged += simulation.merged;
+    }
+    assert!(split > 2 && merged > 2, "{split} split at a time, {merged} merged");
 }

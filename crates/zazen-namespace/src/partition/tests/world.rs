@@ -83,8 +83,17 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(partitions: u32, seed: u64, faults: Faults, mutant: Option<Mutant>) -> World {
+    /// `split_entries`: how large directories may be.
+    pub(super) fn new(
+        partitions: u32,
+        split_entries: u32,
+        seed: u64,
+        faults: Faults,
+        mutant: Option<Mutant>,
+    ) -> World {
         let settings = Settings {
+            split_entries,
+            buckets_max: 4,
             partitions,
             root_mode: 0o777,
             resend_ns: 3,
@@ -260,9 +269,57 @@ impl World {
         })
     }
 
+    /// How many directories are split.
+    pub(super) fn splits(&self) -> usize {
+        self.seats.iter().map(|seat| seat.primary.tables.splits.len()).sum()
+    }
+
+    /// The directories that are split.
+    pub(super) fn split_directories(&self) -> Vec<InodeId> {
+        let of = |seat: &Seat| {
+            let number = seat.primary.tables.number;
+            seat.primary.tables.splits.keys().map(|serial| InodeId::new(number, *serial)).collect::<Vec<_>>()
+        };
+        self.seats.iter().flat_map(of).collect()
+    }
+
+    /// The buckets, and the directory of each. A bucket is in the list of its directory, and has
+    /// its rights.
+    fn buckets(&self) -> BTreeMap<InodeId, (InodeId, u32)> {
+        let row = |id: InodeId| self.seats[id.partition().0 as usize].primary.tables.inodes.get(id.serial());
+        let mut buckets = BTreeMap::new();
+        for seat in &self.seats {
+            let tables = &seat.primary.tables;
+            for (serial, of) in &tables.splits {
+                let directory = InodeId::new(tables.number, *serial);
+                let own = row(directory).expect("a directory that is split is there");
+                assert_eq!((own.bytes, own.links), (0, 2), "its names are in its buckets");
+                for (at, id) in of.iter().enumerate() {
+                    let bucket = row(*id).expect("a bucket is there");
+                    assert_eq!((bucket.mode, bucket.uid, bucket.gid), (own.mode, own.uid, own.gid));
+                    assert_eq!(bucket.parent(), directory);
+                    buckets.insert(*id, (directory, bucket.links - 2));
+                    let tables = &self.seats[id.partition().0 as usize].primary.tables;
+                    let places = tables.entries.behind(*id, 0).map(|(place, _)| place);
+                    let right = |place| crate::split::bucket_of_place(place, of.len()) == at;
+                    assert!(places.into_iter().all(right), "an entry is in the wrong bucket");
+                }
+            }
+        }
+        let rows = self.seats.iter().flat_map(|seat| {
+            let number = seat.primary.tables.number;
+            seat.primary.tables.inodes.iter().map(move |(serial, _)| InodeId::new(number, serial))
+        });
+        let lost: Vec<_> = rows.filter(|id| id.is_bucket() && !buckets.contains_key(id)).collect();
+        assert!(lost.is_empty(), "buckets of no directory: {lost:?}");
+        buckets
+    }
+
     /// All tables as the reference has them.
     pub(super) fn tree(&self) -> Model {
         let mut rows = BTreeMap::new();
+        let buckets = self.buckets();
+        let whole = |id: InodeId| buckets.get(&id).map_or(id, |(directory, _)| *directory);
         for seat in &self.seats {
             let tables = &seat.primary.tables;
             for (serial, inode) in tables.inodes.iter() {
@@ -281,7 +338,7 @@ impl World {
                         .map(|(name, value)| (name.to_vec(), value.to_vec()))
                         .collect(),
                     entries: BTreeMap::new(),
-                    parent: if directory { inode.parent() } else { InodeId(0) },
+                    parent: if directory { whole(inode.parent()) } else { InodeId(0) },
                     opens: tables
                         .opens_of(serial)
                         .map(|(node, _, opens)| (node.0, (opens.readers, opens.writers)))
@@ -291,16 +348,22 @@ impl World {
                     let id = InodeId::new(tables.number, serial);
                     assert_eq!(inode.bytes, tables.entries.behind(id, 0).count() as u64, "entries");
                 }
-                rows.insert(InodeId::new(tables.number, serial), row);
+                let id = InodeId::new(tables.number, serial);
+                if !id.is_bucket() {
+                    rows.insert(id, row);
+                }
             }
         }
         for seat in &self.seats {
             for (directory, _, entry) in seat.primary.tables.entries.iter() {
-                let row: Option<&mut Row> = rows.get_mut(&InodeId(directory));
+                let row: Option<&mut Row> = rows.get_mut(&whole(InodeId(directory)));
                 let row = row.expect("an entry is in a directory");
                 assert!(row.entries.insert(entry.name().to_vec(), entry.id).is_none(), "a name twice");
             }
         }
-        Model { rows, loose: false }
+        for (directory, links) in buckets.values() {
+            rows.get_mut(directory).expect("the directory of a bucket").links += links;
+        }
+        Model { rows, loose: false, splits: self.settings.split_entries < u32::MAX }
     }
 }

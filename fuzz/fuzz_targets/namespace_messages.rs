@@ -1,0 +1,4 @@
+//! The target `namespace_messages` of zazen-fuzz.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (zazen_fuzz::target("namespace_messages").run)(bytes));
