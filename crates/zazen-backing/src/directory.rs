@@ -307,7 +307,7 @@ mod tests {
             let unmounted = result.unwrap_err();
             assert_eq!(unmounted.kind(), ErrorKind::Unavailable, "{unmounted}");
         }
-        assert_eq!(backing.list(&path("")).unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(backing.list(&path("")).err().unwrap().kind(), ErrorKind::Unavailable);
 
         std::fs::remove_dir(&root).unwrap();
         std::fs::rename(&away, &root).unwrap();

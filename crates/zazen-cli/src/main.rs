@@ -104,7 +104,12 @@ fn main() -> ExitCode {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
-    let shown = shown.unwrap_or_else(|| Targets::new().with_default(Level::ERROR));
+    let shown = shown.unwrap_or_default();
+    // A list of crates, or a word that is no level, must not hide the errors of all others.
+    let shown = match shown.default_level() {
+        None => shown.with_default(Level::ERROR),
+        Some(_) => shown,
+    };
     tracing_subscriber::registry().with(shown).with(lines).init();
     let wholly = |outcome: zazen_core::Result<()>| outcome.map(|()| Done::Wholly);
     let outcome = match Zazen::parse().command {
