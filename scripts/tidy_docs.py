@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 COLUMNS_MAX = 100
 # Crates whose comments are checked: a crate whose comments were rewritten joins the list.
 CRATES = """assign backing call client core env explain forward-api frames fuzz lane locate match namespace
-plugin-abi plugin-sdk plugins push sim spans store stub-runtime stubs-build testbed trajectory vopr
+plugin-abi plugin-sdk plugins push sim spans store stub-runtime stubs-build testbed trajectory
 vtk wire xtc""".split()
 # Folders whose comments are checked.
 COMMENTS = [
