@@ -89,10 +89,11 @@ def read(cell: dict, comm: MPI.Comm) -> dict:
 def extraction(topology: str):
     """Loaded once for all cells: a job of hours would not notice."""
     import water_residence
+    from extraction import Extraction
 
     warnings.filterwarnings("ignore", module="MDAnalysis")
     select = f"({water_residence.WATER}) and around 3.5 (protein)"
-    return water_residence.Extraction(topology, select)
+    return Extraction(topology, select)
 
 
 def residence(cell: dict, comm: MPI.Comm) -> dict:
@@ -100,11 +101,11 @@ def residence(cell: dict, comm: MPI.Comm) -> dict:
     import water_residence
 
     found, extract = [], extraction(cell["topology"])
-    mine = frames_of(cell, comm, lambda frame: found.append((frame.number, extract.ids(frame))))
+    mine = frames_of(cell, comm, lambda frame: found.append((frame.number, extract.ids(frame.data))))
     quiet_barrier(comm)
     gathered = comm.gather(found)
     if gathered:
-        everything = [item for rank in gathered for item in rank]
+        everything = sorted((item for rank in gathered for item in rank), key=lambda item: item[0])
         mine["result"] = water_residence.survival(everything, TAU_MAX)[2]
     return mine
 

@@ -90,6 +90,10 @@ enum Command {
     Namespace(commands::namespace::NamespaceCommand),
     /// Show which node holds a file of the namespace
     Locate(commands::namespace::Locate),
+    /// Copy a tree into the namespace
+    StageIn(commands::stage::StageIn),
+    /// Copy a tree out of the namespace
+    StageOut(commands::stage::StageOut),
     /// Make a cluster key
     Key(key::Key),
     /// Print a shell's completions of this command
@@ -104,7 +108,12 @@ fn main() -> ExitCode {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
-    let shown = shown.unwrap_or_else(|| Targets::new().with_default(Level::ERROR));
+    let shown = shown.unwrap_or_default();
+    // A list of crates, or a word that is no level, must not hide the errors of all others.
+    let shown = match shown.default_level() {
+        None => shown.with_default(Level::ERROR),
+        Some(_) => shown,
+    };
     tracing_subscriber::registry().with(shown).with(lines).init();
     let wholly = |outcome: zazen_core::Result<()>| outcome.map(|()| Done::Wholly);
     let outcome = match Zazen::parse().command {
@@ -130,8 +139,10 @@ fn main() -> ExitCode {
         Command::Run(arguments) => wholly(run::run(&arguments)),
         Command::Mount(arguments) => wholly(commands::mount::run(&arguments)),
         Command::Unmount(arguments) => wholly(commands::mount::unmount(&arguments)),
-        Command::Namespace(arguments) => wholly(commands::namespace::run(&arguments)),
+        Command::Namespace(arguments) => commands::namespace::run(&arguments),
         Command::Locate(arguments) => wholly(commands::namespace::locate(&arguments)),
+        Command::StageIn(arguments) => wholly(commands::stage::stage_in(&arguments)),
+        Command::StageOut(arguments) => wholly(commands::stage::stage_out(&arguments)),
         Command::Key(arguments) => wholly(key::run(&arguments)),
         Command::Completions(arguments) => {
             wholly(commands::completions::completions(&arguments, Zazen::command()))

@@ -19,6 +19,19 @@ macro_rules! by_path {
 
 const BASIC: u32 = libc::STATX_BASIC_STATS;
 
+/// Flags of an `*at` call besides those that it knows: EINVAL, as from the kernel.
+fn only(flags: c_int, known: c_int) -> Result<(), c_int> {
+    if flags & !known == 0 { Ok(()) } else { Err(libc::EINVAL) }
+}
+
+/// What stat and its kin know.
+const OF_STAT: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH;
+
+/// What faccessat knows.
+const OF_ACCESS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EACCESS | libc::AT_EMPTY_PATH;
+/// What calls that change permissions, owners and times know.
+const OF_OWNERS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+
 fn stat_far(dir: c_int, path: *const c_char, flags: c_int, mask: u32) -> Result<Stat, c_int> {
     let mut stat = Stat::default();
     far!(px_stat(dir, path, flags, mask, (&raw mut stat).cast()))?;
@@ -52,6 +65,7 @@ fn to_stat(from: &Stat, to: *mut libc::stat64) {
 }
 
 fn give_stat(dir: c_int, path: *const c_char, flags: c_int, to: *mut libc::stat64) -> Result<c_int, c_int> {
+    only(flags, OF_STAT)?;
     let stat = stat_far(dir, path, flags, BASIC)?;
     has_room(to)?;
     to_stat(&stat, to);
@@ -138,10 +152,10 @@ hooks! {
 
     fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
         if let Some(entry) = by_number(dir, path, flags) {
-            return give(far!(px_access(entry.dir(), EMPTY, mode, flags)));
+            return give(only(flags, OF_ACCESS).and_then(|()| far!(px_access(entry.dir(), EMPTY, mode, flags))));
         }
         by_path!(dir, path, |path| next(dir, path, mode, flags), |dir, path| {
-            far!(px_access(dir, path, mode, flags))
+            only(flags, OF_ACCESS).and_then(|()| far!(px_access(dir, path, mode, flags)))
         })
     }
 
@@ -166,7 +180,7 @@ hooks! {
 
     fn fchmodat(dir: c_int, path: *const c_char, mode: c_uint, flags: c_int) -> c_int {
         by_path!(dir, path, |path| next(dir, path, mode, flags), |dir, path| {
-            far!(px_chmod(dir, path, mode, flags))
+            only(flags, OF_OWNERS).and_then(|()| far!(px_chmod(dir, path, mode, flags)))
         })
     }
 
@@ -191,10 +205,11 @@ hooks! {
 
     fn fchownat(dir: c_int, path: *const c_char, uid: c_uint, gid: c_uint, flags: c_int) -> c_int {
         if let Some(entry) = by_number(dir, path, flags) {
-            return give(far!(px_chown(entry.dir(), EMPTY, uid, gid, flags)));
+            let known = only(flags, OF_OWNERS);
+            return give(known.and_then(|()| far!(px_chown(entry.dir(), EMPTY, uid, gid, flags))));
         }
         by_path!(dir, path, |path| next(dir, path, uid, gid, flags), |dir, path| {
-            far!(px_chown(dir, path, uid, gid, flags))
+            only(flags, OF_OWNERS).and_then(|()| far!(px_chown(dir, path, uid, gid, flags)))
         })
     }
 
@@ -378,6 +393,11 @@ fn give_statx(
     mask: u32,
     to: *mut libc::statx,
 ) -> Result<c_int, c_int> {
+    // Bit 31 of the mask is for the kernel's later use, and no answer is fresh and cached at a time.
+    only(flags, OF_STAT | libc::AT_STATX_SYNC_TYPE)?;
+    if flags & libc::AT_STATX_SYNC_TYPE == libc::AT_STATX_SYNC_TYPE || mask & 1 << 31 != 0 {
+        return Err(libc::EINVAL);
+    }
     let stat = stat_far(dir, path, flags, mask)?;
     has_room(to)?;
     to_statx(&stat, to);
@@ -443,6 +463,7 @@ fn set_times(
     times: *const libc::timespec,
     flags: c_int,
 ) -> Result<c_int, c_int> {
+    only(flags, OF_OWNERS)?;
     if times.is_null() {
         return far!(px_utimes(dir, path, std::ptr::null(), flags));
     }

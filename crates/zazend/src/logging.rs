@@ -14,8 +14,8 @@ impl LogLevel {
     /// Begins the log of this process. `told`: the setting `log`. One that is no filter counts as `info`, so that
     /// its refusal is logged.
     pub fn start(told: &str) -> LogLevel {
-        let filter =
-            told.parse::<Targets>().unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
+        let filter = told.parse::<Targets>().map(with_errors);
+        let filter = filter.unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));
         let (filter, handle) = reload::Layer::new(filter);
         let lines = tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
@@ -29,6 +29,38 @@ impl LogLevel {
     pub fn set(&self, told: &str) -> Result<()> {
         let refuse = |why: String| Error::new(ErrorKind::Config, format!("log {told:?}: {why}"));
         let filter = told.parse::<Targets>().map_err(|error| refuse(error.to_string()))?;
-        self.0.reload(filter).map_err(|error| refuse(error.to_string()))
+        self.0.reload(with_errors(filter)).map_err(|error| refuse(error.to_string()))
+    }
+}
+
+/// A list of crates, or a word that is no level, does not hide the errors of all others.
+fn with_errors(filter: Targets) -> Targets {
+    match filter.default_level() {
+        None => filter.with_default(tracing::Level::ERROR),
+        Some(_) => filter,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_all_crates_are_logged_unless_the_setting_says_off() {
+        let check = |told: &str, errors: bool, infos: bool| {
+            let filter = with_errors(told.parse().unwrap());
+            let enables = |level| filter.would_enable("zazen_store", &level);
+            assert_eq!(
+                (enables(tracing::Level::ERROR), enables(tracing::Level::INFO)),
+                (errors, infos),
+                "{told}"
+            );
+        };
+        check("info", true, true);
+        check("warn", true, false);
+        check("zazend=debug", true, false);
+        check("zazend=debug,info", true, true);
+        check("verbose", true, false);
+        check("off", false, false);
     }
 }

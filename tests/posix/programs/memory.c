@@ -1,4 +1,4 @@
-/* memory.c: bad addresses: `memory FOLDER` prints what the kernel, or the library, says of each. */
+/* memory.c: bad addresses and flags: `memory FOLDER` prints what the kernel, or the library, says of each. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -64,6 +64,13 @@ int main(int count, char **words) {
     say("getxattr", getxattr("f", none, text, 4));
     say("fcntl", fcntl(fd, F_GETLK, none));
     say("utimensat", utimensat(AT_FDCWD, "f", (struct timespec *)none, 0));
+    /* Flags that no call knows. */
+    say("faccessat", faccessat(AT_FDCWD, "f", R_OK, 0x100000));
+    say("fchmodat", fchmodat(AT_FDCWD, "f", 0644, 0x100000));
+    say("fchownat", fchownat(AT_FDCWD, "f", -1, -1, 0x100000));
+    say("fstatat", fstatat(AT_FDCWD, "f", &stat_, 0x100000));
+    say("utimensat", utimensat(AT_FDCWD, "f", 0, 0x100000));
+    say("unlinkat", unlinkat(AT_FDCWD, "f", 0x100000));
     say("poll", poll((struct pollfd *)none, 1, 0));
     say("ppoll", ppoll(&(struct pollfd){fd, POLLIN, 0}, 1, &(struct timespec){-1, 0}, 0));
     say("ppoll", ppoll(&(struct pollfd){fd, POLLIN, 0}, 1, &(struct timespec){0, 2000000000}, 0));
