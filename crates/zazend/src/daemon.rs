@@ -56,8 +56,8 @@ pub struct Daemon {
     metrics: Option<MetricsPage>,
 }
 
-/// Bytes that the cache may use of a disk and bytes that stay free, as the settings and the disk say.
-/// `(free, capacity)` is what [`disk_space`] says.
+/// Bytes that the cache may use of a disk and bytes that stay free, as the settings and the disk
+/// say. `(free, capacity)` is what [`disk_space`] says.
 pub fn space_limits(
     config: &Config,
     spec: &CacheSpec,
@@ -82,8 +82,9 @@ pub fn disk_space(directory: &Path) -> Result<(u64, u64)> {
 impl Daemon {
     /// Opens the cache, recovers it, and serves. Once it returns, clients can connect.
     ///
-    /// Fails with `Busy` if another daemon has the cache or the socket, `Config` for settings that don't hold.
-    /// A backing store that doesn't answer is warned of, not an error: the cache can be served without it.
+    /// Fails with `Busy` if another daemon has the cache or the socket, `Config` for settings that
+    /// don't hold. A backing store that doesn't answer is warned of, not an error: the cache can be
+    /// served without it.
     pub fn start(config: Config) -> Result<Daemon> {
         let started = Instant::now();
         check_placement(&config)?;
@@ -238,8 +239,8 @@ impl Daemon {
         .to_string()
     }
 
-    /// Takes no new work, lets calls in progress finish within the configured time, syncs the store. Returns how
-    /// many calls were cut off.
+    /// Takes no new work, lets calls in progress finish within the configured time, syncs the
+    /// store. Returns how many calls were cut off.
     pub fn stop(self) -> Result<usize> {
         self.node.draining.store(true, Ordering::SeqCst);
         self.plugins.begin_stop();
@@ -255,7 +256,8 @@ impl Daemon {
     }
 }
 
-/// Opens the disks that the settings name. One that fails is left out, as long as another one serves.
+/// Opens the disks that the settings name. One that fails is left out, as long as another one
+/// serves.
 fn open_disks(config: &Config) -> Result<(CacheDisks, Vec<(PathBuf, CacheState)>)> {
     let mut disks = CacheDisks { serving: Vec::new(), absent: Vec::new() };
     let (mut states, mut first) = (Vec::new(), None);
@@ -265,7 +267,8 @@ fn open_disks(config: &Config) -> Result<(CacheDisks, Vec<(PathBuf, CacheState)>
                 states.push((disk.root.clone(), state));
                 disks.serving.push(disk);
             }
-            // A wrong setting, or another daemon that has the disk, is for a person to mend before anything starts.
+            // A wrong setting, or another daemon that has the disk, is for a person to mend before
+            // anything starts.
             Err(error) if config.caches.len() == 1 || !is_trouble(&error) => return Err(without_disk(error)),
             Err(error) => {
                 tracing::error!(
@@ -304,7 +307,8 @@ fn open_disk(config: &Config, spec: &CacheSpec) -> Result<(CacheDisk, CacheState
     Ok((CacheDisk { root, health, store }, state))
 }
 
-/// Readers that programs should have in flight: what all disks take together, one for a spinning disk.
+/// Readers that programs should have in flight: what all disks take together, one for a spinning
+/// disk.
 pub(crate) fn advised_readers(disks: &CacheDisks) -> u16 {
     let kinds = disks.serving.iter().map(|disk| disk_kind(&disk.root).readers());
     kinds.sum::<u16>().clamp(1, READERS_MAX)
@@ -338,7 +342,8 @@ fn without_disk(error: Error) -> Error {
     )
 }
 
-/// Makes the socket's folder, searchable by all. One beneath a directory that anybody can write to must be ours.
+/// Makes the socket's folder, searchable by all. One beneath a directory that anybody can write to
+/// must be ours.
 fn make_socket_folder(socket: &Path) -> Result<()> {
     let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder);
@@ -381,8 +386,9 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Suffixes of the lock files, the turn's and the next turn's, of one of several spinning disks: that
-/// with this device number (`st_dev`). `None`: the only disk. `turn.rs` of zazen-client has the same names.
+/// Suffixes of the lock files, the turn's and the next turn's, of one of several spinning disks:
+/// that with this device number (`st_dev`). `None`: the only disk. `turn.rs` of zazen-client has
+/// the same names.
 fn turn_suffixes(device: Option<u64>) -> [String; 2] {
     [TURN_SUFFIX, NEXT_TURN_SUFFIX].map(|suffix| match device {
         Some(device) => format!("{suffix}-{device:x}"),
@@ -395,8 +401,8 @@ fn turn_device(rest: &str) -> Option<u64> {
     u64::from_str_radix(rest.strip_prefix('-')?, 16).ok()
 }
 
-/// The disks at which programs take turns, by the device numbers in the names of lock files; `None` is the only disk.
-/// Where the settings give the readers, all disks count as spinning or none does.
+/// The disks at which programs take turns, by the device numbers in the names of lock files; `None`
+/// is the only disk. Where the settings give the readers, all disks count as spinning or none does.
 pub(crate) fn disks_with_turns(readers: Option<u16>, disks: &CacheDisks) -> BTreeSet<Option<u64>> {
     let spins = |disk: &&CacheDisk| match readers {
         Some(readers) => readers == SPINNING_READERS,
@@ -409,7 +415,8 @@ pub(crate) fn disks_with_turns(readers: Option<u16>, disks: &CacheDisks) -> BTre
     disks.serving.iter().filter(spins).filter_map(device).collect()
 }
 
-/// Puts the lock files by which readers take turns at these disks beside the socket, and removes all others.
+/// Puts the lock files by which readers take turns at these disks beside the socket, and removes
+/// all others.
 pub(crate) fn offer_turns(socket: &Path, disks: &BTreeSet<Option<u64>>) -> Result<()> {
     for device in [None].into_iter().chain(left_turns(socket)) {
         turn_suffixes(device).iter().try_for_each(|suffix| offer_lock(socket, suffix, false))?;
@@ -439,7 +446,8 @@ fn offer_lock(socket: &Path, suffix: &str, wanted: bool) -> Result<()> {
     let mut path = socket.as_os_str().to_owned();
     path.push(suffix);
     let path = PathBuf::from(path);
-    // Made anew each time: in a folder where others may make files, what is there may be a link, or somebody's own.
+    // Made anew each time: in a folder where others may make files, what is there may be a link, or
+    // somebody's own.
     let removed = match std::fs::remove_file(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,

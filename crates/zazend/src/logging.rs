@@ -11,8 +11,8 @@ use zazen_core::{Error, ErrorKind, Result};
 pub struct LogLevel(reload::Handle<Targets, Registry>);
 
 impl LogLevel {
-    /// Begins the log of this process. `told`: the setting `log`. One that is no filter counts as `info`, so that
-    /// its refusal is logged.
+    /// Begins the log of this process. `told`: the setting `log`. One that is no filter counts as
+    /// `info`, so that its refusal is logged.
     pub fn start(told: &str) -> LogLevel {
         let filter = told.parse::<Targets>().map(with_errors);
         let filter = filter.unwrap_or_else(|_| Targets::new().with_default(tracing::Level::INFO));

@@ -137,7 +137,7 @@ fn encode_disks(
     Ok(())
 }
 
-/// What plug-ins did, by their names; those of isolated ones begin anew with their processes.
+/// What plug-ins did, by name. The counters of an isolated plug-in begin anew with its process.
 fn encode_plugins(
     encoder: &mut DescriptorEncoder<'_>,
     reports: &[PluginReport],

@@ -23,15 +23,17 @@ pub struct NamespaceTable {
 /// The flags of the namespace.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct NamespaceArgs {
-    /// Take part in the namespace, with metadata and files in this folder of a local disk; made if it doesn't exist
+    /// Take part in the namespace, with metadata and files in this folder of a local disk; made if
+    /// it doesn't exist
     #[arg(id = "namespace_data", long = "namespace", value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// The nodes that the namespace began with: a file with one host:port a line, or host:port,host:port; the same
-    /// list on all nodes (needs --listen and --key) [default: this node alone]
+    /// The nodes that the namespace began with: a file with one host:port a line, or
+    /// host:port,host:port; the same list on all nodes (needs --listen and --key) [default: this
+    /// node alone]
     #[arg(id = "namespace_nodes", long = "namespace-nodes", value_name = "FILE|LIST")]
     pub nodes: Option<String>,
-    /// This is one of the first nodes of a new namespace, if its folder is empty; without it, a node with an empty
-    /// folder asks the others to let it in
+    /// This is one of the first nodes of a new namespace, if its folder is empty; without it, a
+    /// node with an empty folder asks the others to let it in
     #[arg(id = "namespace_format", long = "namespace-format")]
     pub format: bool,
     /// Nodes that keep each part of the metadata of a new namespace [default: 2, or 1 on one node]
@@ -43,11 +45,13 @@ pub struct NamespaceArgs {
     /// Partitions of a new namespace, a power of two [default: 16 or more for each node]
     #[arg(id = "namespace_partitions", long = "namespace-partitions", value_name = "N")]
     pub partitions: Option<u32>,
-    /// When bytes are compared with their checksums: open (the kernel reads local files; small ones are checked when
-    /// they are opened) or always (the daemon reads and checks everything) [default: open]
+    /// When bytes are compared with their checksums: open (the kernel reads local files; small ones
+    /// are checked when they are opened) or always (the daemon reads and checks everything)
+    /// [default: open]
     #[arg(id = "namespace_verify", long = "namespace-verify", value_name = "WHEN")]
     pub verify: Option<String>,
-    /// Seconds that a node must be down before other nodes make new copies of its files [default: 60]
+    /// Seconds that a node must be down before other nodes make new copies of its files [default:
+    /// 60]
     #[arg(id = "namespace_repair_after", long = "namespace-repair-after", value_name = "SECONDS")]
     pub repair_after: Option<u32>,
 }

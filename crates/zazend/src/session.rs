@@ -108,7 +108,8 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` on what `connection` holds. Calls of one connection come one after another, so nobody waits.
+    /// Runs `work` on what `connection` holds. Calls of one connection come one after another, so
+    /// nobody waits.
     pub fn with<T>(&self, connection: u64, work: impl FnOnce(&mut Session) -> T) -> T {
         let session = self.all().entry(connection).or_default().clone();
         work(&mut session.lock().unwrap_or_else(PoisonError::into_inner))

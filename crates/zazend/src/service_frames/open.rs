@@ -64,8 +64,8 @@ fn place(node: &Node, viewer: &Viewer, mut ask: OpenDataset) -> Result<(Located,
     Ok((node.roots.locate(&at.root.spelled(&directory))?, ask))
 }
 
-/// Whether the file at `at` is gone, or its store does not answer, and the user may list `directory`
-/// as far as the store tells. The cache tells nobody else that it has the file's name.
+/// Whether the file at `at` is gone, or its store does not answer, and the user may list
+/// `directory` as far as the store tells. The cache tells nobody else that it has the file's name.
 fn may_list(view: &dyn Backing, at: &Located, directory: &RelPath) -> bool {
     let is_away = |error: &Error| is_outage(error) || error.kind() == ErrorKind::NotFound;
     let gone = view.stat(&at.beneath).is_err_and(|error| is_away(&error));
@@ -100,8 +100,9 @@ fn open_source(
             match told.layout {
                 Some(layout) => {
                     opened.set_layout(layout.clone(), true);
-                    // Blocks are of one version of a file; the next open asks for the file's size again. Numbers by
-                    // names are those of one pattern; the cache remembers one list for a directory, the manifest's.
+                    // Blocks are of one version of a file; the next open asks for the file's size
+                    // again. Numbers by names are those of one pattern; the cache remembers one
+                    // list for a directory, the manifest's.
                     if layout.blocks().is_none() && !ask.pattern.as_deref().is_some_and(is_by_name) {
                         remember(node, &opened.series(), &layout);
                     }
@@ -194,7 +195,8 @@ fn held_series(node: &Node, at: &Located) -> Vec<(RelPath, String)> {
 fn layout_in_cache(node: &Node, at: &Located, pattern: Option<&str>) -> Result<Option<Layout>> {
     let held = held_series(node, at);
     if let Some(pattern) = pattern {
-        // Only the file itself tells how many blocks it has, and only the folders which files they have.
+        // Only the file itself tells how many blocks it has, and only the folders which files they
+        // have.
         if Blocks::parse_pattern(pattern).is_some() || is_by_name(pattern) {
             return Ok(None);
         }
