@@ -51,6 +51,7 @@ EDGES = {
     "zazen-namespace-node": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
     "zazen-mount": "zazen-core zazen-namespace zazen-namespace-client",
     "zazen-namespace-client": "zazen-core zazen-env zazen-wire zazen-call zazen-namespace",
+    "zazen-stage": "zazen-core zazen-wire zazen-namespace-client",
     "zazen-vtk": "zazen-core",
     "zazen-locate": "zazen-backing zazen-call zazen-client zazen-core zazen-vtk | zazen-testbed zazend",
     "zazen-stubs": "",
@@ -64,7 +65,7 @@ EDGES = {
     "zazen-testbed": "zazen-core zazen-env zazen-wire zazen-call",
     "zazen-cli": "zazen-core zazen-env zazen-wire zazen-explain zazen-frames zazen-assign zazen-backing zazen-call"
     " zazen-client zazen-forward-api zazen-locate zazen-match zazen-mount zazen-namespace-client zazen-push"
-    " zazen-seccomp zazen-sim zazen-spans zazen-stubs zazen-mpi zazen-testbed",
+    " zazen-seccomp zazen-sim zazen-spans zazen-stage zazen-stubs zazen-mpi zazen-testbed",
     "zazen-mpi": "zazen-core zazen-assign",
     "zazen-c": "zazen-core zazen-wire zazen-frames zazen-assign zazen-client zazen-match zazen-push zazen-mpi"
     " zazen-namespace-client",

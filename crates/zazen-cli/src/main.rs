@@ -90,6 +90,10 @@ enum Command {
     Namespace(commands::namespace::NamespaceCommand),
     /// Show which node holds a file of the namespace
     Locate(commands::namespace::Locate),
+    /// Copy a tree into the namespace
+    StageIn(commands::stage::StageIn),
+    /// Copy a tree out of the namespace
+    StageOut(commands::stage::StageOut),
     /// Make a cluster key
     Key(key::Key),
     /// Print a shell's completions of this command
@@ -135,8 +139,10 @@ fn main() -> ExitCode {
         Command::Run(arguments) => wholly(run::run(&arguments)),
         Command::Mount(arguments) => wholly(commands::mount::run(&arguments)),
         Command::Unmount(arguments) => wholly(commands::mount::unmount(&arguments)),
-        Command::Namespace(arguments) => wholly(commands::namespace::run(&arguments)),
+        Command::Namespace(arguments) => commands::namespace::run(&arguments),
         Command::Locate(arguments) => wholly(commands::namespace::locate(&arguments)),
+        Command::StageIn(arguments) => wholly(commands::stage::stage_in(&arguments)),
+        Command::StageOut(arguments) => wholly(commands::stage::stage_out(&arguments)),
         Command::Key(arguments) => wholly(key::run(&arguments)),
         Command::Completions(arguments) => {
             wholly(commands::completions::completions(&arguments, Zazen::command()))

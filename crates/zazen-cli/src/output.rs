@@ -109,6 +109,17 @@ pub(crate) fn steps_bar(total: u64, what: &'static str) -> ProgressBar {
     progress(Some(total), what, "{msg} [{bar:30}] {percent} % of {human_len} steps, {eta} left")
 }
 
+/// A progress bar for bytes.
+pub(crate) fn bytes_bar(total: u64, what: &'static str) -> ProgressBar {
+    let style = "{msg} [{bar:30}] {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
+    progress(Some(total), what, style)
+}
+
+/// A progress bar for parts of equal work.
+pub(crate) fn parts_bar(total: u64, what: &'static str) -> ProgressBar {
+    progress(Some(total), what, "{msg} [{bar:30}] {percent} %, {eta} left")
+}
+
 /// A spinner with a message, for work whose end is unknown.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let bar = progress(None, what, "{spinner} {msg}");

@@ -8,11 +8,12 @@ pub(crate) use node::Node;
 
 use clap::Args;
 use std::path::{Component, Path, PathBuf};
-use zazen_call::ClusterKey;
+use zazen_call::{ClusterKey, Identity};
 use zazen_client::NodeList;
 use zazen_client::cluster::{Remote, Target};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::messages::DatasetInfo;
+use zazen_namespace_client::Namespace;
 use zazen_testbed::State;
 use zazen_testbed::variables::NODES;
 
@@ -65,6 +66,26 @@ impl Targets {
         }
         let socket = zazen_env::socket_path::find_socket_path();
         Ok(vec![Node::local(socket.display().to_string(), socket)])
+    }
+
+    /// The namespace, through the first of the daemons that answers.
+    pub(crate) fn namespace(&self) -> Result<Namespace> {
+        let mut refusal = Error::new(ErrorKind::Unavailable, "no node is given");
+        for node in self.nodes()? {
+            let opened = match (&node.target, node.key()) {
+                (Target::Local(socket), _) => Namespace::local(socket),
+                (Target::Tcp(addr), Some(key)) => Namespace::remote(addr, key, &Identity::of_this_process()),
+                (Target::Tcp(addr), None) => Err(Error::new(
+                    ErrorKind::Config,
+                    format!("node {addr}: give the cluster key by --key FILE"),
+                )),
+            };
+            match opened {
+                Ok(namespace) => return Ok(namespace),
+                Err(error) => refusal = error.within(format!("node {}", node.name)),
+            }
+        }
+        Err(refusal)
     }
 
     /// Opens what every node that answers has in its cache of the directory that the user spells `path`: the series of

@@ -238,7 +238,10 @@ pub(crate) fn message_seeds() -> Vec<Vec<u8>> {
     seeds.push(with(10, Responses { responses: run.responses }.encode()));
     seeds.push(with(11, HandleCall { handle: 1, offset: 2, bytes: 3, flags: 4 }.encode()));
     seeds.push(with(12, Done::with(3).encode()));
-    seeds.push(with(14, Changes { next: 1, all: false, inodes: vec![InodeId(3)] }.encode()));
+    seeds.push(with(
+        14,
+        Changes { next: 1, all: false, inodes: vec![InodeId(3)], entries: Vec::new() }.encode(),
+    ));
     seeds.push(vec![16; 120]);
     seeds
 }

@@ -566,7 +566,13 @@ impl Tree for NamespaceTree {
     }
 
     fn space(&self) -> Result<Space> {
-        Ok(Space::default())
+        let nodes = self.namespace.spaces().map_err(|_| Errno::EIO)?;
+        Ok(nodes.iter().fold(Space::default(), |sum, node| Space {
+            bytes: sum.bytes + node.bytes,
+            bytes_free: sum.bytes_free + node.bytes_free,
+            inodes: sum.inodes + node.inodes,
+            inodes_free: sum.inodes_free + node.inodes_free,
+        }))
     }
 
     fn get_xattr(&self, who: &Credentials, node: Node, name: &Name) -> Result<Vec<u8>> {

@@ -13,8 +13,11 @@ use std::time::{Duration, Instant};
 use zazen_call::{ClusterKey, Connection, Identity, Lanes, Reply};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_env::fork::PerProcess;
-use zazen_namespace::Errno;
-use zazen_namespace::service::{Answered, Answers, Ask, Asks, Changes, Hello, MapView, Watch, namespace_fn};
+use zazen_namespace::service::{
+    Answered, Answers, Ask, Asks, Balance, Balanced, Changes, Hello, MapView, NodeSpace, Scrub, ScrubAt,
+    Scrubbed, Spaces, Watch, namespace_fn,
+};
+use zazen_namespace::{Errno, NodeNo};
 use zazen_wire::{Message, service};
 
 /// How long the daemon may take to accept a connection.
@@ -172,6 +175,24 @@ impl Namespace {
         let reply = self.call(namespace_fn::STATUS, &[], Repeat::Yes)?;
         String::from_utf8(reply.payload)
             .map_err(|error| Error::new(ErrorKind::Protocol, "the status is not UTF-8").caused_by(error))
+    }
+
+    /// Checks a part of a node's objects (`None`: of the daemon's own node), some seconds long.
+    /// `PermissionDenied` for others than root and the daemon's user.
+    pub fn scrub(&self, node: Option<NodeNo>, from: ScrubAt) -> Result<Scrubbed> {
+        let ask = Scrub { node, from }.encode();
+        Scrubbed::decode(&self.call(namespace_fn::SCRUB, &ask, Repeat::Yes)?.payload)
+    }
+
+    /// Starts, stops or asks after the work of a node that gives files to nodes with more space.
+    /// `PermissionDenied` for others than root and the daemon's user.
+    pub fn balance(&self, ask: &Balance) -> Result<Balanced> {
+        Balanced::decode(&self.call(namespace_fn::BALANCE, &ask.encode(), Repeat::No)?.payload)
+    }
+
+    /// The disks of the nodes that answered a moment ago.
+    pub fn spaces(&self) -> Result<Vec<NodeSpace>> {
+        Ok(Spaces::decode(&self.call(namespace_fn::SPACE, &[], Repeat::Yes)?.payload)?.nodes)
     }
 
     /// Blocks until something has changed behind `after` that a mount may have cached, at most some

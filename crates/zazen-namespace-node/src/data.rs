@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zazen_core::Credentials;
 use zazen_namespace::operation::{Answer, Commit, Operation};
-use zazen_namespace::service::{CHUNK_BYTES_MAX, Done, ObjectCall, namespace_fn};
+use zazen_namespace::service::{CHUNK_BYTES_MAX, ObjectCall, ObjectDone, namespace_fn};
 use zazen_namespace::{Errno, NodeNo};
 use zazen_wire::Message;
+use zazen_wire::checksum::frame_checksum;
 
 /// How long a holder may take for a chunk.
 const CHUNK: Duration = Duration::from_secs(30);
@@ -42,6 +43,18 @@ impl NamespaceNode {
             return Err(Errno::EBADF);
         }
         let mut place = lock(&handle.place);
+        // After a change of the map, another node may be the holder.
+        let epoch = self.map().epoch.0;
+        if handle.asked_in.swap(epoch, Ordering::Relaxed) != epoch
+            && let Some((holder, _)) = *place
+            && holder != me
+        {
+            let now = self.attributes(handle.id)?.place.map(|now| (now.holder, now.generation));
+            if now != *place && handle.wrote.load(Ordering::Relaxed) {
+                return Err(Errno::EIO);
+            }
+            *place = now;
+        }
         if place.is_none() {
             let attributes = self.attributes(handle.id)?;
             match attributes.place {
@@ -88,14 +101,26 @@ impl NamespaceNode {
         Err(Errno::EIO)
     }
 
-    fn there(&self, address: &str, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
+    /// Asks the daemon at `address`. The bytes of the answer are those that it sent.
+    pub(crate) fn there(
+        &self,
+        address: &str,
+        call: &ObjectCall,
+        bulk: &[u8],
+    ) -> Result<(u64, Vec<u8>), Errno> {
+        let call = ObjectCall { sum: frame_checksum(bulk), ..call.clone() };
         let reply = self.links.call(address, namespace_fn::OBJECT, &call.encode(), bulk, CHUNK);
         let reply = reply.map_err(|error| {
             tracing::debug!("namespace: object {} at {address}: {error}", call.id);
             Errno::ETIMEDOUT
         })?;
-        let done = Done::decode(&reply.payload).map_err(|_| Errno::EIO)?;
-        Ok((done.result()?, reply.bulk))
+        let answer = ObjectDone::decode(&reply.payload).map_err(|_| Errno::EIO)?;
+        let value = answer.done.result()?;
+        if frame_checksum(&reply.bulk) != answer.sum {
+            tracing::error!("namespace: bytes of inode {} from {address} came changed", call.id);
+            return Err(Errno::EIO);
+        }
+        Ok((value, reply.bulk))
     }
 
     /// Reads `bytes` at `offset`: fewer only where the file ends.
@@ -104,10 +129,21 @@ impl NamespaceNode {
             return Err(Errno::EBADF);
         }
         check_chunk(offset, bytes as u64)?;
+        let read = self.read_at_place(handle, offset, bytes);
+        match read {
+            // The holder is away, or its bytes are damaged.
+            Err(Errno::ETIMEDOUT | Errno::EIO) if !handle.wrote.load(Ordering::Relaxed) => {
+                self.read_copy(handle, offset, bytes).or(read)
+            }
+            read => read,
+        }
+    }
+
+    fn read_at_place(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
         self.at_place(handle, |at| match at {
-            Where::Here(object, _) => read_object(&object, offset, bytes),
+            Where::Here(object, name) => self.seals.read(name, &object, offset, bytes),
             Where::There(address, name) => {
-                let call = call_of(name, namespace_fn::READ, offset, bytes as u64, 0);
+                let call = name.call(namespace_fn::READ, offset, bytes as u64, 0);
                 let (count, got) = self.there(&address, &call, &[])?;
                 if count != got.len() as u64 || got.len() > bytes {
                     return Err(Errno::EIO);
@@ -121,6 +157,30 @@ impl NamespaceNode {
                 Ok(vec![0; usize::try_from(length.saturating_sub(offset)).unwrap_or(bytes).min(bytes)])
             }
         })
+    }
+
+    /// Reads from a node that has a copy of the file as it is.
+    fn read_copy(&self, handle: &Handle, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
+        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let attributes = self.attributes(handle.id)?;
+        let place = attributes.place.filter(|place| !place.writing).ok_or(Errno::EIO)?;
+        let name = ObjectName { id: handle.id, generation: place.generation };
+        let expected = attributes.bytes.saturating_sub(offset).min(bytes as u64);
+        for copy in place.copies {
+            let got = if copy == me {
+                self.objects.open(name).and_then(|object| self.seals.read(name, &object, offset, bytes))
+            } else {
+                let Some(address) = self.address(copy) else { continue };
+                let call = name.call(namespace_fn::READ, offset, bytes as u64, 0);
+                self.there(&address, &call, &[]).map(|(_, got)| got)
+            };
+            if let Ok(got) = got
+                && got.len() as u64 == expected
+            {
+                return Ok(got);
+            }
+        }
+        Err(Errno::EIO)
     }
 
     /// A holder whose disk lost the end of a file must not make it shorter.
@@ -150,7 +210,7 @@ impl NamespaceNode {
                 objects::write(&object, bytes, offset, flags & APPEND != 0).map(|count| count as u64)
             }
             Where::There(address, name) => {
-                let call = call_of(name, namespace_fn::WRITE, offset, bytes.len() as u64, flags);
+                let call = name.call(namespace_fn::WRITE, offset, bytes.len() as u64, flags);
                 handle.wrote.store(true, Ordering::Relaxed);
                 let (count, _) = self.there(&address, &call, bytes)?;
                 if count <= bytes.len() as u64 { Ok(count) } else { Err(Errno::EIO) }
@@ -185,14 +245,14 @@ impl NamespaceNode {
     fn act_at(&self, handle: &Handle, act: Act) -> Result<u64, Errno> {
         let Act { what, offset, bytes, flags } = act;
         let writes = || handle.wrote.fetch_or(what != namespace_fn::SEEK, Ordering::Relaxed);
-        self.at_place(handle, |at| match at {
+        let done = self.at_place(handle, |at| match at {
             Where::Here(object, name) => {
                 writes();
                 self.act_here(&object, name, act)
             }
             Where::There(address, name) => {
                 writes();
-                self.there(&address, &call_of(name, what, offset, bytes, flags), &[]).map(|(value, _)| value)
+                self.there(&address, &name.call(what, offset, bytes, flags), &[]).map(|(value, _)| value)
             }
             Where::Nowhere(length) if what == namespace_fn::SEEK && offset < length => {
                 if flags == 0 {
@@ -202,7 +262,16 @@ impl NamespaceNode {
                 }
             }
             Where::Nowhere(_) => Err(Errno::ENXIO),
-        })
+        });
+        match done {
+            // While the holder is away, all counts as data.
+            Err(Errno::ETIMEDOUT) if what == namespace_fn::SEEK => match self.attributes(handle.id)? {
+                found if found.place.as_ref().is_none_or(|place| place.copies.is_empty()) => done,
+                found if offset >= found.bytes => Err(Errno::ENXIO),
+                found => Ok(if flags == 0 { offset } else { found.bytes }),
+            },
+            done => done,
+        }
     }
 
     /// What is cut is told anew, even if it comes to look as before: the metadata has lost it.
@@ -212,7 +281,11 @@ impl NamespaceNode {
         }
         let _turn = self.turn(name.id);
         lock(&self.committed).remove(&name);
-        objects::act(object, act)
+        let done = objects::act(object, act)?;
+        if act.offset == 0 {
+            self.seals.remove(name);
+        }
+        Ok(done)
     }
 
     /// A sync that failed once fails for good: which bytes were lost is not known.
@@ -234,7 +307,7 @@ impl NamespaceNode {
                 Where::Here(object, name) => self.sync_here(&object, name),
                 Where::There(address, name) => {
                     let flags = if handle.by_root() { BY_ROOT } else { 0 };
-                    self.there(&address, &call_of(name, namespace_fn::SYNC, 0, 0, flags), &[]).map(drop)
+                    self.there(&address, &name.call(namespace_fn::SYNC, 0, 0, flags), &[]).map(drop)
                 }
                 Where::Nowhere(_) => Ok(()),
             })?;
@@ -249,6 +322,10 @@ impl NamespaceNode {
         }
         let write = handle.write && vouches;
         let fd = self.at_place(handle, |at| match at {
+            // What the kernel reads itself, nobody checks.
+            Where::Here(_, name) if self.told.verify_always || self.seals.is_damaged(name) => {
+                Err(Errno::EXDEV)
+            }
             Where::Here(_, name) => self.objects.descriptor(name, write),
             Where::There(..) | Where::Nowhere(_) => Err(Errno::EXDEV),
         })?;
@@ -262,11 +339,24 @@ impl NamespaceNode {
     /// Another daemon asks for a function on an object of this node.
     pub(crate) fn object(&self, call: &ObjectCall, bulk: &[u8]) -> Result<(u64, Vec<u8>), Errno> {
         let name = ObjectName { id: call.id, generation: call.generation };
+        if frame_checksum(bulk) != call.sum {
+            tracing::error!("namespace: bytes to write to inode {} came changed", call.id);
+            return Err(Errno::EIO);
+        }
+        if call.what == namespace_fn::MAKE {
+            return self.make_for_other(name).map(|()| (0, Vec::new()));
+        }
+        if call.what == namespace_fn::TAKE {
+            return self.take_idle(name).map(|()| (0, Vec::new()));
+        }
+        if let namespace_fn::COPY_PUT..=namespace_fn::COPY_END = call.what {
+            return self.take_copy(name, call, bulk).map(|value| (value, Vec::new()));
+        }
         let object = self.objects.open(name)?;
         match call.what {
             namespace_fn::READ => {
                 check_chunk(call.offset, call.bytes)?;
-                let got = read_object(&object, call.offset, call.bytes as usize)?;
+                let got = self.seals.read(name, &object, call.offset, call.bytes as usize)?;
                 Ok((got.len() as u64, got))
             }
             namespace_fn::WRITE => {
@@ -295,6 +385,7 @@ impl NamespaceNode {
         let _turn = self.turn(name.id);
         let stat = objects::stat(&*self.objects.open(name)?)?;
         let seen = (stat.bytes, stat.blocks, stat.modified_ns);
+        self.waiting.note(name, &stat);
         if lock(&self.committed).get(&name) == Some(&seen) {
             return Ok(false);
         }
@@ -339,16 +430,12 @@ impl NamespaceNode {
     ) -> Result<bool, Errno> {
         let address = self.address(holder).ok_or(Errno::EIO)?;
         let flags = if by_root { NO_SYNC | BY_ROOT } else { NO_SYNC };
-        let call = call_of(name, namespace_fn::SYNC, 0, 0, flags).encode();
+        let call = name.call(namespace_fn::SYNC, 0, 0, flags).encode();
         let reply = self.links.call(&address, namespace_fn::OBJECT, &call, &[], LOOK);
         let reply = reply.map_err(|_| Errno::ETIMEDOUT)?;
-        let done = Done::decode(&reply.payload).map_err(|_| Errno::EIO)?;
-        done.result().map(|told| told != 0)
+        let answer = ObjectDone::decode(&reply.payload).map_err(|_| Errno::EIO)?;
+        answer.done.result().map(|told| told != 0)
     }
-}
-
-fn call_of(name: ObjectName, what: u16, offset: u64, bytes: u64, flags: u32) -> ObjectCall {
-    ObjectCall { id: name.id, generation: name.generation, what, offset, bytes, flags }
 }
 
 fn check_chunk(offset: u64, bytes: u64) -> Result<(), Errno> {
@@ -359,11 +446,4 @@ fn check_chunk(offset: u64, bytes: u64) -> Result<(), Errno> {
         return Err(Errno::EFBIG);
     }
     Ok(())
-}
-
-fn read_object(object: &Object, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno> {
-    let mut into = vec![0; bytes];
-    let count = objects::read(object, &mut into, offset)?;
-    into.truncate(count);
-    Ok(into)
 }

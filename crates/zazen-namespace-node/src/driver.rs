@@ -9,6 +9,7 @@ use crate::folder::replace;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::reserve::Reserve;
+use crate::seals::Seals;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -39,11 +40,17 @@ pub(crate) struct Driver {
     /// Which engine it is: what was asked for by an earlier one does not count.
     turn: AtomicU64,
     files: Files,
-    objects: Arc<Objects>,
+    bytes: Bytes,
     links: Arc<Links>,
     /// Why the engine does not answer any more.
     broken: Mutex<Option<String>>,
     stopping: AtomicBool,
+}
+
+/// The bytes of files and their checksums.
+pub(crate) struct Bytes {
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) seals: Arc<Seals>,
 }
 
 /// Requests that were brought together, and their answers so far.
@@ -89,7 +96,7 @@ impl Driver {
     pub(crate) fn start(
         engine: Box<dyn Engine>,
         folder: OwnedFd,
-        objects: Arc<Objects>,
+        bytes: Bytes,
         links: Arc<Links>,
         reserve: Arc<Reserve>,
     ) -> Result<Arc<Driver>> {
@@ -102,7 +109,7 @@ impl Driver {
             disk: Mutex::new(Some(to_disk)),
             turn: AtomicU64::new(0),
             files: Files { folder, segments: Mutex::default(), reserve },
-            objects,
+            bytes,
             links,
             broken: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -192,6 +199,11 @@ impl Driver {
         self.files.reserve.is_low()
     }
 
+    /// Whether less than half of the reserve is left.
+    pub(crate) fn is_nearly_out(&self) -> bool {
+        self.files.reserve.is_nearly_out()
+    }
+
     /// Bytes of another node's engine came.
     pub(crate) fn peer(&self, bytes: Vec<Vec<u8>>) {
         self.bring(bytes.into_iter().map(Event::Peer));
@@ -260,7 +272,9 @@ impl Driver {
     }
 
     fn drop_object(&self, id: InodeId, generation: u64) {
-        if let Err(errno) = self.objects.remove(ObjectName { id, generation }) {
+        let name = ObjectName { id, generation };
+        self.bytes.seals.remove(name);
+        if let Err(errno) = self.bytes.objects.remove(name) {
             tracing::warn!("namespace: object {id} of generation {generation} stays on the disk: {errno}");
         }
     }

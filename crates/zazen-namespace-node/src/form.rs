@@ -2,6 +2,7 @@
 //! node that asks the others to let it in.
 
 use crate::engine::{Forming, Replicated};
+use crate::keeper;
 use crate::node::{Durability, NamespaceNode, NodeList};
 use rustix::fs::{Mode, OFlags};
 use std::io::Read;
@@ -34,6 +35,7 @@ impl NamespaceNode {
     /// Begins the node's life, as soon as it has what it needs, in a thread of its own. `address` is
     /// where the daemon listens: `host:port`.
     pub fn form(self: &Arc<Self>, address: Option<String>) -> Result<()> {
+        keeper::start(self)?;
         let node = Arc::downgrade(self);
         let run = move || run(&node, address.as_deref());
         let thread = std::thread::Builder::new().name("ns-form".to_owned()).spawn(run);

@@ -1,7 +1,7 @@
 //! What a caller has: its open files, its locks, and the inodes that it was led to.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zazen_namespace::{Errno, Incarnation, InodeId, NodeNo};
 
@@ -63,6 +63,8 @@ pub(crate) struct Handle {
     pub(crate) place: Mutex<Option<(NodeNo, u64)>>,
     /// Whether anything may have been written by it.
     pub(crate) wrote: AtomicBool,
+    /// The epoch of the map in which the place was asked for.
+    pub(crate) asked_in: AtomicU64,
 }
 
 impl Handle {
@@ -215,7 +217,8 @@ mod tests {
         let session = Session::default();
         let file = |uid, id| {
             let (read, write, life, place) = (true, false, Incarnation(1), Mutex::new(None));
-            Arc::new(Handle { id: InodeId(id), read, write, uid, life, place, wrote: AtomicBool::new(false) })
+            let (wrote, asked_in) = (AtomicBool::new(false), AtomicU64::new(0));
+            Arc::new(Handle { id: InodeId(id), read, write, uid, life, place, wrote, asked_in })
         };
         (0..HANDLES_MAX as u64).for_each(|number| session.add(number, file(1, number / 2)));
         assert!(!session.has_room(1));

@@ -4,7 +4,9 @@
 //! - `node`: puts a node together; `form`: how it begins; `folder`, `reserve`: its place on the
 //!   disk;
 //! - `engine`: the seam to the pure machines; `driver`: runs them; `links`: the way to other nodes;
-//! - `objects`: the bytes of files; `data`: functions on them, here or at their holder;
+//! - `objects`: the bytes of files; `seals`: their checksums; `data`: functions on them, here or at
+//!   their holder; `keeper`, `waiting`: what is done for them in the background; `scrub`: a look at all;
+//!   `copies`, `incoming`: copies on other nodes; `balance`: files that move to other nodes; `place`: where new files go when the disk is full;
 //! - `route`: operations to the primaries of their partitions; `session`, `handles`: what a caller has open;
 //! - `service`: who may call what.
 //!
@@ -13,19 +15,27 @@
 //! metadata and from the disk, never from a caller. An object that should be here and is not is an
 //! error, never an empty file.
 
+mod balance;
+mod copies;
 mod data;
 mod driver;
 pub mod engine;
 pub mod folder;
 mod form;
 mod handles;
+mod incoming;
+mod keeper;
 pub mod links;
 mod node;
 pub mod objects;
+mod place;
 pub mod reserve;
 mod route;
+mod scrub;
+pub mod seals;
 mod service;
 mod session;
+mod waiting;
 mod watch;
 mod watchers;
 

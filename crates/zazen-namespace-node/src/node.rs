@@ -1,12 +1,15 @@
 //! A node of the namespace, as its service uses it.
 
-use crate::driver::{Driver, wall_ns};
+use crate::driver::{Bytes, Driver, wall_ns};
 use crate::engine::{Engine as _, Forming};
 use crate::folder::DataFolder;
 use crate::handles::{Session, lock};
+use crate::incoming::Incoming;
 use crate::links::Links;
 use crate::objects::{ObjectName, Objects};
 use crate::reserve::Reserve;
+use crate::seals::Seals;
+use crate::waiting::Waiting;
 use crate::watchers::Watchers;
 use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
@@ -64,6 +67,10 @@ pub struct Told {
     pub partitions: Option<u32>,
     /// When a change counts as done.
     pub durability: Durability,
+    /// Whether the daemon reads all bytes itself, to check each read, instead of the kernel.
+    pub verify_always: bool,
+    /// How long a node must be down before copies of its files are made elsewhere.
+    pub repair_after: Duration,
 }
 
 /// How long another node may take to say its name.
@@ -73,6 +80,10 @@ const NAME_WITHIN: Duration = Duration::from_secs(1);
 pub struct NamespaceNode {
     pub(crate) driver: Arc<Driver>,
     pub(crate) objects: Arc<Objects>,
+    pub(crate) seals: Arc<Seals>,
+    pub(crate) waiting: Waiting,
+    /// Copies that are coming in.
+    pub(crate) incoming: Incoming,
     pub(crate) links: Arc<Links>,
     pub(crate) sessions: Mutex<HashMap<u64, Arc<Session>>>,
     pub(crate) slots: Slots,
@@ -137,6 +148,8 @@ impl NamespaceNode {
     pub fn start(told: &Told) -> Result<Arc<NamespaceNode>> {
         let folder = DataFolder::open(&told.data)?;
         let objects = Arc::new(Objects::new(folder.sub("objects")?));
+        let incoming = Incoming::open(folder.sub("incoming")?)?;
+        let seals = Arc::new(Seals::open(folder.sub("sums")?)?);
         let links = Arc::new(Links::new(told.key.clone(), &told.name));
         let waits_for = "the daemon to listen".to_owned();
         let engine = Box::new(Forming { waits_for });
@@ -144,11 +157,14 @@ impl NamespaceNode {
         let of_metadata = folder.sub("node")?;
         let reserve = Reserve::open(folder.fd())
             .map_err(|error| Error::io(format!("reserve in {}", told.data.display()), error))?;
-        let driver =
-            Driver::start(engine, of_metadata, Arc::clone(&objects), Arc::clone(&links), Arc::new(reserve))?;
+        let bytes = Bytes { objects: Arc::clone(&objects), seals: Arc::clone(&seals) };
+        let driver = Driver::start(engine, of_metadata, bytes, Arc::clone(&links), Arc::new(reserve))?;
         Ok(Arc::new(NamespaceNode {
             driver,
             objects,
+            seals,
+            waiting: Waiting::default(),
+            incoming,
             links,
             sessions: Mutex::default(),
             slots: Slots::default(),
@@ -249,7 +265,7 @@ impl NamespaceNode {
 
     /// The state, as JSON.
     pub fn status(&self, caller: &Caller) -> serde_json::Value {
-        let (free, all) = self.objects.space().unwrap_or_default();
+        let disk = self.objects.disk().unwrap_or_default();
         // Another daemon asks for this node's name only.
         let map = if caller.is_local() { self.named_map() } else { MapView::clone(&self.map()) };
         let nodes: Vec<_> = map
@@ -278,10 +294,13 @@ impl NamespaceNode {
             "epoch": map.epoch.0,
             "partitions": map.partitions.len(),
             "data": self.folder.path(),
-            "bytes_free": free,
-            "bytes": all,
+            "bytes_free": disk.bytes_free,
+            "bytes": disk.bytes,
             "programs": sessions.len(),
             "open_files": handles,
+            "damaged_files": self.seals.damaged_count(),
+            "waits_for_checksums": self.waiting.seals.len(),
+            "waits_for_copies": self.waiting.copies.len(),
             "broken": self.driver.broken(),
             "engine": self.driver.ask(|engine| engine.status()),
             "nodes": nodes,

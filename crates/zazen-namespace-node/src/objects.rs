@@ -11,15 +11,16 @@ use rustix::io::{Errno as Kernel, ReadWriteFlags};
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zazen_core::fnv::mixed;
-use zazen_namespace::service::namespace_fn;
+use zazen_namespace::service::{ObjectCall, namespace_fn};
 use zazen_namespace::{Errno, InodeId};
+use zazen_wire::checksum::frame_checksum;
 
 /// Folders that objects are spread over.
-const FOLDERS: u64 = 1024;
+pub(crate) const FOLDERS: u64 = 1024;
 /// Open objects that are kept for calls of other nodes.
 const OPEN_MAX: usize = 512;
 /// The longest file, as the kernel has it.
@@ -35,16 +36,27 @@ pub struct ObjectName {
 }
 
 impl ObjectName {
-    fn folder(self) -> String {
+    pub(crate) fn folder(self) -> String {
         format!("{:03x}", mixed(self.id.0) % FOLDERS)
     }
 
-    fn file(self) -> String {
+    pub(crate) fn file(self) -> String {
         format!("{:016x}-{:x}", self.id.0, self.generation)
     }
 
+    /// Folder and file.
+    pub(crate) fn path(self) -> String {
+        format!("{}/{}", self.folder(), self.file())
+    }
+
+    /// A call of another daemon about it, without bytes.
+    pub(crate) fn call(self, what: u16, offset: u64, bytes: u64, flags: u32) -> ObjectCall {
+        let sum = frame_checksum(&[]);
+        ObjectCall { id: self.id, generation: self.generation, what, offset, bytes, flags, sum }
+    }
+
     /// The object that a file's name stands for.
-    fn parse(name: &str) -> Option<ObjectName> {
+    pub(crate) fn parse(name: &str) -> Option<ObjectName> {
         let (id, generation) = name.split_once('-')?;
         let id = InodeId(u64::from_str_radix(id, 16).ok()?);
         let name_of = ObjectName { id, generation: u64::from_str_radix(generation, 16).ok()? };
@@ -145,9 +157,16 @@ impl Objects {
     }
 
     fn openat(&self, name: ObjectName, flags: OFlags) -> Result<OwnedFd, Kernel> {
-        let path = format!("{}/{}", name.folder(), name.file());
+        let path = name.path();
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
         rustix::fs::openat(&self.root, path, flags, Mode::from_raw_mode(0o600))
+    }
+
+    /// Puts a whole file in the place of the object, if there is one.
+    pub fn put(&self, name: ObjectName, folder: BorrowedFd<'_>, file: &str) -> Result<(), Errno> {
+        self.remove(name)?;
+        sub(self.root.as_fd(), &name.folder()).map_err(|_| Errno::EIO)?;
+        rustix::fs::renameat(folder, file, &self.root, name.path()).map_err(errno)
     }
 
     fn keep(&self, name: ObjectName, file: OwnedFd) -> Object {
@@ -174,7 +193,7 @@ impl Objects {
                 kept.order.retain(|other| *other != name);
             }
         }
-        let path = format!("{}/{}", name.folder(), name.file());
+        let path = name.path();
         match rustix::fs::unlinkat(&self.root, path, rustix::fs::AtFlags::empty()) {
             Ok(()) | Err(Kernel::NOENT) => Ok(()),
             Err(error) => Err(errno(error)),
@@ -195,11 +214,29 @@ impl Objects {
         Some(entries.filter_map(|entry| ObjectName::parse(entry.file_name().to_str().ok()?)).collect())
     }
 
-    /// (free bytes, all bytes) of the disk.
-    pub fn space(&self) -> Result<(u64, u64), Errno> {
+    /// The disk that they are on.
+    pub fn disk(&self) -> Result<Disk, Errno> {
         let stat = rustix::fs::fstatvfs(&self.root).map_err(errno)?;
-        Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+        Ok(Disk {
+            bytes: stat.f_blocks * stat.f_frsize,
+            bytes_free: stat.f_bavail * stat.f_frsize,
+            inodes: stat.f_files,
+            inodes_free: stat.f_favail,
+        })
     }
+}
+
+/// A disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes that the daemon may still use.
+    pub bytes_free: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Inodes that the daemon may still make.
+    pub inodes_free: u64,
 }
 
 /// What the disk says of an object.
@@ -286,6 +323,12 @@ pub fn act(object: &File, act: Act) -> Result<u64, Errno> {
         }
         _ => Err(Errno::ENOSYS),
     }
+}
+
+/// When anything of an object changed last, in nanoseconds since the epoch.
+pub fn changed_ns(object: &File) -> Result<i64, Errno> {
+    let meta = object.metadata().map_err(|_| Errno::EIO)?;
+    Ok(meta.ctime().saturating_mul(1_000_000_000).saturating_add(meta.ctime_nsec()))
 }
 
 /// What the disk says of an object.

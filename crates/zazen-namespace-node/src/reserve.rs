@@ -43,6 +43,11 @@ impl Reserve {
         self.low.load(Ordering::Relaxed)
     }
 
+    /// Whether less than half of it is left.
+    pub fn is_nearly_out(&self) -> bool {
+        *crate::handles::lock(&self.left) < self.whole / 2
+    }
+
     /// Gives some bytes back to the disk. False if there are none left.
     pub fn give(&self) -> bool {
         let mut left = crate::handles::lock(&self.left);

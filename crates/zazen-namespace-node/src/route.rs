@@ -9,10 +9,10 @@ use crate::node::NamespaceNode;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use zazen_core::Credentials;
-use zazen_namespace::operation::{Answer, Operation, Request, Response};
+use zazen_namespace::operation::{Answer, GetMany, MANY_MAX, Operation, Request, Response};
 use zazen_namespace::service::{ASKS_MAX, Requests, Responses, namespace_fn};
 use zazen_namespace::split::{Errand, Next};
-use zazen_namespace::{Attributes, Errno, InodeId, NodeNo};
+use zazen_namespace::{Attributes, Errno, InodeId, NodeNo, PartitionNo};
 use zazen_wire::Message;
 
 /// How long an operation may take, repeats and all.
@@ -26,6 +26,15 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Root, for what the daemon itself asks.
 pub(crate) fn root() -> Credentials {
     Credentials { uid: 0, gid: 0, groups: Vec::new() }
+}
+
+/// Whether the operation may give a file the node that holds its bytes.
+fn gives_place(operation: &Operation) -> bool {
+    match operation {
+        Operation::Create(create) => create.open.is_some(),
+        Operation::Open(open) => open.mode.write || open.mode.truncate,
+        _ => false,
+    }
 }
 
 impl NamespaceNode {
@@ -82,6 +91,7 @@ impl NamespaceNode {
                 incarnation,
                 epoch,
                 credentials,
+                place: if gives_place(&operation) { self.place() } else { None },
                 operation,
             })
             .collect();
@@ -180,6 +190,31 @@ impl NamespaceNode {
             Answer::Found(found) => Ok(found.attributes),
             _ => Err(Errno::EIO),
         }
+    }
+
+    /// The attributes of many inodes, in their order: `None` for one that is gone, for certain.
+    pub(crate) fn attributes_of(&self, ids: &[InodeId]) -> Vec<Result<Option<Attributes>, Errno>> {
+        let mut groups: BTreeMap<PartitionNo, Vec<usize>> = BTreeMap::new();
+        for (at, id) in ids.iter().enumerate() {
+            groups.entry(id.partition()).or_default().push(at);
+        }
+        let parts: Vec<&[usize]> = groups.values().flat_map(|group| group.chunks(MANY_MAX)).collect();
+        let ask = |part: &&[usize]| {
+            let ids = part.iter().map(|at| ids[*at]).collect();
+            (root(), Operation::GetMany(GetMany { ids }))
+        };
+        let answers = self.route(parts.iter().map(ask).collect());
+        let mut found = vec![Err(Errno::EIO); ids.len()];
+        for (part, answer) in parts.iter().zip(answers) {
+            match answer {
+                Answer::Many(many) if many.attributes.len() == part.len() => {
+                    part.iter().zip(many.attributes).for_each(|(at, one)| found[*at] = Ok(one));
+                }
+                Answer::Refused(refused) => part.iter().for_each(|at| found[*at] = Err(refused.errno)),
+                _ => {}
+            }
+        }
+        found
     }
 
     /// `host:port` of a node's daemon.

@@ -10,10 +10,14 @@ use zazen_call::{Call, Caller, Reply, Service};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::Errno;
 use zazen_namespace::service::{
-    ASKS_MAX, Answers, Asks, CHUNK_BYTES_MAX, Done, HandleCall, Noticed, ObjectCall, Requests, Responses,
-    Watch, namespace_fn,
+    ASKS_MAX, Answers, Asks, Balance, CHUNK_BYTES_MAX, Done, HandleCall, Noticed, ObjectCall, ObjectDone,
+    Requests, Responses, Scrub, Spaces, Watch, namespace_fn,
 };
+use zazen_wire::checksum::frame_checksum;
 use zazen_wire::{Message, service};
+
+/// The bytes that come with the end of a copy: a checksum.
+const SUM_BYTES: u64 = 8;
 
 /// The namespace service of a daemon.
 pub struct NamespaceService(Arc<NamespaceNode>);
@@ -111,17 +115,16 @@ impl NamespaceNode {
             namespace_fn::OBJECT => {
                 let asked = ObjectCall::decode(call.payload)?;
                 let given = match asked.what {
-                    namespace_fn::WRITE => bulk(&mut call, asked.bytes)?,
+                    namespace_fn::WRITE | namespace_fn::COPY_PUT => bulk(&mut call, asked.bytes)?,
+                    namespace_fn::COPY_END => bulk(&mut call, SUM_BYTES)?,
                     _ => Ok(Vec::new()),
                 };
-                let done = match given.and_then(|given| self.object(&asked, &given)) {
-                    Ok((value, got)) => {
-                        give(&mut call, &got)?;
-                        Done::with(value)
-                    }
-                    Err(errno) => Done::refused(errno),
+                let (done, got) = match given.and_then(|given| self.object(&asked, &given)) {
+                    Ok((value, got)) => (Done::with(value), got),
+                    Err(errno) => (Done::refused(errno), Vec::new()),
                 };
-                Ok(payload(&done))
+                give(&mut call, &got)?;
+                Ok(payload(&ObjectDone { done, sum: frame_checksum(&got) }))
             }
             other => Err(unknown(other)),
         }
@@ -159,6 +162,18 @@ impl Service for NamespaceService {
             namespace_fn::STATUS => {
                 Ok(Reply { payload: node.status(caller).to_string().into_bytes(), ..Reply::default() })
             }
+            namespace_fn::SCRUB if !node.vouches(caller) => Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "only root and the daemon's user may scrub a node's disk",
+            )),
+            namespace_fn::SCRUB => Ok(payload(&node.scrub(&Scrub::decode(call.payload)?)?)),
+            namespace_fn::BALANCE if !node.vouches(caller) => Err(Error::new(
+                ErrorKind::PermissionDenied,
+                "only root and the daemon's user may move files between nodes",
+            )),
+            namespace_fn::BALANCE => Ok(payload(&node.balance(&Balance::decode(call.payload)?)?)),
+            namespace_fn::SPACE if caller.is_local() => Ok(payload(&Spaces { nodes: node.spaces() })),
+            namespace_fn::SPACE => Ok(payload(&Spaces { nodes: node.own_space().into_iter().collect() })),
             namespace_fn::REQUEST..=namespace_fn::OBJECT | namespace_fn::NOTICE => {
                 node.between_daemons(caller, call)
             }

@@ -1,12 +1,13 @@
 //! What callers ask, open and lock. All that a caller has ends with it.
 
+use crate::copies;
 use crate::driver::wall_ns;
 use crate::handles::{Handle, LockKey, Session, lock};
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::root;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zazen_call::Caller;
 use zazen_core::Credentials;
@@ -46,6 +47,16 @@ struct Asked {
     /// When and in which life the call came.
     since_ns: i64,
     life: Incarnation,
+    /// What it means for copies of files.
+    copies: Option<OfCopies>,
+}
+
+/// What an operation means for copies of files.
+enum OfCopies {
+    /// It makes files in this directory.
+    In(InodeId),
+    /// It sets how many this inode wants.
+    Of(InodeId),
 }
 
 /// The inodes that an operation names by their numbers.
@@ -71,6 +82,8 @@ pub(crate) fn inodes_of(operation: &Operation) -> Vec<InodeId> {
         Operation::SetXattr(set) => vec![set.id],
         Operation::GetXattr(get) => vec![get.id],
         Operation::Lock(lock) => vec![lock.id],
+        Operation::Copied(copied) => vec![copied.id],
+        Operation::TakeOver(take) => vec![take.id],
     }
 }
 
@@ -181,7 +194,16 @@ impl NamespaceNode {
                         _ => None,
                     };
                     let (credentials_of, mode) = (credentials.clone(), mode_of(&operation));
-                    kept.push(Asked { credentials: credentials_of, mode, lock, leads, since_ns, life });
+                    let copies = copies_of(&operation);
+                    kept.push(Asked {
+                        credentials: credentials_of,
+                        mode,
+                        lock,
+                        leads,
+                        since_ns,
+                        life,
+                        copies,
+                    });
                     routed.push((credentials, operation));
                     answers.push(None);
                 }
@@ -248,13 +270,22 @@ impl NamespaceNode {
             Some(_) => return Err(Errno::EPERM),
         };
         let mut operation = ask.operation;
+        // New files may go to another node; the log's reserve is for what is here.
+        let no_room = || self.driver.is_full() && (self.place().is_none() || self.driver.is_nearly_out());
         // Buckets of split directories are the daemons' own business.
         if inodes_of(&operation).into_iter().any(InodeId::is_bucket) {
             return Err(Errno::ESTALE);
         }
         match &mut operation {
-            Operation::Commit(_) | Operation::Release(_) | Operation::Buckets(_) => {
-                return Err(Errno::EPERM);
+            Operation::Commit(_)
+            | Operation::Release(_)
+            | Operation::Buckets(_)
+            | Operation::Copied(_)
+            | Operation::TakeOver(_) => return Err(Errno::EPERM),
+            Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => {
+                if set.value.as_deref().is_some_and(|value| copies::parse(value).is_none()) {
+                    return Err(Errno::EINVAL);
+                }
             }
             Operation::SetAttributes(set) => {
                 if set.bytes.is_some() {
@@ -266,9 +297,7 @@ impl NamespaceNode {
                 }
             }
             // An existing file is opened, which needs no room.
-            Operation::Create(create)
-                if self.driver.is_full() && create.open.is_some() && !create.exclusive =>
-            {
+            Operation::Create(create) if no_room() && create.open.is_some() && !create.exclusive => {
                 let at = At { directory: create.directory, name: create.name.clone() };
                 match self.route_one(credentials.clone(), Operation::Lookup(at)) {
                     Err(Errno::ENOENT) => return Err(Errno::ENOSPC),
@@ -280,7 +309,7 @@ impl NamespaceNode {
             | Operation::MakeDirectory(_)
             | Operation::Link(_)
             | Operation::SetXattr(_)
-                if self.driver.is_full() =>
+                if no_room() =>
             {
                 return Err(Errno::ENOSPC);
             }
@@ -333,6 +362,11 @@ impl NamespaceNode {
         if asked.leads {
             inodes_in(&answer).into_iter().for_each(|id| session.learn(id));
         }
+        match asked.copies {
+            Some(OfCopies::In(directory)) => self.mark_copies(directory, &made_by(&answer)),
+            Some(OfCopies::Of(id)) if answer == Answer::Done => self.note_wanted(id),
+            _ => {}
+        }
         if let Some((key, wanted, all)) = asked.lock {
             let late = Answer::refused(Errno::ETIMEDOUT);
             match wanted {
@@ -372,6 +406,7 @@ impl NamespaceNode {
             life: asked.life,
             place: Mutex::new(grant.attributes.place.as_ref().map(|place| (place.holder, place.generation))),
             wrote: AtomicBool::new(false),
+            asked_in: AtomicU64::new(self.map().epoch.0),
         });
         match self.make_ready(session, &handle, &grant, mode, asked.since_ns) {
             Ok(None) => {}
@@ -431,6 +466,9 @@ impl NamespaceNode {
                 }
                 opened => opened?,
             };
+            if !mode.truncate {
+                self.check_open(name, &object, mode.write)?;
+            }
             let turn = self.turn(name.id);
             let stat = objects::stat(&object)?;
             if stat.bytes < attributes.bytes && !place.writing {
@@ -455,6 +493,15 @@ impl NamespaceNode {
                 lock(&self.committed).remove(&name);
                 self.commit_object(name, false)?;
                 fresh = Some(self.attributes(attributes.id)?);
+            }
+        }
+        let is_new = mode.write && (grant.created || mode.truncate);
+        if place.holder != me && mode.write && attributes.bytes == 0 {
+            let name = ObjectName { id: attributes.id, generation: place.generation };
+            match self.make_there(place.holder, name) {
+                // It has its object, unless it is new.
+                Err(errno) if is_new => return Err(errno),
+                _ => {}
             }
         }
         if mode.truncate && !grant.created {
@@ -536,6 +583,27 @@ impl NamespaceNode {
             Err(Errno::ESTALE) => Err(Errno::EIO),
             told => told,
         }
+    }
+}
+
+fn copies_of(operation: &Operation) -> Option<OfCopies> {
+    match operation {
+        Operation::Create(create) if create.kind == Kind::File => Some(OfCopies::In(create.directory)),
+        Operation::CreateMany(many) => Some(OfCopies::In(many.directory)),
+        Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => Some(OfCopies::Of(set.id)),
+        _ => None,
+    }
+}
+
+/// The files that an operation that makes files has made.
+fn made_by(answer: &Answer) -> Vec<InodeId> {
+    match answer {
+        Answer::Grant(grant) if grant.created => vec![grant.attributes.id],
+        Answer::Entry(entry) => vec![entry.id],
+        Answer::Created(many) => {
+            many.results.iter().filter(|made| made.1.is_none()).map(|made| made.0).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

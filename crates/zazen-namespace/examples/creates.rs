@@ -58,6 +58,7 @@ fn request(number: u64, operation: Operation) -> Event {
         epoch: Epoch(1),
         credentials: Credentials { uid: 1000, gid: 1000, groups: vec![] },
         operation,
+        place: None,
     };
     Event::Request { token: number, request }
 }

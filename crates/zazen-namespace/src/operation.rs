@@ -43,6 +43,9 @@ zazen_wire::messages! {
         credentials: Credentials,
         /// What is asked.
         operation: Operation,
+        /// The node that gets the bytes of a file that has none yet; `None`: the node that asks,
+        /// unless its disk is full.
+        place: Option<NodeNo> = Last<NodeNo>,
     }
 
     /// What comes back.
@@ -182,6 +185,32 @@ zazen_wire::messages! {
         readers: u32,
         /// The file's last state, if this node holds it and wrote it.
         commit: Option<Commit> = Opt<Nested<Commit>>,
+    }
+
+    /// Tells which nodes have a full copy of a file's bytes, beside the holder. Asked by the
+    /// holder.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Copied {
+        /// The file.
+        id: InodeId,
+        /// The generation that was copied. Another one is answered with `ESTALE`.
+        generation: u64,
+        /// [`Attributes::version`] before the first byte was read for the copy. If the inode has
+        /// another one by now, or somebody writes it, the answer is `ESTALE`.
+        version: u64,
+        /// The nodes.
+        copies: Vec<NodeNo> = List<NodeNo>,
+    }
+
+    /// A node with a full copy becomes the holder, because the holder is lost. Asked by that node.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    TakeOver {
+        /// The file.
+        id: InodeId,
+        /// The generation of the copy.
+        generation: u64,
+        /// The holder is not lost, but gives the file away: only while nobody has it open.
+        idle: bool,
     }
 
     /// Changes attributes. What is `None` stays.
@@ -392,6 +421,20 @@ zazen_wire::messages! {
     }
 }
 
+/// An optional field that came later: it is missing at the end of older messages.
+pub(crate) struct Last<F>(std::marker::PhantomData<F>);
+
+impl<F: Field> Field for Last<F> {
+    type Value = Option<F::Value>;
+    const BYTES_MIN: usize = 0;
+    fn write(value: &Option<F::Value>, writer: &mut Writer) {
+        Opt::<F>::write(value, writer);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Option<F::Value>> {
+        if reader.remaining() == 0 { Ok(None) } else { Opt::<F>::read(reader) }
+    }
+}
+
 /// A time that stands for the primary's clock.
 pub const NOW_NS: i64 = i64::MIN;
 
@@ -475,6 +518,10 @@ tagged! {
         Parent = 21 (Inode),
         /// → [`Answer::Split`].
         Buckets = 22 (Inode),
+        /// → [`Answer::Done`].
+        Copied = 40 (Copied),
+        /// → [`Answer::Done`]; `EBUSY` while somebody has it open for writing.
+        TakeOver = 41 (TakeOver),
     }
 
     /// What is answered.
@@ -533,6 +580,8 @@ impl Operation {
             Operation::SetXattr(set) => set.id,
             Operation::GetXattr(get) => get.id,
             Operation::Lock(lock) => lock.id,
+            Operation::Copied(copied) => copied.id,
+            Operation::TakeOver(take) => take.id,
         };
         id.partition()
     }
@@ -565,6 +614,7 @@ mod tests {
             epoch: Epoch(5),
             credentials: Credentials { uid: 1000, gid: 100, groups: vec![7] },
             operation: Operation::Lookup(at),
+            place: None,
         };
         assert_eq!(request.operation.partition(), PartitionNo(7));
         assert_eq!(Request::decode(&request.encode()).expect("decodes"), request);

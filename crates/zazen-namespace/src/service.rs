@@ -50,16 +50,38 @@ pub mod namespace_fn {
     pub const MAP: u16 = 12;
     /// Nothing → JSON.
     pub const STATUS: u16 = 13;
+    /// [`super::Scrub`] → [`super::Scrubbed`]: checks a part of a node's objects, a few seconds
+    /// long. For callers that may vouch.
+    pub const SCRUB: u16 = 14;
+    /// Nothing → [`super::Spaces`]: the nodes that answered a moment ago. Between daemons: the
+    /// asked node alone.
+    pub const SPACE: u16 = 15;
+
+    /// [`super::Balance`] → [`super::Balanced`]. For callers that may vouch.
+    pub const BALANCE: u16 = 16;
 
     /// Between daemons: [`super::Requests`] → [`super::Responses`].
     pub const REQUEST: u16 = 32;
     /// Between daemons: a batch of envelopes → nothing.
     pub const PEER: u16 = 33;
     /// Between daemons: [`super::ObjectCall`], the function of the same name on a handle in `what`,
-    /// with the same bytes and answers.
+    /// with the same bytes → [`super::ObjectDone`] and the same bytes.
     pub const OBJECT: u16 = 34;
     /// Between daemons: [`super::Noticed`] → [`super::Watched`].
     pub const NOTICE: u16 = 40;
+
+    /// In [`super::ObjectCall::what`]: makes the object of a file without bytes, whose holder the
+    /// asked node is.
+    pub const MAKE: u16 = 63;
+    /// In [`super::ObjectCall::what`]: bytes of a copy that is coming in. Flags: 1 for its
+    /// beginning.
+    pub const COPY_PUT: u16 = 64;
+    /// In [`super::ObjectCall::what`]: the copy is whole. `offset` is its length, `bytes` the time
+    /// of the last change; the bytes that come with it are the checksum of its checksums.
+    pub const COPY_END: u16 = 65;
+    /// In [`super::ObjectCall::what`]: the asked node, which has a copy, becomes the holder if
+    /// nobody has the file open.
+    pub const TAKE: u16 = 66;
 }
 
 zazen_wire::messages! {
@@ -237,6 +259,123 @@ zazen_wire::messages! {
         bytes: u64,
         /// As on a handle.
         flags: u32,
+        /// CRC-64/NVME of the bytes that come with the call.
+        sum: u64,
+    }
+
+    /// What a function on an object gave.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    ObjectDone {
+        /// As on a handle.
+        done: Done = Nested<Done>,
+        /// CRC-64/NVME of the bytes that come with the answer.
+        sum: u64,
+    }
+
+    /// Where a scrub is: before this object and block.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    ScrubAt {
+        /// The folder of objects, from 0.
+        folder: u64,
+        /// The object's inode.
+        id: InodeId,
+        /// The object's generation.
+        generation: u64,
+        /// The block.
+        block: u64,
+    }
+
+    /// Asks a node to check its objects.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Scrub {
+        /// Which node; `None` for the asked one.
+        node: Option<NodeNo> = Opt<NodeNo>,
+        /// From here on.
+        from: ScrubAt = Nested<ScrubAt>,
+    }
+
+    /// An object whose bytes are not what was written.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Damage {
+        /// Its inode.
+        id: InodeId,
+        /// Its generation.
+        generation: u64,
+    }
+
+    /// What a scrub found.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    Scrubbed {
+        /// Where to go on; `None` if all was checked.
+        next: Option<ScrubAt> = Opt<Nested<ScrubAt>>,
+        /// Folders of objects that there are.
+        folders: u64,
+        /// Objects that were looked at.
+        objects: u64,
+        /// Bytes that were checked.
+        bytes: u64,
+        /// Objects that have no checksums yet: they are being made, unless the file is being
+        /// written.
+        unsealed: u64,
+        /// Objects whose partition did not answer.
+        unknown: u64,
+        /// Objects that no inode names, which were removed.
+        removed: u64,
+        /// Their bytes.
+        removed_bytes: u64,
+        /// Objects that are damaged.
+        damaged: Vec<Damage> = List<Nested<Damage>>,
+        /// Objects that the metadata counts on and that are missing or too short.
+        short: Vec<Damage> = List<Nested<Damage>>,
+    }
+
+    /// Starts, stops or asks after the work of a node that gives files to nodes with more space.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Balance {
+        /// Which node; `None` for the asked one.
+        node: Option<NodeNo> = Opt<NodeNo>,
+        /// `Some(true)` starts it, `Some(false)` stops it, `None` only asks.
+        run: Option<bool> = Opt<bool>,
+        /// The most bytes that it sends in a second; 0 for as many as go.
+        bytes_per_s: u64,
+        /// Files that were changed in the last so many seconds stay.
+        age_s: u64,
+    }
+
+    /// What the work has done since it was started.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    Balanced {
+        /// Whether it goes on.
+        running: bool,
+        /// Files that were moved.
+        files: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Files that were left, because they were in use, or had no checksums yet, or a node did
+        /// not answer.
+        left: u64,
+    }
+
+    /// The disk of a node.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    NodeSpace {
+        /// Which.
+        node: NodeNo,
+        /// Bytes.
+        bytes: u64,
+        /// Bytes that the daemon may still use.
+        bytes_free: u64,
+        /// Inodes.
+        inodes: u64,
+        /// Inodes that are free.
+        inodes_free: u64,
+    }
+
+    /// The disks of the nodes.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    Spaces {
+        /// By node.
+        nodes: Vec<NodeSpace> = List<Nested<NodeSpace>>,
     }
 }
 

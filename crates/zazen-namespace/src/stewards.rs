@@ -625,8 +625,8 @@ mod tests {
         let vote = Message::Vote(Vote { term: 1, trial: false, value_term: 0, value_index: 0 });
         one.receive(NodeNo(from), vote, now_ns, &mut wishes);
         let (mut stored, mut granted) = (None, None);
-        while let Some(wish) = wishes.pop() {
-            match wish {
+        while !wishes.is_empty() {
+            match wishes.remove(0) {
                 Wish::Save(number, ballot) => {
                     assert!(granted.is_none(), "a vote is said before it is written");
                     one.saved(number, &ballot, now_ns, &mut wishes);

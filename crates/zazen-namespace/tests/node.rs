@@ -183,6 +183,7 @@ impl Cluster {
                     epoch: node.map().epoch,
                     credentials: Credentials { uid: 0, gid: 0, groups: vec![] },
                     operation: operation.clone(),
+                    place: None,
                 };
                 node.step(now_ns, now_ns as i64, Event::Request { token, request });
                 self.settle();
@@ -343,6 +344,7 @@ fn a_failed_sync_is_no_success() {
         epoch: node.map().epoch,
         credentials: Credentials { uid: 0, gid: 0, groups: vec![] },
         operation: Operation::Create(create),
+        place: None,
     };
     node.step(now_ns, 0, Event::Request { token: 9, request });
     cluster.settle();

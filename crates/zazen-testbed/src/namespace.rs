@@ -30,6 +30,9 @@ pub(crate) fn flags(state: &State, namespace: &Namespace, host: &Host) -> Vec<Os
     if let Some(level) = &namespace.durability {
         flags.extend(["--namespace-durability".into(), level.into()]);
     }
+    if let Some(seconds) = namespace.repair_after {
+        flags.extend(["--namespace-repair-after".into(), seconds.to_string().into()]);
+    }
     flags
 }
 

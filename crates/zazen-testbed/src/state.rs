@@ -82,6 +82,10 @@ pub struct Namespace {
     /// When a change counts as done; `None`: the daemon's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
+    /// Seconds that a node must be down before its files are copied anew; `None`: the daemon's
+    /// default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair_after: Option<u32>,
     /// The folder with a mount for each node: `0`, `1`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<PathBuf>,

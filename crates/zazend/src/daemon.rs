@@ -270,6 +270,8 @@ fn start_namespace(config: &Config, key: Option<&ClusterKey>) -> Result<Option<A
         replicas: of.replicas,
         partitions: of.partitions,
         durability: of.durability,
+        verify_always: of.verify_always,
+        repair_after: of.repair_after,
     };
     NamespaceNode::start(&told).map(Some)
 }

@@ -3,6 +3,7 @@
 use crate::peers::PeerList;
 use serde::Deserialize;
 use std::path::PathBuf;
+use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace_node::{Durability, NodeList};
 
@@ -15,6 +16,8 @@ pub struct NamespaceTable {
     replicas: Option<u8>,
     durability: Option<String>,
     partitions: Option<u32>,
+    verify: Option<String>,
+    repair_after: Option<u32>,
 }
 
 /// The flags of the namespace.
@@ -40,6 +43,13 @@ pub struct NamespaceArgs {
     /// Partitions of a new namespace, a power of two [default: 16 or more for each node]
     #[arg(id = "namespace_partitions", long = "namespace-partitions", value_name = "N")]
     pub partitions: Option<u32>,
+    /// When bytes are compared with their checksums: open (the kernel reads local files; small ones are checked when
+    /// they are opened) or always (the daemon reads and checks everything) [default: open]
+    #[arg(id = "namespace_verify", long = "namespace-verify", value_name = "WHEN")]
+    pub verify: Option<String>,
+    /// Seconds that a node must be down before other nodes make new copies of its files [default: 60]
+    #[arg(id = "namespace_repair_after", long = "namespace-repair-after", value_name = "SECONDS")]
+    pub repair_after: Option<u32>,
 }
 
 /// What the daemon is told of the namespace.
@@ -57,6 +67,10 @@ pub struct NamespaceConfig {
     pub durability: Durability,
     /// Partitions of a new namespace.
     pub partitions: Option<u32>,
+    /// Whether the daemon reads and checks all bytes itself.
+    pub verify_always: bool,
+    /// How long a node must be down before copies of its files are made elsewhere.
+    pub repair_after: Duration,
 }
 
 fn refuse(what: String) -> Error {
@@ -115,7 +129,22 @@ impl NamespaceConfig {
                 zazen_namespace::PARTITIONS_MAX
             )));
         }
-        Ok(Some(NamespaceConfig { data, nodes, format: args.format, replicas, durability, partitions }))
+        let verify_always = match args.verify.clone().or(file.verify).as_deref() {
+            None | Some("open") => false,
+            Some("always") => true,
+            Some(other) => return Err(refuse(format!("namespace verify {other:?}: give open or always"))),
+        };
+        let repair_after = args.repair_after.or(file.repair_after).unwrap_or(60);
+        Ok(Some(NamespaceConfig {
+            data,
+            nodes,
+            format: args.format,
+            replicas,
+            durability,
+            partitions,
+            verify_always,
+            repair_after: Duration::from_secs(repair_after.into()),
+        }))
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) mod plugin;
 pub(crate) mod push;
 pub(crate) mod run;
 pub(crate) mod sim;
+pub(crate) mod stage;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod testbed;

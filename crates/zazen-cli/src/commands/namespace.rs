@@ -1,24 +1,28 @@
 //! `zazen namespace` and `zazen locate`: how the namespace is, and which node holds a file.
 
+mod balance;
+mod scrub;
+
 use crate::output::{self, Table, human_bytes};
-use crate::target::Targets;
+use crate::target::{Done, Targets};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use zazen_call::Identity;
-use zazen_client::cluster::Target;
 use zazen_core::{Error, ErrorKind, Result};
-use zazen_namespace_client::Namespace;
+use zazen_namespace_client::core::operation::SetXattr;
 use zazen_namespace_client::core::service::MapView;
-use zazen_namespace_client::core::{Kind, NodeNo};
+use zazen_namespace_client::core::{Kind, Name, NodeNo};
 
 #[derive(Args)]
 #[command(after_help = "EXAMPLES:
   zazen namespace status              # nodes, partitions, space, as this machine's daemon sees it
   zazen namespace status --json
-  zazen namespace locate /run1/step-17.vtu")]
+  zazen namespace locate /run1/step-17.vtu
+  zazen namespace set /run1 --copies 2
+  zazen namespace balance             # move files from full disks to empty ones
+  zazen namespace scrub               # compare all bytes on the nodes' disks with their checksums")]
 pub(crate) struct NamespaceCommand {
     #[command(subcommand)]
     command: Command,
@@ -30,6 +34,12 @@ enum Command {
     Status(Status),
     /// Show which node holds a file's bytes
     Locate(Locate),
+    /// Say how many nodes shall have the files of a directory
+    Set(Set),
+    /// Move files from full disks to empty ones
+    Balance(balance::BalanceCommand),
+    /// Compare the bytes on the nodes' disks with their checksums, and remove what no file names
+    Scrub(scrub::Scrub),
 }
 
 #[derive(Args)]
@@ -39,6 +49,24 @@ struct Status {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "EXAMPLES:
+  zazen namespace set /run1 --copies 2        # files that are made in /run1 and below from now on
+  zazen namespace set /run1/result.h5 --copies 2
+
+Paths are those of the namespace: its root is /. The second copy of a file is made after the file
+was closed. Through a mount, the same is `setfattr -n user.zazen.copies -v 2 PATH`.")]
+struct Set {
+    /// Directories or files of the namespace
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    targets: Targets,
+    /// How many nodes shall have each file, with its holder
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    copies: u8,
 }
 
 #[derive(Args)]
@@ -62,34 +90,18 @@ pub(crate) struct Locate {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &NamespaceCommand) -> Result<()> {
+pub(crate) fn run(arguments: &NamespaceCommand) -> Result<Done> {
     match &arguments.command {
-        Command::Status(arguments) => status(arguments),
-        Command::Locate(arguments) => locate(arguments),
+        Command::Status(arguments) => status(arguments).map(|()| Done::Wholly),
+        Command::Locate(arguments) => locate(arguments).map(|()| Done::Wholly),
+        Command::Set(arguments) => set(arguments).map(|()| Done::Wholly),
+        Command::Balance(arguments) => balance::run(arguments),
+        Command::Scrub(arguments) => scrub::run(arguments),
     }
-}
-
-/// The namespace of the first node that answers.
-fn open(targets: &Targets) -> Result<Namespace> {
-    let mut refusal = Error::new(ErrorKind::Unavailable, "no node is given");
-    for node in targets.nodes()? {
-        let opened = match (&node.target, node.key()) {
-            (Target::Local(socket), _) => Namespace::local(socket),
-            (Target::Tcp(addr), Some(key)) => Namespace::remote(addr, key, &Identity::of_this_process()),
-            (Target::Tcp(addr), None) => {
-                Err(Error::new(ErrorKind::Config, format!("node {addr}: give the cluster key by --key FILE")))
-            }
-        };
-        match opened {
-            Ok(namespace) => return Ok(namespace),
-            Err(error) => refusal = error.within(format!("node {}", node.name)),
-        }
-    }
-    Err(refusal)
 }
 
 fn status(arguments: &Status) -> Result<()> {
-    let text = open(&arguments.targets)?.status()?;
+    let text = arguments.targets.namespace()?.status()?;
     let status: Value = serde_json::from_str(&text)
         .map_err(|error| Error::new(ErrorKind::Protocol, "the daemon's status").caused_by(error))?;
     if arguments.json {
@@ -121,6 +133,13 @@ fn status(arguments: &Status) -> Result<()> {
         ]);
     }
     output::print(&table.render());
+    let damaged = number(&status["damaged_files"]);
+    if damaged > 0 {
+        output::note(format!(
+            "{damaged} files of this node have bytes that are not what was written; \
+             `zazen namespace scrub` names them"
+        ));
+    }
     if let Some(why) = status["broken"].as_str() {
         output::note(format!("this node answers nobody: {why}"));
     }
@@ -139,12 +158,25 @@ fn host(map: &MapView, node: NodeNo) -> (String, String) {
     )
 }
 
+fn set(arguments: &Set) -> Result<()> {
+    let namespace = arguments.targets.namespace()?;
+    for path in &arguments.paths {
+        let within = |errno| zazen_namespace_client::error(path.display(), errno);
+        let found = namespace.stat(None, path.as_os_str().as_bytes(), true).map_err(within)?;
+        let name = Name::new(b"user.zazen.copies").map_err(within)?;
+        let value = Some(arguments.copies.to_string().into_bytes());
+        let set = SetXattr { id: found.id, name, value, create: false, replace: false };
+        namespace.set_xattr(None, set).map_err(within)?;
+    }
+    Ok(())
+}
+
 pub(crate) fn locate(arguments: &Locate) -> Result<()> {
-    let namespace = open(&arguments.targets)?;
+    let namespace = arguments.targets.namespace()?;
     let map = namespace.map()?;
     let mut rows = Vec::new();
     let mut hosts = BTreeSet::new();
-    let mut table = Table::new(&["path", "node", "name", "host", "size"]);
+    let mut table = Table::new(&["path", "node", "name", "host", "copies", "size"]);
     for path in &arguments.paths {
         let shown = path.display();
         let found = namespace.stat(None, path.as_os_str().as_bytes(), true);
@@ -155,18 +187,20 @@ pub(crate) fn locate(arguments: &Locate) -> Result<()> {
         }
         let holder = found.place.as_ref().map(|place| place.holder);
         let (name, host) = holder.map_or_else(Default::default, |node| host(&map, node));
-        if !name.is_empty() {
-            hosts.insert(name.clone());
-        }
+        let copies = found.place.as_ref().map_or(&[][..], |place| &place.copies);
+        let copies: Vec<String> = copies.iter().map(|node| self::host(&map, *node).0).collect();
+        hosts.extend(std::iter::once(&name).chain(&copies).filter(|name| !name.is_empty()).cloned());
         rows.push(json!({
             "path": shown.to_string(),
             "node": holder.map(|node| node.0),
             "name": name,
             "host": host,
+            "copies": copies,
             "bytes": found.bytes,
         }));
         let node = holder.map_or("-".to_owned(), |node| node.to_string());
-        table.row(vec![shown.to_string(), node, name, host, human_bytes(found.bytes)]);
+        let copies = if copies.is_empty() { "-".to_owned() } else { copies.join(",") };
+        table.row(vec![shown.to_string(), node, name, host, copies, human_bytes(found.bytes)]);
     }
     match (arguments.json, arguments.hosts) {
         (true, _) => output::json(&json!(rows)),

@@ -221,4 +221,6 @@ changes! {
     Split = 23 { serial: u64, buckets: Vec<InodeId> }
     /// The numbers that come next.
     Next = 22 { serial: u64, transaction: u64 }
+    /// The nodes that have a full copy of a file's bytes.
+    Copies = 40 { serial: u64, nodes: Vec<NodeNo> }
 }

@@ -140,7 +140,7 @@ impl Partition {
             mode,
             uid: call.caller.uid,
             gid,
-            holder_or_device: if placed { call.node.0 } else { create.device },
+            holder_or_device: if placed { call.place.0 } else { create.device },
             generation: if placed { self.next_generation(0) } else { 0 },
             bytes: create.target.len() as u64,
             now_ns: call.now_ns,

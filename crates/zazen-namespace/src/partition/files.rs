@@ -7,10 +7,13 @@ use super::inode::Inode;
 use super::machine::{Call, Partition, Stop};
 use super::permission::{self, READ, WRITE};
 use crate::attributes::Kind;
-use crate::operation::{Answer, Commit, Grant, Mode, Open, Release};
+use crate::operation::{Answer, Commit, Copied, Grant, Mode, Open, Release, TakeOver};
 use crate::{Errno, Incarnation, InodeId, NodeNo};
 
 type Answered = Result<Answer, Stop>;
+
+/// The most nodes that have a copy of a file.
+const COPIES_MAX: usize = 16;
 
 impl Partition {
     /// Opens an inode.
@@ -36,8 +39,12 @@ impl Partition {
         if mode.truncate {
             self.truncate(call, id, &mut inode);
         }
+        if mode.write && inode.generation != 0 {
+            // A copy that is being made counts no more: see `copied`.
+            inode.version = inode.version.wrapping_add(1);
+        }
         if mode.write && inode.generation == 0 {
-            (inode.holder_or_device, inode.generation) = (call.node.0, self.next_generation(0));
+            (inode.holder_or_device, inode.generation) = (call.place.0, self.next_generation(0));
         }
         if inode != before {
             inode.version = inode.version.wrapping_add(1);
@@ -50,11 +57,12 @@ impl Partition {
 
     /// Drops a file's bytes. While nobody has it open, the asking node becomes its holder.
     fn truncate(&mut self, call: &Call<'_>, id: InodeId, inode: &mut Inode) {
+        let copies = self.forget_copies(id.serial());
         let open = self.tables.opens_of(id.serial()).next().is_some();
         if let Some((holder, generation)) = inode.place().filter(|_| !open) {
-            self.leaving.push(Action::DropObject { holder, id, generation });
+            self.drop_objects(id, generation, copies.into_iter().chain([holder]));
             let next = self.next_generation(generation);
-            (inode.holder_or_device, inode.generation) = (call.node.0, next);
+            (inode.holder_or_device, inode.generation) = (call.place.0, next);
         }
         (inode.bytes, inode.blocks_or_parent) = (0, 0);
         (inode.modified_ns, inode.changed_ns) = (call.now_ns, call.now_ns);
@@ -97,6 +105,7 @@ impl Partition {
             inode.modified_ns = commit.modified_ns;
         }
         if inode != before {
+            self.forget_copies(serial);
             if call.caller.uid != 0 {
                 inode.mode = permission::without_privileges(call.caller, &inode);
             }
@@ -154,11 +163,82 @@ impl Partition {
         }
     }
 
-    /// Removes an inode, and tells the holder of its bytes.
+    /// Removes an inode, and tells the nodes that have its bytes.
     pub(super) fn drop_inode(&mut self, id: InodeId, inode: &Inode) {
+        let copies = self.tables.copies.get(&id.serial()).cloned().unwrap_or_default();
         self.change(&Change::Drop { serial: id.serial() });
         if let Some((holder, generation)) = inode.place() {
-            self.leaving.push(Action::DropObject { holder, id, generation });
+            self.drop_objects(id, generation, copies.into_iter().chain([holder]));
         }
+    }
+
+    fn drop_objects(&mut self, id: InodeId, generation: u64, holders: impl IntoIterator<Item = NodeNo>) {
+        let drops = holders.into_iter().map(|holder| Action::DropObject { holder, id, generation });
+        self.leaving.extend(drops);
+    }
+
+    /// The copies of a file are not its bytes any more; which nodes had them. They are told
+    /// nothing: the next copy replaces theirs, and a message that comes late would end that one.
+    fn forget_copies(&mut self, serial: u64) -> Vec<NodeNo> {
+        let copies = self.tables.copies.get(&serial).cloned().unwrap_or_default();
+        if !copies.is_empty() {
+            self.change(&Change::Copies { serial, nodes: Vec::new() });
+        }
+        copies
+    }
+
+    fn is_written(&self, serial: u64) -> bool {
+        self.tables.opens_of(serial).any(|(_, _, opens)| opens.writers > 0)
+    }
+
+    /// Takes the holder's word for which nodes have a copy.
+    ///
+    /// Opening for writing changes the version, and so does a commit: what was read for the copy
+    /// since the version was asked for is what the file has now.
+    pub(super) fn copied(&mut self, call: &Call<'_>, copied: &Copied) -> Answered {
+        let serial = copied.id.serial();
+        let inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let same = inode.place() == Some((call.node, copied.generation)) && inode.version == copied.version;
+        if !same || self.is_written(serial) {
+            return Err(Errno::ESTALE.into());
+        }
+        let mut nodes = copied.copies.clone();
+        nodes.retain(|node| *node != call.node);
+        nodes.dedup();
+        if nodes.len() > COPIES_MAX {
+            return Err(Errno::EINVAL.into());
+        }
+        if self.tables.copies.get(&serial).map_or(&[][..], |known| known) != nodes {
+            self.change(&Change::Copies { serial, nodes });
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Makes a node with a copy the holder.
+    ///
+    /// The node says that the holder is lost. If that is wrong, nothing is: both have the same
+    /// bytes, nobody has the file open for writing, and whoever opens it from now on gets the new
+    /// holder.
+    pub(super) fn take_over(&mut self, call: &Call<'_>, take: &TakeOver) -> Answered {
+        let serial = take.id.serial();
+        let mut inode = *self.tables.inodes.get(serial).ok_or(Errno::ESTALE)?;
+        let Some((holder, generation)) = inode.place() else { return Err(Errno::ESTALE.into()) };
+        if holder == call.node && generation == take.generation {
+            return Ok(Answer::Done);
+        }
+        let mut nodes = self.tables.copies.get(&serial).cloned().unwrap_or_default();
+        if generation != take.generation || !nodes.contains(&call.node) {
+            return Err(Errno::ESTALE.into());
+        }
+        let is_open = self.tables.opens_of(serial).next().is_some();
+        if self.is_written(serial) || (take.idle && is_open) {
+            return Err(Errno::EBUSY.into());
+        }
+        nodes.retain(|node| *node != call.node);
+        inode.holder_or_device = call.node.0;
+        inode.version = inode.version.wrapping_add(1);
+        self.change(&Change::Put { serial, inode });
+        self.change(&Change::Copies { serial, nodes });
+        Ok(Answer::Done)
     }
 }

@@ -94,6 +94,8 @@ impl Waiting {
 pub(super) struct Call<'a> {
     pub(super) now_ns: i64,
     pub(super) node: NodeNo,
+    /// The node that gets the bytes of a file that has none yet.
+    pub(super) place: NodeNo,
     pub(super) incarnation: Incarnation,
     pub(super) caller: &'a Credentials,
 }
@@ -291,6 +293,7 @@ impl Partition {
         let call = Call {
             now_ns,
             node: request.node,
+            place: request.place.unwrap_or(request.node),
             incarnation: request.incarnation,
             caller: &request.credentials,
         };
@@ -331,6 +334,8 @@ impl Partition {
             Operation::ListXattr(inode) => self.list_xattr(call, inode.id),
             Operation::Lock(lock) => self.lock(call, lock),
             Operation::Parent(inode) => self.parent(inode.id),
+            Operation::Copied(copied) => self.copied(call, copied),
+            Operation::TakeOver(take) => self.take_over(call, take),
         }
     }
 
@@ -445,7 +450,7 @@ impl Partition {
             holder,
             generation,
             writing: self.tables.opens_of(id.serial()).any(|(_, _, opens)| opens.writers > 0),
-            copies: Vec::new(),
+            copies: self.tables.copies.get(&id.serial()).cloned().unwrap_or_default(),
         });
         let place = place.or(elsewhere);
         let device = match inode.kind {

@@ -40,6 +40,7 @@ fn own_request(operation: Operation) -> Request {
         epoch: Epoch(0),
         credentials: Credentials { uid: 0, gid: 0, groups: Vec::new() },
         operation,
+        place: None,
     }
 }
 

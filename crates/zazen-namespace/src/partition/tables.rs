@@ -33,6 +33,8 @@ pub(super) struct Tables {
     pub(super) opens: BTreeMap<(u64, NodeNo, Incarnation), Opens>,
     pub(super) locks: BTreeMap<u64, Vec<LockRow>>,
     pub(super) times_set: BTreeMap<u64, i64>,
+    /// Nodes with a full copy of a file's bytes, as of the last commit.
+    pub(super) copies: BTreeMap<u64, Vec<NodeNo>>,
     pub(super) clients: BTreeMap<u64, Client>,
     pub(super) gone: BTreeMap<NodeNo, Incarnation>,
     pub(super) held: BTreeMap<NameKey, TransactionId>,
@@ -68,6 +70,7 @@ impl Tables {
             opens: BTreeMap::new(),
             locks: BTreeMap::new(),
             times_set: BTreeMap::new(),
+            copies: BTreeMap::new(),
             clients: BTreeMap::new(),
             gone: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -119,7 +122,8 @@ impl Tables {
             | Change::LinkTarget { .. }
             | Change::Xattr { .. }
             | Change::Split { .. }
-            | Change::TimeSet { .. } => self.apply_inode(change),
+            | Change::TimeSet { .. }
+            | Change::Copies { .. } => self.apply_inode(change),
             Change::Enter { directory, place, id, kind, name } => {
                 self.entries.put(*directory, *place, Entry::new(*id, *kind, name));
                 Ok(())
@@ -214,6 +218,7 @@ impl Tables {
                 self.targets.remove(serial);
                 self.locks.remove(serial);
                 self.times_set.remove(serial);
+                self.copies.remove(serial);
                 let names: Vec<_> = self.xattrs_of(*serial).map(|(name, _)| name.clone()).collect();
                 for name in names {
                     self.xattrs.remove(&(*serial, name));
@@ -252,6 +257,12 @@ impl Tables {
             }
             Change::TimeSet { serial, until_ns: None } => {
                 self.times_set.remove(serial);
+            }
+            Change::Copies { serial, nodes } if nodes.is_empty() => {
+                self.copies.remove(serial);
+            }
+            Change::Copies { serial, nodes } => {
+                self.copies.insert(*serial, nodes.clone());
             }
             _ => return Err(misfit("a change of no inode")),
         }
@@ -364,6 +375,10 @@ impl Tables {
             .times_set
             .iter()
             .map(|(serial, until)| Change::TimeSet { serial: *serial, until_ns: Some(*until) });
+        let copies = self
+            .copies
+            .iter()
+            .map(|(serial, nodes)| Change::Copies { serial: *serial, nodes: nodes.clone() });
         let clients = self.clients.iter().flat_map(|(client, row)| {
             let answers = row.answers.iter().map(|answer| Some(answer.clone()));
             std::iter::once(None).chain(answers).map(|answer| Change::Answered {
@@ -379,7 +394,8 @@ impl Tables {
             self.splits.iter().map(|(serial, of)| Change::Split { serial: *serial, buckets: of.clone() });
         let gone = self.gone.iter().map(|(node, life)| Change::Gone { node: *node, incarnation: *life });
         let files = inodes.chain(entries).chain(targets).chain(xattrs);
-        let files = files.chain(splits).chain(opens).chain(locks).chain(times);
+        let open = opens.chain(locks).chain(times).chain(copies);
+        let files = files.chain(splits).chain(open);
         files.chain(clients).chain(gone).chain(self.transactions())
     }
 

@@ -136,6 +136,7 @@ impl World {
                 epoch: zazen_namespace::Epoch(0),
                 credentials: Credentials { uid: 0, gid: 0, groups: Vec::new() },
                 operation,
+                place: None,
             };
             (request, None)
         };

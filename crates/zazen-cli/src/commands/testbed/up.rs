@@ -61,6 +61,9 @@ pub(crate) struct Up {
     /// When a change of its metadata counts as done [default: written]
     #[arg(long, value_name = "LEVEL", requires = "namespace", value_parser = ["memory", "written", "synced"])]
     durability: Option<String>,
+    /// Seconds that a node must be down before its files are copied anew [default: 60]
+    #[arg(long, value_name = "SECONDS", requires = "namespace")]
+    repair_after: Option<u32>,
 }
 
 impl Up {
@@ -89,6 +92,7 @@ impl Up {
         let namespace = || Namespace {
             replicas: self.replicas,
             durability: self.durability.clone(),
+            repair_after: self.repair_after,
             mounts,
             processes: Vec::new(),
         };

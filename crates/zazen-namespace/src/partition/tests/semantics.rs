@@ -82,6 +82,7 @@ impl Bed {
             epoch: Epoch(1),
             credentials: self.caller.clone(),
             operation,
+            place: None,
         };
         Event::Request { token: number, request }
     }
@@ -354,6 +355,65 @@ fn opens_hold_an_inode_and_a_truncating_open_moves_the_file() {
     assert_eq!(bed.dropped.last(), Some(&(NodeNo(2), id, 2)));
     assert_eq!(bed.partition.inodes(), 1);
     bed.refused(create(ROOT, "ghost", 0o644), Errno::ESTALE);
+}
+
+#[test]
+fn copies_count_until_the_file_is_written_and_one_of_them_takes_over() {
+    let mut bed = Bed::new();
+    let grant = bed.grant(Operation::Create(Create { open: Some(WRITE), ..new_file(ROOT, "f", 0o644) }));
+    let id = grant.attributes.id;
+    let commit = |bytes, modified_ns| Commit { id, generation: 1, bytes, blocks: 8, modified_ns };
+    let copied = |version, copies: &[u32]| {
+        let copies = copies.iter().map(|node| NodeNo(*node)).collect();
+        Operation::Copied(Copied { id, generation: 1, version, copies })
+    };
+    let copies = |bed: &mut Bed| bed.stat(id).place.expect("a place").copies;
+    let take = Operation::TakeOver(TakeOver { id, generation: 1, idle: false });
+    let version = bed.stat(id).version;
+    bed.refused(copied(version, &[2]), Errno::ESTALE);
+    bed.done(Operation::Release(Release { id, writers: 1, readers: 0, commit: Some(commit(10, 77)) }));
+    bed.refused(copied(version, &[2]), Errno::ESTALE);
+    let version = bed.stat(id).version;
+    bed.node = NodeNo(2);
+    bed.refused(copied(version, &[3]), Errno::ESTALE);
+    bed.refused(take.clone(), Errno::ESTALE);
+    bed.node = NodeNo(1);
+    bed.done(copied(version, &[2, 3]));
+    assert_eq!(copies(&mut bed), [NodeNo(2), NodeNo(3)]);
+
+    // A copy that was read before somebody opened the file for writing does not count.
+    bed.grant(open(id, WRITE));
+    assert_eq!(copies(&mut bed), [NodeNo(2), NodeNo(3)], "nothing was written yet");
+    bed.node = NodeNo(2);
+    bed.refused(take.clone(), Errno::EBUSY);
+    bed.node = NodeNo(1);
+    bed.done(release(id, 1, 0));
+    bed.refused(copied(version, &[2]), Errno::ESTALE);
+    bed.grant(open(id, WRITE));
+    bed.done(Operation::Release(Release { id, writers: 1, readers: 0, commit: Some(commit(10, 78)) }));
+    assert_eq!(copies(&mut bed), [], "the copies have other bytes");
+
+    let version = bed.stat(id).version;
+    bed.done(copied(version, &[2, 3]));
+    bed.grant(open(id, READ));
+    bed.node = NodeNo(2);
+    bed.refused(Operation::TakeOver(TakeOver { id, generation: 1, idle: true }), Errno::EBUSY);
+    bed.done(take.clone());
+    bed.done(take.clone());
+    let place = bed.stat(id).place.expect("a place");
+    assert_eq!((place.holder, place.generation, place.copies), (NodeNo(2), 1, vec![NodeNo(3)]));
+    bed.node = NodeNo(1);
+    bed.refused(take, Errno::ESTALE);
+    bed.refused(Operation::Commit(commit(1, 80)), Errno::ESTALE);
+    assert!(bed.dropped.is_empty());
+    bed.done(release(id, 0, 1));
+    // The snapshot has them, and the end of the file is told to all.
+    let pieces: Vec<_> = bed.partition.snapshot().collect();
+    let mut restore = Restore::new(PartitionNo(0), bed.partition.settings().clone());
+    pieces.iter().for_each(|piece| restore.piece(piece).expect("fits"));
+    assert_eq!(restore.finish().expect("whole").digest(), bed.partition.digest());
+    bed.done(Operation::Unlink(at(ROOT, "f")));
+    assert_eq!(bed.dropped, [(NodeNo(3), id, 1), (NodeNo(2), id, 1)]);
 }
 
 #[test]

@@ -252,6 +252,7 @@ impl Simulation {
                 epoch: Epoch(1),
                 credentials: caller.clone(),
                 operation,
+                place: None,
             };
             self.world.send(request.clone());
             client.asks.push((request, None));

@@ -1,0 +1,374 @@
+//! Copies of files on other nodes: made some time after a file was closed, read when its holder is
+//! away, and made anew when a node is lost.
+//!
+//! How many nodes shall have a file is the file's attribute [`WANTED`]. A new file gets it from the
+//! nearest directory above that has it. The metadata says which nodes have a copy of the file as it
+//! is; a commit of other bytes ends that.
+
+use crate::driver::wall_ns;
+use crate::handles::lock;
+use crate::node::NamespaceNode;
+use crate::objects::{self, Act, Object, ObjectName};
+use crate::route::root;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use zazen_core::fnv::mixed;
+use zazen_namespace::operation::{Answer, Copied, GetXattr, Inode, Operation, SetXattr, TakeOver};
+use zazen_namespace::service::{CHUNK_BYTES_MAX, ObjectCall, namespace_fn};
+use zazen_namespace::{Attributes, Errno, InodeId, Name, NodeNo};
+use zazen_wire::checksum::FrameDigest;
+use zazen_wire::codec::{Reader, Writer};
+
+/// The extended attribute that says how many nodes shall have a file: a number from 1 on.
+pub(crate) const WANTED: &[u8] = b"user.zazen.copies";
+/// The most nodes that have a file.
+const WANTED_MAX: u8 = 8;
+/// The copy begins.
+const FRESH: u32 = 1;
+/// How long a directory's wish is remembered.
+const REMEMBERED: Duration = Duration::from_secs(2);
+/// Wishes that are remembered.
+const REMEMBERED_MAX: usize = 1 << 16;
+/// Directories above a file, at most.
+const DEPTH_MAX: usize = 4096;
+/// A node gets copies while it has this much more than the copy.
+const SPARE_BYTES: u64 = 256 << 20;
+
+/// How many nodes the attribute's value asks for.
+pub(crate) fn parse(value: &[u8]) -> Option<u8> {
+    let text = std::str::from_utf8(value).ok()?;
+    text.trim_end_matches(['\n', '\0']).parse().ok().filter(|wanted| (1..=WANTED_MAX).contains(wanted))
+}
+
+fn get(id: InodeId) -> Option<Operation> {
+    Name::new(WANTED).ok().map(|name| Operation::GetXattr(GetXattr { id, name }))
+}
+
+impl NamespaceNode {
+    /// How many nodes shall have a new file of the directory.
+    fn wanted_in(&self, directory: InodeId) -> Result<u8, Errno> {
+        let mut above = Vec::new();
+        let mut at = directory;
+        let wanted = loop {
+            let known = lock(&self.waiting.wanted).get(&at).copied();
+            if let Some((wanted, _)) = known.filter(|(_, asked)| asked.elapsed() < REMEMBERED) {
+                break wanted;
+            }
+            above.push(at);
+            match self.route_one(root(), get(at).ok_or(Errno::EIO)?) {
+                Ok(Answer::Bytes(value)) => break parse(&value.bytes).unwrap_or(1),
+                Ok(_) => return Err(Errno::EIO),
+                Err(Errno::ENODATA) if at == InodeId::ROOT || above.len() > DEPTH_MAX => break 1,
+                Err(Errno::ENODATA) => {}
+                Err(errno) => return Err(errno),
+            }
+            match self.route_one(root(), Operation::Parent(Inode { id: at }))? {
+                Answer::Entry(parent) => at = parent.id,
+                _ => return Err(Errno::EIO),
+            }
+        };
+        let mut known = lock(&self.waiting.wanted);
+        if known.len() + above.len() > REMEMBERED_MAX {
+            known.clear();
+        }
+        known.extend(above.into_iter().map(|id| (id, (wanted, Instant::now()))));
+        Ok(wanted)
+    }
+
+    /// Gives new files the wish of their directory.
+    pub(crate) fn mark_copies(&self, directory: InodeId, files: &[InodeId]) {
+        if files.is_empty() {
+            return;
+        }
+        let wanted = match self.wanted_in(directory) {
+            Ok(1) => return,
+            Ok(wanted) => wanted,
+            Err(errno) => {
+                tracing::warn!("namespace: how many copies new files of inode {directory} get: {errno}");
+                return;
+            }
+        };
+        let set = |id: &InodeId| {
+            let name = Name::new(WANTED).ok()?;
+            let value = Some(wanted.to_string().into_bytes());
+            let set = SetXattr { id: *id, name, value, create: false, replace: false };
+            Some((root(), Operation::SetXattr(set)))
+        };
+        for (id, answer) in files.iter().zip(self.route(files.iter().filter_map(set).collect())) {
+            if answer != Answer::Done {
+                tracing::warn!("namespace: inode {id} will have no copy: {answer:?}");
+            }
+        }
+    }
+
+    /// A file, perhaps, got another wish: its holder looks at it.
+    pub(crate) fn note_wanted(&self, id: InodeId) {
+        let Ok(found) = self.attributes(id) else { return };
+        let Some(place) = found.place else { return };
+        let name = ObjectName { id, generation: place.generation };
+        let noted = match self.identity() {
+            Ok((me, _)) if me == place.holder => self.commit_object(name, true),
+            _ => self.commit_there(place.holder, name, true),
+        };
+        if let Err(errno) = noted {
+            tracing::debug!("namespace: the holder of inode {id} was not told of copies: {errno}");
+        }
+    }
+
+    /// Brings files to the nodes that shall have them.
+    pub(crate) fn copy_all(&self, names: &[ObjectName]) {
+        let ids: Vec<InodeId> = names.iter().map(|name| name.id).collect();
+        let asks = ids.iter().filter_map(|id| Some((root(), get(*id)?))).collect();
+        let wanted = self.route(asks);
+        for ((name, found), wanted) in names.iter().zip(self.attributes_of(&ids)).zip(wanted) {
+            if self.stopping.load(Ordering::Relaxed) {
+                return;
+            }
+            let wanted = match wanted {
+                Answer::Bytes(value) => parse(&value.bytes).unwrap_or(1),
+                Answer::Refused(refused) if refused.errno == Errno::ETIMEDOUT => {
+                    self.waiting.copies.later(*name);
+                    continue;
+                }
+                _ => 1,
+            };
+            let copied = match found {
+                Ok(Some(found)) => self.copy_one(*name, &found, wanted),
+                Ok(None) => Ok(()),
+                Err(errno) => Err(errno),
+            };
+            match copied {
+                Ok(()) => self.waiting.copies.done(*name),
+                Err(errno) => {
+                    tracing::debug!("namespace: copies of inode {}: {errno}", name.id);
+                    self.waiting.copies.later(*name);
+                }
+            }
+        }
+    }
+
+    /// Makes the copies of a file that are missing. `found` is from before the first byte is read.
+    fn copy_one(&self, name: ObjectName, found: &Attributes, wanted: u8) -> Result<(), Errno> {
+        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let Some(place) = &found.place else { return Ok(()) };
+        if (place.holder, place.generation) != (me, name.generation) || wanted < 2 || found.bytes == 0 {
+            return Ok(());
+        }
+        let mut copies: Vec<NodeNo> = place.copies.clone();
+        copies.retain(|node| !self.is_lost(*node));
+        let missing = usize::from(wanted - 1).saturating_sub(copies.len());
+        if missing == 0 {
+            return Ok(());
+        }
+        if place.writing {
+            return Err(Errno::EBUSY);
+        }
+        let object = self.objects.open(name)?;
+        let mut refusal = Errno::ENOSPC;
+        let mut made = 0;
+        for (node, address) in self.targets(name, &copies, found.bytes) {
+            if made == missing {
+                break;
+            }
+            match self.send_copy(name, &object, &address, &|_| true) {
+                Ok(()) => {
+                    copies.push(node);
+                    made += 1;
+                }
+                Err(errno) => refusal = errno,
+            }
+        }
+        if made > 0 {
+            let generation = name.generation;
+            let copied = Copied { id: name.id, generation, version: found.version, copies };
+            self.route_one(root(), Operation::Copied(copied))?;
+        }
+        if made == missing { Ok(()) } else { Err(refusal) }
+    }
+
+    /// The nodes that may get a copy, in an order that spreads files over nodes.
+    fn targets(&self, name: ObjectName, copies: &[NodeNo], bytes: u64) -> Vec<(NodeNo, String)> {
+        let spaces = self.spaces();
+        let Ok((me, _)) = self.identity() else { return Vec::new() };
+        let map = self.map();
+        let mut targets: Vec<_> = map
+            .nodes
+            .iter()
+            .filter(|node| node.up && node.node != me && !copies.contains(&node.node))
+            .filter(|node| {
+                let space = spaces.iter().find(|space| space.node == node.node);
+                space.is_some_and(|space| space.bytes_free > bytes.saturating_add(SPARE_BYTES))
+            })
+            .map(|node| (mixed(name.id.0 ^ mixed(u64::from(node.node.0))), node.node, node.addr.clone()))
+            .collect();
+        targets.sort_unstable();
+        targets.into_iter().map(|(_, node, address)| (node, address)).collect()
+    }
+
+    /// Sends a sealed object. Its bytes are checked on the way. `paced` is told how many bytes went,
+    /// and says whether to go on.
+    pub(crate) fn send_copy(
+        &self,
+        name: ObjectName,
+        object: &Object,
+        address: &str,
+        paced: &dyn Fn(usize) -> bool,
+    ) -> Result<(), Errno> {
+        let stat = objects::stat(object)?;
+        let seal = self.seals.get(name, &stat).ok_or(Errno::EAGAIN)?;
+        let sum = sum_of_sums(&seal)?;
+        self.there(address, &name.call(namespace_fn::COPY_PUT, 0, 0, FRESH), &[])?;
+        let mut at = 0;
+        while at < stat.bytes {
+            let seek = Act { what: namespace_fn::SEEK, offset: at, bytes: 0, flags: 0 };
+            at = match objects::act(object, seek) {
+                Ok(data) => data,
+                // Only a hole follows.
+                Err(Errno::ENXIO) => break,
+                Err(errno) => return Err(errno),
+            };
+            let hole = objects::act(object, Act { offset: at, flags: 1, ..seek })?;
+            while at < hole.min(stat.bytes) {
+                let wanted = (hole.min(stat.bytes) - at).min(CHUNK_BYTES_MAX as u64) as usize;
+                let bytes = self.seals.read(name, object, at, wanted)?;
+                if bytes.is_empty() {
+                    return Err(Errno::EAGAIN);
+                }
+                self.there(address, &name.call(namespace_fn::COPY_PUT, at, bytes.len() as u64, 0), &bytes)?;
+                at += bytes.len() as u64;
+                if !paced(bytes.len()) {
+                    return Err(Errno::EINTR);
+                }
+            }
+        }
+        if objects::stat(object)? != stat {
+            return Err(Errno::EAGAIN);
+        }
+        let mut whole = Writer::new();
+        whole.u64(sum);
+        let end = name.call(namespace_fn::COPY_END, stat.bytes, stat.modified_ns as u64, 0);
+        self.there(address, &end, &whole.into_bytes()).map(drop)
+    }
+
+    /// Another node sends a copy.
+    pub(crate) fn take_copy(&self, name: ObjectName, call: &ObjectCall, bulk: &[u8]) -> Result<u64, Errno> {
+        if call.what == namespace_fn::COPY_PUT {
+            if self.driver.is_full() {
+                return Err(Errno::ENOSPC);
+            }
+            let file = self.incoming.file(name, call.flags & FRESH != 0)?;
+            let mut put = 0;
+            while put < bulk.len() {
+                put += objects::write(&file, &bulk[put..], call.offset + put as u64, false)?;
+            }
+            return Ok(put as u64);
+        }
+        let file = self.incoming.file(name, false)?;
+        let taken = (|| {
+            let sum = Reader::new("copy", bulk).u64().map_err(|_| Errno::EINVAL)?;
+            self.incoming.finish(&file, call.offset, call.bytes as i64)?;
+            self.seals.mark_whole(name);
+            if !self.seals.seal(name, &file, wall_ns())? {
+                return Err(Errno::EAGAIN);
+            }
+            let seal = self.seals.get(name, &objects::stat(&file)?).ok_or(Errno::EIO)?;
+            if sum_of_sums(&seal)? != sum {
+                tracing::error!("namespace: a copy of inode {} came changed", name.id);
+                return Err(Errno::EIO);
+            }
+            self.objects.put(name, self.incoming.fd(), &name.file())
+        })();
+        if taken.is_err() {
+            self.incoming.remove(name);
+        }
+        taken.map(|()| 0)
+    }
+
+    /// Whether a node has been away for so long that its files are to be copied anew.
+    fn is_lost(&self, node: NodeNo) -> bool {
+        let map = self.map();
+        let since = lock(&self.waiting.down).get(&node).copied();
+        map.nodes.iter().all(|known| known.node != node)
+            || since.is_some_and(|since| since.elapsed() >= self.told.repair_after)
+    }
+
+    /// Notes which nodes are down. Whether another one counts as lost since the last look.
+    pub(crate) fn look_for_lost(&self) -> bool {
+        let map = self.map();
+        let lost = |down: &std::collections::BTreeMap<NodeNo, Instant>, ago: Duration| {
+            down.values().filter(|since| since.elapsed() >= self.told.repair_after + ago).count()
+        };
+        let mut down = lock(&self.waiting.down);
+        down.retain(|node, _| map.nodes.iter().any(|known| known.node == *node && !known.up));
+        for node in map.nodes.iter().filter(|node| !node.up) {
+            down.entry(node.node).or_insert_with(Instant::now);
+        }
+        // Looks are seconds apart; a folder that is looked at twice does no harm.
+        lost(&down, Duration::ZERO) > lost(&down, Duration::from_secs(5))
+    }
+
+    /// Deals with the objects of one folder that lost nodes held or had copies of. Whether there are
+    /// more folders.
+    pub(crate) fn repair_folder(&self, folder: u64) -> bool {
+        let Some(names) = self.objects.folder(folder) else { return false };
+        let Ok((me, _)) = self.identity() else { return true };
+        let ids: Vec<InodeId> = names.iter().map(|name| name.id).collect();
+        for (name, found) in names.iter().zip(self.attributes_of(&ids)) {
+            let Ok(Some(Attributes { place: Some(place), .. })) = found else { continue };
+            if place.generation != name.generation {
+                continue;
+            }
+            let first = place.copies.iter().find(|node| !self.is_lost(**node));
+            if place.holder == me {
+                if place.copies.iter().any(|node| self.is_lost(*node)) {
+                    self.waiting.copies.note(*name, Duration::ZERO);
+                }
+            } else if self.is_lost(place.holder) && first == Some(&me) {
+                let take = TakeOver { id: name.id, generation: name.generation, idle: false };
+                match self.route_one(root(), Operation::TakeOver(take)) {
+                    Ok(_) => self.waiting.copies.note(*name, Duration::ZERO),
+                    Err(errno) => {
+                        tracing::info!("namespace: inode {} stays with a lost node: {errno}", name.id)
+                    }
+                }
+            }
+        }
+        folder + 1 < objects::FOLDERS
+    }
+}
+
+/// One checksum of all checksums of a seal.
+fn sum_of_sums(seal: &crate::seals::Seal) -> Result<u64, Errno> {
+    let mut digest = FrameDigest::default();
+    let mut at = 0;
+    while at < seal.blocks() {
+        let count = (seal.blocks() - at).min(1 << 16);
+        let mut sums = Writer::new();
+        seal.sums(at, count).map_err(|_| Errno::EIO)?.into_iter().for_each(|sum| sums.u64(sum));
+        digest.update(&sums.into_bytes());
+        at += count;
+    }
+    Ok(digest.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_are_small_numbers() {
+        let values: [(&[u8], Option<u8>); 8] = [
+            (b"1", Some(1)),
+            (b"2\n", Some(2)),
+            (b"8", Some(8)),
+            (b"0", None),
+            (b"9", None),
+            (b"-1", None),
+            (b"", None),
+            (b"two", None),
+        ];
+        for (value, wanted) in values {
+            assert_eq!(parse(value), wanted, "{value:?}");
+        }
+    }
+}

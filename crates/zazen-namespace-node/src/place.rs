@@ -1,0 +1,69 @@
+//! Where new files go: here, or to another node while this node's disk is nearly full.
+
+use crate::node::NamespaceNode;
+use crate::objects::ObjectName;
+use std::sync::atomic::Ordering;
+use zazen_namespace::service::{NodeSpace, namespace_fn};
+use zazen_namespace::{Errno, NodeNo};
+
+/// A disk with less left, or with less than a 16th of it, is nearly full.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+/// The part of a small disk: one of so many.
+const PART: u64 = 16;
+
+/// Whether new files shall go elsewhere. One that has twice as much left is no such disk again: new
+/// files do not jump to and fro.
+fn is_tight(space: &NodeSpace, factor: u64) -> bool {
+    space.bytes_free < (space.bytes / PART).min(FREE_BYTES_MIN).saturating_mul(factor)
+}
+
+impl NamespaceNode {
+    /// The node that gets the bytes of new files; `None` for this one.
+    pub(crate) fn place(&self) -> Option<NodeNo> {
+        let place = self.waiting.place.load(Ordering::Relaxed);
+        place.checked_sub(1).and_then(|node| u32::try_from(node).ok()).map(NodeNo)
+    }
+
+    /// Looks at the disks. If this one is nearly full and others are not, the one with the most left
+    /// gets new files.
+    pub(crate) fn choose_place(&self) {
+        let Some(own) = self.own_space() else { return };
+        let before = self.place();
+        let tight = is_tight(&own, if before.is_some() { 2 } else { 1 });
+        let others = self.spaces().into_iter().filter(|space| space.node != own.node && !is_tight(space, 2));
+        let chosen = others.max_by_key(|space| (space.bytes_free, space.node)).filter(|_| tight);
+        let place = chosen.map(|space| space.node);
+        if place.is_some() != before.is_some() {
+            match place {
+                Some(node) => tracing::warn!(
+                    "namespace: {} bytes are left on this node's disk: new files go to other nodes, now to node {node}",
+                    own.bytes_free
+                ),
+                None => tracing::info!("namespace: new files of this node stay on it again"),
+            }
+        }
+        self.waiting.place.store(place.map_or(0, |node| u64::from(node.0) + 1), Ordering::Relaxed);
+    }
+
+    /// Has the holder make the object of a file without bytes.
+    pub(crate) fn make_there(&self, holder: NodeNo, name: ObjectName) -> Result<(), Errno> {
+        let address = self.address(holder).ok_or(Errno::EIO)?;
+        self.there(&address, &name.call(namespace_fn::MAKE, 0, 0, 0), &[]).map(drop)
+    }
+
+    /// Another node has a new file here. The metadata must say so: an object that was lost is never
+    /// made anew.
+    pub(crate) fn make_for_other(&self, name: ObjectName) -> Result<(), Errno> {
+        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let attributes = self.attributes(name.id)?;
+        let place = attributes.place.ok_or(Errno::ESTALE)?;
+        if (place.holder, place.generation) != (me, name.generation) {
+            return Err(Errno::ESTALE);
+        }
+        match self.objects.open(name) {
+            Err(Errno::ESTALE) if attributes.bytes == 0 => self.objects.make(name).map(drop),
+            Err(Errno::ESTALE) => Err(Errno::EIO),
+            opened => opened.map(drop),
+        }
+    }
+}

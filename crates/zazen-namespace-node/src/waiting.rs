@@ -1,0 +1,104 @@
+//! Objects that wait for checksums, and what the node knows of objects and disks for a while.
+
+use crate::handles::lock;
+use crate::objects::{ObjectName, ObjectStat};
+use crate::seals::QUIET_NS;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+use zazen_namespace::service::{Balanced, NodeSpace};
+use zazen_namespace::{InodeId, NodeNo};
+
+/// Objects that are looked at together.
+const AT_ONCE: usize = 256;
+/// Objects that wait at most; the slow look finds the others.
+const WAITING_MAX: usize = 1 << 18;
+/// An object that is still being written is looked at again after this, and ever later.
+const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// What waits, and what is known.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// For checksums.
+    pub(crate) seals: Table,
+    /// For copies on other nodes.
+    pub(crate) copies: Table,
+    /// Objects that were checked at an open: the time of their last change then, and when.
+    pub(crate) checked: Mutex<HashMap<ObjectName, (i64, Instant)>>,
+    pub(crate) spaces: Mutex<BTreeMap<NodeNo, NodeSpace>>,
+    /// Since when nodes have been down.
+    pub(crate) down: Mutex<BTreeMap<NodeNo, Instant>>,
+    /// The node that gets new files while this node's disk is nearly full, plus 1; otherwise 0.
+    pub(crate) place: AtomicU64,
+    /// The work of giving files to other nodes.
+    pub(crate) balance: Mutex<Balancing>,
+    /// How many copies directories want, and when that was asked.
+    pub(crate) wanted: Mutex<HashMap<InodeId, (u8, Instant)>>,
+}
+
+/// The work of giving files to other nodes.
+#[derive(Clone, Default)]
+pub(crate) struct Balancing {
+    /// What was done.
+    pub(crate) done: Balanced,
+    pub(crate) bytes_per_s: u64,
+    pub(crate) age_s: u64,
+    /// The next folder of objects.
+    pub(crate) folder: u64,
+}
+
+impl Waiting {
+    /// The object was perhaps written.
+    pub(crate) fn note(&self, name: ObjectName, stat: &ObjectStat) {
+        if stat.bytes > 0 {
+            self.seals.note(name, Duration::from_nanos(QUIET_NS.unsigned_abs()));
+        }
+    }
+}
+
+/// Objects, and when each is due.
+#[derive(Default)]
+pub(crate) struct Table(Mutex<HashMap<ObjectName, Due>>);
+
+/// When an object is looked at next.
+#[derive(Clone, Copy)]
+struct Due {
+    at: Instant,
+    pause: Duration,
+}
+
+impl Table {
+    /// Adds an object, due after `pause`, if it is not there.
+    pub(crate) fn note(&self, name: ObjectName, pause: Duration) {
+        let mut objects = lock(&self.0);
+        if objects.len() < WAITING_MAX {
+            objects.entry(name).or_insert(Due { at: Instant::now() + pause, pause: AGAIN });
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+
+    /// Some objects that are due. They stay in the table until [`Table::done`].
+    pub(crate) fn due(&self) -> Vec<ObjectName> {
+        let now = Instant::now();
+        let objects = lock(&self.0);
+        let due = objects.iter().filter(|(_, due)| due.at <= now);
+        due.map(|(name, _)| *name).take(AT_ONCE).collect()
+    }
+
+    pub(crate) fn done(&self, name: ObjectName) {
+        lock(&self.0).remove(&name);
+    }
+
+    pub(crate) fn later(&self, name: ObjectName) {
+        if let Some(due) = lock(&self.0).get_mut(&name) {
+            due.at = Instant::now() + due.pause;
+            due.pause = (due.pause * 2).min(AGAIN_MAX);
+        }
+    }
+}
