@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 
 COLUMNS_MAX = 100
 # Crates whose comments are checked: a crate whose comments were rewritten joins the list.
-CRATES = """assign backing call client core env explain frames fuzz lane match namespace plugin-abi plugin-sdk plugins
-push store stubs-build testbed wire xtc""".split()
+CRATES = """assign backing call client core env explain forward-api frames fuzz lane locate match namespace
+plugin-abi plugin-sdk plugins push sim spans store stub-runtime stubs-build testbed trajectory
+vtk wire xtc""".split()
 # Folders whose comments are checked.
 COMMENTS = [
     *(f"crates/zazen-{name}" for name in CRATES),
@@ -91,7 +92,7 @@ def check_links(root: pathlib.Path, path: str, text: str, report: Report) -> Non
 def check_paths(root: pathlib.Path, path: str, text: str, report: Report) -> None:
     """Files named by their path in the repository, or in `crates/`; `*` stands for any name. In commands `sdk/` is
     the reader's own folder, which `zazen plugin sdk` made."""
-    named = re.compile(rf"(?:(?:{FOLDERS})|zazen-[a-z-]+/(?:src|tests|examples))/[\w.*/-]*")
+    named = re.compile(rf"(?:(?:{FOLDERS})|zazen(?:d|-[a-z-]+)/(?:src|tests|examples))/[\w.*/-]*")
     for number, line, language in blocks(text):
         words = re.findall(r"`([^`]+)`", line) if language is None else line.split()
         for word in words:
@@ -101,6 +102,19 @@ def check_paths(root: pathlib.Path, path: str, text: str, report: Report) -> Non
                 pattern = name.rstrip("./")
                 if not any(next(base.glob(pattern), None) for base in (root, root / "crates")):
                     report(f"{path}:{number}", f"{name}: no such file")
+
+
+def check_map(root: pathlib.Path, tracked: Callable[..., list[str]], report: Report) -> None:
+    """ARCHITECTURE.md names every crate, and each file that it names without a folder exists."""
+    text = (root / "ARCHITECTURE.md").read_text()
+    for crate in sorted(path.name for path in (root / "crates").iterdir() if (path / "Cargo.toml").exists()):
+        if f"**{crate}**" not in text:
+            report("ARCHITECTURE.md", f"crate {crate} is not described")
+    files = {path.rsplit("/", 1)[-1] for path in tracked("*.rs", "*.py", "*.c", "*.h")}
+    for number, line, language in blocks(text):
+        for name in re.findall(r"`([a-z_0-9]+\.(?:rs|py|c|h))`", line) if language is None else []:
+            if name not in files:
+                report(f"ARCHITECTURE.md:{number}", f"{name}: no such file")
 
 
 def check_make(root: pathlib.Path, path: str, text: str, report: Report) -> None:
@@ -181,6 +195,7 @@ def check_docs(root: pathlib.Path, tracked: Callable[..., list[str]], report: Re
         check_paths(root, path, text, report)
         check_make(root, path, text, report)
         check_names(path, text, sources, report)
+    check_map(root, tracked, report)
     check_settings(root, pages, report)
     for folder in COMMENTS:
         for path in tracked(*(f"{folder}/*.{ending}" for ending in ("rs", "py", "c", "h"))):

@@ -14,7 +14,7 @@ const NUMBERS: usize = 7;
 
 /// What one rank adds to the tally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct Contribution {
     /// The leader of its node.
     pub(crate) leader: usize,
     /// If it leads: frames that its node holds and may read, some of which it may lose.
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
     pub(crate) knocked: u64,
 }
 
-impl Entry {
+impl Contribution {
     /// A mask of the numbers that are not 0, and these; none of them: no bytes.
     pub(crate) fn encode(&self, rank: usize) -> Vec<u8> {
         let numbers = [
@@ -47,7 +47,7 @@ impl Entry {
         writer.into_bytes()
     }
 
-    fn decode(bytes: &[u8], rank: usize) -> Result<Entry> {
+    fn decode(bytes: &[u8], rank: usize) -> Result<Contribution> {
         let parse = || {
             let mut reader = Reader::new(NAME, bytes);
             let mask = reader.u8()?;
@@ -70,7 +70,7 @@ impl Entry {
         if leader != rank && offered > 0 {
             return Err(violation(NAME, rank, "it offered frames and does not lead its node"));
         }
-        Ok(Entry { leader, offered, native, alien, contested, residue, knocked })
+        Ok(Contribution { leader, offered, native, alien, contested, residue, knocked })
     }
 }
 
@@ -117,7 +117,7 @@ impl Tally {
         };
         let mut residue = 0;
         for (rank, bytes) in blocks.iter().enumerate() {
-            let entry = Entry::decode(bytes, rank)?;
+            let entry = Contribution::decode(bytes, rank)?;
             if entry.leader < rank && tally.leaders[entry.leader] as usize != entry.leader {
                 return Err(violation(NAME, rank, "the leader that it names follows another"));
             }
@@ -244,23 +244,26 @@ impl Dealt {
 mod tests {
     use super::*;
 
-    fn entry(leader: usize, offered: u64, residue: u64) -> Entry {
-        Entry { leader, offered, residue, ..Entry::default() }
+    fn entry(leader: usize, offered: u64, residue: u64) -> Contribution {
+        Contribution { leader, offered, residue, ..Contribution::default() }
     }
 
     #[test]
     fn golden_bytes_of_an_entry_and_damage() {
-        let mut full = Entry { leader: 3, native: 4, alien: 5, contested: 6, knocked: 7, ..entry(3, 0, 8) };
-        assert_eq!(Entry::default().encode(0), [0]);
+        let mut full =
+            Contribution { leader: 3, native: 4, alien: 5, contested: 6, knocked: 7, ..entry(3, 0, 8) };
+        assert_eq!(Contribution::default().encode(0), [0]);
         let mut expected = vec![0b111_1101];
         [2u64, 4, 5, 6, 8, 7].iter().for_each(|number| expected.extend(number.to_le_bytes()));
         assert_eq!(full.encode(5), expected);
-        assert_eq!(Entry::decode(&expected, 5).unwrap(), full);
+        assert_eq!(Contribution::decode(&expected, 5).unwrap(), full);
         full.offered = 1;
-        assert!(Entry::decode(&full.encode(5), 5).is_err(), "only leaders offer");
-        assert!(Entry::decode(&expected, 1).is_err(), "a leader below 0");
-        assert!(Entry::decode(&expected[..48], 5).is_err() && Entry::decode(&[128], 0).is_err());
-        assert!(Entry::decode(&[0, 0], 0).is_err() && Entry::decode(&[], 0).is_err());
+        assert!(Contribution::decode(&full.encode(5), 5).is_err(), "only leaders offer");
+        assert!(Contribution::decode(&expected, 1).is_err(), "a leader below 0");
+        assert!(
+            Contribution::decode(&expected[..48], 5).is_err() && Contribution::decode(&[128], 0).is_err()
+        );
+        assert!(Contribution::decode(&[0, 0], 0).is_err() && Contribution::decode(&[], 0).is_err());
     }
 
     #[test]
@@ -281,7 +284,7 @@ mod tests {
         assert_eq!(dealt.overlaps(0, 9).collect::<Vec<_>>(), [(0, 0, 3), (1, 3, 9)]);
         assert_eq!(dealt.overlaps(9, 20).collect::<Vec<_>>(), [(1, 9, 11), (2, 11, 14), (3, 14, 20)]);
         assert_eq!(dealt.overlaps(4, 4).count(), 0);
-        let bad = |rank: usize, entry: Entry| {
+        let bad = |rank: usize, entry: Contribution| {
             let mut blocks = blocks.clone();
             blocks[rank] = entry.encode(rank);
             Tally::of(&blocks).is_err()

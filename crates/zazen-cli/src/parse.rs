@@ -55,7 +55,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is not a time; give 250ms, 30s, 5m or 2h"))
 }
 
-/// Frame numbers: `7`, `0-999`, `0-999:2` (every second), several joined by commas. Ends are inclusive.
+/// Frame numbers: `7`, `0-999`, `0-999:2` (every second), several joined by commas. Ends are
+/// inclusive.
 pub(crate) fn frames(text: &str) -> Result<RunSet, String> {
     let mut runs = Vec::new();
     for part in text.split(',') {
@@ -66,7 +67,8 @@ pub(crate) fn frames(text: &str) -> Result<RunSet, String> {
     RunSet::checked_from_runs(runs).map_err(|error| error.to_string())
 }
 
-/// The text of `file`, `what` in messages; one of more than `bytes_max` bytes is refused before it takes the memory.
+/// The text of `file`, `what` in messages; one of more than `bytes_max` bytes is refused before it
+/// takes the memory.
 pub(crate) fn text_file(file: &Path, bytes_max: u64, what: &str) -> zazen_core::Result<String> {
     let named = |error| Error::io(format!("{what} {}", file.display()), error);
     let mut text = String::new();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use zazen_core::{Error, ErrorKind, Result};
 
-/// The rack of each of `nodes`, from `file`: a host, or a node as it is listed, and its rack in each
-/// line; `#` begins a comment.
+/// The rack of each of `nodes`, from `file`: a host, or a node as it is listed, and its rack in
+/// each line; `#` begins a comment.
 pub(crate) fn of(file: &Path, nodes: &[Node]) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Error::io(format!("file of racks {}", file.display()), error))?;

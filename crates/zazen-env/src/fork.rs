@@ -85,11 +85,11 @@ impl Mine {
 /// A value of which each process has its own. After a fork the child begins with a new value and
 /// does not touch the parent's, whatever the state of its locks.
 pub struct PerProcess<T> {
-    current: AtomicPtr<Entry<T>>,
+    current: AtomicPtr<Remembered<T>>,
     value: PhantomData<T>,
 }
 
-struct Entry<T> {
+struct Remembered<T> {
     epoch: u64,
     value: T,
 }
@@ -113,7 +113,7 @@ impl<T> PerProcess<T> {
                 return &entry.value;
             }
             let value = make(entry.map(|entry| &entry.value));
-            let fresh = Box::into_raw(Box::new(Entry { epoch, value }));
+            let fresh = Box::into_raw(Box::new(Remembered { epoch, value }));
             if self.current.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
                 // SAFETY: made above, and seen by nobody.
                 drop(unsafe { Box::from_raw(fresh) });

@@ -1,5 +1,5 @@
-//! Which programs a preload library cannot forward: those without an interpreter, into which nothing
-//! is loaded, and Go's, which make their system calls themselves. Pure.
+//! Which programs a preload library cannot forward: those without an interpreter, into which
+//! nothing is loaded, and Go's, which make their system calls themselves. Pure.
 
 const PT_INTERP: u64 = 3;
 const PT_NOTE: u64 = 4;
@@ -16,8 +16,8 @@ pub fn is_program(head: &[u8]) -> bool {
     head.starts_with(b"\x7fELF\x02")
 }
 
-/// Whether a program that begins with `head` bypasses a preload library. A program whose headers lie
-/// beyond `head` counts as an ordinary one.
+/// Whether a program that begins with `head` bypasses a preload library. A program whose headers
+/// lie beyond `head` counts as an ordinary one.
 pub fn bypasses_libraries(head: &[u8]) -> bool {
     if !is_program(head) {
         return false;

@@ -45,7 +45,8 @@ fn refuse<T>(why: impl Into<String>) -> Result<T> {
 }
 
 impl Job {
-    /// `InvalidArgument`, `Config` or `TooLarge` if the job cannot be simulated; the message says why.
+    /// `InvalidArgument`, `Config` or `TooLarge` if the job cannot be simulated; the message says
+    /// why.
     pub fn check(&self) -> Result<()> {
         if self.nodes == 0 || self.nodes >= NODES_MAX {
             return refuse(format!("nodes: {} is not between 1 and {}", self.nodes, NODES_MAX - 1));

@@ -4,8 +4,8 @@
 //! *Pure*: no files, clocks, threads or randomness. The same job, cluster and seed give the same
 //! result, byte for byte, on every machine. A run uses one thread; sweeps run side by side.
 //!
-//! [`job::Job`] says what to simulate, [`world::run`] simulates it, and [`outcome::Outcome`] is what
-//! was found. docs/simulator.md describes the model and its limits.
+//! [`job::Job`] says what to simulate, [`world::run`] simulates it, and [`outcome::Outcome`] is
+//! what was found. docs/simulator.md describes the model and its limits.
 
 pub mod assignment;
 pub mod calibrate;

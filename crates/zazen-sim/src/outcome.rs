@@ -71,7 +71,8 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes of these messages.
     pub message_bytes: u64,
-    /// Bytes per second, if nothing but the disks, all alike, took time; 0 where disks do not matter.
+    /// Bytes per second, if nothing but the disks, all alike, took time; 0 where disks do not
+    /// matter.
     pub ideal_bytes_per_s: f64,
     /// Requests that were sent again, because a node was down.
     pub retries: u64,

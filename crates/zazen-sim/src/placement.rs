@@ -3,8 +3,8 @@
 
 use crate::random::mix;
 
-/// The node of a key's row; `replica` 0 is the first copy, and replicas lie on different nodes while
-/// there are enough.
+/// The node of a key's row; `replica` 0 is the first copy, and replicas lie on different nodes
+/// while there are enough.
 pub fn owner(key: u64, replica: u32, nodes: u32) -> u32 {
     let first = ((u128::from(mix(key)) * u128::from(nodes)) >> 64) as u32;
     if replica == 0 || nodes < 2 {

@@ -49,8 +49,8 @@ pub enum At {
     Random,
     /// In the shared store.
     Shared,
-    /// For this part of the bytes (in 1/65,536) in the shared store, otherwise on the own disk: what
-    /// an analysis does whose cache lacks some of its frames.
+    /// For this part of the bytes (in 1/65,536) in the shared store, otherwise on the own disk:
+    /// what an analysis does whose cache lacks some of its frames.
     Missing(u32),
 }
 

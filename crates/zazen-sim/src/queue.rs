@@ -26,7 +26,7 @@ const SORTED_MAX: usize = 512;
 const KEPT_MAX: usize = 4096;
 
 #[derive(Clone, Copy)]
-struct Entry<E> {
+struct Scheduled<E> {
     /// One more than the event's time, so that no entry lies at the wheel's start.
     time: u64,
     /// Node and number in the order of scheduling.
@@ -34,24 +34,24 @@ struct Entry<E> {
     event: E,
 }
 
-impl<E> Entry<E> {
+impl<E> Scheduled<E> {
     fn key(&self) -> (u64, u64) {
         (self.time, self.order)
     }
 }
 
-impl<E> PartialEq for Entry<E> {
+impl<E> PartialEq for Scheduled<E> {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
-impl<E> Eq for Entry<E> {}
-impl<E> PartialOrd for Entry<E> {
+impl<E> Eq for Scheduled<E> {}
+impl<E> PartialOrd for Scheduled<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl<E> Ord for Entry<E> {
+impl<E> Ord for Scheduled<E> {
     /// The earliest is the greatest: std's heap hands out the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
@@ -76,13 +76,13 @@ pub struct Queue<E> {
     len: usize,
     len_max: usize,
     /// The nearest events, the first one at the end. None is later than `base`.
-    near: Vec<Entry<E>>,
+    near: Vec<Scheduled<E>>,
     /// Events that were scheduled since, and are not later than `base`.
-    fresh: BinaryHeap<Entry<E>>,
+    fresh: BinaryHeap<Scheduled<E>>,
     /// All events of the wheel are later than this. Each is at the level of the highest byte in
     /// which its time differs from `base`, in the slot that this byte of its time names.
     base: u64,
-    slots: Vec<Vec<Entry<E>>>,
+    slots: Vec<Vec<Scheduled<E>>>,
     occupied: [[u64; SLOTS / 64]; LEVELS],
     last: u64,
 }
@@ -121,10 +121,10 @@ impl<E: Copy> Queue<E> {
         self.next += 1;
         self.len += 1;
         self.len_max = self.len_max.max(self.len);
-        self.place(Entry { time, order, event });
+        self.place(Scheduled { time, order, event });
     }
 
-    fn place(&mut self, entry: Entry<E>) {
+    fn place(&mut self, entry: Scheduled<E>) {
         if entry.time <= self.base {
             self.fresh.push(entry);
         } else {
@@ -138,8 +138,8 @@ impl<E: Copy> Queue<E> {
     /// The next event, if there is one.
     pub fn pop(&mut self) -> Option<Due<E>> {
         loop {
-            let near = self.near.last().map(Entry::key);
-            let fresh = self.fresh.peek().map(Entry::key);
+            let near = self.near.last().map(Scheduled::key);
+            let fresh = self.fresh.peek().map(Scheduled::key);
             let from_near = match (near, fresh) {
                 (Some(near), Some(fresh)) => near < fresh,
                 (Some(_), None) => true,

@@ -214,8 +214,8 @@ mod tests {
     use super::*;
     use crate::calibrate::{calibrate, tests::spans};
 
-    /// Trained on one run, the model predicts another with other sizes; the baseline, which knows no
-    /// latency, does not.
+    /// Trained on one run, the model predicts another with other sizes; the baseline, which knows
+    /// no latency, does not.
     #[test]
     fn predicts_other_sizes_better_than_the_baseline() {
         let clean = |spans: Vec<Span>| -> Vec<Span> {

@@ -609,8 +609,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A barrier is a dissemination of ⌈log₂ p⌉ rounds; a reduction is Rabenseifner's, twice as many
-    /// rounds and twice the bytes but for a rank's own part. LogGP gives the cost of a round.
+    /// A barrier is a dissemination of ⌈log₂ p⌉ rounds; a reduction is Rabenseifner's, twice as
+    /// many rounds and twice the bytes but for a rank's own part. LogGP gives the cost of a round.
     fn collective_ps(&self, bytes: u64) -> u64 {
         let ranks = self.ranks.len() as u64;
         let rounds = u64::from(ranks.next_power_of_two().trailing_zeros());

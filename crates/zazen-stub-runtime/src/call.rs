@@ -1,6 +1,7 @@
-//! One call: from a stub's pieces to a request, from the answer to where the stub looks for it.
+//! One call: makes a request from a stub's pieces, and puts the answer where the stub looks for it.
 //!
-//! Invariant: nothing of an answer is believed before it is checked: counts, sizes within the room, the status.
+//! Invariant: an answer is checked before it is used: the counts, the sizes against the room, the
+//! status.
 
 use crate::interrupt;
 use crate::lanes::Lane;
@@ -20,7 +21,7 @@ use zazen_wire::service;
 /// A payload buffer larger than this is not kept for the lane's next call.
 const KEPT_PAYLOAD_BYTES: usize = 1 << 20;
 
-/// Answers after which a plug-in is to be opened anew.
+/// Answers after which the client must open the plug-in again.
 const GONE: [i32; 4] = [status::NO_SERVICE, status::DISCONNECTED, status::TIMED_OUT, status::CRASHED];
 
 thread_local! {
@@ -37,7 +38,7 @@ pub(crate) fn set_last_status(status: i32) {
     let _ = STATUS.try_with(|last| last.set(status));
 }
 
-/// Keeps a failure's words for this thread, and gives its status.
+/// Keeps a failure's message for this thread, and returns its status.
 pub(crate) fn told<T>(outcome: Result<T, Failure>) -> i32 {
     match outcome {
         Ok(_) => status::OK,
@@ -53,7 +54,7 @@ pub(crate) fn keep_words(words: String) {
     let _ = WORDS.try_with(|last| last.replace(words));
 }
 
-/// The words of this thread's last failure; good until its next one.
+/// The message of this thread's last failure; valid until its next failure.
 pub(crate) fn last_words() -> *const std::ffi::c_char {
     WORDS.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
@@ -61,7 +62,7 @@ pub(crate) fn last_words() -> *const std::ffi::c_char {
 /// What an answer holds until the stub is done with it.
 pub(crate) struct Held {
     _payload: Vec<u8>,
-    /// The message, where the payload was not aligned.
+    /// An aligned copy of the message, if the payload was not aligned.
     _aligned: Vec<u64>,
     fds: Vec<RawFd>,
 }
@@ -69,12 +70,12 @@ pub(crate) struct Held {
 /// A call that failed, and whether it may be tried again.
 struct Lost {
     failure: Failure,
-    /// The function has surely not run.
+    /// The function has certainly not run.
     before: bool,
 }
 
 impl Link {
-    /// Performs `call`, filled in by a stub; its transport status.
+    /// Performs `call`, which a stub filled in. Returns the transport status.
     ///
     /// # Safety
     /// `service` and `call` must be what `zazen_stub.h` says, and all that they point to alive.
@@ -177,7 +178,8 @@ unsafe fn once(binding: &Binding, call: &mut StubCall) -> Result<i32, Lost> {
             // SAFETY: as above.
             let taken = unsafe { take_answer(call, answer, &out_rooms) };
             taken.map_err(|failure| {
-                // Told by a daemon that passes calls on: what it passed this one to is not there any more.
+                // A daemon that passes calls on says so: the process to which it passed this call
+                // has ended.
                 if GONE.contains(&failure.status) {
                     binding.bury();
                 }
@@ -200,7 +202,7 @@ unsafe fn once(binding: &Binding, call: &mut StubCall) -> Result<i32, Lost> {
     }
 }
 
-/// No lane could be had: the function has not run.
+/// There was no lane, so the function has not run.
 fn lost_before(binding: &Binding, error: &Error) -> Lost {
     if error.kind() == ErrorKind::Busy {
         return Lost { failure: Failure::new(status::NO_MEMORY, error.to_string()), before: false };
@@ -209,7 +211,7 @@ fn lost_before(binding: &Binding, error: &Error) -> Lost {
     Lost { failure: Failure::new(status::DISCONNECTED, error.to_string()), before: true }
 }
 
-/// An error that came as an answer: the function has not run, or the host met a bug of its own.
+/// An error that came as an answer: the function has not run, or the host has a bug.
 fn refused(error: &Error) -> Failure {
     let status = match error.kind() {
         ErrorKind::TooLarge => status::TOO_LARGE,
@@ -270,7 +272,7 @@ unsafe fn put_payload(
     }
 }
 
-/// Segments that need no list on the heap.
+/// How many segments need no list on the heap.
 const FEW: usize = 4;
 
 unsafe fn exchange(
@@ -279,8 +281,8 @@ unsafe fn exchange(
     input: &[Segment],
     output: &[Segment],
 ) -> zazen_core::Result<Exchanged> {
-    // SAFETY: the stub's memory, alive until the call's end, its outputs nobody else's meanwhile; descriptors
-    // that the caller keeps open.
+    // SAFETY: the stub's memory lives until the call's end, and nobody else uses its outputs
+    // meanwhile; the caller keeps the descriptors open.
     unsafe {
         let part = |segment: &Segment| IoSlice::new(bytes(segment));
         let room = |segment: &Segment| {
@@ -346,10 +348,10 @@ unsafe fn take_answer(call: &mut StubCall, answer: Exchanged, out_rooms: &[u64])
     Ok(status::OK)
 }
 
-/// Frees what the call's answer holds, and closes descriptors that nobody took.
+/// Frees what the call's answer holds, and closes the descriptors that nobody took.
 ///
 /// # Safety
-/// `call` must be a stub's, whose answer nobody looks at any more.
+/// `call` must be a stub's, and nobody may use its answer any more.
 pub(crate) unsafe fn end(call: &mut StubCall) {
     let held = std::mem::replace(&mut call.runtime, std::ptr::null_mut());
     if held.is_null() {

@@ -19,15 +19,15 @@ use zazen_core::ErrorKind;
 use zazen_plugin_abi::stub::{ConnectOptions, StubCall, StubService};
 use zazen_wire::plugins::status;
 
-/// What the program said by `zazen_stub_set_default`.
+/// The connection that the program set by `zazen_stub_set_default`.
 static CHOSEN: AtomicPtr<Link> = AtomicPtr::new(null_mut());
 
 thread_local! {
-    /// What this thread said by [`through`].
+    /// The connection that this thread uses by [`through`].
     static OF_THREAD: Cell<*const Link> = const { Cell::new(null()) };
 }
 
-/// Makes the calls of `work` on this thread through `link`, whatever other threads do.
+/// Runs `work`; its calls on this thread go through `link`. Other threads are not affected.
 pub fn through<T>(link: &'static Link, work: impl FnOnce() -> T) -> T {
     struct Restore(*const Link);
     impl Drop for Restore {
@@ -39,7 +39,7 @@ pub fn through<T>(link: &'static Link, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// The connection of programs that made none: to this machine's daemon.
+/// The connection of programs that made none. It leads to this machine's daemon.
 fn own() -> &'static Link {
     static OWN: OnceLock<Link> = OnceLock::new();
     OWN.get_or_init(|| Link::new(Settings::new(Address::Default)))
@@ -57,7 +57,8 @@ unsafe fn chosen<'a>(connection: *mut Link) -> &'a Link {
     unsafe { connection.as_ref() }.unwrap_or_else(own)
 }
 
-/// What `work` gives; a bug of ours is `otherwise`, with words.
+/// Returns what `work` returns. If it panics, which is a bug of ours, returns `otherwise` and keeps
+/// a message.
 fn guarded<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         keep_words("the client runtime met a bug of its own; please report it".to_owned());
@@ -165,7 +166,8 @@ unsafe fn settings(address: *const c_char, options: *const ConnectOptions) -> za
     if options.is_null() {
         return Ok(settings);
     }
-    // SAFETY: an all-zero struct is one of defaults; no more is copied than the caller's has.
+    // SAFETY: an all-zero struct means the defaults; no more is copied than the caller's struct
+    // has.
     let options = unsafe {
         let mut copy: ConnectOptions = std::mem::zeroed();
         let bytes = ((*options).struct_size as usize).min(size_of::<ConnectOptions>());

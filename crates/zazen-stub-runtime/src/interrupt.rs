@@ -1,7 +1,8 @@
-//! Ending early a call that a thread waits for.
+//! Interrupts a call that a thread waits for.
 //!
-//! `zazen_interrupt` runs in signal handlers, so it only writes to a pipe; a thread reads it and tells the far side,
-//! over another lane of the same client. The call then ends in its own way, with the function's own answer.
+//! `zazen_interrupt` runs in signal handlers, so it only writes to a pipe. A thread reads the pipe
+//! and tells the far side over another lane of the same client. Then the function ends, and its
+//! answer comes over the call's own lane.
 
 use crate::lanes::Pool;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,12 +15,12 @@ use zazen_wire::plugins::{Cancel, plugins_fn};
 #[derive(Default)]
 struct Table {
     begun: OnceLock<()>,
-    /// Where handlers write; -1 before the first blocking call.
+    /// The pipe's end for handlers; -1 before the first blocking call.
     pipe: AtomicI32,
-    waiting: Mutex<Vec<Entry>>,
+    waiting: Mutex<Vec<WaitingCall>>,
 }
 
-struct Entry {
+struct WaitingCall {
     thread: i32,
     plugin: u16,
     tag: u64,
@@ -28,7 +29,7 @@ struct Entry {
 
 static TABLE: PerProcess<Table> = PerProcess::new();
 
-/// A number for a call, its client's own.
+/// A number that the client gives to a call.
 pub(crate) fn next_tag() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -41,7 +42,7 @@ fn this_thread() -> i32 {
 }
 
 impl Table {
-    fn waiting(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<WaitingCall>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,7 +51,7 @@ impl Table {
             self.pipe.store(-1, Ordering::Release);
             let Ok((reader, writer)) = pipe() else { return };
             let listen = move || self.listen(&reader);
-            // Without the thread nobody can be interrupted.
+            // Without this thread no call can be interrupted.
             if std::thread::Builder::new().name("zazen-interrupt".into()).spawn(listen).is_ok() {
                 self.pipe.store(std::os::fd::IntoRawFd::into_raw_fd(writer), Ordering::Release);
             }
@@ -60,7 +61,7 @@ impl Table {
     fn listen(&self, reader: &OwnedFd) {
         let mut thread = [0u8; 4];
         loop {
-            // SAFETY: four bytes of this frame's; a pipe's small writes come whole.
+            // SAFETY: four bytes on this stack frame; a small write to a pipe arrives whole.
             let got = unsafe { libc::read(reader.as_raw_fd(), thread.as_mut_ptr().cast(), 4) };
             match got {
                 4 => self.cancel(i32::from_ne_bytes(thread)),
@@ -79,7 +80,7 @@ impl Table {
             .map(|entry| (entry.plugin, entry.tag, entry.pool.clone()))
             .collect();
         for (plugin, tag, pool) in meant {
-            // If the far side is gone, the call ends without this.
+            // If the far side is gone, the call ends anyway.
             let _ = pool.ask(plugins_fn::CANCEL, &Cancel { plugin, tag }.encode());
         }
     }
@@ -90,7 +91,7 @@ fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok((reader.into(), writer.into()))
 }
 
-/// The calling thread waits for a call, until this is dropped.
+/// While this value lives, the calling thread waits for a call.
 pub(crate) struct Waiting {
     tag: u64,
 }
@@ -99,7 +100,7 @@ impl Waiting {
     pub(crate) fn begin(plugin: u16, tag: u64, pool: &Arc<Pool>) -> Waiting {
         let table = TABLE.get();
         table.begin();
-        table.waiting().push(Entry { thread: this_thread(), plugin, tag, pool: pool.clone() });
+        table.waiting().push(WaitingCall { thread: this_thread(), plugin, tag, pool: pool.clone() });
         Waiting { tag }
     }
 }

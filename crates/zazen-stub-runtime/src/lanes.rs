@@ -1,4 +1,5 @@
-//! The lanes of one client: connections that are the same caller to the far side, each for one call at a time.
+//! The lanes of one client. Each lane is a connection for one call at a time. To the far side, all
+//! lanes are the same caller.
 //!
 //! Invariant: a lane is in the pool only between complete calls.
 
@@ -11,9 +12,10 @@ use zazen_wire::Message;
 use zazen_wire::plugins::{About, plugins_fn};
 use zazen_wire::service;
 
-/// Idle lanes that are kept.
+/// How many idle lanes are kept.
 const KEPT: usize = 32;
-/// A lane whose last call began so long ago may have lost its daemon: it is asked before a call depends on it.
+/// A lane whose last call began longer ago than this may have lost its daemon. It is tested before
+/// a call depends on it.
 const STALE: Duration = Duration::from_millis(50);
 
 /// One connection, and memory that its calls use again.
@@ -31,13 +33,13 @@ pub(crate) struct Pool {
     idle: [AtomicPtr<Lane>; KEPT],
 }
 
-/// Where this thread looks first: a thread tends to get the lane that it had.
+/// Where this thread looks first, so that it usually gets the lane that it had.
 fn hint() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // At a thread's end, any place will do.
+    // While a thread ends, any place is as good.
     MINE.try_with(|mine| *mine).unwrap_or(0)
 }
 
@@ -96,7 +98,8 @@ impl Pool {
 }
 
 impl Lane {
-    /// Whether the far side is still there at the beginning of a call, `now`, as far as it pays to ask.
+    /// Whether the far side is still there when a call begins at `now`. It is asked only if the
+    /// lane was idle for long.
     pub(crate) fn is_fresh(&mut self, plugin: u16, now: Instant) -> bool {
         let idle = now.saturating_duration_since(std::mem::replace(&mut self.used, now));
         if idle < STALE {

@@ -1,7 +1,8 @@
-//! A connection of generated stubs: what a client knows of one daemon and of the plug-ins that it calls there.
+//! A connection of generated stubs: what a client knows about one daemon, and about the plug-ins
+//! that it calls there.
 //!
-//! Invariants: a plug-in is opened before its first call, once for each client; a binding whose far side went away is
-//! never used again: the next call opens the plug-in anew, as a new client.
+//! Invariants: a client opens a plug-in once, before its first call. A binding whose far side went
+//! away is not used again: the next call opens the plug-in as a new client.
 
 use crate::lanes::Pool;
 use crate::settings::Settings;
@@ -18,7 +19,7 @@ use zazen_wire::Message;
 use zazen_wire::plugins::{About, Fate, FateKind, OpenPlugin, PluginOpened, plugins_fn, status};
 use zazen_wire::service;
 
-/// Times that a plug-in's process may vanish while a client is opening it.
+/// How often a plug-in's process may vanish while a client opens it.
 const OPEN_TRIES: usize = 4;
 
 /// `struct zazen_stub_connection`.
@@ -29,7 +30,7 @@ pub struct Link {
 
 #[derive(Default)]
 struct State {
-    /// The daemon, once it was needed.
+    /// The daemon, after it was first needed.
     home: Mutex<Option<Arc<Pool>>>,
     bindings: RwLock<Vec<Arc<Binding>>>,
 }
@@ -40,14 +41,15 @@ pub(crate) struct Binding {
     schema_hash: u64,
     layout_hash: u64,
     pub(crate) pool: Arc<Pool>,
-    /// The plug-in has a process of its own, of this generation; the daemon, who knows what became of it.
+    /// For a plug-in with a process of its own: the generation of that process, and the daemon,
+    /// which knows how the process ended.
     elsewhere: Option<(u64, Arc<Pool>)>,
     pub(crate) message_bytes_max: u64,
     pub(crate) segment_bytes_max: u64,
     dead: AtomicBool,
 }
 
-/// Why something did not come to pass: a status, and words for people.
+/// Why something failed: a status, and a message for people.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: i32,
@@ -74,7 +76,7 @@ impl Binding {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Its far side is gone: nobody is to use it again.
+    /// Its far side is gone, so nobody may use it again.
     pub(crate) fn bury(&self) {
         self.dead.store(true, Ordering::Relaxed);
     }
@@ -86,7 +88,7 @@ impl Binding {
             && !self.is_dead()
     }
 
-    /// What a call that had run for `elapsed` when its far side went away came to.
+    /// The outcome of a call that had run for `elapsed` when its far side went away.
     pub(crate) fn why_lost(&self, elapsed: Duration) -> i32 {
         let Some((generation, home)) = &self.elsewhere else { return status::DISCONNECTED };
         let about = About { plugin: self.plugin, generation: *generation };
@@ -113,7 +115,7 @@ impl State {
 }
 
 impl Link {
-    /// A connection to be: nothing is connected before it is needed.
+    /// A connection that connects when it is first needed.
     pub fn new(settings: Settings) -> Link {
         Link { settings, state: PerProcess::new() }
     }
@@ -143,7 +145,7 @@ impl Link {
         }
         // SAFETY: the caller's promise.
         let open = unsafe { self.words_to_open(service) }?;
-        // One thread opens; the others wait for it and find the binding.
+        // One thread opens the plug-in. The others wait, and then find the binding.
         let mut home = state.home();
         if let Some(binding) = state.bound(service) {
             return Ok(binding);
@@ -191,7 +193,7 @@ impl Link {
             let asked = pool.ask(plugins_fn::OPEN, &open.encode());
             let opened = match asked.and_then(|answer| PluginOpened::decode(&answer)) {
                 Ok(opened) => opened,
-                // A daemon of before; the one of now may be another.
+                // This daemon was reached earlier; another one may run now.
                 Err(error) if is_gone(&error) && !fresh => {
                     *home = None;
                     continue;
@@ -208,8 +210,8 @@ impl Link {
                     let generation = opened.generation;
                     return Ok(Binding::new(&open, &opened, Arc::new(there), Some((generation, pool))));
                 }
-                // From within a container the socket may not be seen: then the daemon passes calls on. If it is the
-                // plug-in's process that went away, the next try finds its successor.
+                // A program in a container may not see the socket; then the daemon passes calls on.
+                // If the plug-in's process went away, the next try finds its successor.
                 Err(error) => {
                     open.stay = !Path::new(&opened.elsewhere).exists() && last.is_some();
                     last = Some(unreachable_far_side(&error));
@@ -255,7 +257,7 @@ impl Link {
             std::mem::take(&mut *self.state.get().bindings.write().unwrap_or_else(PoisonError::into_inner));
         for binding in bindings.iter().filter(|binding| !binding.is_dead()) {
             let about = About { plugin: binding.plugin, generation: 0 };
-            // One that is gone needs no goodbye.
+            // A plug-in whose process is gone needs no goodbye.
             let _ = binding.pool.ask(plugins_fn::CLOSE, &about.encode());
         }
     }

@@ -17,8 +17,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// `None` or empty: this machine's; with a `/` a socket's path; else HOST:PORT. `unix:` and `tcp:` before it say
-    /// which, too.
+    /// `None` or empty means this machine's daemon. A text with a `/` is a socket's path, any other
+    /// is HOST:PORT. A prefix `unix:` or `tcp:` also says which.
     pub fn parse(text: Option<&str>) -> Result<Address> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Address::Default) };
         if let Some(path) = text.strip_prefix("unix:") {
@@ -46,22 +46,23 @@ impl Address {
 pub struct Settings {
     /// Where to.
     pub address: Address,
-    /// What carries the calls of a local one: `Auto`, `Unix` or `Shm`.
+    /// What carries the calls to a local daemon: `Auto`, `Unix` or `Shm`.
     pub carrier: Carrier,
     /// This process's MPI rank; -1 if it has none.
     pub rank: i32,
-    /// How many ranks there are; likewise.
+    /// How many ranks there are; -1 if it has none.
     pub ranks: i32,
-    /// Patience for connecting.
+    /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// Patience for an answer; `None`: as long as the far side lives.
+    /// How long an answer may take; `None`: as long as the far side lives.
     pub call_timeout: Option<Duration>,
     /// The cluster key's file, for other nodes.
     pub key_file: Option<PathBuf>,
 }
 
 impl Settings {
-    /// The defaults: the launcher's word on ranks, 10 seconds for connecting, `$ZAZEN_KEY`.
+    /// The defaults: ranks as the launcher says, 10 seconds for connecting, the key of
+    /// `$ZAZEN_KEY`.
     pub fn new(address: Address) -> Settings {
         let (rank, ranks) = launched();
         Settings {

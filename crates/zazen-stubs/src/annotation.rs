@@ -1,6 +1,6 @@
 //! What the comments say: `DIR:KIND[:option...]` after a parameter, words about a whole function.
 
-use crate::diagnostic::{Diagnostics, Place, nearest};
+use crate::diagnostic::{Diagnostics, SourceSpan, nearest};
 use crate::lex::{Kind, Token, is_identifier};
 use crate::model::{Direction, Shape};
 
@@ -17,7 +17,7 @@ pub(crate) struct Annotation {
     pub(crate) handle: Option<String>,
     pub(crate) close: bool,
     pub(crate) fd: bool,
-    pub(crate) place: Place,
+    pub(crate) place: SourceSpan,
 }
 
 /// `size=±k`, `size=*±k`.
@@ -25,7 +25,7 @@ pub(crate) struct Annotation {
 pub(crate) struct SizeOption {
     pub(crate) offset: i64,
     pub(crate) through_pointer: bool,
-    pub(crate) place: Place,
+    pub(crate) place: SourceSpan,
 }
 
 const DIRECTIONS: &[&str] = &["in", "out", "inout"];
@@ -38,7 +38,7 @@ const FUNCTION_WORDS: &[&str] = &["errno", "blocking", "oneway", "idempotent", "
 pub(crate) enum Comment {
     /// Its annotation.
     Annotation(Annotation),
-    /// Meant as one, but wrong; the mistake has been reported.
+    /// An annotation with a mistake, which has been reported.
     Wrong,
     /// A name, commented out.
     Name(String),
@@ -79,10 +79,10 @@ pub(crate) fn of_parameter(token: &Token<'_>, diagnostics: &mut Diagnostics<'_>)
 }
 
 /// Where `part`, a slice of the token's text, lies.
-fn place_of(token: &Token<'_>, part: &str) -> Place {
+fn place_of(token: &Token<'_>, part: &str) -> SourceSpan {
     let offset = (part.as_ptr() as usize).saturating_sub(token.text.as_ptr() as usize);
     let start = token.place.start + offset.min(token.text.len());
-    Place { start, end: start + part.len().max(1) }
+    SourceSpan { start, end: start + part.len().max(1) }
 }
 
 fn suggestion(word: &str, known: &[&str]) -> String {
@@ -203,7 +203,7 @@ fn option(
 /// The largest `max=`: 2^48, beyond any memory.
 const MAX_LIMIT: u64 = 1 << 48;
 
-fn size(value: &str, place: Place) -> Option<SizeOption> {
+fn size(value: &str, place: SourceSpan) -> Option<SizeOption> {
     let (through_pointer, index) = match value.strip_prefix('*') {
         Some(rest) => (true, rest),
         None => (false, value),
@@ -216,7 +216,7 @@ fn size(value: &str, place: Place) -> Option<SizeOption> {
 }
 
 /// The words that describe a function: (word, value of `handle=`), each with its place.
-pub(crate) type FunctionWords = Vec<(&'static str, Option<String>, Place)>;
+pub(crate) type FunctionWords = Vec<(&'static str, Option<String>, SourceSpan)>;
 
 /// Reads a comment before a prototype (`strict` false: it may be prose) or behind its return type
 /// or its parentheses (`strict`: nobody writes prose there).
@@ -233,7 +233,7 @@ pub(crate) fn of_function(
     let word_of = |part: &str| part.split('=').next().unwrap_or("").to_owned();
     let is_known = |part: &&str| FUNCTION_WORDS.contains(&word_of(part).as_str());
     let is_near = |part: &&str| is_known(part) || nearest(&word_of(part), FUNCTION_WORDS).is_some();
-    // A sentence may use one of the words, or one that looks like one.
+    // Prose may contain one of the words, or a similar word.
     let meant = !parts.is_empty() && parts.iter().all(is_near);
     let expected = strict && parts.iter().any(is_known);
     if !(meant || expected) {

@@ -1,16 +1,16 @@
-//! Whether what was parsed makes sense: annotations against types, sizes against their targets.
+//! Checks what was parsed: annotations against types, sizes against their targets.
 
 use crate::annotation::{Annotation, SizeOption};
-use crate::diagnostic::{Diagnostics, Place};
+use crate::diagnostic::{Diagnostics, SourceSpan};
 use crate::model::{Base, Direction, Function, Param, Shape, Size};
 use crate::raw::{RawFunction, RawParam};
 
-/// At most so many functions a header: they are numbered in 16 bits.
+/// The most functions of a header, because their numbers have 16 bits.
 const FUNCTIONS_MAX: usize = 4096;
-/// At most so many parameters a function, as C promises.
+/// The most parameters of a function: as many as C guarantees.
 const PARAMS_MAX: usize = 127;
 
-/// Checks all functions; those with a mistake are left out.
+/// Checks all functions, and leaves out those with a mistake.
 pub(crate) fn functions(raw: Vec<RawFunction>, diagnostics: &mut Diagnostics<'_>) -> Vec<Function> {
     let mut seen: Vec<(String, usize)> = Vec::new();
     if let Some(function) = raw.get(FUNCTIONS_MAX) {
@@ -128,7 +128,7 @@ fn param(name: String, raw: &RawParam, annotation: &Annotation, diagnostics: &mu
 }
 
 /// The kind against the type.
-fn shape(param: &Param, place: Place, diagnostics: &mut Diagnostics<'_>) {
+fn shape(param: &Param, place: SourceSpan, diagnostics: &mut Diagnostics<'_>) {
     let Param { name, ty, shape, direction, .. } = param;
     let levels = ty.pointers.len();
     let mut wrong = |message: String, remedy: &str| diagnostics.error(place, message, remedy);
@@ -252,7 +252,7 @@ fn options(param: &Param, diagnostics: &mut Diagnostics<'_>) {
     }
 }
 
-/// Resolves `size=`, and whether what needs one has one.
+/// Resolves `size=`, and checks that each argument that needs one has one.
 fn size(params: &mut [Param], index: usize, option: Option<SizeOption>, diagnostics: &mut Diagnostics<'_>) {
     let param = &params[index];
     let Some(option) = option else {
@@ -361,8 +361,8 @@ fn wrong_target(param: &Param, target: &Param, option: &SizeOption) -> Option<(S
     }
 }
 
-/// At most one userbuf a direction: a plug-in's allocate callback and register_userbuf don't say
-/// for which.
+/// Each direction has at most one userbuf, because a plug-in's allocate callback and
+/// register_userbuf do not name the argument.
 fn userbufs(params: &[Param], diagnostics: &mut Diagnostics<'_>) {
     for direction in [Direction::In, Direction::Out] {
         let mut found = params.iter().filter(|param| param.userbuf && param.direction == direction);
@@ -389,10 +389,10 @@ fn result(function: &Function, diagnostics: &mut Diagnostics<'_>) {
 
 fn words(
     function: &mut Function,
-    words: Vec<(&'static str, Option<String>, Place)>,
+    words: Vec<(&'static str, Option<String>, SourceSpan)>,
     diagnostics: &mut Diagnostics<'_>,
 ) {
-    let mut number = |word: &str, place: Place, int_only: bool| {
+    let mut number = |word: &str, place: SourceSpan, int_only: bool| {
         let fits = |scalar: crate::types::Scalar| scalar.bytes >= 4 && (!int_only || scalar.c == "int");
         if !function.result.pointers.is_empty() || !function.result.base.integer().is_some_and(fits) {
             let message = format!("{word} on `{}`, whose result is no such number", function.name);

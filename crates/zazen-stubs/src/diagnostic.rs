@@ -1,4 +1,4 @@
-//! Mistakes in a header: where, what, and what to do about it.
+//! Mistakes in a header: the place, the mistake, the remedy.
 
 use std::fmt;
 
@@ -54,19 +54,19 @@ impl fmt::Display for Diagnostic {
 
 /// A stretch of the header, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SourceSpan {
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
-impl Place {
+impl SourceSpan {
     /// From the beginning of this one to the end of `other`.
-    pub(crate) fn to(self, other: Place) -> Place {
-        Place { start: self.start, end: other.end.max(self.end) }
+    pub(crate) fn to(self, other: SourceSpan) -> SourceSpan {
+        SourceSpan { start: self.start, end: other.end.max(self.end) }
     }
 }
 
-/// Errors, and warnings, that are told of one header: nobody reads more.
+/// How many errors, and how many warnings, are shown for one header.
 const EACH_MAX: usize = 200;
 /// Bytes of a line that are shown.
 const LINE_BYTES_MAX: usize = 1000;
@@ -80,7 +80,7 @@ pub(crate) struct Diagnostics<'a> {
     file: &'a str,
     text: &'a str,
     line_starts: Vec<usize>,
-    found: Vec<(Place, Diagnostic)>,
+    found: Vec<(SourceSpan, Diagnostic)>,
 }
 
 impl<'a> Diagnostics<'a> {
@@ -90,11 +90,16 @@ impl<'a> Diagnostics<'a> {
         Diagnostics { file, text, line_starts, found: Vec::new() }
     }
 
-    pub(crate) fn error(&mut self, place: Place, message: impl Into<String>, remedy: impl Into<String>) {
+    pub(crate) fn error(&mut self, place: SourceSpan, message: impl Into<String>, remedy: impl Into<String>) {
         self.add(Severity::Error, place, message.into(), remedy.into());
     }
 
-    pub(crate) fn warning(&mut self, place: Place, message: impl Into<String>, remedy: impl Into<String>) {
+    pub(crate) fn warning(
+        &mut self,
+        place: SourceSpan,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.add(Severity::Warning, place, message.into(), remedy.into());
     }
 
@@ -102,7 +107,7 @@ impl<'a> Diagnostics<'a> {
         self.found.iter().filter(|(_, diagnostic)| diagnostic.severity == Severity::Error).count()
     }
 
-    fn add(&mut self, severity: Severity, place: Place, message: String, remedy: String) {
+    fn add(&mut self, severity: Severity, place: SourceSpan, message: String, remedy: String) {
         let row = self.line_starts.partition_point(|&start| start <= place.start).saturating_sub(1);
         let start = self.line_starts[row];
         let end = self.text[start..].find('\n').map_or(self.text.len(), |length| start + length);
@@ -187,8 +192,8 @@ mod tests {
     fn places_count_characters_and_survive_any_byte_range() {
         let text = "é\tx\nlast";
         let mut diagnostics = Diagnostics::new("a.h", text);
-        diagnostics.error(Place { start: 3, end: 4 }, "m", "r");
-        diagnostics.error(Place { start: 9, end: 9 }, "end", "r");
+        diagnostics.error(SourceSpan { start: 3, end: 4 }, "m", "r");
+        diagnostics.error(SourceSpan { start: 9, end: 9 }, "end", "r");
         let (errors, _) = diagnostics.into_parts();
         assert_eq!((errors[0].line, errors[0].column, errors[0].width), (1, 3, 1));
         assert_eq!(errors[0].to_string(), "a.h:1:3: error: m\n    1 | é x\n      |   ^\n      = r");
@@ -200,9 +205,9 @@ mod tests {
         let text = "x ".repeat(100_000);
         let mut diagnostics = Diagnostics::new("a.h", &text);
         for at in 0..5000 {
-            diagnostics.warning(Place { start: 2 * at, end: 2 * at + 1 }, "w", "r");
+            diagnostics.warning(SourceSpan { start: 2 * at, end: 2 * at + 1 }, "w", "r");
         }
-        diagnostics.error(Place { start: 150_000, end: 199_999 }, "m", "r");
+        diagnostics.error(SourceSpan { start: 150_000, end: 199_999 }, "m", "r");
         let (errors, warnings) = diagnostics.into_parts();
         assert_eq!((errors.len(), warnings.len()), (1, EACH_MAX));
         assert!(errors[0].to_string().len() < 5000);

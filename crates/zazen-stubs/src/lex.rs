@@ -1,9 +1,9 @@
-//! Text to tokens, comments kept.
+//! Turns text into tokens. Comments are tokens too.
 //!
 //! Covers what can stand in the scanned part of a header. Preprocessor directives come out as one
 //! token each, continuation lines joined.
 
-use crate::diagnostic::{Diagnostics, Place};
+use crate::diagnostic::{Diagnostics, SourceSpan};
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 pub(crate) struct Token<'a> {
     pub(crate) kind: Kind,
     pub(crate) text: &'a str,
-    pub(crate) place: Place,
+    pub(crate) place: SourceSpan,
 }
 
 impl Token<'_> {
@@ -61,7 +61,7 @@ pub(crate) fn tokens<'a>(text: &'a str, from: usize, diagnostics: &mut Diagnosti
     while let Some(token) = lexer.next(diagnostics) {
         tokens.push(token);
     }
-    let end = Place { start: text.len(), end: text.len() };
+    let end = SourceSpan { start: text.len(), end: text.len() };
     tokens.push(Token { kind: Kind::End, text: "", place: end });
     tokens
 }
@@ -91,7 +91,7 @@ impl<'a> Lexer<'a> {
         }
         let rest = &self.text[self.at..];
         let (kind, length) = self.measure(rest, diagnostics);
-        let place = Place { start: self.at, end: self.at + length };
+        let place = SourceSpan { start: self.at, end: self.at + length };
         self.at += length;
         if !matches!(kind, Kind::Comment | Kind::LineComment) {
             self.line_start = false;
@@ -104,7 +104,7 @@ impl<'a> Lexer<'a> {
         let length_while = |accept: fn(char) -> bool| rest.find(|c: char| !accept(c)).unwrap_or(rest.len());
         if let Some(inside) = rest.strip_prefix("/*") {
             let Some(end) = inside.find("*/") else {
-                let place = Place { start: self.at, end: self.at + 2 };
+                let place = SourceSpan { start: self.at, end: self.at + 2 };
                 diagnostics.error(place, "this comment never ends", "close it with */");
                 return (Kind::Comment, rest.len());
             };
@@ -131,7 +131,7 @@ fn is_word_start(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_'
 }
 
-/// Up to the end of the logical line, but not into a comment that goes on after it.
+/// Goes to the end of the logical line, but not into a comment that continues after it.
 fn directive_length(rest: &str) -> usize {
     let mut at = 0;
     loop {

@@ -6,9 +6,9 @@
 //! of structs, what a typedef hides, macros) the generated code makes the C compiler check: a
 //! misparse is a compile error, never a wrong call.
 //!
-//! Invariants: text in, text out, nothing else touched; the same header gives the same bytes on
-//! every machine; every mistake of a header is reported, not only the first, each with its place
-//! and a remedy.
+//! Invariants: the generator turns text into text and touches nothing else. The same header gives
+//! the same bytes on every machine. Every mistake of a header is reported, not only the first, each
+//! with its place and a remedy.
 
 mod annotation;
 mod check;
@@ -50,10 +50,14 @@ pub struct Output {
 /// Fails with all mistakes found, in the order of their places; never panics, whatever `text` is.
 pub fn generate(file_name: &str, text: &str) -> Result<Output, Vec<Diagnostic>> {
     let mut diagnostics = diagnostic::Diagnostics::new(file_name, text);
-    // What is generated is some hundred times the header: it is to fit into memory.
+    // The output is some hundred times as large as the header, and must fit into memory.
     if text.len() > HEADER_BYTES_MAX {
         let what = format!("the header has {} bytes, the limit is {HEADER_BYTES_MAX}", text.len());
-        diagnostics.error(diagnostic::Place { start: 0, end: 0 }, what, "split it into several plug-ins");
+        diagnostics.error(
+            diagnostic::SourceSpan { start: 0, end: 0 },
+            what,
+            "split it into several plug-ins",
+        );
         return Err(diagnostics.into_parts().0);
     }
     let interface = parse::parse(file_name, text, &mut diagnostics);

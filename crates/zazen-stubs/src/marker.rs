@@ -1,6 +1,6 @@
 //! `START-ZAZEN-SCANNER ID=… INIT=… FINI=…`: where the scanned part begins, and whose header it is.
 
-use crate::diagnostic::{Diagnostics, Place, nearest};
+use crate::diagnostic::{Diagnostics, SourceSpan, nearest};
 use crate::lex::is_identifier;
 
 /// What the marker says.
@@ -9,7 +9,7 @@ pub(crate) struct Marker {
     pub(crate) id: u32,
     pub(crate) init: Option<String>,
     pub(crate) fini: Option<String>,
-    /// Known from published headers by its name only: recorded, never called.
+    /// Published headers have this word without an explanation. It is recorded and never called.
     pub(crate) process: Option<String>,
     pub(crate) attach: Option<String>,
     pub(crate) detach: Option<String>,
@@ -49,11 +49,11 @@ pub(crate) fn is_start(comment: &str) -> bool {
 pub(crate) fn find(text: &str, diagnostics: &mut Diagnostics<'_>) -> Option<(Marker, usize)> {
     let found = STARTS.iter().filter_map(|start| text.find(start).map(|at| (at, *start))).min();
     let Some((at, start)) = found else {
-        let end = Place { start: 0, end: 1 };
+        let end = SourceSpan { start: 0, end: 1 };
         diagnostics.error(end, "this header has no START-ZAZEN-SCANNER marker", FORM);
         return None;
     };
-    let place = Place { start: at, end: at + start.len() };
+    let place = SourceSpan { start: at, end: at + start.len() };
     let inside = text[..at].rfind("/*").is_some_and(|open| !text[open..at].contains("*/"));
     if !inside {
         diagnostics.error(place, "the START marker is not in a /* … */ comment", FORM);
@@ -67,12 +67,12 @@ pub(crate) fn find(text: &str, diagnostics: &mut Diagnostics<'_>) -> Option<(Mar
     Some((parse(&text[body.clone()], body.start, place, diagnostics), at + length + 2))
 }
 
-fn parse(body: &str, offset: usize, marker_place: Place, diagnostics: &mut Diagnostics<'_>) -> Marker {
+fn parse(body: &str, offset: usize, marker_place: SourceSpan, diagnostics: &mut Diagnostics<'_>) -> Marker {
     let mut marker = Marker::default();
     let mut seen: Vec<&str> = Vec::new();
     for part in body.split(|c: char| c.is_whitespace() || c == '*').filter(|part| !part.is_empty()) {
         let start = offset + (part.as_ptr() as usize - body.as_ptr() as usize);
-        let place = Place { start, end: start + part.len() };
+        let place = SourceSpan { start, end: start + part.len() };
         let Some((key, value)) = part.split_once('=') else {
             diagnostics.error(place, format!("`{part}` in the marker is not KEY=VALUE"), FORM);
             continue;
@@ -146,7 +146,7 @@ fn parse(body: &str, offset: usize, marker_place: Place, diagnostics: &mut Diagn
     marker
 }
 
-fn id(value: &str, place: Place, diagnostics: &mut Diagnostics<'_>) -> u32 {
+fn id(value: &str, place: SourceSpan, diagnostics: &mut Diagnostics<'_>) -> u32 {
     let parsed = match value.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => value.parse().ok(),

@@ -1,6 +1,6 @@
-//! What a header says, once it is found to make sense.
+//! The content of a header that passed all checks.
 
-use crate::diagnostic::Place;
+use crate::diagnostic::SourceSpan;
 use crate::marker::Marker;
 use crate::types::Scalar;
 
@@ -20,7 +20,7 @@ pub(crate) struct Interface {
 pub(crate) enum Base {
     Void,
     Scalar(Scalar),
-    /// A struct, union or typedef: its bytes travel, its size is the compiler's knowledge.
+    /// A struct, union or typedef. Its bytes travel; only the compiler knows its size.
     Opaque(String),
     /// An enumeration: travels as 32 bits.
     Enum(String),
@@ -148,11 +148,11 @@ impl Shape {
 /// How many elements an array, or a string's buffer, has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// None said: an object, or a string that ends where it ends.
+    /// No number: an object, or a string that its NUL ends.
     None,
-    /// What this argument says (for arr2d: each line's, in an array).
+    /// The value of this argument (for arr2d: an array with the length of each line).
     Argument(usize),
-    /// Always so many.
+    /// Always this number.
     Fixed(u64),
 }
 
@@ -174,7 +174,7 @@ pub(crate) struct Param {
     pub(crate) close: bool,
     /// A file descriptor.
     pub(crate) fd: bool,
-    pub(crate) annotation_place: Place,
+    pub(crate) annotation_place: SourceSpan,
 }
 
 impl Param {
@@ -232,7 +232,7 @@ pub(crate) struct Function {
     pub(crate) handle: Option<String>,
     /// The result is a descriptor where it isn't negative.
     pub(crate) fd: bool,
-    pub(crate) place: Place,
+    pub(crate) place: SourceSpan,
 }
 
 impl Function {

@@ -1,11 +1,11 @@
-//! Tokens to prototypes: what stands in the scanned part of a header, and nothing else.
+//! Turns the tokens of a header's scanned part into prototypes.
 //!
 //! After a mistake the parser goes on at the next parameter or declaration, so that one run reports
 //! them all.
 
 use crate::annotation::{self, Comment, FunctionWords};
 use crate::check;
-use crate::diagnostic::{Diagnostics, Place};
+use crate::diagnostic::{Diagnostics, SourceSpan};
 use crate::lex::{self, Kind, Token};
 use crate::marker::{self, Marker};
 use crate::model::{Base, Interface, Type};
@@ -21,7 +21,7 @@ pub(crate) fn parse(file_name: &str, text: &str, diagnostics: &mut Diagnostics<'
     parser.header();
     let functions = parser.functions;
     if functions.is_empty() && diagnostics.error_count() == 0 {
-        let place = Place { start: from, end: from + 1 };
+        let place = SourceSpan { start: from, end: from + 1 };
         diagnostics.error(
             place,
             "no prototype follows the START marker",
@@ -105,7 +105,8 @@ impl<'t> Parser<'_, '_, 't> {
             .iter()
             .any(|form| line.split_whitespace().collect::<Vec<_>>().join(" ") == *form);
         if is_cplusplus {
-            // What is for C++ only is no part of the C interface: up to its #else or #endif.
+            // Code for C++ only is not part of the C interface. It is skipped up to its #else or
+            // #endif.
             while !matches!(self.peek().kind, Kind::End) {
                 let next = self.take();
                 let inner = next.text.trim_start_matches('#').trim();
@@ -162,7 +163,7 @@ impl<'t> Parser<'_, '_, 't> {
         code.next().is_some_and(|token| token.is("{") || token.is(";"))
     }
 
-    /// Past the `;` (or the body) that ends a declaration.
+    /// Goes behind the `;` (or the body) that ends a declaration.
     fn skip_declaration(&mut self) {
         let mut depth = 0i64;
         loop {
@@ -177,7 +178,7 @@ impl<'t> Parser<'_, '_, 't> {
                 "}" | ")" | "]" if depth > 0 => {
                     depth -= 1;
                     let body_ends = token.text == "}" && depth == 0;
-                    // A function's body has no `;` after it, but a struct's has.
+                    // No `;` follows a function's body; one follows a struct's.
                     if body_ends && !self.peek_code().is(";") && self.peek_code().kind != Kind::Word {
                         return;
                     }
@@ -309,7 +310,7 @@ impl<'t> Parser<'_, '_, 't> {
     fn specifiers(
         &mut self,
         comment: &mut dyn FnMut(&mut Self, Token<'t>),
-    ) -> Result<Type, (Place, String, String)> {
+    ) -> Result<Type, (SourceSpan, String, String)> {
         let start = self.peek_code().place;
         let mut end = start;
         let (mut base_const, mut words, mut base) = (false, Vec::new(), None);
@@ -403,7 +404,7 @@ impl<'t> Parser<'_, '_, 't> {
         }
     }
 
-    /// An annotation behind the comma belongs to nobody: it would silently annotate the next
+    /// An annotation behind the comma is an error, because it would silently annotate the next
     /// parameter.
     fn stray_annotation(&mut self) {
         while self.peek().is_comment() {
@@ -521,7 +522,7 @@ impl<'t> Parser<'_, '_, 't> {
         }
     }
 
-    /// Comments up to the comma or parenthesis; anything else there is a mistake.
+    /// Takes comments up to the comma or parenthesis. Anything else there is a mistake.
     fn param_rest(&mut self, param: &mut RawParam, comments: &mut Vec<Token<'t>>) {
         let mut depth = 0;
         let mut reported = self.diagnostics.error_count();
@@ -549,7 +550,7 @@ impl<'t> Parser<'_, '_, 't> {
                         format!("a comma is missing before `{}`", token.text),
                         "put it behind the annotation of the parameter before",
                     );
-                    // Go on as if it were there.
+                    // Continue as if the comma were there.
                     param.broken = true;
                     self.comments_of(param, &std::mem::take(comments));
                     while !(self.peek().is(",") || self.peek().is(")") || self.peek().kind == Kind::End) {

@@ -1,4 +1,4 @@
-//! The C types that travel, and those that are refused with a reason.
+//! The C types that can travel, and those that are refused, with a reason.
 
 /// A scalar as it lies in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

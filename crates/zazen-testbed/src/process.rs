@@ -45,7 +45,7 @@ impl Process {
 
     /// Whether it still runs (a zombie does not).
     pub fn is_alive(&self) -> bool {
-        let is_recorded = |now: Stat| {
+        let is_recorded = |now: ProcStat| {
             now.start_ticks == self.start_ticks && now.uid == self.uid && !"ZX".contains(now.state)
         };
         self.boot == boot() && stat(self.pid).is_some_and(is_recorded)
@@ -81,13 +81,13 @@ impl Process {
     }
 }
 
-struct Stat {
+struct ProcStat {
     state: char,
     start_ticks: u64,
     uid: u32,
 }
 
-fn stat(pid: i32) -> Option<Stat> {
+fn stat(pid: i32) -> Option<ProcStat> {
     // Both files speak of the process whose folder this is, whatever has the number by now.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()).ok()?;
@@ -108,10 +108,10 @@ fn boot() -> u64 {
 }
 
 /// `pid (name) state ppid …`; the name may itself hold blanks and parentheses.
-fn parse_stat(text: &str, uid: u32) -> Option<Stat> {
+fn parse_stat(text: &str, uid: u32) -> Option<ProcStat> {
     let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    Some(Stat { state, start_ticks: fields.nth(18)?.parse().ok()?, uid })
+    Some(ProcStat { state, start_ticks: fields.nth(18)?.parse().ok()?, uid })
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 //! length. Either byte order; lengths of 4 bytes, or of 8.
 //!
 //! The file's header is three records: 84 bytes (`CORD` and 20 integers: the number of frames, …,
-//! steps between frames@2, fixed atoms@8, …, unit cell@10, fourth dimension@11, …, CHARMM version@19), the title, the
-//! number of atoms. With fixed atoms, a fourth record lists the free ones. A frame is a record for
-//! the unit cell (48 bytes) where there is one, and one record for each dimension. Frames behind
-//! the first leave out the fixed atoms.
+//! steps between frames@2, fixed atoms@8, …, unit cell@10, fourth dimension@11, …, CHARMM
+//! version@19), the title, the number of atoms. With fixed atoms, a fourth record lists the free
+//! ones. A frame is a record for the unit cell (48 bytes) where there is one, and one record for
+//! each dimension. Frames behind the first leave out the fixed atoms.
 
 use crate::bytes::Order;
 
@@ -79,8 +79,8 @@ impl Dcd {
         let Some(title) = u64::try_from(title).ok().filter(|bytes| *bytes < 1 << 20) else {
             return Err(format!("its title has {title} bytes"));
         };
-        // Some writers, such as MDAnalysis, state the wrong length. The number of lines is right, and
-        // other readers go by it.
+        // Some writers, such as MDAnalysis, state the wrong length. The number of lines is right,
+        // and other readers go by it.
         let lines = order.i32(bytes, at as usize + mark).and_then(|lines| u64::try_from(lines).ok());
         let by_lines = lines.map(|lines| 4 + 80 * lines).filter(|length| *length < 1 << 20);
         let begin = at + mark as u64;

@@ -9,7 +9,7 @@ use zazen_core::trajectory::Format;
 
 /// Where a parser is within a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum LineKind {
     /// At its first line.
     Begin,
     /// At the line that tells the number of atoms.
@@ -24,7 +24,7 @@ enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Text {
     format: Format,
-    place: Place,
+    place: LineKind,
     pub(crate) n_atoms: u64,
     /// Bytes that were skipped of a line whose end was not met yet.
     line_bytes: usize,
@@ -40,16 +40,16 @@ pub(crate) enum Taken {
 
 impl Text {
     pub(crate) fn new(format: Format) -> Text {
-        Text { format, place: Place::Begin, n_atoms: 0, line_bytes: 0 }
+        Text { format, place: LineKind::Begin, n_atoms: 0, line_bytes: 0 }
     }
 
     /// Goes on with the bytes that follow those dealt with. An error is about the whole frame.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<Taken, String> {
-        if let Place::Rest(lines) = self.place {
+        if let LineKind::Rest(lines) = self.place {
             let (taken, skipped) = lines::skip(bytes, lines);
-            self.place = Place::Rest(lines - skipped);
+            self.place = LineKind::Rest(lines - skipped);
             if skipped == lines {
-                (self.place, self.line_bytes) = (Place::Begin, 0);
+                (self.place, self.line_bytes) = (LineKind::Begin, 0);
                 return Ok(Taken::End(taken));
             }
             // The hole of a sparse file is one endless line.
@@ -67,9 +67,9 @@ impl Text {
             };
         };
         self.place = match (self.format, self.place) {
-            (Format::Xyz, _) => Place::Rest(1 + self.count(line)?),
-            (Format::Gro, Place::Count) => Place::Rest(1 + self.count(line)?),
-            (Format::Gro, _) => Place::Count,
+            (Format::Xyz, _) => LineKind::Rest(1 + self.count(line)?),
+            (Format::Gro, LineKind::Count) => LineKind::Rest(1 + self.count(line)?),
+            (Format::Gro, _) => LineKind::Count,
             (_, place) => self.item(line, place)?,
         };
         Ok(Taken::Bytes(length))
@@ -85,33 +85,33 @@ impl Text {
         }
     }
 
-    fn item(&mut self, line: &[u8], place: Place) -> Result<Place, String> {
-        if place == Place::Count {
+    fn item(&mut self, line: &[u8], place: LineKind) -> Result<LineKind, String> {
+        if place == LineKind::Count {
             self.count(line)?;
-            return Ok(Place::Item);
+            return Ok(LineKind::Item);
         }
         let Some(item) = line.strip_prefix(b"ITEM:").map(<[u8]>::trim_ascii) else {
             return match place {
-                Place::Begin => Err(format!("the line {} is no ITEM:", lines::shown(line))),
-                _ => Ok(Place::Item),
+                LineKind::Begin => Err(format!("the line {} is no ITEM:", lines::shown(line))),
+                _ => Ok(LineKind::Item),
             };
         };
-        if place == Place::Begin {
+        if place == LineKind::Begin {
             if ![&b"TIMESTEP"[..], b"UNITS", b"TIME"].contains(&item) {
                 return Err(format!("it begins with {}, not ITEM: TIMESTEP", lines::shown(line)));
             }
             self.n_atoms = 0;
-            return Ok(Place::Item);
+            return Ok(LineKind::Item);
         }
         if item == b"NUMBER OF ATOMS" {
-            return Ok(Place::Count);
+            return Ok(LineKind::Count);
         }
         if item == b"ATOMS" || item.starts_with(b"ATOMS ") {
             return match self.n_atoms {
                 0 => Err("its atoms come before their number".to_owned()),
-                count => Ok(Place::Rest(count)),
+                count => Ok(LineKind::Rest(count)),
             };
         }
-        Ok(Place::Item)
+        Ok(LineKind::Item)
     }
 }

@@ -11,8 +11,8 @@
 //! every byte that arrives and every operation of every disk.
 //!
 //! Faults: those of [`zazen_env::sim_disk`], of the network (module `net`), kills, power failures
-//! and stops of daemons, outages of the backing store, frames that are written again, deleted files,
-//! rights that are taken away, bad bits, clocks that are off, drift and jump.
+//! and stops of daemons, outages of the backing store, frames that are written again, deleted
+//! files, rights that are taken away, bad bits, clocks that are off, drift and jump.
 //!
 //! Checks, in the order in which they matter:
 //! 1. No wrong bytes: what a reader takes for a frame is a version of it, and one that was there

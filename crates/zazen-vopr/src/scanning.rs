@@ -45,8 +45,8 @@ impl World {
         Ok(())
     }
 
-    /// Steps the order of a scan, and does what it asks for, until it waits for something that takes
-    /// time.
+    /// Steps the order of a scan, and does what it asks for, until it waits for something that
+    /// takes time.
     fn scan_steps(&mut self, at: At, event: hand_out::Event<Entry>) {
         let Some(store) = self.nodes[at.0].store.clone() else { return };
         let mut event = Some(event);

@@ -6,23 +6,23 @@ use zazen_core::Result;
 
 /// A time step and its file.
 #[derive(Deserialize)]
-struct Entry {
+struct TimeStep {
     name: String,
     time: f64,
 }
 
 #[derive(Deserialize)]
 struct Series {
-    files: Vec<Entry>,
+    files: Vec<TimeStep>,
 }
 
 /// The (time, file) pairs of a `.series` file, in its order.
 pub(crate) fn parse(text: &str) -> Result<Vec<(f64, String)>> {
     let series: Series = serde_json::from_str(text)
         .map_err(|error| refused(format!("is no complete list of time steps: {error}")))?;
-    let entry = |entry: Entry| match entry {
-        Entry { name, .. } if name.is_empty() => Err(refused("a time step names no file".into())),
-        Entry { name, time } => Ok((time, name)),
+    let entry = |entry: TimeStep| match entry {
+        TimeStep { name, .. } if name.is_empty() => Err(refused("a time step names no file".into())),
+        TimeStep { name, time } => Ok((time, name)),
     };
     series.files.into_iter().map(entry).collect()
 }

@@ -1,5 +1,6 @@
-//! How many readers a disk takes (Zazen paper, Figure 6): one at a time on a spinning disk, which loses its
-//! bandwidth to seeks otherwise; several on flash, which needs them to reach its bandwidth.
+//! How many readers a disk serves at a time (Zazen paper, Figure 6). A spinning disk serves one,
+//! because seeks between several would cost its bandwidth. Flash serves several, because it needs
+//! them to reach its bandwidth.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +16,13 @@ pub enum DiskKind {
     Spinning,
     /// No seeks.
     Flash,
-    /// The kernel doesn't say (a stacked or network file system, memory), or cannot know (a virtual disk).
+    /// The kernel does not say (a stacked or network file system, memory), or cannot know (a
+    /// virtual disk).
     Unknown,
 }
 
 impl DiskKind {
-    /// Readers that should be in flight on such a disk. An unknown one is taken for flash.
+    /// How many readers such a disk should have at a time. An unknown disk is treated as flash.
     pub fn readers(self) -> u16 {
         match self {
             DiskKind::Spinning => SPINNING_READERS,
@@ -49,7 +51,7 @@ pub fn disk_kind(directory: &Path) -> DiskKind {
 fn kind_of(sys: &Path, major: u32, minor: u32) -> DiskKind {
     // A partition has no queue of its own; its parent directory is the whole disk.
     let device = sys.join(format!("{major}:{minor}")).canonicalize().unwrap_or_default();
-    // A virtual disk says "rotational" whatever lies beneath it, unless its host was told otherwise.
+    // A virtual disk says "rotational" by default, whatever hardware its host has.
     if device.components().any(|part| part.as_os_str().to_string_lossy().starts_with("virtio")) {
         return DiskKind::Unknown;
     }

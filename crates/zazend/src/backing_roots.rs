@@ -1,11 +1,13 @@
 //! The backing stores of a daemon, and the names that their datasets have in the cache.
 //!
-//! A dataset's cache name is its path beneath its backing root. With several roots two datasets could get the
-//! same name; so the first root that a cache ever saw names its datasets plainly, and each further one puts them
-//! under `@` and its own last component (`@scratch/sim1`; `@scratch-2/…` if that is taken).
+//! A dataset's cache name is its path beneath its backing root. Two roots could give two datasets
+//! the same name. Therefore only the first root that a cache ever saw uses plain names. Each
+//! further root puts its datasets under `@` and its own last component (`@scratch/sim1`;
+//! `@scratch-2/…` if that is taken).
 //!
-//! Invariant: a root keeps its prefix for the life of the cache (it is written down in the cache's own folder), so
-//! that adding, removing or reordering roots never takes one dataset's frames for another's.
+//! Invariant: a root keeps its prefix for the life of the cache, because the prefix is written into
+//! the cache's own folder. So nobody who adds, removes or reorders roots makes the daemon take one
+//! dataset's frames for another's.
 
 use crate::config::BackingSpec;
 use crate::guarded_backing::GuardedBacking;
@@ -20,7 +22,7 @@ use zazen_core::{Error, ErrorKind, RelPath, Result, Series};
 use zazen_env::{Disk, Identity};
 use zazen_store::{read_root_text, write_root_text};
 
-/// Users whose views are kept warm though nobody uses them.
+/// How many views are kept though nobody uses them now.
 const WARM_MAX: usize = 64;
 const STATE_FILE: &str = "zazend";
 const TITLE: &str = "zazend 1\n";
@@ -41,8 +43,9 @@ pub struct CacheState {
 }
 
 impl CacheState {
-    /// What the cache on `disk` remembers; nothing for a new one. It is kept in two copies, each with a checksum;
-    /// with both damaged nothing is remembered, and [`CacheState::keep_apart`] is needed.
+    /// What the cache on `disk` remembers; nothing for a new cache. There are two copies, each with
+    /// a checksum. If both are damaged, nothing is remembered, and [`CacheState::keep_apart`] is
+    /// needed.
     pub fn read<D: Disk>(disk: &D) -> Result<CacheState> {
         let lost = |error: &Error| {
             tracing::error!("{error}, nor is its other copy good: this cache starts without what they said");
@@ -68,16 +71,17 @@ impl CacheState {
         )
     }
 
-    /// Where what was remembered is lost: tells the names of the `datasets` that the cache holds. Their backing
-    /// directories are not known any more, so no directory gets a name that one of them may have: their frames are
-    /// never taken for another directory's. They are not read any more, and go when room is needed.
+    /// For a cache that lost what it remembered: gives the names of the `datasets` that the cache
+    /// holds. Their backing directories are unknown. So no directory gets a name that one of them
+    /// may have, and nobody takes their frames for another directory's. Nobody reads these frames
+    /// any more; they are evicted when room is needed.
     pub fn keep_apart<'a>(&mut self, datasets: impl Iterator<Item = &'a str>) {
         if self.damaged {
             self.taken = datasets.map(|name| prefix_in(name).to_owned()).collect();
         }
     }
 
-    /// Writes it down: durably, in two copies.
+    /// Writes the state durably, in two copies.
     pub fn write<D: Disk>(&self, disk: &D) -> Result<()> {
         let json = serde_json::to_string_pretty(self).unwrap_or_default();
         write_root_text(disk, STATE_FILE, &format!("{TITLE}{json}\n"))
@@ -208,7 +212,8 @@ pub struct BackingRoots {
 }
 
 impl BackingRoots {
-    /// The stores of `specs`; prefixes come from `state`, which is extended by those chosen now.
+    /// The stores of `specs`. Prefixes come from `state`; prefixes that are chosen now are added to
+    /// it.
     pub fn new(
         specs: &[BackingSpec],
         state: &mut CacheState,
@@ -220,7 +225,8 @@ impl BackingRoots {
         Ok(BackingRoots { roots: roots.collect::<Result<_>>()? })
     }
 
-    /// Finds the dataset that a user spells as the absolute `path`; of nested roots the innermost counts.
+    /// Finds the dataset that a user spells as the absolute `path`. If roots are nested, the
+    /// innermost counts.
     pub fn locate(&self, path: &str) -> Result<Located> {
         if !path.starts_with('/') {
             return Err(Error::new(
@@ -251,7 +257,8 @@ impl BackingRoots {
         Ok(Located { root: root.clone(), beneath, dataset })
     }
 
-    /// The path by which users know the cached `dataset`; `None` if its root is no longer configured.
+    /// The path by which users know the cached `dataset`; `None` if its root is no longer
+    /// configured.
     pub fn spelled(&self, dataset: &RelPath) -> Option<String> {
         let beneath = |root: &&Arc<BackingRoot>| match dataset.as_str().strip_prefix(root.prefix.as_str()) {
             Some(rest) if root.prefix.is_root() || rest.is_empty() || rest.starts_with('/') => {
@@ -353,7 +360,7 @@ mod tests {
         assert_eq!(lost.prefix("/a/scratch"), "@scratch-3");
         lost.write(&disk).unwrap();
         assert_eq!(CacheState::read(&disk).unwrap().prefixes, lost.prefixes);
-        // A cache that holds nothing has nothing to mix up.
+        // In an empty cache no two datasets can be mixed up.
         disk.tamper(".zazen/zazend", Vec::clear);
         disk.tamper(".zazen/zazend.copy", Vec::clear);
         let mut lost = CacheState::read(&disk).unwrap();

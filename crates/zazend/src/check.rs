@@ -43,7 +43,7 @@ impl Report {
     }
 }
 
-/// Checks what `args` (and the file that they name) tell.
+/// Checks the settings in `args` and in the file that they name.
 pub fn check(args: &Args) -> Report {
     let mut report = Report { good: true, text: String::new() };
     let config = match Config::assemble(args) {

@@ -48,11 +48,11 @@ counters! {
     peer_blocks_given,
     /// Frames handed out that had to be fetched for the reader.
     fetched_reads,
-    /// Frames read straight from the backing store for want of room, by descriptor.
+    /// Frames read straight from the backing store because the cache had no room, by descriptor.
     read_through,
     /// The same, sent as bytes.
     inline,
-    /// Frames that the cache could not give or take because of its disk, and that were read from their source.
+    /// Frames read from their source because the cache's disk failed.
     cache_failures,
     /// Frames that a reader could not be given.
     failed,
@@ -64,7 +64,7 @@ counters! {
     permission_denied,
     /// Fetches that failed.
     fetch_failures,
-    /// Times that a reader joined a fetch under way instead of starting one.
+    /// How often a reader joined a fetch that was under way instead of starting one.
     fetches_shared,
     /// Datasets opened.
     opens,
@@ -91,7 +91,8 @@ impl Counter {
 }
 
 impl Counters {
-    /// The share of frames handed out that came from this node's disk without a fetch; `None` before the first.
+    /// The share of frames that came from this node's disk without a fetch; `None` before the first
+    /// frame.
     pub fn hit_rate(&self) -> Option<f64> {
         let hits = self.native_reads.get() + self.alien_reads.get();
         let misses = self.fetched_reads.get() + self.read_through.get() + self.inline.get();

@@ -56,8 +56,8 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Whether the source has these bytes at `offset`. `is_small`: they are a whole small frame, whose
-    /// neighbours may be asked for next.
+    /// Whether the source has these bytes at `offset`. `is_small`: they are a whole small frame,
+    /// whose neighbours may be asked for next.
     fn is_at(&mut self, sample: &[u8], offset: u64, is_small: bool) -> Result<bool> {
         let Some((_, file)) = &self.file else { return Ok(false) };
         let held = |at: u64, block: &[u8]| {

@@ -39,8 +39,8 @@ pub struct GuardedBacking {
 #[derive(Default)]
 struct Memory {
     health: Mutex<Health>,
-    /// A user's view: that user can bring its calls to time out at will, so what they meet is no
-    /// news.
+    /// A user's view. That user can make its calls time out at will, so their errors are not
+    /// logged.
     is_view: bool,
 }
 
@@ -142,7 +142,7 @@ impl Memory {
     }
 }
 
-/// What the opening of a file tells of is its folder's ailment.
+/// If a file cannot be opened because of an outage, the outage counts for its folder.
 fn folder_of(file: &RelPath) -> RelPath {
     file.split().map(|(folder, _)| folder).unwrap_or_default()
 }
@@ -197,7 +197,7 @@ struct GuardedFile {
 }
 
 impl GuardedFile {
-    /// Remembers an outage of the server of this file; it says nothing of the root.
+    /// Remembers an outage of this file's server. That says nothing about the root.
     fn note<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && is_outage(error)
@@ -234,7 +234,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use zazen_core::{ErrorKind, Validator};
 
-    /// Of which all hangs, or all but the root.
+    /// A store that hangs, or hangs except for its root.
     struct Hung(Arc<AtomicU64>, bool);
 
     impl Backing for Hung {
@@ -299,7 +299,7 @@ mod tests {
         assert!(guarded.list(&RelPath::new("others").unwrap()).is_ok());
     }
 
-    /// Of which each directory has names of 1 MiB.
+    /// A store whose directories have names of 1 MiB.
     struct Crowded(u64);
 
     impl Backing for Crowded {

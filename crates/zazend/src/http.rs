@@ -1,8 +1,8 @@
 //! A small HTTP/1.1 responder for pages that are made anew for each request.
 //!
-//! Invariants: one thread and at most [`GUESTS_MAX`] connections, whoever comes; a connection that has not asked and
-//! taken its answer within [`PATIENCE`] is closed, and the oldest goes where a new one finds no place; nothing that a
-//! peer does, nor a lack of descriptors, ends the responder.
+//! Invariants: there is one thread, and at most [`GUESTS_MAX`] connections. A connection is closed
+//! if it has not asked and taken its answer within [`PATIENCE`]; if a new one finds no place, the
+//! oldest is closed. Nothing that a peer does ends the responder, nor does a lack of descriptors.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ const GUESTS_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest request, headers and all.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
-/// How long no connection is taken after the kernel refused one.
+/// How long the responder accepts nothing after the kernel refused a connection.
 const REST: Duration = Duration::from_millis(100);
 
 /// An answer.
@@ -57,7 +57,7 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        // It panics only for our bugs, and then there is nothing to wait for.
+        // Only a bug of ours makes the thread panic; then there is nothing to wait for.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -96,7 +96,7 @@ impl Reception {
             let first = self.guests.iter().map(|guest| guest.until).chain(resting).min();
             let timeout = first.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-            // A failing poll (EINTR, no memory) is one more round over connections that do not block.
+            // If poll fails (EINTR, no memory), the loop tries all connections, which do not block.
             let failed = rustix::event::poll(&mut waits, timeout.as_ref()).is_err();
             let ready: Vec<bool> = waits.iter().map(|wait| failed || !wait.revents().is_empty()).collect();
             drop(waits);
@@ -112,9 +112,9 @@ impl Reception {
         }
     }
 
-    /// Takes whoever waits. False if the kernel has no descriptor or memory for one.
+    /// Accepts the connections that wait. Returns false if the kernel has no descriptor or memory.
     fn accept(&mut self) -> bool {
-        // A bound, so that those who are in have their turn.
+        // A bound, so that connections that are here already are served too.
         for _ in 0..GUESTS_MAX {
             match self.listener.accept() {
                 Ok((stream, _)) => {
@@ -138,7 +138,7 @@ impl Reception {
 }
 
 impl Guest {
-    /// Reads or writes what goes without waiting; false at its end.
+    /// Reads or writes as much as goes without waiting; false when the connection ends.
     fn go_on(&mut self, pages: &Pages) -> bool {
         if self.answer.is_none() && !self.listen(pages) {
             return false;
@@ -157,7 +157,7 @@ impl Guest {
         false
     }
 
-    /// Hears more of the request and, once that is whole, makes the answer; false if it went away.
+    /// Reads more of the request and, once it is whole, makes the answer; false if the peer left.
     fn listen(&mut self, pages: &Pages) -> bool {
         let mut piece = [0; 4096];
         loop {

@@ -1,9 +1,9 @@
-//! Layouts that were read from the names in a directory: opening a large dataset again costs one look at its
-//! directory, not a listing of it.
+//! Layouts that were read from the names in a directory. Opening a large dataset again takes one
+//! look at its directory, not a listing.
 //!
-//! Invariant: what is remembered is what a listing would tell now. A name that comes or goes changes its directory's
-//! modification time; a directory that changed shortly before it was listed, perhaps by a clock that is off or too
-//! coarse to tell two changes apart, is not remembered.
+//! Invariant: a remembered layout is the one that a listing would give now. If a name comes or
+//! goes, the directory's modification time changes. A directory that changed shortly before it was
+//! listed is not remembered, because a clock may be wrong, or too coarse to show two changes.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use zazen_core::{Layout, RelPath, Result, Validator};
 
 /// How long a directory must have been left alone.
 const SETTLED: Duration = Duration::from_secs(10);
-/// Datasets remembered; beyond, all are forgotten.
+/// How many datasets are remembered. If one more comes, all are forgotten.
 const DATASETS_MAX: usize = 1024;
 
 /// Layouts by dataset, for a daemon. Shared by threads.
@@ -22,8 +22,8 @@ const DATASETS_MAX: usize = 1024;
 pub struct Layouts(Mutex<HashMap<RelPath, (Validator, Layout)>>);
 
 impl Layouts {
-    /// The layout of `dataset` in `directory` of `backing`; `None` if nothing there tells it. `backing` is asked whether
-    /// it may list the directory, unless it is `trusted`.
+    /// The layout of `dataset` in `directory` of `backing`; `None` if nothing there shows it.
+    /// Unless `trusted`, the user of `backing` must be allowed to list the directory.
     pub fn of(
         &self,
         finder: Finder<'_>,
@@ -56,7 +56,7 @@ impl Layouts {
         {
             known = Some(layout.clone());
         }
-        // Names are for those who may list them, though somebody else did.
+        // Somebody else listed the names; only users who may list them too get the layout.
         if known.is_some() && (trusted || backing.allows(directory, Rights::READ.and(Rights::SEARCH))?) {
             return Ok(known);
         }

@@ -102,7 +102,7 @@ impl Collector for NodeCollector {
     }
 }
 
-/// What plug-ins did, by their names; those of isolated ones begin anew with their processes.
+/// What plug-ins did, by name. The counters of an isolated plug-in begin anew with its process.
 fn encode_plugins(
     encoder: &mut DescriptorEncoder<'_>,
     reports: &[PluginReport],

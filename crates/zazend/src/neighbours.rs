@@ -70,7 +70,8 @@ struct State {
 }
 
 impl State {
-    /// The part of the file from `source` on with wanted neighbours that nobody else reads.
+    /// The part of the file that begins at `source` and holds wanted neighbours, unless others read
+    /// them.
     fn part_from(&self, readers: &Readers<'_>, number: u64, source: &Source) -> Part {
         let (native, alien) = readers.store.holdings(&readers.opened.series());
         let is_wanted =

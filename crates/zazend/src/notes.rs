@@ -1,7 +1,7 @@
 //! Why the frames of a scan were not in the cache, for `zazen explain`.
 //!
-//! Invariant: each frame has one reason, the first that was found; but "no room to keep it" replaces
-//! "never here", as it says why the next scan misses it too.
+//! Invariant: each frame has one reason, the first that was found. Only "no room to keep it"
+//! replaces "never here", because it also says why the next scan will miss the frame.
 
 use crate::node::Node;
 use std::collections::BTreeMap;
@@ -35,12 +35,12 @@ impl Inner {
 }
 
 impl Notes {
-    /// Of a scan of `series` that begins without `missing`.
+    /// The notes of a scan of `series` that begins while the frames `missing` are not cached.
     pub fn begin(node: &Node, series: &RelPath, missing: &RunSet) -> Notes {
         let notes = Notes::default();
         if !missing.is_empty() {
-            // A caller's set can be large: it is not compared under the lock, for which all who remove
-            // frames wait.
+            // A caller's set can be large, so it is not compared under the lock: every removal of
+            // frames waits for that lock.
             let removals = node.store.removals().of_series(series);
             let (removed, rest) = explain(removals, missing);
             let mut inner = notes.inner();
@@ -91,8 +91,8 @@ impl Notes {
     }
 }
 
-/// Removals as `caller` may see them: the dataset that needed the room is named to those who may list
-/// it.
+/// Removals as `caller` may see them: the dataset that needed the room is named to those who may
+/// list it.
 pub fn told<'a>(node: &Node, caller: &Caller, removals: impl Iterator<Item = &'a Removal>) -> Vec<Absent> {
     let (wall_ms, now) = (wall_ms(), node.store.now_ns());
     // Each name is a question to the backing store.

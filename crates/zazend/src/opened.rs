@@ -10,7 +10,7 @@ use zazen_backing::trajectory::{Confirmed, Finder};
 use zazen_backing::{Backing, Rights, SourceFile};
 use zazen_core::{Error, ErrorKind, FrameNo, Layout, RelPath, Result, Series, Source, Validator};
 
-/// A layout that was looked for in vain is looked for again after this.
+/// If no layout was found, the next search begins after this time.
 const LAYOUT_HOLD_OFF: Duration = Duration::from_secs(1);
 /// How long an answer about a directory's permission counts.
 pub const LEASE: Duration = Duration::from_nanos(zazen_frames::scan::LEASE_NS);
@@ -47,8 +47,8 @@ struct KnownLayout {
 }
 
 impl Opened {
-    /// The dataset at `at` for `viewer`; its layout is not known yet. Looking for it ends once `stops`
-    /// says so.
+    /// The dataset at `at` for `viewer`; its layout is not known yet. Looking for it ends once
+    /// `stops` says so.
     pub fn new(at: Located, pattern: Option<String>, viewer: Viewer, stops: Stops) -> Result<Opened> {
         let view = at.root.seen_by(&viewer)?;
         let series = at.dataset.clone();
@@ -58,7 +58,8 @@ impl Opened {
         Ok(Opened { at, pattern, viewer, view, layout, allowed, confirmed, stops })
     }
 
-    /// From now on a series of the cache is meant, for a tool that looks after the cache alone.
+    /// From now on this handle means a series of the cache: for a tool that manages the cache
+    /// alone.
     pub fn mean_cached(&self, series: RelPath, layout: Option<Layout>) {
         let layout = layout.map(Arc::new);
         *self.known() = KnownLayout { layout, told: false, series, looked: None, only_cached: true };
@@ -68,8 +69,8 @@ impl Opened {
         self.layout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cache's name for the series that is open: the dataset's directory alone while its layout is not known, which
-    /// has no frames.
+    /// The cache's name for the open series. While the layout is unknown, it is the name of the
+    /// dataset's directory, which has no frames.
     pub fn series(&self) -> RelPath {
         self.known().series.clone()
     }
@@ -152,8 +153,8 @@ impl Opened {
         }
     }
 
-    /// Whether the user may (still) use the dataset's directory: an old handle ends with the permission. The answer
-    /// counts for [`LEASE`].
+    /// Whether the user may still use the dataset's directory: a handle is valid only as long as
+    /// the permission. The answer counts for [`LEASE`].
     pub fn check(&self, store: &NodeStore) -> Result<()> {
         if self.viewer.is_own() {
             return Ok(());
@@ -167,7 +168,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Whether the user may use the dataset's directory so, asked now.
+    /// Whether the user has `rights` to the dataset's directory now.
     pub fn check_now(&self, store: &NodeStore, rights: Rights) -> Result<()> {
         if self.viewer.is_own() {
             return Ok(());
@@ -186,8 +187,8 @@ impl Opened {
         }
     }
 
-    /// Whether the user owned the source of the first cached frame. While nobody can be asked, that user alone may
-    /// learn what is cached of the dataset.
+    /// Whether the user owned the source of the first cached frame. While the backing store does
+    /// not answer, only that user may learn what is cached of the dataset.
     pub fn owns_what_is_cached(&self, store: &NodeStore) -> bool {
         let Viewer::Other(identity) = &self.viewer else { return true };
         store.series_of(&self.at.dataset).iter().any(|series| {
@@ -198,13 +199,13 @@ impl Opened {
         })
     }
 
-    /// Whether the daemon's own view of the dataset has no answer either. A user can keep its own view busy until it
-    /// times out; that says nothing of the store.
+    /// Whether the daemon's own view of the dataset gets no answer either. A user can make the
+    /// user's own view time out, which says nothing about the store.
     pub fn is_store_away(&self) -> bool {
         self.at.root.backing.stat(&self.at.beneath).is_err_and(|error| is_outage(&error))
     }
 
-    /// The refusal of what may be allowed, where nobody can be asked.
+    /// The error if nobody can be asked whether this is allowed.
     pub fn unknowable(&self, why: Error) -> Error {
         let kind = if is_outage(&why) { why.kind() } else { ErrorKind::PermissionDenied };
         Error::new(
@@ -234,7 +235,8 @@ impl Opened {
         known.layout.clone().filter(|_| known.told)
     }
 
-    /// Replaces what is known of the layout; `told` by the user or the backing store, else remembered by the cache.
+    /// Replaces what is known of the layout. `told`: by the user or the backing store; otherwise
+    /// the cache remembered it.
     pub fn set_layout(&self, layout: Layout, told: bool) {
         self.put_layout(&mut self.known(), layout, told);
     }
@@ -246,8 +248,8 @@ impl Opened {
         known.told = told;
     }
 
-    /// The layout; looked for on the backing store if it isn't known yet (a dataset that was empty when it was
-    /// opened may have frames by now).
+    /// The layout. If it is not known yet, this looks for it on the backing store: a dataset that
+    /// was empty when it was opened may have frames by now.
     pub fn layout(&self) -> Result<Option<Arc<Layout>>> {
         let mut known = self.known();
         let unknown = known.layout.is_none() && !known.only_cached;

@@ -1,14 +1,14 @@
-//! Where a cache may lie: never within a backing store, nor a backing store within it.
+//! Where a cache may lie: never within a backing store, and no backing store may lie within it.
 //!
-//! A cache within a backing store would be listed, cached and forwarded as data of users; a backing store within a
-//! cache could be taken for cached frames, which are evicted.
+//! A cache within a backing store would be listed, cached and forwarded as users' data. A backing
+//! store within a cache could be taken for cached frames, and evicted.
 
 use crate::config::{BackingSpec, Config};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zazen_core::{Error, ErrorKind, Result};
 
-/// Refuses (`Config`) a cache that overlaps a backing store of this machine, whatever links lead there.
+/// Refuses (`Config`) a cache that overlaps a backing store of this machine, also through links.
 pub fn check_placement(config: &Config) -> Result<()> {
     let cache = resolved(&config.cache);
     config

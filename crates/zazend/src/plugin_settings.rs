@@ -7,13 +7,13 @@ use std::time::Duration;
 use zazen_core::{Error, ErrorKind, Result, byte_size};
 use zazen_plugins::PluginConfig;
 
-/// Shorter silences of a plug-in's process say nothing: it gives a sign of life each second.
+/// A plug-in's process gives a sign of life each second, so a shorter silence means nothing.
 const SILENCE_SECONDS_MIN: u64 = 3;
 /// Processes of a plug-in that acts as its callers, at most.
 const IDENTITIES_MAX: usize = 4096;
 /// What `--plugin FILE` may end in, for the daemon's own process.
 const IN_PROCESS: &str = ":in-process";
-/// The program of isolated plug-ins' processes: this one, also if its file has been replaced since.
+/// The program of isolated plug-ins' processes: this one, even if its file has been replaced since.
 pub const SELF: &str = "/proc/self/exe";
 
 /// One `[[plugin]]` of the TOML file.
@@ -124,7 +124,7 @@ impl PluginTable {
     }
 }
 
-/// Flags over file: if any `--plugin` is given, the file's plug-ins are not.
+/// If any `--plugin` is given, the file's plug-ins do not count.
 pub fn plugin_configs(flags: &[String], file: &[PluginTable]) -> Result<Vec<PluginConfig>> {
     if flags.is_empty() {
         return file.iter().map(PluginTable::config).collect();

@@ -1,8 +1,8 @@
 //! The records of the last scans, for `zazen explain`.
 //!
-//! Invariants: memory is bounded for each user and in all, the oldest record goes first; a user's
-//! records make room only at that user's own cost, until the whole is full. What a record says is
-//! believed to concern its user alone; whose it is the kernel told.
+//! Invariants: memory is bounded for each user and in all. If a user's records are too many, that
+//! user's oldest goes; if all are too many, the oldest of all goes. The kernel says whose a record
+//! is. The daemon does not believe what a record says about anybody else.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,8 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// No scan takes longer: nine years, in nanoseconds.
 const WALL_NS_MAX: u64 = 1 << 58;
-/// By how much the parts of a scan's time may exceed the whole: clocks are read one after the other.
+/// How much longer the parts of a scan's time may be than the whole, because clocks are read one
+/// after another.
 const ROUNDING_NS: u64 = 10_000_000;
 
 /// Refuses a record that no reader writes: it is shown to its user's administrators.

@@ -20,7 +20,8 @@ pub fn host_options(config: &Config) -> HostOptions {
     }
 }
 
-/// A line of `--check` for one plug-in: loaded in a process of its own, its init is not run.
+/// A line of `--check` for one plug-in. It is loaded in a process of its own, and its init does not
+/// run.
 pub fn check(config: &Config, plugin: &PluginConfig) -> Result<String> {
     let found = Plugins::check(plugin, &host_options(config))?;
     let place = match (plugin.isolate, found.acts_as_caller || plugin.acts_as_caller) {

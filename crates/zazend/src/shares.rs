@@ -1,8 +1,8 @@
-//! What of the daemon's work each user may have under way at a time, so that one's demands cost
-//! nobody else.
+//! How much of the daemon's work each user may have under way at a time, so that one user's demands
+//! cost nobody else.
 //!
-//! Invariants: root and the daemon's own user have no bounds here; a share is given back when it is
-//! dropped; who waits for one waits on its own call's thread, for its user's other calls only.
+//! Invariants: root and the daemon's own user have no bounds here. A share is given back when it is
+//! dropped. A call waits for a share on its own thread, and only for other calls of its own user.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use zazen_call::Caller;
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_frames::shares;
 
-/// How often who waits looks whether there is a reason to.
+/// How often a waiting call looks whether it should still wait.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A user, of this machine or of another.
@@ -27,11 +27,11 @@ fn who_is(caller: &Caller) -> Option<Who> {
 
 /// Shares of one kind.
 pub struct Shares {
-    /// "scans".
+    /// What the shares are of, in the plural: "scans".
     what: &'static str,
     held: Mutex<shares::Shares<Who>>,
     freed: Condvar,
-    /// Shares of all users, of those without bounds too.
+    /// Shares that all users hold, including users without bounds.
     under_way: AtomicUsize,
 }
 
@@ -75,7 +75,8 @@ impl Shares {
         self.wait_for(who_is(caller), weight, Duration::ZERO, || false)
     }
 
-    /// As [`Shares::take`]; waits for one at most for `patience`, and not once `stops` says so.
+    /// As [`Shares::take`], but waits: at most for `patience`, and no longer once `stops` returns
+    /// true.
     pub fn wait(
         self: &Arc<Shares>,
         caller: &Caller,
@@ -149,8 +150,8 @@ pub struct AllShares {
     pub opened: Arc<Shares>,
     /// Threads that fetch for scans, beyond each scan's first.
     pub fetchers: Arc<Shares>,
-    /// Open sources and bytes that scans hold for readers who have not come for them, beyond each
-    /// scan's first.
+    /// Open sources and bytes that scans hold for readers who have not asked for them yet, beyond
+    /// each scan's first.
     pub ahead: Arc<Shares>,
 }
 

@@ -1,7 +1,7 @@
 //! Records a span for each call, if the daemon was started with `--spans DIR`.
 //!
-//! A span costs two looks at a clock and about a microsecond of formatting; lines are written to the
-//! file 64 KiB at a time, or after a second. Without the flag the services are called directly.
+//! A span costs two looks at a clock and about a microsecond of formatting; lines are written to
+//! the file 64 KiB at a time, or after a second. Without the flag the services are called directly.
 
 use std::fs::File;
 use std::io::Write;

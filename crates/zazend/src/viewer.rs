@@ -1,7 +1,7 @@
 //! Whose rights a call has: the daemon's own, or its caller's, as the kernel has them.
 //!
-//! Invariants: whatever a caller learns of a source or a directory came from a view of its own; a daemon that cannot
-//! act for others serves its own user alone.
+//! Invariants: whatever a caller learns of a source or a directory came from a view of its own; a
+//! daemon that cannot act for others serves its own user alone.
 
 use std::sync::Arc;
 use zazen_call::Caller;
@@ -39,8 +39,8 @@ impl Powers {
         Powers { uid: identity::own_uid(), others: Identity::can_be_assumed() }
     }
 
-    /// Whose rights `caller` has. A key holder is believed; where the daemon can act for nobody, it acts as itself for
-    /// key holders and root, and refuses other users.
+    /// Whose rights `caller` has. A key holder is believed; where the daemon can act for nobody, it
+    /// acts as itself for key holders and root, and refuses other users.
     pub fn viewer(&self, caller: &Caller) -> Result<Viewer> {
         let who = &caller.credentials;
         if who.uid == self.uid {

@@ -161,13 +161,13 @@ pub struct Machine {
     tuning: Tuning,
     plan: Plan,
     /// What follows from the header; the same object for all machines of a process.
-    opened: Option<Arc<Opened>>,
+    opened: Option<Arc<AfterHeader>>,
     bytes_sent: u64,
     rounds: u32,
 }
 
 /// What follows from the header on all ranks.
-struct Opened {
+struct AfterHeader {
     opening: Opening,
     fingerprinter: Arc<Fingerprinter>,
     /// The indices that exist; `None`: all of them.
@@ -450,7 +450,7 @@ impl Machine {
         let native = opening.native;
         let opened = sums.derive(None::<&Arc<()>>, |_| {
             let fingerprinter = Arc::new(Fingerprinter::new(opening.elements().next()));
-            Ok(Opened { opening, fingerprinter, target: self.plan.target.clone() })
+            Ok(AfterHeader { opening, fingerprinter, target: self.plan.target.clone() })
         })?;
         // All ranks have the same target: keep one of them.
         self.plan.target = opened.target.clone();
@@ -466,7 +466,7 @@ impl Machine {
         u128::from(self.plan.target_len) * self.size as u128 <= u128::from(u64::MAX)
     }
 
-    fn opened(&self) -> Result<&Opened> {
+    fn opened(&self) -> Result<&AfterHeader> {
         self.opened.as_deref().ok_or_else(out_of_turn)
     }
 

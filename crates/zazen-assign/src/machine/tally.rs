@@ -4,7 +4,7 @@ use super::{Machine, Slice, Stage, Step, expect};
 use crate::Counts;
 use crate::blocks::violation;
 use crate::shared::Shared;
-use crate::tally::{Dealt, Entry, Tally, odd};
+use crate::tally::{Contribution, Dealt, Tally, odd};
 use std::sync::Arc;
 use zazen_core::{Result, RunSet};
 
@@ -12,7 +12,7 @@ impl Machine {
     pub(super) fn tally(&mut self, slice: Slice) -> Result<Step> {
         let leader = self.plan.node.leader;
         let offered = self.plan.native.len() + self.plan.alien.len();
-        let entry = Entry {
+        let entry = Contribution {
             leader,
             offered: if leader == self.rank { offered } else { 0 },
             native: slice.counts[0],

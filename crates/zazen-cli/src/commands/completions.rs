@@ -1,4 +1,5 @@
-//! `zazen completions` and `zazen man`: what a shell and `man` need, made from the command line itself.
+//! `zazen completions` and `zazen man`: what a shell and `man` need, made from the command line
+//! itself.
 
 use crate::output;
 use clap::{Args, Command};

@@ -1,6 +1,7 @@
 //! `zazen key`: the cluster's shared secret.
 //!
-//! Invariant: what `zazen key new` leaves behind is a whole key that only its owner can read, or nothing.
+//! Invariant: what `zazen key new` leaves behind is a whole key that only its owner can read, or
+//! nothing.
 
 use crate::output;
 use clap::{Args, Subcommand};
@@ -79,7 +80,8 @@ fn refuse(file: &Path, error: std::io::Error) -> Error {
     }
 }
 
-/// Writes a fresh key to standard output. A file there (`zazen key new > FILE`) becomes its owner's alone first.
+/// Writes a fresh key to standard output. A file there (`zazen key new > FILE`) becomes its owner's
+/// alone first.
 fn print_new() -> Result<()> {
     let out = std::io::stdout().as_fd().try_clone_to_owned();
     let mut out = File::from(out.map_err(|error| Error::io("standard output", error))?);

@@ -46,7 +46,8 @@ pub(crate) struct Load {
     /// Only these frames: 7, 0-999, 0-999:2, several joined by commas
     #[arg(long, value_name = "RANGES", value_parser = parse::frames)]
     frames: Option<RunSet>,
-    /// Pattern of the file names, like frame-{n:07}.dcd [default: from the manifest or the file names]
+    /// Pattern of the file names, like frame-{n:07}.dcd [default: from the manifest or the file
+    /// names]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<String>,
     /// Nodes that shall hold each frame, for visualization (`zazen viz`)
@@ -112,8 +113,8 @@ fn missed_of(nodes: &[Node], target: &Target, error: Error) -> Missed {
     Missed { node: name.unwrap_or_else(|| target.to_string()), state: NodeState::of(target, &error), error }
 }
 
-/// From now on SIGINT and SIGTERM end this process with a word on what goes on. The daemons give up what it asked
-/// them for when its connections close.
+/// From now on SIGINT and SIGTERM end this process with a word on what goes on. The daemons give up
+/// what it asked them for when its connections close.
 fn end_on_signal(dataset: &Path, so_far: Arc<Mutex<LoadProgress>>) -> Result<()> {
     let failed = |error| Error::io("handlers for signals", error);
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;

@@ -1,5 +1,6 @@
-//! `zazen plugin`: what writers of plug-ins need (stubs from a header, the C files that they stand on, a template), and
-//! what those who run them do (who is there, does it answer, what has it done).
+//! `zazen plugin`: what writers of plug-ins need (stubs from a header, the C files that they stand
+//! on, a template), and what those who run them do (who is there, does it answer, what has it
+//! done).
 
 mod ask;
 mod generate;
@@ -31,7 +32,8 @@ pub(crate) struct Plugin {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Turn an annotated C header into client stubs (C, Rust, Python), a dispatcher, a schema and tests
+    /// Turn an annotated C header into client stubs (C, Rust, Python), a dispatcher, a schema and
+    /// tests
     Generate(generate::Generate),
     /// Write the headers and the runtimes that generated code stands on
     Sdk {
@@ -39,7 +41,8 @@ enum Action {
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
-    /// Make a plug-in that builds, passes its test and runs: header, functions, client, Makefile, test
+    /// Make a plug-in that builds, passes its test and runs: header, functions, client, Makefile,
+    /// test
     New {
         /// Its name: letters, digits and _, as in C
         #[arg(value_name = "NAME")]

@@ -1,4 +1,5 @@
-//! `zazen push`: frames into the nodes' caches, from files that are there or as a simulation writes them.
+//! `zazen push`: frames into the nodes' caches, from files that are there or as a simulation writes
+//! them.
 
 mod outcome;
 
@@ -46,7 +47,8 @@ pub(crate) struct Push {
     /// The cluster key's file [default: $ZAZEN_KEY]
     #[arg(long, value_name = "FILE", env = "ZAZEN_KEY", hide_env = true)]
     key: Option<PathBuf>,
-    /// Pattern of the file names, like frame-{n:07}.dcd [default: from the manifest or the file names]
+    /// Pattern of the file names, like frame-{n:07}.dcd [default: from the manifest or the file
+    /// names]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<String>,
     /// What to do when nodes can't keep up. The simulation itself never waits, with either value
@@ -113,7 +115,8 @@ pub(crate) fn run(arguments: &Push) -> Result<()> {
         .map_err(|error| error.within(dataset.display()))
 }
 
-/// Lets other programs have the processors first. The threads that push are made later, and inherit it.
+/// Lets other programs have the processors first. The threads that push are made later, and inherit
+/// it.
 fn stand_back(nice: i32) -> Result<()> {
     let failed = |errno: rustix::io::Errno| Error::io(format!("nice value {nice}"), errno.into());
     let now = rustix::process::getpriority_process(None).map_err(failed)?;
@@ -234,7 +237,8 @@ impl Push {
         Ok(())
     }
 
-    /// What numbers the files given: the pattern, else the directory's manifest, else their own names.
+    /// What numbers the files given: the pattern, else the directory's manifest, else their own
+    /// names.
     fn layout(&self, dataset: &Path) -> Result<Layout> {
         if let Some(pattern) = &self.pattern {
             return dataset::layout_of_pattern(pattern);

@@ -49,7 +49,7 @@ impl PlaceReader {
 
     /// Gets more jobs; none if all came out.
     fn fill(&mut self) {
-        while let (Some(scan), false) = (&mut self.scan, self.left.is_empty()) {
+        if let (Some(scan), false) = (&mut self.scan, self.left.is_empty()) {
             let failure = match scan.next_jobs(BATCH) {
                 Ok((_, Some(stopping))) => stopping,
                 Ok((jobs, None)) => {
@@ -64,19 +64,16 @@ impl PlaceReader {
                 Err(error) => error,
             };
             self.scan = None;
-            if daemon_is_gone(&failure)
-                || matches!(failure.kind(), ErrorKind::Protocol | ErrorKind::ShuttingDown)
-            {
-                self.access.lose_daemon(&failure);
-                break;
+            let is_lost = matches!(failure.kind(), ErrorKind::Protocol | ErrorKind::ShuttingDown);
+            if !is_lost && !daemon_is_gone(&failure) {
+                // The daemon works and refuses.
+                let left = std::mem::take(&mut self.left);
+                let (kind, text) = (failure.kind(), failure.to_string());
+                let refused = |number| (number, Err(Error::new(kind, format!("frame {number}: {text}"))));
+                self.jobs.extend(left.iter().map(refused));
+                return;
             }
-            // The daemon works and refuses.
-            let left = std::mem::take(&mut self.left);
-            let (kind, text) = (failure.kind(), failure.to_string());
-            self.jobs.extend(
-                left.iter().map(|number| (number, Err(Error::new(kind, format!("frame {number}: {text}"))))),
-            );
-            return;
+            self.access.lose_daemon(&failure);
         }
         if let Some(number) = self.left.first() {
             self.left.remove(number);

@@ -44,7 +44,7 @@ impl Field {
 
 /// A number in a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Place {
+struct NumberField {
     field: Field,
     /// The least number of digits, padded with zeros; 0: not padded. Never 1.
     width: usize,
@@ -57,7 +57,7 @@ struct Place {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameTemplate {
     /// What stands before each place.
-    places: Vec<(String, Place)>,
+    places: Vec<(String, NumberField)>,
     suffix: String,
 }
 
@@ -106,7 +106,7 @@ impl NameTemplate {
         while let Some((before, behind)) = rest.split_once('{') {
             let (inside, behind) =
                 behind.split_once('}').ok_or_else(|| refuse("has a `{` without its `}`"))?;
-            let place = Place::parse(inside).map_err(|error| refuse(error.context()))?;
+            let place = NumberField::parse(inside).map_err(|error| refuse(error.context()))?;
             places.push((before.to_owned(), place));
             rest = behind;
         }
@@ -127,7 +127,7 @@ impl NameTemplate {
         if width > WIDTH_MAX {
             return Err(refused(format!("asks for {width} digits, more than {WIDTH_MAX}")));
         }
-        let place = Place { field: Field::Number, width: if width == 1 { 0 } else { width } };
+        let place = NumberField { field: Field::Number, width: if width == 1 { 0 } else { width } };
         let template = NameTemplate { places: vec![(prefix.to_owned(), place)], suffix: suffix.to_owned() };
         template.check()?;
         Ok(template)
@@ -407,16 +407,16 @@ impl NameTemplate {
             if width > WIDTH_MAX {
                 return None;
             }
-            places.push((std::mem::take(&mut before), Place { field, width }));
+            places.push((std::mem::take(&mut before), NumberField { field, width }));
         }
         before.push_str(&name[end..]);
         (!places.is_empty()).then_some(NameTemplate { places, suffix: before })
     }
 }
 
-impl Place {
+impl NumberField {
     /// The place of what stands in braces.
-    fn parse(inside: &str) -> Result<Place> {
+    fn parse(inside: &str) -> Result<NumberField> {
         let (letter, format) = inside.split_once(':').map_or((inside, None), |(l, f)| (l, Some(f)));
         let known = Field::ALL.iter().find(|(known, _)| *known == letter);
         let (_, field) = known.ok_or_else(|| refused("only {n}, {t} or {b} may stand in braces".into()))?;
@@ -431,7 +431,7 @@ impl Place {
                     refused("the number's format is not {n} or {n:0W} with W from 1 to 20".into())
                 })?,
         };
-        Ok(Place { field: *field, width: if width == 1 { 0 } else { width } })
+        Ok(NumberField { field: *field, width: if width == 1 { 0 } else { width } })
     }
 
     fn value(&self, digits: &str) -> Option<Value> {
@@ -453,7 +453,7 @@ impl Level {
         let mut rest = text;
         while let Some((before, behind)) = rest.split_once('{')
             && let Some((inside, behind)) = behind.split_once('}')
-            && let Ok(place) = Place::parse(inside)
+            && let Ok(place) = NumberField::parse(inside)
         {
             places.push((before.to_owned(), place));
             rest = behind;

@@ -1,8 +1,22 @@
 //! Bugs that the tests plant, one at a time: the simulation must find each.
 
-/// A planted bug.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mutant {
+/// Declares the planted bugs, and the list of all of them, so that no test can leave one out.
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A planted bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Mutant {
+            $($(#[$doc])* $name,)*
+        }
+
+        #[cfg(test)]
+        impl Mutant {
+            pub(super) const ALL: &[Mutant] = &[$(Mutant::$name),*];
+        }
+    };
+}
+
+mutants! {
     /// Answers are not kept: a repeated request is executed twice.
     ForgetsAnswers,
     /// Executed parts are not kept: a repeated message is executed twice.

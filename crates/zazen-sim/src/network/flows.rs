@@ -27,7 +27,7 @@ struct Flow<E> {
 
 /// A flow on a link: a member of the link's list and of the flow's.
 #[derive(Clone, Copy)]
-struct Entry {
+struct Membership {
     flow: u32,
     link: u32,
     before: u32,
@@ -45,7 +45,7 @@ pub(super) struct Ended<E> {
 pub(super) struct Flows<E> {
     flows: Vec<Flow<E>>,
     unused_flows: Vec<u32>,
-    entries: Vec<Entry>,
+    entries: Vec<Membership>,
     unused_entries: Vec<u32>,
     /// By link: the first entry of its list.
     first: Vec<u32>,
@@ -102,7 +102,7 @@ impl<E: Copy> Flows<E> {
         for link in links {
             let head = self.first[*link as usize];
             let next_of_flow = self.flows[number as usize].first;
-            let entry = Entry { flow: number, link: *link, before: NONE, after: head, next_of_flow };
+            let entry = Membership { flow: number, link: *link, before: NONE, after: head, next_of_flow };
             let place = match self.unused_entries.pop() {
                 Some(place) => {
                     self.entries[place as usize] = entry;

@@ -1,10 +1,10 @@
-//! The dragonfly (Kim et al., ISCA'08): p nodes at a router, a routers in a group, h global links at
-//! a router, g groups. Routers of a group are all connected. Routes are minimal: to the router with
-//! the link to the other group, across, and to the destination's router.
+//! The dragonfly (Kim et al., ISCA'08): p nodes at a router, a routers in a group, h global links
+//! at a router, g groups. Routers of a group are all connected. Routes are minimal: to the router
+//! with the link to the other group, across, and to the destination's router.
 //!
-//! Group i's global port k (of a·h) leads to group `(i + k + 1) mod g`; it comes in at the port that
-//! leads back. With g = a·h + 1 each pair of groups has one link; with fewer groups the first g - 1
-//! ports are used.
+//! Group i's global port k (of a·h) leads to group `(i + k + 1) mod g`; it comes in at the port
+//! that leads back. With g = a·h + 1 each pair of groups has one link; with fewer groups the first
+//! g - 1 ports are used.
 
 use super::link::{Class, Hop};
 

@@ -22,8 +22,8 @@ pub struct FatTree {
 }
 
 impl FatTree {
-    /// `down` and `up` are as long as each other and not empty; `up[0]` is 1. The sizes were checked
-    /// to have fewer than 2³¹ switches and links.
+    /// `down` and `up` are as long as each other and not empty; `up[0]` is 1. The sizes were
+    /// checked to have fewer than 2³¹ switches and links.
     pub(super) fn new(down: Vec<u32>, up: Vec<u32>) -> FatTree {
         let levels = down.len();
         // Switches of level l (from 0): the w below it times the m above it.

@@ -145,8 +145,8 @@ impl Shape {
     }
 }
 
-/// The cuboid nearest to a cube that holds exactly `nodes`; if that is far from a cube, the smallest
-/// near-cube with at least as many places.
+/// The cuboid nearest to a cube that holds exactly `nodes`; if that is far from a cube, the
+/// smallest near-cube with at least as many places.
 fn cuboid(nodes: u32) -> Vec<u32> {
     let mut best = [1, 1, nodes];
     let mut one = 1;

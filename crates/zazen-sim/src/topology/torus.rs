@@ -10,8 +10,8 @@ pub struct Torus {
 }
 
 impl Torus {
-    /// Sizes of the dimensions, the first one running fastest. Each is at least 1, and their product
-    /// is below 2³².
+    /// Sizes of the dimensions, the first one running fastest. Each is at least 1, and their
+    /// product is below 2³².
     pub(super) fn new(sizes: Vec<u32>) -> Torus {
         Torus { sizes }
     }

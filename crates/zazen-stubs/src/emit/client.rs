@@ -1,7 +1,7 @@
 //! `NAME_client.c`: the functions of the header, forwarded.
 //!
-//! Each stub goes through the same steps: count, lay out, call, check the whole reply, only then
-//! store.
+//! Each stub takes the same steps: it counts, lays out, calls, checks the whole reply, and only
+//! then stores.
 
 use super::code::{Code, banner};
 use super::count::{self, Side};
@@ -259,7 +259,7 @@ fn measure(code: &mut Code, function: &Function, param: &Param) {
 fn measure_lines(code: &mut Code, function: &Function, param: &Param) {
     let name = &param.name;
     let lengths = count::lengths(function, param);
-    // The lengths may come after the lines: their number is known from their own size argument.
+    // The lengths may come after the lines, because their own size argument gives their number.
     count::capacity(
         code,
         Side::Client,
@@ -385,7 +385,7 @@ fn send(code: &mut Code, interface: &Interface, function: &Function) {
     ));
 }
 
-/// Looks at all of the reply before any of it is stored.
+/// Checks all of the reply before any of it is stored.
 fn check_reply(code: &mut Code, function: &Function) {
     code.line("ZAZEN_TRY(zazen_stub_reply(&c, &r, sizeof r));");
     code.line("at = sizeof r;");
@@ -472,7 +472,7 @@ fn each_line_back(code: &mut Code, function: &Function, param: &Param, statement
     code.line("}");
 }
 
-/// Stores what came; nothing here can fail but the taking of descriptors.
+/// Stores what came. Only taking descriptors can fail here.
 fn store(code: &mut Code, function: &Function) {
     for param in function.params.iter().filter(|param| param.direction.is_out() && param.fd) {
         code.line(format!("ZAZEN_TRY(zazen_stub_fd(&c, r.v_{0}, a_{0}));", param.name));

@@ -3,7 +3,7 @@
 use crate::model::Interface;
 use std::fmt::Write;
 
-/// Source text under construction; braces set the depth.
+/// Source text that is being written. Braces set the depth.
 #[derive(Default)]
 pub(crate) struct Code {
     text: String,
@@ -16,8 +16,8 @@ impl Code {
         Code { text, depth: 0 }
     }
 
-    /// A line; one that begins with `}` is a level out, one that ends with `{` opens a level,
-    /// labels stand out.
+    /// Writes a line. A line that begins with `}` is one level further out, one that ends with `{`
+    /// opens a level, and labels are not indented.
     pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         let line = line.as_ref();
         if line.starts_with('}') {
@@ -47,7 +47,8 @@ impl Code {
     }
 }
 
-/// `text` as a C string literal's inside; also right for JSON, but for what JSON can't say anyway.
+/// `text` escaped for a C string literal. This is right for JSON too, except for bytes that JSON
+/// cannot express.
 pub(crate) fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 8);
     for c in text.chars() {

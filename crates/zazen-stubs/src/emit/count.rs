@@ -1,5 +1,5 @@
-//! The C statements that find out how many elements an array has; the same on both sides but for
-//! where values are.
+//! The C statements that find out how many elements an array has. They are the same on both sides,
+//! except for where the values are.
 
 use super::code::Code;
 use crate::model::{Function, Param, Shape, Size};
@@ -12,7 +12,7 @@ pub(crate) enum Side {
     Dispatch,
 }
 
-/// The condition under which a nullok argument is there.
+/// The condition under which a nullok argument is not NULL.
 pub(crate) fn present(side: Side, param: &Param) -> String {
     match side {
         Side::Client => format!("a_{} != NULL", param.name),
@@ -58,8 +58,8 @@ pub(crate) fn capacity(code: &mut Code, side: Side, function: &Function, param: 
     code.line(format!("ZAZEN_TRY(zazen_bytes(n_{name}, {}, sizeof({element}), &b_{name}));", max_of(param)));
 }
 
-/// Sets `m_X`, the bytes of an output array after the call, out of what its size argument says
-/// then. `value` is where that is: in the reply, or in the dispatcher's variable.
+/// Sets `m_X`, the bytes of an output array after the call, from its size argument. `value` is
+/// where that argument is: in the reply, or in the dispatcher's variable.
 pub(crate) fn outcome(code: &mut Code, side: Side, function: &Function, param: &Param) {
     let name = &param.name;
     let changing = match param.size {
@@ -95,8 +95,8 @@ pub(crate) fn outcome(code: &mut Code, side: Side, function: &Function, param: &
     }
 }
 
-/// Sets `k_X`, the lines of an output arr2d that have a length after the call: those beyond are
-/// empty.
+/// Sets `k_X`, the number of lines of an output arr2d that have a length after the call. Further
+/// lines are empty.
 pub(crate) fn lines_outcome(code: &mut Code, side: Side, function: &Function, param: &Param) {
     let name = &param.name;
     let lengths = lengths(function, param);
@@ -130,7 +130,7 @@ pub(crate) fn lines_outcome(code: &mut Code, side: Side, function: &Function, pa
 pub(crate) fn lengths<'a>(function: &'a Function, param: &Param) -> &'a Param {
     match param.size {
         Size::Argument(target) => &function.params[target],
-        // The checks let no arr2d through without its lengths.
+        // The checks refuse an arr2d without its lengths.
         _ => &function.params[0],
     }
 }

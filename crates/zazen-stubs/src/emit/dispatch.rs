@@ -1,9 +1,9 @@
 //! `NAME_dispatch.c`: the plug-in's side. A message in, a call of the plug-in's function, a message
 //! out.
 //!
-//! Each dispatcher takes the fixed part once, finds every piece of the tail where the one valid
-//! encoding has it, checks sizes before it asks for memory, takes handles last, and gives back what
-//! the plug-in allocated if the function never runs.
+//! Each dispatcher copies the fixed part once. It finds every piece of the tail at the place that
+//! the one valid encoding gives it. It checks sizes before it asks for memory, and takes handles
+//! last. If the function never runs, it frees what the plug-in allocated.
 
 use super::client::{flags, line_bytes};
 use super::code::{Code, banner, quote};
@@ -180,8 +180,8 @@ fn argument(code: &mut Code, param: &Param) {
     }
 }
 
-/// How many elements; the client's word, bounded by max= and, before memory is asked for, by the
-/// message.
+/// How many elements the client announces. max= bounds the number, and so does the message, before
+/// memory is asked for.
 fn measure(code: &mut Code, function: &Function, param: &Param) {
     if param.shape == Shape::Str && param.direction == Direction::In {
         return;
@@ -198,7 +198,7 @@ fn measure(code: &mut Code, function: &Function, param: &Param) {
     }
 }
 
-/// A string or array out of the tail.
+/// A string or array from the tail.
 fn take_piece(code: &mut Code, param: &Param) {
     let name = &param.name;
     code.line(format!("ZAZEN_TRY(zazen_span_check(&q.s_{name}, &at, call->message_bytes));"));
@@ -246,7 +246,7 @@ fn measure_lines(code: &mut Code, function: &Function, param: &Param) {
     if taken {
         code.line(format!("l_{name}[i].pointer = base + from;"));
         code.line("ZAZEN_TRY(zazen_advance(&from, bytes));");
-        // Within the loop: a line beyond the span must not even be pointed to.
+        // Checked within the loop: no pointer may be made to a line beyond the span.
         code.line("ZAZEN_NEED(from <= at, ZAZEN_CALL_MALFORMED);");
     }
     code.line(format!("ZAZEN_TRY(zazen_advance(&b_{name}, bytes));"));
@@ -309,8 +309,7 @@ fn memory(code: &mut Code, function: &Function) {
     }
 }
 
-/// Zerocopy arguments; the plug-in's own buffer last, so that nothing but handles can fail once it
-/// is asked for.
+/// Zerocopy arguments. The plug-in's own buffer comes last, so that after it only handles can fail.
 fn move_segments(code: &mut Code, function: &Function) {
     let position = |is: fn(Direction) -> bool, wanted: usize| {
         let before: Vec<(usize, &Param)> =
@@ -472,7 +471,7 @@ fn results(code: &mut Code, function: &Function) {
         code.line("r.error_number = error_number;");
     }
     let enter = |code: &mut Code, value: &str, field: &str, kind: &Option<String>, condition: &str| {
-        // What a failed call gave is no handle: no number of the plug-in's goes out as one.
+        // A failed call gives no handle, so no number of the plug-in goes out as one.
         let otherwise = if field == "result" { "(int64_t)result" } else { "-1" };
         code.line(format!("r.{field} = {otherwise};"));
         code.line(format!("if ({condition})"));
@@ -619,7 +618,7 @@ fn table(code: &mut Code, interface: &Interface, schema: &str) {
     ));
 }
 
-/// INIT may have any of these forms; only the compiler knows which the header declares.
+/// INIT may have any of these forms. Only the compiler knows which one the header declares.
 fn init(code: &mut Code, init: Option<&str>) {
     code.line("static int plugin_init(const struct zazen_host *host)");
     code.line("{");

@@ -1,6 +1,5 @@
-//! `NAME_echo.h`: the plug-in's functions as the tests want them. Each digests its inputs and
-//! derives its outputs from the digest, so that a client can compute what must come back without
-//! having been told.
+//! `NAME_echo.h`: the plug-in's functions for the tests. Each function digests its inputs and
+//! derives its outputs from the digest. So a client can compute what must come back.
 
 use super::code::{Code, banner};
 use crate::model::{Base, Direction, Function, Interface, Param, Shape, Size};
@@ -47,8 +46,8 @@ pub(crate) fn text(interface: &Interface) -> String {
     code.finish()
 }
 
-/// Values are compared where the test can know them: not descriptors, nor handles, which are
-/// numbers of the host.
+/// The test compares the values that it can know. It does not know descriptors and handles, because
+/// the host chooses them.
 fn compared(param: &Param) -> bool {
     param.handle.is_none() && !param.fd
 }
@@ -59,7 +58,7 @@ pub(crate) fn parameters(function: &Function) -> String {
     params.join(", ")
 }
 
-/// The number of elements of an array argument, as its size argument says at present.
+/// The number of elements of an array argument, by the present value of its size argument.
 pub(crate) fn elements(function: &Function, param: &Param) -> String {
     match param.size {
         Size::None => format!("{}", param.max.unwrap_or(1)),
@@ -127,7 +126,7 @@ fn digest(code: &mut Code, function: &Function) {
     code.line("}");
 }
 
-/// A random number of a scalar's type: floats are whole, so that they equal themselves.
+/// A random number of a scalar's type. Floats are whole numbers, so that they equal themselves.
 pub(crate) fn number(base: &Base, state: &str) -> String {
     match base {
         Base::Scalar(scalar) if scalar.class == Class::Bool => format!("(zazen_random({state}) & 1) != 0"),
@@ -138,7 +137,7 @@ pub(crate) fn number(base: &Base, state: &str) -> String {
     }
 }
 
-/// Writes all outputs, and gives the result, as a function of the digest.
+/// Writes all outputs and returns the result, both as functions of the digest.
 fn produce(code: &mut Code, function: &Function) {
     let f = &function.name;
     let result = if function.returns() { function.result.base.c() } else { "void" };

@@ -1,5 +1,5 @@
-//! `NAME_fuzz.c`: hostile messages to the dispatchers: a libFuzzer entry, and a plain program that
-//! mutates valid messages.
+//! `NAME_fuzz.c` sends hostile messages to the dispatchers. It has an entry for libFuzzer, and a
+//! plain program that mutates valid messages.
 
 use super::code::{Code, banner};
 use crate::model::Interface;

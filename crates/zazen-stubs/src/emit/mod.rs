@@ -1,4 +1,4 @@
-//! An interface to files. One file written, one file here.
+//! Writes the files of an interface. Each kind of file has a module here.
 
 mod client;
 mod code;

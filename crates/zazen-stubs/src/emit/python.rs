@@ -213,8 +213,8 @@ fn passed(param: &Param) -> String {
     }
 }
 
-/// Lines that make `c_NAME`, what C is given. In three goes: input arrays, then sizes, then what
-/// needs sizes.
+/// Lines that make `c_NAME`, the value that C gets. There are three passes: input arrays, then
+/// sizes, then what needs sizes.
 fn prepare(code: &mut Python, function: &Function, param: &Param, order: usize) {
     let (name, c, ty) = (ident(&param.name), format!("c_{}", param.name), element(&param.ty.base));
     let ty = format!("ctypes.{ty}");

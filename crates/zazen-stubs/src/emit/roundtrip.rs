@@ -1,5 +1,5 @@
-//! `NAME_roundtrip.c`: random arguments through client stub, loopback, dispatcher and an echo; what
-//! comes back is compared with what must.
+//! `NAME_roundtrip.c` sends random arguments through client stub, loopback, dispatcher and an echo,
+//! and compares what comes back with what must come back.
 
 use super::code::{Code, banner};
 use super::echo::{elements, is_size, lines_of, number};
@@ -49,7 +49,7 @@ fn round(code: &mut Code, function: &Function) {
     for param in &function.params {
         declare(code, param);
     }
-    // What holds sizes first: objects, pointers, then arrays of lengths.
+    // Arguments that hold sizes come first: objects, pointers, then arrays of lengths.
     for order in 0..4 {
         for param in function.params.iter().filter(|param| rank(function, param) == order) {
             fill(code, function, param);
@@ -140,8 +140,8 @@ fn declare(code: &mut Code, param: &Param) {
     }
 }
 
-/// The most that a size may be, so that all that it is the size of stays within max=, and within
-/// its own type.
+/// The largest value of a size, so that everything that it sizes stays within max=, and within its
+/// own type.
 fn limit(function: &Function, wanted: &Param) -> (u64, u64) {
     let (mut most, mut least) = (100_000, 0);
     for param in &function.params {
@@ -190,7 +190,7 @@ fn fill(code: &mut Code, function: &Function, param: &Param) {
                 Direction::In => param.max.unwrap_or(64).min(64).to_string(),
                 _ => elements(function, param),
             };
-            // A string that is only read has no room behind its NUL.
+            // An input string has no room behind its NUL.
             code.line(format!("b_{name} = {capacity};"));
             code.line(format!("a_{name} = zazen_block(&blocks, b_{name});"));
             code.line(format!("zazen_letters(g, a_{name}, b_{name});"));
@@ -299,7 +299,7 @@ fn compare(code: &mut Code, function: &Function, param: &Param) {
             code.line("{");
             code.line("int64_t value = -1;");
             code.line(format!("int32_t found = zazen_loopback_handle_value(connection, \"{kind}\", (int64_t)*a_{name}, &value);"));
-            // A failed call hands out no handle.
+            // A failed call gives no handle.
             let (c, f) = (param.ty.base.c(), &function.name);
             code.line(format!(
                 "ZAZEN_SAME(found == 0 ? value == (int64_t)*e_{name} : *a_{name} == ({c})-1, \"{f}: handle {name}\");"

@@ -1,5 +1,5 @@
-//! `NAME.rs`: the client's functions for Rust. All are declared; those whose arguments Rust's types
-//! can guard are wrapped.
+//! `NAME.rs`: the client's functions for Rust. All functions are declared. Functions whose
+//! arguments Rust's types can check are also wrapped.
 
 use super::code::Code;
 use crate::model::{Base, Direction, Function, Interface, Param, Shape, Size};

@@ -5,15 +5,15 @@ use crate::layout::{self, Content, Layout};
 use crate::model::{Base, Function, Interface, Param, Size};
 use std::fmt::Write;
 
-/// FNV-1a over the schema without its hash: it tells headers apart that differ by mistake; it is no
-/// protection against malice.
+/// FNV-1a over the schema without its hash. It shows that two headers differ by mistake; it does
+/// not protect against malice.
 pub(crate) fn schema_hash(interface: &Interface) -> u64 {
     let text = json(interface, 0);
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The schema; what is in it and not the header's wording decides the hash.
+/// The schema. Its content decides the hash; the header's wording does not.
 pub(crate) fn json(interface: &Interface, hash: u64) -> String {
     let mut text = String::new();
     // Writing to a String can't fail.

@@ -1,5 +1,5 @@
-//! `NAME_wire.h`: the fixed parts of all messages, and the proofs that generator and compiler read
-//! the same header.
+//! `NAME_wire.h`: the fixed parts of all messages, and checks that generator and compiler read the
+//! same header.
 
 use super::code::{Code, banner};
 use crate::layout::{self, Content, Layout};
@@ -51,8 +51,7 @@ fn bases(interface: &Interface) -> Vec<&Base> {
     found
 }
 
-/// The schema hash says nothing of what is in a struct; its size and alignment at least are mixed
-/// in here.
+/// The schema hash does not cover the fields of a struct. Its size and alignment are mixed in here.
 fn layout_hash(code: &mut Code, interface: &Interface, upper: &str) {
     code.line(
         "/* The schema hash, mixed with the size and alignment of each struct as this compiler sees it. */",

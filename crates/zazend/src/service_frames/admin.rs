@@ -77,10 +77,10 @@ pub(super) fn report_bad(node: &Node, sessions: &Sessions, caller: &Caller, ask:
     if !opened.viewer.is_own()
         && let Some(entry) = node.store.entry(&opened.series(), ask.number)?
     {
-        // Only who may read a frame can have met bad bytes of it.
+        // Only a user who may read a frame can have met bad bytes of it.
         opened.open_source(&entry.source, ask.number)?;
     }
-    // A reader's word alone drops nothing: it may have read wrongly, or mean harm.
+    // A reader's report alone drops nothing: the reader may have read wrongly, or mean harm.
     if node.store.verify(&opened.series(), ask.number)? == Some(false) {
         dropped_bad(node, &opened, ask.number);
     }

@@ -64,8 +64,8 @@ fn bring(node: &Node, opened: &Opened, source: &Source, number: u64) -> Result<(
     Ok((GivenBlock { validator, checksum: frame_checksum(&bytes) }, bytes))
 }
 
-/// The copy in the cache, if it is of `source` in the file that was opened. The receiver compares it
-/// with its checksum.
+/// The copy in the cache, if it is of `source` in the file that was opened. The receiver compares
+/// it with its checksum.
 fn from_cache(
     node: &Node,
     opened: &Opened,
@@ -74,7 +74,7 @@ fn from_cache(
     number: u64,
 ) -> Option<(GivenBlock, Vec<u8>)> {
     let frame = node.store.open_frame(&opened.series(), number).ok().flatten()?;
-    // Blocks of other names may have the same number, and one may have come since.
+    // Blocks of other names may have the same number, and one may have been cached since.
     if frame.source != *source {
         return None;
     }

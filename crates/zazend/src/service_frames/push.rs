@@ -1,5 +1,5 @@
-//! PUSH and PUSH_MANY: frames come in as natives. `zazen_frames::push` decides whether, and what is done next;
-//! this file does it.
+//! PUSH and PUSH_MANY: frames come in as natives. `zazen_frames::push` decides whether they may,
+//! and what to do next. This file does it.
 
 use crate::backing_roots::Located;
 use crate::clock::now_ns;
@@ -21,8 +21,8 @@ pub(super) fn push(node: &Arc<Node>, caller: &Caller, ask: Push, call: Call<'_>)
     push_one(node, caller, &ask, call.bulk_bytes, call.bulk)
 }
 
-/// Takes in some frames one after the other. An error of one of them is its own; an error of the
-/// connection ends all that are left.
+/// Takes in frames one after the other. An error of one frame concerns only that frame; an error of
+/// the connection ends the rest.
 pub(super) fn push_many(
     node: &Arc<Node>,
     caller: &Caller,
@@ -50,8 +50,8 @@ pub(super) fn push_many(
     Ok(PushedMany { fates })
 }
 
-/// Drops what a frame that was refused has left, so that the next one is next: until `rest` bytes
-/// are left.
+/// Discards what is left of a refused frame, until `rest` bytes are left: then the next frame
+/// begins.
 fn skip_to(bulk: &mut Bulk, rest: u64) -> Result<()> {
     while bulk.left() > rest {
         let most = usize::try_from(bulk.left() - rest).unwrap_or(usize::MAX);
@@ -185,7 +185,7 @@ impl Hands<'_> {
 
     fn receive(&mut self, bytes_max: usize) -> Result<u64> {
         if self.buffer.len() < self.came + bytes_max {
-            // Only the first time: what is received later fits where it fitted before.
+            // Only the first time: later pieces fit into the same memory.
             self.buffer = vec![0; self.came + bytes_max];
         }
         let free = &mut self.buffer[self.came..self.came + bytes_max];
@@ -215,7 +215,7 @@ impl Hands<'_> {
     }
 }
 
-/// A node whose disk fails has no room, as far as the writer is concerned: another node may have.
+/// For the writer, a node whose disk fails is a node without room: another node may have room.
 fn of_the_disk(error: Error) -> Error {
     match is_trouble(&error) {
         true => Error::new(ErrorKind::NoSpace, format!("{error}; the cache disk of this node fails")),

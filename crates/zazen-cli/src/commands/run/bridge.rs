@@ -1,5 +1,5 @@
-//! Between a forwarded program and a daemon of another node: a socket here, a proven TCP connection there for each of
-//! the program's.
+//! Between a forwarded program and a daemon of another node: a socket here, a proven TCP connection
+//! there for each of the program's.
 //!
 //! Invariant: only this user's processes are served; a caller's connection ends with the caller.
 
@@ -97,8 +97,8 @@ impl Passing {
     }
 }
 
-/// Bytes of a call's only output, by what the answer says: out of shared memory a daemon may have passed on all the
-/// room, which would then be written over what the program has there.
+/// Bytes of a call's only output, by what the answer says: out of shared memory a daemon may have
+/// passed on all the room, which would then be written over what the program has there.
 fn told(payload: &[u8]) -> Option<u64> {
     let (head, sizes, _) = AnswerHead::take(payload).ok()?;
     let only = head.status == 0 && head.out_count == 1;

@@ -1,4 +1,5 @@
-//! Whether a program can be forwarded: not run with another's rights; and dynamically linked, or supervised.
+//! Whether a program can be forwarded: not run with another's rights; and dynamically linked, or
+//! supervised.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +10,8 @@ use zazen_forward_api::elf;
 
 const SET_UID_OR_GID: u32 = 0o6000;
 
-/// Refuses (`Unsupported`) what the loader would start without the library, and what no filter is for.
+/// Refuses (`Unsupported`) what the loader would start without the library, and what no filter is
+/// for.
 pub(crate) fn can_be_run(program: &Path, supervised: bool) -> Result<()> {
     let refuse =
         |why: &str| Err(Error::new(ErrorKind::Unsupported, format!("program {}: {why}", program.display())));

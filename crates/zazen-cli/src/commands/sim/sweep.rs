@@ -28,7 +28,8 @@ pub(crate) struct Sweep<'a> {
     pub(crate) memory: Option<u64>,
 }
 
-/// The records in the order of the jobs; `None` for those that an interruption kept from being done.
+/// The records in the order of the jobs; `None` for those that an interruption kept from being
+/// done.
 pub(crate) fn run(sweep: &Sweep) -> Result<Vec<Option<Record>>> {
     let threads = threads(sweep)?;
     let found: Vec<Option<Record>> = match sweep.out.filter(|_| sweep.resume) {
