@@ -111,6 +111,7 @@ fn request(number: u64, operation: Operation) -> Request {
         epoch: Epoch(1),
         credentials: Credentials { uid: 0, gid: 0, groups: vec![4] },
         operation,
+        place: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! `zazen mount` and `zazen unmount`: file trees of daemons as folders of this machine.
 
+use crate::output;
 use clap::Args;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -80,6 +81,9 @@ fn serve(arguments: &Mount, ready: impl FnOnce()) -> Result<()> {
         read_only: arguments.read_only,
         passthrough: root && !arguments.no_passthrough,
     };
+    if !root {
+        output::note("a user's own mount: for this user only, and the kernel has no shortcut to local files");
+    }
     let tree: Arc<dyn Tree> = match arguments.keep {
         Some(seconds) => Arc::new(tree.keeping(Duration::from_secs(seconds))),
         None => Arc::new(tree),
