@@ -314,13 +314,14 @@ impl<D: Disk> Stores<D> {
         self.holder(dataset, number).map_or(Ok(None), |store| store.verify(dataset, number))
     }
 
-    /// As [`Store::drop_frame`], on all disks.
+    /// As [`Store::drop_frame`], on all disks, also where one of them fails.
     pub fn drop_frame(&self, dataset: &RelPath, number: u64) -> Result<bool> {
-        let mut dropped = false;
+        let (mut dropped, mut outcome) = (false, Ok(()));
         for store in &self.all {
-            dropped |= store.drop_frame(dataset, number)?;
+            let here = store.drop_frame(dataset, number).map(|done| dropped |= done);
+            outcome = outcome.and(here);
         }
-        Ok(dropped)
+        outcome.map(|()| dropped)
     }
 
     /// As [`Store::drop_stale`].
@@ -333,14 +334,15 @@ impl<D: Disk> Stores<D> {
         if let Some(one) = self.only() {
             return one.adopt(dataset, entries);
         }
+        let mut outcome = Ok(());
         for store in &self.all {
             let is_its = |(entry, _): &&(&Entry, Validator)| Arc::ptr_eq(self.store_of(entry), store);
             let its: Vec<(&Entry, Validator)> = entries.iter().filter(is_its).copied().collect();
             if !its.is_empty() {
-                store.adopt(dataset, &its)?;
+                outcome = outcome.and(store.adopt(dataset, &its));
             }
         }
-        Ok(())
+        outcome
     }
 
     /// As [`Store::removals`], of all disks.
@@ -366,30 +368,34 @@ impl<D: Disk> Stores<D> {
 
     /// As [`Store::pin`]; frames that come later are pinned with the others, whatever their disk.
     pub fn pin(&self, dataset: &RelPath, pinned: bool) -> Result<()> {
-        let mut missing = None;
+        let (mut missing, mut failed) = (None, None);
         let mut any = false;
         for store in &self.all {
             match store.pin(dataset, pinned) {
                 Ok(()) => any = true,
                 Err(error) if error.kind() == ErrorKind::NotFound => missing = Some(error),
-                Err(error) => return Err(error),
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        match missing {
-            Some(error) if !any => Err(error),
-            _ => Ok(()),
+        match failed.or(missing.filter(|_| !any)) {
+            Some(error) => Err(error),
+            None => Ok(()),
         }
     }
 
     /// As [`Store::set_layout`].
     pub fn set_layout(&self, dataset: &RelPath, layout: &Layout) -> Result<()> {
-        self.all.iter().try_for_each(|store| store.set_layout(dataset, layout))
+        self.all.iter().fold(Ok(()), |outcome, store| outcome.and(store.set_layout(dataset, layout)))
     }
 
     /// As [`Store::layout`].
     pub fn layout(&self, dataset: &RelPath) -> Option<Layout> {
-        let told = self.all.iter().find_map(|store| store.told_layout(dataset));
-        told.or_else(|| self.all.iter().find_map(|store| store.layout(dataset)))
+        // A disk that takes no changes may have missed the last one that was told.
+        let (able, unable): (Vec<_>, Vec<_>) = self.all.iter().partition(|store| store.takes_changes());
+        let all = || able.iter().chain(&unable);
+        all()
+            .find_map(|store| store.told_layout(dataset))
+            .or_else(|| all().find_map(|store| store.layout(dataset)))
     }
 
     /// As [`Store::scan`].
@@ -397,14 +403,15 @@ impl<D: Disk> Stores<D> {
         ScanGuards(self.all.iter().map(|store| store.scan(dataset)).collect())
     }
 
-    /// As [`Store::evict`], on all disks.
+    /// As [`Store::evict`], on all disks, also where one of them fails.
     pub fn evict(&self, dataset: &RelPath, set: Option<&RunSet>) -> Result<(u64, u64)> {
-        let mut sum = (0, 0);
+        let (mut sum, mut outcome) = ((0, 0), Ok(()));
         for store in &self.all {
-            let (frames, bytes) = store.evict(dataset, set)?;
-            sum = (sum.0 + frames, sum.1 + bytes);
+            let here = store.evict(dataset, set);
+            let here = here.map(|(frames, bytes)| sum = (sum.0 + frames, sum.1 + bytes));
+            outcome = outcome.and(here);
         }
-        Ok(sum)
+        outcome.map(|()| sum)
     }
 
     /// All datasets, by path; each in numbers of all disks.

@@ -99,6 +99,17 @@ impl CacheState {
                 }
             }
         }
+        let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+        for (directory, prefix) in &whole.prefixes {
+            if let Some(other) = owners.insert(prefix, directory) {
+                let text = format!(
+                    "the cache disks give datasets of {other} and of {directory} the same names; some of these disks \
+                     were part of another cache, or absent when a backing directory was added: empty those, or leave \
+                     them out"
+                );
+                return Err(Error::new(ErrorKind::Config, text));
+            }
+        }
         Ok(whole)
     }
 
@@ -338,6 +349,19 @@ mod tests {
         check(&many, "/lustre/@scratch/sim1", None);
         let everything = roots(&["/"], &mut CacheState::default());
         check(&everything, "/data/sim1", Some("data/sim1"));
+    }
+
+    #[test]
+    fn disks_that_give_two_directories_one_name_are_refused() {
+        let of = |directory: &str| {
+            let mut state = CacheState::default();
+            state.prefix(directory);
+            (std::path::PathBuf::from("/cache"), state)
+        };
+        CacheState::of_all(&[of("/a"), of("/a")]).unwrap();
+        let error = CacheState::of_all(&[of("/a"), of("/b")]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("/a") && error.to_string().contains("/b"), "{error}");
     }
 
     #[test]
