@@ -387,7 +387,11 @@ def check_circles():
 
 def check_files():
     for path in tracked("*"):
-        if (ROOT / path).is_file() and not (ROOT / path).stat().st_size and pathlib.Path(path).name != "py.typed":
+        if (
+            (ROOT / path).is_file()
+            and not (ROOT / path).stat().st_size
+            and pathlib.Path(path).name != "py.typed"
+        ):
             problem(path, "an empty file: did a program leave it here?")
     for path in tracked("*.rs", "*.py", "*.c", "*.h", "*.sh"):
         text = (ROOT / path).read_text()
