@@ -163,6 +163,74 @@ def space_is_told(bed: Bed) -> None:
     assert 0 < seen.f_bavail < seen.f_blocks and seen.f_files > 0
 
 
+def holder_and_copies(bed: Bed, asked: int, path: str) -> tuple[str, list[str]]:
+    (found,) = json.loads(tool("locate", "--json", "--socket", bed.sockets[asked], path))
+    return found["name"], found["copies"]
+
+
+def copies_stand_in_for_a_lost_node(bed: Bed) -> None:
+    plain, kept = bed.mounts[0] / "plain", bed.mounts[0] / "kept"
+    plain.mkdir()
+    kept.mkdir()
+    tool("namespace", "set", "/kept", "--copies", 2, "--socket", bed.sockets[1])
+    with pytest.raises(OSError):
+        os.setxattr(kept, "user.zazen.copies", b"many")
+    (kept / "below").mkdir()
+    time.sleep(2.1)
+    data = {f"below/f{size}": random.Random(size).randbytes(size) for size in [1, 5000, (9 << 20) + 7]}
+    for name, content in data.items():
+        (kept / name).write_bytes(content)
+    (kept / "none").touch()
+    with (kept / "sparse").open("wb") as file:
+        file.seek(30 << 20)
+        file.write(b"end")
+    data["sparse"] = bytes(30 << 20) + b"end"
+    (plain / "one").write_bytes(b"one")
+    first = {}
+    for name in data:
+
+        def has_copy(name=name):
+            holder, copies = holder_and_copies(bed, 0, f"/kept/{name}")
+            assert holder == "n0" and len(copies) == 1 and copies != ["n0"]
+            return copies[0]
+
+        first[name] = within(20, has_copy)
+    assert holder_and_copies(bed, 0, "/plain/one") == ("n0", [])
+    sparse = int(first["sparse"][1:])
+    assert bed.object(sparse, kept / "sparse").stat().st_blocks < 2048
+
+    # What is written ends a copy, and there is a new one.
+    with (kept / "below/f5000").open("r+b") as file:
+        file.write(b"other")
+        file.flush()
+        os.fsync(file.fileno())
+        assert holder_and_copies(bed, 0, "/kept/below/f5000") == ("n0", [])
+    data["below/f5000"] = b"other" + data["below/f5000"][5:]
+
+    def has_copy_again():
+        assert len(holder_and_copies(bed, 0, "/kept/below/f5000")[1]) == 1
+
+    within(20, has_copy_again)
+
+    # A bad disk of the holder: the bytes of the copy.
+    flip(bed.object(0, kept / "below/f5000"), 77)
+    there = bed.mounts[1] / "kept/below/f5000"
+    assert within(5, there.read_bytes) == data["below/f5000"]
+    assert (kept / "below/f5000").read_bytes() == data["below/f5000"]
+
+    tool("testbed", "kill", 0, "--dir", bed.dir)
+    for reader in (1, 2):
+        for name, content in data.items():
+            assert within(40, (bed.mounts[reader] / "kept" / name).read_bytes) == content
+    fails(errno.ETIMEDOUT, (bed.mounts[1] / "plain/one").read_bytes)
+
+    # The holder comes back with its disk.
+    tool("testbed", "revive", 0, "--dir", bed.dir)
+    for name, content in data.items():
+        assert within(60, (bed.mounts[1] / "kept" / name).read_bytes) == content
+    assert within(30, (bed.mounts[1] / "plain/one").read_bytes) == b"one"
+
+
 def make_tree(root: Path) -> int:
     """A tree with one of each kind, and how many files it has."""
     (root / "a/deep").mkdir(parents=True)
@@ -298,11 +366,12 @@ def mpi_io_on_one_file(bed: Bed, folder: Path) -> None:
     assert done.returncode == 0 and "shared file is right" in done.stdout, done
 
 
-def test_one_file_of_many_writers(folder, alone):
+def test_copies_and_one_file_of_many_writers(folder, alone):
     def test():
         bed = Bed(folder, 3)
         many_nodes_write_one_file(bed, folder)
         mpi_io_on_one_file(bed, folder)
+        copies_stand_in_for_a_lost_node(bed)
         bed.down()
 
     alone(test)
