@@ -7,7 +7,7 @@
   hash tables, clocks and randomness;
 - files of a crate do not import each other in circles: each can be read after those that it imports;
 - dependencies come under licences that may be shipped with an Apache-2.0 product;
-- no file grows past the limit, no unfinished code lands, every decision page is listed;
+- no file grows past the limit, none is empty, no unfinished code lands, every decision page is listed;
 - what the documentation claims, as far as scripts/tidy_docs.py can check it.
 """
 
@@ -386,6 +386,13 @@ def check_circles():
 
 
 def check_files():
+    for path in tracked("*"):
+        if (
+            (ROOT / path).is_file()
+            and not (ROOT / path).stat().st_size
+            and pathlib.Path(path).name != "py.typed"
+        ):
+            problem(path, "an empty file: did a program leave it here?")
     for path in tracked("*.rs", "*.py", "*.c", "*.h", "*.sh"):
         text = (ROOT / path).read_text()
         lines = text.count("\n")

@@ -125,6 +125,17 @@ def test_ranks_go_round_the_nodes(testbed):
     assert sorted(said.split("\n"))[1:] == ["0 n1", "1 n1"]
 
 
+def test_a_rank_that_cannot_start_ends_the_job(testbed, tool):
+    """The other rank waits for it in MPI_Init, and mpiexec would wait for both."""
+    waits = [sys.executable, "-c", "from mpi4py import MPI"]
+    rank = [tool.program, "testbed", "exec", "--dir", testbed.folder, "--"]
+    command = [mpiexec(), "-n", "1", *rank, *waits, ":", "-n", "1", *rank, "/nowhere/program"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0
+    assert "this rank did not start" in ended.stderr
+    assert "/nowhere/program" in ended.stderr
+
+
 def network_excuse() -> str | None:
     if os.geteuid() != 0:
         return "network namespaces need root"

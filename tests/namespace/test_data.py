@@ -1,10 +1,12 @@
 """The bytes of files on a testbed of nodes: checksums, scrubs, space."""
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -161,6 +163,74 @@ def space_is_told(bed: Bed) -> None:
     assert 0 < seen.f_bavail < seen.f_blocks and seen.f_files > 0
 
 
+def holder_and_copies(bed: Bed, asked: int, path: str) -> tuple[str, list[str]]:
+    (found,) = json.loads(tool("locate", "--json", "--socket", bed.sockets[asked], path))
+    return found["name"], found["copies"]
+
+
+def copies_stand_in_for_a_lost_node(bed: Bed) -> None:
+    plain, kept = bed.mounts[0] / "plain", bed.mounts[0] / "kept"
+    plain.mkdir()
+    kept.mkdir()
+    tool("namespace", "set", "/kept", "--copies", 2, "--socket", bed.sockets[1])
+    with pytest.raises(OSError):
+        os.setxattr(kept, "user.zazen.copies", b"many")
+    (kept / "below").mkdir()
+    time.sleep(2.1)
+    data = {f"below/f{size}": random.Random(size).randbytes(size) for size in [1, 5000, (9 << 20) + 7]}
+    for name, content in data.items():
+        (kept / name).write_bytes(content)
+    (kept / "none").touch()
+    with (kept / "sparse").open("wb") as file:
+        file.seek(30 << 20)
+        file.write(b"end")
+    data["sparse"] = bytes(30 << 20) + b"end"
+    (plain / "one").write_bytes(b"one")
+    first = {}
+    for name in data:
+
+        def has_copy(name=name):
+            holder, copies = holder_and_copies(bed, 0, f"/kept/{name}")
+            assert holder == "n0" and len(copies) == 1 and copies != ["n0"]
+            return copies[0]
+
+        first[name] = within(20, has_copy)
+    assert holder_and_copies(bed, 0, "/plain/one") == ("n0", [])
+    sparse = int(first["sparse"][1:])
+    assert bed.object(sparse, kept / "sparse").stat().st_blocks < 2048
+
+    # What is written ends a copy, and there is a new one.
+    with (kept / "below/f5000").open("r+b") as file:
+        file.write(b"other")
+        file.flush()
+        os.fsync(file.fileno())
+        assert holder_and_copies(bed, 0, "/kept/below/f5000") == ("n0", [])
+    data["below/f5000"] = b"other" + data["below/f5000"][5:]
+
+    def has_copy_again():
+        assert len(holder_and_copies(bed, 0, "/kept/below/f5000")[1]) == 1
+
+    within(20, has_copy_again)
+
+    # A bad disk of the holder: the bytes of the copy.
+    flip(bed.object(0, kept / "below/f5000"), 77)
+    there = bed.mounts[1] / "kept/below/f5000"
+    assert within(5, there.read_bytes) == data["below/f5000"]
+    assert (kept / "below/f5000").read_bytes() == data["below/f5000"]
+
+    tool("testbed", "kill", 0, "--dir", bed.dir)
+    for reader in (1, 2):
+        for name, content in data.items():
+            assert within(40, (bed.mounts[reader] / "kept" / name).read_bytes) == content
+    fails(errno.ETIMEDOUT, (bed.mounts[1] / "plain/one").read_bytes)
+
+    # The holder comes back with its disk.
+    tool("testbed", "revive", 0, "--dir", bed.dir)
+    for name, content in data.items():
+        assert within(60, (bed.mounts[1] / "kept" / name).read_bytes) == content
+    assert within(30, (bed.mounts[1] / "plain/one").read_bytes) == b"one"
+
+
 def make_tree(root: Path) -> int:
     """A tree with one of each kind, and how many files it has."""
     (root / "a/deep").mkdir(parents=True)
@@ -296,11 +366,12 @@ def mpi_io_on_one_file(bed: Bed, folder: Path) -> None:
     assert done.returncode == 0 and "shared file is right" in done.stdout, done
 
 
-def test_one_file_of_many_writers(folder, alone):
+def test_copies_and_one_file_of_many_writers(folder, alone):
     def test():
         bed = Bed(folder, 3)
         many_nodes_write_one_file(bed, folder)
         mpi_io_on_one_file(bed, folder)
+        copies_stand_in_for_a_lost_node(bed)
         bed.down()
 
     alone(test)
@@ -314,5 +385,102 @@ def test_checksums_scrub_and_space(folder, alone):
         within(10, lambda: space_is_told(bed))
         trees_are_staged_in_and_out(bed, folder)
         bed.down()
+
+    alone(test)
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return server.getsockname()[1]
+
+
+def test_a_full_disk_sends_new_files_elsewhere(folder, alone):
+    def test():
+        addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        tool("key", "new", folder / "key")
+        (folder / "nodes").write_text("\n".join(addresses) + "\n")
+        (folder / "backing").mkdir()
+        (folder / "small").mkdir()
+        (folder / "large").mkdir()
+        for disk, size in [("small", "256m"), ("large", "512m")]:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder / disk], check=True)
+        flags = ["--namespace-format", "--namespace-nodes", folder / "nodes"]
+        daemons, mounts = [], [folder / "m0", folder / "m1"]
+        for number, data in enumerate([folder / "small/data", folder / "large/data"]):
+            (folder / f"n{number}").mkdir()
+            mounts[number].mkdir()
+            daemon = zazen.testing.Daemon(
+                folder / f"n{number}",
+                folder / "backing",
+                [*flags, "--namespace", data],
+                listen=addresses[number],
+                key=folder / "key",
+                name=f"n{number}",
+            )
+            daemon.start()
+            daemons.append(daemon)
+        for daemon, mount in zip(daemons, mounts, strict=True):
+            tool("mount", mount, "--socket", daemon.socket)
+
+        def holder(name):
+            (found,) = json.loads(tool("locate", "--json", "--socket", daemons[0].socket, f"/{name}"))
+            return found["name"]
+
+        (mounts[0] / "before").write_bytes(b"before")
+        assert holder("before") == "n0"
+        # Another program fills the disk, but for what the log may need.
+        with (folder / "small/filler").open("wb") as filler:
+            free = os.statvfs(folder / "small")
+            os.posix_fallocate(filler.fileno(), 0, free.f_bavail * free.f_frsize - (8 << 20))
+        data = random.Random(3).randbytes(20 << 20)
+        number = 0
+
+        def goes_elsewhere():
+            nonlocal number
+            number += 1
+            (mounts[0] / f"after{number}").touch()
+            assert holder(f"after{number}") == "n1"
+
+        within(20, goes_elsewhere)
+        large = mounts[0] / "large"
+        large.write_bytes(data)
+        assert holder("large") == "n1" and large.read_bytes() == data
+        assert within(3, (mounts[1] / "large").read_bytes) == data
+        # A rewrite from nothing moves a file away, too.
+        (mounts[0] / "before").write_bytes(data)
+        assert holder("before") == "n1" and (mounts[0] / "before").read_bytes() == data
+        # With space again, files stay here.
+        (folder / "small/filler").unlink()
+
+        def stays_here():
+            nonlocal number
+            number += 1
+            (mounts[0] / f"again{number}").write_bytes(b"again")
+            assert holder(f"again{number}") == "n0"
+
+        within(20, stays_here)
+
+        # Cold files go to the emptier disk; one that is open stays.
+        data = {f"cold{number}": random.Random(number).randbytes(20 << 20) for number in range(8)}
+        for name, content in data.items():
+            (mounts[0] / name).write_bytes(content)
+            assert holder(name) == "n0"
+        busy = (mounts[0] / "cold0").open("rb")
+        time.sleep(2)
+        words = ["namespace", "balance", "--json", "--age", 0, "--rate", "1G", "--socket", daemons[0].socket]
+        first, second = json.loads(tool(*words))
+        assert first["files"] >= 2 and first["bytes"] >= 40 << 20 and second["files"] == 0
+        holders = [holder(name) for name in data]
+        assert holders[0] == "n0" and holders.count("n1") >= 2 and holders.count("n0") >= 2, holders
+        for name, content in data.items():
+            assert (mounts[0] / name).read_bytes() == content == (mounts[1] / name).read_bytes()
+        assert busy.read() == data["cold0"]
+        busy.close()
+        words = ["namespace", "scrub", "--json", "--socket", daemons[0].socket]
+        for node in json.loads(tool(*words)):
+            assert (node["removed"], node["damaged_inodes"], node["error"]) == (0, [], None)
+        for daemon, mount in zip(daemons, mounts, strict=True):
+            tool("unmount", mount)
+            daemon.stop()
 
     alone(test)

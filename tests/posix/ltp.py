@@ -91,7 +91,8 @@ def outcome(command: list[str], prefix: list[str], folder: Path, named: str) -> 
     environment = os.environ | {"PATH": path, "LTP_COLORIZE_OUTPUT": "0", "KCONFIG_SKIP_CHECK": "1"}
     words = [*prefix, "env", f"TMPDIR={named}", *command]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          env=environment, start_new_session=True, stdin=subprocess.DEVNULL) as child:  # fmt: skip
+                          env=environment, start_new_session=True, stdin=subprocess.DEVNULL,
+                          cwd=folder) as child:  # fmt: skip
         try:
             said, _ = child.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:

@@ -61,7 +61,10 @@ def call(command: Iterable[object], *, timeout: float = 600) -> str:
     except BaseException as error:
         stop(child)
         if isinstance(error, subprocess.TimeoutExpired):
-            raise BenchError(f"`{' '.join(words)}` took longer than {timeout:.0f} s") from None
+            # What a dead rank said is the only hint at why the others wait.
+            said = (error.stderr or b"").decode(errors="replace").strip()[-2000:]
+            told = f":\n{said}" if said else "; it said nothing"
+            raise BenchError(f"`{' '.join(words)}` took longer than {timeout:.0f} s{told}") from None
         raise
     if child.returncode != 0:
         raise BenchError(

@@ -30,8 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 
 from measure import Watch
-from mpi4py import MPI
-from ranks import quiet_barrier
+from ranks import MPI, quiet_barrier
 
 COPY_BYTES = 8 << 20
 

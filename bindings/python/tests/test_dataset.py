@@ -304,6 +304,22 @@ def test_a_closed_datasets_connection_serves_the_next(cluster, dataset):
         assert opened.has_daemon and opened[3].source != "direct"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user's rights: needs root")
+def test_a_kept_connection_has_the_rights_that_it_was_made_with(cluster, dataset):
+    """A service that takes a user's rights and closes a dataset gives him no connection of its own."""
+    options = {"socket": cluster.sockets[0]}
+    before = sockets()
+    opened = zazen.open(dataset, **options)
+    first = sockets() - before
+    os.seteuid(65534)
+    try:
+        opened.close()
+    finally:
+        os.seteuid(0)
+    with zazen.open(dataset, **options):
+        assert sockets() - before == first, "the connection is root's, and root takes it again"
+
+
 def test_many_datasets_one_after_the_other(cluster, dataset):
     """Handles are given back: more than a connection may have open."""
     for number in range(4200):

@@ -70,6 +70,8 @@ pub struct Batch {
 pub struct Remote {
     connection: Connection,
     target: Target,
+    /// Whose rights the connection has: those that the process had when it connected.
+    who: Credentials,
 }
 
 impl Remote {
@@ -81,6 +83,7 @@ impl Remote {
 
     /// As [`Remote::connect`] with another time limit.
     pub fn connect_within(target: &Target, key: Option<&ClusterKey>, timeout: Duration) -> Result<Remote> {
+        let identity = own_identity();
         let connection = match target {
             Target::Local(path) => Connection::unix(path, timeout)?,
             Target::Tcp(addr) => {
@@ -90,15 +93,20 @@ impl Remote {
                         format!("{target}: a daemon on another machine wants the cluster key; give --key or set $ZAZEN_KEY"),
                     )
                 })?;
-                Connection::tcp(addr, key, &own_identity(), timeout)?
+                Connection::tcp(addr, key, &identity, timeout)?
             }
         };
-        Ok(Remote { connection, target: target.clone() })
+        Ok(Remote { connection, target: target.clone(), who: identity.credentials })
     }
 
     /// The daemon that it is connected to.
     pub fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// Whose rights the connection has: the process may have taken others since.
+    pub(crate) fn who(&self) -> &Credentials {
+        &self.who
     }
 
     /// False once a call failed in the middle. Then make a new connection.

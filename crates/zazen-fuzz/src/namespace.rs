@@ -12,8 +12,8 @@ use zazen_namespace::operation::{
 };
 use zazen_namespace::partition::{self, Partition, PeerMessage, Restore, Settings};
 use zazen_namespace::service::{
-    Answered, Answers, Ask, Asks, Changes, Done, HandleCall, Hello, MapView, ObjectCall, Requests, Responses,
-    Watch,
+    Answered, Answers, Ask, Asks, Changes, Done, HandleCall, Hello, MapView, Noticed, ObjectCall, Requests,
+    Responses, Watch, Watched,
 };
 use zazen_namespace::{Epoch, Incarnation, InodeId, Kind, Name, NodeNo, PartitionNo};
 use zazen_wire::Message;
@@ -38,6 +38,8 @@ const CHECKS: &[fn(&[u8])] = &[
     check::<Hello>,
     check::<MapView>,
     check::<ObjectCall>,
+    check::<Noticed>,
+    check::<Watched>,
 ];
 
 /// What programs and other daemons send. A decoded request is also brought to a node.
@@ -244,6 +246,10 @@ pub(crate) fn message_seeds() -> Vec<Vec<u8>> {
         Changes { next: 1, all: false, inodes: vec![InodeId(3)], entries: Vec::new() }.encode(),
     ));
     seeds.push(vec![16; 120]);
+    let noticed =
+        Noticed { by: NodeNo(1), passes_on: true, inodes: vec![InodeId(3), InodeId(4)], entries: Vec::new() };
+    seeds.push(with(18, noticed.encode()));
+    seeds.push(with(19, Watched { watched: true }.encode()));
     seeds
 }
 

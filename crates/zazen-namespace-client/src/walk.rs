@@ -216,6 +216,11 @@ impl Namespace {
     /// `..`, in the directory's own order.
     pub fn list(&self, who: Who<'_>, path: &[u8], attributes: bool) -> Result<Vec<Listed>> {
         let id = self.afresh(|| self.directory(who, path))?;
+        self.list_inode(who, id, attributes)
+    }
+
+    /// As [`Namespace::list`], of a directory that is known by its inode.
+    pub fn list_inode(&self, who: Who<'_>, id: InodeId, attributes: bool) -> Result<Vec<Listed>> {
         let mut listed = Vec::new();
         let mut missing = Vec::new();
         let mut cookie = 0;

@@ -5,6 +5,7 @@
 
 use crate::driver::wall_ns;
 use crate::handles::lock;
+use crate::lease::is_only_user;
 use crate::node::NamespaceNode;
 use crate::objects::{self, ObjectName};
 use crate::route::root;
@@ -143,6 +144,11 @@ impl NamespaceNode {
             self.waiting.note(name, &objects::stat(&object)?);
             return Err(Errno::EAGAIN);
         }
+        // A mapping outlives the close: what is stored through it later would be lost.
+        let before = objects::stat(&object)?;
+        if !is_only_user(&object) {
+            return Err(Errno::EBUSY);
+        }
         self.send_copy(name, &object, address, &|bytes| self.pace(bytes))?;
         let copied = |copies: Vec<NodeNo>| {
             let (id, generation, version) = (name.id, name.generation, found.version);
@@ -150,6 +156,10 @@ impl NamespaceNode {
         };
         let with_it = place.copies.iter().copied().chain([node]).collect();
         self.route_one(root(), copied(with_it))?;
+        if !is_only_user(&object) || objects::stat(&object)? != before {
+            self.route_one(root(), copied(place.copies.clone())).ok();
+            return Err(Errno::EBUSY);
+        }
         let taken = self.there(address, &name.call(namespace_fn::TAKE, 0, 0, 0), &[]);
         let now = self.attributes(name.id)?;
         if now.place.is_some_and(|now| now.holder == me) {
@@ -177,6 +187,7 @@ impl NamespaceNode {
 
     /// The holder gives a file away to this node, which has a copy.
     pub(crate) fn take_idle(&self, name: ObjectName) -> std::result::Result<(), Errno> {
+        let _turn = self.turn(name.id);
         self.objects.open(name)?;
         let take = TakeOver { id: name.id, generation: name.generation, idle: true };
         self.route_one(root(), Operation::TakeOver(take)).map(drop)

@@ -33,6 +33,11 @@ const REMEMBERED_MAX: usize = 1 << 16;
 const DEPTH_MAX: usize = 4096;
 /// A node gets copies while it has this much more than the copy.
 const SPARE_BYTES: u64 = 256 << 20;
+/// A copy that comes in is synced whenever so many bytes more came.
+const SYNC_BYTES: u64 = 64 << 20;
+/// How long a node may take to end a copy, and how many bytes more a second it must deal with.
+const END: Duration = Duration::from_secs(30);
+const END_BYTES_PER_S: u64 = 32 << 20;
 
 /// How many nodes the attribute's value asks for.
 pub(crate) fn parse(value: &[u8]) -> Option<u8> {
@@ -170,18 +175,18 @@ impl NamespaceNode {
             if made == missing {
                 break;
             }
-            match self.send_copy(name, &object, &address, &|_| true) {
+            match self.send_copy(name, &object, &address, &|_| !self.stopping.load(Ordering::Relaxed)) {
                 Ok(()) => {
                     copies.push(node);
                     made += 1;
+                    // At once: until then the other node has bytes that no inode names.
+                    let (generation, copies) = (name.generation, copies.clone());
+                    let copied = Copied { id: name.id, generation, version: found.version, copies };
+                    self.route_one(root(), Operation::Copied(copied))?;
                 }
+                Err(Errno::EINTR) => return Err(Errno::EINTR),
                 Err(errno) => refusal = errno,
             }
-        }
-        if made > 0 {
-            let generation = name.generation;
-            let copied = Copied { id: name.id, generation, version: found.version, copies };
-            self.route_one(root(), Operation::Copied(copied))?;
         }
         if made == missing { Ok(()) } else { Err(refusal) }
     }
@@ -247,7 +252,18 @@ impl NamespaceNode {
         let mut whole = Writer::new();
         whole.u64(sum);
         let end = name.call(namespace_fn::COPY_END, stat.bytes, stat.modified_ns as u64, 0);
-        self.there(address, &end, &whole.into_bytes()).map(drop)
+        // The other node reads and syncs all of it before it answers.
+        let within = END + Duration::from_secs(stat.bytes / END_BYTES_PER_S);
+        self.there_within(address, &end, &whole.into_bytes(), within).map(drop)
+    }
+
+    /// Whether another node holds the object, as the metadata has it: its copy never takes the place
+    /// of this node's own bytes. `ESTALE` if not.
+    fn must_be_others(&self, name: ObjectName) -> Result<(), Errno> {
+        let (me, _) = self.identity().map_err(|_| Errno::ETIMEDOUT)?;
+        let place = self.attributes(name.id)?.place.ok_or(Errno::ESTALE)?;
+        let is_others = place.holder != me && place.generation == name.generation;
+        if is_others { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
     /// Another node sends a copy.
@@ -261,13 +277,19 @@ impl NamespaceNode {
             while put < bulk.len() {
                 put += objects::write(&file, &bulk[put..], call.offset + put as u64, false)?;
             }
+            // Step by step: the sync of the whole shall not take minutes.
+            let end = call.offset.saturating_add(put as u64);
+            if call.offset / SYNC_BYTES != end / SYNC_BYTES {
+                file.sync_data().map_err(|_| Errno::EIO)?;
+            }
             return Ok(put as u64);
         }
         let file = self.incoming.file(name, false)?;
         let taken = (|| {
             let sum = Reader::new("copy", bulk).u64().map_err(|_| Errno::EINVAL)?;
+            // Before the checksums of a file of this node are replaced, too.
+            self.must_be_others(name)?;
             self.incoming.finish(&file, call.offset, call.bytes as i64)?;
-            self.seals.mark_whole(name);
             if !self.seals.seal(name, &file, wall_ns())? {
                 return Err(Errno::EAGAIN);
             }
@@ -276,7 +298,15 @@ impl NamespaceNode {
                 tracing::error!("namespace: a copy of inode {} came changed", name.id);
                 return Err(Errno::EIO);
             }
-            self.objects.put(name, self.incoming.fd(), &name.file())
+            // This node does not take the file over meanwhile, and a scrub removes nothing.
+            let _turn = self.turn(name.id);
+            self.must_be_others(name)?;
+            if !self.waiting.arrived.note(name) {
+                return Err(Errno::EBUSY);
+            }
+            self.objects.put(name, self.incoming.fd(), &name.file())?;
+            self.seals.mark_whole(name);
+            Ok(())
         })();
         if taken.is_err() {
             self.incoming.remove(name);
@@ -325,6 +355,7 @@ impl NamespaceNode {
                 }
             } else if self.is_lost(place.holder) && first == Some(&me) {
                 let take = TakeOver { id: name.id, generation: name.generation, idle: false };
+                let _turn = self.turn(name.id);
                 match self.route_one(root(), Operation::TakeOver(take)) {
                     Ok(_) => self.waiting.copies.note(*name, Duration::ZERO),
                     Err(errno) => {

@@ -108,8 +108,19 @@ impl NamespaceNode {
         call: &ObjectCall,
         bulk: &[u8],
     ) -> Result<(u64, Vec<u8>), Errno> {
+        self.there_within(address, call, bulk, CHUNK)
+    }
+
+    /// Asks the daemon at `address`, which may take so long.
+    pub(crate) fn there_within(
+        &self,
+        address: &str,
+        call: &ObjectCall,
+        bulk: &[u8],
+        within: Duration,
+    ) -> Result<(u64, Vec<u8>), Errno> {
         let call = ObjectCall { sum: frame_checksum(bulk), ..call.clone() };
-        let reply = self.links.call(address, namespace_fn::OBJECT, &call.encode(), bulk, CHUNK);
+        let reply = self.links.call(address, namespace_fn::OBJECT, &call.encode(), bulk, within);
         let reply = reply.map_err(|error| {
             tracing::debug!("namespace: object {} at {address}: {error}", call.id);
             Errno::ETIMEDOUT
@@ -289,7 +300,7 @@ impl NamespaceNode {
     }
 
     /// A sync that failed once fails for good: which bytes were lost is not known.
-    fn sync_here(&self, object: &Object, name: ObjectName) -> Result<(), Errno> {
+    pub(crate) fn sync_here(&self, object: &Object, name: ObjectName) -> Result<(), Errno> {
         if lock(&self.unsynced).contains(&name) {
             return Err(Errno::EIO);
         }

@@ -37,7 +37,8 @@ impl Incoming {
         }
     }
 
-    /// Gives the file its length, and the time of the original's last change.
+    /// Gives the file its length, and the time of the original's last change. Then the disk has all
+    /// of it: the sender may remove its own bytes.
     pub(crate) fn finish(
         &self,
         file: &File,
@@ -46,7 +47,10 @@ impl Incoming {
     ) -> std::result::Result<(), Errno> {
         rustix::fs::ftruncate(file, length).map_err(errno)?;
         let time = Timespec { tv_sec: modified_ns.div_euclid(NS), tv_nsec: modified_ns.rem_euclid(NS) };
-        rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time }).map_err(errno)
+        rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time })
+            .map_err(errno)?;
+        // The time, too: the checksums count only with it.
+        file.sync_all().map_err(|_| Errno::EIO)
     }
 
     /// The folder.

@@ -3,6 +3,7 @@
 
 use crate::driver::wall_ns;
 use crate::handles::lock;
+use crate::lease::is_only_user;
 use crate::node::NamespaceNode;
 use crate::objects::{Object, ObjectName};
 use std::collections::BTreeMap;
@@ -134,7 +135,10 @@ impl NamespaceNode {
         if stat.bytes == 0 || self.seals.get(name, &stat).is_some() {
             return Ok(true);
         }
-        self.seals.seal(name, object, wall_ns())
+        let now_ns = wall_ns();
+        self.seals.seal_synced(name, object, now_ns, || {
+            if is_only_user(object) { Ok(()) } else { self.sync_here(object, name) }
+        })
     }
 
     /// Checks an object of this node that is opened here: the kernel will read it, and check nothing.

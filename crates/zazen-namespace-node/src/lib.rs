@@ -25,6 +25,7 @@ mod form;
 mod handles;
 mod incoming;
 mod keeper;
+mod lease;
 pub mod links;
 mod node;
 pub mod objects;

@@ -78,6 +78,17 @@ pub struct Objects {
 struct OpenObjects {
     files: HashMap<ObjectName, Object>,
     order: VecDeque<ObjectName>,
+    /// Counts removals and replacements: what was opened before one may be dead after it.
+    changes: u64,
+}
+
+impl OpenObjects {
+    fn forget(&mut self, name: ObjectName) {
+        self.changes += 1;
+        if self.files.remove(&name).is_some() {
+            self.order.retain(|other| *other != name);
+        }
+    }
 }
 
 /// The kernel's error as the namespace has it.
@@ -102,6 +113,7 @@ impl Objects {
             opened => return opened,
         }
         let flags = OFlags::RDWR | OFlags::CREATE;
+        let before = self.kept().changes;
         let made = match self.openat(name, flags) {
             Err(Kernel::NOENT) => {
                 sub(self.root.as_fd(), &name.folder()).map_err(|_| Errno::EIO)?;
@@ -109,7 +121,7 @@ impl Objects {
             }
             made => made,
         };
-        Ok(self.keep(name, made.map_err(errno)?))
+        Ok(self.keep(name, made.map_err(errno)?, before))
     }
 
     /// Makes the object of a new file. What an earlier life of the namespace left under its name,
@@ -130,7 +142,8 @@ impl Objects {
                 tracing::warn!("namespace: removing an object that was left under a new file's name");
                 self.remove(name)?;
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-                return Ok(self.keep(name, self.openat(name, flags).map_err(errno)?));
+                let before = self.kept().changes;
+                return Ok(self.keep(name, self.openat(name, flags).map_err(errno)?, before));
             }
         }
         self.make(name)
@@ -138,11 +151,15 @@ impl Objects {
 
     /// Opens the object. `ESTALE` if it is not here.
     pub fn open(&self, name: ObjectName) -> Result<Object, Errno> {
-        if let Some(file) = self.kept().files.get(&name) {
-            return Ok(Arc::clone(file));
-        }
+        let before = {
+            let kept = self.kept();
+            if let Some(file) = kept.files.get(&name) {
+                return Ok(Arc::clone(file));
+            }
+            kept.changes
+        };
         match self.openat(name, OFlags::RDWR) {
-            Ok(file) => Ok(self.keep(name, file)),
+            Ok(file) => Ok(self.keep(name, file, before)),
             Err(Kernel::NOENT) => Err(Errno::ESTALE),
             Err(error) => Err(errno(error)),
         }
@@ -162,17 +179,24 @@ impl Objects {
         rustix::fs::openat(&self.root, path, flags, Mode::from_raw_mode(0o600))
     }
 
-    /// Puts a whole file in the place of the object, if there is one.
+    /// Puts a whole file in the place of the object, if there is one. The disk has it under its new
+    /// name when this returns, if it had its bytes before.
     pub fn put(&self, name: ObjectName, folder: BorrowedFd<'_>, file: &str) -> Result<(), Errno> {
-        self.remove(name)?;
-        sub(self.root.as_fd(), &name.folder()).map_err(|_| Errno::EIO)?;
-        rustix::fs::renameat(folder, file, &self.root, name.path()).map_err(errno)
+        let into = sub(self.root.as_fd(), &name.folder()).map_err(|_| Errno::EIO)?;
+        let renamed = rustix::fs::renameat(folder, file, &into, name.file()).map_err(errno);
+        self.kept().forget(name);
+        renamed?;
+        rustix::fs::fsync(&into).and_then(|()| rustix::fs::fsync(&self.root)).map_err(errno)
     }
 
-    fn keep(&self, name: ObjectName, file: OwnedFd) -> Object {
+    /// Keeps what was opened when the count of changes was `before`, unless it may be dead by now.
+    fn keep(&self, name: ObjectName, file: OwnedFd, before: u64) -> Object {
         let mut kept = self.kept();
         if let Some(there) = kept.files.get(&name) {
             return Arc::clone(there);
+        }
+        if kept.changes != before {
+            return Arc::new(File::from(file));
         }
         while kept.order.len() >= OPEN_MAX {
             if let Some(oldest) = kept.order.pop_front() {
@@ -187,14 +211,9 @@ impl Objects {
 
     /// Ends the object. What has it open keeps its bytes.
     pub fn remove(&self, name: ObjectName) -> Result<(), Errno> {
-        {
-            let mut kept = self.kept();
-            if kept.files.remove(&name).is_some() {
-                kept.order.retain(|other| *other != name);
-            }
-        }
-        let path = name.path();
-        match rustix::fs::unlinkat(&self.root, path, rustix::fs::AtFlags::empty()) {
+        let unlinked = rustix::fs::unlinkat(&self.root, name.path(), rustix::fs::AtFlags::empty());
+        self.kept().forget(name);
+        match unlinked {
             Ok(()) | Err(Kernel::NOENT) => Ok(()),
             Err(error) => Err(errno(error)),
         }
@@ -371,6 +390,29 @@ mod tests {
         assert_eq!(read(&first, &mut got, 0), Ok(3), "what is open keeps its bytes");
         let listed: Vec<ObjectName> = (0..).map_while(|at| objects.folder(at)).flatten().collect();
         assert_eq!(listed, [name(7, 2)]);
+    }
+
+    #[test]
+    fn what_was_opened_before_a_replacement_is_not_kept_after_it() {
+        let (dir, objects) = objects();
+        let incoming = sub(File::open(dir.path()).unwrap().as_fd(), "incoming").unwrap();
+        write(&objects.make(name(7, 1)).unwrap(), b"old", 0, false).unwrap();
+        objects.kept().forget(name(7, 1));
+        // As a thread that was stopped between opening and keeping.
+        let before = objects.kept().changes;
+        let late = objects.openat(name(7, 1), OFlags::RDWR).unwrap();
+        std::fs::write(dir.path().join("incoming/copy"), b"fresh").unwrap();
+        objects.put(name(7, 1), incoming.as_fd(), "copy").unwrap();
+        objects.keep(name(7, 1), late, before);
+        let mut got = [0; 16];
+        assert_eq!(read(&objects.open(name(7, 1)).unwrap(), &mut got, 0), Ok(5));
+        assert_eq!(&got[..5], b"fresh");
+        let before = objects.kept().changes;
+        objects.kept().files.clear();
+        let late = objects.openat(name(7, 1), OFlags::RDWR).unwrap();
+        objects.remove(name(7, 1)).unwrap();
+        objects.keep(name(7, 1), late, before);
+        assert_eq!(objects.open(name(7, 1)).unwrap_err(), Errno::ESTALE);
     }
 
     #[test]

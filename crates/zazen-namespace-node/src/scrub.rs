@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use zazen_core::{Error, ErrorKind, Result};
 use zazen_namespace::service::{Damage, Scrub, ScrubAt, Scrubbed, namespace_fn};
-use zazen_namespace::{Attributes, NodeNo};
+use zazen_namespace::{Attributes, NodeNo, Place};
 use zazen_wire::Message;
 
 /// How long one call works.
@@ -16,8 +16,9 @@ const PART: Duration = Duration::from_secs(2);
 const THERE: Duration = Duration::from_secs(60);
 /// Objects whose inodes are asked for together.
 const AT_ONCE: usize = 512;
-/// Younger objects are never leftovers.
-const YOUNG_NS: i64 = 5_000_000_000;
+/// Younger objects are never leftovers: longer than the end of a copy, or the creation of a file,
+/// may take to become known.
+const YOUNG_NS: i64 = 60_000_000_000;
 
 impl NamespaceNode {
     /// Checks some objects, here or on another node.
@@ -84,20 +85,11 @@ impl NamespaceNode {
             done.unknown += 1;
             return None;
         };
-        let place = found.as_ref().and_then(|found| found.place.as_ref());
-        let place = place.filter(|place| place.generation == name.generation);
-        let place = place.filter(|place| place.holder == me || place.copies.contains(&me));
-        let Some(place) = place else {
-            // An inode's row is made before its object, and names it from then on.
-            if wall_ns().saturating_sub(objects::changed_ns(&object).unwrap_or(i64::MAX)) > YOUNG_NS {
-                self.seals.remove(name);
-                if self.objects.remove(name).is_ok() {
-                    done.removed += 1;
-                    done.removed_bytes += stat.blocks * 512;
-                }
-            }
+        let Some(place) = place_here(me, name, found.as_ref()) else {
+            self.remove_leftover(me, name, done);
             return None;
         };
+        self.waiting.arrived.done(name);
         if from == 0 {
             done.objects += 1;
         }
@@ -130,4 +122,38 @@ impl NamespaceNode {
         }
         next
     }
+
+    /// Removes an object that no inode named a moment ago, if that is still so.
+    fn remove_leftover(&self, me: NodeNo, name: ObjectName, done: &mut Scrubbed) {
+        // No copy comes in meanwhile.
+        let _turn = self.turn(name.id);
+        let Ok(object) = self.objects.open(name) else { return };
+        // An inode's row is made before its object, and names it from then on. A copy is named later.
+        let age_ns = wall_ns().saturating_sub(objects::changed_ns(&object).unwrap_or(i64::MAX));
+        if age_ns <= YOUNG_NS || self.waiting.arrived.has(name) {
+            return;
+        }
+        match self.attributes_of(&[name.id]).pop() {
+            Some(Ok(found)) if place_here(me, name, found.as_ref()).is_none() => {}
+            Some(Ok(_)) => return,
+            _ => {
+                done.unknown += 1;
+                return;
+            }
+        }
+        let bytes = objects::stat(&object).map_or(0, |stat| stat.blocks * 512);
+        self.seals.remove(name);
+        if self.objects.remove(name).is_ok() {
+            done.removed += 1;
+            done.removed_bytes += bytes;
+        }
+    }
+}
+
+/// Where the inode says its bytes are, if it names the object of this node.
+fn place_here(me: NodeNo, name: ObjectName, found: Option<&Attributes>) -> Option<&Place> {
+    let place = found.and_then(|found| found.place.as_ref());
+    place.filter(|place| {
+        place.generation == name.generation && (place.holder == me || place.copies.contains(&me))
+    })
 }

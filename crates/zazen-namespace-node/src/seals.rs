@@ -191,9 +191,28 @@ impl Seals {
         Ok((seal.blocks().checked_mul(8) == length.checked_sub(HEAD_BYTES as u64)).then_some(seal))
     }
 
-    /// Seals the object as it is. False if it changed meanwhile, or too short a time ago.
+    /// Seals the object as it is. False if it changed meanwhile, or too short a time ago. Nobody has
+    /// it mapped.
     pub fn seal(&self, name: ObjectName, object: &File, now_ns: i64) -> std::result::Result<bool, Errno> {
+        self.seal_synced(name, object, now_ns, || Ok(()))
+    }
+
+    /// Seals the object as [`Seals::seal`] does, after `sync`, which brings it to the disk if a
+    /// program may have it mapped. A mapping outlives the close. The first store to a page that the
+    /// disk has changes the time; a store to a page that waits for the disk does not.
+    pub fn seal_synced(
+        &self,
+        name: ObjectName,
+        object: &File,
+        now_ns: i64,
+        sync: impl FnOnce() -> std::result::Result<(), Errno>,
+    ) -> std::result::Result<bool, Errno> {
+        let before = objects::stat(object)?;
+        sync()?;
         let stat = objects::stat(object)?;
+        if (stat.bytes, stat.modified_ns) != (before.bytes, before.modified_ns) {
+            return Ok(false);
+        }
         if now_ns.saturating_sub(stat.modified_ns) < QUIET_NS && stat.modified_ns <= now_ns {
             return Ok(false);
         }
@@ -507,6 +526,34 @@ mod tests {
         assert_eq!(seals.read(name, &object, 70_000, 11).unwrap(), b"other bytes");
         object.set_len(10).unwrap();
         assert_eq!(seals.read(name, &object, 0, 100).unwrap(), pattern(10));
+    }
+
+    #[test]
+    fn a_store_through_a_mapping_that_outlived_the_close_is_no_damage() {
+        use rustix::mm::{MapFlags, ProtFlags};
+        let (dir, seals, name, object) = with_object(&pattern(3 * 4096));
+        if rustix::fs::fstatfs(&object).unwrap().f_type == 0x0102_1994 {
+            println!("not run: {} is a tmpfs, where a store never changes the time", dir.path().display());
+            return;
+        }
+        let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a fresh mapping of a file of that length, unmapped below; it is used as raw bytes.
+        let map = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, protection, shared, &object, 0) };
+        let map = map.unwrap();
+        // SAFETY: within the mapping, which nothing else refers to.
+        let store = |byte: u8| unsafe { map.cast::<u8>().write_volatile(byte) };
+        store(1);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let sync = || object.sync_data().map_err(|_| Errno::EIO);
+        assert_eq!(seals.seal_synced(name, &object, wall_ns() + LATER, sync), Ok(true));
+        let sealed = objects::stat(&object).unwrap();
+        assert_eq!(seals.read(name, &object, 0, 1).unwrap(), [1]);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        store(2);
+        assert_eq!(seals.read(name, &object, 0, 1).unwrap(), [2]);
+        assert!(seals.get(name, &sealed).is_some() && !seals.is_damaged(name));
+        // SAFETY: as above.
+        unsafe { rustix::mm::munmap(map, 4096) }.unwrap();
     }
 
     #[test]

@@ -282,10 +282,11 @@ impl NamespaceNode {
             | Operation::Buckets(_)
             | Operation::Copied(_)
             | Operation::TakeOver(_) => return Err(Errno::EPERM),
-            Operation::SetXattr(set) if set.name.as_bytes() == copies::WANTED => {
-                if set.value.as_deref().is_some_and(|value| copies::parse(value).is_none()) {
-                    return Err(Errno::EINVAL);
-                }
+            Operation::SetXattr(set)
+                if set.name.as_bytes() == copies::WANTED
+                    && set.value.as_deref().is_some_and(|value| copies::parse(value).is_none()) =>
+            {
+                return Err(Errno::EINVAL);
             }
             Operation::SetAttributes(set) => {
                 if set.bytes.is_some() {

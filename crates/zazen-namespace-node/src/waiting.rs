@@ -17,6 +17,10 @@ const WAITING_MAX: usize = 1 << 18;
 /// An object that is still being written is looked at again after this, and ever later.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
+/// How long a sender may take to tell the metadata of a copy.
+const ARRIVED_FOR: Duration = Duration::from_secs(600);
+/// Copies that came and are not named yet, at most.
+const ARRIVED_MAX: usize = 1 << 16;
 
 /// What waits, and what is known.
 #[derive(Default)]
@@ -34,6 +38,8 @@ pub(crate) struct Waiting {
     pub(crate) place: AtomicU64,
     /// The work of giving files to other nodes.
     pub(crate) balance: Mutex<Balancing>,
+    /// Copies that came a moment ago: the metadata does not name them yet.
+    pub(crate) arrived: Arrived,
     /// How many copies directories want, and when that was asked.
     pub(crate) wanted: Mutex<HashMap<InodeId, (u8, Instant)>>,
 }
@@ -55,6 +61,35 @@ impl Waiting {
         if stat.bytes > 0 {
             self.seals.note(name, Duration::from_nanos(QUIET_NS.unsigned_abs()));
         }
+    }
+}
+
+/// Copies that came in, and when. No inode names one before its sender has told the metadata.
+#[derive(Default)]
+pub(crate) struct Arrived(Mutex<HashMap<ObjectName, Instant>>);
+
+impl Arrived {
+    /// Notes a copy. False if too many came: then it must not be taken.
+    pub(crate) fn note(&self, name: ObjectName) -> bool {
+        let mut copies = lock(&self.0);
+        if copies.len() >= ARRIVED_MAX {
+            copies.retain(|_, at| at.elapsed() < ARRIVED_FOR);
+        }
+        let has_room = copies.len() < ARRIVED_MAX || copies.contains_key(&name);
+        if has_room {
+            copies.insert(name, Instant::now());
+        }
+        has_room
+    }
+
+    /// Whether the copy came a moment ago.
+    pub(crate) fn has(&self, name: ObjectName) -> bool {
+        lock(&self.0).get(&name).is_some_and(|at| at.elapsed() < ARRIVED_FOR)
+    }
+
+    /// An inode names the copy, or it is gone.
+    pub(crate) fn done(&self, name: ObjectName) {
+        lock(&self.0).remove(&name);
     }
 }
 
@@ -100,5 +135,23 @@ impl Table {
             due.at = Instant::now() + due.pause;
             due.pause = (due.pause * 2).min(AGAIN_MAX);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_that_came_are_remembered_and_are_not_too_many() {
+        let arrived = Arrived::default();
+        let name = |id| ObjectName { id: InodeId(id), generation: 1 };
+        for id in 0..ARRIVED_MAX as u64 {
+            assert!(arrived.note(name(id)));
+        }
+        assert!(!arrived.note(name(u64::MAX)));
+        assert!(arrived.note(name(7)) && arrived.has(name(7)));
+        arrived.done(name(7));
+        assert!(!arrived.has(name(7)) && arrived.note(name(u64::MAX)));
     }
 }

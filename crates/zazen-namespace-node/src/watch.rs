@@ -4,7 +4,7 @@
 use crate::handles::{Session, lock};
 use crate::node::NamespaceNode;
 use crate::session::{inodes_in, inodes_of};
-use crate::watchers::{KEPT_MAX, Outbox, Ring, Touched, fan_out, was_done};
+use crate::watchers::{KEPT_MAX, Outbox, Touched, fan_out, was_done};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -145,27 +145,19 @@ impl NamespaceNode {
         let session = self.session(caller.connection);
         let mut ring = lock(&self.watchers.ring);
         // A number of an earlier life, or the first call.
-        let end = |ring: &Ring| ring.first + ring.kept.len() as u64;
-        let mut after = if watch.after == 0 { end(&ring) } else { watch.after - 1 };
-        let all = after < ring.first || after > end(&ring);
-        if all {
-            return Changes { next: end(&ring) + 1, all, inodes: Vec::new(), entries: Vec::new() };
-        }
+        let mut after = if watch.after == 0 { ring.end() } else { watch.after - 1 };
         loop {
-            let mut changes =
-                Changes { next: end(&ring) + 1, all: false, inodes: Vec::new(), entries: Vec::new() };
-            let from = (after.max(ring.first) - ring.first) as usize;
-            for (by, touched) in ring.kept.iter().skip(from) {
-                if *by != Some(caller.connection) {
-                    add_for(&session, vouches, touched, &mut changes);
+            let changes = ring.changes_from(after, |by, touched, changes| {
+                if by != Some(caller.connection) {
+                    add_for(&session, vouches, touched, changes);
                 }
-            }
+            });
             let is_late = Instant::now() >= until || self.stopping.load(Ordering::Relaxed);
-            if !changes.inodes.is_empty() || is_late || call.line.is_cut() {
+            if changes.all || !changes.inodes.is_empty() || is_late || call.line.is_cut() {
                 // The first call learns where it begins, and that there may have been changes before.
                 return changes;
             }
-            after = end(&ring);
+            after = ring.end();
             let waited = self.watchers.filled.wait_timeout(ring, LOOK);
             ring = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zazen_namespace::operation::{Answer, At, Operation};
-use zazen_namespace::service::{Noticed, Watched, namespace_fn};
+use zazen_namespace::service::{Changes, Noticed, Watched, namespace_fn};
 use zazen_namespace::{Errno, InodeId, NodeNo};
 use zazen_wire::Message;
 
@@ -31,6 +31,11 @@ const DEAF: Duration = Duration::from_secs(2);
 const WATCHES: Duration = Duration::from_secs(10);
 /// Changes that are kept for slow watchers, and that wait for a node.
 pub(crate) const KEPT_MAX: usize = 1 << 14;
+/// What the changes that are kept for slow watchers may take, as bytes of messages.
+const KEPT_BYTES_MAX: usize = 4 << 20;
+/// Inodes and names in one answer to a watcher; beyond, it is told to forget all. With the longest
+/// names that is about 1 MiB, far below the limit of a reply.
+pub(crate) const TOLD_MAX: usize = 4096;
 /// How long a node may take to hear of changes.
 const TELL: Duration = Duration::from_secs(2);
 
@@ -70,6 +75,12 @@ impl Touched {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.inodes.is_empty()
+    }
+
+    /// What it takes in a message, about.
+    fn bytes(&self) -> usize {
+        let names: usize = self.entries.iter().map(|at| 16 + at.name.as_bytes().len()).sum();
+        16 + 8 * self.inodes.len() + names
     }
 
     pub(crate) fn add(&mut self, other: Touched) {
@@ -149,8 +160,51 @@ impl Interest {
 #[derive(Default)]
 pub(crate) struct Ring {
     /// The number of the first that is kept.
-    pub(crate) first: u64,
-    pub(crate) kept: VecDeque<(Option<u64>, Touched)>,
+    first: u64,
+    kept: VecDeque<(Option<u64>, Touched)>,
+    /// Of all that is kept: [`Touched::bytes`].
+    bytes: usize,
+}
+
+impl Ring {
+    /// The number behind the last that is kept.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.kept.len() as u64
+    }
+
+    /// Keeps a change. What is too much goes, the oldest first: who has not heard of it hears that
+    /// changes are missing.
+    fn push(&mut self, by: Option<u64>, touched: Touched) {
+        self.bytes += touched.bytes();
+        self.kept.push_back((by, touched));
+        while self.kept.len() > KEPT_MAX || self.bytes > KEPT_BYTES_MAX {
+            let Some((_, gone)) = self.kept.pop_front() else { return };
+            self.bytes -= gone.bytes();
+            self.first += 1;
+        }
+    }
+
+    /// The changes from a number on, each as `add` adds it with who made it. A watcher for which
+    /// changes are missing, or are too many for an answer, is told to forget all.
+    pub(crate) fn changes_from(
+        &self,
+        after: u64,
+        mut add: impl FnMut(Option<u64>, &Touched, &mut Changes),
+    ) -> Changes {
+        let next = self.end() + 1;
+        let all = Changes { next, all: true, inodes: Vec::new(), entries: Vec::new() };
+        if after < self.first || after > self.end() {
+            return all;
+        }
+        let mut changes = Changes { all: false, ..all.clone() };
+        for (by, touched) in self.kept.iter().skip((after - self.first) as usize) {
+            add(*by, touched, &mut changes);
+            if changes.inodes.len() + changes.entries.len() > TOLD_MAX {
+                return all;
+            }
+        }
+        changes
+    }
 }
 
 /// What waits to be told to another node.
@@ -209,11 +263,7 @@ impl Watchers {
             return;
         }
         let mut ring = lock(&self.ring);
-        ring.kept.push_back((by, touched));
-        if ring.kept.len() > KEPT_MAX {
-            ring.kept.pop_front();
-            ring.first += 1;
-        }
+        ring.push(by, touched);
         drop(ring);
         self.filled.notify_all();
     }
@@ -316,6 +366,50 @@ mod tests {
         }
         assert!(interest.nodes.len() <= INTEREST_MAX);
         assert_eq!(interest.changed(now, B, InodeId(INTEREST_MAX as u64 + 9)), [A]);
+    }
+
+    fn names(of: std::ops::Range<usize>) -> Touched {
+        let at = |number: usize| {
+            let name = format!("{number:0>255}");
+            At { directory: InodeId(5), name: zazen_namespace::Name::new(name.as_bytes()).expect("a name") }
+        };
+        Touched { inodes: vec![InodeId(5)], entries: of.map(at).collect() }
+    }
+
+    fn tell(_: Option<u64>, touched: &Touched, changes: &mut Changes) {
+        changes.inodes.extend(&touched.inodes);
+        changes.entries.extend(touched.entries.iter().cloned());
+    }
+
+    #[test]
+    fn too_many_names_for_an_answer_are_told_as_all_once() {
+        let mut ring = Ring::default();
+        (0..10).for_each(|part| ring.push(None, names(part * 1000..part * 1000 + 1000)));
+        let few = ring.changes_from(ring.end() - 1, tell);
+        assert_eq!((few.all, few.entries.len()), (false, 1000));
+        let many = ring.changes_from(ring.first, tell);
+        assert_eq!((many.all, many.inodes.len(), many.entries.len()), (true, 0, 0));
+        assert!(many.encode().len() < 100);
+        let rest = ring.changes_from(many.next - 1, tell);
+        assert_eq!((rest.all, rest.inodes.len()), (false, 0), "it goes on behind them");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_in_bytes_and_the_slow_are_told() {
+        let mut ring = Ring::default();
+        for part in 0..100 {
+            ring.push(None, names(part * 1000..part * 1000 + 1000));
+            let bytes: usize = ring.kept.iter().map(|(_, touched)| touched.bytes()).sum();
+            assert_eq!(bytes, ring.bytes);
+            assert!(bytes <= KEPT_BYTES_MAX);
+        }
+        assert_eq!(ring.end(), 100);
+        assert!(ring.changes_from(50, tell).all, "changes are missing");
+        // One that is too large alone is missed by everybody.
+        ring.push(None, names(0..20_000));
+        assert_eq!((ring.kept.len(), ring.bytes), (0, 0));
+        assert!(ring.changes_from(100, tell).all);
+        assert!(!ring.changes_from(101, tell).all);
     }
 
     #[test]

@@ -43,6 +43,13 @@ fn changed() -> Error {
     Error::other("the source changed while it was copied; run the command again when nobody writes it")
 }
 
+fn replaced() -> Error {
+    Error::other(
+        "somebody else replaced the file while it was written; see who writes at the destination, and \
+         run the command again",
+    )
+}
+
 impl Way<'_> {
     /// Copies the file `source`, which looked as `meta` when it was listed, to `target`.
     pub(crate) fn copy(&self, source: &Path, target: &Path, meta: &Meta) -> Result<Copied> {
@@ -55,13 +62,12 @@ impl Way<'_> {
         }
         let part = part_of(target);
         let from = self.from.open(source)?;
-        let file = self.to.open_part(&part)?;
-        if !file.try_lock()? {
-            return Ok(Copied::Elsewhere);
+        if from.identity()? != meta.identity {
+            return Err(changed());
         }
+        let Some(mut file) = self.to.open_part(&part, meta.uid)? else { return Ok(Copied::Elsewhere) };
         // Whoever had the lock before may have finished the file meanwhile.
-        let identity = file.identity()?;
-        if self.to.meta(&part)?.is_none_or(|there| there.identity != identity) {
+        if !self.is_at(&*file, &part)? {
             return Ok(Copied::Elsewhere);
         }
         let Some(sum) = self.fill(&*from, &*file, meta)? else { return Ok(Copied::Stopped) };
@@ -73,14 +79,26 @@ impl Way<'_> {
             return Err(changed());
         }
         self.to_be_sure(&*file, meta, sum, &part)?;
-        for (name, value) in self.from.xattrs(source)? {
-            self.to.set_xattr(&part, &name, &value)?;
+        for (name, value) in from.xattrs()? {
+            file.set_xattr(&name, &value)?;
         }
         // What was written must not change the time after it was set.
-        file.close()?;
-        self.to.set_meta(&part, meta)?;
+        file.end_writing()?;
+        file.set_meta(meta)?;
+        if !self.is_at(&*file, &part)? {
+            return Err(replaced());
+        }
         self.to.rename(&part, target)?;
+        if !self.is_at(&*file, target)? {
+            return Err(replaced());
+        }
         Ok(Copied::Now)
+    }
+
+    /// Whether `path` at the destination names the open file.
+    fn is_at(&self, file: &dyn OpenFile, path: &Path) -> Result<bool> {
+        let identity = file.identity()?;
+        Ok(self.to.meta(path)?.is_some_and(|there| there.identity == identity))
     }
 
     /// Fills the part; the checksum of the source's bytes. `None` if the run was stopped.

@@ -1,8 +1,9 @@
-//! What a copy needs of a file system. Paths are absolute in it.
+//! What a copy needs of a file system. A side is made for one tree: all paths are the tree's root or
+//! beneath it, and no symbolic link from the root on is followed.
 
-use std::ffi::OsString;
-use std::io::Result;
-use std::path::{Path, PathBuf};
+use std::ffi::{OsStr, OsString};
+use std::io::{Error, ErrorKind, Result};
+use std::path::{Component, Path, PathBuf};
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +60,45 @@ pub trait OpenFile {
     fn identity(&self) -> Result<(u64, u64)>;
     /// Sets the length.
     fn set_length(&self, bytes: u64) -> Result<()>;
-    /// Takes the lock of the file, which ends with the open file; whether it was free. A file system
-    /// without locks gives it to everybody.
-    fn try_lock(&self) -> Result<bool>;
-    /// Closes it; what was written is there for all then.
-    fn close(self: Box<Self>) -> Result<()>;
+    /// Ends writing: what was written is there for all then, and changes no time any more. The lock
+    /// of a part stays.
+    fn end_writing(&mut self) -> Result<()>;
+    /// Sets mode and times, and the owner if the caller is root.
+    fn set_meta(&self, meta: &Meta) -> Result<()>;
+    /// Extended attributes of users: names and values.
+    fn xattrs(&self) -> Result<Vec<(OsString, Vec<u8>)>>;
+    /// Sets one.
+    fn set_xattr(&self, name: &OsString, value: &[u8]) -> Result<()>;
+}
+
+/// Why a symbolic link at `path` ends the walk.
+pub(crate) fn link_error(path: &Path) -> Error {
+    let why = format!(
+        "{} is a symbolic link where a directory should be, and is not followed; remove the link, or \
+         name the directory that it leads to",
+        path.display()
+    );
+    Error::new(ErrorKind::NotADirectory, why)
+}
+
+/// What is above the root of a tree, and may be reached by links: who names the root names it. The
+/// root itself if its path does not end in a name.
+pub(crate) fn above(root: &Path) -> &Path {
+    match root.file_name() {
+        Some(_) => root.parent().unwrap_or(root),
+        None => root,
+    }
+}
+
+/// The names that lead from `above` to `path`.
+pub(crate) fn names_beneath<'a>(above: &Path, path: &'a Path) -> Result<Vec<&'a OsStr>> {
+    let outside = || Error::new(ErrorKind::InvalidInput, format!("{} is not in the tree", path.display()));
+    let beneath = path.strip_prefix(above).map_err(|_| outside())?;
+    let names = beneath.components().filter(|part| *part != Component::CurDir).map(|part| match part {
+        Component::Normal(name) => Ok(name),
+        _ => Err(outside()),
+    });
+    names.collect()
 }
 
 /// A file system. For any thread.
@@ -76,8 +111,12 @@ pub trait Side: Send + Sync {
     fn read_link(&self, path: &Path) -> Result<PathBuf>;
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> Result<Box<dyn OpenFile>>;
-    /// Opens a file for reading and writing, and makes it if it is not there, for its owner only.
-    fn open_part(&self, path: &Path) -> Result<Box<dyn OpenFile>>;
+    /// Opens a part for reading and writing, and locks it until it is dropped. `None` if another
+    /// process has the lock. What is there and is no regular file of the caller's with one name is
+    /// removed, and a new file made, for its owner only. A locked one of `owner` counts as another
+    /// process's: it gives its part away just before it renames it. A file system without locks gives
+    /// them to everybody.
+    fn open_part(&self, path: &Path, owner: u32) -> Result<Option<Box<dyn OpenFile>>>;
     /// Makes a directory for its owner only; no error if it is there.
     fn make_directory(&self, path: &Path) -> Result<()>;
     /// Makes a symbolic link.
@@ -88,11 +127,11 @@ pub trait Side: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     /// Removes a name that is no directory's.
     fn remove(&self, path: &Path) -> Result<()>;
-    /// Sets mode and times, and the owner if the caller is root. Not of what a link leads to.
+    /// Sets mode and times of a directory or a link, and the owner if the caller is root.
     fn set_meta(&self, path: &Path, meta: &Meta) -> Result<()>;
     /// Extended attributes of users: names and values.
     fn xattrs(&self, path: &Path) -> Result<Vec<(OsString, Vec<u8>)>>;
-    /// Sets one.
+    /// Sets one of a directory.
     fn set_xattr(&self, path: &Path, name: &OsString, value: &[u8]) -> Result<()>;
     /// The node of this process, where files may be held; `None` if the side has no nodes.
     fn own_node(&self) -> Option<u32>;

@@ -3,7 +3,7 @@
 
 use crate::copy::{Copied, Way, is_same};
 use crate::scan::{Entry, join, scan};
-use crate::side::{Kind, Meta, Side};
+use crate::side::{Kind, Meta, Side, link_error};
 use std::collections::{HashMap, HashSet};
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
@@ -137,6 +137,7 @@ impl Run<'_> {
     fn check_kinds(&self, entries: &[Entry]) -> Result<()> {
         let is_directory = entries[0].meta.kind == Kind::Directory;
         match self.to.meta(self.target)? {
+            Some(there) if is_directory && there.kind == Kind::Symlink => Err(link_error(self.target)),
             Some(there) if is_directory && there.kind != Kind::Directory => {
                 Err(Error::from_raw_os_error(libc::ENOTDIR))
             }
@@ -340,6 +341,8 @@ impl Run<'_> {
 
     /// Modes and times, the innermost first: what is in a directory changes its times.
     fn finish_directories(&self, entries: &[Entry]) {
+        let failed: HashSet<PathBuf> =
+            lock(self.report).failures.iter().map(|failure| failure.path.clone()).collect();
         for entry in entries.iter().rev().filter(|entry| entry.meta.kind == Kind::Directory) {
             let target = join(self.target, &entry.path);
             let done = (|| {
@@ -350,8 +353,8 @@ impl Run<'_> {
             })();
             match done {
                 Ok(()) => lock(self.report).others += 1,
-                // It could not be made, which was told.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                // It, or one above it, could not be made, which was told.
+                Err(_) if entry.path.ancestors().any(|above| failed.contains(&join(self.source, above))) => {}
                 Err(error) => self.fail(&entry.path, error),
             }
         }

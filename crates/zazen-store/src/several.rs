@@ -33,11 +33,15 @@ pub struct Stores<D: Disk> {
     trouble: Seldom,
 }
 
+/// The natives and the aliens of a dataset.
+type Holdings = (Arc<RunSet>, Arc<RunSet>);
+/// Those of one disk, and whether it takes changes.
+type DiskHoldings = (Arc<RunSet>, Arc<RunSet>, bool);
+
 /// What all disks hold of a dataset, as long as none of them changes.
 struct Union {
-    /// The sets of each disk: natives, aliens, and whether it takes changes.
-    of: Vec<(Arc<RunSet>, Arc<RunSet>, bool)>,
-    whole: (Arc<RunSet>, Arc<RunSet>),
+    of: Vec<DiskHoldings>,
+    whole: Holdings,
     /// Which numbers each disk hands out; no number is in two of them.
     shares: Arc<Vec<RunSet>>,
 }
@@ -143,7 +147,7 @@ impl<D: Disk> Stores<D> {
     }
 
     /// As [`Store::holdings`], of all disks.
-    pub fn holdings(&self, dataset: &RelPath) -> (Arc<RunSet>, Arc<RunSet>) {
+    pub fn holdings(&self, dataset: &RelPath) -> Holdings {
         match self.only() {
             Some(one) => one.holdings(dataset),
             None => self.union(dataset).0,
@@ -151,7 +155,7 @@ impl<D: Disk> Stores<D> {
     }
 
     /// What all disks hold, and which part of it each of them hands out.
-    fn union(&self, dataset: &RelPath) -> ((Arc<RunSet>, Arc<RunSet>), Arc<Vec<RunSet>>) {
+    fn union(&self, dataset: &RelPath) -> (Holdings, Arc<Vec<RunSet>>) {
         loop {
             let of: Vec<_> = self
                 .all
@@ -554,8 +558,8 @@ impl<D: Disk> Stores<D> {
 
 impl Union {
     /// The union of what the disks hold; and the numbers of which nobody knows which copy is newer.
-    fn of(of: Vec<(Arc<RunSet>, Arc<RunSet>, bool)>) -> (Union, RunSet) {
-        let holds = |(native, alien, _): &(Arc<RunSet>, Arc<RunSet>, bool)| native.union(alien);
+    fn of(of: Vec<DiskHoldings>) -> (Union, RunSet) {
+        let holds = |(native, alien, _): &DiskHoldings| native.union(alien);
         let (mut taken, mut doubtful) = (RunSet::new(), RunSet::new());
         let mut shares = vec![RunSet::new(); of.len()];
         // Disks that take changes first: their copies are the newer ones.
@@ -570,7 +574,7 @@ impl Union {
             }
         }
         shares.iter_mut().for_each(|share| *share = share.difference(&doubtful));
-        let side = |pick: fn(&(Arc<RunSet>, Arc<RunSet>, bool)) -> &Arc<RunSet>| {
+        let side = |pick: fn(&DiskHoldings) -> &Arc<RunSet>| {
             let cut = of.iter().zip(&shares).map(|(disk, share)| pick(disk).intersection(share));
             Arc::new(RunSet::union_all(cut))
         };
@@ -579,7 +583,7 @@ impl Union {
     }
 }
 
-fn is_same(one: &(Arc<RunSet>, Arc<RunSet>, bool), other: &(Arc<RunSet>, Arc<RunSet>, bool)) -> bool {
+fn is_same(one: &DiskHoldings, other: &DiskHoldings) -> bool {
     // A set that changes is another one: its owner copies it on write while this one is held.
     Arc::ptr_eq(&one.0, &other.0) && Arc::ptr_eq(&one.1, &other.1) && one.2 == other.2
 }

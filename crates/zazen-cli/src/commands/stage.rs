@@ -81,18 +81,32 @@ struct How {
 
 pub(crate) fn stage_in(arguments: &StageIn) -> Result<()> {
     let to = side(&arguments.target, &arguments.how)?;
-    run("stage-in", &PlainSide, &arguments.source, &*to, &arguments.target, &arguments.how)
+    let source = real(&arguments.source)?;
+    let from = plain(&source)?;
+    run("stage-in", &from, &source, &*to, &arguments.target, &arguments.how)
 }
 
 pub(crate) fn stage_out(arguments: &StageOut) -> Result<()> {
-    let from = side(&arguments.source, &arguments.how)?;
-    run("stage-out", &*from, &arguments.source, &PlainSide, &arguments.target, &arguments.how)
+    let is_plain = arguments.how.socket.is_none() && is_mounted(&arguments.source)?;
+    let source = if is_plain { real(&arguments.source)? } else { arguments.source.clone() };
+    let from = side(&source, &arguments.how)?;
+    let to = plain(&arguments.target)?;
+    run("stage-out", &*from, &source, &to, &arguments.target, &arguments.how)
+}
+
+/// A link on the command line stands for what it leads to.
+fn real(source: &Path) -> Result<PathBuf> {
+    source.canonicalize().map_err(|error| Error::io(source.display().to_string(), error))
+}
+
+fn plain(path: &Path) -> Result<PlainSide> {
+    PlainSide::new(path).map_err(|error| Error::io(path.display().to_string(), error))
 }
 
 /// A path in a mount is the kernel's business, any other is the namespace's own.
 fn side(path: &Path, how: &How) -> Result<Box<dyn Side>> {
     if how.socket.is_none() && is_mounted(path)? {
-        return Ok(Box::new(PlainSide));
+        return Ok(Box::new(plain(path)?));
     }
     if !path.is_absolute() {
         let why =
@@ -100,7 +114,7 @@ fn side(path: &Path, how: &How) -> Result<Box<dyn Side>> {
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
     let socket = how.socket.clone().unwrap_or_else(find_socket_path);
-    Ok(Box::new(NamespaceSide::new(Namespace::local(&socket)?)?))
+    Ok(Box::new(NamespaceSide::new(Namespace::local(&socket)?, path)?))
 }
 
 /// Whether the path lies in a mount of a namespace.
@@ -156,23 +170,20 @@ fn run(
     how: &How,
 ) -> Result<()> {
     let shown = source.display();
-    // A link on the command line stands for what it leads to.
-    let real = if from.own_node().is_none() { source.canonicalize() } else { Ok(source.to_path_buf()) };
-    let source = real.map_err(|error| Error::io(shown.to_string(), error))?;
     if from.own_node().is_none()
         && to.own_node().is_none()
-        && std::path::absolute(target).is_ok_and(|target| target.starts_with(&source))
+        && std::path::absolute(target).is_ok_and(|target| target.starts_with(source))
     {
         let why = format!("{shown}: {} is in it", target.display());
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let target = target_of(from, &source, to, target)?;
+    let target = target_of(from, source, to, target)?;
     let options = Options { jobs: how.jobs.into(), compare: how.compare, verify: !how.no_verify };
     let progress = Arc::new(Progress::default());
     stop_on_signal(&progress)?;
     let begun = Instant::now();
     let report = std::thread::scope(|scope| {
-        let staged = scope.spawn(|| stage(from, &source, to, &target, &options, &progress));
+        let staged = scope.spawn(|| stage(from, source, to, &target, &options, &progress));
         let bar = output::bytes_bar(0, what);
         while !staged.is_finished() {
             bar.set_length(progress.bytes_total.load(Ordering::Relaxed));

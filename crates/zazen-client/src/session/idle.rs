@@ -8,7 +8,6 @@
 use crate::cluster::{Remote, Target, own_identity};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zazen_core::Credentials;
 use zazen_env::fork::PerProcess;
 use zazen_wire::control::NodeInfo;
 
@@ -23,8 +22,6 @@ struct Idle {
     node: NodeInfo,
     /// The dataset's, at the daemon.
     handle: u32,
-    /// Whose rights it has.
-    who: Credentials,
     since: Instant,
     silence: Duration,
 }
@@ -40,14 +37,13 @@ pub(super) fn keep(remote: Remote, node: NodeInfo, handle: u32, silence: Duratio
     if !remote.is_alive() {
         return;
     }
-    let who = own_identity().credentials;
     let mut all = all();
     all.retain(|idle| idle.since.elapsed() < KEPT_FOR);
     if all.len() >= KEPT_MAX {
         // The oldest: it may be another daemon's.
         all.remove(0);
     }
-    all.push(Idle { remote, node, handle, who, since: Instant::now(), silence });
+    all.push(Idle { remote, node, handle, since: Instant::now(), silence });
 }
 
 /// A connection to this daemon, with this patience and the rights that this process has now.
@@ -59,7 +55,9 @@ pub(super) fn take(target: &Target, silence: Duration) -> Option<(Remote, NodeIn
         }
         all.retain(|idle| idle.since.elapsed() < KEPT_FOR);
         let who = own_identity().credentials;
-        let fits = |idle: &Idle| idle.remote.target() == target && idle.silence == silence && idle.who == who;
+        let fits = |idle: &Idle| {
+            idle.remote.target() == target && idle.silence == silence && *idle.remote.who() == who
+        };
         let found = all.iter().rposition(fits)?;
         all.remove(found)
     };

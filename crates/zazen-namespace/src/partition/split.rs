@@ -290,6 +290,11 @@ impl Partition {
     pub(super) fn part_drop_bucket(&mut self, by: TransactionId, id: InodeId) -> Result<PeerBody, Errno> {
         self.part_thaw(by, id)?;
         if self.tables.inodes.get(id.serial()).is_some() {
+            // The names of a split that is given up; the directory has them still.
+            let places: Vec<u64> = self.tables.entries.behind(id, 0).map(|(place, _)| place).collect();
+            for place in places {
+                self.change(&Change::Leave { directory: id.0, place });
+            }
             self.change(&Change::Drop { serial: id.serial() });
         }
         Ok(PeerBody::Done)
@@ -308,4 +313,38 @@ impl Partition {
 /// A transaction on buckets from its beginning on.
 fn own(directory: InodeId, what: Spreading, buckets: Vec<InodeId>, count: u32) -> Spread {
     Spread { directory, what, buckets, count, at: 0, stopped: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Name;
+    use crate::partition::Settings;
+
+    #[test]
+    fn a_bucket_that_is_dropped_leaves_no_names_behind() {
+        let mut partition = Partition::new(PartitionNo(0), Settings::default());
+        let target = Target { id: InodeId(77), kind: Kind::File };
+        let moving = |name: &[u8]| {
+            let place = crate::partition::place_of(name);
+            Moving { place, name: Name::new(name).expect("a name"), target }
+        };
+        let entries = vec![moving(b"a"), moving(b"b")];
+        let directory = InodeId::ROOT;
+        let partition_no = PartitionNo(0);
+        let make = MakeBucket {
+            partition: partition_no,
+            directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            modified_ns: 0,
+            entries,
+        };
+        let Ok(PeerBody::Changed(made)) = partition.part_make_bucket(1, &make) else { panic!("not made") };
+        assert_eq!(partition.tables.entries.iter().count(), 2);
+        let dropped = partition.part_drop_bucket((partition_no, 1), made.attributes.id);
+        assert_eq!(dropped, Ok(PeerBody::Done));
+        assert_eq!(partition.tables.entries.iter().count(), 0);
+    }
 }

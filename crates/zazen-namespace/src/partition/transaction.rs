@@ -593,7 +593,11 @@ impl Transaction {
 impl Spread {
     /// The part of the stage; `None` at its end. Entries that go to a bucket come from the tables.
     fn part(&self, stage: Stage) -> Option<Part> {
-        let bucket = self.buckets.get(self.at as usize).copied();
+        let bucket = match (stage, &self.what) {
+            // Those of a split that is given up go from the last to the first.
+            (Stage::DropBuckets, Spreading::Split) => self.buckets.last().copied(),
+            _ => self.buckets.get(self.at as usize).copied(),
+        };
         let of = |id| OfDirectory { id };
         Some(match (stage, &self.what) {
             (Stage::Buckets, Spreading::Split) => Part::MakeBucket(MakeBucket {
@@ -628,6 +632,13 @@ impl Spread {
                 self.at += 1;
                 if self.at < self.count { Stage::Buckets } else { Stage::Install }
             }
+            // A bucket was not made: with the others alone, its names would be lost.
+            (Stage::Buckets, _) if self.what == Spreading::Split => self.give_up(),
+            (Stage::DropBuckets, _) if self.what == Spreading::Split => {
+                self.buckets.pop();
+                self.at = self.buckets.len() as u32;
+                self.give_up()
+            }
             (Stage::Buckets, body @ (PeerBody::Refused(_) | PeerBody::Busy))
                 if self.what == Spreading::Merge =>
             {
@@ -659,6 +670,11 @@ impl Spread {
         }
     }
 
+    /// Removes the buckets that a split has made; the directory keeps its names.
+    fn give_up(&self) -> Stage {
+        if self.buckets.is_empty() { Stage::Thaw } else { Stage::DropBuckets }
+    }
+
     fn open_next(&mut self) -> Stage {
         match self.at.checked_sub(1) {
             Some(before) => {
@@ -675,5 +691,69 @@ impl Stage {
     fn may_refuse(self) -> bool {
         use Stage::{Act, CheckDest, CheckSource, HoldDest, HoldSource, RemoveDest, Walk, WalkBack};
         matches!(self, Act | HoldSource | HoldDest | CheckSource | CheckDest | Walk | WalkBack | RemoveDest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Attributes, Kind};
+
+    fn made(id: InodeId) -> PeerBody {
+        let attributes = Attributes {
+            id,
+            kind: Kind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            links: 2,
+            bytes: 0,
+            blocks: 0,
+            accessed_ns: 0,
+            modified_ns: 0,
+            changed_ns: 0,
+            created_ns: 0,
+            version: 0,
+            device: 0,
+            place: None,
+        };
+        PeerBody::Changed(Changed { attributes })
+    }
+
+    #[test]
+    fn a_split_whose_bucket_is_not_made_drops_the_others_and_keeps_the_names() {
+        let directory = InodeId(1000);
+        let refused = PeerBody::Refused(NotDone { errno: Errno::ENOSPC });
+        for (before, not_made) in [(0, refused.clone()), (1, PeerBody::Busy), (3, refused)] {
+            let mut spread =
+                Spread { directory, what: Spreading::Split, buckets: vec![], count: 4, at: 0, stopped: None };
+            let mut stage = Stage::Buckets;
+            for bucket in 1..=before {
+                stage = spread.take(stage, made(InodeId(bucket)));
+                assert_eq!(stage, Stage::Buckets);
+            }
+            stage = spread.take(stage, not_made);
+            let mut dropped = Vec::new();
+            while let Some(Part::DropBucket(of)) = spread.part(stage) {
+                dropped.push(of.id);
+                assert_eq!(spread.at as usize, spread.buckets.len(), "a snapshot of it can be read");
+                stage = spread.take(stage, PeerBody::Done);
+            }
+            dropped.sort();
+            assert_eq!(dropped, (1..=before).map(InodeId).collect::<Vec<_>>());
+            assert_eq!(spread.part(stage), Some(Part::Thaw(OfDirectory { id: directory })));
+            assert_eq!(spread.take(stage, PeerBody::Done), Stage::Cleanup);
+        }
+    }
+
+    #[test]
+    fn a_split_with_all_its_buckets_is_installed() {
+        let directory = InodeId(1000);
+        let mut spread =
+            Spread { directory, what: Spreading::Split, buckets: vec![], count: 2, at: 0, stopped: None };
+        assert_eq!(spread.take(Stage::Buckets, made(InodeId(1))), Stage::Buckets);
+        assert_eq!(spread.take(Stage::Buckets, made(InodeId(2))), Stage::Install);
+        let buckets = vec![InodeId(1), InodeId(2)];
+        assert_eq!(spread.part(Stage::Install), Some(Part::Install(Install { directory, buckets })));
     }
 }

@@ -56,7 +56,8 @@ fn tree(root: &Path) -> u64 {
 
 /// All that can be seen of a tree, without what differs from one to the next.
 fn seen(root: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
-    let entries = scan(&PlainSide, root, &|| false, &mut |path, error| panic!("{path:?}: {error}")).unwrap();
+    let entries =
+        scan(&plain(root), root, &|| false, &mut |path, error| panic!("{path:?}: {error}")).unwrap();
     let one = |entry: &Entry| {
         let path = join(root, &entry.path);
         let meta = &entry.meta;
@@ -68,7 +69,12 @@ fn seen(root: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
         let length = if meta.kind == Kind::Directory { 0 } else { meta.bytes };
         let links = if meta.kind == Kind::File { meta.links } else { 0 };
         let time = if entry.path.as_os_str().is_empty() { 0 } else { meta.modified_ns };
-        let xattrs = PlainSide.xattrs(&path).unwrap();
+        let side = plain(root);
+        let xattrs = match meta.kind {
+            Kind::File => side.open(&path).unwrap().xattrs().unwrap(),
+            Kind::Directory => side.xattrs(&path).unwrap(),
+            _ => Vec::new(),
+        };
         let shown =
             format!("{:?} {:o} {} {length} {links} {time} {xattrs:?}", meta.kind, meta.mode, meta.uid);
         (entry.path.clone(), shown, content)
@@ -76,8 +82,12 @@ fn seen(root: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
     entries.iter().map(one).collect()
 }
 
+fn plain(root: &Path) -> PlainSide {
+    PlainSide::new(root).unwrap()
+}
+
 fn run(source: &Path, target: &Path, options: &Options) -> Report {
-    stage(&PlainSide, source, &PlainSide, target, options, &Progress::default()).unwrap()
+    stage(&plain(source), source, &plain(target), target, options, &Progress::default()).unwrap()
 }
 
 #[test]
@@ -137,7 +147,7 @@ fn a_run_that_was_stopped_goes_on_and_leaves_no_half_file_under_its_name() {
         }
         watched.stop.store(true, Ordering::Relaxed);
     });
-    let report = stage(&PlainSide, &source, &PlainSide, &target, &OPTIONS, &progress).unwrap();
+    let report = stage(&plain(&source), &source, &plain(&target), &target, &OPTIONS, &progress).unwrap();
     watcher.join().unwrap();
     if report.copied == 0 {
         assert!(report.stopped && !target.join("big").exists());
@@ -184,12 +194,12 @@ fn each_failure_is_named_and_the_rest_arrives() {
     let failed: Vec<_> = report.failures.iter().map(|failure| failure.path.clone()).collect();
     assert_eq!(failed, [pipe, source.join("taken")]);
     assert_eq!(std::fs::read(target.join("d/good")).unwrap(), b"good");
-    let nowhere =
-        stage(&PlainSide, &dir.path().join("nothing"), &PlainSide, &target, &OPTIONS, &Progress::default());
+    let nothing = dir.path().join("nothing");
+    let nowhere = stage(&plain(&nothing), &nothing, &plain(&target), &target, &OPTIONS, &Progress::default());
     assert_eq!(nowhere.unwrap_err().kind(), ErrorKind::NotFound);
     std::fs::write(dir.path().join("file"), b"").unwrap();
-    let onto_file =
-        stage(&PlainSide, &source, &PlainSide, &dir.path().join("file"), &OPTIONS, &Progress::default());
+    let file = dir.path().join("file");
+    let onto_file = stage(&plain(&source), &source, &plain(&file), &file, &OPTIONS, &Progress::default());
     assert_eq!(onto_file.unwrap_err().kind(), ErrorKind::NotADirectory);
 }
 
@@ -199,13 +209,13 @@ fn meddle(meddle: impl Fn(&Path, &Path) + Sync) -> (tempfile::TempDir, Result<Co
     let (source, target) = (dir.path().join("source"), dir.path().join("target"));
     std::fs::write(&source, bytes(9 << 20, 3)).unwrap();
     age(&source, 1);
-    let meta = PlainSide.meta(&source).unwrap().unwrap();
+    let meta = plain(&source).meta(&source).unwrap().unwrap();
     let part = part_of(&target);
     let progress = |_| {
         meddle(&source, &part);
         false
     };
-    let (from, to): (&dyn Side, &dyn Side) = (&PlainSide, &PlainSide);
+    let (from, to): (&dyn Side, &dyn Side) = (&plain(&source), &plain(&target));
     let way = Way { from, to, compare: false, verify: true, progress: &progress };
     let copied = way.copy(&source, &target, &meta);
     (dir, copied)
@@ -230,5 +240,104 @@ fn bytes_that_do_not_come_back_are_an_error() {
         std::fs::File::options().write(true).open(part).unwrap().write_all_at(b"bad disk", 100).unwrap();
     });
     assert_eq!(copied.unwrap_err().kind(), ErrorKind::InvalidData);
+    assert!(!dir.path().join("target").exists());
+}
+
+#[test]
+fn a_link_where_a_directory_goes_is_an_error_and_nothing_is_touched_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    let outside = dir.path().join("outside");
+    std::fs::create_dir_all(source.join("sub/deeper")).unwrap();
+    std::fs::write(source.join("sub/deeper/file"), b"file").unwrap();
+    std::fs::set_permissions(source.join("sub"), PermissionsExt::from_mode(0o777)).unwrap();
+    std::fs::create_dir_all(&outside).unwrap();
+    std::fs::set_permissions(&outside, PermissionsExt::from_mode(0o700)).unwrap();
+    std::fs::create_dir_all(&target).unwrap();
+    std::os::unix::fs::symlink(&outside, target.join("sub")).unwrap();
+    let report = run(&source, &target, &OPTIONS);
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    assert_eq!(std::fs::metadata(&outside).unwrap().mode() & 0o7777, 0o700);
+    let said = report.failures[0].error.to_string();
+    assert!(
+        said.contains(target.join("sub").to_str().unwrap()) && said.contains("remove the link"),
+        "{said}"
+    );
+    // The destination itself.
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&outside, &link).unwrap();
+    let onto_link = stage(&plain(&source), &source, &plain(&link), &link, &OPTIONS, &Progress::default());
+    assert!(onto_link.unwrap_err().to_string().contains("remove the link"));
+    // A directory that became a link after it was made.
+    let side = plain(&target);
+    let meta = side.meta(&target).unwrap().unwrap();
+    assert!(side.set_meta(&target.join("sub"), &Meta { mode: 0o777, ..meta }).is_err());
+    assert!(side.set_xattr(&target.join("sub"), &"user.note".into(), b"x").is_err());
+    assert!(side.open_part(&target.join("sub/part"), 0).is_err());
+    assert_eq!(std::fs::metadata(&outside).unwrap().mode() & 0o7777, 0o700);
+}
+
+#[test]
+fn a_source_directory_that_becomes_a_link_does_not_lead_outside() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, outside) = (dir.path().join("source"), dir.path().join("outside"));
+    for at in [&source.join("sub"), &outside] {
+        std::fs::create_dir_all(at).unwrap();
+        std::fs::write(at.join("file"), b"secret").unwrap();
+    }
+    let side = plain(&source);
+    std::fs::rename(source.join("sub"), source.join("was")).unwrap();
+    std::os::unix::fs::symlink(&outside, source.join("sub")).unwrap();
+    assert!(side.list(&source.join("sub")).is_err());
+    assert!(side.open(&source.join("sub/file")).is_err());
+    assert!(side.meta(&source.join("sub/file")).is_err());
+    assert!(side.xattrs(&source.join("sub")).is_err());
+}
+
+#[test]
+fn a_part_that_is_not_the_callers_alone_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    std::fs::write(&source, b"whole").unwrap();
+    let (part, other) = (part_of(&target), dir.path().join("other"));
+    let plants: [&dyn Fn(); 3] = [
+        &|| std::fs::hard_link(&other, &part).unwrap(),
+        &|| std::os::unix::fs::symlink(&other, &part).unwrap(),
+        &|| {
+            std::fs::write(&part, b"").unwrap();
+            // Only root can give a file away.
+            std::os::unix::fs::chown(&part, Some(65534), None).ok();
+        },
+    ];
+    for plant in plants {
+        std::fs::write(&other, b"other").unwrap();
+        plant();
+        let planted = std::fs::File::open(&part).unwrap();
+        let theirs = planted.metadata().unwrap().uid() != rustix::process::geteuid().as_raw();
+        let report = run(&source, &target, &OPTIONS);
+        assert!(report.failures.is_empty(), "{:?}", report.failures);
+        assert_eq!(std::fs::read(&target).unwrap(), b"whole");
+        assert_eq!(std::fs::read(&other).unwrap(), b"other");
+        let same = std::fs::metadata(&target).unwrap().ino() == planted.metadata().unwrap().ino();
+        assert!(!(same && theirs), "the other user could still write it");
+        std::fs::remove_file(&target).unwrap();
+    }
+}
+
+#[test]
+fn a_part_stays_locked_after_writing_and_is_renamed_only_if_it_is_still_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let part = dir.path().join("part");
+    let side = plain(&part);
+    let mut first = side.open_part(&part, 0).unwrap().unwrap();
+    first.end_writing().unwrap();
+    assert!(side.open_part(&part, 0).unwrap().is_none());
+    drop(first);
+    assert!(side.open_part(&part, 0).unwrap().is_some());
+    let (dir, copied) = meddle(|_, part| {
+        std::fs::remove_file(part).ok();
+        std::fs::write(part, b"of somebody else").unwrap();
+    });
+    assert!(copied.unwrap_err().to_string().contains("replaced"));
     assert!(!dir.path().join("target").exists());
 }

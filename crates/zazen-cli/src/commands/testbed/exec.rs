@@ -2,6 +2,7 @@
 //! rank.
 
 use clap::Args;
+use rustix::process::Signal;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -28,6 +29,20 @@ pub(crate) struct Exec {
 
 impl Exec {
     pub(crate) fn run(&self, dir: &Path) -> Result<()> {
+        let error = match self.start(dir) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        if self.on.is_none() && launcher_rank().is_ok() {
+            // MPICH's mpiexec does not end the job for a rank that exits before MPI_Init: the other
+            // ranks would wait for it for ever. A rank that a signal ends does end the job.
+            eprintln!("zazen: this rank did not start, so the job ends: {error}");
+            let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+        }
+        Err(error)
+    }
+
+    fn start(&self, dir: &Path) -> Result<()> {
         let state = State::load(dir)?;
         let host = match &self.on {
             Some(name) => state.host(name)?,
