@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from evaluation import Context
 
 TITLE = "Names: stat, access, open and close"
+# Where and on what it is measured, for the page's first table.
+SETTING = "a program and its daemon on one machine, through shared memory"
 PAPER = "The paper has no such figure."
 BENEATH = "the kernel's calls that stay beneath the folder (openat2)"
 OPERATIONS = ["stat", "access", "open"]
