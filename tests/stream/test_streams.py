@@ -60,7 +60,7 @@ def test_all_that_is_sent_arrives_where_it_belongs(host, send, ports):
 def test_faults_are_flagged_and_counted(host, send):
     opened = host.open("faults", config(slots=4096, deadline_ms=400))
     rank = host.attach("faults", 0)
-    faults = ["--lose", 0.03, "--duplicate", 0.05, "--reorder", 0.1, "--late", 0.02, "--late-by", 2]
+    faults = ["--lose", 0.03, "--duplicate", 0.05, "--reorder", 0.1, "--late", 0.02, "--late-by", 4]
     sending = send("--udp", udp(opened), "--blocks", 32, *faults)
     present = np.concatenate(
         [look(SKY, block) is not None and block.present for block in rank.blocks()], axis=1
