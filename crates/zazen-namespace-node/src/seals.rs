@@ -560,7 +560,7 @@ mod tests {
     fn verification_goes_on_where_it_stopped_and_finds_all() {
         let blocks = 3 * BLOCKS_AT_ONCE;
         let (_dir, seals, name, object) = with_object(&pattern((blocks * BLOCK_BYTES) as usize));
-        assert_eq!(seals.verify(name, &object, 0, || true).unwrap().sealed, false);
+        assert!(!seals.verify(name, &object, 0, || true).unwrap().sealed);
         seals.seal(name, &object, wall_ns() + LATER).unwrap();
         flip(&object, 5);
         flip(&object, (blocks - 1) * BLOCK_BYTES);

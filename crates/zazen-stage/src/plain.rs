@@ -44,7 +44,7 @@ fn meta_of(stat: &rustix::fs::Stat) -> Meta {
         accessed_ns: ns(stat.st_atime, stat.st_atime_nsec as i64),
         modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec as i64),
         changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec as i64),
-        links: stat.st_nlink as u64,
+        links: stat.st_nlink,
         identity: (stat.st_dev, stat.st_ino),
         holder: None,
     }

@@ -389,7 +389,11 @@ impl<D: Disk> Stores<D> {
 
     /// As [`Store::set_layout`].
     pub fn set_layout(&self, dataset: &RelPath, layout: &Layout) -> Result<()> {
-        self.all.iter().fold(Ok(()), |outcome, store| outcome.and(store.set_layout(dataset, layout)))
+        let mut outcome = Ok(());
+        for store in &self.all {
+            outcome = outcome.and(store.set_layout(dataset, layout));
+        }
+        outcome
     }
 
     /// As [`Store::layout`].

@@ -83,7 +83,7 @@ fn take(node: &Node, new: Config, log: &LogLevel) -> Result<Outcome> {
     let mut limits = Vec::new();
     for (spec, disk) in serving(node, &merged) {
         let (free, capacity) = disk_space(&disk.root)?;
-        let mut state = disk.store.keep_beside(|disk| CacheState::read(disk))?;
+        let mut state = disk.store.keep_beside(CacheState::read)?;
         let new = space_limits(&merged, spec, (free, capacity), &mut state);
         if merged.caches != now.caches && new.budget_bytes > capacity {
             let (budget, has) = (show(new.budget_bytes), show(capacity));

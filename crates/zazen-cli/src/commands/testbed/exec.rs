@@ -28,6 +28,7 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
+    #[allow(clippy::print_stderr)] // the last word before a signal that leaves no time for an error
     pub(crate) fn run(&self, dir: &Path) -> Result<()> {
         let error = match self.start(dir) {
             Ok(()) => return Ok(()),
