@@ -9,16 +9,14 @@
 #include <string.h>
 #include <zazen.h>
 
-static void check(int32_t status, const char *what)
-{
+static void check(int32_t status, const char *what) {
     if (status != ZAZEN_OK) {
         fprintf(stderr, "%s: %s (errno %d)\n", what, zazen_last_error(), zazen_last_errno());
         exit(1);
     }
 }
 
-static int count_entry(void *user, const char *name, const zazen_stat_t *stat)
-{
+static int count_entry(void *user, const char *name, const zazen_stat_t *stat) {
     size_t *count = user;
     (void)name;
     (void)stat;
@@ -26,8 +24,7 @@ static int count_entry(void *user, const char *name, const zazen_stat_t *stat)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     if (argc < 2) {
         fprintf(stderr, "usage: %s DIRECTORY [COUNT]\n", argv[0]);
         return 2;
