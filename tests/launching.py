@@ -27,7 +27,7 @@ def mpi_environment() -> dict[str, str]:
     return environment
 
 
-def wait_for(condition: Callable[[], object], what: str = "a condition", seconds: float = 40) -> None:
+def wait_for(condition: Callable[[], object], what: str = "a condition", seconds: float = 90) -> None:
     """Returns once `condition()` is true; fails the test after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -94,7 +94,7 @@ def write_frames(folder):
         temporary.rename(folder / f"frame-{number:07}.bin")
 
 
-def wait_for(condition, what, seconds=30):
+def wait_for(condition, what, seconds=90):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"

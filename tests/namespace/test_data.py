@@ -73,7 +73,7 @@ class Bed:
             assert int.from_bytes(seal[24:32], "little") == meta.st_size
             assert int.from_bytes(seal[32:40], "little") == meta.st_mtime_ns
 
-        within(20, is_there)
+        within(60, is_there)
 
     def down(self) -> None:
         tool("testbed", "down", "--dir", self.dir)
@@ -106,7 +106,7 @@ def a_flipped_bit_is_an_error(bed: Bed) -> None:
     here, there = bed.mounts[0] / "small", bed.mounts[1] / "small"
     here.write_bytes(data)
     bed.wait_for_seal(0, here)
-    assert within(5, there.read_bytes) == data
+    assert within(60, there.read_bytes) == data
     flip(bed.object(0, here), 3 * BLOCK + 17)
     fails(errno.EIO, there.read_bytes)
     assert read_at(there, 4 * BLOCK - 3 * BLOCK, BLOCK) == data[BLOCK : 2 * BLOCK]
@@ -116,7 +116,7 @@ def a_flipped_bit_is_an_error(bed: Bed) -> None:
     # A part written anew would hide the rest; all written anew is well.
     fails(errno.EIO, lambda: os.close(os.open(here, os.O_WRONLY)))
     there.write_bytes(data)
-    assert within(5, here.read_bytes) == data
+    assert within(60, here.read_bytes) == data
     bed.wait_for_seal(1, here)
 
 
@@ -149,9 +149,9 @@ def scrub_finds_what_nobody_read(bed: Bed) -> Path:
     # It is known after a restart of the daemon.
     tool("testbed", "kill", 0, "--dir", bed.dir)
     tool("testbed", "revive", 0, "--dir", bed.dir)
-    within(30, lambda: fails(errno.EIO, lambda: read_at(there, CHECKED_AT_OPEN, BLOCK)))
+    within(60, lambda: fails(errno.EIO, lambda: read_at(there, CHECKED_AT_OPEN, BLOCK)))
     there.unlink()
-    within(10, lambda: tool("namespace", "scrub", *socket))
+    within(60, lambda: tool("namespace", "scrub", *socket))
     assert bed.status(0)["damaged_files"] == 0
     return left
 
@@ -202,7 +202,7 @@ def copies_stand_in_for_a_lost_node(bed: Bed) -> None:
             assert holder == "n0" and len(copies) == 1 and copies != ["n0"]
             return copies[0]
 
-        first[name] = within(20, has_copy)
+        first[name] = within(60, has_copy)
     assert holder_and_copies(bed, 0, "/plain/one") == ("n0", [])
     sparse = int(first["sparse"][1:])
     assert bed.object(sparse, kept / "sparse").stat().st_blocks < 2048
@@ -218,25 +218,25 @@ def copies_stand_in_for_a_lost_node(bed: Bed) -> None:
     def has_copy_again():
         assert len(holder_and_copies(bed, 0, "/kept/below/f5000")[1]) == 1
 
-    within(20, has_copy_again)
+    within(60, has_copy_again)
 
     # A bad disk of the holder: the bytes of the copy.
     flip(bed.object(0, kept / "below/f5000"), 77)
     there = bed.mounts[1] / "kept/below/f5000"
-    assert within(5, there.read_bytes) == data["below/f5000"]
+    assert within(60, there.read_bytes) == data["below/f5000"]
     assert (kept / "below/f5000").read_bytes() == data["below/f5000"]
 
     tool("testbed", "kill", 0, "--dir", bed.dir)
     for reader in (1, 2):
         for name, content in data.items():
-            assert within(40, (bed.mounts[reader] / "kept" / name).read_bytes) == content
+            assert within(60, (bed.mounts[reader] / "kept" / name).read_bytes) == content
     fails(errno.ETIMEDOUT, (bed.mounts[1] / "plain/one").read_bytes)
 
     # The holder comes back with its disk.
     tool("testbed", "revive", 0, "--dir", bed.dir)
     for name, content in data.items():
         assert within(60, (bed.mounts[1] / "kept" / name).read_bytes) == content
-    assert within(30, (bed.mounts[1] / "plain/one").read_bytes) == b"one"
+    assert within(60, (bed.mounts[1] / "plain/one").read_bytes) == b"one"
 
 
 def make_tree(root: Path) -> int:
@@ -285,7 +285,7 @@ def trees_are_staged_in_and_out(bed: Bed, folder: Path) -> None:
     here, there = bed.mounts[0] / "in", bed.mounts[1] / "in"
     report = json.loads(tool("stage-in", "--json", source, here))
     assert (report["copied"], report["failed"], report["stopped"]) == (files, [], False)
-    assert within(3, lambda: seen(there)) == expected
+    assert within(60, lambda: seen(there)) == expected
     assert bed.object(0, here / "sparse").stat().st_blocks < 1000
     report = json.loads(tool("stage-in", "--json", "--compare", source, there))
     assert (report["copied"], report["there"]) == (0, files)
@@ -356,7 +356,7 @@ os.close(file)
     ]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     for mount in bed.mounts:
-        assert within(3, (mount / "shared").read_bytes) == whole
+        assert within(60, (mount / "shared").read_bytes) == whole
 
 
 def mpi_io_on_one_file(bed: Bed, folder: Path) -> None:
@@ -390,7 +390,7 @@ def test_checksums_scrub_and_space(folder, alone):
         bed = Bed(folder, 2)
         a_flipped_bit_is_an_error(bed)
         left = scrub_finds_what_nobody_read(bed)
-        within(10, lambda: space_is_told(bed))
+        within(60, lambda: space_is_told(bed))
         trees_are_staged_in_and_out(bed, folder)
         leftovers_are_removed(bed, left)
         bed.down()
@@ -450,11 +450,11 @@ def test_a_full_disk_sends_new_files_elsewhere(folder, alone):
             (mounts[0] / f"after{number}").touch()
             assert holder(f"after{number}") == "n1"
 
-        within(20, goes_elsewhere)
+        within(60, goes_elsewhere)
         large = mounts[0] / "large"
         large.write_bytes(data)
         assert holder("large") == "n1" and large.read_bytes() == data
-        assert within(3, (mounts[1] / "large").read_bytes) == data
+        assert within(60, (mounts[1] / "large").read_bytes) == data
         # A rewrite from nothing moves a file away, too.
         (mounts[0] / "before").write_bytes(data)
         assert holder("before") == "n1" and (mounts[0] / "before").read_bytes() == data
@@ -467,7 +467,7 @@ def test_a_full_disk_sends_new_files_elsewhere(folder, alone):
             (mounts[0] / f"again{number}").write_bytes(b"again")
             assert holder(f"again{number}") == "n0"
 
-        within(20, stays_here)
+        within(60, stays_here)
 
         # Cold files go to the emptier disk; one that is open stays.
         data = {f"cold{number}": random.Random(number).randbytes(20 << 20) for number in range(8)}

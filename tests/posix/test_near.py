@@ -171,4 +171,4 @@ def test_without_the_daemon_nothing_changes(programs):
         time.sleep(0.5)
         daemon.process.kill()
         daemon.process.wait()
-        assert child.communicate("go\n", timeout=30)[0] == "there\n"
+        assert child.communicate("go\n", timeout=90)[0] == "there\n"

@@ -133,7 +133,7 @@ def test_what_cannot_be_is_refused_at_once(arguments, expected):
     began = time.monotonic()
     done = sim("run", *arguments, code=1)
     assert expected in done.stderr
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120
 
 
 def test_job_files(tmp_path):

@@ -158,8 +158,8 @@ class Cluster:
 
     def check(self):
         """The same sums as a daemon makes, an eighth of what came."""
-        self.serving.communicate(timeout=30)
-        said = self.storage.communicate(timeout=30)[0].split()
+        self.serving.communicate(timeout=90)
+        said = self.storage.communicate(timeout=90)[0].split()
         came, left = (int(word) for word in said if word.isdigit())
         assert came == 8 * left
         records = sums.read(self.out)

@@ -357,7 +357,7 @@ def test_strangers_at_a_tcp_port_are_sent_away(host, send):
     port = opened.ports()[0]
     too_much = skies.HEADER.pack(b"ZST1", 0, 0, 0, 2**31, 0)
     for junk in (b"GET / HTTP/1.1\r\nHost: telescope\r\n\r\n", too_much) * 35:
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=90) as connection:
             connection.sendall(junk)
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(1) == b""

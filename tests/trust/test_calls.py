@@ -205,11 +205,11 @@ def test_the_metrics_page_survives_idle_connections(folder):
             with contextlib.suppress(OSError):
                 idle.append(socket.create_connection(address, timeout=5))
         for _ in range(3):
-            page = urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=30).read()
+            page = urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=90).read()
             assert b"zazen_" in page and page.endswith(b"# EOF\n")
         for one in idle:
             one.close()
-        page = urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=30).read()
+        page = urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=90).read()
         assert b"zazen_" in page
 
 
@@ -409,7 +409,7 @@ def test_idle_strangers_do_not_keep_key_holders_out(folder):
     write_frames(folder / "backing" / "sim", count=3)
     with own_daemon(folder) as (cluster, backing):
         host, port = cluster.nodes[0].rsplit(":", 1)
-        strangers = [socket.create_connection((host, int(port)), timeout=30) for _ in range(600)]
+        strangers = [socket.create_connection((host, int(port)), timeout=90) for _ in range(600)]
         writer = zazen.Writer(
             str(backing / "sim"), cluster.nodes, key=cluster.key, pattern="f-{n}.bin", on_slow="block"
         )

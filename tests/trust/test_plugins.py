@@ -490,7 +490,7 @@ def test_waits_hold_up_nobody(a, b, forwarding):
     for program in waiting[1:]:
         assert program.communicate(timeout=60)[0] == "leased done\n"
     waiting[0].terminate()
-    waiting[0].communicate(timeout=20)
+    waiting[0].communicate(timeout=90)
 
 
 def test_a_full_table_is_its_owners(a, b, forwarding, ground, programs):
@@ -591,7 +591,7 @@ def test_the_packaged_unit_serves_several_users(a, b, limited):
         assert program.stdout.readline() == "up\n", program.stderr.read()
     assert {a.uid, b.uid} <= set(workers(node))
     for user, program in zip((a, b), both, strict=True):
-        assert program.communicate(timeout=30)[1] == ""
+        assert program.communicate(timeout=90)[1] == ""
         found = (node.far / str(user.uid)).stat()
         assert (found.st_uid, found.st_gid, found.st_size) == (user.uid, user.gid, 1)
     for user in (a, b):

@@ -43,7 +43,7 @@ def connect(path, timeout: float = 60) -> socket.socket:
 
 def prove_slowly(address, key: bytes, seconds: float) -> int:
     """A key holder's handshake over TCP that pauses before its proof; the status of the daemon's answer."""
-    with socket.create_connection(address, timeout=30) as stream:
+    with socket.create_connection(address, timeout=90) as stream:
         hello = struct.pack("<HH32sIIII", 1, 1, os.urandom(32), 0, 0, 0, os.getpid()) + text("slow")
         stream.sendall(header(0, 1, 1, len(hello), crc32c(hello)) + hello)
         status, answer = reply(stream)

@@ -56,7 +56,7 @@ fn descriptors_arrive_and_never_leak() {
     // A connection that was dropped at once may still wait to be accepted: only a leak stays for
     // good.
     let assert_none_left = || {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while bench.server.connections() > 0 || open_files() != before {
             let now = open_files_named();
             assert!(std::time::Instant::now() < deadline, "{named_before:?}, then {now:?}");
@@ -125,7 +125,7 @@ fn descriptors_arrive_and_never_leak() {
             .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
         tasks.filter(|name| name.starts_with("call-") || name.starts_with("accept-")).count()
     };
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while mine() > 0 || open_files_named().iter().any(|name| name.contains("eventpoll")) {
         assert!(std::time::Instant::now() < deadline, "{} threads, {:?}", mine(), open_files_named());
         std::thread::sleep(std::time::Duration::from_millis(1));

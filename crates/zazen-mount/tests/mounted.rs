@@ -314,7 +314,7 @@ fn a_signal_ends_a_wait_for_a_lock() {
         let started = std::time::Instant::now();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(started.elapsed() < std::time::Duration::from_secs(2));
+        assert!(started.elapsed() < std::time::Duration::from_secs(60));
         drop(held);
         mount.unmount().unwrap();
     });

@@ -118,7 +118,7 @@ impl Site {
 
     fn wait_until_nobody_is_left(&self) {
         let plugins = self.plugins.as_ref().unwrap();
-        let until = std::time::Instant::now() + Duration::from_secs(20);
+        let until = std::time::Instant::now() + Duration::from_secs(60);
         loop {
             let report = &plugins.reports()[0];
             if (report.clients, report.handles, report.running) == (0, 0, 0) {

@@ -166,7 +166,7 @@ fn a_second_signal_stops_at_once() {
     process.signal(Signal::INT).unwrap();
     let begun = Instant::now();
     assert_eq!(process.wait().unwrap().0, Some(128 + 2));
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() < Duration::from_secs(90));
 }
 
 /// Waits until the log has `words` for the `count`th time.
@@ -292,7 +292,7 @@ fn sighup_reads_the_key_again() {
         host: "elsewhere".into(),
         pid: 1,
     };
-    let within = Duration::from_secs(10);
+    let within = Duration::from_secs(60);
     let mut connected = Connection::tcp(&addr, &old, &identity, within).unwrap();
     connected.set_timeout(Some(within));
     connected.call(service::CONTROL, 4, &[], &[]).unwrap();

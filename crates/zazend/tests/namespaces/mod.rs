@@ -150,7 +150,7 @@ impl Drop for SmallDisk {
 pub fn eventually(what: &str, mut look: impl FnMut() -> bool) {
     let started = Instant::now();
     while !look() {
-        assert!(started.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(started.elapsed() < Duration::from_secs(90), "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
