@@ -311,7 +311,7 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--frames", type=int, default=300, help="frames to simulate (default 300)")
-    parser.add_argument("--steps", type=int, default=4, help="time steps per frame (default 4)")
+    parser.add_argument("--steps", type=int, default=2, help="time steps per frame (default 2)")
     parser.add_argument("--files", action="store_true", help="every frame is a file of its own")
     parser.add_argument("--no-net", action="store_true", help="no network namespaces, even as root")
     parser.add_argument("--keep", action="store_true", help="keep .demo/ with the frames and logs")
