@@ -193,6 +193,11 @@ fn shared_memory_goes_with_its_caller(bench: &Bench) {
             most = threads() + 2;
         }
     }
-    assert_eq!(mapped_regions(), 0);
-    assert!(threads() <= most, "{} threads, {most} after ten rounds", threads());
+    // The server counts a connection as gone before the connection's thread unmaps its region.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while mapped_regions() > 0 || threads() > most {
+        let left = (mapped_regions(), threads());
+        assert!(std::time::Instant::now() < deadline, "{left:?} regions and threads, {most} threads before");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
